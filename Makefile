@@ -1,0 +1,44 @@
+# Everything sets itself up in .venv from constraints.txt; run any target twice, it installs once.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+PEERS := .venv-peers/.ready
+ONLY ?=
+
+.PHONY: demo test check bench setup clean
+
+setup: $(READY)
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "privrec needs Python 3.11 or newer; set PYTHON=")'
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $(READY)
+
+demo: $(READY)
+	@rm -rf runs/demo
+	$(BIN)/privrec train privrec --data synthetic --out runs/demo
+	$(BIN)/privrec evaluate runs/demo
+	$(BIN)/privrec recommend runs/demo --like 'The Silent Harbour' --like 'The Golden Garden' \
+		--like 'The Broken Letter' --feature age=18-29
+
+check: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/codespell src tests docs bench README.md CONTRIBUTING.md CHANGELOG.md
+	$(BIN)/mypy
+
+test: check
+	$(BIN)/pytest -m 'not slow'
+
+bench: $(READY) $(PEERS)
+	$(BIN)/python bench/run.py $(ONLY)
+
+$(PEERS): bench/peers/requirements.txt bench/peers/constraints.txt
+	$(PYTHON) -m venv .venv-peers
+	.venv-peers/bin/python -m pip install --quiet --disable-pip-version-check \
+		-c bench/peers/constraints.txt -r bench/peers/requirements.txt
+	@touch $(PEERS)
+
+clean:
+	rm -rf .venv .venv-peers runs .mypy_cache .ruff_cache .pytest_cache .hypothesis bench.json

@@ -1,0 +1,50 @@
+"""privrec: a recommender that learns from people's devices without their data leaving them."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from privrec.devices import prepare
+
+if TYPE_CHECKING:
+    from privrec.data.federation import Federation
+    from privrec.data.sources import load
+    from privrec.device import Device, Recommendation
+    from privrec.errors import PrivrecError
+    from privrec.experiment import Evaluation
+    from privrec.runs import Run, open_run, train
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Device",
+    "Evaluation",
+    "Federation",
+    "PrivrecError",
+    "Recommendation",
+    "Run",
+    "__version__",
+    "load",
+    "open_run",
+    "train",
+]
+
+_HOME = {
+    "Device": "privrec.device",
+    "Evaluation": "privrec.experiment",
+    "Federation": "privrec.data.federation",
+    "PrivrecError": "privrec.errors",
+    "Recommendation": "privrec.device",
+    "Run": "privrec.runs",
+    "load": "privrec.data.sources",
+    "open_run": "privrec.runs",
+    "train": "privrec.runs",
+}
+
+prepare()
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used: `import privrec` does not wait for JAX."""
+    if name in _HOME:
+        return getattr(import_module(_HOME[name]), name)
+    raise AttributeError(f"module 'privrec' has no attribute {name!r}")

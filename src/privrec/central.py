@@ -1,0 +1,126 @@
+"""PrivRec-CEN: the same network trained where all the data lies in one place."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from privrec.data.schema import Bag
+from privrec.federated.cohort import CohortSampler
+from privrec.federated.local import Catalogue
+from privrec.federated.pack import PackedClient, bucket
+from privrec.federated.round import RoundReport, ServerState
+from privrec.models.api import ITEM_TABLE, Recommender, look_up, score_pairs
+from privrec.seeds import rng
+from privrec.types import Array, IntArray, Leaf, Params
+
+
+class Pool(NamedTuple):
+    """The instances of several people in one random order, padded; bags have one row each."""
+
+    item: Leaf
+    target: Leaf
+    bags: dict[str, Bag]
+    size: Leaf
+
+
+def central_round(
+    recommender: Recommender,
+    *,
+    sampler: CohortSampler,
+    optimizer: optax.GradientTransformation,
+    batch_size: int,
+    catalogue: Catalogue,
+    population: IntArray,
+    pack: Callable[[IntArray, int], list[PackedClient]],
+    seed: int,
+) -> Callable[[ServerState], tuple[ServerState, RoundReport]]:
+    """Return a round of central training: mini-batches over the pooled data of a few people.
+
+    Each person is a task: her features stand beside each of her instances. The optimizer steps
+    on every mini-batch, over all parameters.
+    """
+
+    def mean_loss(params: Params, catalogue: Catalogue, pool: Pool, begin: Array) -> Array:
+        def window(column: Leaf) -> Array:
+            return jax.lax.dynamic_slice_in_dim(column, begin, batch_size)
+
+        item = window(pool.item)
+        bags = {
+            **{name: bag.take(item) for name, bag in catalogue.items()},
+            **{name: Bag(*map(window, bag)) for name, bag in pool.bags.items()},
+            ITEM_TABLE: Bag(item[:, None], jnp.ones((batch_size, 1))),
+        }
+        score = score_pairs(recommender, params, *look_up(params, bags))
+        real = (begin + jnp.arange(batch_size) < pool.size).astype(jnp.float32)
+        mean: Array = (real * recommender.loss(score, window(pool.target))).sum() / real.sum()
+        return mean
+
+    @jax.jit
+    def train(
+        params: Params, opt_state: optax.OptState, catalogue: Catalogue, pool: Pool
+    ) -> tuple[dict[str, Array], optax.OptState, Array]:
+        steps = (pool.size + batch_size - 1) // batch_size
+
+        def step(
+            i: Array, carry: tuple[dict[str, Array], optax.OptState, Array]
+        ) -> tuple[dict[str, Array], optax.OptState, Array]:
+            params, opt_state, total = carry
+            loss, slope = jax.value_and_grad(mean_loss)(params, catalogue, pool, i * batch_size)
+            change, opt_state = optimizer.update(slope, opt_state, params)
+            return optax.apply_updates(params, change), opt_state, total + loss
+
+        start = (dict(params), opt_state, jnp.zeros(()))
+        end, opt_state, total = jax.lax.fori_loop(0, steps, step, start)
+        return end, opt_state, total / jnp.maximum(steps, 1)
+
+    def play(state: ServerState) -> tuple[ServerState, RoundReport]:
+        people = sampler.sample(population, rng(seed, state.round_index, "cohort"))
+        order = rng(seed, state.round_index, "pool")
+        pool = pooled(pack(people, state.round_index), order, batch_size)
+        params, opt_state, loss = train(state.params, state.opt_state, dict(catalogue), pool)
+        after = ServerState(round_index=state.round_index + 1, params=params, opt_state=opt_state)
+        return after, RoundReport(
+            round_index=state.round_index, clients=len(people), loss=float(loss)
+        )
+
+    return play
+
+
+def pooled(clients: Sequence[PackedClient], order: np.random.Generator, batch_size: int) -> Pool:
+    """Return the clients' instances in one random order."""
+    sizes = [int(client.size) for client in clients]
+    total = sum(sizes)
+    shuffled = order.permutation(total)
+    cap = bucket(total, batch_size)
+
+    def joined(parts: Sequence[Leaf]) -> Leaf:
+        column = np.concatenate(parts)[shuffled]
+        out = np.zeros((cap, *column.shape[1:]), column.dtype)
+        out[:total] = column
+        return out
+
+    def spread(name: str) -> Bag:
+        bags = [client.features[name] for client in clients]
+        return Bag(
+            *(
+                joined([np.repeat(bag[p], n, 0) for bag, n in zip(bags, sizes, strict=True)])
+                for p in (0, 1)
+            )
+        )
+
+    def lined(name: str) -> Bag:
+        return Bag(*(joined([c.context[name][p][: int(c.size)] for c in clients]) for p in (0, 1)))
+
+    return Pool(
+        item=joined([client.rows[client.item[: int(client.size)]] for client in clients]),
+        target=joined([client.target[: int(client.size)] for client in clients]),
+        bags={
+            **{name: spread(name) for name in clients[0].features},
+            **{name: lined(name) for name in clients[0].context},
+        },
+        size=np.int32(total),
+    )

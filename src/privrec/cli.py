@@ -1,0 +1,212 @@
+"""The `privrec` command. Each command imports what it needs, so `--help` never waits for JAX."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from privrec import __version__
+from privrec.cli_data import data_app
+from privrec.console import plain_errors, print_json, print_line, print_table, progress
+
+if TYPE_CHECKING:
+    from privrec.report import Row
+
+app = typer.Typer(
+    help="A recommender that learns from people's devices without their data leaving them.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.add_typer(data_app, name="data")
+
+RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
+
+
+@app.callback(invoke_without_command=True)
+def _root(
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
+    if version:
+        print_line(f"privrec {__version__}")
+        raise typer.Exit
+
+
+@app.command()
+def train(
+    recipe: Annotated[str, typer.Argument(help="A recipe; 'privrec recipes' lists them.")],
+    data: Annotated[str, typer.Option(help="A built-in name or a data folder.")] = "synthetic",
+    out: Annotated[
+        Path | None, typer.Option(help="The run folder. [default: runs/RECIPE-DATA-SEED]")
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="A TOML file of settings.", dir_okay=False)
+    ] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="One setting; repeat.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Fixes every random number of the run.")] = 0,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with an interrupted run in --out.")
+    ] = False,
+    json_: JsonOption = False,
+) -> None:
+    """Train a recipe, simulated on this machine; leaves a run folder."""
+    with plain_errors():
+        from privrec.config import parse_overrides, read_toml
+        from privrec.recipes import recipe_named
+        from privrec.runs import train as train_run
+
+        recipe_named(recipe)
+        settings = {**(read_toml(config) if config else {}), **parse_overrides(set_ or [])}
+        settings.setdefault("seed", seed)
+        for given, key in ((recipe, "recipe"), (data, "data")):
+            _same_or_absent(settings, key, given)
+        path = out or Path("runs") / f"{recipe}-{_file_name(data)}-{settings['seed']}"
+        with progress() as on_progress:
+            run = train_run(
+                recipe, data, out=path, resume=resume, on_progress=on_progress, **settings
+            )
+        if json_:
+            print_json({"run": str(run.folder.path), "rounds": run.config.rounds})
+        else:
+            print_line(f"trained {recipe} on {data}: {run.folder.path}")
+            print_line(f"next: privrec evaluate {run.folder.path}")
+
+
+@app.command()
+def evaluate(run: RunArgument, json_: JsonOption = False) -> None:
+    """Rank all items for every test person, after adapting on the device."""
+    with plain_errors():
+        from privrec.report import table_rows
+        from privrec.runs import open_run
+
+        opened = open_run(run)
+        with progress() as on_progress:
+            found = opened.evaluate(on_progress=on_progress).as_json()
+        if json_:
+            print_json(found)
+            return
+        users = found["users"]
+        tested = f"{users['test']} test people, {users['skipped']} skipped"
+        _print_hits(
+            f"Hits@k on {found['data']}, seed {found['seed']} ({tested})", table_rows(found)
+        )
+        print_line(found["privacy"]["statement"])
+        print_line(f"report: {opened.folder.report_path}")
+
+
+@app.command()
+def recommend(
+    run: RunArgument,
+    like: Annotated[
+        list[str] | None,
+        typer.Option(metavar="ITEM", help="An item liked, by id or title; repeat."),
+    ] = None,
+    dislike: Annotated[
+        list[str] | None, typer.Option(metavar="ITEM", help="An item disliked; repeat.")
+    ] = None,
+    feature: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="A feature of the person or moment."),
+    ] = None,
+    top: Annotated[int, typer.Option(help="How many items.")] = 10,
+    json_: JsonOption = False,
+) -> None:
+    """Adapt to one person on the spot, then rank; nothing about her is stored or sent."""
+    with plain_errors():
+        from privrec.runs import open_run
+
+        device = open_run(run).device(
+            likes=like or [], dislikes=dislike or [], features=_features(feature or [])
+        )
+        found = device.recommend(top)
+        if json_:
+            items = [{"item": r.item, "title": r.title, "score": r.score} for r in found]
+            print_json(items)
+            return
+        rows = [(r.title, r.item, f"{r.score:.3f}") for r in found]
+        print_table("For you", ("title", "item", "score"), rows)
+
+
+@app.command()
+def compare(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Evaluated run folders.")],
+    html: Annotated[Path | None, typer.Option(help="Also write a page.", dir_okay=False)] = None,
+    json_: JsonOption = False,
+) -> None:
+    """Show runs side by side, with the reference rows and the paper's."""
+    with plain_errors():
+        from privrec.records import read_evaluation, write_whole
+        from privrec.report import comparison_rows, render_comparison
+
+        evaluations = {str(path): read_evaluation(path) for path in runs}
+        if html is not None:
+            write_whole(html, render_comparison(evaluations).encode())
+        if json_:
+            print_json(evaluations)
+            return
+        for data, rows in comparison_rows(evaluations).items():
+            _print_hits(f"Hits@k on {data}", rows)
+
+
+@app.command()
+def recipes(
+    name: Annotated[str | None, typer.Argument(help="Show this recipe's settings.")] = None,
+    data: Annotated[str, typer.Option(help="The data set whose presets apply.")] = "synthetic",
+    json_: JsonOption = False,
+) -> None:
+    """List the recipes, or the settings of one."""
+    with plain_errors():
+        from privrec.recipes import RECIPES, configure
+
+        if name is not None:
+            settings = configure(name, data, {}).model_dump()
+            if json_:
+                print_json(settings)
+            else:
+                rows = [(key, str(value)) for key, value in settings.items()]
+                print_table(f"{name} on {data}", ("key", "value"), rows)
+            return
+        listed = [
+            {"name": key, "summary": recipe.summary, "privacy": recipe.statement}
+            for key, recipe in RECIPES.items()
+        ]
+        if json_:
+            print_json(listed)
+            return
+        for entry in listed:
+            print_line(f"{entry['name']:<15} {entry['summary']}")
+
+
+def main() -> None:
+    """Run the command line."""
+    app()
+
+
+def _print_hits(title: str, rows: "Sequence[Row]") -> None:
+    ks = ("5", "10", "20", "30")
+    cells = [(name, *(f"{hits[k]:.3f}" for k in ks)) for name, hits, _ in rows]
+    print_table(title, ("", *(f"@{k}" for k in ks)), cells)
+
+
+def _same_or_absent(settings: dict[str, Any], key: str, given: str) -> None:
+    from privrec.errors import SettingsError
+
+    if settings.pop(key, given) != given:
+        raise SettingsError(f"`{key}` is given twice: on the command line it is {given!r}")
+
+
+def _features(pairs: Sequence[str]) -> dict[str, str]:
+    from privrec.errors import SettingsError
+
+    for pair in pairs:
+        if "=" not in pair:
+            raise SettingsError(f"--feature takes key=value; got {pair!r}")
+    return dict(pair.split("=", 1) for pair in pairs)
+
+
+def _file_name(data: str) -> str:
+    return "".join(c if c.isalnum() or c in "-_." else "-" for c in Path(data).name)

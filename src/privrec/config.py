@@ -1,0 +1,150 @@
+"""Everything that shapes a run, as one frozen record read from TOML and `--set key=value`."""
+
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from privrec.data.splits import Halving
+from privrec.errors import SettingsError, nearest
+from privrec.federated.round import ServerOptimizer
+from privrec.models.dssm import Activation, Target
+
+Share = Annotated[float, Field(ge=0, lt=1)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=0)]
+Size = Annotated[int, Field(ge=1)]
+
+
+class RunConfig(BaseModel):
+    """The settings of a run; `privrec recipes NAME` shows a recipe's own values."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    recipe: str
+    data: str
+    seed: Count = 0
+
+    test_share: Annotated[float, Field(gt=0, lt=1)] = 0.2
+    """Share of the people who are tested and never train."""
+    validation_share: Share = 0.1
+    """Share of the training people who are cut out for validation."""
+    validate_every: Count = 50
+    """Rounds between two looks at the validation people; 0 means never."""
+    halving: Halving = "random"
+    """How a tested person's data is halved: at random, or the earlier half first."""
+
+    rounds: Count = 100
+    cohort: Size = 100
+    """People per round."""
+    local_epochs: Size = 1
+    local_steps: Count = 0
+    """At most so many mini-batch steps per client and round; 0 means no limit."""
+    batch_size: Size = 32
+    central_batch_size: Size = 256
+    """Batch size where training is central; adaptation uses `batch_size`."""
+    local_lr: Positive = 0.1
+    server_optimizer: ServerOptimizer = "adam"
+    server_lr: Positive = 0.003
+
+    negatives: Count = 4
+    """Unseen items drawn for each like."""
+    dislike_target: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Target of an item rated low, between unseen (0) and liked (1); the paper's is 0."""
+    target: Target = "implicit"
+
+    embedding_size: Size = 64
+    tower_size: Size = 64
+    hidden: Annotated[tuple[Size, ...], Field(min_length=1)] = (64, 64, 64, 64)
+    activation: Activation = "relu"
+    embedding_scale: Positive = 0.1
+
+    adapt_epochs: Count = 5
+    """Epochs over a person's own data before ranking for her; 0 means no adaptation."""
+    adapt_steps: Count = 0
+    """At most so many steps of adaptation; 0 means no limit."""
+    adapt_lr: Positive = 0.1
+    adapt_negatives: Count = 4
+
+    ease_l2: Positive = 500.0
+
+    @model_validator(mode="after")
+    def _ratings_have_no_negatives(self) -> "RunConfig":
+        if self.target == "rating" and (self.negatives or self.adapt_negatives):
+            raise ValueError(
+                '`negatives` and `adapt_negatives` must be 0 with target = "rating":'
+                " an item that was never seen has no rating"
+            )
+        return self
+
+
+def make_config(values: Mapping[str, Any]) -> RunConfig:
+    """Return the checked settings; the first fault is raised as one line."""
+    for key in values:
+        if key not in RunConfig.model_fields:
+            raise SettingsError(f"unknown key {key!r}{nearest(key, RunConfig.model_fields)}")
+    try:
+        return RunConfig.model_validate(dict(values))
+    except ValidationError as error:
+        fault = error.errors()[0]
+        if not fault["loc"]:
+            raise SettingsError(fault["msg"].removeprefix("Value error, ")) from error
+        name = ".".join(map(str, fault["loc"]))
+        must = fault["msg"].replace("Input should be", "must be").replace("Field", "must be")
+        for words, sign in _SIGNS.items():
+            must = must.replace(words, sign)
+        raise SettingsError(f"`{name}` {must}; got {fault['input']!r}") from error
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Return the settings in a TOML file."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise SettingsError(f"cannot read {path}: {error}") from error
+
+
+def parse_overrides(pairs: Iterable[str]) -> dict[str, Any]:
+    """Return the settings of `key=value` pairs; a value is TOML where it can be, else text.
+
+    >>> parse_overrides(["rounds=20", "hidden=[32, 16]", "activation=tanh"])
+    {'rounds': 20, 'hidden': [32, 16], 'activation': 'tanh'}
+    """
+    values: dict[str, Any] = {}
+    for pair in pairs:
+        key, equals, text = pair.partition("=")
+        if not equals or not key:
+            raise SettingsError(f"--set takes key=value; got {pair!r}")
+        try:
+            values[key.strip()] = tomllib.loads(f"value = {text}")["value"]
+        except tomllib.TOMLDecodeError:
+            values[key.strip()] = text
+    return values
+
+
+def to_toml(config: RunConfig, *, header: Mapping[str, Any]) -> str:
+    """Return the settings as TOML, with `header` before them."""
+    return "".join(
+        f"{key} = {_toml(value)}\n" for key, value in {**header, **config.model_dump()}.items()
+    )
+
+
+_SIGNS = {
+    "greater than or equal to": ">=",
+    "less than or equal to": "<=",
+    "greater than": ">",
+    "less than": "<",
+}
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, tuple | list):
+        return f"[{', '.join(map(_toml, value))}]"
+    if isinstance(value, str):
+        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+        return f'"{escaped}"'
+    return repr(value)

@@ -1,0 +1,1 @@
+"""Data sets: their schema, their columns, and how clients are sliced out of them."""

@@ -1,0 +1,37 @@
+"""What `privrec data describe` tells."""
+
+from typing import Any
+
+import numpy as np
+
+from privrec.data.federation import chunks
+from privrec.data.sources import load
+
+
+def describe_data(data: str) -> dict[str, Any]:
+    """Return counts of people, items, interactions and likes, and the features.
+
+    A sweep over everybody, a thousand people in memory at a time.
+    """
+    federation = load(data)
+    sizes: list[np.ndarray] = []
+    liked = 0
+    for part in chunks(np.arange(federation.n_clients)):
+        clients = federation.take(part)
+        sizes.append(clients.sizes)
+        liked += int(clients.liked.sum())
+    counts = np.concatenate(sizes)
+    return {
+        "people": federation.n_clients,
+        "items": federation.n_items,
+        "interactions": int(counts.sum()),
+        "likes": liked,
+        "a value is a like above": federation.positive_above,
+        "interactions per person, median": float(np.median(counts)),
+        "interactions per person, largest": int(counts.max()),
+        "people return to the same item": federation.repeats,
+        "features": [
+            {"name": f.name, "side": f.side, "kind": f.kind, "values": f.rows}
+            for f in federation.schema.features
+        ],
+    }

@@ -1,0 +1,115 @@
+"""A population of clients, held as columns and sliced only for the clients that are asked for."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from privrec.data.schema import Bag, Bags, Schema
+from privrec.types import BoolArray, CodeArray, FloatArray, IntArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clients:
+    """The data of some clients, one after another.
+
+    Client k is person `ids[k]` of the population and owns the interaction rows
+    `offsets[k]:offsets[k + 1]`, in the order of time (of the file where there is no time).
+    `features` has one row a client, `context` one row an interaction.
+    """
+
+    ids: IntArray
+    offsets: IntArray
+    item: CodeArray
+    value: FloatArray
+    liked: BoolArray
+    features: Bags
+    context: Bags
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def sizes(self) -> IntArray:
+        """How many interactions each client has."""
+        return np.diff(self.offsets)
+
+    @property
+    def owner(self) -> IntArray:
+        """For each interaction, the position k of its client."""
+        return np.repeat(np.arange(len(self.ids)), self.sizes)
+
+    def keep(self, mask: BoolArray) -> "Clients":
+        """Return the same clients with only the interactions that `mask` keeps."""
+        counts = np.bincount(self.owner[mask], minlength=len(self.ids))
+        return replace(
+            self,
+            offsets=np.concatenate([[0], np.cumsum(counts)]),
+            item=self.item[mask],
+            value=self.value[mask],
+            liked=self.liked[mask],
+            context={name: bag.take(mask) for name, bag in self.context.items()},
+        )
+
+    def take(self, positions: IntArray) -> "Clients":
+        """Return the clients at the given positions, in that order."""
+        rows = ranges(self.offsets[positions], self.sizes[positions])
+        return Clients(
+            ids=self.ids[positions],
+            offsets=np.concatenate([[0], np.cumsum(self.sizes[positions])]),
+            item=self.item[rows],
+            value=self.value[rows],
+            liked=self.liked[rows],
+            features={name: bag.take(positions) for name, bag in self.features.items()},
+            context={name: bag.take(rows) for name, bag in self.context.items()},
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Federation:
+    """A data set as the devices that hold it.
+
+    `take(positions)` is the only way to anybody's data: it builds the columns of those clients
+    and of nobody else. `largest` bounds the interactions of one client. `person(position)` and
+    `position(id)` translate between positions and the ids of the files; `describe` holds what
+    `privrec data describe` prints beyond what stands here.
+    """
+
+    name: str
+    schema: Schema
+    n_clients: int
+    item_ids: Sequence[str]
+    titles: Sequence[str]
+    items: Bags
+    take: Callable[[IntArray], Clients]
+    largest: int
+    repeats: bool
+    positive_above: float
+
+    @property
+    def n_items(self) -> int:
+        """How many items the catalogue has."""
+        return len(self.item_ids)
+
+
+def ranges(starts: npt.NDArray[np.integer], sizes: npt.NDArray[np.integer]) -> IntArray:
+    """Return the concatenation of arange(start, start + size) for each pair.
+
+    >>> ranges(np.array([5, 0]), np.array([2, 3])).tolist()
+    [5, 6, 0, 1, 2]
+    """
+    ends = np.cumsum(sizes)
+    total = int(ends[-1]) if len(ends) else 0
+    shifts: IntArray = np.repeat(starts - (ends - sizes), sizes).astype(np.int64)
+    return np.arange(total, dtype=np.int64) + shifts
+
+
+def chunks(positions: IntArray, size: int = 1024) -> Sequence[IntArray]:
+    """Return the positions in pieces of at most `size`, so that a sweep never holds everybody."""
+    return [positions[start : start + size] for start in range(0, len(positions), size)]
+
+
+def empty_bags(bags: Mapping[str, Bag]) -> dict[str, Bag]:
+    """Return bags of no rows with the same names and widths."""
+    return {name: bag.take(slice(0, 0)) for name, bag in bags.items()}

@@ -1,0 +1,81 @@
+"""Published data sets downloaded from their publishers into the user's cache."""
+
+import hashlib
+import http.client
+import os
+import shutil
+import tempfile
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+from privrec.data.published import PUBLISHED, Published, cache_folder, read_archive
+from privrec.errors import DataError, nearest
+
+
+def fetch(name: str, *, address: str | None = None, timeout: float = 60.0) -> Path:
+    """Return the archive of a published data set in the cache, downloaded unless it is there.
+
+    The archive is kept only if the files in it are, to the last byte, the ones published.
+    `address` replaces the publisher's; `timeout` (seconds) bounds how long it may stay silent.
+
+    Raises:
+        DataError: The download failed; the message says which file to put where by hand.
+    """
+    if name not in PUBLISHED:
+        raise DataError(
+            f"nothing to fetch: {name!r} must be one of {', '.join(PUBLISHED)}"
+            f"{nearest(name, PUBLISHED)}"
+        )
+    published = PUBLISHED[name]
+    target = cache_folder() / published.archive
+    by_hand = f"get {published.archive} from {published.address} and put it into {target.parent}"
+    if target.is_file() and _fault(target, published) is None:
+        return target
+    source = address or published.download
+    if source is None:
+        raise DataError(f"the publisher of {name} offers no direct download: {by_hand}")
+    try:
+        fault = _download(source, target, published, timeout)
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        fault = str(error).removeprefix("<urlopen error ").removesuffix(">")
+        if isinstance(error, urllib.error.HTTPError):
+            error.close()
+    if fault is not None:
+        raise DataError(f"cannot fetch {name} from {source}: {' '.join(fault.split())}; {by_hand}")
+    return target
+
+
+def _download(source: str, target: Path, published: Published, timeout: float) -> str | None:
+    """Return what is wrong with the download, or put it in its place."""
+    if not source.startswith(("https://", "http://", "file://")):
+        return "the address must start with https://, http:// or file://"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
+    part = Path(name)
+    try:
+        with (
+            os.fdopen(handle, "wb") as file,
+            # S310 warns of other schemes than the three allowed above.
+            urllib.request.urlopen(source, timeout=timeout) as answer,  # noqa: S310
+        ):
+            shutil.copyfileobj(answer, file)
+        fault = _fault(part, published)
+        if fault is None:
+            part.replace(target)
+        return fault
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _fault(archive: Path, published: Published) -> str | None:
+    """Return what distinguishes the archive's files from the published ones, None if nothing."""
+    try:
+        files = read_archive(archive, published.files)
+    except DataError:
+        return f"it is not a whole zip file with {', '.join(published.files)} in it"
+    for file, contents in files.items():
+        found = hashlib.sha256(contents).hexdigest()
+        if found != published.sums[file]:
+            return f"{file} must have the SHA-256 sum {published.sums[file]}; got {found}"
+    return None

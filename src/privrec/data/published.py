@@ -1,0 +1,197 @@
+"""MovieLens-1M and Frappe, read from their publishers' own files (zip or unpacked folder)."""
+
+import io
+import os
+import zipfile
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+
+from privrec.data.tables import Manifest, Tables
+from privrec.errors import DataError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Published:
+    """A published data set: where it comes from, which files it has, how they are read.
+
+    `address` is where people find it, `download` where the archive itself lies if the publisher
+    offers that. `sums` holds the SHA-256 sum of each file that is read.
+    """
+
+    archive: str
+    address: str
+    download: str | None
+    sums: Mapping[str, str]
+    cite: str
+    read: Callable[[dict[str, bytes]], Tables]
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The names of the files that are read."""
+        return tuple(self.sums)
+
+
+def cache_folder() -> Path:
+    """Return the folder where fetched files are kept (`$XDG_CACHE_HOME` or ~/.cache)."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "privrec" / "data"
+
+
+def search_folders() -> list[Path]:
+    """Return the folders where a published data set's files are looked for, in order."""
+    given = os.environ.get("PRIVREC_DATA")
+    return [*([Path(given)] if given else []), cache_folder()]
+
+
+def load_published(name: str) -> Tables:
+    """Return the tables of a published data set found on this machine."""
+    published = PUBLISHED[name]
+    for folder in search_folders():
+        archive = folder / published.archive
+        if archive.is_file():
+            return published.read(read_archive(archive, published.files))
+        found = _find_unpacked(folder, published.files)
+        if found is not None:
+            return published.read(found)
+    looked = " or ".join(str(folder) for folder in search_folders())
+    raise DataError(
+        f"{name} is not on this machine: put {published.archive} (from {published.address}) into"
+        f" {looked}" + (f", or run 'privrec data fetch {name}'" if published.download else "")
+    )
+
+
+def read_archive(archive: Path, files: Sequence[str]) -> dict[str, bytes]:
+    """Return the contents of the named files, wherever in the zip archive they lie."""
+    try:
+        with zipfile.ZipFile(archive) as opened:
+            members = {Path(member).name: member for member in opened.namelist()}
+            missing = [file for file in files if file not in members]
+            if missing:
+                raise DataError(f"{archive} does not hold {missing[0]}")
+            return {file: opened.read(members[file]) for file in files}
+    # A damaged byte can look like a password or a compression that nobody knows.
+    except (OSError, EOFError, zipfile.BadZipFile, zlib.error, RuntimeError) as error:
+        raise DataError(f"{archive} is not a whole zip file ({error})") from error
+
+
+def _find_unpacked(folder: Path, files: tuple[str, ...]) -> dict[str, bytes] | None:
+    # Frappe's archive unpacks into a folder in a folder.
+    below = [path for pattern in ("*", "*/*") for path in sorted(folder.glob(pattern))]
+    for place in [folder, *filter(Path.is_dir, below)]:
+        if all((place / file).is_file() for file in files):
+            return {file: (place / file).read_bytes() for file in files}
+    return None
+
+
+def _read_movielens(files: dict[str, bytes]) -> Tables:
+    ratings = _read_ratings(files["ratings.dat"])
+    users = _separated(files, "users.dat", ["id", "gender", "age", "occupation", "zip"])
+    movies = _separated(files, "movies.dat", ["id", "title", "genres"])
+    rated = ratings["item"].unique().cast(pl.String)
+    items = movies.with_columns(pl.col("genres").str.split("|"))
+    return Tables(
+        manifest=Manifest(name="movielens-1m", value="value", time="time", positive_above=3.0),
+        interactions=ratings,
+        # A zip code names a few dozen people: it is left out, as in the paper.
+        users=users.drop("zip"),
+        # The paper counts 3,706 items: those that somebody rated.
+        items=items.filter(pl.col("id").is_in(rated.implode())),
+    )
+
+
+def _read_ratings(raw: bytes) -> pl.DataFrame:
+    """Return the million ratings as numbers.
+
+    The quick reader knows separators of one letter only: to it, `a::b` is a, nothing, b. What it
+    does not take is read line by line, to say what is wrong.
+    """
+    names = ["user", "item", "value", "time"]
+    gaps = ["gap1", "gap2", "gap3"]
+    order = [name for pair in zip(names, [*gaps, ""], strict=True) for name in pair if name]
+    schema = {name: pl.String if name in gaps else pl.Int64 for name in order}
+    try:
+        frame = pl.read_csv(raw, separator=":", has_header=False, quote_char=None, schema=schema)
+        empty = {name: 0 if name in names else frame.height for name in order}
+        if frame.height and frame.null_count().row(0, named=True) == empty:
+            return frame.select(names)
+    except pl.exceptions.PolarsError:
+        pass
+    lines = _separated({"ratings.dat": raw}, "ratings.dat", names)
+    numbers = lines.select(pl.all().cast(pl.Int64, strict=False))
+    wrong = numbers.select(pl.any_horizontal(pl.all().is_null())).to_series().arg_true()
+    if wrong.len():
+        got = "::".join(lines.row(wrong[0]))
+        raise DataError(f"ratings.dat line {wrong[0] + 1} must be whole numbers; got {got!r}")
+    return numbers
+
+
+def _separated(files: dict[str, bytes], name: str, columns: list[str]) -> pl.DataFrame:
+    """Return the columns of a file with `::` between them, as text."""
+    raw = files[name].replace(b"\r\n", b"\n").removesuffix(b"\n")
+    try:
+        text = raw.decode("utf-8")
+    except UnicodeDecodeError:
+        text = raw.decode("latin-1")
+    lines = text.split("\n")
+    rows = [line.split("::") for line in lines]
+    for number, row in enumerate(rows, start=1):
+        if len(row) != len(columns):
+            raise DataError(
+                f"{name} line {number} must have {len(columns)} columns separated by '::';"
+                f" got {lines[number - 1][:80]!r}"
+            )
+    return pl.DataFrame(rows, schema=dict.fromkeys(columns, pl.String), orient="row")
+
+
+def _read_frappe(files: dict[str, bytes]) -> Tables:
+    context = ("daytime", "weekday", "isweekend", "homework", "weather", "country", "city")
+    try:
+        log = pl.read_csv(io.BytesIO(files["frappe.csv"]), separator="\t")
+        meta = pl.read_csv(
+            io.BytesIO(files["meta.csv"]), separator="\t", quote_char=None, infer_schema=False
+        )
+        names = meta.select(pl.col("item").cast(pl.Int64, strict=False).alias("id"), title="name")
+        items = log.group_by("item").agg(pl.col("cost").first()).sort("item").rename({"item": "id"})
+        titled = items.join(names.unique("id", keep="first"), on="id", how="left")
+        return Tables(
+            manifest=Manifest(name="frappe", context=context),
+            # `cnt`, how often this user used this app, is the outcome itself: never an input.
+            interactions=log.select("user", "item", *context),
+            users=log.select(pl.col("user").unique().sort().alias("id")),
+            items=titled.with_columns(
+                title=pl.when(pl.col("title").is_in(["unknown", ""])).then(None).otherwise("title")
+            ),
+        )
+    except pl.exceptions.PolarsError as error:
+        reason = str(error).splitlines()[0]
+        raise DataError(f"frappe.csv or meta.csv is not as published: {reason}") from error
+
+
+PUBLISHED: dict[str, Published] = {
+    "movielens-1m": Published(
+        archive="ml-1m.zip",
+        address="https://grouplens.org/datasets/movielens/1m/",
+        download="https://files.grouplens.org/datasets/movielens/ml-1m.zip",
+        sums={
+            "ratings.dat": "506d64ca44484487c11dc2d9a28de5c54948213e6b96285e298afe28d6ea4e0f",
+            "users.dat": "1dc3a95300cb19f7c10e027daf29b8cdf1d908dab65b5edfb45950aa389a10a3",
+            "movies.dat": "0140fc2356357c1a851d0f52e893a1e4d3696df632c4141cea8d5bc3d621f0b9",
+        },
+        cite="Harper and Konstan 2015, The MovieLens Datasets, ACM TiiS 5(4)",
+        read=_read_movielens,
+    ),
+    "frappe": Published(
+        archive="frappe.zip",
+        address="https://www.baltrunas.info/context-aware",
+        download=None,
+        sums={
+            "frappe.csv": "409edc12f4e2153c5dd58ae171938735911d9b0f70961d5f1086b241656b2cb5",
+            "meta.csv": "de87f6b2e7cd0428f9179167e2e7826b5dd3bf490d5af680261b685763ac214f",
+        },
+        cite="Baltrunas et al. 2015, Frappe, arXiv:1505.03014",
+        read=_read_frappe,
+    ),
+}

@@ -1,0 +1,315 @@
+"""Files as people have them (separated text, RecBole atomic files, Parquet), read into columns."""
+
+import csv
+import io
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import polars as pl
+
+from privrec.data.schema import value_text
+from privrec.errors import DataError
+from privrec.types import IntArray
+
+ATOMIC = (".inter", ".user", ".item")
+ATOMIC_TYPES = ("token", "token_seq", "float", "float_seq")
+PARQUET = (".parquet", ".pq")
+
+
+class BadRow(NamedTuple):
+    """A row that cannot be used: where it stands and what is wrong with it.
+
+    `line` counts the lines of a text file, the header included, and the rows of a Parquet file,
+    both from 1. `column` is empty when the whole line is at fault.
+
+    >>> print(BadRow("ratings.csv", 3, "score", "good", "must be a finite number"))
+    ratings.csv line 3: 'score' must be a finite number; got 'good'
+    """
+
+    file: str
+    line: int
+    column: str
+    value: str
+    reason: str
+
+    def __str__(self) -> str:
+        unit = "row" if self.file.lower().endswith(PARQUET) else "line"
+        column = f": {self.column!r}" if self.column else ""
+        value = self.value if len(self.value) <= 80 else f"{self.value[:79]}…"
+        return f"{self.file} {unit} {self.line}{column} {self.reason}; got {value!r}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RawTable:
+    """A file's columns under its own names, before anybody says what they mean.
+
+    `lines` holds the line of each row of `frame`. The columns of a text file are all text,
+    without the spaces around a value; where it has no header they are called "1", "2", … .
+    `types` holds the types that an atomic file's header states. `bad` are the rows left out
+    because they do not even have columns.
+    """
+
+    file: str
+    frame: pl.DataFrame
+    lines: IntArray
+    has_header: bool
+    types: Mapping[str, str]
+    bad: tuple[BadRow, ...]
+
+    @property
+    def is_text(self) -> bool:
+        """Whether the file is text, so that the columns' types say nothing."""
+        return not self.file.lower().endswith(PARQUET)
+
+    def bad_rows(self, rows: IntArray, column: str, reason: str) -> list[BadRow]:
+        """Return what is wrong with the given rows."""
+        values = self.frame[column]
+        return [
+            BadRow(self.file, int(self.lines[row]), column, _shown(values[int(row)]), reason)
+            for row in rows
+        ]
+
+
+def read_raw(path: Path, *, encoding: str = "utf-8") -> RawTable:
+    """Return the columns of a file; its name's ending says Parquet or atomic, the rest is text.
+
+    What separates the columns of a text file and whether it has a header is read off its first
+    lines: a first line with a number in it is no header.
+    """
+    if path.is_dir():
+        raise DataError(f"{path} is a folder; name the file in it")
+    try:
+        raw = path.read_bytes()
+    except FileNotFoundError as error:
+        raise DataError(f"{path} does not exist") from error
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror or error}") from error
+    if not raw.strip():
+        raise DataError(f"{path} is empty")
+    is_parquet = path.suffix.lower() in PARQUET
+    table = _read_parquet(raw, path) if is_parquet else _read_text(raw, path, encoding)
+    if table.frame.height == 0 and not table.bad:
+        raise DataError(f"{path} has {'a header' if table.has_header else 'columns'} but no rows")
+    return table
+
+
+def _shown(value: object) -> str:
+    return "" if value is None else value_text(value)
+
+
+def _read_parquet(raw: bytes, path: Path) -> RawTable:
+    try:
+        frame = pl.read_parquet(io.BytesIO(raw))
+    except (OSError, pl.exceptions.PolarsError) as error:
+        raise DataError(f"cannot read {path}: it is not a whole Parquet file") from error
+    lines = np.arange(1, frame.height + 1)
+    return RawTable(file=str(path), frame=frame, lines=lines, has_header=True, types={}, bad=())
+
+
+@dataclass(frozen=True, slots=True)
+class _Fields:
+    """The fields of a text file, header and all, in columns that have no names yet."""
+
+    frame: pl.DataFrame
+    lines: IntArray
+    bad: list[BadRow]
+
+
+def _read_text(raw: bytes, path: Path, encoding: str) -> RawTable:
+    text, broken = _decode(raw, path, encoding)
+    if not text.strip():
+        raise DataError(f"{path} is empty")
+    atomic = path.suffix in ATOMIC
+    separator = "\t" if atomic else _sniff(text)
+    fields = _split_plain(text, separator, str(path))
+    if '"' in text and not atomic and separator != "::":
+        fields = _unquoted(fields) or _split_quoted(text, separator, str(path)) or fields
+    first = [str(field) for field in fields.frame.row(0)]
+    has_header = atomic or not any(_NUMBER.fullmatch(field) for field in first)
+    types: dict[str, str] = {}
+    if atomic:
+        types = _atomic_types(first, path)
+        first = list(types)
+    names = [str(place) for place in range(1, len(first) + 1)]
+    if has_header:
+        names = [name or place for name, place in zip(first, names, strict=True)]
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise DataError(f"{path} has the column {twice[0]!r} more than once")
+    start = 1 if has_header else 0
+    table = RawTable(
+        file=str(path),
+        frame=fields.frame.rename(dict(zip(fields.frame.columns, names, strict=True)))[start:],
+        lines=fields.lines[start:],
+        has_header=has_header,
+        types=types,
+        bad=tuple(fields.bad),
+    )
+    return _without_broken(table, encoding) if broken else table
+
+
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+_BROKEN = "\N{REPLACEMENT CHARACTER}"
+
+
+def _decode(raw: bytes, path: Path, encoding: str) -> tuple[str, bool]:
+    """Return the text, with one kind of line end, and whether some bytes of it had no meaning."""
+    broken = False
+    try:
+        text = raw.decode(encoding)
+    except LookupError as error:
+        raise DataError(
+            f"`encoding` must be one that Python knows, such as 'utf-8' or 'latin-1';"
+            f" got {encoding!r}"
+        ) from error
+    except UnicodeDecodeError:
+        text, broken = raw.decode(encoding, errors="replace"), True
+    text = text.removeprefix("\ufeff").replace("\r\n", "\n")
+    text = text if "\n" in text else text.replace("\r", "\n")
+    first = text.split("\n", 1)[0]
+    # The names in a broken header cannot be trusted, and a NUL is how UTF-16 looks in UTF-8.
+    if (broken and _BROKEN in first) or "\0" in first:
+        raise DataError(
+            f"{path} line 1 is not text in {encoding}; save the file as UTF-8 or name its"
+            f" encoding with --encoding"
+        )
+    return text, broken
+
+
+def _sniff(text: str) -> str:
+    """Return the separator that the first lines agree on, `,` if there is none."""
+    sample = re.sub(r'"[^"\n]*"', "quoted", text[:65536]).split("\n")[:50]
+    sample = [line for line in sample if line.strip()]
+    for group in (("::",), ("\t",), (",", ";"), ("|",)):
+        counts = {separator: sample[0].count(separator) for separator in group}
+        fitting = {
+            separator: count
+            for separator, count in counts.items()
+            if count and 2 * sum(line.count(separator) == count for line in sample) >= len(sample)
+        }
+        if fitting:
+            return max(fitting, key=lambda separator: fitting[separator])
+    present = [separator for separator in ("::", "\t", ",", ";", "|") if separator in sample[0]]
+    return present[0] if present else ","
+
+
+def _split_plain(text: str, separator: str, file: str) -> _Fields:
+    """Return the fields of a text in which quotes mean nothing."""
+    lines = pl.Series("line", [text.rstrip("\n")]).str.split("\n").explode()
+    filled = (lines.str.strip_chars(" ") != "").to_numpy()
+    width = lines[int(np.flatnonzero(filled)[0])].count(separator) + 1
+    # One field more than there should be, so that a longer line shows.
+    frame = lines.str.split_exact(separator, width).struct.unnest()
+    whole = (frame[:, width - 1].is_not_null() & frame[:, width].is_null()).to_numpy()
+    numbers = np.arange(1, len(lines) + 1)
+    bad = [
+        BadRow(file, int(numbers[row]), "", str(lines[int(row)]), f"must have {width} columns")
+        for row in np.flatnonzero(filled & ~whole)
+    ]
+    keep = filled & whole
+    frame = frame[:, :width]
+    if not keep.all():
+        frame, numbers = frame.filter(keep), numbers[keep]
+    around = (f" {separator}", f"{separator} ", "\n ", " \n")
+    if any(spaced in text for spaced in around) or text != text.strip(" "):
+        frame = frame.select(pl.all().str.strip_chars(" "))
+    return _Fields(frame, numbers, bad)
+
+
+def _unquoted(fields: _Fields) -> _Fields | None:
+    """Return the fields without the quotes around them, or None if a quote means more than that.
+
+    Most files with quotes are this simple, and this is much faster than going row by row.
+    """
+    if fields.bad:
+        return None
+    columns = []
+    for column in fields.frame.get_columns():
+        inner = column.str.strip_prefix('"').str.strip_suffix('"')
+        taken = column.str.len_bytes() - inner.str.len_bytes()
+        if (taken == 1).any() or inner.str.contains('"', literal=True).any():
+            return None
+        columns.append(inner.str.strip_chars(" "))
+    return _Fields(pl.DataFrame(columns), fields.lines, [])
+
+
+def _split_quoted(text: str, separator: str, file: str) -> _Fields | None:
+    """Return the fields of a text in which a quoted field may hold anything.
+
+    Many tab-separated files mean their quotes literally: None says that this must be one, as a
+    quote is not closed within its line.
+    """
+    source = list(io.StringIO(text, newline="\n"))
+    rows: list[list[str]] = []
+    lines: list[int] = []
+    bad: list[BadRow] = []
+    for line, last, row in _quoted_rows(source, separator):
+        fault = "" if row is not None else "must close a quote where the field ends"
+        if separator == "\t" and (fault or last > line):
+            return None
+        if row is None and last > line:
+            # How many rows it swallowed is unknown, so this is never skipped.
+            raise DataError(f"{file} line {line} {fault}")
+        fields = [field.strip(" ") for field in row or []]
+        if not fault and fields in ([], [""]):
+            continue
+        if not fault and rows and len(fields) != len(rows[0]):
+            fault = f"must have {len(rows[0])} columns"
+        if fault:
+            bad.append(BadRow(file, line, "", source[line - 1].rstrip("\n"), fault))
+        else:
+            rows.append(fields)
+            lines.append(line)
+    if not rows or (bad and bad[0].line < lines[0]):
+        raise DataError(str(bad[0]))
+    columns = [f"field_{place}" for place in range(len(rows[0]))]
+    frame = pl.DataFrame(rows, schema=dict.fromkeys(columns, pl.String), orient="row")
+    return _Fields(frame, np.asarray(lines), bad)
+
+
+def _quoted_rows(source: list[str], separator: str) -> Iterator[tuple[int, int, list[str] | None]]:
+    """Yield each row's first and last line and its fields, None where its quotes are wrong."""
+    reader = csv.reader(source, delimiter=separator, strict=True, skipinitialspace=True)
+    while reader.line_num < len(source):
+        line = reader.line_num + 1
+        try:
+            row = next(reader)
+        except csv.Error:
+            row = None
+        yield line, reader.line_num, row
+
+
+def _atomic_types(header: list[str], path: Path) -> dict[str, str]:
+    types: dict[str, str] = {}
+    for field in header:
+        name, _, kind = field.rpartition(":")
+        if not name or kind not in ATOMIC_TYPES:
+            raise DataError(
+                f"{path} line 1: a column must be name:type with a type of"
+                f" {', '.join(ATOMIC_TYPES)}; got {field!r}"
+            )
+        if name in types:
+            raise DataError(f"{path} has the column {name!r} more than once")
+        types[name] = kind
+    return types
+
+
+def _without_broken(table: RawTable, encoding: str) -> RawTable:
+    reason = f"holds bytes that are not {encoding} (name the file's encoding with --encoding)"
+    seen = np.zeros(table.frame.height, np.bool_)
+    bad = list(table.bad)
+    for column in table.frame.get_columns():
+        mask = column.str.contains(_BROKEN, literal=True).to_numpy() & ~seen
+        bad += table.bad_rows(np.flatnonzero(mask), column.name, reason)
+        seen |= mask
+    return RawTable(
+        file=table.file,
+        frame=table.frame.filter(~seen),
+        lines=table.lines[~seen],
+        has_header=table.has_header,
+        types=table.types,
+        bad=tuple(bad),
+    )

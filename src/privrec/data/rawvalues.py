@@ -1,0 +1,152 @@
+"""The columns of a raw file as ids, numbers, times and features, and the rows that are not."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from privrec.data.rawfiles import RawTable
+from privrec.errors import DataError
+from privrec.types import BoolArray
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """Rows of a file that will not do, by the column at fault."""
+
+    column: str
+    mask: BoolArray
+    reason: str
+
+
+def read_ids(table: RawTable, name: str) -> tuple[pl.Series, Check]:
+    """Return a column as text, and where it says nothing."""
+    column = table.frame[name]
+    kind = column.dtype
+    if kind.is_float():
+        # A whole number is stored with a point where other rows of the column have none at all.
+        whole = column.cast(pl.Int64, strict=False)
+        text = whole.set(whole.cast(kind) != column, None).cast(pl.String)
+    elif kind.is_integer() or kind in (pl.String, pl.Categorical, pl.Enum, pl.Null):
+        text = column.cast(pl.String)
+    else:
+        raise DataError(f"{table.file}: {name!r} must be text or whole numbers; got {kind}")
+    missing = (text.is_null() | (text == "")).to_numpy()
+    return text, Check(name, missing, "must be text or a whole number, and not empty")
+
+
+def read_numbers(table: RawTable, name: str) -> tuple[pl.Series, Check]:
+    """Return a column as numbers, and where it is none that can be computed with."""
+    column = table.frame[name]
+    if not (column.dtype.is_numeric() or column.dtype in (pl.String, pl.Boolean, pl.Null)):
+        raise DataError(f"{table.file}: {name!r} must be numbers; got {column.dtype}")
+    numbers = column.cast(pl.Float64, strict=False)
+    # Values are used in single precision, where 1e39 is infinite.
+    unusable = ~numbers.cast(pl.Float32).is_finite().fill_null(value=False).to_numpy()
+    return numbers, Check(name, unusable, "must be a finite number")
+
+
+def read_times(table: RawTable, name: str) -> tuple[pl.Series, Check]:
+    """Return a column as numbers or, where it holds none, as ISO dates; and where it is neither."""
+    column = table.frame[name]
+    times = column
+    if column.dtype == pl.String:
+        whole = column.cast(pl.Int64, strict=False)
+        times = column.cast(pl.Float64, strict=False) if whole.null_count() else whole
+        if times.null_count() == times.len():
+            times = _dates(column)
+    elif not (column.dtype.is_numeric() or column.dtype.is_temporal() or column.dtype == pl.Null):
+        raise DataError(f"{table.file}: {name!r} must be times; got {column.dtype}")
+    unusable = times.is_null()
+    if times.dtype.is_float():
+        unusable |= ~times.is_finite()
+    return times, Check(name, unusable.to_numpy(), "must be a time: a finite number or an ISO date")
+
+
+def read_title(table: RawTable, name: str) -> pl.Series:
+    """Return a column as text to show, missing where it is empty."""
+    column = table.frame[name]
+    if column.dtype.is_nested() or column.dtype == pl.Binary:
+        raise DataError(f"{table.file}: {name!r} must be text; got {column.dtype}")
+    return _blank_to_null(column.cast(pl.String))
+
+
+def read_feature(
+    table: RawTable, name: str, *, may_split: bool
+) -> tuple[list[pl.Series], list[Check]]:
+    """Return a column as the feature it looks like, and where it is infinite or no number.
+
+    The types of an atomic file decide; its `float_seq` becomes a column for each position. In
+    other files text is split at `|` if some value has one and `may_split`, is a number if all
+    values are numbers and some have a point, and otherwise stays what it is. So do whole numbers,
+    which are categories; one with a leading zero stays text.
+    """
+    column = table.frame[name]
+    if column.dtype == pl.String:
+        column = _blank_to_null(column)
+        kind = table.types.get(name)
+        if kind == "float_seq":
+            return _spread(column)
+        if kind == "token_seq":
+            return [_split(column, " ")], []
+        if kind == "float":
+            return _checked(column, column.cast(pl.Float64, strict=False))
+        if kind is None and may_split and column.str.contains("|", literal=True).any():
+            return [_split(column, "|")], []
+        if kind is None and table.is_text:
+            return _checked(column, _as_it_looks(column))
+    elif column.dtype == pl.Struct or (column.dtype.is_nested() and _inner(column).is_nested()):
+        raise DataError(f"{table.file}: {name!r} must be plain values or lists; got {column.dtype}")
+    return _checked(column, column)
+
+
+def _inner(column: pl.Series) -> pl.DataType:
+    return column.explode().dtype
+
+
+def _dates(column: pl.Series) -> pl.Series:
+    dated = column.str.contains(r"^\d{4}-\d{2}-\d{2}")
+    try:
+        return column.set(~dated, None).str.to_datetime(strict=False)
+    except pl.exceptions.PolarsError:  # not one of them is a date that exists
+        return pl.Series(column.name, [None] * column.len(), dtype=pl.Datetime)
+
+
+def _blank_to_null(column: pl.Series) -> pl.Series:
+    return column.set(column == "", None)
+
+
+def _split(column: pl.Series, separator: str) -> pl.Series:
+    parts = pl.element().str.strip_chars(" ")
+    return column.str.split(separator).list.eval(parts.filter(parts != ""))
+
+
+def _as_it_looks(column: pl.Series) -> pl.Series:
+    present = column.drop_nulls()
+    if present.is_empty() or present.str.contains(r"^[+-]?0\d").any():
+        return column
+    if present.str.contains(r"^-?\d+$").all():
+        whole = column.cast(pl.Int64, strict=False)
+        return whole if whole.null_count() == column.null_count() else column
+    number = column.cast(pl.Float64, strict=False)
+    pointed = present.str.contains(".", literal=True).any()
+    return number if pointed and number.null_count() == column.null_count() else column
+
+
+def _checked(column: pl.Series, converted: pl.Series) -> tuple[list[pl.Series], list[Check]]:
+    if not converted.dtype.is_float():
+        return [converted], []
+    unusable = (converted.is_null() & column.is_not_null()) | converted.is_infinite()
+    mask = unusable.fill_null(value=False).to_numpy()
+    return [converted], [Check(column.name, mask, "must be a finite number")]
+
+
+def _spread(column: pl.Series) -> tuple[list[pl.Series], list[Check]]:
+    parts = _split(column, " ")
+    series, unusable = [], np.zeros(len(column), np.bool_)
+    for place in range(int(parts.list.len().max() or 0)):  # type: ignore[arg-type]
+        text = parts.list.get(place, null_on_oob=True)
+        (number,), (check,) = _checked(text, text.cast(pl.Float64, strict=False))
+        series.append(number.alias(f"{column.name}.{place + 1}"))
+        unusable |= check.mask
+    return series, [Check(column.name, unusable, "must be finite numbers with spaces between")]

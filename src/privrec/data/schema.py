@@ -1,0 +1,158 @@
+"""What a data set's features are, and their encoding as weighted bags of table rows."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from privrec.errors import DataError, nearest
+from privrec.types import Leaf
+
+Side = Literal["user", "item", "context"]
+Kind = Literal["categorical", "multi", "numeric"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Feature:
+    """One feature: whose it is, what kind it is, and the values it can take.
+
+    `values` is the vocabulary of a categorical or multi-valued feature. A numeric one is
+    standardised with `mean` and `scale` and has a single table row that its value multiplies.
+    """
+
+    name: str
+    side: Side
+    kind: Kind
+    values: tuple[str, ...] = ()
+    mean: float = 0.0
+    scale: float = 1.0
+
+    @property
+    def rows(self) -> int:
+        """How many rows the feature's embedding table has."""
+        return 1 if self.kind == "numeric" else len(self.values)
+
+    @property
+    def table(self) -> str:
+        """The name of the feature's embedding table among the parameters."""
+        return f"embed/{self.side}.{self.name}"
+
+
+class Bag(NamedTuple):
+    """A feature's encoded values: each row is a weighted bag of at most `width` table rows.
+
+    `codes` and `weights` have shape (n, width). A categorical value is one code of weight 1, a
+    list of m values m codes of weight 1/m, a number code 0 with the standardised value as weight.
+    A missing value has weight 0, whatever its code: it embeds as the zero vector.
+    """
+
+    codes: Leaf
+    weights: Leaf
+
+    def take(self, rows: Leaf | slice) -> "Bag":
+        """Return the bag of the given rows."""
+        return Bag(codes=self.codes[rows], weights=self.weights[rows])
+
+
+Bags = Mapping[str, Bag]
+"""Encoded columns by the name of their embedding table."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schema:
+    """All features of a data set, in the order in which the model concatenates them."""
+
+    features: tuple[Feature, ...]
+
+    def of(self, side: Side) -> tuple[Feature, ...]:
+        """Return the features of one side."""
+        return tuple(feature for feature in self.features if feature.side == side)
+
+    def named(self, name: str, side: Side) -> Feature:
+        """Return the feature of that name, or raise with the nearest valid one."""
+        known = {feature.name: feature for feature in self.of(side)}
+        if name not in known:
+            raise DataError(
+                f"unknown {side} feature {name!r}{nearest(name, known)}"
+                f" (this data set has: {', '.join(known) or 'none'})"
+            )
+        return known[name]
+
+
+def encode(feature: Feature, column: Sequence[object], *, strict: bool = False) -> Bag:
+    """Return the bag of one column of raw values.
+
+    Missing values (None, NaN, empty lists) and, unless `strict`, values outside the vocabulary
+    get weight 0. With `strict` an unknown value raises, with the nearest valid one.
+    """
+    if feature.kind == "numeric":
+        return _encode_numbers(feature, column)
+    index = {value: code for code, value in enumerate(feature.values)}
+    lists = [_as_values(value) for value in column]
+    width = max([1, *map(len, lists)])
+    codes = np.zeros((len(lists), width), np.int32)
+    weights = np.zeros((len(lists), width), np.float32)
+    for row, values in enumerate(lists):
+        if strict and (unknown := [value for value in values if value not in index]):
+            raise DataError(
+                f"unknown value {unknown[0]!r} of {feature.side} feature {feature.name!r}"
+                f"{nearest(unknown[0], index)}"
+            )
+        known = [index[value] for value in values if value in index]
+        codes[row, : len(known)] = known
+        weights[row, : len(known)] = 1 / max(len(known), 1)
+    return Bag(codes=codes, weights=weights)
+
+
+def encode_one(schema: Schema, side: Side, values: Mapping[str, object]) -> dict[str, Bag]:
+    """Return the bags (one row each) of one person's or moment's features; missing ones weigh 0."""
+    for name in values:
+        schema.named(name, side)
+    return {
+        feature.table: encode(feature, [values.get(feature.name)], strict=True)
+        for feature in schema.of(side)
+    }
+
+
+def value_text(value: object) -> str:
+    """Return the text under which a raw value stands in a vocabulary: 1, 1.0 and "1" are one.
+
+    >>> value_text(1.0), value_text("1"), value_text(2.5), value_text(True)
+    ('1', '1', '2.5', 'true')
+    """
+    if isinstance(value, bool | np.bool_):
+        return "true" if value else "false"
+    if isinstance(value, float | np.floating) and float(value).is_integer():
+        return str(int(value))
+    return str(value)
+
+
+def is_missing(value: object) -> bool:
+    """Return whether a raw value says nothing: None, NaN or an empty string."""
+    if isinstance(value, float | np.floating):
+        return bool(np.isnan(value))
+    return value is None or (isinstance(value, str) and value == "")
+
+
+def _as_values(value: object) -> list[str]:
+    if isinstance(value, list | tuple | np.ndarray):
+        return [value_text(entry) for entry in value if not is_missing(entry)]
+    return [] if is_missing(value) else [value_text(value)]
+
+
+def _encode_numbers(feature: Feature, column: Sequence[object]) -> Bag:
+    weights = np.zeros((len(column), 1), np.float32)
+    for row, value in enumerate(column):
+        if is_missing(value):
+            continue
+        try:
+            number = float(str(value))
+        except ValueError:
+            number = np.nan
+        if not np.isfinite(number):
+            raise DataError(
+                f"{feature.side} feature {feature.name!r} must be a finite number; got {value!r}"
+            )
+        weights[row, 0] = (number - feature.mean) / feature.scale
+    return Bag(codes=np.zeros((len(column), 1), np.int32), weights=weights)

@@ -1,0 +1,158 @@
+"""A made-up population whose tastes are known, generated client by client and never held whole.
+
+Every person is a pure function of (seed, position): demographics, a taste that they partly
+explain, a long-tailed number of interactions, items chosen by taste and popularity, ratings
+and times. A cohort of a million people costs what the cohort costs.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import ndtri
+
+from privrec.data.federation import Clients, Federation
+from privrec.data.schema import Bag, Feature, Schema, encode
+from privrec.errors import SettingsError
+from privrec.seeds import client_words, rng
+from privrec.types import IntArray
+
+_GENRES = ("crime", "comedy", "space", "history", "nature", "music", "horror", "romance")
+_AGES = ("under 18", "18-29", "30-44", "45-59", "60 and over")
+_REGIONS = ("north", "south", "east", "west", "islands", "abroad")
+_FIRST = (
+    "Silent", "Golden", "Broken", "Hidden", "Last", "Burning", "Distant", "Electric", "Winter",
+    "Crimson", "Paper", "Wandering", "Hollow", "Velvet", "Northern", "Borrowed",
+)  # fmt: skip
+_SECOND = (
+    "Harbour", "Garden", "Letter", "Mountain", "Orchestra", "Signal", "River", "Lantern", "Island",
+    "Clockmaker", "Orbit", "Kitchen", "Forest", "Station", "Mirror", "Parade",
+)  # fmt: skip
+_TASTE_SIZE = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyntheticSettings:
+    """How large the population and the catalogue are, and how long the longest history."""
+
+    users: int = 2000
+    items: int = 600
+    longest: int = 200
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, least in (("users", 2), ("items", 20), ("longest", 10), ("seed", 0)):
+            if getattr(self, name) < least:
+                raise SettingsError(
+                    f"synthetic: `{name}` must be >= {least}; got {getattr(self, name)}"
+                )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _World:
+    """What everybody shares: item vectors, item appeal, and what demographics do to taste."""
+
+    items: npt.NDArray[np.float64]
+    appeal: npt.NDArray[np.float64]
+    genres: list[list[str]]
+    ages: npt.NDArray[np.float64]
+    regions: npt.NDArray[np.float64]
+
+
+def synthetic(settings: SyntheticSettings) -> Federation:
+    """Return the population of these settings."""
+    world = _world(settings)
+    schema = Schema(
+        features=(
+            Feature(name="age", side="user", kind="categorical", values=_AGES),
+            Feature(name="region", side="user", kind="categorical", values=_REGIONS),
+            Feature(name="genres", side="item", kind="multi", values=_GENRES),
+        )
+    )
+    genres = schema.named("genres", "item")
+    return Federation(
+        name="synthetic",
+        schema=schema,
+        n_clients=settings.users,
+        item_ids=[f"i{k}" for k in range(settings.items)],
+        titles=[_title(k) for k in range(settings.items)],
+        items={genres.table: encode(genres, world.genres)},
+        take=lambda positions: _people(settings, world, schema, positions),
+        largest=min(settings.longest, settings.items // 2),
+        repeats=False,
+        positive_above=3.0,
+    )
+
+
+def _world(settings: SyntheticSettings) -> _World:
+    draw = rng(settings.seed, 0, "synthetic world")
+    centres = draw.normal(size=(len(_GENRES), _TASTE_SIZE))
+    counts = draw.integers(1, 4, settings.items)
+    genres = [draw.choice(len(_GENRES), count, replace=False) for count in counts]
+    own = draw.normal(size=(settings.items, _TASTE_SIZE))
+    vectors = np.stack([centres[chosen].mean(0) for chosen in genres]) + 0.7 * own
+    # Zipf-like appeal: the k-th item in a random order of fame is drawn ~ 1/k^0.6 as often.
+    fame = draw.permutation(settings.items) + 1
+    return _World(
+        items=vectors / np.linalg.norm(vectors, axis=1, keepdims=True),
+        appeal=-0.6 * np.log(fame),
+        genres=[[_GENRES[genre] for genre in chosen] for chosen in genres],
+        ages=draw.normal(size=(len(_AGES), _TASTE_SIZE)),
+        regions=draw.normal(size=(len(_REGIONS), _TASTE_SIZE)),
+    )
+
+
+def _people(
+    settings: SyntheticSettings, world: _World, schema: Schema, positions: IntArray
+) -> Clients:
+    positions = np.asarray(positions, np.int64)
+
+    def uniform(purpose: str, count: int) -> npt.NDArray[np.float64]:
+        words = client_words(
+            settings.seed, 0, f"synthetic {purpose}", positions[:, None], np.arange(count)[None, :]
+        )
+        return ((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+
+    n_items = settings.items
+    age = (uniform("age", 1)[:, 0] * len(_AGES)).astype(np.int32)
+    region = (uniform("region", 1)[:, 0] * len(_REGIONS)).astype(np.int32)
+    taste = world.ages[age] + world.regions[region] + 1.2 * ndtri(uniform("taste", _TASTE_SIZE))
+    taste /= np.linalg.norm(taste, axis=1, keepdims=True)
+    affinity = taste @ world.items.T
+    longest = min(settings.longest, n_items // 2)
+    spread = np.exp(3.2 + 0.8 * ndtri(uniform("activity", 1)[:, 0]))
+    sizes = np.clip(spread, min(6, longest), longest).astype(np.int64)
+    gumbel = -np.log(-np.log(uniform("choice", n_items)))
+    ranked = np.argsort(-(5.0 * affinity + world.appeal + gumbel), axis=1)[:, :longest]
+    mood = ndtri(uniform("mood", longest))
+    stars = np.clip(np.rint(3.3 + 2.0 * np.take_along_axis(affinity, ranked, 1) + 0.6 * mood), 1, 5)
+    # The most wanted come first in `ranked`; people meet items in an order of their own.
+    order = np.argsort(uniform("order", longest), axis=1)
+    chosen = np.arange(longest)[None, :] < sizes[:, None]
+    rows, places = np.nonzero(np.take_along_axis(chosen, order, 1))
+    kept = order[rows, places]
+    value = stars[rows, kept].astype(np.float32)
+    ones = np.ones((len(positions), 1), np.float32)
+    return Clients(
+        ids=positions,
+        offsets=np.concatenate([[0], np.cumsum(sizes)]),
+        item=ranked[rows, kept].astype(np.int32),
+        value=value,
+        liked=value > 3.0,
+        features={
+            schema.named("age", "user").table: Bag(codes=age[:, None], weights=ones),
+            schema.named("region", "user").table: Bag(codes=region[:, None], weights=ones),
+        },
+        context={},
+    )
+
+
+def _title(k: int) -> str:
+    """Return a title that no other item has.
+
+    >>> _title(0), _title(256)
+    ('The Silent Harbour', 'The Silent Harbour 2')
+    """
+    first, second = _FIRST[k % 16], _SECOND[(k // 16) % 16]
+    volume = k // 256 + 1
+    return f"The {first} {second}" + (f" {volume}" if volume > 1 else "")

@@ -1,0 +1,368 @@
+"""The folder format: three tables and a manifest, checked once and turned into a federation."""
+
+import json
+import math
+import tomllib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from privrec.data.federation import Clients, Federation
+from privrec.data.schema import Bag, Feature, Kind, Schema, Side, encode, is_missing, value_text
+from privrec.errors import DataError, nearest
+from privrec.types import FloatArray, IntArray
+
+RESERVED = ("id", "title")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """What `dataset.toml` says: the name, which column is what, when a value is a like.
+
+    A value counts as positive when it is greater than `positive_above`. `kinds` overrides the kind
+    that a feature's column type suggests (numbers with a point are numeric, lists multi-valued,
+    everything else categorical).
+    """
+
+    name: str
+    user: str = "user"
+    item: str = "item"
+    value: str | None = None
+    time: str | None = None
+    context: tuple[str, ...] = ()
+    positive_above: float = 0.0
+    kinds: dict[str, Kind] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tables:
+    """A data set as it lies in a folder. `users` and `items` have a column `id` and features."""
+
+    manifest: Manifest
+    interactions: pl.DataFrame
+    users: pl.DataFrame
+    items: pl.DataFrame
+
+
+def read_folder(folder: Path) -> Tables:
+    """Return the tables of a data folder; every fault is a `DataError` that names the file."""
+    manifest = _read_manifest(folder / "dataset.toml")
+    frames = [_read_parquet(folder / f"{name}.parquet") for name in _FRAMES]
+    return Tables(manifest=manifest, interactions=frames[0], users=frames[1], items=frames[2])
+
+
+def write_folder(tables: Tables, folder: Path) -> None:
+    """Write the tables so that a reader sees all of them or nothing: `dataset.toml` comes last."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, frame in zip(_FRAMES, (tables.interactions, tables.users, tables.items), strict=True):
+        frame.write_parquet(folder / f"{name}.parquet")
+    (folder / "dataset.toml").write_text(_manifest_text(tables.manifest), encoding="utf-8")
+
+
+def to_federation(tables: Tables) -> Federation:
+    """Return the federation of the tables, after checking every id and value in them."""
+    manifest, lines = tables.manifest, tables.interactions
+    users = _checked_ids(tables.users, "users")
+    items = _checked_ids(tables.items, "items")
+    _check_columns(tables)
+    if lines.height == 0:
+        raise DataError("interactions has no rows")
+    user = _positions(lines, manifest.user, users, "user")
+    item = _positions(lines, manifest.item, items, "item")
+    value = _values(lines, manifest)
+    order = _by_user_and_time(lines, manifest, user)
+    user_features, user_bags = _encode_frame(tables.users, "user", manifest)
+    item_features, item_bags = _encode_frame(tables.items, "item", manifest)
+    context = lines.select(manifest.context)
+    context_features, context_bags = _encode_frame(context, "context", manifest)
+    sizes = np.bincount(user, minlength=len(users))
+    liked = value > manifest.positive_above
+    if not liked.any():
+        raise DataError(
+            f"nobody likes anything: no value is greater than positive_above ="
+            f" {manifest.positive_above:g}; the largest is {value.max():g}"
+        )
+    columns = Clients(
+        ids=np.arange(len(users)),
+        offsets=np.concatenate([[0], np.cumsum(sizes)]),
+        item=item[order].astype(np.int32),
+        value=value[order],
+        liked=liked[order],
+        features=user_bags,
+        context={name: bag.take(order) for name, bag in context_bags.items()},
+    )
+    pairs = np.sort(user * len(items) + item)
+    return Federation(
+        name=manifest.name,
+        schema=Schema(features=(*user_features, *item_features, *context_features)),
+        n_clients=len(users),
+        item_ids=items,
+        titles=_titles(tables.items, items),
+        items=item_bags,
+        take=columns.take,
+        largest=int(sizes.max()),
+        repeats=bool((pairs[1:] == pairs[:-1]).any()),
+        positive_above=manifest.positive_above,
+    )
+
+
+_FRAMES = ("interactions", "users", "items")
+_KINDS: tuple[Kind, ...] = ("categorical", "multi", "numeric")
+_COLUMN_KEYS = ("user", "item", "value", "time", "context")
+
+
+def _read_manifest(path: Path) -> Manifest:
+    try:
+        raw = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise DataError(f"{path} is missing; a data folder has one") from error
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise DataError(f"cannot read {path}: {error}") from error
+    _check_manifest(raw, path)
+    columns = raw.get("columns", {})
+    return Manifest(
+        name=str(raw.get("name", path.parent.name)),
+        positive_above=float(raw.get("positive_above", 0.0)),
+        kinds=raw.get("kinds", {}),
+        **{**columns, "context": tuple(columns.get("context", ()))},
+    )
+
+
+def _check_manifest(raw: dict[str, Any], path: Path) -> None:
+    """Raise for the first thing in `dataset.toml` that is not what it must be."""
+    columns, kinds = raw.get("columns", {}), raw.get("kinds", {})
+    for key, table in (("columns", columns), ("kinds", kinds)):
+        if not isinstance(table, dict):
+            raise DataError(f"{path}: [{key}] must be a table; got {table!r}")
+    for key, known in [(key, ("name", "positive_above", "columns", "kinds")) for key in raw] + [
+        (key, _COLUMN_KEYS) for key in columns
+    ]:
+        if key not in known:
+            raise DataError(f"{path}: unknown key {key!r}{nearest(key, known)}")
+    for column, kind in kinds.items():
+        if kind not in _KINDS:
+            raise DataError(f"{path}: kind of {column!r} must be one of {_KINDS}; got {kind!r}")
+    threshold = raw.get("positive_above", 0.0)
+    is_number = isinstance(threshold, int | float) and not isinstance(threshold, bool)
+    if not (is_number and math.isfinite(threshold)):
+        raise DataError(f"{path}: positive_above must be a finite number; got {threshold!r}")
+    for key, column in columns.items():
+        if key == "context" and not isinstance(column, list):
+            raise DataError(f"{path}: context must be a list of column names; got {column!r}")
+        for name in column if key == "context" else [column]:
+            if not isinstance(name, str):
+                raise DataError(f"{path}: {key} must be the name of a column; got {name!r}")
+
+
+def _manifest_text(manifest: Manifest) -> str:
+    quote = _toml_string
+    columns = [f"user = {quote(manifest.user)}", f"item = {quote(manifest.item)}"]
+    columns += [f"value = {quote(manifest.value)}"] if manifest.value else []
+    columns += [f"time = {quote(manifest.time)}"] if manifest.time else []
+    columns += [f"context = [{', '.join(map(quote, manifest.context))}]"]
+    kinds = [f"{quote(name)} = {quote(kind)}" for name, kind in manifest.kinds.items()]
+    return "\n".join(
+        [
+            f"name = {quote(manifest.name)}",
+            "# a value counts as positive when it is greater than this",
+            f"positive_above = {manifest.positive_above!r}",
+            "\n[columns]",
+            *columns,
+            "\n[kinds]",
+            *kinds,
+            "",
+        ]
+    )
+
+
+def _toml_string(text: str) -> str:
+    # TOML's strings are JSON's, except that TOML wants the delete character escaped too.
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _read_parquet(path: Path) -> pl.DataFrame:
+    try:
+        return pl.read_parquet(path, glob=False)
+    except FileNotFoundError as error:
+        raise DataError(f"{path} is missing; a data folder has one") from error
+    except (OSError, pl.exceptions.PolarsError) as error:
+        raise DataError(f"cannot read {path}: it is not a whole Parquet file") from error
+
+
+def _require(frame: pl.DataFrame, column: str, where: str) -> None:
+    if column not in frame.columns:
+        raise DataError(
+            f"{where} has no column {column!r}{nearest(column, frame.columns)}"
+            f" (it has: {', '.join(frame.columns) or 'none'})"
+        )
+
+
+def _check_columns(tables: Tables) -> None:
+    """Raise unless the manifest's columns are there and each has one meaning."""
+    manifest = tables.manifest
+    for column in [manifest.user, manifest.item, *manifest.context]:
+        _require(tables.interactions, column, "interactions")
+    named = [manifest.user, manifest.item, manifest.value, manifest.time, *manifest.context]
+    for column in manifest.context:
+        if named.count(column) > 1:
+            raise DataError(
+                f"context column {column!r} must not be another column of [columns] too"
+            )
+    known = {*tables.users.columns, *tables.items.columns, *manifest.context}.difference(RESERVED)
+    for column in manifest.kinds:
+        if column not in known:
+            raise DataError(
+                f"[kinds] names the unknown feature {column!r}{nearest(column, sorted(known))}"
+            )
+
+
+def _ids(column: pl.Series, where: str) -> pl.Series:
+    kind = column.dtype
+    if not (kind.is_integer() or kind in (pl.String, pl.Categorical, pl.Enum, pl.Null)):
+        raise DataError(f"{where} ids must be text or whole numbers; got {kind}")
+    ids = column.cast(pl.String)
+    missing = (ids.is_null() | (ids == "")).arg_true()
+    if missing.len():
+        raise DataError(f"{where} has no id in row {missing[0]}")
+    return ids
+
+
+def _checked_ids(frame: pl.DataFrame, where: str) -> list[str]:
+    _require(frame, "id", where)
+    ids = _ids(frame["id"], where)
+    if ids.len() == 0:
+        raise DataError(f"{where} has no rows")
+    if ids.n_unique() < ids.len():
+        twice = ids.filter(ids.is_duplicated())[0]
+        raise DataError(f"{where} has the id {twice!r} more than once")
+    return ids.to_list()
+
+
+def _positions(lines: pl.DataFrame, column: str, known: list[str], what: str) -> IntArray:
+    ids = _ids(lines[column], f"interactions column {column!r}")
+    table = pl.DataFrame({"id": known, "position": np.arange(len(known))})
+    found = ids.to_frame("id").join(table, on="id", how="left", maintain_order="left")["position"]
+    if found.null_count():
+        row = int(np.flatnonzero(found.is_null().to_numpy())[0])
+        raise DataError(
+            f"interactions row {row} names the {what} {ids[row]!r}, whom {what}s does not list"
+            if what == "user"
+            else f"interactions row {row} names the item {ids[row]!r}, which items does not list"
+        )
+    return found.to_numpy().astype(np.int64)
+
+
+def _titles(items: pl.DataFrame, ids: list[str]) -> list[str]:
+    """Return what to call each item: its title, or its id where it has none."""
+    if "title" not in items.columns:
+        return ids
+    titles = items["title"]
+    if titles.dtype not in (pl.String, pl.Categorical, pl.Enum, pl.Null):
+        raise DataError(f"items column 'title' must be text; got {titles.dtype}")
+    shown = zip(titles.cast(pl.String), ids, strict=True)
+    return [title or item_id for title, item_id in shown]
+
+
+def _values(lines: pl.DataFrame, manifest: Manifest) -> FloatArray:
+    if manifest.value is None:
+        return np.ones(lines.height, np.float32)
+    _require(lines, manifest.value, "interactions")
+    column = lines[manifest.value]
+    if not (column.dtype.is_numeric() or column.dtype == pl.Boolean):
+        raise DataError(
+            f"interactions column {manifest.value!r} must be numbers; got {column.dtype}"
+        )
+    value = column.cast(pl.Float32).fill_null(float("nan")).to_numpy()
+    if not np.isfinite(value).all():
+        row = int(np.flatnonzero(~np.isfinite(value))[0])
+        raise DataError(
+            f"interactions row {row}: {manifest.value} must be a finite number; got {column[row]}"
+        )
+    return np.asarray(value, np.float32)
+
+
+def _by_user_and_time(lines: pl.DataFrame, manifest: Manifest, user: IntArray) -> IntArray:
+    """Return the order of the lines by user, then by time, then as in the file."""
+    if manifest.time is None:
+        return np.argsort(user, kind="stable")
+    _require(lines, manifest.time, "interactions")
+    time = lines[manifest.time]
+    if not (time.dtype.is_numeric() or time.dtype.is_temporal()):
+        raise DataError(f"interactions column {manifest.time!r} must be times; got {time.dtype}")
+    if time.null_count() or (time.dtype.is_float() and not time.is_finite().all()):
+        raise DataError(f"interactions column {manifest.time!r} has rows without a finite time")
+    return np.lexsort((time.to_physical().to_numpy(), user))
+
+
+def _encode_frame(
+    frame: pl.DataFrame, side: Side, manifest: Manifest
+) -> tuple[list[Feature], dict[str, Bag]]:
+    features, bags = [], {}
+    for column in frame.get_columns():
+        if side != "context" and column.name in RESERVED:
+            continue
+        feature, bag = _encode_column(column, side, manifest.kinds.get(column.name))
+        if feature.rows == 0:
+            # Nobody has a value: there is nothing to learn, and no table without rows.
+            continue
+        features.append(feature)
+        bags[feature.table] = bag
+    return features, bags
+
+
+def _encode_column(column: pl.Series, side: Side, kind: Kind | None) -> tuple[Feature, Bag]:
+    """Return a column's feature, its vocabulary read off the column, and its bag.
+
+    Only the distinct values are encoded one by one, so long columns cost little.
+    """
+    is_list = column.dtype in (pl.List, pl.Array)
+    if column.dtype in (pl.Struct, pl.Binary, pl.Object) or (
+        is_list and column.explode().dtype.is_nested()
+    ):
+        raise DataError(f"{side} feature {column.name!r} must be plain values or lists of them")
+    if is_list and kind not in (None, "multi"):
+        raise DataError(f"{side} feature {column.name!r} holds lists: its kind must be multi")
+    if kind is None:
+        kind = "multi" if is_list else "numeric" if column.dtype.is_float() else "categorical"
+    if kind == "numeric":
+        return _encode_numeric(column, side)
+    text = column.cast(pl.String) if column.dtype.is_temporal() else column
+    distinct = text.unique(maintain_order=True)
+    raw = distinct.to_list()
+    words = [word for value in raw for word in (value if isinstance(value, list) else [value])]
+    values = sorted({value_text(word) for word in words if not is_missing(word)}, key=_natural)
+    feature = Feature(name=column.name, side=side, kind=kind, values=tuple(values))
+    table = pl.DataFrame({"raw": distinct, "row": np.arange(distinct.len())})
+    joined = text.to_frame("raw").join(
+        table, on="raw", how="left", nulls_equal=True, maintain_order="left"
+    )
+    return feature, encode(feature, raw).take(joined["row"].to_numpy())
+
+
+def _encode_numeric(column: pl.Series, side: Side) -> tuple[Feature, Bag]:
+    if not column.dtype.is_numeric():
+        raise DataError(f"{side} feature {column.name!r} must be numbers; got {column.dtype}")
+    number = column.cast(pl.Float64)
+    if number.is_infinite().any():
+        raise DataError(f"{side} feature {column.name!r} has infinite values")
+    present = number.drop_nulls().drop_nans().to_numpy()
+    with np.errstate(over="ignore"):
+        mean, scale = (float(present.mean()), float(present.std())) if len(present) else (0.0, 1.0)
+    if not math.isfinite(scale):
+        raise DataError(f"{side} feature {column.name!r} has values too large to standardise")
+    feature = Feature(name=column.name, side=side, kind="numeric", mean=mean, scale=scale or 1.0)
+    raw = number.fill_null(float("nan")).to_numpy()
+    weights = np.nan_to_num((raw - feature.mean) / feature.scale).astype(np.float32)[:, None]
+    return feature, Bag(codes=np.zeros((len(raw), 1), np.int32), weights=weights)
+
+
+def _natural(value: str) -> tuple[float, str]:
+    """Sort numbers by size before words by letter."""
+    try:
+        number = float(value)
+    except ValueError:
+        return math.inf, value
+    return (math.inf if math.isnan(number) else number), value

@@ -1,0 +1,37 @@
+"""The errors that privrec raises on purpose, and the helper that words them."""
+
+import difflib
+from collections.abc import Iterable
+
+
+class PrivrecError(Exception):
+    """Anything wrong that the person in front of the screen can put right.
+
+    The command line prints the message as one line and ends with exit code 2.
+    """
+
+
+class DataError(PrivrecError):
+    """A file or a value of a data set is not what it must be."""
+
+
+class SettingsError(PrivrecError):
+    """A recipe, a key or a setting is unknown or out of range."""
+
+
+class RunFolderError(PrivrecError):
+    """A run folder is missing, incomplete, in the way, or of another version."""
+
+
+def nearest(name: str, options: Iterable[str]) -> str:
+    """Return "; did you mean 'x'?" for the option closest to `name`, or "" if none is close.
+
+    >>> nearest("privrek", ["privrec", "ease"])
+    "; did you mean 'privrec'?"
+    >>> nearest("zzz", ["privrec"])
+    ''
+    """
+    known = list(options)
+    folded = {option.casefold(): option for option in known}
+    close = difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=0.5)
+    return f"; did you mean {folded[close[0]]!r}?" if close else ""

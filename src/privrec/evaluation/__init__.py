@@ -1,0 +1,1 @@
+"""Full-ranking evaluation with on-device adaptation, and the reference recommenders."""

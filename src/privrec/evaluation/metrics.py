@@ -1,0 +1,111 @@
+"""Hits and nDCG from ranks (spec section 6). A rank may be a half: ties get the middle rank."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from privrec.types import BoolArray, IntArray
+
+Ranks = npt.NDArray[np.float64]
+KS = (5, 10, 20, 30)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UserRanks:
+    """The ranks of one test person's held-out likes, one entry for each line of the second half.
+
+    `ranks`: among the items that she never interacted with, plus itself. `list_ranks`: among
+    those and her other held-out likes, the place in the whole list. `new`: whether the first half
+    lacks the item. `first`: whether no earlier line has the same item.
+    """
+
+    ranks: Ranks
+    list_ranks: Ranks
+    new: BoolArray
+    first: BoolArray
+    history: int
+
+
+def rank_user(
+    scores: npt.NDArray[np.floating],
+    *,
+    liked: IntArray,
+    first_half: IntArray,
+    second_half: IntArray,
+) -> UserRanks:
+    """Return the ranks of one person's held-out likes.
+
+    `scores` has shape (1, n_items), or one row for each entry of `liked`, the held-out likes.
+    Candidates are all items outside both halves. A score that is not a number ranks last.
+
+    >>> scores = np.array([[0.1, 0.9, 0.5, 0.7]])
+    >>> halves = {"first_half": np.array([1]), "second_half": np.array([2])}
+    >>> rank_user(scores, liked=np.array([2]), **halves).ranks.tolist()
+    [2.0]
+    """
+    table = np.nan_to_num(np.asarray(scores, np.float64), nan=-np.inf, posinf=np.inf)
+    candidate = np.ones(table.shape[1], np.bool_)
+    candidate[first_half] = False
+    candidate[second_half] = False
+    distinct, place, inverse = np.unique(liked, return_index=True, return_inverse=True)
+    row = np.arange(len(liked)) if len(table) > 1 else np.zeros(len(liked), np.int64)
+    own = table[row, liked]
+    ranks, list_ranks = np.empty(len(liked)), np.empty(len(liked))
+    for r in np.unique(row):
+        lines = row == r
+        above, equal = _count(table[r, candidate], own[lines])
+        ranks[lines] = 1 + above + equal / 2
+        above, equal = _count(table[r, distinct], own[lines])
+        list_ranks[lines] = ranks[lines] + above + (equal - 1) / 2
+    return UserRanks(
+        ranks=ranks,
+        list_ranks=list_ranks,
+        new=~np.isin(liked, first_half),
+        first=place[inverse] == np.arange(len(liked)),
+        history=len(first_half) + len(second_half),
+    )
+
+
+def hits_at(users: Sequence[UserRanks], k: int) -> float:
+    """Return Hits@k: the share of ranks <= k, averaged per user, then over users."""
+    return _mean([float((user.ranks <= k).mean()) for user in users])
+
+
+def new_hits_at(users: Sequence[UserRanks], k: int) -> float:
+    """Return Hits@k over held-out likes that the first half lacks, for users who have any."""
+    return _mean([float((user.ranks[user.new] <= k).mean()) for user in users if user.new.any()])
+
+
+def ndcg_at(users: Sequence[UserRanks], k: int) -> float:
+    """Return the paper's nDCG@k: 1 / log2(rank + 1) inside the top k, one like per list."""
+    return _mean([float(_gain(user.ranks, k).mean()) for user in users])
+
+
+def list_ndcg_at(users: Sequence[UserRanks], k: int) -> float:
+    """Return the usual nDCG@k of the whole list, over each user's distinct held-out likes."""
+    return _mean([_list_ndcg(user.list_ranks[user.first], k) for user in users])
+
+
+def _list_ndcg(ranks: Ranks, k: int) -> float:
+    ideal = _gain(np.arange(1, len(ranks) + 1, dtype=np.float64), k).sum()
+    return float(_gain(ranks, k).sum() / ideal)
+
+
+def _gain(ranks: Ranks, k: int) -> Ranks:
+    return np.where(ranks <= k, 1 / np.log2(ranks + 1), 0.0)
+
+
+def _count(
+    others: npt.NDArray[np.float64], own: npt.NDArray[np.float64]
+) -> tuple[IntArray, IntArray]:
+    """Return for each own score how many others are above it and how many equal it."""
+    ordered = np.sort(others)
+    left = np.searchsorted(ordered, own, side="left")
+    right = np.searchsorted(ordered, own, side="right")
+    return len(ordered) - right, right - left
+
+
+def _mean(values: Sequence[float]) -> float:
+    return float(np.mean(values)) if values else float("nan")

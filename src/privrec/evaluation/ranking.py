@@ -1,0 +1,107 @@
+"""The protocol of spec section 6: halve each test person's data, adapt, rank everything."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from privrec.data.federation import Clients, Federation, chunks
+from privrec.data.splits import Halving, halve
+from privrec.evaluation.metrics import (
+    KS,
+    UserRanks,
+    hits_at,
+    list_ndcg_at,
+    ndcg_at,
+    new_hits_at,
+    rank_user,
+)
+from privrec.types import IntArray
+
+Scores = npt.NDArray[np.floating]
+
+Scorer = Callable[[Clients, Clients], Iterable[Scores]]
+"""(what is on each device, the lines to be ranked for) -> each client's scores of all items.
+
+The second argument holds the moments of the held-out likes; a scorer may use their context and
+nothing else of them. Scores have shape (1, n_items), or one row for each line of the client.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvalReport:
+    """Figures over the people tested; keys of the mappings are k. `skipped` had nothing to test."""
+
+    tested: int
+    skipped: int
+    hits: dict[int, float]
+    ndcg: dict[int, float]
+    list_ndcg: dict[int, float]
+    new_only: dict[int, float]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the figures in the shape of `evaluation.json`."""
+        figures = asdict(self)
+        return {
+            "hits": _text_keys(figures["hits"]),
+            "ndcg": _text_keys(figures["ndcg"]),
+            "list_ndcg": _text_keys(figures["list_ndcg"]),
+            "new_only": {"hits": _text_keys(figures["new_only"])},
+        }
+
+
+def evaluate(
+    federation: Federation,
+    people: IntArray,
+    scorer: Scorer,
+    *,
+    seed: int,
+    halving: Halving = "random",
+    on_progress: Callable[[int], None] | None = None,
+) -> EvalReport:
+    """Return the figures of a scorer over `people`, a few hundred of them in memory at a time.
+
+    Skipped and counted are people with fewer than two likes, or none in the second half.
+    """
+    ranked: list[UserRanks] = []
+    for positions in chunks(people, 256):
+        ranked += _rank_chunk(federation.take(positions), scorer, seed=seed, halving=halving)
+        if on_progress is not None:
+            on_progress(len(positions))
+    return EvalReport(
+        tested=len(ranked),
+        skipped=len(people) - len(ranked),
+        hits={k: hits_at(ranked, k) for k in KS},
+        ndcg={k: ndcg_at(ranked, k) for k in KS},
+        list_ndcg={k: list_ndcg_at(ranked, k) for k in KS},
+        new_only={k: new_hits_at(ranked, k) for k in KS},
+    )
+
+
+def _rank_chunk(
+    clients: Clients, scorer: Scorer, *, seed: int, halving: Halving
+) -> list[UserRanks]:
+    first, second = halve(clients, seed=seed, halving=halving)
+    liked = second.keep(second.liked)
+    likes = np.bincount(clients.owner[clients.liked], minlength=len(clients))
+    testable = np.flatnonzero((likes >= 2) & (liked.sizes > 0))
+    first, second, liked = first.take(testable), second.take(testable), liked.take(testable)
+    return [
+        rank_user(
+            scores,
+            liked=_items(liked, k),
+            first_half=_items(first, k),
+            second_half=_items(second, k),
+        )
+        for k, scores in enumerate(scorer(first, liked))
+    ]
+
+
+def _items(clients: Clients, k: int) -> IntArray:
+    return clients.item[clients.offsets[k] : clients.offsets[k + 1]].astype(np.int64)
+
+
+def _text_keys(figures: dict[int, float]) -> dict[str, float]:
+    return {str(k): value for k, value in figures.items()}

@@ -1,0 +1,145 @@
+"""Recommenders that need no training rounds and that no result is worth showing without.
+
+All but popularity rank a person's own items first: where people return to what they know, as in
+Frappe, that one line beats the paper's model; elsewhere own items are never candidates. They are
+centralised: they see the likes of all training people and give no privacy.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from privrec.data.federation import Clients, Federation, chunks
+from privrec.errors import SettingsError
+from privrec.evaluation.ranking import Scorer
+from privrec.types import IntArray
+
+Arrays = dict[str, npt.NDArray[np.float32]]
+DENSE_LIMIT = 20_000
+_OWN = 1e6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reference:
+    """A reference recommender: `fit(federation, people)` gives arrays, `scorer(arrays)` ranks."""
+
+    fit: Callable[[Federation, IntArray], Arrays]
+    scorer: Callable[[Arrays], Scorer]
+
+
+def popularity() -> Reference:
+    """Return the ranking by number of likes among the training people, the same for everybody."""
+
+    def scorer(arrays: Arrays) -> Scorer:
+        def score(first: Clients, lines: Clients) -> Iterator[npt.NDArray[np.float32]]:
+            del lines
+            for _ in range(len(first)):
+                yield arrays["popularity"][None, :]
+
+        return score
+
+    return Reference(fit=_fit_popularity, scorer=scorer)
+
+
+def own_items() -> Reference:
+    """Return own items first, then popularity."""
+
+    def scorer(arrays: Arrays) -> Scorer:
+        counts = arrays["popularity"]
+        return _own_first(len(counts), lambda likes: np.tile(counts, (likes.shape[0], 1)))
+
+    return Reference(fit=_fit_popularity, scorer=scorer)
+
+
+def item_knn() -> Reference:
+    """Return own items first, then the sum of cosines between an item and the person's likes."""
+
+    def fit(federation: Federation, people: IntArray) -> Arrays:
+        gram = _gram(federation, people)
+        norm = np.sqrt(np.maximum(np.diag(gram), 1))
+        cosine = gram / norm[:, None] / norm[None, :]
+        np.fill_diagonal(cosine, 0)
+        return {"weights": _with_ties_by_popularity(cosine, gram)}
+
+    return Reference(fit=fit, scorer=lambda arrays: _item_to_item(arrays["weights"]))
+
+
+def ease(l2: float = 500.0) -> Reference:
+    """Return own items first, then EASE (Steck 2019): item weights in closed form, ridge `l2`."""
+
+    def fit(federation: Federation, people: IntArray) -> Arrays:
+        gram = _gram(federation, people)
+        inverse = np.linalg.inv(gram + l2 * np.eye(federation.n_items))
+        weights = -inverse / np.diag(inverse)[None, :]
+        np.fill_diagonal(weights, 0)
+        return {"weights": _with_ties_by_popularity(weights, gram)}
+
+    return Reference(fit=fit, scorer=lambda arrays: _item_to_item(arrays["weights"]))
+
+
+def likes_matrix(federation: Federation, people: IntArray) -> sp.csr_array:
+    """Return the 0/1 matrix of who likes what, shape (people, items)."""
+    parts = [_rows(federation.take(part), federation.n_items) for part in chunks(people)]
+    return sp.csr_array(sp.vstack(parts))
+
+
+def _rows(clients: Clients, n_items: int) -> sp.csr_array:
+    liked = clients.liked
+    ones = np.ones(int(liked.sum()), np.float32)
+    matrix = sp.csr_array(
+        (ones, (clients.owner[liked], clients.item[liked])), shape=(len(clients), n_items)
+    )
+    matrix.data[:] = 1  # a pair that occurs twice was summed
+    return matrix
+
+
+def _fit_popularity(federation: Federation, people: IntArray) -> Arrays:
+    counts = np.zeros(federation.n_items, np.float32)
+    for part in chunks(people):
+        counts += _rows(federation.take(part), federation.n_items).sum(0)
+    return {"popularity": counts}
+
+
+def _gram(federation: Federation, people: IntArray) -> npt.NDArray[np.float64]:
+    """Return XᵀX of the likes, accumulated over people in pieces."""
+    if federation.n_items > DENSE_LIMIT:
+        raise SettingsError(
+            f"this reference needs a matrix of items by items: at most {DENSE_LIMIT} items;"
+            f" got {federation.n_items}"
+        )
+    gram = np.zeros((federation.n_items, federation.n_items))
+    for part in chunks(people):
+        likes = _rows(federation.take(part), federation.n_items).astype(np.float64)
+        gram += (likes.T @ likes).toarray()
+    return gram
+
+
+def _with_ties_by_popularity(
+    weights: npt.NDArray[np.float64], gram: npt.NDArray[np.float64]
+) -> npt.NDArray[np.float32]:
+    """Return the weights plus a hair of popularity, which orders items that score the same."""
+    likes = np.diag(gram)
+    raised = weights + 1e-6 * (likes / max(likes.max(), 1))[None, :]
+    return np.asarray(raised, np.float32)
+
+
+def _item_to_item(weights: npt.NDArray[np.float32]) -> Scorer:
+    return _own_first(len(weights), lambda likes: likes @ weights)
+
+
+def _own_first(
+    n_items: int, score_likes: Callable[[sp.csr_array], npt.NDArray[np.float32]]
+) -> Scorer:
+    """Return the scorer that ranks own items first and everything else by `score_likes`."""
+
+    def score(first: Clients, lines: Clients) -> Iterator[npt.NDArray[np.float32]]:
+        del lines
+        likes = _rows(first, n_items)
+        table = np.asarray(score_likes(likes) + _OWN * likes.toarray(), np.float32)
+        for k in range(len(first)):
+            yield table[k : k + 1]
+
+    return score

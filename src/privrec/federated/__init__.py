@@ -1,0 +1,1 @@
+"""One federated round: select a cohort, train locally, absorb the sum of the updates."""

@@ -1,0 +1,125 @@
+"""Local training, written for one client: what a phone runs once and the simulator many times."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from privrec.data.schema import Bag, Bags
+from privrec.federated.pack import PackedClient
+from privrec.models.api import (
+    ITEM_TABLE,
+    Recommender,
+    dense_of,
+    look_up,
+    score_pairs,
+    tables_of,
+)
+from privrec.types import Array, Leaf, Params
+
+Catalogue = Bags
+"""The items' encoded features by table name, one row an item; public, the same on every device."""
+
+
+class LocalResult(NamedTuple):
+    """What local training returns.
+
+    `update` is θ_τ - θ_0 by parameter name, where `embed/item` has only the rows of
+    `client.rows`. `loss` is the mean loss over the steps, a figure of the simulator only.
+    """
+
+    update: dict[str, Array]
+    loss: Array
+
+
+LocalTrain = Callable[[Params, Catalogue, PackedClient], LocalResult]
+
+
+def local_sgd(
+    recommender: Recommender,
+    *,
+    learning_rate: float,
+    epochs: int,
+    batch_size: int,
+    max_steps: int | None = None,
+) -> LocalTrain:
+    """Return `epochs` of mini-batch SGD over one client's data (Algorithm 1, lines 10–18).
+
+    The data is divided into mini-batches once and every epoch passes over them in that order, as
+    printed. A step looks up the rows that its batch needs, differentiates with respect to those
+    rows and the dense weights, and adds the result in place: its cost does not depend on the
+    size of the catalogue. A client without data returns a zero update.
+    """
+
+    def local(params: Params, catalogue: Catalogue, client: PackedClient) -> LocalResult:
+        start = {**params, ITEM_TABLE: params[ITEM_TABLE][client.rows]}
+        own = {name: bag.take(client.rows) for name, bag in catalogue.items()}
+        n_batches = (client.size + batch_size - 1) // batch_size
+        steps = jnp.minimum(epochs * n_batches, max_steps or epochs * n_batches)
+
+        def step(i: Array, carry: tuple[dict[str, Array], Array]) -> tuple[dict[str, Array], Array]:
+            current, total = carry
+            batch = _Batch.cut(client, own, (i % n_batches) * batch_size, batch_size)
+            loss, changed = _sgd_step(recommender, current, batch, learning_rate)
+            return changed, total + loss
+
+        end, total = jax.lax.fori_loop(0, steps, step, (start, jnp.zeros(())))
+        update = {name: end[name] - start[name] for name in start}
+        return LocalResult(update=update, loss=total / jnp.maximum(steps, 1))
+
+    return local
+
+
+class _Batch(NamedTuple):
+    """One mini-batch: encoded columns by table (one row for the user's own) and targets.
+
+    `share` is 1 / size for each real instance and 0 for padding.
+    """
+
+    bags: dict[str, Bag]
+    target: Array
+    share: Array
+
+    @classmethod
+    def cut(cls, client: PackedClient, own: Catalogue, begin: Leaf, size: int) -> "_Batch":
+        def window(column: Leaf) -> Array:
+            return jax.lax.dynamic_slice_in_dim(column, begin, size)
+
+        item = window(client.item)
+        real = (begin + jnp.arange(size) < client.size).astype(jnp.float32)
+        return cls(
+            bags={
+                ITEM_TABLE: Bag(item[:, None], jnp.ones((size, 1))),
+                **{name: bag.take(item) for name, bag in own.items()},
+                **{name: Bag(*map(window, bag)) for name, bag in client.context.items()},
+                **client.features,
+            },
+            target=window(client.target),
+            share=real / real.sum(),
+        )
+
+
+def _sgd_step(
+    recommender: Recommender, params: Params, batch: _Batch, learning_rate: float
+) -> tuple[Array, dict[str, Array]]:
+    """Return the batch's mean loss and the parameters after one step of plain SGD."""
+    dense, tables = dense_of(params), tables_of(params)
+    rows, weights = look_up(tables, batch.bags)
+
+    def mean_loss(dense: Params, rows: Params) -> Array:
+        score = score_pairs(recommender, dense, rows, weights)
+        return (batch.share * recommender.loss(score, batch.target)).sum()
+
+    loss, (dense_slope, row_slope) = jax.value_and_grad(mean_loss, (0, 1))(dense, rows)
+    changed = {name: value - learning_rate * dense_slope[name] for name, value in dense.items()}
+    for name, table in tables.items():
+        changed[name] = table.at[batch.bags[name].codes].add(-learning_rate * row_slope[name])
+    return loss, changed
+
+
+def apply_update(params: Params, client: PackedClient, update: Params) -> dict[str, Array]:
+    """Return the client's own parameters: `params` plus its update, item rows in their place."""
+    own = {name: params[name] + update[name] for name in params if name != ITEM_TABLE}
+    rows = params[ITEM_TABLE].at[client.rows].add(update[ITEM_TABLE], mode="drop")
+    return {**own, ITEM_TABLE: rows}

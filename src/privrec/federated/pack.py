@@ -1,0 +1,188 @@
+"""A client's data as fixed-shape arrays for compiled code, drawn and shuffled on the device."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from privrec.data.federation import Clients
+from privrec.data.negatives import draw_negatives
+from privrec.data.schema import Bag, Bags
+from privrec.seeds import client_words
+from privrec.types import FloatArray, IntArray, Leaf
+
+
+class PackedClient(NamedTuple):
+    """One client's training instances, padded to a bucket; a pytree.
+
+    `rows` (R,): the catalogue positions of the items that occur, ascending, padded with the size of
+    the catalogue. `item` (C,): for each instance an index into `rows`. `target` (C,). `features`:
+    the client's own bags, one row each. `context`: one row an instance. `size`: how many of
+    the C instances are real. The order is the order of training.
+    """
+
+    rows: Leaf
+    item: Leaf
+    target: Leaf
+    features: Bags
+    context: Bags
+    size: Leaf
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instances:
+    """How interactions become instances: `negatives` sampled for each like, and labels.
+
+    A disliked item has the target `dislike_target`: 0 is the paper's; a person who rated an item
+    chose it all the same, which sets it apart from the unseen ones that it is never ranked with.
+    With `ratings` the target is the value itself and nothing is sampled. Padding goes to a whole
+    number of batches of `batch_size`.
+    """
+
+    negatives: int
+    batch_size: int
+    dislike_target: float = 0.0
+    ratings: bool = False
+
+
+def pack(
+    clients: Clients, instances: Instances, *, n_items: int, seed: int, round_index: int
+) -> list[PackedClient]:
+    """Return each client packed for one round; negatives and order are drawn from the seed."""
+    owner = clients.owner
+    line, drawn = np.arange(len(owner)), clients.item.astype(np.int64)
+    target = clients.value if instances.ratings else _labels(clients, instances)
+    if instances.negatives and not instances.ratings:
+        beside, negative = draw_negatives(
+            clients,
+            n_items=n_items,
+            per_positive=instances.negatives,
+            seed=seed,
+            round_index=round_index,
+        )
+        line = np.concatenate([line, beside])
+        drawn = np.concatenate([drawn, negative])
+        target = np.concatenate([target, np.zeros(len(negative), np.float32)])
+    owner = owner[line]
+    order = _shuffled(owner, clients, seed, round_index)
+    line, drawn, target = line[order], drawn[order], target[order]
+    ends = np.cumsum(np.bincount(owner, minlength=len(clients)))
+    spans = zip([0, *ends[:-1].tolist()], ends.tolist(), strict=True)
+    return [
+        _pack_one(
+            clients,
+            k,
+            line=line[start:end],
+            item=drawn[start:end],
+            target=target[start:end],
+            n_items=n_items,
+            batch_size=instances.batch_size,
+        )
+        for k, (start, end) in enumerate(spans)
+    ]
+
+
+def bucket(size: int, batch_size: int) -> int:
+    """Return the padded length for `size` instances: batches, 2, 4, 8, … of them.
+
+    >>> bucket(1, 32), bucket(65, 32), bucket(1000, 48)
+    (64, 128, 1536)
+    """
+    batches = max(2, -(-size // batch_size))
+    return batch_size << (batches - 1).bit_length()
+
+
+def buckets(largest: int, instances: Instances) -> list[int]:
+    """Return every bucket that clients of up to `largest` interactions can fall into."""
+    top = bucket(largest * (1 + instances.negatives), instances.batch_size)
+    return [top >> i for i in range((top // (2 * instances.batch_size)).bit_length())]
+
+
+def dummy(example: PackedClient, size: int, n_items: int) -> PackedClient:
+    """Return an empty client of another bucket, to compile that bucket before it is needed."""
+    return example._replace(
+        rows=np.full(row_bucket(size, n_items), n_items, np.int32),
+        item=np.zeros(size, np.int32),
+        target=np.zeros(size, np.float32),
+        context={name: _padded(bag, 0, size) for name, bag in example.context.items()},
+        size=np.int32(0),
+    )
+
+
+def row_bucket(size: int, n_items: int) -> int:
+    """Return how many item rows a client of bucket `size` may touch."""
+    return min(size, n_items)
+
+
+def steps_of(client: PackedClient, batch_size: int, epochs: int) -> int:
+    """Return how many mini-batch steps the client's local training takes."""
+    return epochs * -(-int(client.size) // batch_size)
+
+
+def assign(loads: Sequence[int], n_lanes: int) -> list[list[int]]:
+    """Return which clients run on which lane: heaviest first, each to the lightest lane.
+
+    >>> assign([5, 1, 4], 2)
+    [[0], [2, 1]]
+    """
+    lanes: list[list[int]] = [[] for _ in range(n_lanes)]
+    totals = [0] * n_lanes
+    for k in sorted(range(len(loads)), key=lambda k: (-loads[k], k)):
+        lane = totals.index(min(totals))
+        lanes[lane].append(k)
+        totals[lane] += loads[k]
+    return lanes
+
+
+def _labels(clients: Clients, instances: Instances) -> FloatArray:
+    return np.where(clients.liked, 1.0, instances.dislike_target).astype(np.float32)
+
+
+def _shuffled(owner: IntArray, clients: Clients, seed: int, round_index: int) -> IntArray:
+    """Return an order that groups by client and is random within each."""
+    by_owner = np.argsort(owner, kind="stable")
+    starts = np.searchsorted(owner[by_owner], np.arange(len(clients)))
+    place = np.empty_like(owner)
+    place[by_owner] = np.arange(len(owner)) - starts[owner[by_owner]]
+    words = client_words(seed, round_index, "order", clients.ids[owner], place)
+    return np.lexsort((words, owner))
+
+
+def _pack_one(
+    clients: Clients,
+    k: int,
+    *,
+    line: IntArray,
+    item: IntArray,
+    target: FloatArray,
+    n_items: int,
+    batch_size: int,
+) -> PackedClient:
+    rows, index = np.unique(item, return_inverse=True)
+    size = len(item)
+    cap = bucket(size, batch_size)
+    padded_rows = np.full(row_bucket(cap, n_items), n_items, np.int32)
+    padded_rows[: len(rows)] = rows
+    padded_index = np.zeros(cap, np.int32)
+    padded_index[:size] = index
+    padded_target = np.zeros(cap, np.float32)
+    padded_target[:size] = target
+    features = {name: bag.take(slice(k, k + 1)) for name, bag in clients.features.items()}
+    context = {name: _padded(bag.take(line), size, cap) for name, bag in clients.context.items()}
+    return PackedClient(
+        rows=padded_rows,
+        item=padded_index,
+        target=padded_target,
+        features=features,
+        context=context,
+        size=np.int32(size),
+    )
+
+
+def _padded(bag: Bag, size: int, cap: int) -> Bag:
+    width = bag.codes.shape[1]
+    codes = np.zeros((cap, width), np.int32)
+    weights = np.zeros((cap, width), np.float32)
+    codes[:size], weights[:size] = bag.codes[:size], bag.weights[:size]
+    return Bag(codes, weights)

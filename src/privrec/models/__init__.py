@@ -1,0 +1,1 @@
+"""Recommenders as records of pure functions."""

@@ -1,0 +1,77 @@
+"""What a recommender is to the rest of privrec: four pure functions over named parameters."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import jax
+
+from privrec.data.schema import Bags
+from privrec.types import Array, Key, Params
+
+ITEM_TABLE = "embed/item"
+"""The table with one row per item. A client touches, and sends, only the rows it needs."""
+
+Rows = Mapping[str, Array]
+"""Table rows looked up for a batch, by table name: shape (n or 1, width, embedding size)."""
+
+Weights = Mapping[str, Array]
+"""The weight of each looked-up row, by table name: shape (n or 1, width)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recommender:
+    """A model as functions; `dense` are the parameters that are not tables.
+
+    `init(key)` returns fresh parameters. `user(dense, rows, weights)` returns the user side,
+    shape (1 or n, h); `item(dense, rows, weights)` the item side, shape (n, h); `head(dense, user,
+    item)` the scores, shape (n,), of the pairs; the user side broadcasts, so that one client's
+    user tower is computed once per batch. `loss(score, target)` is the loss of each pair.
+
+    Models hold no buffers: everything that training changes is a parameter.
+    """
+
+    init: Callable[[Key], dict[str, Array]]
+    user: Callable[[Params, Rows, Weights], Array]
+    item: Callable[[Params, Rows, Weights], Array]
+    head: Callable[[Params, Array, Array], Array]
+    loss: Callable[[Array, Array], Array]
+
+
+def tables_of(params: Params) -> dict[str, Array]:
+    """Return the embedding tables among the parameters."""
+    return {name: value for name, value in params.items() if name.startswith("embed/")}
+
+
+def dense_of(params: Params) -> dict[str, Array]:
+    """Return the parameters that are not embedding tables."""
+    return {name: value for name, value in params.items() if not name.startswith("embed/")}
+
+
+def look_up(tables: Params, bags: Bags) -> tuple[dict[str, Array], dict[str, Array]]:
+    """Return the rows and the weights of encoded columns, by table name."""
+    rows = {name: tables[name][bag.codes] for name, bag in bags.items()}
+    return rows, {name: bag.weights for name, bag in bags.items()}
+
+
+def score_pairs(recommender: Recommender, dense: Params, rows: Rows, weights: Weights) -> Array:
+    """Return the scores, shape (n,), of n pairs of a user and an item."""
+    user = recommender.user(dense, rows, weights)
+    return recommender.head(dense, user, recommender.item(dense, rows, weights))
+
+
+def pooled(rows: Array, weights: Array) -> Array:
+    """Return Σ_w weight · row over the width: (n, width, d), (n, width) -> (n, d)."""
+    return (rows * weights[..., None]).sum(-2)
+
+
+def implicit_loss(score: Array, target: Array) -> Array:
+    """Return the cross-entropy of sigmoid(score) against a target in [0, 1], minimised.
+
+    softplus, not max(s, 0) + log1p(exp(-|s|)): the latter has a wrong gradient at s = 0.
+    """
+    return jax.nn.softplus(score) - target * score
+
+
+def rating_loss(score: Array, target: Array) -> Array:
+    """Return half the squared error of a linear output against a rating."""
+    return 0.5 * (score - target) ** 2

@@ -1,0 +1,109 @@
+"""The DSSM with an MLP head (spec section 2, the paper's equation for x_0 … Y), from any schema.
+
+    u = act([user and context vectors] W_u + b_u),  v = act([item id and features] W_v + b_v)
+    x_1 = act(u W_1u + v W_1v + b_1),  x_i = act(x_{i-1} W_i + b_i),  score = x_N w + b
+
+There is no user id: a user is her features and the context. W_u is kept as one block for the user
+features and one for the context, and W_1 as one for u and one for v, which is the same as
+concatenating first but lets the part that is equal for a whole batch be computed once.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+
+from privrec.data.schema import Feature, Schema
+from privrec.models.api import (
+    ITEM_TABLE,
+    Recommender,
+    Rows,
+    Weights,
+    implicit_loss,
+    pooled,
+    rating_loss,
+)
+from privrec.types import Array, Key, Params
+
+Activation = Literal["relu", "sigmoid", "tanh"]
+Target = Literal["implicit", "rating"]
+
+ACTIVATIONS: dict[Activation, Callable[[Array], Array]] = {
+    "relu": jax.nn.relu,
+    "sigmoid": jax.nn.sigmoid,
+    "tanh": jnp.tanh,
+}
+
+
+def dssm(
+    schema: Schema,
+    n_items: int,
+    *,
+    embedding_size: int = 64,
+    tower_size: int = 64,
+    hidden: Sequence[int] = (64, 64, 64, 64),
+    activation: Activation = "relu",
+    target: Target = "implicit",
+    embedding_scale: float = 0.1,
+) -> Recommender:
+    """Return the DSSM of a schema; sigmoid cross-entropy or, for ratings, squared error."""
+    act = ACTIVATIONS[activation]
+    user_tables = [feature.table for feature in schema.of("user")]
+    context_tables = [feature.table for feature in schema.of("context")]
+    item_tables = [ITEM_TABLE, *(feature.table for feature in schema.of("item"))]
+
+    def init(key: Key) -> dict[str, Array]:
+        keys = iter(jax.random.split(key, 2 * len(schema.features) + len(hidden) + 8))
+        params = {ITEM_TABLE: jax.random.normal(next(keys), (n_items, embedding_size))}
+        params |= {f.table: _table(next(keys), f, embedding_size) for f in schema.features}
+        params = {name: value * embedding_scale for name, value in params.items()}
+        if user_tables:
+            params["user/in"] = _he(next(keys), len(user_tables) * embedding_size, tower_size)
+        if context_tables:
+            params["context/in"] = _he(next(keys), len(context_tables) * embedding_size, tower_size)
+        params["user/bias"] = jnp.full((tower_size,), 0.1, jnp.float32)
+        params["item/in"] = _he(next(keys), len(item_tables) * embedding_size, tower_size)
+        params["item/bias"] = jnp.zeros((tower_size,))
+        first = _he(next(keys), 2 * tower_size, hidden[0])
+        params["mlp/0/user"], params["mlp/0/item"] = first[:tower_size], first[tower_size:]
+        params["mlp/0/bias"] = jnp.zeros((hidden[0],))
+        for i in range(1, len(hidden)):
+            params[f"mlp/{i}/weight"] = _he(next(keys), hidden[i - 1], hidden[i])
+            params[f"mlp/{i}/bias"] = jnp.zeros((hidden[i],))
+        params["out/weight"] = _he(next(keys), hidden[-1], 1)
+        params["out/bias"] = jnp.zeros((1,))
+        return params
+
+    def user(dense: Params, rows: Rows, weights: Weights) -> Array:
+        total = dense["user/bias"][None, :]
+        if user_tables:
+            total = total + _joined(user_tables, rows, weights) @ dense["user/in"]
+        if context_tables:
+            total = total + _joined(context_tables, rows, weights) @ dense["context/in"]
+        return act(total) @ dense["mlp/0/user"]
+
+    def item(dense: Params, rows: Rows, weights: Weights) -> Array:
+        total = _joined(item_tables, rows, weights) @ dense["item/in"] + dense["item/bias"]
+        return act(total) @ dense["mlp/0/item"] + dense["mlp/0/bias"]
+
+    def head(dense: Params, user_side: Array, item_side: Array) -> Array:
+        x = act(user_side + item_side)
+        for i in range(1, len(hidden)):
+            x = act(x @ dense[f"mlp/{i}/weight"] + dense[f"mlp/{i}/bias"])
+        return (x @ dense["out/weight"] + dense["out/bias"])[:, 0]
+
+    loss = implicit_loss if target == "implicit" else rating_loss
+    return Recommender(init=init, user=user, item=item, head=head, loss=loss)
+
+
+def _joined(tables: Sequence[str], rows: Rows, weights: Weights) -> Array:
+    return jnp.concatenate([pooled(rows[name], weights[name]) for name in tables], axis=-1)
+
+
+def _table(key: Key, feature: Feature, embedding_size: int) -> Array:
+    return jax.random.normal(key, (feature.rows, embedding_size))
+
+
+def _he(key: Key, fan_in: int, fan_out: int) -> Array:
+    return jax.random.normal(key, (fan_in, fan_out)) * jnp.sqrt(2.0 / fan_in)

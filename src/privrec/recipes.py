@@ -1,0 +1,144 @@
+"""Named presets: the one table where a name becomes a way of training."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from privrec.config import RunConfig, make_config
+from privrec.errors import SettingsError, nearest
+from privrec.evaluation.references import Reference, ease, item_knn, own_items, popularity
+
+Method = Literal["federated", "central", "reference"]
+
+FEDERATED_STATEMENT = (
+    "No differential privacy guarantee (epsilon is infinite): raw data stays on the devices, but "
+    "updates are averaged without noise, so neither the server nor anybody who sees the model is "
+    "prevented from learning about a person who took part; what a device learns while adapting "
+    "is never sent."
+)
+CENTRAL_STATEMENT = (
+    "No privacy at all (epsilon is infinite): the training people's raw data is collected in one "
+    "place, and the result can reveal it; shown for comparison only."
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """A preset: how it trains, its settings, and better settings for data sets we know.
+
+    `presets` were chosen on validation people (`docs/results.md`), never on test people.
+    """
+
+    summary: str
+    method: Method
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    presets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    reference: Callable[[RunConfig], Reference] | None = None
+
+    @property
+    def statement(self) -> str:
+        """Who is protected, from whom, how strongly, and what is not covered."""
+        return FEDERATED_STATEMENT if self.method == "federated" else CENTRAL_STATEMENT
+
+
+_PRIVREC: Mapping[str, Any] = {
+    "rounds": 100,
+    "cohort": 50,
+    "local_epochs": 1,
+    "local_lr": 0.1,
+    "server_optimizer": "adam",
+    "server_lr": 0.003,
+    "negatives": 6,
+    "dislike_target": 0.7,
+    "adapt_epochs": 5,
+    "adapt_lr": 0.1,
+    "adapt_negatives": 6,
+}
+_PAPER: Mapping[str, Any] = {
+    "rounds": 80,
+    "cohort": 20,
+    "local_epochs": 100,
+    "local_lr": 0.05,
+    "server_optimizer": "plain",
+    "server_lr": 1.0,
+    "negatives": 2,
+    "dislike_target": 0.0,
+    "adapt_epochs": 100,
+    "adapt_lr": 0.05,
+    "adapt_negatives": 2,
+    "validate_every": 20,
+}
+_PRIVREC_PRESETS: Mapping[str, Mapping[str, Any]] = {
+    "movielens-1m": {"rounds": 1000},
+    "frappe": {"rounds": 300},
+}
+
+RECIPES: dict[str, Recipe] = {
+    "privrec": Recipe(
+        summary="federated Reptile on the DSSM, server Adam, many short local trainings",
+        method="federated",
+        settings=_PRIVREC,
+        presets=_PRIVREC_PRESETS,
+    ),
+    "privrec-paper": Recipe(
+        summary="the paper's printed settings: few rounds, 100 local epochs, plain averaging",
+        method="federated",
+        settings=_PAPER,
+        presets={"frappe": {"rounds": 40, "cohort": 30}},
+    ),
+    "privrec-sgd": Recipe(
+        summary="one local step in training and in adaptation (the paper's PrivRec-SGD)",
+        method="federated",
+        settings={**_PRIVREC, "local_steps": 1, "adapt_steps": 1},
+        presets=_PRIVREC_PRESETS,
+    ),
+    "privrec-cen": Recipe(
+        summary="the same network trained centrally, adapted on the device as usual",
+        method="central",
+        settings={**_PRIVREC, "server_lr": 0.001},
+        presets=_PRIVREC_PRESETS,
+    ),
+    "popularity": Recipe(
+        summary="most liked first, the same for everybody",
+        method="reference",
+        reference=lambda config: popularity(),
+    ),
+    "own-items": Recipe(
+        summary="a person's own items first, then the most liked",
+        method="reference",
+        reference=lambda config: own_items(),
+    ),
+    "item-knn": Recipe(
+        summary="own items first, then cosine similarity to what the person likes",
+        method="reference",
+        reference=lambda config: item_knn(),
+    ),
+    "ease": Recipe(
+        summary="own items first, then EASE, a linear model in closed form",
+        method="reference",
+        reference=lambda config: ease(config.ease_l2),
+    ),
+}
+
+
+def recipe_named(name: str) -> Recipe:
+    """Return the recipe of that name, or raise with the nearest one."""
+    if name not in RECIPES:
+        raise SettingsError(
+            f"unknown recipe {name!r}{nearest(name, RECIPES)} ('privrec recipes' lists them)"
+        )
+    return RECIPES[name]
+
+
+def configure(recipe: str, data: str, overrides: Mapping[str, Any]) -> RunConfig:
+    """Return the settings of a recipe on a data set, with the user's own on top."""
+    preset = recipe_named(recipe)
+    return make_config(
+        {
+            **preset.settings,
+            **preset.presets.get(data, {}),
+            **overrides,
+            "recipe": recipe,
+            "data": data,
+        }
+    )

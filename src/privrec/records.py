@@ -1,0 +1,170 @@
+"""The run folder: what a run writes, so that a kill at any moment costs time and nothing else.
+
+`config.toml` comes first and is never changed. `rounds.jsonl` gets a line per round.
+`checkpoint.safetensors` holds the whole server state and is replaced in one step; on resume the
+rounds after it are cut off and played again, which gives the same bits, because every random
+number comes from (seed, round, purpose). `params.safetensors` marks a finished run.
+"""
+
+import contextlib
+import json
+import os
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+
+from privrec.config import RunConfig, make_config, to_toml
+from privrec.errors import RunFolderError, SettingsError
+
+FORMAT = 1
+Arrays = Mapping[str, npt.NDArray[Any]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFolder:
+    """The files of one run."""
+
+    path: Path
+
+    @property
+    def config_path(self) -> Path:
+        """The settings."""
+        return self.path / "config.toml"
+
+    @property
+    def rounds_path(self) -> Path:
+        """One JSON line per round."""
+        return self.path / "rounds.jsonl"
+
+    @property
+    def checkpoint_path(self) -> Path:
+        """The server's state after some round."""
+        return self.path / "checkpoint.safetensors"
+
+    @property
+    def params_path(self) -> Path:
+        """The parameters of a finished run."""
+        return self.path / "params.safetensors"
+
+    @property
+    def evaluation_path(self) -> Path:
+        """The figures of the final report."""
+        return self.path / "evaluation.json"
+
+    @property
+    def report_path(self) -> Path:
+        """The report for people."""
+        return self.path / "report.html"
+
+
+def create_run(path: Path, config: RunConfig) -> RunFolder:
+    """Return a new run folder; a folder that has anything in it is left alone."""
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise RunFolderError(
+            f"{path} is in the way: choose another --out, or go on with it by --resume"
+        )
+    with _words(path, "write"):
+        path.mkdir(parents=True, exist_ok=True)
+    folder = RunFolder(path=path)
+    write_whole(folder.config_path, to_toml(config, header={"format": FORMAT}).encode())
+    return folder
+
+
+def open_run(path: Path) -> tuple[RunFolder, RunConfig]:
+    """Return an existing run folder and its settings."""
+    folder = RunFolder(path=path)
+    if not folder.config_path.is_file():
+        raise RunFolderError(f"{path} is no run folder: it has no config.toml")
+    try:
+        values = tomllib.loads(folder.config_path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise RunFolderError(f"cannot read {folder.config_path}: {error}") from error
+    version = values.pop("format", None)
+    if version != FORMAT:
+        raise RunFolderError(
+            f"{path} is a run folder of format {version}; this privrec reads format {FORMAT}"
+        )
+    try:
+        return folder, make_config(values)
+    except SettingsError as error:
+        raise RunFolderError(f"{folder.config_path}: {error}") from error
+
+
+def append_round(folder: RunFolder, line: Mapping[str, Any]) -> None:
+    """Add one line to `rounds.jsonl`."""
+    with _words(folder.rounds_path, "write"), folder.rounds_path.open("a", encoding="utf-8") as out:
+        out.write(json.dumps(line) + "\n")
+
+
+def read_rounds(folder: RunFolder) -> list[dict[str, Any]]:
+    """Return the lines of `rounds.jsonl`; a last line that a kill cut short is left out."""
+    if not folder.rounds_path.is_file():
+        return []
+    lines = []
+    for text in folder.rounds_path.read_text(encoding="utf-8").splitlines():
+        try:
+            lines.append(json.loads(text))
+        except json.JSONDecodeError:
+            break
+    return lines
+
+
+def keep_rounds(folder: RunFolder, before: int) -> None:
+    """Cut `rounds.jsonl` back to the rounds before the given one."""
+    kept = [json.dumps(line) + "\n" for line in read_rounds(folder) if line["round"] < before]
+    write_whole(folder.rounds_path, "".join(kept).encode())
+
+
+def read_evaluation(path: Path) -> dict[str, Any]:
+    """Return the `evaluation.json` of a run folder."""
+    folder, _ = open_run(path)
+    if not folder.evaluation_path.is_file():
+        raise RunFolderError(f"{path} has no evaluation yet: run 'privrec evaluate {path}'")
+    try:
+        found: dict[str, Any] = json.loads(folder.evaluation_path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise RunFolderError(f"cannot read {folder.evaluation_path}: {error}") from error
+    return found
+
+
+def write_arrays(path: Path, arrays: Arrays, metadata: Mapping[str, str]) -> None:
+    """Write named arrays to a safetensors file, whole or not at all."""
+    contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    write_whole(path, save(contiguous, metadata=dict(metadata)))
+
+
+def read_arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
+    """Return the arrays of a safetensors file."""
+    try:
+        return load(path.read_bytes())
+    except (OSError, SafetensorError) as error:
+        raise RunFolderError(f"cannot read {path}: {error}") from error
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file under a temporary name, flush it to disk, then rename it into place."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with _words(path, "write"):
+        try:
+            with temporary.open("wb") as out:
+                out.write(content)
+                out.flush()
+                os.fsync(out.fileno())
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _words(path: Path, verb: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise RunFolderError(f"cannot {verb} {path}: {error.strerror or error}") from error

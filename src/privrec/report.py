@@ -1,0 +1,160 @@
+"""The HTML report of a run and of a comparison: one file, no network, no script."""
+
+import html
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from privrec.charts import line_chart
+from privrec.paper import PRINTED_HITS
+
+KS = ("5", "10", "20", "30")
+_STYLE = """
+body{font:16px/1.5 system-ui,sans-serif;max-width:56rem;margin:2rem auto;padding:0 1rem;color:#222}
+table{border-collapse:collapse;margin:1rem 0}th,td{padding:.3rem .8rem;text-align:right;
+border-bottom:1px solid #ddd}th:first-child,td:first-child{text-align:left}tr.ours{font-weight:600;
+background:#eef4fb}tr.paper{color:#666}svg{width:100%;height:auto;max-width:44rem}
+.privacy{border-left:4px solid #b2182b;padding:.3rem 1rem;background:#fbf3f3}
+details{margin:1rem 0}h1,h2{line-height:1.2}code{font-size:.9em}.note{color:#666;font-size:.9em}
+"""
+
+Row = tuple[str, Mapping[str, float], str]
+"""(name, Hits@k by k as text, kind: "ours", "reference" or "paper")"""
+
+
+def table_rows(evaluation: Mapping[str, Any]) -> list[Row]:
+    """Return the rows of a run's table: ours, the references of the same run, the paper's."""
+    rows: list[Row] = [(evaluation["recipe"], evaluation["hits"], "ours")]
+    rows += [
+        (name, figures["hits"], "reference")
+        for name, figures in evaluation["references"].items()
+        if name != evaluation["recipe"]
+    ]
+    return rows + paper_rows(evaluation["data"])
+
+
+def paper_rows(data: str) -> list[Row]:
+    """Return the figures printed in the paper for a data set."""
+    return [(f"{name} (paper)", hits, "paper") for name, hits in PRINTED_HITS.get(data, {}).items()]
+
+
+def render_report(
+    evaluation: Mapping[str, Any],
+    rounds: Sequence[Mapping[str, Any]],
+    settings: Mapping[str, Any],
+) -> str:
+    """Return the page of one run."""
+    users = evaluation["users"]
+    title = f"{evaluation['recipe']} on {evaluation['data']}, seed {evaluation['seed']}"
+    parts = [
+        f"<h1>{html.escape(title)}</h1>",
+        (
+            f"<p>Trained by {users['train']:,} people, tested on {users['test']:,} others who"
+            f" never took part ({users['skipped']:,} skipped: too few likes to test).</p>"
+        ),
+        f'<p class="privacy">{html.escape(evaluation["privacy"]["statement"])}</p>',
+        "<h2>Hits@k on the test people</h2>",
+        hits_table(table_rows(evaluation)),
+        (
+            '<p class="note">References are fitted and tested in the same run. Rows marked'
+            " (paper) are printed figures from another split.</p>"
+        ),
+        _new_only(evaluation),
+        _curves(evaluation, rounds),
+        "<details><summary>Settings</summary><table>",
+        *(
+            f"<tr><td>{html.escape(key)}</td><td>{html.escape(str(value))}</td></tr>"
+            for key, value in settings.items()
+        ),
+        "</table></details>",
+    ]
+    return _page(title, parts)
+
+
+def render_comparison(evaluations: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return the page that shows several runs side by side, one table for each data set."""
+    parts = ["<h1>Runs side by side</h1>"]
+    for data, rows in comparison_rows(evaluations).items():
+        parts += [f"<h2>{html.escape(data)}</h2>", hits_table(rows)]
+    parts.append("<h2>Privacy</h2>")
+    for name, evaluation in evaluations.items():
+        statement = html.escape(evaluation["privacy"]["statement"])
+        parts.append(f'<p class="privacy"><b>{html.escape(name)}</b>: {statement}</p>')
+    return _page("Runs side by side", parts)
+
+
+def comparison_rows(evaluations: Mapping[str, Mapping[str, Any]]) -> dict[str, list[Row]]:
+    """Return for each data set the runs' rows, then the references, then the paper's.
+
+    References depend on the split, so they are shown once for each seed among the runs.
+    """
+    tables: dict[str, list[Row]] = {}
+    for data in dict.fromkeys(evaluation["data"] for evaluation in evaluations.values()):
+        runs = {name: e for name, e in evaluations.items() if e["data"] == data}
+        rows: list[Row] = [(name, e["hits"], "ours") for name, e in runs.items()]
+        seeds = {e["seed"]: e for e in runs.values()}
+        for seed, evaluation in sorted(seeds.items()):
+            rows += [
+                (f"{name} (seed {seed})", figures["hits"], "reference")
+                for name, figures in evaluation["references"].items()
+            ]
+        tables[data] = rows + paper_rows(data)
+    return tables
+
+
+def hits_table(rows: Sequence[Row]) -> str:
+    """Return an HTML table of Hits@k."""
+    head = "".join(f"<th>@{k}</th>" for k in KS)
+    body = "".join(
+        f'<tr class="{kind}"><td>{html.escape(name)}</td>'
+        + "".join(f"<td>{hits[k]:.3f}</td>" for k in KS)
+        + "</tr>"
+        for name, hits, kind in rows
+    )
+    return f"<table><tr><th></th>{head}</tr>{body}</table>"
+
+
+def _new_only(evaluation: Mapping[str, Any]) -> str:
+    """Return the table over items that the device did not know, where that is another question."""
+    new = evaluation["new_only"]["hits"]
+    if all(abs(new[k] - evaluation["hits"][k]) < 1e-12 for k in KS):
+        return ""
+    rows: list[Row] = [(evaluation["recipe"], new, "ours")]
+    rows += [
+        (name, figures["new_only"]["hits"], "reference")
+        for name, figures in evaluation["references"].items()
+    ]
+    return "<h2>Only items that are new to the person</h2>" + hits_table(rows)
+
+
+def _curves(evaluation: Mapping[str, Any], rounds: Sequence[Mapping[str, Any]]) -> str:
+    validated = [line for line in rounds if "validation" in line]
+    parts = []
+    if validated:
+        series = {
+            f"Hits@{k}": [(line["round"] + 1, line["validation"][k]) for line in validated]
+            for k in reversed(KS)
+        }
+        parts.append("<h2>Quality on the validation people</h2>")
+        parts.append(line_chart(series, x_label="rounds", y_label="Hits@k after adaptation"))
+    if rounds:
+        loss = [(line["round"] + 1, line["loss"]) for line in rounds]
+        step = max(1, len(loss) // 400)
+        parts.append("<h2>Loss on the devices</h2>")
+        parts.append(
+            line_chart({"mean loss": loss[::step]}, x_label="rounds", y_label="mean local loss")
+        )
+        parts.append(
+            '<p class="note">Simulation only: computed from raw client data, which no server'
+            " sees.</p>"
+        )
+    return "".join(parts)
+
+
+def _page(title: str, parts: Sequence[str]) -> str:
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width">'
+        f"<title>{html.escape(title)}</title><style>{_STYLE}</style></head><body>"
+        + "\n".join(parts)
+        + "</body></html>\n"
+    )

@@ -1,0 +1,61 @@
+"""Every random number of a run, derived from (seed, round, purpose) and nothing else.
+
+Three kinds: numpy generators for what the server draws, JAX keys for what compiled code draws,
+and per-client words for what a device draws. The last are a pure function of the client and a
+position, so a client gets the same numbers whichever cohort, order or machine it appears in.
+"""
+
+import hashlib
+
+import jax
+import numpy as np
+import numpy.typing as npt
+
+from privrec.types import Key
+
+Words = npt.NDArray[np.uint64]
+
+
+def _digest(seed: int, round_index: int, purpose: str) -> bytes:
+    return hashlib.sha256(f"{seed}/{round_index}/{purpose}".encode()).digest()
+
+
+def rng(seed: int, round_index: int, purpose: str) -> np.random.Generator:
+    """Return the numpy generator of this purpose in this round.
+
+    >>> int(rng(0, 3, "cohort").integers(1000)) == int(rng(0, 3, "cohort").integers(1000))
+    True
+    """
+    return np.random.Generator(
+        np.random.PCG64(int.from_bytes(_digest(seed, round_index, purpose)[:16]))
+    )
+
+
+def key(seed: int, round_index: int, purpose: str) -> Key:
+    """Return the JAX key of this purpose in this round."""
+    return jax.random.key(int.from_bytes(_digest(seed, round_index, purpose)[:4]))
+
+
+def client_words(
+    seed: int,
+    round_index: int,
+    purpose: str,
+    client: npt.NDArray[np.integer],
+    position: npt.NDArray[np.integer],
+) -> Words:
+    """Return one uniform 64-bit word for each (client, position) pair; the two broadcast.
+
+    The mixing is SplitMix64's finaliser (Steele, Lea and Flood 2014), once for each part.
+    """
+    start = np.uint64(int.from_bytes(_digest(seed, round_index, purpose)[:8]))
+    with np.errstate(over="ignore"):
+        word = _mix(start + client.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15))
+        return _mix(word + position.astype(np.uint64) * np.uint64(0xD1B54A32D192ED03))
+
+
+def _mix(word: Words) -> Words:
+    word = word ^ (word >> np.uint64(30))
+    word = word * np.uint64(0xBF58476D1CE4E5B9)
+    word = word ^ (word >> np.uint64(27))
+    word = word * np.uint64(0x94D049BB133111EB)
+    return word ^ (word >> np.uint64(31))
