@@ -253,7 +253,7 @@ class _Reader:
         for name in context:
             if name not in table.frame.columns:
                 raise DataError(_lacks(table, name))
-            if name in found or name in found.values() or context.count(name) > 1:
+            if name in _READ or name in found.values() or context.count(name) > 1:
                 raise SettingsError(
                     f"`--context` must name columns that are nothing else already; got {name!r}"
                 )

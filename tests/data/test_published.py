@@ -1,0 +1,207 @@
+import os
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from privrec.data.published import PUBLISHED, cache_folder, load_published
+from privrec.data.tables import to_federation
+from privrec.errors import DataError
+
+# Titles in the publisher's encoding, a film that nobody rated, a zip code that stays out.
+MOVIELENS = {
+    "ratings.dat": b"1::10::5::200\n2::10::3::100\n1::30::4::100\n",
+    "users.dat": b"1::F::25::7::02460\n2::M::56::16::70072\n",
+    "movies.dat": (
+        b"10::Am\xe9lie \x85 (2001)::Comedy|Romance\n20::Unseen (1999)::War\n30::Heat::War\n"
+    ),
+}
+FRAPPE = {
+    "frappe.csv": (
+        b"user\titem\tcnt\tdaytime\tweekday\tisweekend\thomework\tcost\tweather\tcountry\tcity\n"
+        b"0\t5\t1\tmorning\tsunday\tweekend\thome\tfree\tsunny\tSpain\t0\n"
+        b"1\t4\t7\tnight\tmonday\tworkday\tunknown\tpaid\tunknown\tSpain\t12\n"
+        b"0\t4\t2\tnight\tmonday\tworkday\tunknown\tpaid\tunknown\tPeru\t12\n"
+    ),
+    "meta.csv": b'item\tname\tprice\n4\tThe "App\tfree\n5\tunknown\tfree\n4\tagain\tfree\n',
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("PRIVREC_DATA", str(tmp_path / "data"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "data").mkdir()
+    return tmp_path / "data"
+
+
+def pack(archive: Path, files: dict[str, bytes], within: str = "") -> Path:
+    archive.parent.mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as opened:
+        for name, contents in files.items():
+            opened.writestr(within + name, contents)
+    return archive
+
+
+def test_movielens_is_read_from_its_archive(folder: Path) -> None:
+    pack(folder / "ml-1m.zip", MOVIELENS, "ml-1m/")
+    tables = load_published("movielens-1m")
+    assert tables.interactions.rows() == [(1, 10, 5, 200), (2, 10, 3, 100), (1, 30, 4, 100)]
+    assert tables.interactions.columns == ["user", "item", "value", "time"]
+    assert tables.users.rows() == [("1", "F", "25", "7"), ("2", "M", "56", "16")]
+    assert tables.items.select("id", "genres").rows() == [
+        ("10", ["Comedy", "Romance"]),
+        ("30", ["War"]),
+    ]
+    assert tables.items["title"][0].startswith("Amélie ")
+    federation = to_federation(tables)
+    assert (federation.n_clients, federation.n_items) == (2, 2)
+    clients = federation.take(np.arange(2))
+    assert clients.item.tolist() == [1, 0, 0]
+    assert clients.liked.tolist() == [True, True, False]
+
+
+def test_frappe_is_read_from_its_archive(folder: Path) -> None:
+    pack(folder / "frappe.zip", FRAPPE, "Mobile_Frappe/frappe/")
+    tables = load_published("frappe")
+    assert tables.interactions.columns[:3] == ["user", "item", "daytime"]
+    assert "cnt" not in tables.interactions.columns
+    assert tables.items.rows() == [(4, "paid", 'The "App'), (5, "free", None)]
+    federation = to_federation(tables)
+    assert list(federation.titles) == ['The "App', "5"]
+    assert federation.take(np.array([0])).item.tolist() == [1, 0]
+    assert federation.schema.named("country", "context").values == ("Peru", "Spain")
+
+
+@pytest.mark.parametrize("within", [".", "ml-1m", "a/b"])
+def test_an_unpacked_folder_will_do(folder: Path, within: str) -> None:
+    (folder / within).mkdir(parents=True, exist_ok=True)
+    for name, contents in MOVIELENS.items():
+        (folder / within / name).write_bytes(contents)
+    assert load_published("movielens-1m").interactions.height == 3
+
+
+def test_the_cache_is_looked_at_last(folder: Path) -> None:
+    pack(cache_folder() / "ml-1m.zip", MOVIELENS)
+    assert load_published("movielens-1m").interactions.height == 3
+    one = {**MOVIELENS, "ratings.dat": b"1::10::5::200\n"}
+    pack(folder / "ml-1m.zip", one)
+    assert load_published("movielens-1m").interactions.height == 1
+
+
+def test_line_ends_of_windows_are_the_same(folder: Path) -> None:
+    files = {name: contents.replace(b"\n", b"\r\n") for name, contents in MOVIELENS.items()}
+    pack(folder / "ml-1m.zip", files)
+    tables = load_published("movielens-1m")
+    assert tables.interactions.rows() == [(1, 10, 5, 200), (2, 10, 3, 100), (1, 30, 4, 100)]
+    assert tables.items["genres"].to_list() == [["Comedy", "Romance"], ["War"]]
+
+
+def test_what_is_missing_and_where_it_goes_is_said(folder: Path) -> None:
+    with pytest.raises(DataError) as caught:
+        load_published("movielens-1m")
+    message = str(caught.value)
+    for part in ("ml-1m.zip", "grouplens.org", str(folder), str(cache_folder()), "data fetch"):
+        assert part in message
+    with pytest.raises(DataError, match=r"put frappe\.zip .*baltrunas") as caught:
+        load_published("frappe")
+    assert "fetch" not in str(caught.value)
+
+
+@pytest.mark.parametrize("keep", [0.0, 0.3, 0.9])
+def test_a_truncated_archive_is_named(folder: Path, keep: float) -> None:
+    archive = pack(folder / "ml-1m.zip", MOVIELENS)
+    raw = archive.read_bytes()
+    archive.write_bytes(raw[: int(keep * len(raw))])
+    with pytest.raises(DataError, match=r"ml-1m\.zip is not a whole zip file"):
+        load_published("movielens-1m")
+
+
+def test_any_damaged_byte_of_an_archive_is_a_data_error_or_harmless(folder: Path) -> None:
+    archive = pack(folder / "ml-1m.zip", MOVIELENS)
+    raw = archive.read_bytes()
+    whole = load_published("movielens-1m")
+    refused = 0
+    for place in range(0, len(raw), 3):
+        archive.write_bytes(raw[:place] + bytes([raw[place] ^ 0xFF]) + raw[place + 1 :])
+        try:
+            assert load_published("movielens-1m").interactions.equals(whole.interactions)
+        except DataError:
+            refused += 1
+    assert refused > len(raw) // 10
+
+
+def test_an_archive_without_a_file_is_named(folder: Path) -> None:
+    pack(folder / "ml-1m.zip", {"ratings.dat": b"1::2::3::4\n"})
+    with pytest.raises(DataError, match=r"ml-1m\.zip does not hold users\.dat"):
+        load_published("movielens-1m")
+
+
+@pytest.mark.parametrize(
+    ("file", "contents", "message"),
+    [
+        ("ratings.dat", b"", "ratings.dat line 1 must have 4 columns"),
+        ("ratings.dat", b"1::2::3::4\n1::2::3\n", "line 2 must have 4 columns .*got '1::2::3'"),
+        ("ratings.dat", b"1::2::3::4\n\n1::2::3::4\n", "ratings.dat line 2 must have 4 columns"),
+        ("ratings.dat", b"1::2::3::4\n1::2::3::4::5\n", "ratings.dat line 2 must have 4 columns"),
+        ("ratings.dat", b"1::2::3::4\n1::2::x::4\n", "line 2 must be whole .*got '1::2::x::4'"),
+        ("ratings.dat", b"1::2::3::4\n1:0:2::3::4\n", "ratings.dat line 2 must have 4 columns"),
+        ("ratings.dat", b"1::2::3.5::4\n", "line 1 must be whole .*got '1::2::3.5::4'"),
+        ("ratings.dat", b"1::2::::4\n", "line 1 must be whole numbers"),
+        ("ratings.dat", b"1,2,3,4\n", "ratings.dat line 1 must have 4 columns separated by '::'"),
+        ("users.dat", b"1::F::25::7::0\n1::F\n", "users.dat line 2 must have 5 columns"),
+        ("movies.dat", b"10::A::B::C\n", "movies.dat line 1 must have 3 columns"),
+    ],
+)
+def test_a_malformed_line_is_named(folder: Path, file: str, contents: bytes, message: str) -> None:
+    pack(folder / "ml-1m.zip", {**MOVIELENS, file: contents})
+    with pytest.raises(DataError, match=message):
+        load_published("movielens-1m")
+
+
+@pytest.mark.parametrize(
+    ("file", "contents"),
+    [
+        ("frappe.csv", b""),
+        ("frappe.csv", b"user\titem\n1\t2\n"),
+        ("frappe.csv", FRAPPE["frappe.csv"] + b"1\t2\t3\t4\t5\t6\t7\t8\t9\t10\t11\t12\n"),
+        ("meta.csv", b"item\n4\n"),
+        ("meta.csv", b"item\tname\n4\t\xff\xfe\n"),
+    ],
+)
+def test_a_malformed_frappe_is_named(folder: Path, file: str, contents: bytes) -> None:
+    pack(folder / "frappe.zip", {**FRAPPE, file: contents})
+    with pytest.raises(DataError, match=r"frappe\.csv or meta\.csv is not as published") as caught:
+        load_published("frappe")
+    assert "\n" not in str(caught.value)
+
+
+def need(archive: str) -> None:
+    folder = os.environ.get("PRIVREC_DATA")
+    if not folder or not (Path(folder) / archive).is_file():
+        pytest.skip(f"{archive} is not in $PRIVREC_DATA")
+
+
+@pytest.mark.realdata
+def test_movielens_has_the_published_counts() -> None:
+    need(PUBLISHED["movielens-1m"].archive)
+    tables = load_published("movielens-1m")
+    federation = to_federation(tables)
+    assert (federation.n_clients, federation.n_items) == (6040, 3706)
+    assert tables.interactions.height == 1_000_209
+    clients = federation.take(np.arange(federation.n_clients))
+    assert int(clients.liked.sum()) == 575_281
+    assert not federation.repeats
+    found = {feature.name: feature.rows for feature in federation.schema.features}
+    assert found == {"gender": 2, "age": 7, "occupation": 21, "genres": 18}
+
+
+@pytest.mark.realdata
+def test_frappe_has_the_published_counts() -> None:
+    need(PUBLISHED["frappe"].archive)
+    tables = load_published("frappe")
+    federation = to_federation(tables)
+    assert (federation.n_clients, federation.n_items) == (957, 4082)
+    assert tables.interactions.height == 96_203
+    assert federation.repeats
