@@ -1,6 +1,7 @@
 """Line charts as SVG text: a report must open without a network, a script or a library."""
 
 import html
+import math
 from collections.abc import Mapping, Sequence
 
 Points = Sequence[tuple[float, float]]
@@ -17,14 +18,18 @@ def line_chart(
     y_label: str,
     levels: Mapping[str, float] | None = None,
 ) -> str:
-    """Return an SVG of named curves; `levels` are dashed horizontal lines, such as a baseline."""
-    flat = dict(levels or {})
+    """Return an SVG of named curves; `levels` are dashed horizontal lines, such as a baseline.
+
+    Points that are not finite, such as the loss of a run that diverged, are left out.
+    """
+    series = {name: finite for name, points in series.items() if (finite := _finite(points))}
+    flat = {name: level for name, level in (levels or {}).items() if math.isfinite(level)}
     xs = [x for points in series.values() for x, _ in points]
     ys = [y for points in series.values() for _, y in points] + list(flat.values())
     if not xs:
         return ""
     x_low, x_high = min(xs), max(*xs, min(xs) + 1)
-    y_ticks = _ticks(min(ys), max(ys))
+    y_ticks = _ticks(*_with_room(min(ys), max(ys)))
     y_low, y_high = min(y_ticks[0], *ys), max(y_ticks[-1], *ys)
 
     def x_of(x: float) -> float:
@@ -59,6 +64,18 @@ def line_chart(
         + "".join(parts)
         + "</svg>"
     )
+
+
+def _finite(points: Points) -> Points:
+    return [(x, y) for x, y in points if math.isfinite(x) and math.isfinite(y)]
+
+
+def _with_room(low: float, high: float) -> tuple[float, float]:
+    """Return the range, widened where everything lies on one level."""
+    size = max(abs(low), abs(high))
+    if high - low > 1e-9 * size:
+        return low, high
+    return low - size / 2, high + (size / 2 or 1.0)
 
 
 def _ticks(low: float, high: float) -> list[float]:

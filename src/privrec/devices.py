@@ -1,11 +1,13 @@
 """How JAX is set up for privrec: one host device per core, and a persistent compilation cache."""
 
+import contextlib
 import os
+import sys
 from pathlib import Path
 
 
 def prepare() -> None:
-    """Set the environment that JAX reads when it is first imported; what is set already stays.
+    """Set what JAX reads when it is first imported or used; what the user has set stays.
 
     A client's training is a chain of small matrix products. One core runs it fastest alone, with
     another client on the next core, so XLA gets a device per core and no threads inside an op.
@@ -20,3 +22,19 @@ def prepare() -> None:
     )
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(cache))
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+    if "jax" in sys.modules:
+        _prepare_imported()
+
+
+def _prepare_imported() -> None:
+    """Do the same for a JAX that was imported before privrec, unless it is at work already."""
+    config = sys.modules["jax"].config
+    settings = {
+        "jax_num_cpu_devices": (-1, int(os.environ["JAX_NUM_CPU_DEVICES"])),
+        "jax_compilation_cache_dir": (None, os.environ["JAX_COMPILATION_CACHE_DIR"]),
+        "jax_persistent_cache_min_compile_time_secs": (1.0, 0.0),
+    }
+    for name, (untouched, wanted) in settings.items():
+        if getattr(config, name) == untouched:
+            with contextlib.suppress(RuntimeError):
+                config.update(name, wanted)

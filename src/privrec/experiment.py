@@ -2,71 +2,33 @@
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import jax
 import numpy as np
 
 from privrec import records
-from privrec.central import central_round
+from privrec.build import Experiment
 from privrec.config import RunConfig
 from privrec.data.federation import Federation
-from privrec.data.splits import Split, split_clients
-from privrec.device import adapted_scorer, catalogue_of
-from privrec.errors import DataError, RunFolderError, SettingsError
+from privrec.errors import DataError, RunFolderError
 from privrec.evaluation.ranking import EvalReport, Scorer, evaluate
-from privrec.evaluation.references import DENSE_LIMIT, ease, item_knn, own_items, popularity
-from privrec.federated.cohort import fixed_size
-from privrec.federated.lanes import cohort_runner, warm_up
-from privrec.federated.local import local_sgd
-from privrec.federated.pack import Instances, PackedClient, buckets, pack
-from privrec.federated.round import (
-    RoundReport,
-    ServerState,
-    federated,
-    play_round,
-    server_optimizer,
+from privrec.evaluation.references import (
+    DENSE_LIMIT,
+    Reference,
+    ease,
+    item_knn,
+    own_items,
+    popularity,
 )
-from privrec.models.dssm import dssm
-from privrec.recipes import Recipe, recipe_named
-from privrec.seeds import key
+from privrec.federated.round import RoundReport, ServerState
+from privrec.recipes import recipe_named
 from privrec.types import IntArray, Params
 
 CHECKPOINT_SECONDS = 5.0
 OnProgress = Callable[[str, int, int], None]
 """(what is going on, how far, of how much)"""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Experiment:
-    """A recipe bound to a data set: what is needed to train it and to rank with the result."""
-
-    config: RunConfig
-    federation: Federation
-    split: Split
-    init: Callable[[], ServerState]
-    play: Callable[[ServerState], tuple[ServerState, RoundReport]]
-    prepare: Callable[[Params], None]
-    scorer: Callable[[Params], Scorer]
-
-
-def build(config: RunConfig, federation: Federation) -> Experiment:
-    """Return the experiment of these settings; wrong ones are found here, before any file."""
-    recipe = recipe_named(config.recipe)
-    split = split_clients(
-        federation.n_clients,
-        seed=config.seed,
-        test_share=config.test_share,
-        validation_share=config.validation_share,
-    )
-    if recipe.reference is not None:
-        return _build_reference(config, federation, split, recipe)
-    if config.cohort > len(split.train):
-        raise SettingsError(
-            f"`cohort` must be <= {len(split.train)}, the people who train; got {config.cohort}"
-        )
-    return _build_trained(config, federation, split, recipe)
 
 
 def train(
@@ -211,127 +173,7 @@ def load_params(folder: records.RunFolder) -> dict[str, jax.Array]:
     }
 
 
-def _build_trained(
-    config: RunConfig, federation: Federation, split: Split, recipe: Recipe
-) -> Experiment:
-    recommender = dssm(
-        federation.schema,
-        federation.n_items,
-        embedding_size=config.embedding_size,
-        tower_size=config.tower_size,
-        hidden=config.hidden,
-        activation=config.activation,
-        target=config.target,
-        embedding_scale=config.embedding_scale,
-    )
-    algorithm = federated(
-        recommender=recommender,
-        local=local_sgd(
-            recommender,
-            learning_rate=config.local_lr,
-            epochs=config.local_epochs,
-            batch_size=config.batch_size,
-            max_steps=config.local_steps or None,
-        ),
-        sampler=fixed_size(config.cohort),
-        server_optimizer=server_optimizer(config.server_optimizer, config.server_lr),
-    )
-    adapt = local_sgd(
-        recommender,
-        learning_rate=config.adapt_lr,
-        epochs=config.adapt_epochs,
-        batch_size=config.batch_size,
-        max_steps=config.adapt_steps or None,
-    )
-    ratings = config.target == "rating"
-    instances = Instances(
-        negatives=config.negatives,
-        batch_size=config.batch_size,
-        dislike_target=config.dislike_target,
-        ratings=ratings,
-    )
-    at_home = replace(instances, negatives=config.adapt_negatives)
-    catalogue = catalogue_of(federation)
-
-    def pack_people(people: IntArray, round_index: int) -> list[PackedClient]:
-        return pack(
-            federation.take(people),
-            instances,
-            n_items=federation.n_items,
-            seed=config.seed,
-            round_index=round_index,
-        )
-
-    if recipe.method == "central":
-        play = central_round(
-            recommender,
-            sampler=fixed_size(config.cohort),
-            optimizer=server_optimizer(config.server_optimizer, config.server_lr),
-            batch_size=config.central_batch_size,
-            catalogue=catalogue,
-            population=split.train,
-            pack=pack_people,
-            seed=config.seed,
-        )
-        prepare = _nothing
-    else:
-        run_cohort = cohort_runner(algorithm.local, catalogue)
-
-        def play(state: ServerState) -> tuple[ServerState, RoundReport]:
-            return play_round(
-                algorithm,
-                state,
-                population=split.train,
-                pack=pack_people,
-                run_cohort=run_cohort,
-                seed=config.seed,
-            )
-
-        def prepare(params: Params) -> None:
-            example = pack_people(split.train[:1], 0)[0]
-            sizes = buckets(federation.largest, instances)
-            warm_up(run_cohort, params, example=example, buckets=sizes, n_items=federation.n_items)
-
-    return Experiment(
-        config=config,
-        federation=federation,
-        split=split,
-        init=lambda: algorithm.init(key(config.seed, 0, "init")),
-        play=play,
-        prepare=prepare,
-        scorer=adapted_scorer(recommender, adapt, federation, at_home, seed=config.seed),
-    )
-
-
-def _build_reference(
-    config: RunConfig, federation: Federation, split: Split, recipe: Recipe
-) -> Experiment:
-    """Return an experiment of no rounds: what there is to fit is fitted at the start."""
-    reference = recipe.reference
-    if reference is None:
-        raise SettingsError(f"{config.recipe} is no reference")
-    made = reference(config)
-
-    def init() -> ServerState:
-        arrays = made.fit(federation, np.concatenate([split.train, split.validation]))
-        params = {name: jax.numpy.asarray(array) for name, array in arrays.items()}
-        return ServerState(round_index=config.rounds, params=params, opt_state=())
-
-    def play(state: ServerState) -> tuple[ServerState, RoundReport]:
-        raise SettingsError(f"{config.recipe} has no rounds to play")
-
-    return Experiment(
-        config=config,
-        federation=federation,
-        split=split,
-        init=init,
-        play=play,
-        prepare=_nothing,
-        scorer=lambda params: made.scorer({name: np.asarray(a) for name, a in params.items()}),
-    )
-
-
-def _references(config: RunConfig, federation: Federation) -> dict[str, Any]:
+def _references(config: RunConfig, federation: Federation) -> dict[str, Reference]:
     references = {"popularity": popularity(), "own-items": own_items()}
     if federation.n_items <= DENSE_LIMIT:
         references |= {"item-knn": item_knn(), "ease": ease(config.ease_l2)}
@@ -374,7 +216,3 @@ def _is_due(round_index: int, config: RunConfig) -> bool:
 
 def _rest(report: RoundReport) -> dict[str, Any]:
     return {name: value for name, value in asdict(report).items() if name != "round_index"}
-
-
-def _nothing(params: Params) -> None:
-    """Need no preparation."""

@@ -122,6 +122,7 @@ def _new_only(evaluation: Mapping[str, Any]) -> str:
     rows += [
         (name, figures["new_only"]["hits"], "reference")
         for name, figures in evaluation["references"].items()
+        if name != evaluation["recipe"]
     ]
     return "<h2>Only items that are new to the person</h2>" + hits_table(rows)
 

@@ -8,19 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from privrec import records
+from privrec.build import Experiment, build
 from privrec.config import RunConfig
 from privrec.data.federation import Federation
 from privrec.data.sources import load
 from privrec.device import Device, new_device
 from privrec.errors import RunFolderError
-from privrec.experiment import (
-    Evaluation,
-    Experiment,
-    OnProgress,
-    build,
-    evaluate_run,
-    load_params,
-)
+from privrec.experiment import Evaluation, OnProgress, evaluate_run, load_params
 from privrec.experiment import train as train_experiment
 from privrec.recipes import configure
 from privrec.report import render_report

@@ -10,7 +10,7 @@ from privrec.data.schema import Bag, Bags, Schema
 from privrec.types import BoolArray, CodeArray, FloatArray, IntArray
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Clients:
     """The data of some clients, one after another.
 
@@ -66,7 +66,7 @@ class Clients:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Federation:
     """A data set as the devices that hold it.
 

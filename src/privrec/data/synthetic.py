@@ -111,7 +111,8 @@ def _people(
         words = client_words(
             settings.seed, 0, f"synthetic {purpose}", positions[:, None], np.arange(count)[None, :]
         )
-        return ((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+        # 52 bits: with 53 the largest word would round to 1, whose normal quantile is infinite.
+        return ((words >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
 
     n_items = settings.items
     age = (uniform("age", 1)[:, 0] * len(_AGES)).astype(np.int32)

@@ -16,15 +16,14 @@ KS = (5, 10, 20, 30)
 class UserRanks:
     """The ranks of one test person's held-out likes, one entry for each line of the second half.
 
-    `ranks`: among the items that she never interacted with, plus itself. `list_ranks`: among
-    those and her other held-out likes, the place in the whole list. `new`: whether the first half
-    lacks the item. `first`: whether no earlier line has the same item.
+    `ranks`: among the items that she never interacted with, plus itself. `new`: whether the first
+    half lacks the item. `list_ranks`, shape (lists, distinct likes): where her likes stand, best
+    first, in each whole list that was made for her: one list, or one for each line.
     """
 
     ranks: Ranks
     list_ranks: Ranks
     new: BoolArray
-    first: BoolArray
     history: int
 
 
@@ -49,21 +48,20 @@ def rank_user(
     candidate = np.ones(table.shape[1], np.bool_)
     candidate[first_half] = False
     candidate[second_half] = False
-    distinct, place, inverse = np.unique(liked, return_index=True, return_inverse=True)
+    distinct = np.unique(liked)
     row = np.arange(len(liked)) if len(table) > 1 else np.zeros(len(liked), np.int64)
     own = table[row, liked]
-    ranks, list_ranks = np.empty(len(liked)), np.empty(len(liked))
-    for r in np.unique(row):
+    ranks, list_ranks = np.empty(len(liked)), np.empty((len(table), len(distinct)))
+    for r in range(len(table)):
         lines = row == r
-        above, equal = _count(table[r, candidate], own[lines])
+        others = np.sort(table[r, candidate])
+        above, equal = _count(others, own[lines])
         ranks[lines] = 1 + above + equal / 2
-        above, equal = _count(table[r, distinct], own[lines])
-        list_ranks[lines] = ranks[lines] + above + (equal - 1) / 2
+        list_ranks[r] = _places(others, np.sort(table[r, distinct]))
     return UserRanks(
         ranks=ranks,
         list_ranks=list_ranks,
         new=~np.isin(liked, first_half),
-        first=place[inverse] == np.arange(len(liked)),
         history=len(first_half) + len(second_half),
     )
 
@@ -84,24 +82,40 @@ def ndcg_at(users: Sequence[UserRanks], k: int) -> float:
 
 
 def list_ndcg_at(users: Sequence[UserRanks], k: int) -> float:
-    """Return the usual nDCG@k of the whole list, over each user's distinct held-out likes."""
-    return _mean([_list_ndcg(user.list_ranks[user.first], k) for user in users])
+    """Return the usual nDCG@k of a whole list, over each user's distinct held-out likes.
+
+    Where a user has a list for each line, it is the mean over her lists.
+    """
+    return _mean([_list_ndcg(user.list_ranks, k) for user in users])
 
 
 def _list_ndcg(ranks: Ranks, k: int) -> float:
-    ideal = _gain(np.arange(1, len(ranks) + 1, dtype=np.float64), k).sum()
-    return float(_gain(ranks, k).sum() / ideal)
+    ideal = _gain(np.arange(1, ranks.shape[1] + 1, dtype=np.float64), k).sum()
+    return float(_gain(ranks, k).sum(1).mean() / ideal)
 
 
 def _gain(ranks: Ranks, k: int) -> Ranks:
     return np.where(ranks <= k, 1 / np.log2(ranks + 1), 0.0)
 
 
+def _places(others: npt.NDArray[np.float64], likes: npt.NDArray[np.float64]) -> Ranks:
+    """Return where likes stand in one list with the others, best first; both come sorted.
+
+    No two likes can stand in one place, or nDCG could exceed 1: m likes that tie with each other
+    and with n others stand where m random ones of the m + n would on average. One like gets the
+    middle rank.
+    """
+    likes = likes[::-1]
+    above, equal = _count(others, likes)
+    ahead, tied = _count(likes[::-1], likes)
+    place = np.arange(1, len(likes) + 1)
+    return place + above + equal * (place - ahead) / (tied + 1)
+
+
 def _count(
-    others: npt.NDArray[np.float64], own: npt.NDArray[np.float64]
+    ordered: npt.NDArray[np.float64], own: npt.NDArray[np.float64]
 ) -> tuple[IntArray, IntArray]:
-    """Return for each own score how many others are above it and how many equal it."""
-    ordered = np.sort(others)
+    """Return for each own score how many of the sorted others are above it and how many equal."""
     left = np.searchsorted(ordered, own, side="left")
     right = np.searchsorted(ordered, own, side="right")
     return len(ordered) - right, right - left

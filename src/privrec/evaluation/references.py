@@ -135,10 +135,11 @@ def _own_first(
 ) -> Scorer:
     """Return the scorer that ranks own items first and everything else by `score_likes`."""
 
-    def score(first: Clients, lines: Clients) -> Iterator[npt.NDArray[np.float32]]:
+    def score(first: Clients, lines: Clients) -> Iterator[npt.NDArray[np.float64]]:
         del lines
         likes = _rows(first, n_items)
-        table = np.asarray(score_likes(likes) + _OWN * likes.toarray(), np.float32)
+        # In 32 bits, own items that score within 1/16 of each other would tie.
+        table = score_likes(likes).astype(np.float64) + _OWN * likes.toarray()
         for k in range(len(first)):
             yield table[k : k + 1]
 
