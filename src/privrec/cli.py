@@ -37,9 +37,12 @@ def _root(
 @app.command()
 def train(
     recipe: Annotated[str, typer.Argument(help="A recipe; 'privrec recipes' lists them.")],
-    data: Annotated[str, typer.Option(help="A built-in name or a data folder.")] = "synthetic",
+    data: Annotated[
+        str | None,
+        typer.Option(help="A built-in name or a data folder.", show_default="synthetic"),
+    ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="The run folder. [default: runs/RECIPE-DATA-SEED]")
+        Path | None, typer.Option(help="The run folder.", show_default="runs/RECIPE-DATA-SEED")
     ] = None,
     config: Annotated[
         Path | None, typer.Option(help="A TOML file of settings.", dir_okay=False)
@@ -47,24 +50,36 @@ def train(
     set_: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="One setting; repeat.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Fixes every random number of the run.")] = 0,
+    seed: Annotated[
+        int | None,
+        typer.Option(help="Fixes every random number of the run.", show_default="0"),
+    ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with an interrupted run in --out.")
+        bool,
+        typer.Option(
+            "--resume", help="Go on with the interrupted run in --out, under its settings."
+        ),
     ] = False,
     json_: JsonOption = False,
 ) -> None:
-    """Train a recipe, simulated on this machine; leaves a run folder."""
+    """Train a recipe, simulated on this machine; leaves a run folder.
+
+    The command line overrules --config, which may be the config.toml of another run.
+    """
     with plain_errors():
         from privrec.config import parse_overrides, read_toml
-        from privrec.recipes import recipe_named
+        from privrec.recipes import configure
         from privrec.runs import train as train_run
 
-        recipe_named(recipe)
-        settings = {**(read_toml(config) if config else {}), **parse_overrides(set_ or [])}
-        settings.setdefault("seed", seed)
-        for given, key in ((recipe, "recipe"), (data, "data")):
-            _same_or_absent(settings, key, given)
-        path = out or Path("runs") / f"{recipe}-{_file_name(data)}-{settings['seed']}"
+        given = parse_overrides(set_ or [])
+        for key, value in (("recipe", recipe), ("data", data), ("seed", seed)):
+            _give(given, key, value)
+        settings = {**(read_toml(config) if config else {}), **given}
+        settings.pop("format", None)
+        data = str(settings.pop("data", None) or _data_of(out if resume else None))
+        configure(recipe, data, settings)  # A wrong setting is found before any data is read.
+        del settings["recipe"]
+        path = out or Path("runs") / f"{recipe}-{_file_name(data)}-{settings.get('seed', 0)}"
         with progress() as on_progress:
             run = train_run(
                 recipe, data, out=path, resume=resume, on_progress=on_progress, **settings
@@ -110,7 +125,7 @@ def recommend(
     ] = None,
     feature: Annotated[
         list[str] | None,
-        typer.Option(metavar="KEY=VALUE", help="A feature of the person or moment."),
+        typer.Option(metavar="KEY=VALUE", help="A feature of the person or moment; repeat."),
     ] = None,
     top: Annotated[int, typer.Option(help="How many items.")] = 10,
     json_: JsonOption = False,
@@ -192,20 +207,34 @@ def _print_hits(title: str, rows: "Sequence[Row]") -> None:
     print_table(title, ("", *(f"@{k}" for k in ks)), cells)
 
 
-def _same_or_absent(settings: dict[str, Any], key: str, given: str) -> None:
+def _give(given: dict[str, Any], key: str, value: str | int | None) -> None:
+    """Add what has an option of its own to the settings that `--set` gives."""
     from privrec.errors import SettingsError
 
-    if settings.pop(key, given) != given:
-        raise SettingsError(f"`{key}` is given twice: on the command line it is {given!r}")
+    if value is not None and given.setdefault(key, value) != value:
+        raise SettingsError(f"`{key}` is given twice: {value!r} and --set {key}={given[key]}")
 
 
-def _features(pairs: Sequence[str]) -> dict[str, str]:
+def _data_of(run: Path | None) -> str:
+    """Return the data of the run that goes on, or what a new one takes unless told."""
+    from privrec.records import open_run
+
+    if run is None or not (run / "config.toml").is_file():
+        return "synthetic"
+    return open_run(run)[1].data
+
+
+def _features(pairs: Sequence[str]) -> dict[str, str | list[str]]:
+    """Return the values by name; a feature that is given more than once has a list of them."""
     from privrec.errors import SettingsError
 
+    values: dict[str, list[str]] = {}
     for pair in pairs:
-        if "=" not in pair:
+        name, equals, value = pair.partition("=")
+        if not equals:
             raise SettingsError(f"--feature takes key=value; got {pair!r}")
-    return dict(pair.split("=", 1) for pair in pairs)
+        values.setdefault(name, []).append(value)
+    return {name: many if len(many) > 1 else many[0] for name, many in values.items()}
 
 
 def _file_name(data: str) -> str:

@@ -33,18 +33,20 @@ def print_json(document: Any) -> None:
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table; the first column is words, the others are figures."""
-    table = Table(title=title, title_justify="left")
+    """Print a table; a column that has figures in it is aligned at the right."""
+    # Text, because rich takes square brackets in a plain string for its markup.
+    table = Table(title=Text(title), title_justify="left")
     for place, column in enumerate(columns):
-        table.add_column(column, justify="left" if place == 0 else "right")
+        figures = any(_is_figure(row[place]) for row in rows)
+        table.add_column(Text(column), justify="right" if place and figures else "left")
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(Text, row))
     out.print(table)
 
 
 def print_line(text: str) -> None:
-    """Print plain words, wrapped to the terminal."""
-    out.print(Text(text))
+    """Print plain words, wrapped to the terminal; a script gets the line whole."""
+    out.print(Text(text), soft_wrap=not sys.stdout.isatty())
 
 
 class _Rate(ProgressColumn):
@@ -59,8 +61,10 @@ class _Rate(ProgressColumn):
 def progress() -> Iterator[Callable[[str, int, int], None]]:
     """Yield a callback (what, done, total) that draws a bar; none when stderr is no terminal."""
     columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), _Rate()]
+    # Not err.is_terminal, which FORCE_COLOR makes true of a file.
+    disable = not sys.stderr.isatty()
     with Progress(
-        *columns, TimeRemainingColumn(), console=err, disable=not err.is_terminal, transient=True
+        *columns, TimeRemainingColumn(), console=err, disable=disable, transient=True
     ) as bar:
         tasks: dict[str, Any] = {}
 
@@ -82,6 +86,10 @@ def plain_errors() -> Iterator[None]:
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         _leave(f"{where}{error.strerror or error}")
+
+
+def _is_figure(text: str) -> bool:
+    return text.replace(",", "").replace(".", "").removeprefix("-").isdecimal()
 
 
 def _leave(message: str) -> None:

@@ -144,12 +144,18 @@ def new_device(
 
     Items are given by id or title, features by name (of the user or of the moment).
     """
+    for name, items in (("likes", likes), ("dislikes", dislikes)):
+        if isinstance(items, str):
+            raise SettingsError(f"`{name}` must be a list of items; got {items!r}")
     item = [find_item(federation, name) for name in [*likes, *dislikes]]
     if len(set(item)) < len(item):
         twice = next(k for k in item if item.count(k) > 1)
         raise DataError(f"{federation.titles[twice]!r} was given more than once")
     liked = np.arange(len(item)) < len(likes)
     given = dict(features or {})
+    for feature in (*federation.schema.of("user"), *federation.schema.of("context")):
+        if feature.kind != "multi" and isinstance(given.get(feature.name), list | tuple):
+            raise DataError(f"{feature.name!r} takes one value; got {given[feature.name]!r}")
     context_names = {feature.name for feature in federation.schema.of("context")}
     now = {name: given.pop(name) for name in list(given) if name in context_names}
     context = encode_one(federation.schema, "context", now)
@@ -171,12 +177,16 @@ def new_device(
 
 def find_item(federation: Federation, name: str) -> int:
     """Return the position of the item with this title or id; case does not matter for titles."""
-    for known in (federation.item_ids, federation.titles):
-        if name in known:
-            return known.index(name)
-    folded = [title.casefold() for title in federation.titles]
-    if name.casefold() in folded:
-        return folded.index(name.casefold())
+    ids, titles = federation.item_ids, federation.titles
+    if name in ids:
+        return ids.index(name)
+    for spelt in (str, str.casefold):
+        found = [k for k, title in enumerate(titles) if spelt(title) == spelt(name)]
+        if len(found) > 1:
+            several = ", ".join(ids[k] for k in found[:5])
+            raise DataError(f"{len(found)} items are called {name!r}: give an id, of {several}")
+        if found:
+            return found[0]
     raise DataError(f"unknown item {name!r}{nearest(name, federation.titles)}")
 
 

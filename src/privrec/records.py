@@ -25,6 +25,8 @@ from privrec.errors import RunFolderError, SettingsError
 
 FORMAT = 1
 Arrays = Mapping[str, npt.NDArray[Any]]
+_TEMPORARY = ".tmp"
+_EVALUATION_KEYS = ("recipe", "data", "seed", "users", "hits", "references", "privacy")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,27 +68,51 @@ class RunFolder:
 
 def create_run(path: Path, config: RunConfig) -> RunFolder:
     """Return a new run folder; a folder that has anything in it is left alone."""
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+    is_new = not path.exists()
+    if not is_new and not is_untouched(path):
         raise RunFolderError(
             f"{path} is in the way: choose another --out, or go on with it by --resume"
         )
     with _words(path, "write"):
         path.mkdir(parents=True, exist_ok=True)
     folder = RunFolder(path=path)
-    write_whole(folder.config_path, to_toml(config, header={"format": FORMAT}).encode())
+    clear_leftovers(folder)
+    # The format comes last: a file that was cut short has none.
+    text = to_toml(config, header={}) + f"format = {FORMAT}\n"
+    try:
+        write_whole(folder.config_path, text.encode())
+    except RunFolderError:
+        if is_new:
+            path.rmdir()
+        raise
     return folder
+
+
+def is_untouched(path: Path) -> bool:
+    """Return whether a folder holds nothing but what a kill during `create_run` can leave."""
+    return path.is_dir() and all(map(_is_leftover, path.iterdir()))
+
+
+def clear_leftovers(folder: RunFolder) -> None:
+    """Remove the temporary files that a killed process left behind."""
+    for path in filter(_is_leftover, folder.path.iterdir()):
+        path.unlink(missing_ok=True)
 
 
 def open_run(path: Path) -> tuple[RunFolder, RunConfig]:
     """Return an existing run folder and its settings."""
     folder = RunFolder(path=path)
+    if not path.exists():
+        raise RunFolderError(f"{path} does not exist")
     if not folder.config_path.is_file():
         raise RunFolderError(f"{path} is no run folder: it has no config.toml")
     try:
         values = tomllib.loads(folder.config_path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise RunFolderError(f"cannot read {folder.config_path}: {error}") from error
-    version = values.pop("format", None)
+    if "format" not in values:
+        raise RunFolderError(f"{folder.config_path} was cut short: it has no format")
+    version = values.pop("format")
     if version != FORMAT:
         raise RunFolderError(
             f"{path} is a run folder of format {version}; this privrec reads format {FORMAT}"
@@ -131,12 +157,16 @@ def read_evaluation(path: Path) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(folder.evaluation_path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
         raise RunFolderError(f"cannot read {folder.evaluation_path}: {error}") from error
+    missing = [key for key in _EVALUATION_KEYS if key not in found]
+    if missing:
+        raise RunFolderError(f"{folder.evaluation_path} has no {missing[0]!r}: evaluate again")
     return found
 
 
 def write_arrays(path: Path, arrays: Arrays, metadata: Mapping[str, str]) -> None:
     """Write named arrays to a safetensors file, whole or not at all."""
-    contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    # Not ascontiguousarray, which makes a scalar a vector.
+    contiguous = {name: np.asarray(array, order="C") for name, array in arrays.items()}
     write_whole(path, save(contiguous, metadata=dict(metadata)))
 
 
@@ -150,7 +180,7 @@ def read_arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
 
 def write_whole(path: Path, content: bytes) -> None:
     """Write a file under a temporary name, flush it to disk, then rename it into place."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}{_TEMPORARY}")
     with _words(path, "write"):
         try:
             with temporary.open("wb") as out:
@@ -160,6 +190,10 @@ def write_whole(path: Path, content: bytes) -> None:
             temporary.replace(path)
         finally:
             temporary.unlink(missing_ok=True)
+
+
+def _is_leftover(path: Path) -> bool:
+    return path.name.startswith(".") and path.name.endswith(_TEMPORARY)
 
 
 @contextlib.contextmanager

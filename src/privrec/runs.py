@@ -13,7 +13,7 @@ from privrec.config import RunConfig
 from privrec.data.federation import Federation
 from privrec.data.sources import load
 from privrec.device import Device, new_device
-from privrec.errors import RunFolderError
+from privrec.errors import RunFolderError, SettingsError
 from privrec.experiment import Evaluation, OnProgress, evaluate_run, load_params
 from privrec.experiment import train as train_experiment
 from privrec.recipes import configure
@@ -71,21 +71,28 @@ def train(
 ) -> Run:
     """Return a finished run of a recipe; the same as `privrec train`.
 
-    Without `out` the run folder is a temporary one. With `resume` an interrupted run goes on from
-    its last checkpoint, under the settings it was started with.
+    Without `out` the run folder is a temporary one. With `resume` the interrupted run in `out` goes
+    on from its last checkpoint, under the settings it was started with; none need be repeated, and
+    other ones are refused.
     """
-    federation = load(data) if isinstance(data, str) else data
     name = data if isinstance(data, str) else data.name
-    config = configure(recipe, name, settings)
-    path = Path(out) if out is not None else Path(tempfile.mkdtemp(prefix="privrec-"))
-    experiment = build(config, federation)
-    if resume and (path / "config.toml").is_file():
-        folder, started = records.open_run(path)
-        _check_same(started, config, path)
+    path = None if out is None else Path(out)
+    started = _started(path) if resume else None
+    if started is None:
+        config = configure(recipe, name, settings)
     else:
-        resume = False
+        config = configure(recipe, name, {**started[1].model_dump(), **settings})
+        _check_same(*started, config)
+    experiment = build(config, load(data) if isinstance(data, str) else data)
+    if started is None:
+        path = path or Path(tempfile.mkdtemp(prefix="privrec-"))
         folder = records.create_run(path, config)
-    train_experiment(experiment, folder, resume=resume, on_progress=on_progress)
+    else:
+        folder = started[0]
+        records.clear_leftovers(folder)
+    if not folder.params_path.is_file():
+        resume = started is not None
+        train_experiment(experiment, folder, resume=resume, on_progress=on_progress)
     return Run(folder=folder, experiment=experiment)
 
 
@@ -95,12 +102,19 @@ def open_run(path: str | Path) -> Run:
     return Run(folder=folder, experiment=build(config, load(config.data)))
 
 
-def _check_same(started: RunConfig, asked: RunConfig, path: Path) -> None:
+def _started(path: Path | None) -> tuple[records.RunFolder, RunConfig] | None:
+    """Return the run to go on with, or None where a kill came before there was anything in it."""
+    if path is None:
+        raise SettingsError("`resume` needs `out`, the folder of the run to go on with")
+    return None if records.is_untouched(path) else records.open_run(path)
+
+
+def _check_same(folder: records.RunFolder, started: RunConfig, asked: RunConfig) -> None:
     """Refuse to go on with other settings: the result would be neither run."""
     old, new = started.model_dump(), asked.model_dump()
     for key, value in old.items():
         if new[key] != value:
             raise RunFolderError(
-                f"{path} was started with {key} = {value!r}, not {new[key]!r}:"
+                f"{folder.path} was started with {key} = {value!r}, not {new[key]!r}:"
                 " resume with the same settings, or choose another --out"
             )

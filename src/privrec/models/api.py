@@ -4,8 +4,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import jax
+import jax.numpy as jnp
 
-from privrec.data.schema import Bags
+from privrec.data.schema import Bag, Bags
 from privrec.types import Array, Key, Params
 
 ITEM_TABLE = "embed/item"
@@ -60,8 +61,19 @@ def score_pairs(recommender: Recommender, dense: Params, rows: Rows, weights: We
 
 
 def pooled(rows: Array, weights: Array) -> Array:
-    """Return Σ_w weight · row over the width: (n, width, d), (n, width) -> (n, d)."""
+    """Return Σ_w weight · row over the width: (n or 1, width, d), (n, width) -> (n, d)."""
+    if len(rows) == 1:
+        return weights @ rows[0]
     return (rows * weights[..., None]).sum(-2)
+
+
+def multi_hot(bag: Bag, n_rows: int) -> Bag:
+    """Return the same bag over all rows of a small table: codes (1, n_rows), weights (n, n_rows).
+
+    Pooling is then one matrix product, where a lookup would gather and scatter row by row.
+    """
+    hot = jax.nn.one_hot(bag.codes, n_rows) * bag.weights[..., None]
+    return Bag(jnp.arange(n_rows)[None, :], hot.sum(-2))
 
 
 def implicit_loss(score: Array, target: Array) -> Array:

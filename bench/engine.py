@@ -1,0 +1,235 @@
+"""Client-steps per second of one round of local SGD on real MovieLens clients.
+
+Ours, a plain torch loop and FedJAX take turns, round by round, on the same clients, instances,
+batches, model and parameters. Ours is timed from the draw of the cohort to the new parameters.
+"""
+
+import json
+import statistics
+import subprocess
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from figures import Figure
+from privrec.build import PackPeople
+from privrec.data.federation import Federation
+from privrec.data.sources import load
+from privrec.device import catalogue_of
+from privrec.federated.cohort import fixed_size
+from privrec.federated.lanes import RunCohort, cohort_runner, warm_up
+from privrec.federated.local import local_sgd
+from privrec.federated.pack import Instances, PackedClient, buckets, pack, steps_of
+from privrec.federated.round import FederatedAlgorithm, federated, play_round, server_optimizer
+from privrec.models.dssm import dssm
+from privrec.seeds import key, rng
+from privrec.types import IntArray
+
+COHORT, BATCH, EPOCHS, RATE, ROUNDS = 30, 32, 5, 0.05, 14
+PEERS = {"torch loop": "torch_loop.py", "FedJAX": "fedjax_loop.py"}
+HERE = Path(__file__).parent
+
+
+def engine() -> list[Figure]:
+    """Return our speed against each peer's, and as a share of the machine's peak."""
+    federation = load("movielens-1m")
+    algorithm = _algorithm(federation)
+    instances = Instances(negatives=1, batch_size=BATCH)
+    people = np.arange(federation.n_clients)
+
+    def pack_people(cohort: IntArray, round_index: int) -> list[PackedClient]:
+        return pack(
+            federation.take(cohort),
+            instances,
+            n_items=federation.n_items,
+            seed=0,
+            round_index=round_index,
+        )
+
+    run = cohort_runner(algorithm.local, catalogue_of(federation))
+    state = algorithm.init(key(0, 0, "init"))
+    sizes = buckets(federation.largest, instances)
+    (example,) = pack_people(people[:1], 0)
+    warm_up(run, state.params, example=example, buckets=sizes, n_items=federation.n_items)
+    with tempfile.TemporaryDirectory() as folder:
+        workload = Path(folder) / "workload.npz"
+        cohorts = [people_of_round(r, people) for r in range(ROUNDS)]
+        steps = _write_workload(workload, federation, state.params, cohorts, pack_people)
+        speeds = _take_turns(workload, algorithm, state, people, pack_people, run, steps)
+    ours = statistics.median(speeds["ours"])
+    figures = [
+        Figure(
+            name=f"engine against {name}",
+            value=ours,
+            unit="client-steps/s",
+            against=name,
+            against_value=statistics.median(speeds[name]),
+        )
+        for name in PEERS
+    ]
+    peak = _matmul_peak()
+    share = Figure(
+        name="engine as a share of the matrix-multiply peak",
+        value=ours * flops_per_step(federation) / 1e9,
+        unit="GFLOP/s",
+        against="matrix-multiply peak of all cores",
+        against_value=peak / 1e9,
+    )
+    return [*figures, share]
+
+
+def people_of_round(round_index: int, people: IntArray) -> IntArray:
+    """Return the cohort that `play_round` draws in this round."""
+    return fixed_size(COHORT).sample(people, rng(0, round_index, "cohort"))
+
+
+def flops_per_step(federation: Federation) -> float:
+    """Return the floating-point operations of one batch, forward and backward.
+
+    Two for each multiply-add; backward costs twice forward. The user's side is computed once.
+    """
+    schema = federation.schema
+    user = len(schema.of("user")) * 64 * 64 + 64 * 64
+    item = (1 + len(schema.of("item"))) * 64 * 64 + 64 * 64 + 3 * 64 * 64 + 64
+    return 2.0 * 3 * (user + BATCH * item)
+
+
+def _algorithm(federation: Federation) -> FederatedAlgorithm:
+    recommender = dssm(federation.schema, federation.n_items)
+    return federated(
+        recommender=recommender,
+        local=local_sgd(recommender, learning_rate=RATE, epochs=EPOCHS, batch_size=BATCH),
+        sampler=fixed_size(COHORT),
+        server_optimizer=server_optimizer("plain", 1.0),
+    )
+
+
+def _take_turns(
+    workload: Path,
+    algorithm: FederatedAlgorithm,
+    state: Any,
+    people: IntArray,
+    pack_people: PackPeople,
+    run: RunCohort,
+    steps: list[int],
+) -> dict[str, list[float]]:
+    speeds: dict[str, list[float]] = {"ours": [], **{name: [] for name in PEERS}}
+    peers = {name: _start(script, workload) for name, script in PEERS.items()}
+    before = state
+    for r in range(ROUNDS):
+        started = time.perf_counter()
+        state, _ = play_round(
+            algorithm, state, population=people, pack=pack_people, run_cohort=run, seed=0
+        )
+        jax.block_until_ready(state.params)  # type: ignore[no-untyped-call]  # JAX has no stub
+        speeds["ours"].append(steps[r] / (time.perf_counter() - started))
+        for name, peer in peers.items():
+            answer = _ask(peer, r)
+            if answer["steps"] != steps[r]:
+                raise RuntimeError(f"{name} took {answer['steps']} steps; we took {steps[r]}")
+            if r == 0:
+                _check_same(name, answer["checksum"], before.params, state.params)
+            speeds[name].append(answer["steps"] / answer["seconds"])
+    for peer in peers.values():
+        peer.communicate()
+    return speeds
+
+
+def _check_same(name: str, checksum: float, before: Any, after: Any) -> None:
+    """Refuse to compare speeds of computations that are not the same."""
+    ours = sum(float((after[key_] - before[key_]).sum()) for key_ in after)
+    if abs(ours - checksum) > 1e-2 * max(abs(ours), 0.1):
+        raise RuntimeError(f"{name}'s mean update sums to {checksum}; ours to {ours}")
+
+
+def _start(script: str, workload: Path) -> "subprocess.Popen[str]":
+    python = HERE.parent / ".venv-peers" / "bin" / "python"
+    peer = subprocess.Popen(
+        [str(python), str(HERE / "peers" / script), str(workload)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    line = peer.stdout.readline() if peer.stdout else ""
+    if not line.startswith("ready"):
+        raise RuntimeError(f"{script} did not start: {line!r}")
+    return peer
+
+
+def _ask(peer: "subprocess.Popen[str]", round_index: int) -> dict[str, float]:
+    if peer.stdin is None or peer.stdout is None:
+        raise RuntimeError("a peer needs pipes")
+    peer.stdin.write(f"{round_index}\n")
+    peer.stdin.flush()
+    answer: dict[str, float] = json.loads(peer.stdout.readline())
+    return answer
+
+
+def _write_workload(
+    path: Path,
+    federation: Federation,
+    params: Any,
+    cohorts: list[IntArray],
+    pack_people: PackPeople,
+) -> list[int]:
+    """Write what the peers train on; returns the steps of each round."""
+    rounds = [pack_people(cohort, r) for r, cohort in enumerate(cohorts)]
+    clients = [client for cohort in rounds for client in cohort]
+    users = federation.schema.of("user")
+    genres = federation.items["embed/item.genres"]
+    dense = np.zeros((federation.n_items, federation.schema.named("genres", "item").rows))
+    np.add.at(dense, (np.arange(len(dense))[:, None], genres.codes), genres.weights)
+    names = {f.table: f"embed/user{i}" for i, f in enumerate(users)}
+    names["embed/item.genres"] = "embed/genres"
+    arrays: dict[str, Any] = {
+        f"param/{names.get(name, name)}": np.asarray(v) for name, v in params.items()
+    }
+    np.savez(
+        path,
+        **arrays,
+        n_items=federation.n_items,
+        batch_size=BATCH,
+        epochs=EPOCHS,
+        learning_rate=RATE,
+        embedding_size=64,
+        tower_size=64,
+        hidden=[64, 64, 64, 64],
+        user_vocab=[f.rows for f in users],
+        genre_vocab=dense.shape[1],
+        item_genres=dense.astype(np.float32),
+        rounds=len(rounds),
+        cohort=COHORT,
+        client_offsets=np.cumsum([0, *(int(c.size) for c in clients)]),
+        item=np.concatenate([c.rows[c.item[: int(c.size)]] for c in clients]),
+        target=np.concatenate([c.target[: int(c.size)] for c in clients]),
+        user_codes=np.array([[c.features[f.table].codes[0, 0] for f in users] for c in clients]),
+    )
+    return [sum(steps_of(c, BATCH, EPOCHS) for c in cohort) for cohort in rounds]
+
+
+def _matmul_peak() -> float:
+    """Return the FLOP/s of large float32 matrix products, all cores at once, best of five."""
+    size, repeats = 1024, 20
+    devices = jax.local_devices()
+    product = jax.jit(
+        lambda a: jax.lax.fori_loop(0, repeats, lambda _, x: x @ a / jnp.float32(size), a)
+    )
+    blocks = [jax.device_put(jnp.ones((size, size)), device) for device in devices]
+
+    def run(block: jax.Array) -> None:
+        product(block).block_until_ready()
+
+    best = 0.0
+    with ThreadPoolExecutor(len(devices)) as pool:
+        for _ in range(6):
+            started = time.perf_counter()
+            list(pool.map(run, blocks))
+            took = time.perf_counter() - started
+            best = max(best, len(devices) * repeats * 2 * size**3 / took)
+    return best

@@ -1,0 +1,42 @@
+"""Runs the benchmarks, or the one named on the command line; prints a table, writes bench.json."""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import privrec  # noqa: F401  (sets up the host devices before JAX is imported)
+from engine import engine
+from figures import Figure
+from scale import catalogue, memory, population
+
+BENCHMARKS: dict[str, Callable[[], list[Figure]]] = {
+    "engine": engine,
+    "population": population,
+    "catalogue": catalogue,
+    "memory": memory,
+}
+
+
+def main(only: list[str]) -> int:
+    unknown = [name for name in only if name not in BENCHMARKS]
+    if unknown:
+        print(f"no benchmark {unknown[0]!r}; there are: {', '.join(BENCHMARKS)}", file=sys.stderr)
+        return 2
+    figures: list[Figure] = []
+    for name in only or BENCHMARKS:
+        found = BENCHMARKS[name]()
+        figures += found
+        for figure in found:
+            ratio = figure.value / figure.against_value
+            print(
+                f"{figure.name}: {figure.value:,.4g} {figure.unit},"
+                f" {ratio:.3g} times {figure.against} ({figure.against_value:,.4g})",
+                flush=True,
+            )
+    Path("bench.json").write_text(json.dumps([f.as_json() for f in figures], indent=2) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,120 @@
+"""What must not grow: a round's cost with the population, a client's with the catalogue, memory."""
+
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from figures import Figure
+from privrec.build import build
+from privrec.data.sources import load
+from privrec.device import catalogue_of
+from privrec.federated.local import local_sgd
+from privrec.federated.pack import Instances, pack
+from privrec.models.api import ITEM_TABLE
+from privrec.models.dssm import dssm
+from privrec.recipes import configure
+from privrec.seeds import key
+
+
+def population() -> list[Figure]:
+    """Return the time of a round among a million people against a round among a thousand."""
+    experiments = {}
+    for users in (1_000, 1_000_000):
+        data = f"synthetic:users={users}"
+        config = configure("privrec", data, {"cohort": 100})
+        experiment = build(config, load(data))
+        state = experiment.init()
+        experiment.prepare(state.params)
+        experiments[users] = (experiment, [state], [0.0])
+    for _ in range(30):
+        for experiment, states, seconds in experiments.values():
+            started = time.perf_counter()
+            state, _ = experiment.play(states[-1])
+            state.params[ITEM_TABLE].block_until_ready()
+            seconds.append(time.perf_counter() - started)
+            states[:] = [state]
+    small, large = (statistics.median(experiments[users][2][5:]) for users in experiments)
+    return [
+        Figure(
+            name="round among 1,000,000 people",
+            value=large * 1e3,
+            unit="ms",
+            against="the same cohort among 1,000",
+            against_value=small * 1e3,
+        )
+    ]
+
+
+def catalogue() -> list[Figure]:
+    """Return the time of one client's training with 200,000 items against 2,000.
+
+    The same client, the same rows touched; the table around them is a hundred times as long.
+    """
+    federation = load("synthetic:items=2000")
+    recommender = dssm(federation.schema, federation.n_items)
+    local = local_sgd(recommender, learning_rate=0.05, epochs=5, batch_size=32)
+    people = federation.take(np.arange(40))
+    instances = Instances(negatives=4, batch_size=32)
+    clients = pack(people, instances, n_items=federation.n_items, seed=0, round_index=0)
+    params = recommender.init(key(0, 0, "init"))
+    train = jax.jit(local)
+    seconds: dict[int, list[float]] = {2_000: [], 200_000: []}
+    tables = {}
+    for items in seconds:
+        copies = items // federation.n_items
+        long = {**params, ITEM_TABLE: jnp.tile(params[ITEM_TABLE], (copies, 1))}
+        bags = {
+            name: type(bag)(np.tile(bag.codes, (copies, 1)), np.tile(bag.weights, (copies, 1)))
+            for name, bag in catalogue_of(federation).items()
+        }
+        tables[items] = (long, jax.device_put(bags))
+    for turn in range(8):
+        for items, (long, bags) in tables.items():
+            started = time.perf_counter()
+            for client in clients:
+                train(long, bags, client).loss.block_until_ready()
+            if turn > 1:
+                seconds[items].append(time.perf_counter() - started)
+    small, large = (statistics.median(seconds[items]) / len(clients) for items in seconds)
+    return [
+        Figure(
+            name="one client's training among 200,000 items",
+            value=large * 1e3,
+            unit="ms",
+            against="the same client among 2,000",
+            against_value=small * 1e3,
+        )
+    ]
+
+
+def memory() -> list[Figure]:
+    """Return the peak memory of `privrec train privrec-paper` on MovieLens-1M against 2 GB."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [
+            sys.executable,
+            "-c",
+            "from privrec.cli import main; main()",
+            *["train", "privrec-paper", "--data", "movielens-1m", "--set", "rounds=20", "--out"],
+            str(Path(folder) / "run"),
+        ]
+        child = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        _, status, usage = os.wait4(child.pid, 0)
+    if status:
+        raise RuntimeError(f"training ended with status {status}")
+    return [
+        Figure(
+            name="peak memory of privrec-paper on MovieLens-1M",
+            value=usage.ru_maxrss / 2**20,
+            unit="GiB",
+            against="the limit of 2 GB",
+            against_value=2e9 / 2**30,
+        )
+    ]
