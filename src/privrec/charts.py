@@ -90,12 +90,17 @@ def _ticks(low: float, high: float) -> list[float]:
 
 
 def _apart(labels: list[tuple[float, str, str]]) -> list[tuple[float, str, str]]:
-    """Push labels down until none covers another."""
+    """Push labels down until none covers another, then those below the axis back up."""
     placed: list[tuple[float, str, str]] = []
     for y, name, colour in sorted(labels):
         below = max(y, placed[-1][0] + 14) if placed else y
         placed.append((below, name, colour))
-    return placed
+    lowest: float = _HEIGHT - _BOTTOM
+    lifted = []
+    for y, name, colour in reversed(placed):
+        lifted.append((min(y, lowest), name, colour))
+        lowest = lifted[-1][0] - 14
+    return lifted
 
 
 def _cycle(count: int) -> list[str]:

@@ -11,6 +11,7 @@ from privrec.data.splits import Halving
 from privrec.errors import SettingsError, nearest
 from privrec.federated.round import ServerOptimizer
 from privrec.models.dssm import Activation, Target
+from privrec.toml import toml_value
 
 Share = Annotated[float, Field(ge=0, lt=1)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -127,7 +128,7 @@ def parse_overrides(pairs: Iterable[str]) -> dict[str, Any]:
 def to_toml(config: RunConfig, *, header: Mapping[str, Any]) -> str:
     """Return the settings as TOML, with `header` before them."""
     return "".join(
-        f"{key} = {_toml(value)}\n" for key, value in {**header, **config.model_dump()}.items()
+        f"{key} = {toml_value(value)}\n" for key, value in {**header, **config.model_dump()}.items()
     )
 
 
@@ -137,14 +138,3 @@ _SIGNS = {
     "greater than": ">",
     "less than": "<",
 }
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, tuple | list):
-        return f"[{', '.join(map(_toml, value))}]"
-    if isinstance(value, str):
-        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-        return f'"{escaped}"'
-    return repr(value)

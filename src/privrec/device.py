@@ -167,6 +167,7 @@ def new_device(
             np.float32
         ),
         liked=liked,
+        time=np.arange(len(item), dtype=np.float64),
         features=encode_one(federation.schema, "user", given),
         context={name: bag.take(np.zeros(len(item), np.int64)) for name, bag in context.items()},
     )
@@ -197,6 +198,7 @@ def _one_moment(data: Clients, context: Mapping[str, Bag]) -> Clients:
         item=np.zeros(1, np.int32),
         value=np.zeros(1, np.float32),
         liked=np.ones(1, np.bool_),
+        time=np.zeros(1),
         features=data.features,
         context=context,
     )

@@ -49,7 +49,9 @@ def train(
         state = restore(folder, state)
         records.keep_rounds(folder, state.round_index)
     if state.round_index < config.rounds:
+        _report(on_progress, "compiling", 0, 1)
         experiment.prepare(state.params)
+        _report(on_progress, "compiling", 1, 1)
     saved = time.monotonic()
     while state.round_index < config.rounds:
         started = time.monotonic()
@@ -62,8 +64,7 @@ def train(
         if time.monotonic() - saved > CHECKPOINT_SECONDS or state.round_index == config.rounds:
             checkpoint(folder, state)
             saved = time.monotonic()
-        if on_progress is not None:
-            on_progress("rounds", state.round_index, config.rounds)
+        _report(on_progress, "rounds", state.round_index, config.rounds)
     arrays = {name: np.asarray(value) for name, value in state.params.items()}
     records.write_arrays(
         folder.params_path, arrays, {"recipe": config.recipe, "rounds": str(state.round_index)}
@@ -188,8 +189,7 @@ def _evaluate_on(
     def advance(count: int) -> None:
         nonlocal done
         done += count
-        if on_progress is not None:
-            on_progress("people tested", done, len(people))
+        _report(on_progress, "people tested", done, len(people))
 
     config = experiment.config
     return evaluate(
@@ -212,6 +212,11 @@ def _is_due(round_index: int, config: RunConfig) -> bool:
     if not config.validate_every or not config.validation_share:
         return False
     return round_index % config.validate_every == 0 or round_index == config.rounds
+
+
+def _report(on_progress: OnProgress | None, what: str, done: int, total: int) -> None:
+    if on_progress is not None:
+        on_progress(what, done, total)
 
 
 def _rest(report: RoundReport) -> dict[str, Any]:

@@ -42,7 +42,8 @@ class Recipe:
 
 
 _PRIVREC: Mapping[str, Any] = {
-    "rounds": 100,
+    "rounds": 200,
+    "validate_every": 25,
     "cohort": 50,
     "local_epochs": 1,
     "local_lr": 0.1,
@@ -69,8 +70,8 @@ _PAPER: Mapping[str, Any] = {
     "validate_every": 20,
 }
 _PRIVREC_PRESETS: Mapping[str, Mapping[str, Any]] = {
-    "movielens-1m": {"rounds": 1000},
-    "frappe": {"rounds": 300},
+    "movielens-1m": {"rounds": 1000, "validate_every": 100},
+    "frappe": {"rounds": 300, "validate_every": 50},
 }
 
 RECIPES: dict[str, Recipe] = {

@@ -167,7 +167,9 @@ def write_arrays(path: Path, arrays: Arrays, metadata: Mapping[str, str]) -> Non
     """Write named arrays to a safetensors file, whole or not at all."""
     # Not ascontiguousarray, which makes a scalar a vector.
     contiguous = {name: np.asarray(array, order="C") for name, array in arrays.items()}
-    write_whole(path, save(contiguous, metadata=dict(metadata)))
+    # One entry: safetensors writes several in an order that differs from one call to the next.
+    entry = {"privrec": json.dumps(dict(metadata), sort_keys=True)}
+    write_whole(path, save(contiguous, metadata=entry))
 
 
 def read_arrays(path: Path) -> dict[str, npt.NDArray[Any]]:

@@ -15,7 +15,8 @@ class Clients:
     """The data of some clients, one after another.
 
     Client k is person `ids[k]` of the population and owns the interaction rows
-    `offsets[k]:offsets[k + 1]`, in the order of time (of the file where there is no time).
+    `offsets[k]:offsets[k + 1]`, in the order of `time`, which is in the data's own unit (the line
+    number where it has no times).
     `features` has one row a client, `context` one row an interaction.
     """
 
@@ -24,6 +25,7 @@ class Clients:
     item: CodeArray
     value: FloatArray
     liked: BoolArray
+    time: npt.NDArray[np.float64]
     features: Bags
     context: Bags
 
@@ -49,6 +51,7 @@ class Clients:
             item=self.item[mask],
             value=self.value[mask],
             liked=self.liked[mask],
+            time=self.time[mask],
             context={name: bag.take(mask) for name, bag in self.context.items()},
         )
 
@@ -61,6 +64,7 @@ class Clients:
             item=self.item[rows],
             value=self.value[rows],
             liked=self.liked[rows],
+            time=self.time[rows],
             features={name: bag.take(positions) for name, bag in self.features.items()},
             context={name: bag.take(rows) for name, bag in self.context.items()},
         )

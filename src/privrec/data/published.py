@@ -53,9 +53,9 @@ def load_published(name: str) -> Tables:
         archive = folder / published.archive
         if archive.is_file():
             return published.read(read_archive(archive, published.files))
-        found = _find_unpacked(folder, published.files)
-        if found is not None:
-            return published.read(found)
+        place = find_unpacked(folder, published.files)
+        if place is not None:
+            return published.read({file: (place / file).read_bytes() for file in published.files})
     looked = " or ".join(str(folder) for folder in search_folders())
     raise DataError(
         f"{name} is not on this machine: put {published.archive} (from {published.address}) into"
@@ -77,12 +77,13 @@ def read_archive(archive: Path, files: Sequence[str]) -> dict[str, bytes]:
         raise DataError(f"{archive} is not a whole zip file ({error})") from error
 
 
-def _find_unpacked(folder: Path, files: tuple[str, ...]) -> dict[str, bytes] | None:
+def find_unpacked(folder: Path, files: Sequence[str]) -> Path | None:
+    """Return the folder at or below `folder` that holds all the files, if there is one."""
     # Frappe's archive unpacks into a folder in a folder.
     below = [path for pattern in ("*", "*/*") for path in sorted(folder.glob(pattern))]
     for place in [folder, *filter(Path.is_dir, below)]:
         if all((place / file).is_file() for file in files):
-            return {file: (place / file).read_bytes() for file in files}
+            return place
     return None
 
 

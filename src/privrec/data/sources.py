@@ -4,7 +4,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from privrec.data.federation import Federation
-from privrec.data.published import PUBLISHED, load_published, search_folders
+from privrec.data.published import PUBLISHED, find_unpacked, load_published, search_folders
 from privrec.data.synthetic import SyntheticSettings, synthetic
 from privrec.data.tables import read_folder, to_federation
 from privrec.errors import DataError, SettingsError, nearest
@@ -42,7 +42,7 @@ def _synthetic_settings(text: str) -> SyntheticSettings:
         key, _, value = part.partition("=")
         if key not in known:
             raise SettingsError(f"synthetic: unknown key {key!r}{nearest(key, known)}")
-        if not value.isdigit():
+        if not (value.isascii() and value.isdigit()):
             raise SettingsError(f"synthetic: `{key}` must be a whole number; got {value!r}")
         given[key] = int(value)
     return SyntheticSettings(**given)
@@ -54,7 +54,6 @@ def is_here(name: str) -> bool:
         return True
     wanted = PUBLISHED[name]
     return any(
-        (folder / wanted.archive).is_file()
-        or all([*folder.glob(file), *folder.glob(f"*/{file}")] for file in wanted.files)
+        (folder / wanted.archive).is_file() or find_unpacked(folder, wanted.files)
         for folder in search_folders()
     )

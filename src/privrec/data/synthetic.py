@@ -29,6 +29,8 @@ _SECOND = (
     "Clockmaker", "Orbit", "Kitchen", "Forest", "Station", "Mirror", "Parade",
 )  # fmt: skip
 _TASTE_SIZE = 8
+_START = 1_600_000_000.0
+_DAY = 86_400.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,6 +135,8 @@ def _people(
     rows, places = np.nonzero(np.take_along_axis(chosen, order, 1))
     kept = order[rows, places]
     value = stars[rows, kept].astype(np.float32)
+    # Everybody starts on some day of a year and meets things at random moments from then on.
+    days = 365 * uniform("start", 1) + np.cumsum(-np.log(uniform("pauses", longest)), axis=1)
     ones = np.ones((len(positions), 1), np.float32)
     return Clients(
         ids=positions,
@@ -140,6 +144,7 @@ def _people(
         item=ranked[rows, kept].astype(np.int32),
         value=value,
         liked=value > 3.0,
+        time=np.rint(_START + _DAY * days[rows, places]),
         features={
             schema.named("age", "user").table: Bag(codes=age[:, None], weights=ones),
             schema.named("region", "user").table: Bag(codes=region[:, None], weights=ones),

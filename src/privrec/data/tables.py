@@ -1,6 +1,5 @@
 """The folder format: three tables and a manifest, checked once and turned into a federation."""
 
-import json
 import math
 import tomllib
 from dataclasses import dataclass, field
@@ -8,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from privrec.data.federation import Clients, Federation
 from privrec.data.schema import Bag, Feature, Kind, Schema, Side, encode, is_missing, value_text
 from privrec.errors import DataError, nearest
+from privrec.toml import toml_value
 from privrec.types import FloatArray, IntArray
 
 RESERVED = ("id", "title")
@@ -73,7 +74,8 @@ def to_federation(tables: Tables) -> Federation:
     user = _positions(lines, manifest.user, users, "user")
     item = _positions(lines, manifest.item, items, "item")
     value = _values(lines, manifest)
-    order = _by_user_and_time(lines, manifest, user)
+    time = _times(lines, manifest)
+    order = np.lexsort((time, user))
     user_features, user_bags = _encode_frame(tables.users, "user", manifest)
     item_features, item_bags = _encode_frame(tables.items, "item", manifest)
     context = lines.select(manifest.context)
@@ -91,6 +93,7 @@ def to_federation(tables: Tables) -> Federation:
         item=item[order].astype(np.int32),
         value=value[order],
         liked=liked[order],
+        time=time[order],
         features=user_bags,
         context={name: bag.take(order) for name, bag in context_bags.items()},
     )
@@ -158,7 +161,7 @@ def _check_manifest(raw: dict[str, Any], path: Path) -> None:
 
 
 def _manifest_text(manifest: Manifest) -> str:
-    quote = _toml_string
+    quote = toml_value
     columns = [f"user = {quote(manifest.user)}", f"item = {quote(manifest.item)}"]
     columns += [f"value = {quote(manifest.value)}"] if manifest.value else []
     columns += [f"time = {quote(manifest.time)}"] if manifest.time else []
@@ -176,11 +179,6 @@ def _manifest_text(manifest: Manifest) -> str:
             "",
         ]
     )
-
-
-def _toml_string(text: str) -> str:
-    # TOML's strings are JSON's, except that TOML wants the delete character escaped too.
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _read_parquet(path: Path) -> pl.DataFrame:
@@ -284,17 +282,17 @@ def _values(lines: pl.DataFrame, manifest: Manifest) -> FloatArray:
     return np.asarray(value, np.float32)
 
 
-def _by_user_and_time(lines: pl.DataFrame, manifest: Manifest, user: IntArray) -> IntArray:
-    """Return the order of the lines by user, then by time, then as in the file."""
+def _times(lines: pl.DataFrame, manifest: Manifest) -> npt.NDArray[np.float64]:
+    """Return the time of each line in the data's own unit; its number where there is none."""
     if manifest.time is None:
-        return np.argsort(user, kind="stable")
+        return np.arange(lines.height, dtype=np.float64)
     _require(lines, manifest.time, "interactions")
     time = lines[manifest.time]
     if not (time.dtype.is_numeric() or time.dtype.is_temporal()):
         raise DataError(f"interactions column {manifest.time!r} must be times; got {time.dtype}")
     if time.null_count() or (time.dtype.is_float() and not time.is_finite().all()):
         raise DataError(f"interactions column {manifest.time!r} has rows without a finite time")
-    return np.lexsort((time.to_physical().to_numpy(), user))
+    return time.to_physical().cast(pl.Float64).to_numpy()
 
 
 def _encode_frame(

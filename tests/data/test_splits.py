@@ -1,0 +1,163 @@
+from typing import get_args
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from privrec.data.federation import Clients
+from privrec.data.schema import Bag
+from privrec.data.splits import Halving, halve, split_clients
+from privrec.errors import SettingsError
+
+PLACE = "embed/context.place"
+
+
+def people_with(sizes: list[int], ids: list[int] | None = None) -> Clients:
+    """Everybody's items are numbered by place in time; the context repeats the item."""
+    item = np.concatenate([np.arange(size) for size in sizes] or [np.arange(0)]).astype(np.int32)
+    return Clients(
+        ids=np.array(ids if ids is not None else range(len(sizes)), np.int64),
+        offsets=np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64),
+        item=item,
+        value=item.astype(np.float32),
+        liked=item % 3 > 0,
+        time=item.astype(np.float64),
+        features={},
+        context={PLACE: Bag(codes=item[:, None], weights=np.ones((len(item), 1), np.float32))},
+    )
+
+
+def items_of(clients: Clients, k: int) -> list[int]:
+    return [int(i) for i in clients.item[clients.offsets[k] : clients.offsets[k + 1]]]
+
+
+def as_set(people: npt.NDArray[np.int64]) -> set[int]:
+    return {int(person) for person in people}
+
+
+def test_sizes_are_the_shares() -> None:
+    split = split_clients(1000, seed=0)
+    assert (len(split.train), len(split.validation), len(split.test)) == (720, 80, 200)
+    split = split_clients(1000, seed=0, test_share=0.5, validation_share=0.2)
+    assert (len(split.train), len(split.validation), len(split.test)) == (400, 100, 500)
+
+
+@settings(deadline=None)
+@given(
+    n_clients=st.integers(1, 400),
+    seed=st.integers(0, 99),
+    test_share=st.floats(0, 0.9),
+    validation_share=st.floats(0, 0.9),
+)
+def test_everybody_has_exactly_one_role(
+    n_clients: int, seed: int, test_share: float, validation_share: float
+) -> None:
+    try:
+        split = split_clients(
+            n_clients, seed=seed, test_share=test_share, validation_share=validation_share
+        )
+    except SettingsError:
+        left = n_clients - round(n_clients * test_share)
+        assert left == round(left * validation_share)
+        return
+    everybody = np.concatenate([split.train, split.validation, split.test])
+    assert sorted(everybody.tolist()) == list(range(n_clients))
+    assert len(split.test) == pytest.approx(n_clients * test_share, abs=0.5)
+    rest = n_clients - len(split.test)
+    assert len(split.validation) == pytest.approx(rest * validation_share, abs=0.5)
+
+
+def test_test_people_depend_on_the_seed_alone() -> None:
+    tests = [
+        as_set(split_clients(500, seed=3, validation_share=share).test) for share in (0, 0.1, 0.5)
+    ]
+    assert tests[0] == tests[1] == tests[2]
+    assert as_set(split_clients(500, seed=4).test) != tests[0]
+
+
+def test_roles_are_spread_over_the_population() -> None:
+    # Files are often sorted, by date of joining for one: a role must not be a stretch of them.
+    split = split_clients(3000, seed=1)
+    for people in (split.train, split.validation, split.test):
+        # The mean of a random subset is within 5 standard errors of the middle.
+        assert abs(people.mean() - 1500) < 5 * 3000 / np.sqrt(12 * len(people))
+
+
+def test_nobody_to_train_on_is_an_error_in_one_line() -> None:
+    with pytest.raises(SettingsError, match="nobody is left to train on: 2 people") as caught:
+        split_clients(2, seed=0, test_share=0.9)
+    assert "\n" not in str(caught.value)
+
+
+HALVINGS: st.SearchStrategy[Halving] = st.sampled_from(get_args(Halving))
+
+
+@settings(deadline=None)
+@given(
+    sizes=st.lists(st.integers(0, 9), min_size=1, max_size=8),
+    seed=st.integers(0, 99),
+    halving=HALVINGS,
+)
+def test_halves_are_floor_and_ceiling_of_each_person(
+    sizes: list[int], seed: int, halving: Halving
+) -> None:
+    clients = people_with(sizes)
+    first, second = halve(clients, seed=seed, halving=halving)
+    assert first.ids.tolist() == second.ids.tolist() == clients.ids.tolist()
+    for k, size in enumerate(sizes):
+        one, other = items_of(first, k), items_of(second, k)
+        assert (len(one), len(other)) == (size // 2, size - size // 2)
+        assert sorted(one + other) == list(range(size))
+        # Each half stays in the order of time.
+        assert one == sorted(one)
+        assert other == sorted(other)
+    for half in (first, second):
+        # Every column went with its line.
+        assert half.value.tolist() == half.item.tolist()
+        assert half.liked.tolist() == [item % 3 > 0 for item in half.item.tolist()]
+        assert half.context[PLACE].codes[:, 0].tolist() == half.item.tolist()
+
+
+@settings(deadline=None)
+@given(sizes=st.lists(st.integers(0, 9), min_size=1, max_size=8), data=st.data())
+def test_a_persons_halves_do_not_depend_on_who_else_is_asked(
+    sizes: list[int], data: st.DataObject
+) -> None:
+    clients = people_with(sizes, ids=[100 + 7 * k for k in range(len(sizes))])
+    asked = data.draw(st.lists(st.integers(0, len(sizes) - 1), min_size=1, unique=True))
+    halving = data.draw(HALVINGS)
+    everybody = halve(clients, seed=5, halving=halving)
+    some = halve(clients.take(np.array(asked)), seed=5, halving=halving)
+    for whole, part in zip(everybody, some, strict=True):
+        for k, position in enumerate(asked):
+            assert items_of(part, k) == items_of(whole, position)
+
+
+def test_time_takes_the_earlier_half() -> None:
+    first, second = halve(people_with([5, 2, 1]), seed=0, halving="time")
+    assert [items_of(first, k) for k in range(3)] == [[0, 1], [0], []]
+    assert [items_of(second, k) for k in range(3)] == [[2, 3, 4], [1], [0]]
+
+
+def test_random_halves_are_random() -> None:
+    clients = people_with([10] * 2000)
+    first, _ = halve(clients, seed=0)
+    counts = np.bincount(first.item, minlength=10)
+    # Each of 10 places is in the first half of half of 2000 people: 1000, sd 22.4.
+    assert abs(counts - 1000).max() < 5 * np.sqrt(2000 / 4)
+    # Whether one line is in the first half says little about the next: a fair draw without
+    # replacement has both in it with chance 5/10 · 4/9, sd sqrt(444 · (1 - 0.222)).
+    table = first.item.reshape(2000, 5)
+    both = ((table == 0).any(1) & (table == 1).any(1)).sum()
+    assert abs(int(both) - 2000 * 2 / 9) < 5 * np.sqrt(2000 * 2 / 9 * 7 / 9)
+
+
+def test_another_seed_gives_other_halves() -> None:
+    clients = people_with([20] * 5)
+    assert halve(clients, seed=0)[0].item.tolist() != halve(clients, seed=1)[0].item.tolist()
+    assert halve(clients, seed=0)[0].item.tolist() == halve(clients, seed=0)[0].item.tolist()
+    # Two people with the same number of lines do not get the same halves.
+    first, _ = halve(clients, seed=0)
+    assert len({tuple(items_of(first, k)) for k in range(5)}) > 1

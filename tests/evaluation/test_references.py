@@ -1,0 +1,253 @@
+import math
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+import pytest
+
+from privrec.data.federation import Clients, Federation, chunks
+from privrec.data.splits import split_clients
+from privrec.data.synthetic import SyntheticSettings, synthetic
+from privrec.data.tables import Manifest, Tables, to_federation
+from privrec.errors import SettingsError
+from privrec.evaluation import references
+from privrec.evaluation.ranking import Scores, evaluate
+from privrec.evaluation.references import (
+    Arrays,
+    Reference,
+    ease,
+    item_knn,
+    likes_matrix,
+    own_items,
+    popularity,
+)
+from privrec.types import IntArray
+
+ALL: dict[str, Reference] = {
+    "popularity": popularity(),
+    "own-items": own_items(),
+    "item-knn": item_knn(),
+    "ease": ease(2.0),
+}
+HAIR = 1e-6
+"""How much popularity may add to a weight, to order what scores the same."""
+
+
+def toy(lines: list[tuple[int, int, float]], *, n_items: int) -> Federation:
+    """(person, item, stars); more than 3 stars are a like."""
+    people = sorted({person for person, _, _ in lines})
+    return to_federation(
+        Tables(
+            manifest=Manifest(name="toy", value="stars", positive_above=3.0),
+            interactions=pl.DataFrame(
+                lines,
+                schema={"user": pl.Int64, "item": pl.Int64, "stars": pl.Float64},
+                orient="row",
+            ),
+            users=pl.DataFrame({"id": people}),
+            items=pl.DataFrame({"id": list(range(n_items))}),
+        )
+    )
+
+
+def random_toy(*, people: int = 30, n_items: int = 12) -> Federation:
+    """Everybody has 8 lines, some of them repeated, some disliked."""
+    draw = np.random.default_rng(1)
+    fame = 1 / np.arange(1, n_items + 1)
+    lines = [
+        (person, int(draw.choice(n_items, p=fame / fame.sum())), float(draw.integers(2, 6)))
+        for person in range(people)
+        for _ in range(8)
+    ]
+    return toy(lines, n_items=n_items)
+
+
+def everybody(federation: Federation) -> IntArray:
+    return np.arange(federation.n_clients)
+
+
+def liked_by(federation: Federation) -> list[set[int]]:
+    clients = federation.take(everybody(federation))
+    return [
+        {int(i) for i in clients.item[(clients.owner == k) & clients.liked]}
+        for k in range(len(clients))
+    ]
+
+
+def scores_of(reference: Reference, arrays: Arrays, first: Clients) -> list[Scores]:
+    return [np.asarray(table) for table in reference.scorer(arrays)(first, first)]
+
+
+def test_popularity_counts_people_who_like_not_lines() -> None:
+    federation = toy(
+        [
+            (0, 0, 5.0),
+            (0, 0, 4.0),
+            (0, 0, 5.0),
+            (0, 1, 5.0),
+            (1, 1, 4.0),
+            (1, 2, 3.0),
+            (2, 2, 1.0),
+            (3, 1, 5.0),
+            (3, 2, 5.0),
+        ],
+        n_items=4,
+    )
+    fitted = popularity().fit(federation, np.array([0, 1, 2]))
+    # Person 0 returned to item 0; item 2 was only disliked; person 3 is not among those asked.
+    assert fitted["popularity"].tolist() == [1, 2, 0, 0]
+    first = federation.take(np.array([3, 0]))
+    assert [table.tolist() for table in scores_of(popularity(), fitted, first)] == [
+        [[1, 2, 0, 0]],
+        [[1, 2, 0, 0]],
+    ]
+
+
+@pytest.mark.parametrize("name", ["own-items", "item-knn", "ease"])
+def test_own_likes_come_first(name: str) -> None:
+    federation = random_toy()
+    fitted = ALL[name].fit(federation, everybody(federation)[:20])
+    first = federation.take(everybody(federation))
+    for likes, (table,) in zip(
+        liked_by(federation), scores_of(ALL[name], fitted, first), strict=True
+    ):
+        others = set(range(12)) - likes
+        assert min(table[list(likes)]) > max(table[list(others)])
+
+
+def test_after_own_items_come_the_most_liked() -> None:
+    lines = [(0, 3, 5.0), (1, 0, 5.0), (1, 1, 5.0), (2, 1, 5.0), (2, 3, 1.0)]
+    federation = toy(lines, n_items=5)
+    fitted = own_items().fit(federation, everybody(federation))
+    (table,) = scores_of(own_items(), fitted, federation.take(np.array([0])))
+    assert np.argsort(-table[0], kind="stable")[:3].tolist() == [3, 1, 0]
+
+
+def test_own_items_keep_their_order_among_each_other() -> None:
+    # 1,000,000.002 and 1,000,000.004 are one number in 32 bits.
+    weights = np.array([[0.001, 0.002, 0.003]] * 2 + [[0, 0, 0]], np.float32)
+    federation = toy([(0, 0, 5.0), (0, 1, 5.0)], n_items=3)
+    (table,) = scores_of(item_knn(), {"weights": weights}, federation.take(np.array([0])))
+    assert table[0, 1] > table[0, 0] > table[0, 2]
+
+
+def test_item_knn_is_the_cosine_of_a_slow_loop() -> None:
+    federation = random_toy()
+    likes = liked_by(federation)
+    fitted = item_knn().fit(federation, everybody(federation))["weights"]
+    for i in range(12):
+        for j in range(12):
+            both = sum(1 for liked in likes if i in liked and j in liked)
+            alone = [sum(1 for liked in likes if item in liked) for item in (i, j)]
+            cosine = both / math.sqrt(alone[0] * alone[1]) if i != j and both else 0.0
+            assert fitted[i, j] == pytest.approx(cosine, abs=2 * HAIR)
+    # A person's score of an item is the sum over her likes.
+    tables = scores_of(item_knn(), {"weights": fitted}, federation.take(everybody(federation)))
+    for liked, (table,) in zip(likes, tables, strict=True):
+        for item in set(range(12)) - liked:
+            assert table[item] == pytest.approx(sum(fitted[own, item] for own in liked), rel=1e-5)
+
+
+@pytest.mark.parametrize("l2", [0.5, 20.0])
+def test_ease_is_ridge_regression_of_each_item_on_the_others(l2: float) -> None:
+    federation = random_toy()
+    matrix = np.zeros((30, 12))
+    for person, liked in enumerate(liked_by(federation)):
+        matrix[person, list(liked)] = 1
+    fitted = ease(l2).fit(federation, everybody(federation))["weights"]
+    for item in range(12):
+        others = [other for other in range(12) if other != item]
+        # |x - A b|² + l2 |b|² as one least-squares problem, without item `item` in A.
+        stacked = np.vstack([matrix[:, others], math.sqrt(l2) * np.eye(11)])
+        wanted = np.concatenate([matrix[:, item], np.zeros(11)])
+        ridge = np.linalg.lstsq(stacked, wanted, rcond=None)[0]
+        assert fitted[others, item] == pytest.approx(ridge, abs=1e-5)
+        assert abs(fitted[item, item]) < 2 * HAIR
+
+
+def test_items_that_score_the_same_are_ordered_by_popularity() -> None:
+    # Person 0 likes item 0 only, which nobody likes together with anything.
+    lines = [(0, 0, 5.0), (1, 2, 5.0), (2, 2, 5.0), (3, 1, 5.0)]
+    federation = toy(lines, n_items=4)
+    for reference in (item_knn(), ease(1.0)):
+        fitted = reference.fit(federation, everybody(federation))
+        (table,) = scores_of(reference, fitted, federation.take(np.array([0])))
+        assert np.argsort(-table[0]).tolist() == [0, 2, 1, 3]
+
+
+def checkerboard() -> Federation:
+    """120 people: even ones like 14 of the 20 even items, odd ones 14 of the 20 odd ones."""
+    draw = np.random.default_rng(0)
+    lines = [
+        (person, int(2 * item + person % 2), 5.0)
+        for person in range(120)
+        for item in draw.choice(20, 14, replace=False)
+    ]
+    return toy(lines, n_items=40)
+
+
+def test_who_sees_the_two_tastes_solves_the_checkerboard() -> None:
+    federation = checkerboard()
+    split = split_clients(120, seed=0)
+    hits = {}
+    # Within a colour nobody's likes say anything; a strong ridge keeps EASE from fitting chance.
+    for name, reference in {**ALL, "ease": ease(500.0)}.items():
+        scorer = reference.scorer(reference.fit(federation, split.train))
+        hits[name] = evaluate(federation, split.test, scorer, seed=0).hits[10]
+    # A held-out like has 6 rivals of its own colour and 20 of the other: never behind place 7.
+    assert hits["item-knn"] == hits["ease"] == 1
+    # Popularity cannot tell the colours apart: 10 of 27 places.
+    assert 0.2 < hits["popularity"] < 0.6
+    assert hits["own-items"] == hits["popularity"]
+
+
+@pytest.mark.parametrize("name", sorted(ALL))
+def test_no_reference_looks_at_what_is_held_out(name: str) -> None:
+    federation = synthetic(SyntheticSettings(users=40, items=50))
+    reference = ALL[name]
+    scorer = reference.scorer(reference.fit(federation, np.arange(20)))
+    first, other = federation.take(np.arange(20, 30)), federation.take(np.arange(30, 40))
+    for one, two in zip(scorer(first, first), scorer(first, other), strict=True):
+        assert one.shape == (1, 50)
+        assert np.asarray(one).tolist() == np.asarray(two).tolist()
+
+
+@pytest.mark.parametrize("name", sorted(ALL))
+def test_only_the_training_people_matter_and_pieces_do_not(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    federation = random_toy()
+    asked = np.array([3, 4, 11, 20, 29])
+    (fitted,) = ALL[name].fit(federation, asked).values()
+    clients = federation.take(asked)
+    alone = toy(
+        [
+            (int(owner), int(item), 5.0 if liked else 1.0)
+            for owner, item, liked in zip(clients.owner, clients.item, clients.liked, strict=True)
+        ],
+        n_items=12,
+    )
+    (again,) = ALL[name].fit(alone, everybody(alone)).values()
+    assert fitted == pytest.approx(again)
+    monkeypatch.setattr(references, "chunks", lambda people: chunks(people, 2))
+    (pieces,) = ALL[name].fit(federation, asked).values()
+    assert fitted == pytest.approx(pieces)
+
+
+def test_likes_matrix_is_zero_or_one() -> None:
+    federation = random_toy()
+    asked = np.array([7, 2])
+    dense: npt.NDArray[np.float32] = likes_matrix(federation, asked).toarray()
+    likes = liked_by(federation)
+    assert dense.tolist() == [
+        [float(item in likes[person]) for item in range(12)] for person in (7, 2)
+    ]
+
+
+@pytest.mark.parametrize("reference", [item_knn(), ease()])
+def test_too_many_items_are_refused_in_words(
+    reference: Reference, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(references, "DENSE_LIMIT", 11)
+    with pytest.raises(SettingsError, match=r"at most 11 items; got 12$"):
+        reference.fit(random_toy(), np.arange(3))

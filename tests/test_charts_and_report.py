@@ -1,0 +1,350 @@
+import html
+import itertools
+import math
+import re
+import xml.etree.ElementTree as ET
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from privrec.charts import line_chart
+from privrec.paper import PRINTED_HITS
+from privrec.recipes import RECIPES
+from privrec.report import comparison_rows, hits_table, render_comparison, render_report, table_rows
+
+Points = list[tuple[float, float]]
+KS = ("5", "10", "20", "30")
+
+
+def chart(series: dict[str, Points], levels: dict[str, float] | None = None) -> ET.Element:
+    """The chart as XML; every coordinate must be a number inside the picture."""
+    text = line_chart(series, x_label="rounds", y_label="Hits@k", levels=levels)
+    root = ET.fromstring(text)  # noqa: S314 - our own text
+    assert root.attrib["viewBox"] == "0 0 640 300"
+    for node in root.iter():
+        for name in ("x", "x1", "x2", "cx"):
+            assert 0 <= float(node.attrib.get(name, 0)) <= 640
+        for name in ("y", "y1", "y2", "cy"):
+            assert 0 <= float(node.attrib.get(name, 0)) <= 300
+    for x, y in (point for line in points_of(root) for point in line):
+        # Inside the frame of the axes.
+        assert 58 <= x <= 510
+        assert 16 <= y <= 260
+    return root
+
+
+def points_of(root: ET.Element) -> list[Points]:
+    return [
+        [
+            (float(x), float(y))
+            for x, y in (pair.split(",") for pair in node.attrib["points"].split())
+        ]
+        for node in root.iter("polyline")
+    ]
+
+
+def words_of(root: ET.Element) -> list[str]:
+    return [node.text or "" for node in root.iter("text")]
+
+
+def ticks_of(root: ET.Element) -> dict[float, float]:
+    """The numbers on the upright axis and where they stand."""
+    return {
+        float(node.text or "nan"): float(node.attrib["y"]) - 4
+        for node in root.iter("text")
+        if node.attrib.get("text-anchor") == "end"
+    }
+
+
+def test_points_stand_where_the_axis_says() -> None:
+    root = chart({"loss": [(1, 0.2), (2, 0.8), (5, 0.5)]})
+    ((first, second, third),) = points_of(root)
+    ticks = ticks_of(root)
+    for value, (_, y) in ((0.2, first), (0.8, second), (0.5, third)):
+        assert y == pytest.approx(ticks[value], abs=0.11)
+    # Up is better, right is later, and rounds have their distance.
+    assert second[1] < third[1] < first[1]
+    assert (third[0] - second[0]) == pytest.approx(3 * (second[0] - first[0]), abs=0.3)
+    assert 4 <= len(ticks) <= 10
+    assert {"rounds", "Hits@k", "loss"} <= set(words_of(root))
+
+
+def test_one_point_is_a_dot() -> None:
+    root = chart({"loss": [(1, 0.5)]})
+    assert len(list(root.iter("circle"))) == 1
+    assert "loss" in words_of(root)
+
+
+@pytest.mark.parametrize("level", [0.0, 0.3, 1.0, -2.0, 5.0, 1e-12, 1e12, 123.456])
+def test_a_constant_series_is_a_flat_line(level: float) -> None:
+    root = chart({"hits": [(1, level), (2, level), (3, level)]})
+    ((one, two, three),) = points_of(root)
+    assert one[1] == two[1] == three[1]
+    # The axis has room, and no number on it stands twice.
+    written = [w.text for w in root.iter("text") if w.attrib.get("text-anchor") == "end"]
+    assert len(set(written)) == len(written) >= 2
+
+
+def test_no_points_are_no_chart() -> None:
+    assert line_chart({}, x_label="x", y_label="y") == ""
+    assert line_chart({"a": [], "b": []}, x_label="x", y_label="y") == ""
+    assert line_chart({"a": []}, x_label="x", y_label="y", levels={"base": 0.5}) == ""
+
+
+def test_an_empty_series_beside_another_is_left_out() -> None:
+    root = chart({"nothing": [], "loss": [(1, 0.5), (2, 0.25)]})
+    assert len(points_of(root)) == 1
+    assert "nothing" not in words_of(root)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_a_run_that_diverged_still_has_a_chart(bad: float) -> None:
+    root = chart({"loss": [(1, 0.7), (2, bad), (3, 0.9)], "all": [(1, bad)]}, {"base": bad})
+    assert [len(line) for line in points_of(root)] == [2]
+    assert line_chart({"loss": [(1, bad)]}, x_label="x", y_label="y") == ""
+
+
+def test_levels_are_dashed_and_inside() -> None:
+    root = chart({"ours": [(1, 0.5), (2, 0.6)]}, {"popularity": 0.1, "ease": 0.9})
+    dashed = [node for node in root.iter("line") if "stroke-dasharray" in node.attrib]
+    assert len(dashed) == 2
+    low, high = (float(node.attrib["y1"]) for node in dashed)
+    ticks = ticks_of(root)
+    assert low == pytest.approx(ticks[0.1], abs=0.11)
+    assert high == pytest.approx(ticks[0.9], abs=0.11)
+    assert {"popularity", "ease", "ours"} <= set(words_of(root))
+
+
+@settings(deadline=None)
+@given(
+    st.dictionaries(
+        st.text(st.characters(exclude_categories=("Cc", "Cs")), max_size=5),
+        st.lists(st.tuples(st.integers(0, 5000), st.floats(-1e30, 1e30)), max_size=6),
+        min_size=1,
+        max_size=4,
+    )
+)
+def test_any_numbers_make_a_chart(series: dict[str, Points]) -> None:
+    if any(series.values()):
+        root = chart(series)
+        assert [len(line) for line in points_of(root)] == [len(p) for p in series.values() if p]
+
+
+def test_labels_do_not_cover_each_other() -> None:
+    # Four curves at zero, as at the start of a run: their names fit above the lower edge.
+    root = chart({name: [(1, 0.0), (2, 0.0)] for name in "abcd"})
+    places = sorted(
+        float(node.attrib["y"]) for node in root.iter("text") if node.text in list("abcd")
+    )
+    assert len(places) == 4
+    assert min(b - a for a, b in itertools.pairwise(places)) >= 12
+
+
+def test_chart_names_are_escaped() -> None:
+    name = "<b>&\"'"
+    text = line_chart({name: [(1, 1.0)]}, x_label=name, y_label=name)
+    assert "<b>" not in text
+    assert words_of(ET.fromstring(text)).count(name) == 3  # noqa: S314 - our own text
+
+
+class Page(HTMLParser):
+    """What a browser would find: tags, their attributes, and the text between them."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.cells: list[str] = []
+        self.words = ""
+        self._in_cell = False
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        assert not {name for name, _ in attrs} & {"src", "href", "onload", "onclick", "onerror"}
+        self._in_cell = tag in ("td", "th")
+
+    def handle_data(self, data: str) -> None:
+        self.words += data
+        if self._in_cell:
+            self.cells.append(data)
+            self._in_cell = False
+
+
+def figures(start: float) -> dict[str, float]:
+    return {k: start + 0.0101 * n for n, k in enumerate(KS)}
+
+
+def evaluation(**changes: Any) -> dict[str, Any]:
+    hits = figures(0.1)
+    return {
+        "recipe": "privrec",
+        "data": "movielens-1m",
+        "seed": 3,
+        "users": {"train": 4348, "validation": 483, "test": 1207, "skipped": 11},
+        "hits": hits,
+        "ndcg": figures(0.05),
+        "list_ndcg": figures(0.06),
+        "new_only": {"hits": hits},
+        "references": {
+            "popularity": {"hits": figures(0.2), "new_only": {"hits": figures(0.2)}},
+            "ease": {"hits": figures(0.3), "new_only": {"hits": figures(0.7)}},
+        },
+        "privacy": {"statement": RECIPES["privrec"].statement},
+        **changes,
+    }
+
+
+ROUNDS: list[dict[str, Any]] = [
+    {"round": 0, "loss": 0.7},
+    {"round": 1, "loss": 0.6, "validation": figures(0.01)},
+    {"round": 2, "loss": 0.5, "validation": figures(0.02)},
+]
+SETTINGS = {"cohort": 50, "hidden": [64, 64], "data": "movielens-1m"}
+
+
+def rows_of(cells: list[str]) -> dict[str, list[str]]:
+    """Each name in the tables with the four cells behind it."""
+    return {
+        cell: cells[n + 1 : n + 5]
+        for n, cell in enumerate(cells)
+        if not re.fullmatch(r"[@\d.]+|nan", cell)
+    }
+
+
+def test_a_report_has_every_number_of_the_table() -> None:
+    page = Page(render_report(evaluation(), ROUNDS, SETTINGS))
+    rows = rows_of(page.cells)
+    expected = {
+        "privrec": figures(0.1),
+        "popularity": figures(0.2),
+        "ease": figures(0.3),
+        **{f"{name} (paper)": hits for name, hits in PRINTED_HITS["movielens-1m"].items()},
+    }
+    for name, hits in expected.items():
+        assert rows[name] == [f"{hits[k]:.3f}" for k in KS]
+    assert [cell for cell in page.cells if cell.startswith("@")] == ["@5", "@10", "@20", "@30"]
+    for words in ("4,348 people", "1,207 others", "11 skipped", "privrec on movielens-1m, seed 3"):
+        assert words in page.words
+    for cell in ("cohort", "50", "hidden", "[64, 64]"):
+        assert cell in page.cells
+
+
+def test_a_report_states_the_privacy_in_full() -> None:
+    page = Page(render_report(evaluation(), ROUNDS, SETTINGS))
+    assert RECIPES["privrec"].statement in page.words
+
+
+@pytest.mark.parametrize("rounds", [ROUNDS, []])
+def test_a_page_needs_no_network_and_no_script(rounds: list[dict[str, Any]]) -> None:
+    for text in (
+        render_report(evaluation(), rounds, SETTINGS),
+        render_comparison({"one": evaluation(), "two": evaluation(seed=4)}),
+    ):
+        assert "http" not in text
+        assert "<script" not in text
+        assert "url(" not in text
+        assert "@import" not in text
+        assert not {"script", "link", "img", "iframe"} & set(Page(text).tags)
+
+
+def test_names_are_escaped_everywhere() -> None:
+    evil = "<script>alert(1)</script>&\"'"
+    made = evaluation(
+        recipe=evil,
+        data=evil,
+        references={evil + "2": {"hits": figures(0.2), "new_only": {"hits": figures(0.9)}}},
+        new_only={"hits": figures(0.4)},
+        privacy={"statement": evil},
+    )
+    for text in (
+        render_report(made, ROUNDS, {evil: evil}),
+        render_comparison({evil: made}),
+        hits_table([(evil, figures(0), "ours")]),
+    ):
+        assert "<script" not in text
+        assert html.escape(evil) in text
+        assert "script" not in Page(text).tags
+        assert evil in Page(text).words
+
+
+def test_the_curves_are_those_of_the_rounds() -> None:
+    page = render_report(evaluation(), ROUNDS, SETTINGS)
+    assert page.count("<svg") == 2
+    quality, loss = re.findall(r"<svg.*?</svg>", page)
+    assert [len(line) for line in points_of(ET.fromstring(loss))] == [3]  # noqa: S314
+    assert [len(line) for line in points_of(ET.fromstring(quality))] == [2] * 4  # noqa: S314
+    assert {f"Hits@{k}" for k in KS} <= set(words_of(ET.fromstring(quality)))  # noqa: S314
+    # Un-noised figures of the devices are labelled as what no server sees.
+    assert "Simulation only" in page
+    assert "<svg" not in render_report(evaluation(), [], SETTINGS)
+
+
+def test_a_report_of_a_run_that_diverged_is_written_all_the_same() -> None:
+    rounds: list[dict[str, Any]] = [
+        {"round": 0, "loss": 0.7},
+        {"round": 1, "loss": math.nan, "validation": dict.fromkeys(KS, math.nan)},
+    ]
+    page = render_report(evaluation(), rounds, SETTINGS)
+    assert page.count("<svg") == 1
+
+
+def test_long_runs_are_thinned_but_keep_their_span() -> None:
+    rounds = [{"round": n, "loss": 1 / (n + 1)} for n in range(5000)]
+    (svg,) = re.findall(r"<svg.*?</svg>", render_report(evaluation(), rounds, SETTINGS))
+    (line,) = points_of(ET.fromstring(svg))  # noqa: S314
+    assert 300 < len(line) < 1000
+    assert line[0][0] == 58
+    assert line[-1][0] > 500
+
+
+def test_new_only_is_shown_where_it_is_another_question() -> None:
+    title = "Only items that are new to the person"
+    assert title not in render_report(evaluation(), [], {})
+    page = render_report(evaluation(new_only={"hits": figures(0.6)}), [], {})
+    rows = rows_of(Page(page[page.index(title) :]).cells)
+    assert rows["privrec"] == [f"{value:.3f}" for value in figures(0.6).values()]
+    assert rows["ease"] == [f"{value:.3f}" for value in figures(0.7).values()]
+
+
+@pytest.mark.parametrize("new", [figures(0.2), figures(0.6)])
+def test_a_reference_as_a_run_is_not_shown_twice(new: dict[str, float]) -> None:
+    made = evaluation(recipe="popularity", hits=figures(0.2), new_only={"hits": new})
+    assert [name for name, _, kind in table_rows(made) if kind != "paper"] == ["popularity", "ease"]
+    cells = Page(render_report(made, [], {})).cells
+    assert cells.count("popularity") == (1 if new == figures(0.2) else 2)
+
+
+def test_runs_side_by_side_are_grouped_by_data_set() -> None:
+    runs = {
+        "runs/a": evaluation(),
+        "runs/b": evaluation(data="frappe", seed=1, hits=figures(0.5)),
+        "runs/c": evaluation(hits=figures(0.15)),
+    }
+    tables = comparison_rows(runs)
+    assert list(tables) == ["movielens-1m", "frappe"]
+    shown = {data: [name for name, _, _ in rows] for data, rows in tables.items()}
+    # References once for each seed, not once for each run; then the paper's own.
+    assert shown["movielens-1m"] == [
+        "runs/a",
+        "runs/c",
+        "popularity (seed 3)",
+        "ease (seed 3)",
+        *(f"{name} (paper)" for name in PRINTED_HITS["movielens-1m"]),
+    ]
+    assert shown["frappe"][:2] == ["runs/b", "popularity (seed 1)"]
+    page = Page(render_comparison(runs))
+    rows = rows_of(page.cells)
+    assert rows["runs/b"] == [f"{value:.3f}" for value in figures(0.5).values()]
+    assert rows["runs/c"] == [f"{value:.3f}" for value in figures(0.15).values()]
+    assert page.words.count(RECIPES["privrec"].statement) == 3
+
+
+def test_the_printed_figures_are_the_papers() -> None:
+    # Spec section 6; the model's own rows of the paper's two tables.
+    assert list(PRINTED_HITS["movielens-1m"]["PrivRec"].values()) == [0.131, 0.168, 0.217, 0.269]
+    assert list(PRINTED_HITS["frappe"]["PrivRec"].values()) == [0.549, 0.635, 0.679, 0.697]
+    assert all(list(hits) == list(KS) for rows in PRINTED_HITS.values() for hits in rows.values())
+    assert "paper" not in [kind for _, _, kind in table_rows(evaluation(data="synthetic"))]

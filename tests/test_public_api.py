@@ -1,0 +1,108 @@
+"""`import privrec`: what it offers, that it is instant, and that it is the command's twin."""
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import privrec
+from privrec.cli import app
+
+DATA = "synthetic:users=60,items=40,longest=20"
+TINY: dict[str, Any] = {
+    "rounds": 3,
+    "cohort": 8,
+    "batch_size": 64,
+    "negatives": 1,
+    "adapt_negatives": 1,
+    "embedding_size": 4,
+    "tower_size": 4,
+    "hidden": [4],
+    "validate_every": 2,
+}
+
+
+def test_every_public_name_can_be_imported() -> None:
+    """And a name that a type checker sees is one that Python finds: `__all__` and its table."""
+    assert sorted(privrec.__all__) == sorted([*privrec._HOME, "__version__"])
+    for name in privrec.__all__:
+        found = getattr(privrec, name)
+        assert name == "__version__" or found.__name__ == name
+    everything: dict[str, Any] = {}
+    exec("from privrec import *", everything)  # noqa: S102
+    assert set(privrec.__all__) <= set(everything)
+    with pytest.raises(AttributeError, match="no attribute 'trian'"):
+        privrec.trian  # noqa: B018
+
+
+def test_importing_does_not_wait_for_jax() -> None:
+    code = (
+        "import sys, privrec; privrec.__version__, privrec.PrivrecError; "
+        "slow = {'jax', 'jaxlib', 'optax', 'polars', 'scipy'} & set(sys.modules); "
+        "assert not slow, slow; privrec.train; assert 'jax' in sys.modules"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+
+
+def test_the_contracts_lines_work(tmp_path: Path) -> None:
+    data = privrec.load(DATA)
+    run = privrec.train("privrec", data, seed=0, out=tmp_path / "run", **TINY)
+    hits = run.evaluate().hits[20]
+    assert 0 <= hits <= 1
+    me = run.device(features={"age": "18-29"}, likes=["The Silent Harbour"])
+    found = me.recommend(10)
+    assert len(found) == 10
+    assert all(isinstance(entry, privrec.Recommendation) for entry in found)
+    assert isinstance(data, privrec.Federation)
+    assert isinstance(run, privrec.Run)
+    assert isinstance(run.evaluate(), privrec.Evaluation)
+    assert isinstance(me, privrec.Device)
+
+
+def test_python_and_the_command_do_the_same(tmp_path: Path) -> None:
+    words = ["train", "privrec", "--data", DATA, "--seed", "5", "--out", str(tmp_path / "command")]
+    words += [word for key, value in TINY.items() for word in ("--set", f"{key}={value}")]
+    assert CliRunner().invoke(app, words).exit_code == 0
+    run = privrec.train("privrec", DATA, seed=5, out=tmp_path / "python", **TINY)
+    assert CliRunner().invoke(app, ["evaluate", str(tmp_path / "command")]).exit_code == 0
+    run.evaluate()
+    for name in ("config.toml", "params.safetensors", "evaluation.json"):
+        command, python = (tmp_path / place / name for place in ("command", "python"))
+        assert command.read_bytes() == python.read_bytes(), name
+    again = privrec.open_run(tmp_path / "command")
+    assert again.config == run.config
+    assert again.evaluate().as_json() == run.evaluate().as_json()
+
+
+def test_without_a_folder_a_run_gets_a_temporary_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    run = privrec.train("popularity", DATA)
+    assert run.folder.path.parent == tmp_path
+    assert len(run.device().recommend(3)) == 3
+    for settings in ({"rounds": -1}, {"cohort": 999}, {"colour": "red"}):
+        with pytest.raises(privrec.PrivrecError):
+            privrec.train("privrec", DATA, **settings)
+    assert list(tmp_path.iterdir()) == [run.folder.path]
+
+
+@pytest.mark.parametrize(
+    ("recipe", "data", "settings", "words"),
+    [
+        ("privrek", DATA, {}, "did you mean 'privrec'"),
+        ("privrec", "synthetik", {}, "did you mean 'synthetic'"),
+        ("privrec", DATA, {"roundz": 3}, "did you mean 'rounds'"),
+        ("privrec", DATA, {"local_lr": float("nan")}, "`local_lr` must be a finite number"),
+    ],
+)
+def test_what_is_wrong_is_one_kind_of_error(
+    recipe: str, data: str, settings: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(privrec.PrivrecError, match=words):
+        privrec.train(recipe, data, **settings)

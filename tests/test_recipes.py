@@ -1,0 +1,105 @@
+import re
+
+import pytest
+
+from privrec.errors import SettingsError
+from privrec.evaluation.references import Reference
+from privrec.recipes import RECIPES, configure, recipe_named
+
+DATA = ("synthetic", "movielens-1m", "frappe")
+EACH = pytest.mark.parametrize("name", sorted(RECIPES))
+
+
+@EACH
+@pytest.mark.parametrize("data", DATA)
+def test_every_recipe_configures_for_every_data_set(name: str, data: str) -> None:
+    config = configure(name, data, {})
+    assert (config.recipe, config.data) == (name, data)
+    recipe = RECIPES[name]
+    for key, value in {**recipe.settings, **recipe.presets.get(data, {})}.items():
+        assert getattr(config, key) == value
+
+
+@EACH
+def test_presets_are_for_data_sets_that_exist(name: str) -> None:
+    assert set(RECIPES[name].presets) <= set(DATA)
+
+
+def test_the_users_own_settings_come_last() -> None:
+    assert configure("privrec", "movielens-1m", {"rounds": 7, "cohort": 3}).rounds == 7
+    # A preset is for its own data set, and for that one only.
+    presets = RECIPES["privrec"].presets["movielens-1m"]
+    assert configure("privrec", "movielens-1m", {}).rounds == presets["rounds"]
+    assert configure("privrec", "synthetic", {}).rounds == RECIPES["privrec"].settings["rounds"]
+
+
+def test_the_papers_printed_settings() -> None:
+    # Spec section 3: MovieLens rounds 80, local epochs 100, cohort 20; Frappe 40, 100, 30; plain
+    # averaging with rate 1, and a dislike is a 0.
+    for data, rounds, cohort in (("movielens-1m", 80, 20), ("frappe", 40, 30)):
+        config = configure("privrec-paper", data, {})
+        assert (config.rounds, config.local_epochs, config.cohort) == (rounds, 100, cohort)
+        assert (config.server_optimizer, config.server_lr) == ("plain", 1.0)
+        assert config.dislike_target == 0
+        assert config.hidden == (64,) * 4
+    assert configure("privrec-paper", "frappe", {}).negatives == 2
+
+
+def test_privrec_sgd_takes_one_step_and_is_otherwise_the_same() -> None:
+    for data in DATA:
+        sgd, plain = configure("privrec-sgd", data, {}), configure("privrec", data, {})
+        assert (sgd.local_steps, sgd.adapt_steps) == (1, 1)
+        assert sgd.model_copy(update={"recipe": "privrec", "local_steps": 0, "adapt_steps": 0}) == (
+            plain
+        )
+
+
+def test_privrec_cen_is_the_same_network() -> None:
+    cen, plain = configure("privrec-cen", "frappe", {}), configure("privrec", "frappe", {})
+    for key in ("embedding_size", "tower_size", "hidden", "activation", "adapt_epochs"):
+        assert getattr(cen, key) == getattr(plain, key)
+    assert RECIPES["privrec-cen"].method == "central"
+
+
+@EACH
+def test_a_recipe_is_a_reference_or_is_trained(name: str) -> None:
+    recipe = RECIPES[name]
+    assert (recipe.method == "reference") == (recipe.reference is not None)
+    if recipe.reference is not None:
+        assert isinstance(recipe.reference(configure(name, "synthetic", {})), Reference)
+    assert recipe.summary
+    assert "\n" not in recipe.summary
+
+
+@EACH
+def test_no_recipe_claims_privacy_that_it_does_not_give(name: str) -> None:
+    # Nothing here adds noise: whatever else the statement says, it begins with No.
+    statement = RECIPES[name].statement
+    assert statement.startswith("No ")
+    assert "epsilon is infinite" in statement
+    without = statement.lower().replace("no differential privacy", "").replace("no privacy", "")
+    assert not re.search(r"privacy|anonym|guarantees|safe|secure|protected", without)
+    for claim in ("private", "anonymous", "secure"):
+        assert claim not in RECIPES[name].summary
+
+
+def test_statements_say_who_sees_the_raw_data() -> None:
+    assert "raw data stays on the devices" in RECIPES["privrec"].statement
+    for name in ("privrec-cen", "popularity", "own-items", "item-knn", "ease"):
+        assert "raw data is collected in one place" in RECIPES[name].statement
+
+
+def test_an_unknown_recipe_gets_the_nearest_name() -> None:
+    for name, meant in (("privrek", "privrec"), ("itemknn", "item-knn"), ("EASE", "ease")):
+        with pytest.raises(SettingsError, match=rf"{name!r}; did you mean '{meant}'\?"):
+            recipe_named(name)
+        with pytest.raises(SettingsError, match=rf"{name!r}; did you mean '{meant}'\?"):
+            configure(name, "synthetic", {})
+
+
+def test_a_wrong_setting_is_refused_for_every_recipe() -> None:
+    for name in RECIPES:
+        with pytest.raises(SettingsError, match="did you mean 'cohort'"):
+            configure(name, "synthetic", {"cohrt": 3})
+        with pytest.raises(SettingsError, match="must be 0 with target"):
+            configure(name, "synthetic", {"target": "rating", "negatives": 1})

@@ -1,0 +1,342 @@
+"""A run that is killed at any moment and resumed ends with the bits of one that never stopped.
+
+The killed processes have a compilation cache of their own: a kill may tear an entry of it, which
+must not befall the one that whoever runs these tests uses.
+"""
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from privrec import experiment, records
+from privrec.build import Experiment, build
+from privrec.data.sources import load
+from privrec.errors import RunFolderError, SettingsError
+from privrec.recipes import configure
+from privrec.runs import train
+
+ROUNDS = 40
+DATA = "synthetic:users=60,items=40,longest=20"
+TINY: dict[str, Any] = {
+    "rounds": ROUNDS,
+    "cohort": 8,
+    "batch_size": 64,
+    "negatives": 1,
+    "adapt_negatives": 1,
+    "embedding_size": 4,
+    "tower_size": 4,
+    "hidden": [4],
+    "validate_every": 0,
+}
+PROGRAM = """
+import sys, time
+import privrec, privrec.experiment
+out, data, resume, settings = sys.argv[1], sys.argv[2], sys.argv[3] == "resume", eval(sys.argv[4])
+privrec.experiment.CHECKPOINT_SECONDS = 0.05
+slowly = lambda what, done, total: time.sleep(0.015 if what == "rounds" else 0)
+privrec.train("privrec", data, out=out, resume=resume, on_progress=slowly, **settings)
+"""
+
+
+def rounds_of(path: Path) -> list[dict[str, Any]]:
+    """Return the lines of `rounds.jsonl`, every one of which must be whole, without the clock."""
+    lines = [json.loads(line) for line in (path / "rounds.jsonl").read_text().splitlines()]
+    for line in lines:
+        assert line.pop("seconds") >= 0
+    return lines
+
+
+def assert_same_run(path: Path, whole: Path) -> None:
+    assert sorted(os.listdir(path)) == sorted(os.listdir(whole))
+    for name in ("params.safetensors", "checkpoint.safetensors", "config.toml"):
+        assert (path / name).read_bytes() == (whole / name).read_bytes(), name
+    lines = rounds_of(path)
+    assert [line["round"] for line in lines] == list(range(ROUNDS))
+    assert lines == rounds_of(whole)
+
+
+# --- real kills ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Killable:
+    """Starts training processes that have one compilation cache and one number of devices."""
+
+    cache: Path
+
+    def start(self, path: Path, *, resume: bool) -> subprocess.Popen[bytes]:
+        words = [str(path), DATA, "resume" if resume else "start", repr(TINY)]
+        return subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, *words],
+            env={**os.environ, "JAX_COMPILATION_CACHE_DIR": str(self.cache)},
+            stderr=subprocess.PIPE,
+        )
+
+    def finish(self, path: Path, *, resume: bool) -> None:
+        process = self.start(path, resume=resume)
+        _, said = process.communicate(timeout=300)
+        assert process.returncode == 0, said.decode()
+
+    def kill(self, path: Path, *, resume: bool, when: Callable[[], bool]) -> bool:
+        """Return whether the process was killed once `when` held; otherwise it had ended."""
+        process = self.start(path, resume=resume)
+        while process.poll() is None and not when():
+            time.sleep(0.001)
+        process.send_signal(signal.SIGKILL)
+        _, said = process.communicate(timeout=60)
+        assert process.returncode in (0, -signal.SIGKILL), said.decode()
+        return process.returncode == -signal.SIGKILL
+
+
+@pytest.fixture(scope="module")
+def killable(pytestconfig: pytest.Config) -> Killable:
+    return Killable(cache=pytestconfig.cache.mkdir("compiled"))
+
+
+@pytest.fixture(scope="module")
+def whole(killable: Killable, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run that was never stopped."""
+    path = tmp_path_factory.mktemp("resume") / "whole"
+    killable.finish(path, resume=False)
+    assert [line["round"] for line in rounds_of(path)] == list(range(ROUNDS))
+    return path
+
+
+def has_played(path: Path, rounds: int, pause: float) -> Callable[[], bool]:
+    """Return a condition: `rounds.jsonl` has a line of that round; it takes `pause` to say so."""
+
+    def when() -> bool:
+        if rounds < 0:
+            reached = (path / "config.toml").is_file()
+        elif not (path / "rounds.jsonl").is_file():
+            reached = False
+        else:
+            reached = f'{{"round": {rounds},'.encode() in (path / "rounds.jsonl").read_bytes()
+        if reached:
+            time.sleep(pause)
+        return reached
+
+    return when
+
+
+def test_six_kills_change_nothing(killable: Killable, whole: Path, tmp_path: Path) -> None:
+    """Of two runs side by side, at random moments; the first kill precedes any checkpoint."""
+
+    def play(seed: int) -> None:
+        path = tmp_path / f"run{seed}"
+        draw = random.Random(seed)  # noqa: S311
+        moments = [-1, *sorted(draw.sample(range(1, ROUNDS - 3), 2))]
+        for kills, rounds in enumerate(moments):
+            when = has_played(path, rounds, pause=draw.uniform(0, 0.04))
+            assert killable.kill(path, resume=kills > 0, when=when), "ended before it was killed"
+            assert not (path / "params.safetensors").exists()
+            # What a kill in the middle of a write can leave besides.
+            (path / f".checkpoint.safetensors.{kills}.tmp").write_bytes(b"torn")
+            with (path / "rounds.jsonl").open("a") as file:
+                file.write('{"round": 99, "clie'[: 5 * kills])
+        killable.finish(path, resume=True)
+        assert_same_run(path, whole)
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(play, (1, 2)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(2))
+def test_many_kills_at_any_moment_change_nothing(
+    killable: Killable, whole: Path, tmp_path: Path, seed: int
+) -> None:
+    """Also while the process starts, compiles or ends; what is killed early is started again."""
+    path = tmp_path / "run"
+    draw = random.Random(seed)  # noqa: S311
+    kills = 0
+    while kills < 25:
+        deadline = time.monotonic() + draw.uniform(0, 4)
+        when = lambda deadline=deadline: time.monotonic() > deadline  # noqa: E731
+        kills += killable.kill(path, resume=path.exists(), when=when)
+        if (path / "params.safetensors").exists():
+            killable.finish(path, resume=True)
+            assert_same_run(path, whole)
+            shutil.rmtree(path)
+    killable.finish(path, resume=path.exists())
+    assert_same_run(path, whole)
+
+
+# --- every other way to stop, in this process ------------------------------------------------
+
+
+class Stopped(BaseException):
+    """The process goes away."""
+
+
+def stop_after(rounds: int) -> experiment.OnProgress:
+    def on_progress(what: str, done: int, total: int) -> None:
+        if what == "rounds" and done == rounds:
+            raise Stopped
+
+    return on_progress
+
+
+@pytest.fixture(scope="module")
+def here() -> Experiment:
+    return build(configure("privrec", DATA, TINY), load(DATA))
+
+
+@pytest.fixture(scope="module")
+def whole_here(here: Experiment, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("resume") / "here"
+    experiment.train(here, records.create_run(path, here.config))
+    return path
+
+
+@pytest.mark.parametrize("seconds", [-1.0, 0.02, 1e9])
+def test_stopping_after_any_round_changes_nothing(
+    here: Experiment,
+    whole_here: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    seconds: float,
+) -> None:
+    """With a checkpoint after every round, now and then, and never."""
+    monkeypatch.setattr(experiment, "CHECKPOINT_SECONDS", seconds)
+    path = tmp_path / "run"
+    folder = records.create_run(path, here.config)
+    for rounds in (1, 2, 3, 10, 25, 26, ROUNDS):
+        with pytest.raises(Stopped):
+            experiment.train(here, folder, resume=rounds > 1, on_progress=stop_after(rounds))
+        assert len(rounds_of(path)) == rounds
+    assert not folder.params_path.exists()
+    experiment.train(here, folder, resume=True)
+    assert_same_run(path, whole_here)
+
+
+@pytest.mark.parametrize("seconds", [-1.0, 0.02])
+def test_stopping_between_any_two_steps_changes_nothing(
+    here: Experiment,
+    whole_here: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    seconds: float,
+) -> None:
+    """Before and after a line of rounds.jsonl, before and after a checkpoint, and the parameters.
+
+    The first attempt makes one step, the second two, and so on.
+    """
+    monkeypatch.setattr(experiment, "CHECKPOINT_SECONDS", seconds)
+    left = 0
+
+    def step() -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            raise Stopped
+
+    def stepping(name: str) -> None:
+        real = getattr(records, name)
+
+        def stepped(*arguments: Any) -> None:
+            step()
+            real(*arguments)
+            step()
+
+        monkeypatch.setattr(records, name, stepped)
+
+    for name in ("append_round", "write_arrays"):
+        stepping(name)
+    folder = records.create_run(tmp_path / "run", here.config)
+    for attempt in range(1, 1000):
+        left = attempt
+        try:
+            experiment.train(here, folder, resume=attempt > 1)
+        except Stopped:
+            continue
+        break
+    assert attempt > 10
+    assert_same_run(folder.path, whole_here)
+
+
+def test_a_stopped_run_goes_on_without_its_settings_being_repeated(
+    whole_here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(experiment, "CHECKPOINT_SECONDS", 0.02)
+    path = tmp_path / "run"
+    with pytest.raises(Stopped):
+        train("privrec", DATA, out=path, on_progress=stop_after(30), **TINY)
+    (path / ".params.safetensors.1.tmp").write_bytes(b"torn")
+    with (path / "rounds.jsonl").open("a") as file:
+        file.write('{"round": 30, "clie')
+    run = train("privrec", DATA, out=path, resume=True)
+    assert run.config.rounds == ROUNDS
+    assert_same_run(path, whole_here)
+
+
+def test_a_kill_before_the_settings_were_written_costs_nothing(
+    whole_here: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "run"
+    path.mkdir()
+    (path / ".config.toml.1.tmp").write_bytes(b"recipe = ")
+    train("privrec", DATA, out=path, resume=True, **TINY)
+    assert_same_run(path, whole_here)
+
+
+def test_a_kill_between_the_last_round_and_the_parameters_costs_nothing(
+    whole_here: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "run"
+    shutil.copytree(whole_here, path)
+    (path / "params.safetensors").unlink()
+    train("privrec", DATA, out=path, resume=True, on_progress=stop_after(ROUNDS))
+    assert_same_run(path, whole_here)
+
+
+@pytest.mark.parametrize("recipe", ["privrec", "popularity"])
+def test_resuming_a_finished_run_changes_nothing(
+    whole_here: Path, tmp_path: Path, recipe: str
+) -> None:
+    path = tmp_path / "run"
+    if recipe == "privrec":
+        shutil.copytree(whole_here, path)
+        (path / "checkpoint.safetensors").unlink()  # A finished run can do without.
+    else:
+        train(recipe, DATA, out=path)
+    before = {entry: (entry.stat().st_mtime_ns, entry.read_bytes()) for entry in path.iterdir()}
+    train(recipe, DATA, out=path, resume=True)
+    after = {entry: (entry.stat().st_mtime_ns, entry.read_bytes()) for entry in path.iterdir()}
+    assert after == before
+
+
+def test_a_checkpoint_that_does_not_fit_is_refused(
+    here: Experiment, whole_here: Path, tmp_path: Path
+) -> None:
+    """Such as that of the same folder before its data was changed."""
+    folder = records.create_run(tmp_path / "run", here.config)
+    arrays = records.read_arrays(whole_here / "checkpoint.safetensors")
+    arrays["00000"] = arrays["00000"][:-1]
+    records.write_arrays(folder.checkpoint_path, arrays, {})
+    with pytest.raises(RunFolderError, match=r"checkpoint\.safetensors does not fit"):
+        experiment.train(here, folder, resume=True)
+    torn = folder.checkpoint_path.read_bytes()[:-1]
+    folder.checkpoint_path.write_bytes(torn)
+    with pytest.raises(RunFolderError, match=r"cannot read .*checkpoint\.safetensors"):
+        experiment.train(here, folder, resume=True)
+
+
+def test_resuming_needs_a_folder_that_is_there(tmp_path: Path) -> None:
+    with pytest.raises(RunFolderError, match="does not exist"):
+        train("privrec", DATA, out=tmp_path / "nowhere", resume=True, **TINY)
+    with pytest.raises(SettingsError, match="`resume` needs `out`"):
+        train("privrec", DATA, resume=True, **TINY)
+    assert os.listdir(tmp_path) == []
