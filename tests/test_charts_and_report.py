@@ -133,9 +133,10 @@ def test_any_numbers_make_a_chart(series: dict[str, Points]) -> None:
         assert [len(line) for line in points_of(root)] == [len(p) for p in series.values() if p]
 
 
-def test_labels_do_not_cover_each_other() -> None:
-    # Four curves at zero, as at the start of a run: their names fit above the lower edge.
-    root = chart({name: [(1, 0.0), (2, 0.0)] for name in "abcd"})
+@pytest.mark.parametrize(("start", "end"), [(0.0, 0.0), (0.5, 0.5), (0.0, 1.0), (1.0, 0.0)])
+def test_labels_do_not_cover_each_other(start: float, end: float) -> None:
+    # Four curves that end on the lower edge, in the middle, on the upper edge: all names fit.
+    root = chart({name: [(1, start), (2, end)] for name in "abcd"})
     places = sorted(
         float(node.attrib["y"]) for node in root.iter("text") if node.text in list("abcd")
     )
@@ -277,6 +278,10 @@ def test_the_curves_are_those_of_the_rounds() -> None:
     assert [len(line) for line in points_of(ET.fromstring(loss))] == [3]  # noqa: S314
     assert [len(line) for line in points_of(ET.fromstring(quality))] == [2] * 4  # noqa: S314
     assert {f"Hits@{k}" for k in KS} <= set(words_of(ET.fromstring(quality)))  # noqa: S314
+    ends = [line[-1][1] for line in points_of(ET.fromstring(quality))]  # noqa: S314
+    # Hits@30 comes first and stands highest.
+    assert ends == sorted(ends)
+    assert len(set(ends)) == 4
     # Un-noised figures of the devices are labelled as what no server sees.
     assert "Simulation only" in page
     assert "<svg" not in render_report(evaluation(), [], SETTINGS)

@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -344,18 +345,27 @@ def test_there_is_one_on_a_terminal_with_rate_and_time_left() -> None:
         "        advance('rounds', done, 9); time.sleep(0.15)\n"
     )
     leader, follower = pty.openpty()
-    try:
+
+    def read_to_the_end() -> str:
+        read = b""
+        while not read.endswith(b"the end"):
+            read += os.read(leader, 4096)
+        return read.decode()
+
+    with ThreadPoolExecutor(1) as pool:
+        reading = pool.submit(read_to_the_end)
         ran = subprocess.run(
             [sys.executable, "-c", code],
             stdout=subprocess.PIPE,
             stderr=follower,
             env={**os.environ, "COLUMNS": "100", "TERM": "xterm"},
-            check=True,
+            check=False,
         )
-        shown = os.read(leader, 100_000).decode()
-    finally:
-        os.close(leader)
-        os.close(follower)
+        os.write(follower, b"the end")
+        shown = reading.result()
+    os.close(leader)
+    os.close(follower)
+    assert ran.returncode == 0, shown
     assert ran.stdout == b""
     assert "rounds" in shown
     assert "5/9" in shown

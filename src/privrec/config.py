@@ -86,6 +86,8 @@ def make_config(values: Mapping[str, Any]) -> RunConfig:
     for key in values:
         if key not in RunConfig.model_fields:
             raise SettingsError(f"unknown key {key!r}{nearest(key, RunConfig.model_fields)}")
+        if isinstance(values[key], bool):
+            raise SettingsError(f"`{key}` must not be a truth value; got {values[key]}")
     try:
         return RunConfig.model_validate(dict(values))
     except ValidationError as error:

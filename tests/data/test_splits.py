@@ -115,7 +115,7 @@ def test_halves_are_floor_and_ceiling_of_each_person(
         assert other == sorted(other)
     for half in (first, second):
         # Every column went with its line.
-        assert half.value.tolist() == half.item.tolist()
+        assert half.value.tolist() == half.time.tolist() == half.item.tolist()
         assert half.liked.tolist() == [item % 3 > 0 for item in half.item.tolist()]
         assert half.context[PLACE].codes[:, 0].tolist() == half.item.tolist()
 

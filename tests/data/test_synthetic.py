@@ -22,13 +22,14 @@ def population() -> tuple[Federation, Clients]:
     return federation, federation.take(np.arange(federation.n_clients))
 
 
-def lines_of(clients: Clients, k: int) -> list[tuple[int, float, bool]]:
+def lines_of(clients: Clients, k: int) -> list[tuple[int, float, bool, float]]:
     rows = slice(int(clients.offsets[k]), int(clients.offsets[k + 1]))
     return list(
         zip(
             clients.item[rows].tolist(),
             clients.value[rows].tolist(),
             clients.liked[rows].tolist(),
+            clients.time[rows].tolist(),
             strict=True,
         )
     )
@@ -82,6 +83,20 @@ def test_columns_fit_together(population: tuple[Federation, Clients]) -> None:
     for bag, count in ((clients.features[AGE], 5), (clients.features[REGION], 6)):
         assert set(bag.codes[:, 0].tolist()) == set(range(count))
         assert (bag.weights == 1).all()
+
+
+def test_everybodys_lines_are_in_the_order_of_time(
+    population: tuple[Federation, Clients],
+) -> None:
+    _, clients = population
+    later = np.diff(clients.time)[clients.owner[1:] == clients.owner[:-1]]
+    assert (later >= 0).all()
+    # The order says nothing about the stars: what is wanted most is not met first.
+    place = np.arange(len(clients.item)) - clients.offsets[clients.owner]
+    earlier = place < (clients.sizes // 2)[clients.owner]
+    stars = clients.value[earlier].mean() - clients.value[~earlier].mean()
+    # The standard error of the difference: a spread of 1 star over half of the lines each.
+    assert abs(stars) < 4 * 2 / np.sqrt(len(place))
 
 
 def test_nobody_meets_an_item_twice(population: tuple[Federation, Clients]) -> None:

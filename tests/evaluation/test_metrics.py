@@ -179,7 +179,7 @@ def people(draw: st.DrawFn, *, values: int) -> Person:
     return table, liked, first, [*liked, *disliked]
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=150)
 @given(people(values=4))
 def test_ranks_equal_a_slow_loop(person: Person) -> None:
     table, liked, first, second = person
@@ -221,7 +221,7 @@ def test_list_ndcg_equals_a_slow_loop(person: Person, k: int, seed: int) -> None
     assert list_ndcg_at([found], k) == pytest.approx(sum(lists) / len(lists))
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=150)
 @given(people(values=3), st.integers(1, 16))
 def test_no_figure_leaves_the_unit_interval(person: Person, k: int) -> None:
     # Likes that tie with each other, or that are each first in a list of their own, must not

@@ -1,7 +1,6 @@
 import math
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 import pytest
 
@@ -17,7 +16,6 @@ from privrec.evaluation.references import (
     Reference,
     ease,
     item_knn,
-    likes_matrix,
     own_items,
     popularity,
 )
@@ -232,16 +230,6 @@ def test_only_the_training_people_matter_and_pieces_do_not(
     monkeypatch.setattr(references, "chunks", lambda people: chunks(people, 2))
     (pieces,) = ALL[name].fit(federation, asked).values()
     assert fitted == pytest.approx(pieces)
-
-
-def test_likes_matrix_is_zero_or_one() -> None:
-    federation = random_toy()
-    asked = np.array([7, 2])
-    dense: npt.NDArray[np.float32] = likes_matrix(federation, asked).toarray()
-    likes = liked_by(federation)
-    assert dense.tolist() == [
-        [float(item in likes[person]) for item in range(12)] for person in (7, 2)
-    ]
 
 
 @pytest.mark.parametrize("reference", [item_knn(), ease()])

@@ -1,12 +1,12 @@
 """A population of clients, held as columns and sliced only for the clients that are asked for."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from privrec.data.schema import Bag, Bags, Schema
+from privrec.data.schema import Bags, Schema
 from privrec.types import BoolArray, CodeArray, FloatArray, IntArray
 
 
@@ -75,9 +75,8 @@ class Federation:
     """A data set as the devices that hold it.
 
     `take(positions)` is the only way to anybody's data: it builds the columns of those clients
-    and of nobody else. `largest` bounds the interactions of one client. `person(position)` and
-    `position(id)` translate between positions and the ids of the files; `describe` holds what
-    `privrec data describe` prints beyond what stands here.
+    and of nobody else. `largest` bounds the interactions of one client. `repeats` tells whether
+    anybody has the same item twice.
     """
 
     name: str
@@ -112,8 +111,3 @@ def ranges(starts: npt.NDArray[np.integer], sizes: npt.NDArray[np.integer]) -> I
 def chunks(positions: IntArray, size: int = 1024) -> Sequence[IntArray]:
     """Return the positions in pieces of at most `size`, so that a sweep never holds everybody."""
     return [positions[start : start + size] for start in range(0, len(positions), size)]
-
-
-def empty_bags(bags: Mapping[str, Bag]) -> dict[str, Bag]:
-    """Return bags of no rows with the same names and widths."""
-    return {name: bag.take(slice(0, 0)) for name, bag in bags.items()}

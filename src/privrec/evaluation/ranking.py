@@ -95,7 +95,7 @@ def _rank_chunk(
             first_half=_items(first, k),
             second_half=_items(second, k),
         )
-        for k, scores in enumerate(scorer(first, liked))
+        for k, scores in zip(range(len(testable)), scorer(first, liked), strict=True)
     ]
 
 

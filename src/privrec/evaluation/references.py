@@ -80,12 +80,6 @@ def ease(l2: float = 500.0) -> Reference:
     return Reference(fit=fit, scorer=lambda arrays: _item_to_item(arrays["weights"]))
 
 
-def likes_matrix(federation: Federation, people: IntArray) -> sp.csr_array:
-    """Return the 0/1 matrix of who likes what, shape (people, items)."""
-    parts = [_rows(federation.take(part), federation.n_items) for part in chunks(people)]
-    return sp.csr_array(sp.vstack(parts))
-
-
 def _rows(clients: Clients, n_items: int) -> sp.csr_array:
     liked = clients.liked
     ones = np.ones(int(liked.sum()), np.float32)
