@@ -25,7 +25,7 @@ demo: $(READY)
 check: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/codespell src tests docs bench README.md CONTRIBUTING.md CHANGELOG.md
+	$(BIN)/codespell src docs bench README.md CONTRIBUTING.md CHANGELOG.md
 	$(BIN)/mypy
 
 test: check

@@ -147,7 +147,7 @@ def test_what_she_does_not_say_has_no_weight() -> None:
         ({"age": float("inf")}, "must be a finite number"),
         ({"town": "Ulmm"}, "did you mean 'Ulm'?"),
         ({"town": ["Ulm", "Bern"]}, "'town' takes one value"),
-        ({"place": "buss"}, "did you mean 'bus'?"),
+        ({"place": "bu"}, "did you mean 'bus'?"),
         ({"tags": ["x", "w"]}, "unknown value 'w'"),
         ({"title": "It"}, "unknown user feature 'title'"),
     ],

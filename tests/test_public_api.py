@@ -35,8 +35,8 @@ def test_every_public_name_can_be_imported() -> None:
     everything: dict[str, Any] = {}
     exec("from privrec import *", everything)  # noqa: S102
     assert set(privrec.__all__) <= set(everything)
-    with pytest.raises(AttributeError, match="no attribute 'trian'"):
-        privrec.trian  # noqa: B018
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        privrec.nothing  # noqa: B018
 
 
 def test_importing_does_not_wait_for_jax() -> None:

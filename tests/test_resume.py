@@ -131,13 +131,13 @@ def has_played(path: Path, rounds: int, pause: float) -> Callable[[], bool]:
     return when
 
 
-def test_six_kills_change_nothing(killable: Killable, whole: Path, tmp_path: Path) -> None:
-    """Of two runs side by side, at random moments; the first kill precedes any checkpoint."""
+def test_four_kills_change_nothing(killable: Killable, whole: Path, tmp_path: Path) -> None:
+    """Of two runs side by side, before the first checkpoint and at a random moment after it."""
 
     def play(seed: int) -> None:
         path = tmp_path / f"run{seed}"
         draw = random.Random(seed)  # noqa: S311
-        moments = [-1, *sorted(draw.sample(range(1, ROUNDS - 3), 2))]
+        moments = [-1, draw.randrange(1, ROUNDS - 3)]
         for kills, rounds in enumerate(moments):
             when = has_played(path, rounds, pause=draw.uniform(0, 0.04))
             assert killable.kill(path, resume=kills > 0, when=when), "ended before it was killed"
@@ -145,7 +145,7 @@ def test_six_kills_change_nothing(killable: Killable, whole: Path, tmp_path: Pat
             # What a kill in the middle of a write can leave besides.
             (path / f".checkpoint.safetensors.{kills}.tmp").write_bytes(b"torn")
             with (path / "rounds.jsonl").open("a") as file:
-                file.write('{"round": 99, "clie'[: 5 * kills])
+                file.write('{"round": 99, "clie'[: 9 * kills])
         killable.finish(path, resume=True)
         assert_same_run(path, whole)
 
