@@ -147,7 +147,7 @@ def test_what_she_does_not_say_has_no_weight() -> None:
         ({"age": float("inf")}, "must be a finite number"),
         ({"town": "Ulmm"}, "did you mean 'Ulm'?"),
         ({"town": ["Ulm", "Bern"]}, "'town' takes one value"),
-        ({"place": "bu"}, "did you mean 'bus'?"),
+        ({"place": "hom"}, "did you mean 'home'?"),
         ({"tags": ["x", "w"]}, "unknown value 'w'"),
         ({"title": "It"}, "unknown user feature 'title'"),
     ],
@@ -237,6 +237,26 @@ def test_likes_dislikes_and_features_all_count(run: privrec.Run) -> None:
         others = scores(**given)
         assert any(abs(others[item] - plain[item]) > 1e-6 for item in others), given
     assert scores(likes=["i3"]) != scores(dislikes=["i3"])
+
+
+def test_there_may_be_nobody_to_rank_for(tmp_path: Path) -> None:
+    """In a small data set the people who validate, or those who are tested, may like too little."""
+    lines = pl.DataFrame({"user": ["a", "b", "c", "d"], "item": ["x", "x", "y", "z"]})
+    ids = {name: pl.DataFrame({"id": lines[name].unique().sort()}) for name in ("user", "item")}
+    data = to_federation(
+        Tables(
+            manifest=Manifest(name="few"),
+            interactions=lines,
+            users=ids["user"],
+            items=ids["item"],
+        )
+    )
+    settings = {**TINY, "rounds": 1, "cohort": 1, "validation_share": 0.4, "validate_every": 1}
+    run = privrec.train("privrec", data, out=tmp_path / "run", **settings)
+    with pytest.raises(DataError, match="none of the 1 test people has two likes"):
+        run.evaluate()
+    assert not run.folder.evaluation_path.exists()
+    assert len(run.device(likes=["x"]).recommend()) == 2
 
 
 def test_recommending_leaves_no_trace(run: privrec.Run) -> None:

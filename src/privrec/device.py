@@ -71,6 +71,8 @@ def adapted_scorer(
 
     def scorer_of(params: Params) -> Scorer:
         def scorer(first: Clients, lines: Clients) -> Iterable[Scores]:
+            if len(first) == 0:
+                return []
             packed = pack(first, instances, n_items=federation.n_items, seed=seed, round_index=0)
             jobs = [(client, _moments(lines, k)) for k, client in enumerate(packed)]
             return map_clients(serve, params, catalogue, jobs)
