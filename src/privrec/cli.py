@@ -202,8 +202,10 @@ def main() -> None:
 
 
 def _print_hits(title: str, rows: "Sequence[Row]") -> None:
+    from privrec.report import figure
+
     ks = ("5", "10", "20", "30")
-    cells = [(name, *(f"{hits[k]:.3f}" for k in ks)) for name, hits, _ in rows]
+    cells = [(name, *(figure(hits[k]) for k in ks)) for name, hits, _ in rows]
     print_table(title, ("", *(f"@{k}" for k in ks)), cells)
 
 

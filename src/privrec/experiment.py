@@ -202,10 +202,11 @@ def _evaluate_on(
     )
 
 
-def _validate(experiment: Experiment, params: Params) -> Mapping[str, float]:
+def _validate(experiment: Experiment, params: Params) -> Mapping[str, float | None]:
     scorer = experiment.scorer(params)
     report = _evaluate_on(experiment, experiment.split.validation, scorer, None)
-    return {str(k): round(value, 5) for k, value in report.hits.items()}
+    hits: dict[str, float | None] = report.as_json()["hits"]
+    return {k: value if value is None else round(value, 5) for k, value in hits.items()}
 
 
 def _is_due(round_index: int, config: RunConfig) -> bool:

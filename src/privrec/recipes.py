@@ -109,21 +109,25 @@ RECIPES: dict[str, Recipe] = {
     "popularity": Recipe(
         summary="most liked first, the same for everybody",
         method="reference",
+        settings={"rounds": 0},
         reference=lambda config: popularity(),
     ),
     "own-items": Recipe(
         summary="a person's own items first, then the most liked",
         method="reference",
+        settings={"rounds": 0},
         reference=lambda config: own_items(),
     ),
     "item-knn": Recipe(
         summary="own items first, then cosine similarity to what the person likes",
         method="reference",
+        settings={"rounds": 0},
         reference=lambda config: item_knn(),
     ),
     "ease": Recipe(
         summary="own items first, then EASE, a linear model in closed form",
         method="reference",
+        settings={"rounds": 0},
         reference=lambda config: ease(config.ease_l2),
     ),
 }

@@ -17,7 +17,7 @@ background:#eef4fb}tr.paper{color:#666}svg{width:100%;height:auto;max-width:44re
 details{margin:1rem 0}h1,h2{line-height:1.2}code{font-size:.9em}.note{color:#666;font-size:.9em}
 """
 
-Row = tuple[str, Mapping[str, float], str]
+Row = tuple[str, Mapping[str, float | None], str]
 """(name, Hits@k by k as text, kind: "ours", "reference" or "paper")"""
 
 
@@ -101,12 +101,17 @@ def comparison_rows(evaluations: Mapping[str, Mapping[str, Any]]) -> dict[str, l
     return tables
 
 
+def figure(value: float | None) -> str:
+    """Return a figure as text; a dash where there was nothing to test."""
+    return "-" if value is None else f"{value:.3f}"
+
+
 def hits_table(rows: Sequence[Row]) -> str:
     """Return an HTML table of Hits@k."""
     head = "".join(f"<th>@{k}</th>" for k in KS)
     body = "".join(
         f'<tr class="{kind}"><td>{html.escape(name)}</td>'
-        + "".join(f"<td>{hits[k]:.3f}</td>" for k in KS)
+        + "".join(f"<td>{figure(hits[k])}</td>" for k in KS)
         + "</tr>"
         for name, hits, kind in rows
     )
@@ -116,7 +121,7 @@ def hits_table(rows: Sequence[Row]) -> str:
 def _new_only(evaluation: Mapping[str, Any]) -> str:
     """Return the table over items that the device did not know, where that is another question."""
     new = evaluation["new_only"]["hits"]
-    if all(abs(new[k] - evaluation["hits"][k]) < 1e-12 for k in KS):
+    if all(new[k] is None or abs(new[k] - evaluation["hits"][k]) < 1e-12 for k in KS):
         return ""
     rows: list[Row] = [(evaluation["recipe"], new, "ours")]
     rows += [
@@ -128,7 +133,9 @@ def _new_only(evaluation: Mapping[str, Any]) -> str:
 
 
 def _curves(evaluation: Mapping[str, Any], rounds: Sequence[Mapping[str, Any]]) -> str:
-    validated = [line for line in rounds if "validation" in line]
+    validated = [
+        line for line in rounds if None not in line.get("validation", {"5": None}).values()
+    ]
     parts = []
     if validated:
         series = {

@@ -103,5 +103,6 @@ def _items(clients: Clients, k: int) -> IntArray:
     return clients.item[clients.offsets[k] : clients.offsets[k + 1]].astype(np.int64)
 
 
-def _text_keys(figures: dict[int, float]) -> dict[str, float]:
-    return {str(k): value for k, value in figures.items()}
+def _text_keys(figures: dict[int, float]) -> dict[str, float | None]:
+    """Return the figures by k as text; JSON has no NaN, so where nothing was tested it is null."""
+    return {str(k): None if np.isnan(value) else value for k, value in figures.items()}
