@@ -22,14 +22,16 @@ from privrec.build import PackPeople
 from privrec.data.federation import Federation
 from privrec.data.sources import load
 from privrec.device import catalogue_of
-from privrec.federated.cohort import fixed_size
 from privrec.federated.lanes import RunCohort, cohort_runner, warm_up
 from privrec.federated.local import local_sgd
 from privrec.federated.pack import Instances, PackedClient, buckets, pack, steps_of
 from privrec.federated.round import FederatedAlgorithm, federated, play_round, server_optimizer
 from privrec.models.dssm import dssm
+from privrec.privacy.aggregate import plain
+from privrec.privacy.sampling import Sampling
 from privrec.seeds import key, rng
 from privrec.types import IntArray
+from scale import unrecorded
 
 COHORT, BATCH, EPOCHS, RATE, ROUNDS = 30, 32, 5, 0.05, 14
 PEERS = {"torch loop": "torch_loop.py", "FedJAX": "fedjax_loop.py"}
@@ -52,7 +54,7 @@ def engine() -> list[Figure]:
             round_index=round_index,
         )
 
-    run = cohort_runner(algorithm.local, catalogue_of(federation))
+    run = cohort_runner(algorithm.local, algorithm.aggregator.clip, catalogue_of(federation))
     state = algorithm.init(key(0, 0, "init"))
     sizes = buckets(federation.largest, instances)
     (example,) = pack_people(people[:1], 0)
@@ -86,7 +88,11 @@ def engine() -> list[Figure]:
 
 def people_of_round(round_index: int, people: IntArray) -> IntArray:
     """Return the cohort that `play_round` draws in this round."""
-    return fixed_size(COHORT).sample(people, rng(0, round_index, "cohort"))
+    return _sampling(people).draw(people, rng(0, round_index, "cohort"))
+
+
+def _sampling(people: IntArray) -> Sampling:
+    return Sampling(law="fixed", users=len(people), cohort=COHORT)
 
 
 def flops_per_step(federation: Federation) -> float:
@@ -105,7 +111,7 @@ def _algorithm(federation: Federation) -> FederatedAlgorithm:
     return federated(
         recommender=recommender,
         local=local_sgd(recommender, learning_rate=RATE, epochs=EPOCHS, batch_size=BATCH),
-        sampler=fixed_size(COHORT),
+        aggregator=plain(_sampling(np.arange(federation.n_clients))),
         server_optimizer=server_optimizer("plain", 1.0),
     )
 
@@ -125,7 +131,13 @@ def _take_turns(
     for r in range(ROUNDS):
         started = time.perf_counter()
         state, _ = play_round(
-            algorithm, state, population=people, pack=pack_people, run_cohort=run, seed=0
+            algorithm,
+            state,
+            population=people,
+            pack=pack_people,
+            run_cohort=run,
+            draw=rng(0, r, "cohort"),
+            record=unrecorded,
         )
         jax.block_until_ready(state.params)  # type: ignore[no-untyped-call]  # JAX has no stub
         speeds["ours"].append(steps[r] / (time.perf_counter() - started))

@@ -8,6 +8,7 @@ from pathlib import Path
 import privrec  # noqa: F401  (sets up the host devices before JAX is imported)
 from engine import engine
 from figures import Figure
+from private import accounting, private_round
 from scale import catalogue, memory, population
 
 BENCHMARKS: dict[str, Callable[[], list[Figure]]] = {
@@ -15,6 +16,8 @@ BENCHMARKS: dict[str, Callable[[], list[Figure]]] = {
     "population": population,
     "catalogue": catalogue,
     "memory": memory,
+    "private-round": private_round,
+    "accounting": accounting,
 }
 
 

@@ -199,9 +199,9 @@ def evaluation(**changes: Any) -> dict[str, Any]:
 
 
 ROUNDS: list[dict[str, Any]] = [
-    {"round": 0, "loss": 0.7},
-    {"round": 1, "loss": 0.6, "validation": figures(0.01)},
-    {"round": 2, "loss": 0.5, "validation": figures(0.02)},
+    {"round": 0, "simulation_only": {"loss": 0.7}},
+    {"round": 1, "simulation_only": {"loss": 0.6, "validation": figures(0.01)}},
+    {"round": 2, "simulation_only": {"loss": 0.5, "validation": figures(0.02)}},
 ]
 SETTINGS = {"cohort": 50, "hidden": [64, 64], "data": "movielens-1m"}
 
@@ -289,15 +289,18 @@ def test_the_curves_are_those_of_the_rounds() -> None:
 
 def test_a_report_of_a_run_that_diverged_is_written_all_the_same() -> None:
     rounds: list[dict[str, Any]] = [
-        {"round": 0, "loss": 0.7},
-        {"round": 1, "loss": math.nan, "validation": dict.fromkeys(KS, math.nan)},
+        {"round": 0, "simulation_only": {"loss": 0.7}},
+        {
+            "round": 1,
+            "simulation_only": {"loss": math.nan, "validation": dict.fromkeys(KS, math.nan)},
+        },
     ]
     page = render_report(evaluation(), rounds, SETTINGS)
     assert page.count("<svg") == 1
 
 
 def test_long_runs_are_thinned_but_keep_their_span() -> None:
-    rounds = [{"round": n, "loss": 1 / (n + 1)} for n in range(5000)]
+    rounds = [{"round": n, "simulation_only": {"loss": 1 / (n + 1)}} for n in range(5000)]
     (svg,) = re.findall(r"<svg.*?</svg>", render_report(evaluation(), rounds, SETTINGS))
     (line,) = points_of(ET.fromstring(svg))  # noqa: S314
     assert 300 < len(line) < 1000

@@ -100,7 +100,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run, not evaluated. Tests that change it take a copy."""
     path = tmp_path_factory.mktemp("cli") / "run"
     said = document("train", "privrec", "--data", DATA, "--out", path, *SET, "--json")
-    assert said == {"run": str(path), "rounds": 3}
+    none = {"epsilon": None, "delta": None}
+    assert said == {"run": str(path), "rounds": 3, "privacy": none}
     return path
 
 
@@ -125,14 +126,21 @@ def test_training_leaves_the_run_folder_of_the_contract(trained: Path) -> None:
     assert sorted(os.listdir(trained)) == [
         "checkpoint.safetensors",
         "config.toml",
+        "ledger.jsonl",
         "params.safetensors",
         "rounds.jsonl",
     ]
     lines = [json.loads(line) for line in (trained / "rounds.jsonl").read_text().splitlines()]
     assert [line["round"] for line in lines] == [0, 1, 2]
-    assert [line["clients"] for line in lines] == [8, 8, 8]
+    # Whatever comes from raw data is labelled.
+    assert all(set(line) == {"round", "seconds", "simulation_only"} for line in lines)
+    figures = [line["simulation_only"] for line in lines]
+    assert [found["clients"] for found in figures] == [8, 8, 8]
     # After every second round, and after the last.
-    assert ["validation" in line for line in lines] == [False, True, True]
+    assert ["validation" in found for found in figures] == [False, True, True]
+    releases = [json.loads(line) for line in (trained / "ledger.jsonl").read_text().splitlines()]
+    assert [line["round"] for line in releases] == [0, 1, 2]
+    assert {line["mechanism"] for line in releases} == {"none"}
 
 
 def test_evaluation_json_has_the_contracts_shape(evaluated: tuple[Path, Any]) -> None:
@@ -159,7 +167,7 @@ def test_evaluation_json_has_the_contracts_shape(evaluated: tuple[Path, Any]) ->
             assert list(figures[name]) == KS
             assert all(0 <= value <= 1 for value in figures[name].values())
     privacy = found["privacy"]
-    assert set(privacy) == {"epsilon", "delta", "sampling", "rounds", "end_to_end", "statement"}
+    assert set(privacy) >= {"epsilon", "delta", "sampling", "rounds", "end_to_end", "statement"}
     assert privacy["epsilon"] is None
     assert privacy["rounds"] == 3
     assert privacy["statement"].startswith("No differential privacy guarantee")
@@ -603,9 +611,9 @@ def test_a_damaged_run_is_refused(refused: Refused, copy: RunFolder) -> None:
         copy.config_path.write_text(damaged_text)
         for command in ("evaluate", "recommend", "compare"):
             assert "run/config.toml" in refused(command, "run")
-    copy.config_path.write_text(text.replace("format = 1", "format = 99"))
+    copy.config_path.write_text(text.replace("format = 2", "format = 99"))
     for command in ("evaluate", "recommend", "compare"):
-        assert "format 99; this privrec reads format 1" in refused(command, "run")
+        assert "format 99; this privrec reads format 2" in refused(command, "run")
 
 
 def test_a_damaged_evaluation_is_not_compared(refused: Refused, copy: RunFolder) -> None:
@@ -686,7 +694,7 @@ def test_a_disk_that_fills_up_during_training_costs_nothing_but_time(
     result = invoke(*words)
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr == "privrec: cannot write /dev/full: No space left on device\n"
-    assert os.listdir(scratch / "run") == ["config.toml"]
+    assert sorted(os.listdir(scratch / "run")) == ["config.toml", "ledger.jsonl"]
     monkeypatch.setattr(RunFolder, "rounds_path", rounds_path)
     done("train", "privrec", "--out", "run", "--resume")
     params = (scratch / "run" / "params.safetensors").read_bytes()

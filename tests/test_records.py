@@ -251,12 +251,12 @@ def test_settings_cut_short_anywhere_are_refused(tmp_path: Path) -> None:
             records.open_run(tmp_path)
 
 
-@pytest.mark.parametrize("version", ["0", "2", '"1"', "1.5"])
+@pytest.mark.parametrize("version", ["0", "1", '"2"', "2.5"])
 def test_a_folder_of_another_format_is_refused(tmp_path: Path, version: str) -> None:
     folder = records.create_run(tmp_path, CONFIG)
     text = folder.config_path.read_text()
-    folder.config_path.write_text(text.replace("format = 1", f"format = {version}"))
-    with pytest.raises(RunFolderError, match="this privrec reads format 1"):
+    folder.config_path.write_text(text.replace("format = 2", f"format = {version}"))
+    with pytest.raises(RunFolderError, match="this privrec reads format 2"):
         records.open_run(tmp_path)
 
 

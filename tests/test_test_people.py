@@ -134,7 +134,10 @@ def test_a_run_does_not_depend_on_the_test_people(
     assert spoilt.folder.params_path.read_bytes() == honest.run.folder.params_path.read_bytes()
     assert rounds_of(spoilt) == rounds_of(honest.run)
     if honest.recipe in TRAINED:
-        assert [("validation" in line) for line in rounds_of(spoilt)] == [False, True] * 2
+        assert [("validation" in line["simulation_only"]) for line in rounds_of(spoilt)] == [
+            False,
+            True,
+        ] * 2
     # The garbage is garbage: the report, which does look at the test people, tells them apart.
     assert spoilt.evaluate().as_json() != honest.evaluation
 

@@ -11,6 +11,10 @@ if TYPE_CHECKING:
     from privrec.device import Device, Recommendation
     from privrec.errors import PrivrecError
     from privrec.experiment import Evaluation
+    from privrec.privacy.calibrate import calibrate
+    from privrec.privacy.ledger import PrivacyLedger
+    from privrec.privacy.release import Release
+    from privrec.privacy.sampling import Sampling
     from privrec.runs import Run, open_run, train
 
 __version__ = "0.1.0"
@@ -19,10 +23,14 @@ __all__ = [
     "Device",
     "Evaluation",
     "Federation",
+    "PrivacyLedger",
     "PrivrecError",
     "Recommendation",
+    "Release",
     "Run",
+    "Sampling",
     "__version__",
+    "calibrate",
     "load",
     "open_run",
     "train",
@@ -32,9 +40,13 @@ _HOME = {
     "Device": "privrec.device",
     "Evaluation": "privrec.experiment",
     "Federation": "privrec.data.federation",
+    "PrivacyLedger": "privrec.privacy.ledger",
     "PrivrecError": "privrec.errors",
     "Recommendation": "privrec.device",
+    "Release": "privrec.privacy.release",
     "Run": "privrec.runs",
+    "Sampling": "privrec.privacy.sampling",
+    "calibrate": "privrec.privacy.calibrate",
     "load": "privrec.data.sources",
     "open_run": "privrec.runs",
     "train": "privrec.runs",

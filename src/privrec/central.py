@@ -1,6 +1,7 @@
 """PrivRec-CEN: the same network trained where all the data lies in one place."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import jax
@@ -9,11 +10,11 @@ import numpy as np
 import optax
 
 from privrec.data.schema import Bag
-from privrec.federated.cohort import CohortSampler
 from privrec.federated.local import Catalogue
 from privrec.federated.pack import PackedClient, bucket
-from privrec.federated.round import RoundReport, ServerState
+from privrec.federated.round import Record, RoundReport, ServerState
 from privrec.models.api import ITEM_TABLE, Recommender, look_up, score_pairs
+from privrec.privacy.sampling import Sampling
 from privrec.seeds import rng
 from privrec.types import Array, IntArray, Leaf, Params
 
@@ -30,14 +31,14 @@ class Pool(NamedTuple):
 def central_round(
     recommender: Recommender,
     *,
-    sampler: CohortSampler,
+    sampling: Sampling,
     optimizer: optax.GradientTransformation,
     batch_size: int,
     catalogue: Catalogue,
     population: IntArray,
     pack: Callable[[IntArray, int], list[PackedClient]],
     seed: int,
-) -> Callable[[ServerState], tuple[ServerState, RoundReport]]:
+) -> Callable[[ServerState, Record], tuple[ServerState, RoundReport]]:
     """Return a round of central training: mini-batches over the pooled data of a few people.
 
     Each person is a task: her features stand beside each of her instances. The optimizer steps
@@ -77,12 +78,15 @@ def central_round(
         end, opt_state, total = jax.lax.fori_loop(0, steps, step, start)
         return end, opt_state, total / jnp.maximum(steps, 1)
 
-    def play(state: ServerState) -> tuple[ServerState, RoundReport]:
-        people = sampler.sample(population, rng(seed, state.round_index, "cohort"))
+    def play(state: ServerState, record: Record) -> tuple[ServerState, RoundReport]:
+        people = sampling.draw(population, rng(seed, state.round_index, "cohort"))
         order = rng(seed, state.round_index, "pool")
         pool = pooled(pack(people, state.round_index), order, batch_size)
+        record(state)
         params, opt_state, loss = train(state.params, state.opt_state, dict(catalogue), pool)
-        after = ServerState(round_index=state.round_index + 1, params=params, opt_state=opt_state)
+        after = replace(
+            state, round_index=state.round_index + 1, params=params, opt_state=opt_state
+        )
         return after, RoundReport(
             round_index=state.round_index, clients=len(people), loss=float(loss)
         )

@@ -8,10 +8,12 @@ import typer
 
 from privrec import __version__
 from privrec.cli_data import data_app
+from privrec.cli_privacy import privacy_app
 from privrec.console import plain_errors, print_json, print_line, print_table, progress
 
 if TYPE_CHECKING:
     from privrec.report import Row
+    from privrec.runs import Run
 
 app = typer.Typer(
     help="A recommender that learns from people's devices without their data leaving them.",
@@ -20,9 +22,41 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(data_app, name="data")
+app.add_typer(privacy_app, name="privacy")
 
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
+DataOption = Annotated[
+    str | None, typer.Option(help="A built-in name or a data folder.", show_default="synthetic")
+]
+OutOption = Annotated[
+    Path | None, typer.Option(help="The run folder.", show_default="runs/RECIPE-DATA-SEED")
+]
+ConfigOption = Annotated[Path | None, typer.Option(help="A TOML file of settings.", dir_okay=False)]
+SetOption = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="One setting; repeat.")
+]
+SeedOption = Annotated[
+    int | None, typer.Option(help="Fixes every random number of the run.", show_default="0")
+]
+RoundsOption = Annotated[
+    int | None, typer.Option(help="Rounds to play.", show_default="the recipe's")
+]
+EpsilonOption = Annotated[
+    float | None,
+    typer.Option(help="The privacy budget, from which the noise is found unless it is given."),
+]
+DeltaOption = Annotated[
+    float | None, typer.Option(help="The delta of the guarantee.", show_default="1e-06")
+]
+NoiseOption = Annotated[
+    float | None,
+    typer.Option(help="The noise, instead of an epsilon; see 'privrec privacy epsilon --help'."),
+]
+ResumeOption = Annotated[
+    bool,
+    typer.Option("--resume", help="Go on with the interrupted run in --out, under its settings."),
+]
 
 
 @app.callback(invoke_without_command=True)
@@ -37,29 +71,16 @@ def _root(
 @app.command()
 def train(
     recipe: Annotated[str, typer.Argument(help="A recipe; 'privrec recipes' lists them.")],
-    data: Annotated[
-        str | None,
-        typer.Option(help="A built-in name or a data folder.", show_default="synthetic"),
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="The run folder.", show_default="runs/RECIPE-DATA-SEED")
-    ] = None,
-    config: Annotated[
-        Path | None, typer.Option(help="A TOML file of settings.", dir_okay=False)
-    ] = None,
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="One setting; repeat.")
-    ] = None,
-    seed: Annotated[
-        int | None,
-        typer.Option(help="Fixes every random number of the run.", show_default="0"),
-    ] = None,
-    resume: Annotated[
-        bool,
-        typer.Option(
-            "--resume", help="Go on with the interrupted run in --out, under its settings."
-        ),
-    ] = False,
+    data: DataOption = None,
+    out: OutOption = None,
+    config: ConfigOption = None,
+    set_: SetOption = None,
+    seed: SeedOption = None,
+    rounds: RoundsOption = None,
+    epsilon: EpsilonOption = None,
+    delta: DeltaOption = None,
+    noise_multiplier: NoiseOption = None,
+    resume: ResumeOption = False,
     json_: JsonOption = False,
 ) -> None:
     """Train a recipe, simulated on this machine; leaves a run folder.
@@ -72,7 +93,16 @@ def train(
         from privrec.runs import train as train_run
 
         given = parse_overrides(set_ or [])
-        for key, value in (("recipe", recipe), ("data", data), ("seed", seed)):
+        options = {
+            "recipe": recipe,
+            "data": data,
+            "seed": seed,
+            "rounds": rounds,
+            "epsilon": epsilon,
+            "delta": delta,
+            "noise_multiplier": noise_multiplier,
+        }
+        for key, value in options.items():
             _give(given, key, value)
         settings = {**(read_toml(config) if config else {}), **given}
         settings.pop("format", None)
@@ -85,10 +115,11 @@ def train(
                 recipe, data, out=path, resume=resume, on_progress=on_progress, **settings
             )
         if json_:
-            print_json({"run": str(run.folder.path), "rounds": run.config.rounds})
+            found = run.privacy()
+            privacy = {"epsilon": found.epsilon, "delta": found.delta}
+            print_json({"run": str(run.folder.path), "rounds": run.rounds, "privacy": privacy})
         else:
-            print_line(f"trained {recipe} on {data}: {run.folder.path}")
-            print_line(f"next: privrec evaluate {run.folder.path}")
+            _say_what_was_trained(run)
 
 
 @app.command()
@@ -201,6 +232,19 @@ def main() -> None:
     app()
 
 
+def _say_what_was_trained(run: "Run") -> None:
+    config, privacy = run.config, run.privacy()
+    print_line(f"trained {config.recipe} on {config.data}: {run.folder.path}")
+    if privacy.epsilon is not None:
+        print_line(privacy.statement)
+        if run.rounds < config.rounds:
+            print_line(
+                f"stopped after {run.rounds} of {config.rounds} rounds: the budget, epsilon"
+                f" {config.epsilon:g}, affords no more"
+            )
+    print_line(f"next: privrec evaluate {run.folder.path}")
+
+
 def _print_hits(title: str, rows: "Sequence[Row]") -> None:
     from privrec.report import figure
 
@@ -209,7 +253,7 @@ def _print_hits(title: str, rows: "Sequence[Row]") -> None:
     print_table(title, ("", *(f"@{k}" for k in ks)), cells)
 
 
-def _give(given: dict[str, Any], key: str, value: str | int | None) -> None:
+def _give(given: dict[str, Any], key: str, value: str | float | None) -> None:
     """Add what has an option of its own to the settings that `--set` gives."""
     from privrec.errors import SettingsError
 

@@ -11,6 +11,9 @@ from privrec.data.splits import Halving
 from privrec.errors import SettingsError, nearest
 from privrec.federated.round import ServerOptimizer
 from privrec.models.dssm import Activation, Target
+from privrec.privacy.noise import NoiseKind
+from privrec.privacy.release import Mechanism
+from privrec.privacy.sampling import Law
 from privrec.toml import toml_value
 
 Share = Annotated[float, Field(ge=0, lt=1)]
@@ -39,7 +42,9 @@ class RunConfig(BaseModel):
 
     rounds: Count = 100
     cohort: Size = 100
-    """People per round."""
+    """People per round, on average where each is drawn by a coin of her own."""
+    sampling: Law = "poisson"
+    """How a cohort is drawn: each person by a coin, or exactly so many (the paper's)."""
     local_epochs: Size = 1
     local_steps: Count = 0
     """At most so many mini-batch steps per client and round; 0 means no limit."""
@@ -69,6 +74,20 @@ class RunConfig(BaseModel):
     adapt_lr: Positive = 0.1
     adapt_negatives: Count = 4
 
+    mechanism: Mechanism = "none"
+    """The noise on each round's sum of updates: none, gaussian (L2 bound), laplace (L1 bound)."""
+    epsilon: Positive | None = None
+    """The budget: finds the noise where none is given, else ends the run when it is spent."""
+    delta: Annotated[float, Field(gt=0, lt=1)] = 1e-6
+    noise_multiplier: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    """Noise on the sum over what one person can move it by; 0 bounds updates and adds none."""
+    clip_norm: Positive = 1.0
+    """The longest that one client's update may be."""
+    clip_quantile: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Lets the bound follow this quantile of the clients' norms; 0 keeps it where it is."""
+    noise: NoiseKind = "seeded"
+    """Seeded noise is repeatable and for experiments only; secure noise is for real people."""
+
     ease_l2: Positive = 500.0
 
     @model_validator(mode="after")
@@ -78,6 +97,21 @@ class RunConfig(BaseModel):
                 '`negatives` and `adapt_negatives` must be 0 with target = "rating":'
                 " an item that was never seen has no rating"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _noise_needs_a_mechanism(self) -> "RunConfig":
+        if self.mechanism == "none":
+            for key in ("epsilon", "noise_multiplier", "clip_quantile"):
+                if getattr(self, key):
+                    raise ValueError(
+                        f"`{key}` needs a recipe with noise, such as dp-privrec-one or"
+                        f" lm-privrec; {self.recipe} adds none"
+                    )
+        elif self.epsilon is None and self.noise_multiplier is None:
+            raise ValueError("give `epsilon`, from which the noise is found, or `noise_multiplier`")
+        if self.clip_quantile and self.mechanism == "laplace":
+            raise ValueError("`clip_quantile` needs the Gaussian mechanism, not laplace")
         return self
 
 
@@ -130,7 +164,8 @@ def parse_overrides(pairs: Iterable[str]) -> dict[str, Any]:
 def to_toml(config: RunConfig, *, header: Mapping[str, Any]) -> str:
     """Return the settings as TOML, with `header` before them."""
     return "".join(
-        f"{key} = {toml_value(value)}\n" for key, value in {**header, **config.model_dump()}.items()
+        f"{key} = {toml_value(value)}\n"
+        for key, value in {**header, **config.model_dump(exclude_none=True)}.items()
     )
 
 

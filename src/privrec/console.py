@@ -2,6 +2,7 @@
 
 import json
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -20,7 +21,7 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from privrec.errors import PrivrecError
+from privrec.errors import PrivacyWarning, PrivrecError
 
 EXIT_WRONG_INPUT = 2
 out = Console()
@@ -78,9 +79,15 @@ def progress() -> Iterator[Callable[[str, int, int], None]]:
 
 @contextmanager
 def plain_errors() -> Iterator[None]:
-    """Turn what the user can put right into one line on stderr and exit code 2."""
+    """Turn what the user can put right into one line on stderr and exit code 2.
+
+    A warning about privacy is one line on stderr, too.
+    """
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("always", PrivacyWarning)
+            warnings.showwarning = _show_warning
+            yield
     except PrivrecError as error:
         _leave(str(error))
     except OSError as error:
@@ -90,6 +97,10 @@ def plain_errors() -> Iterator[None]:
 
 def _is_figure(text: str) -> bool:
     return text.replace(",", "").replace(".", "").removeprefix("-").isdecimal()
+
+
+def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+    sys.stderr.write(f"privrec: warning: {' '.join(str(message).split())}\n")
 
 
 def _leave(message: str) -> None:

@@ -35,3 +35,7 @@ def nearest(name: str, options: Iterable[str]) -> str:
     folded = {option.casefold(): option for option in known}
     close = difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=0.5)
     return f"; did you mean {folded[close[0]]!r}?" if close else ""
+
+
+class PrivacyWarning(UserWarning):
+    """A guarantee that holds and yet means little; the command line prints it as one line."""

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from privrec import records
+from privrec.book import open_book
 from privrec.build import Experiment
 from privrec.config import RunConfig
 from privrec.data.federation import Federation
@@ -23,7 +24,7 @@ from privrec.evaluation.references import (
     popularity,
 )
 from privrec.federated.round import RoundReport, ServerState
-from privrec.recipes import recipe_named
+from privrec.privacy.statement import PrivacyReport
 from privrec.types import IntArray, Params
 
 CHECKPOINT_SECONDS = 5.0
@@ -38,33 +39,38 @@ def train(
     resume: bool = False,
     on_progress: OnProgress | None = None,
 ) -> None:
-    """Play the remaining rounds and leave `params.safetensors` in the run folder.
+    """Play the remaining rounds that the budget affords; leave `params.safetensors` in the folder.
 
-    A kill at any moment loses the rounds since the last checkpoint, which are played again, the
-    same, on resume.
+    A kill at any moment loses the rounds since the last checkpoint, which are played again on
+    resume: the same where noise is seeded; as further releases where it is not.
     """
-    config = experiment.config
-    state = experiment.init()
+    config, training = experiment.config, experiment.training()
+    state = training.init()
     if resume:
         state = restore(folder, state)
         records.keep_rounds(folder, state.round_index)
-    if state.round_index < config.rounds:
+    book = open_book(folder, training, config)
+    last = book.last_round(state.round_index)
+    if state.round_index < last:
         _report(on_progress, "compiling", 0, 1)
-        experiment.prepare(state.params)
+        training.prepare(state.params)
         _report(on_progress, "compiling", 1, 1)
     saved = time.monotonic()
-    while state.round_index < config.rounds:
+    while state.round_index < last:
         started = time.monotonic()
-        state, report = experiment.play(state)
-        line = {"round": report.round_index, **_rest(report)}
+        state, report = training.play(state, book.record)
+        line: dict[str, Any] = {"round": report.round_index}
         line["seconds"] = round(time.monotonic() - started, 4)
-        if _is_due(state.round_index, config):
-            line["validation"] = _validate(experiment, state.params)
+        line["simulation_only"] = _rest(report)
+        if _is_due(state.round_index, last, config):
+            line["simulation_only"]["validation"] = _validate(experiment, state.params)
         records.append_round(folder, line)
-        if time.monotonic() - saved > CHECKPOINT_SECONDS or state.round_index == config.rounds:
+        # What was released with noise that nobody can draw again must not be lost.
+        due = config.noise == "secure" or time.monotonic() - saved > CHECKPOINT_SECONDS
+        if due or state.round_index == last:
             checkpoint(folder, state)
             saved = time.monotonic()
-        _report(on_progress, "rounds", state.round_index, config.rounds)
+        _report(on_progress, "rounds", state.round_index, last)
     arrays = {name: np.asarray(value) for name, value in state.params.items()}
     records.write_arrays(
         folder.params_path, arrays, {"recipe": config.recipe, "rounds": str(state.round_index)}
@@ -80,7 +86,7 @@ class Evaluation:
     validation: int
     report: EvalReport
     references: Mapping[str, EvalReport]
-    statement: str
+    privacy: PrivacyReport
 
     @property
     def hits(self) -> dict[int, float]:
@@ -102,19 +108,16 @@ class Evaluation:
             },
             **report.as_json(),
             "references": {name: figures.as_json() for name, figures in self.references.items()},
-            "privacy": {
-                "epsilon": None,
-                "delta": None,
-                "sampling": None,
-                "rounds": config.rounds,
-                "end_to_end": True,
-                "statement": self.statement,
-            },
+            "privacy": self.privacy.as_json(),
         }
 
 
 def evaluate_run(
-    experiment: Experiment, params: Params, *, on_progress: OnProgress | None = None
+    experiment: Experiment,
+    params: Params,
+    privacy: PrivacyReport,
+    *,
+    on_progress: OnProgress | None = None,
 ) -> Evaluation:
     """Return the figures on the test people, with the references fitted and tested beside them."""
     config, federation, split = experiment.config, experiment.federation, experiment.split
@@ -134,7 +137,7 @@ def evaluate_run(
         validation=len(split.validation),
         report=report,
         references=references,
-        statement=recipe_named(config.recipe).statement,
+        privacy=privacy,
     )
 
 
@@ -142,6 +145,7 @@ def checkpoint(folder: records.RunFolder, state: ServerState) -> None:
     """Write the whole server state, replacing the one before in one step."""
     leaves = jax.tree.leaves((state.params, state.opt_state))
     arrays = {f"{i:05d}": np.asarray(leaf) for i, leaf in enumerate(leaves)}
+    arrays["clip_norm"] = np.asarray(state.clip_norm)
     arrays["round_index"] = np.asarray(state.round_index)
     records.write_arrays(folder.checkpoint_path, arrays, {})
 
@@ -151,7 +155,7 @@ def restore(folder: records.RunFolder, fresh: ServerState) -> ServerState:
     if not folder.checkpoint_path.is_file():
         return fresh
     arrays = records.read_arrays(folder.checkpoint_path)
-    round_index = int(arrays.pop("round_index"))
+    round_index, clip_norm = int(arrays.pop("round_index")), float(arrays.pop("clip_norm"))
     leaves, shape = jax.tree.flatten((fresh.params, fresh.opt_state))
     saved = [arrays[name] for name in sorted(arrays)]
     if [leaf.shape for leaf in leaves] != [leaf.shape for leaf in saved]:
@@ -159,7 +163,9 @@ def restore(folder: records.RunFolder, fresh: ServerState) -> ServerState:
             f"{folder.checkpoint_path} does not fit the settings: was the data changed since?"
         )
     params, opt_state = jax.tree.unflatten(shape, [jax.numpy.asarray(leaf) for leaf in saved])
-    return ServerState(round_index=round_index, params=params, opt_state=opt_state)
+    return ServerState(
+        round_index=round_index, params=params, opt_state=opt_state, clip_norm=clip_norm
+    )
 
 
 def load_params(folder: records.RunFolder) -> dict[str, jax.Array]:
@@ -209,10 +215,10 @@ def _validate(experiment: Experiment, params: Params) -> Mapping[str, float | No
     return {k: value if value is None else round(value, 5) for k, value in hits.items()}
 
 
-def _is_due(round_index: int, config: RunConfig) -> bool:
+def _is_due(round_index: int, last: int, config: RunConfig) -> bool:
     if not config.validate_every or not config.validation_share:
         return False
-    return round_index % config.validate_every == 0 or round_index == config.rounds
+    return round_index % config.validate_every == 0 or round_index == last
 
 
 def _report(on_progress: OnProgress | None, what: str, done: int, total: int) -> None:

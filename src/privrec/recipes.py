@@ -7,19 +7,9 @@ from typing import Any, Literal
 from privrec.config import RunConfig, make_config
 from privrec.errors import SettingsError, nearest
 from privrec.evaluation.references import Reference, ease, item_knn, own_items, popularity
+from privrec.privacy import statement
 
 Method = Literal["federated", "central", "reference"]
-
-FEDERATED_STATEMENT = (
-    "No differential privacy guarantee (epsilon is infinite): raw data stays on the devices, but "
-    "updates are averaged without noise, so neither the server nor anybody who sees the model is "
-    "prevented from learning about a person who took part; what a device learns while adapting "
-    "is never sent."
-)
-CENTRAL_STATEMENT = (
-    "No privacy at all (epsilon is infinite): the training people's raw data is collected in one "
-    "place, and the result can reveal it; shown for comparison only."
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,15 +26,21 @@ class Recipe:
     reference: Callable[[RunConfig], Reference] | None = None
 
     @property
+    def without_noise(self) -> str:
+        """What a run of it promises whose releases had no noise."""
+        return statement.FEDERATED if self.method == "federated" else statement.CENTRAL
+
+    @property
     def statement(self) -> str:
         """Who is protected, from whom, how strongly, and what is not covered."""
-        return FEDERATED_STATEMENT if self.method == "federated" else CENTRAL_STATEMENT
+        return statement.NOISED if "mechanism" in self.settings else self.without_noise
 
 
 _PRIVREC: Mapping[str, Any] = {
     "rounds": 200,
     "validate_every": 25,
     "cohort": 50,
+    "sampling": "fixed",
     "local_epochs": 1,
     "local_lr": 0.1,
     "server_optimizer": "adam",
@@ -58,6 +54,7 @@ _PRIVREC: Mapping[str, Any] = {
 _PAPER: Mapping[str, Any] = {
     "rounds": 80,
     "cohort": 20,
+    "sampling": "fixed",
     "local_epochs": 100,
     "local_lr": 0.05,
     "server_optimizer": "plain",
@@ -79,6 +76,14 @@ _PRIVREC_PRESETS: Mapping[str, Mapping[str, Any]] = {
         "adapt_epochs": 20,
         "adapt_negatives": 20,
     },
+}
+# TODO presets
+_NOISED: Mapping[str, Any] = {
+    **_PRIVREC,
+    "mechanism": "gaussian",
+    "sampling": "poisson",
+    "epsilon": 8.0,
+    "rounds": 80,
 }
 
 RECIPES: dict[str, Recipe] = {
@@ -105,6 +110,16 @@ RECIPES: dict[str, Recipe] = {
         method="central",
         settings={**_PRIVREC, "server_lr": 0.001},
         presets=_PRIVREC_PRESETS,
+    ),
+    "dp-privrec-one": Recipe(
+        summary="privrec under user-level differential privacy, in one stage",
+        method="federated",
+        settings=_NOISED,
+    ),
+    "lm-privrec": Recipe(
+        summary="the same with Laplace noise and updates bounded in the L1 norm",
+        method="federated",
+        settings={**_NOISED, "mechanism": "laplace"},
     ),
     "popularity": Recipe(
         summary="most liked first, the same for everybody",
@@ -145,10 +160,12 @@ def recipe_named(name: str) -> Recipe:
 def configure(recipe: str, data: str, overrides: Mapping[str, Any]) -> RunConfig:
     """Return the settings of a recipe on a data set, with the user's own on top."""
     preset = recipe_named(recipe)
+    settings = {**preset.settings, **preset.presets.get(data, {})}
+    if "noise_multiplier" in overrides:
+        settings.pop("epsilon", None)  # Who gives the noise wants to know ε, not to meet ours.
     return make_config(
         {
-            **preset.settings,
-            **preset.presets.get(data, {}),
+            **settings,
             **overrides,
             "recipe": recipe,
             "data": data,

@@ -1,6 +1,7 @@
 """The run folder: what a run writes, so that a kill at any moment costs time and nothing else.
 
-`config.toml` comes first and is never changed. `rounds.jsonl` gets a line per round.
+`config.toml` comes first and is never changed. `ledger.jsonl` gets a line per release, which is on
+the disk before the release is used. `rounds.jsonl` gets a line per round.
 `checkpoint.safetensors` holds the whole server state and is replaced in one step; on resume the
 rounds after it are cut off and played again, which gives the same bits, because every random
 number comes from (seed, round, purpose). `params.safetensors` marks a finished run.
@@ -23,7 +24,7 @@ from safetensors.numpy import load, save
 from privrec.config import RunConfig, make_config, to_toml
 from privrec.errors import RunFolderError, SettingsError
 
-FORMAT = 1
+FORMAT = 2
 Arrays = Mapping[str, npt.NDArray[Any]]
 _TEMPORARY = ".tmp"
 _EVALUATION_KEYS = ("recipe", "data", "seed", "users", "hits", "references", "privacy")
@@ -44,6 +45,11 @@ class RunFolder:
     def rounds_path(self) -> Path:
         """One JSON line per round."""
         return self.path / "rounds.jsonl"
+
+    @property
+    def ledger_path(self) -> Path:
+        """One JSON line per release."""
+        return self.path / "ledger.jsonl"
 
     @property
     def checkpoint_path(self) -> Path:
@@ -146,6 +152,55 @@ def keep_rounds(folder: RunFolder, before: int) -> None:
     """Cut `rounds.jsonl` back to the rounds before the given one."""
     kept = [json.dumps(line) + "\n" for line in read_rounds(folder) if line["round"] < before]
     write_whole(folder.rounds_path, "".join(kept).encode())
+
+
+def append_release(folder: RunFolder, line: Mapping[str, Any]) -> None:
+    """Add one line to `ledger.jsonl` and return when it is on the disk."""
+    with _words(folder.ledger_path, "write"), folder.ledger_path.open("ab") as out:
+        out.write(json.dumps(line).encode() + b"\n")
+        out.flush()
+        os.fsync(out.fileno())
+
+
+def start_ledger(folder: RunFolder) -> None:
+    """Make sure that `ledger.jsonl` is there, in a folder that is on the disk, and ends in a line.
+
+    A last line that a kill cut short was never used, and is cut off.
+    """
+    path = folder.ledger_path
+    with _words(path, "write"):
+        text = path.read_bytes() if path.is_file() else b""
+        whole = text.rfind(b"\n") + 1
+        with path.open("ab") as out:
+            out.truncate(whole)
+            os.fsync(out.fileno())
+        place = os.open(folder.path, os.O_RDONLY)
+        try:
+            os.fsync(place)
+        finally:
+            os.close(place)
+
+
+def read_ledger(folder: RunFolder) -> list[dict[str, Any]]:
+    """Return the lines of `ledger.jsonl`, all of them; a damaged ledger is refused."""
+    with _words(folder.ledger_path, "read"):
+        text = folder.ledger_path.read_bytes() if folder.ledger_path.is_file() else b""
+    # What follows the last line's end was never used.
+    lines = []
+    for number, line in enumerate(text[: text.rfind(b"\n") + 1].splitlines(), start=1):
+        try:
+            lines.append(json.loads(line))
+        except (UnicodeDecodeError, json.JSONDecodeError) as error:
+            raise RunFolderError(
+                f"{folder.ledger_path} is damaged at line {number}: {error}"
+            ) from error
+    missing = {line["round"] for line in read_rounds(folder)} - {line["round"] for line in lines}
+    if missing:
+        raise RunFolderError(
+            f"{folder.ledger_path} lacks the release of round {min(missing)}, which was played:"
+            " its epsilon would be too small"
+        )
+    return lines
 
 
 def read_evaluation(path: Path) -> dict[str, Any]:

@@ -133,19 +133,21 @@ def _new_only(evaluation: Mapping[str, Any]) -> str:
 
 
 def _curves(evaluation: Mapping[str, Any], rounds: Sequence[Mapping[str, Any]]) -> str:
+    figures = [(line["round"] + 1, line["simulation_only"]) for line in rounds]
     validated = [
-        line for line in rounds if None not in line.get("validation", {"5": None}).values()
+        (round_, found["validation"])
+        for round_, found in figures
+        if None not in found.get("validation", {"5": None}).values()
     ]
     parts = []
     if validated:
         series = {
-            f"Hits@{k}": [(line["round"] + 1, line["validation"][k]) for line in validated]
-            for k in reversed(KS)
+            f"Hits@{k}": [(round_, hits[k]) for round_, hits in validated] for k in reversed(KS)
         }
         parts.append("<h2>Quality on the validation people</h2>")
         parts.append(line_chart(series, x_label="rounds", y_label="Hits@k after adaptation"))
-    if rounds:
-        loss = [(line["round"] + 1, line["loss"]) for line in rounds]
+    loss = [(round_, found["loss"]) for round_, found in figures if found["loss"] is not None]
+    if loss:
         step = max(1, len(loss) // 400)
         parts.append("<h2>Loss on the devices</h2>")
         parts.append(

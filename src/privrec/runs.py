@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from privrec import records
+from privrec.book import ledger_of
 from privrec.build import Experiment, build
 from privrec.config import RunConfig
 from privrec.data.federation import Federation
@@ -16,7 +17,9 @@ from privrec.device import Device, new_device
 from privrec.errors import RunFolderError, SettingsError
 from privrec.experiment import Evaluation, OnProgress, evaluate_run, load_params
 from privrec.experiment import train as train_experiment
-from privrec.recipes import configure
+from privrec.privacy.ledger import PrivacyLedger
+from privrec.privacy.statement import PrivacyReport, privacy_report
+from privrec.recipes import configure, recipe_named
 from privrec.report import render_report
 
 
@@ -35,13 +38,32 @@ class Run:
     def evaluate(self, *, on_progress: OnProgress | None = None) -> Evaluation:
         """Return the figures on the test people; writes `evaluation.json` and `report.html`."""
         params = load_params(self.folder)
-        evaluation = evaluate_run(self.experiment, params, on_progress=on_progress)
+        evaluation = evaluate_run(self.experiment, params, self.privacy(), on_progress=on_progress)
         found = evaluation.as_json()
         text = json.dumps(found, indent=2) + "\n"
         records.write_whole(self.folder.evaluation_path, text.encode())
         page = render_report(found, records.read_rounds(self.folder), self.config.model_dump())
         records.write_whole(self.folder.report_path, page.encode())
         return evaluation
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds were played: fewer than asked for where the budget ended first."""
+        return len(records.read_rounds(self.folder))
+
+    @property
+    def ledger(self) -> PrivacyLedger:
+        """Every release of the run, as its folder has them."""
+        return ledger_of(self.folder)
+
+    def privacy(self) -> PrivacyReport:
+        """Return what the run promises, by its ledger."""
+        return privacy_report(
+            self.ledger,
+            delta=self.config.delta,
+            noise=self.config.noise,
+            without=recipe_named(self.config.recipe).without_noise,
+        )
 
     def device(
         self,
@@ -81,9 +103,11 @@ def train(
     if started is None:
         config = configure(recipe, name, settings)
     else:
-        config = configure(recipe, name, {**started[1].model_dump(), **settings})
+        before = started[1].model_dump(exclude_none=True)
+        config = configure(recipe, name, {**before, **settings})
         _check_same(*started, config)
     experiment = build(config, load(data) if isinstance(data, str) else data)
+    experiment.training()  # Wrong settings are found before any file is written.
     if started is None:
         path = path or Path(tempfile.mkdtemp(prefix="privrec-"))
         folder = records.create_run(path, config)

@@ -6,6 +6,7 @@ position, so a client gets the same numbers whichever cohort, order or machine i
 """
 
 import hashlib
+import secrets
 
 import jax
 import numpy as np
@@ -59,3 +60,8 @@ def _mix(word: Words) -> Words:
     word = word ^ (word >> np.uint64(27))
     word = word * np.uint64(0x94D049BB133111EB)
     return word ^ (word >> np.uint64(31))
+
+
+def secret_rng() -> np.random.Generator:
+    """Return a generator that nobody can repeat: 128 bits of the operating system."""
+    return np.random.Generator(np.random.PCG64(secrets.randbits(128)))

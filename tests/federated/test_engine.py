@@ -1,5 +1,6 @@
 """The compiled engine against the slow loop, on any mix of features, sizes and devices."""
 
+import math
 from functools import cache
 
 import jax
@@ -18,6 +19,7 @@ from privrec.federated.local import LocalTrain, apply_update, local_sgd
 from privrec.federated.pack import Instances, PackedClient, assign, bucket, buckets, pack
 from privrec.models.api import ITEM_TABLE, Recommender
 from privrec.models.dssm import dssm
+from privrec.privacy.clipping import clip
 from privrec.seeds import key, rng
 
 RATE, EPOCHS, BATCH, LAYERS = 0.2, 2, 12, 2
@@ -138,7 +140,7 @@ def test_the_engine_equals_the_slow_loop(n_devices: int, context: bool, features
     params = recommender.init(key(0, 0, "init"))
     devices = jax.local_devices()[:n_devices]
     cohort = packed(federation, list(range(10)))
-    found = cohort_runner(local, catalogue_of(federation), devices)(params, cohort)
+    found = cohort_runner(local, clip, catalogue_of(federation), devices)(params, cohort, math.inf)
     expected = slow_sum(federation, params, cohort)
     assert max(abs(value).max() for value in expected.values()) > 0.1
     for name, value in expected.items():
@@ -152,7 +154,7 @@ def test_ratings_train_a_linear_output() -> None:
     how = Instances(negatives=0, batch_size=BATCH, ratings=True)
     cohort = packed(federation, [0, 1, 2, 3], how)
     assert {float(t) for c in cohort for t in c.target[: int(c.size)]} <= {1.0, 2.0, 3.0, 4.0, 5.0}
-    found = cohort_runner(local, catalogue_of(federation))(params, cohort)
+    found = cohort_runner(local, clip, catalogue_of(federation))(params, cohort, math.inf)
     for name, value in slow_sum(federation, params, cohort, rating=True).items():
         np.testing.assert_allclose(found.update[name], value, atol=1e-5, err_msg=name)
 
@@ -166,8 +168,8 @@ def test_the_order_of_a_cohort_does_not_matter(order: list[int], size: int) -> N
     run = _runner(federation)
     people = sorted(order[:size])
     one, other = (
-        run(params, packed(federation, people)),
-        run(params, packed(federation, order[:size])),
+        run(params, packed(federation, people), math.inf),
+        run(params, packed(federation, order[:size]), math.inf),
     )
     for name in params:
         np.testing.assert_allclose(one.update[name], other.update[name], atol=1e-6)
@@ -190,7 +192,7 @@ def test_only_the_rows_a_client_needs_are_touched() -> None:
     recommender, _ = model(federation)
     params = recommender.init(key(0, 0, "init"))
     (client,) = packed(federation, [2])
-    total = _runner(federation)(params, [client]).update[ITEM_TABLE]
+    total = _runner(federation)(params, [client], math.inf).update[ITEM_TABLE]
     touched = np.flatnonzero(np.abs(np.asarray(total)).max(1))
     needed = set(client.rows[client.rows < federation.n_items])
     assert set(touched) <= needed
@@ -214,7 +216,7 @@ def test_apply_update_puts_rows_back_in_their_place() -> None:
     (client,) = packed(federation, [4])
     update = jax.jit(local)(params, catalogue_of(federation), client).update
     own = apply_update(params, client, update)
-    total = _runner(federation)(params, [client]).update
+    total = _runner(federation)(params, [client], math.inf).update
     for name in params:
         np.testing.assert_allclose(own[name], params[name] + total[name], atol=1e-6)
 
@@ -223,13 +225,13 @@ def test_nothing_compiles_after_the_warm_up(caplog: pytest.LogCaptureFixture) ->
     federation = mixed_federation()
     recommender, local = model(federation)
     params = recommender.init(key(0, 0, "init"))
-    run = cohort_runner(local, catalogue_of(federation))
+    run = cohort_runner(local, clip, catalogue_of(federation))
     (example,) = packed(federation, [0])
     sizes = buckets(federation.largest, INSTANCES)
     warm_up(run, params, example=example, buckets=sizes, n_items=federation.n_items)
     with jax.log_compiles(), caplog.at_level("WARNING"):
         for people in ([0], [1, 2, 3], list(range(20)), [5]):
-            run(params, packed(federation, people))
+            run(params, packed(federation, people), math.inf)
     compiled = [r.getMessage() for r in caplog.records if "Finished XLA" in r.getMessage()]
     assert compiled == []
 
@@ -281,7 +283,7 @@ def test_packing_keeps_every_instance_with_its_context() -> None:
 
 @cache
 def _runner(federation: Federation) -> RunCohort:
-    return cohort_runner(model(federation)[1], catalogue_of(federation))
+    return cohort_runner(model(federation)[1], clip, catalogue_of(federation))
 
 
 def _lines(clients: Clients, own: slice) -> list[tuple[int, tuple[object, ...], float]]:

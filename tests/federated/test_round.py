@@ -4,10 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-import pytest
 
-from privrec.errors import SettingsError
-from privrec.federated.cohort import fixed_size
 from privrec.federated.lanes import CohortSum
 from privrec.federated.local import LocalResult
 from privrec.federated.round import (
@@ -18,9 +15,13 @@ from privrec.federated.round import (
     server_optimizer,
 )
 from privrec.models.api import Recommender, implicit_loss
+from privrec.privacy.aggregate import plain
+from privrec.privacy.noise import seeded
+from privrec.privacy.sampling import Sampling
 from privrec.seeds import key, rng
 
 COHORT = 4
+USERS = 20
 
 
 def algorithm(name: ServerOptimizer, rate: float) -> FederatedAlgorithm:
@@ -34,16 +35,22 @@ def algorithm(name: ServerOptimizer, rate: float) -> FederatedAlgorithm:
     return federated(
         recommender=nothing,
         local=lambda params, catalogue, client: LocalResult({}, jnp.zeros(())),
-        sampler=fixed_size(COHORT),
+        aggregator=plain(Sampling(law="fixed", users=USERS, cohort=COHORT)),
         server_optimizer=server_optimizer(name, rate),
     )
+
+
+def absorb(made: FederatedAlgorithm, state: ServerState, total: list[float]) -> ServerState:
+    none = jnp.zeros((), jnp.int32)
+    whole = CohortSum({"w": jnp.array(total)}, jnp.zeros(()), none, none)
+    return made.absorb(state, whole, COHORT, seeded(rng(0, state.round_index, "noise")))
 
 
 def play(made: FederatedAlgorithm, sums: list[list[float]]) -> list[np.ndarray]:
     state = made.init(key(0, 0, "init"))
     seen = []
     for total in sums:
-        state = made.absorb(state, CohortSum({"w": jnp.array(total)}, jnp.zeros(())))
+        state = absorb(made, state, total)
         seen.append(np.asarray(state.params["w"]))
     return seen
 
@@ -75,31 +82,10 @@ def test_absorb_leaves_the_state_before_as_it_was() -> None:
     made = algorithm("adam", 0.1)
     state = made.init(key(0, 0, "init"))
     before = jax.tree.map(np.array, (state.params, state.opt_state))
-    after = made.absorb(state, CohortSum({"w": jnp.ones(2)}, jnp.zeros(())))
+    after = absorb(made, state, [1.0, 1.0])
     assert after.round_index == state.round_index + 1
     same = jax.tree.map(np.array_equal, before, (state.params, state.opt_state))
     assert all(jax.tree.leaves(same))
-
-
-def test_cohorts_are_uniform_without_replacement() -> None:
-    made = algorithm("plain", 1.0)
-    state = made.init(key(0, 0, "init"))
-    population = np.arange(10, 30)
-    counts = np.zeros(30)
-    for round_index in range(5000):
-        cohort = made.select(state, population, rng(0, round_index, "cohort"))
-        assert len(set(cohort.tolist())) == COHORT
-        counts[cohort] += 1
-    assert counts[:10].sum() == 0
-    # Each count is binomial(5000, 0.2): within five standard deviations of 1000.
-    assert np.abs(counts[10:] - 1000).max() < 5 * np.sqrt(5000 * 0.2 * 0.8)
-
-
-def test_the_whole_population_can_be_a_cohort_but_no_more() -> None:
-    draw = rng(0, 0, "cohort")
-    assert sorted(fixed_size(3).sample(np.arange(3), draw).tolist()) == [0, 1, 2]
-    with pytest.raises(SettingsError, match="at most the 2 people who train; got 3"):
-        fixed_size(3).sample(np.arange(2), draw)
 
 
 def test_server_state_of_plain_sgd_holds_nothing() -> None:

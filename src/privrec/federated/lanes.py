@@ -4,37 +4,51 @@ A client's dense weights fit a core's cache, nothing is padded to the largest cl
 cohort does not drain a stack; docs/architecture.md has the measurements behind this.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import SingleDeviceSharding
 
 from privrec.federated.local import Catalogue, LocalTrain
 from privrec.federated.pack import PackedClient, assign, dummy
 from privrec.models.api import ITEM_TABLE
-from privrec.types import Array, Params
+from privrec.privacy.clipping import Clipped
+from privrec.types import Array, Leaf, Params
 
 Client = TypeVar("Client")
 Result = TypeVar("Result")
 
 
 class CohortSum(NamedTuple):
-    """The running sum over a cohort: `update` with whole tables, and the clients' mean losses."""
+    """The running sum over a cohort: bounded updates with whole tables, mean losses, and counts.
+
+    `clipped` clients had a longer update than the bound; `dropped` ones had one that is not finite
+    and add nothing. All but `update` come from raw client data: simulation only.
+    """
 
     update: dict[str, Array]
     loss: Array
+    clipped: Array
+    dropped: Array
 
 
-RunCohort = Callable[[Params, Sequence[PackedClient]], CohortSum]
+RunCohort = Callable[[Params, Sequence[PackedClient], float], CohortSum]
+"""(parameters, clients, clip_norm)"""
+Clip = Callable[[Params, Leaf], Clipped]
 
 
 def cohort_runner(
-    local: LocalTrain, catalogue: Catalogue, devices: Sequence[jax.Device] | None = None
+    local: LocalTrain,
+    clip: Clip,
+    catalogue: Catalogue,
+    devices: Sequence[jax.Device] | None = None,
 ) -> RunCohort:
-    """Return a function that trains a cohort and returns the sum of its updates.
+    """Return a function that trains a cohort and returns the sum of its bounded updates.
 
     Only the running sum is kept: one per device, added up at the end in the order of the devices.
     """
@@ -42,15 +56,26 @@ def cohort_runner(
     catalogues = [jax.device_put(dict(catalogue), device) for device in lanes]
 
     def accumulate(
-        total: CohortSum, params: Params, catalogue: Catalogue, client: PackedClient
+        total: CohortSum,
+        params: Params,
+        clip_norm: Leaf,
+        catalogue: Catalogue,
+        client: PackedClient,
     ) -> CohortSum:
-        update, loss = local(params, catalogue, client)
+        trained = local(params, catalogue, client)
+        update, was_long, is_finite = clip(trained.update, clip_norm)
         rows = total.update[ITEM_TABLE].at[client.rows].add(update[ITEM_TABLE], mode="drop")
         others = {name: total.update[name] + update[name] for name in update if name != ITEM_TABLE}
-        return CohortSum({**others, ITEM_TABLE: rows}, total.loss + loss)
+        return CohortSum(
+            update={**others, ITEM_TABLE: rows},
+            loss=total.loss + jnp.where(is_finite, trained.loss, 0.0),
+            clipped=total.clipped + was_long,
+            dropped=total.dropped + ~is_finite,
+        )
 
     def zero(params: Params) -> CohortSum:
-        return CohortSum(jax.tree.map(jnp.zeros_like, dict(params)), jnp.zeros(()))
+        none = jnp.zeros((), jnp.int32)
+        return CohortSum(jax.tree.map(jnp.zeros_like, dict(params)), jnp.zeros(()), none, none)
 
     # Bound to their device, so that where an argument came from never makes them compile again.
     places = [SingleDeviceSharding(device) for device in lanes]
@@ -65,15 +90,15 @@ def cohort_runner(
         out_shardings=places[0],
     )
 
-    def run(params: Params, clients: Sequence[PackedClient]) -> CohortSum:
+    def run(params: Params, clients: Sequence[PackedClient], clip_norm: float) -> CohortSum:
         # Even an empty client costs a call, so it counts as one instance.
         shares = assign([int(client.size) + 1 for client in clients], len(lanes))
 
         def run_lane(lane: int) -> CohortSum:
-            here = jax.device_put(dict(params), lanes[lane])
+            here, bound = jax.device_put((dict(params), np.float32(clip_norm)), lanes[lane])
             total: CohortSum = zeros[lane](here)
             for k in shares[lane]:
-                total = adders[lane](total, here, catalogues[lane], clients[k])
+                total = adders[lane](total, here, bound, catalogues[lane], clients[k])
             total.loss.block_until_ready()
             return total
 
@@ -91,7 +116,7 @@ def warm_up(
     """Compile every bucket on every device before the first round, from empty clients."""
     for size in buckets:
         # One empty client per device: equal loads are dealt out one each.
-        run(params, [dummy(example, size, n_items)] * jax.local_device_count())
+        run(params, [dummy(example, size, n_items)] * jax.local_device_count(), math.inf)
 
 
 def map_clients(

@@ -9,12 +9,13 @@ import numpy as np
 import optax
 from jax.sharding import SingleDeviceSharding
 
-from privrec.federated.cohort import CohortSampler
 from privrec.federated.lanes import CohortSum, RunCohort
 from privrec.federated.local import LocalTrain
 from privrec.federated.pack import PackedClient
 from privrec.models.api import Recommender
-from privrec.seeds import rng
+from privrec.privacy.aggregate import Aggregator
+from privrec.privacy.noise import NoiseSource
+from privrec.privacy.release import Release
 from privrec.types import Array, IntArray, Key, Params
 
 ServerOptimizer = Literal["plain", "momentum", "adam"]
@@ -27,15 +28,22 @@ class ServerState:
     round_index: int
     params: dict[str, Array]
     opt_state: optax.OptState
+    clip_norm: float
+
+
+Record = Callable[[ServerState], NoiseSource]
+"""Writes the round's release into the ledger, on disk, and only then hands out its noise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundReport:
-    """What one round did. `loss` comes from raw client data: simulation only."""
+    """What one round did. All but `round_index` comes from raw client data: simulation only."""
 
     round_index: int
     clients: int
-    loss: float
+    loss: float | None
+    clipped: int = 0
+    dropped: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,52 +51,80 @@ class FederatedAlgorithm:
     """Federated training as pure functions.
 
     `select(state, population, rng)` returns the cohort, `local(params, catalogue, client)` one
-    client's update, `absorb(state, sum)` the next state from the sum of the cohort's updates.
+    client's update, which `aggregator` bounds, and `absorb(state, sum, clients, noise)` the next
+    state from the sum over a cohort of `clients`. `aggregator.release` is what a round publishes,
+    known before it is played.
     """
 
+    aggregator: Aggregator
     init: Callable[[Key], ServerState]
     select: Callable[[ServerState, IntArray, np.random.Generator], IntArray]
     local: LocalTrain
-    absorb: Callable[[ServerState, CohortSum], ServerState]
+    absorb: Callable[[ServerState, CohortSum, int, NoiseSource], ServerState]
+
+    @property
+    def release(self) -> Release:
+        """What one round publishes."""
+        return self.aggregator.release
 
 
 def federated(
     *,
     recommender: Recommender,
     local: LocalTrain,
-    sampler: CohortSampler,
+    aggregator: Aggregator,
     server_optimizer: optax.GradientTransformation,
 ) -> FederatedAlgorithm:
-    """Return federated Reptile: θ_0 steps along the mean update (Algorithm 1, lines 2–8).
+    """Return federated Reptile: θ_0 steps along the mean update (Algorithms 1 and 2).
 
     The mean divides by the expected cohort, never by the number of replies. The server optimizer
     takes -mean(update) for a gradient; plain with rate α_2 is the paper's θ_0 + α_2 · mean(update).
+    All that comes after the noise is post-processing.
     """
+    sampling = aggregator.release.sampling
 
     def init(key: Key) -> ServerState:
         params = jax.jit(recommender.init)(key)
         opt_state = jax.jit(server_optimizer.init)(params)
-        return ServerState(round_index=0, params=params, opt_state=opt_state)
+        return ServerState(
+            round_index=0, params=params, opt_state=opt_state, clip_norm=aggregator.clip_norm
+        )
 
     def select(state: ServerState, population: IntArray, rng: np.random.Generator) -> IntArray:
         del state  # A law may depend on the past; this one does not.
-        return sampler.sample(population, rng)
+        return sampling.draw(population, rng)
 
     def step(
         params: Params, opt_state: optax.OptState, total: Params
     ) -> tuple[dict[str, Array], optax.OptState]:
-        slope = jax.tree.map(lambda update: -update / sampler.expected_cohort, dict(total))
+        slope = jax.tree.map(lambda update: -update / sampling.cohort, dict(total))
         change, opt_state = server_optimizer.update(slope, opt_state, dict(params))
         return optax.apply_updates(dict(params), change), opt_state
 
     home = SingleDeviceSharding(jax.local_devices()[0])
     compiled_step = jax.jit(step, in_shardings=home, out_shardings=home)
 
-    def absorb(state: ServerState, total: CohortSum) -> ServerState:
-        params, opt_state = compiled_step(state.params, state.opt_state, total.update)
-        return ServerState(round_index=state.round_index + 1, params=params, opt_state=opt_state)
+    def absorb(
+        state: ServerState, total: CohortSum, clients: int, noise: NoiseSource
+    ) -> ServerState:
+        published = aggregator.publish(total.update, state.clip_norm, noise)
+        params, opt_state = compiled_step(state.params, state.opt_state, published)
+        return ServerState(
+            round_index=state.round_index + 1,
+            params=params,
+            opt_state=opt_state,
+            clip_norm=aggregator.next_clip_norm(
+                state.clip_norm,
+                clients=clients,
+                clipped=int(total.clipped),
+                dropped=int(total.dropped),
+                noise=noise,
+            ),
+        )
 
-    return FederatedAlgorithm(init=init, select=select, local=local, absorb=absorb)
+    return FederatedAlgorithm(
+        aggregator=aggregator, init=init, select=select, local=local, absorb=absorb
+    )
 
 
 def play_round(
@@ -98,19 +134,23 @@ def play_round(
     population: IntArray,
     pack: Callable[[IntArray, int], list[PackedClient]],
     run_cohort: RunCohort,
-    seed: int,
+    draw: np.random.Generator,
+    record: Record,
 ) -> tuple[ServerState, RoundReport]:
-    """Return the state after one more round: select, local over the cohort, absorb.
+    """Return the state after one more round: select, local over the cohort, record, absorb.
 
     `pack(positions, round_index)` builds the drawn clients' data; nobody else's is touched.
     """
-    cohort = algorithm.select(state, population, rng(seed, state.round_index, "cohort"))
-    total = run_cohort(state.params, pack(cohort, state.round_index))
-    after = algorithm.absorb(state, total)
+    cohort = algorithm.select(state, population, draw)
+    total = run_cohort(state.params, pack(cohort, state.round_index), state.clip_norm)
+    after = algorithm.absorb(state, total, len(cohort), record(state))
+    answered = len(cohort) - int(total.dropped)
     report = RoundReport(
         round_index=state.round_index,
         clients=len(cohort),
-        loss=float(total.loss) / max(len(cohort), 1),
+        loss=float(total.loss) / max(answered, 1),
+        clipped=int(total.clipped),
+        dropped=int(total.dropped),
     )
     return after, report
 

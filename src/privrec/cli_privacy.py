@@ -1,0 +1,217 @@
+"""`privrec privacy`: the accountant as a calculator; it needs no data."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from privrec.console import plain_errors, print_json, print_line, print_table, progress
+
+if TYPE_CHECKING:
+    from privrec.privacy.ledger import PrivacyLedger
+    from privrec.privacy.sampling import Sampling
+
+privacy_app = typer.Typer(
+    help="What noise costs in epsilon, and what noise an epsilon takes.", no_args_is_help=True
+)
+
+UsersOption = Annotated[int, typer.Option(help="People who train.")]
+CohortOption = Annotated[int, typer.Option(help="People per round; under Poisson on average.")]
+RoundsOption = Annotated[int, typer.Option(help="Rounds, each of which is one release.")]
+DeltaOption = Annotated[float, typer.Option(help="The delta of the guarantee.")]
+SamplingOption = Annotated[
+    str,
+    typer.Option(
+        help="poisson (add or remove one person) or fixed (replace one person).",
+        metavar="poisson|fixed",
+    ),
+]
+MechanismOption = Annotated[
+    str,
+    typer.Option(help="gaussian (L2 bound) or laplace (L1 bound).", metavar="gaussian|laplace"),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
+
+
+@privacy_app.command()
+def epsilon(
+    users: UsersOption,
+    cohort: CohortOption,
+    rounds: RoundsOption,
+    noise_multiplier: Annotated[
+        float,
+        typer.Option(
+            help="Noise on the sum over what one person can move it by: the clip norm under"
+            " poisson, twice that under fixed."
+        ),
+    ],
+    delta: DeltaOption = 1e-6,
+    sampling: SamplingOption = "poisson",
+    mechanism: MechanismOption = "gaussian",
+    json_: JsonOption = False,
+) -> None:
+    """Print the epsilon of training with this noise."""
+    with plain_errors():
+        law = _law(sampling, users, cohort)
+        _print_epsilon(law, mechanism, rounds, noise_multiplier, delta, json_, calibrated=False)
+
+
+@privacy_app.command()
+def calibrate(
+    users: UsersOption,
+    cohort: CohortOption,
+    rounds: RoundsOption,
+    epsilon: Annotated[float, typer.Option(help="The epsilon to keep within.")],
+    delta: DeltaOption = 1e-6,
+    sampling: SamplingOption = "poisson",
+    mechanism: MechanismOption = "gaussian",
+    json_: JsonOption = False,
+) -> None:
+    """Print the least noise that keeps training within an epsilon."""
+    with plain_errors():
+        from privrec.privacy.calibrate import calibrate as find
+
+        law = _law(sampling, users, cohort)
+        noise = find(
+            law, rounds=rounds, epsilon=epsilon, delta=delta, mechanism=_mechanism(mechanism)
+        )
+        _print_epsilon(law, mechanism, rounds, noise, delta, json_, calibrated=True)
+
+
+@privacy_app.command()
+def spent(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders.")],
+    delta: DeltaOption = 1e-6,
+    json_: JsonOption = False,
+) -> None:
+    """Print what runs on the same people have cost together, by their ledgers."""
+    with plain_errors():
+        from privrec.book import ledger_of
+        from privrec.privacy.ledger import PrivacyLedger
+        from privrec.records import open_run
+
+        ledgers = {str(path): ledger_of(open_run(path)[0]) for path in runs}
+        whole = PrivacyLedger()
+        for ledger in ledgers.values():
+            whole = whole.compose(ledger)
+        figures = {name: _figures(ledger, delta) for name, ledger in ledgers.items()}
+        together = _figures(whole, delta)
+        if json_:
+            print_json({"runs": figures, "together": together})
+            return
+        rows = [
+            (name, str(found["releases"]), _words(found["epsilon"]), _words(found["epsilon_rdp"]))
+            for name, found in {**figures, "together": together}.items()
+        ]
+        columns = ("", "releases", "epsilon", "by RDP")
+        print_table(f"Spent at delta {delta:g}", columns, rows)
+
+
+@privacy_app.command()
+def paper_tables(json_: JsonOption = False) -> None:
+    """Print the paper's two tables of epsilon beside what its settings really cost."""
+    with plain_errors():
+        from privrec.privacy.paper_tables import paper_tables as cells
+
+        found = []
+        with progress() as on_progress:
+            for cell in cells():
+                found.append(cell)
+                on_progress("cells", len(found), 36)
+        if json_:
+            print_json([asdict(cell) for cell in found])
+            return
+        for data in dict.fromkeys(cell.data for cell in found):
+            mine = [cell for cell in found if cell.data == data]
+            columns = ("cohort", "delta", "paper", "per client", "per round", "RDP", "tight")
+            rows = [
+                (
+                    f"{cell.cohort}",
+                    f"{cell.delta:g}",
+                    f"{cell.paper:.4f}",
+                    *(f"{x:.4f}" for x in (cell.per_client, cell.per_round, cell.rdp, cell.tight)),
+                    *(f"{x:.4f}" for x in (cell.poisson, cell.poisson_half)),
+                )
+                for cell in mine
+            ]
+            title = f"epsilon on {data}: {mine[0].users} people, z = 1, 1000 rounds"
+            print_table(title, (*columns, "Poisson", "Poisson, s = S"), rows)
+        print_line(
+            "per client: autodp's bound composed once for each client, which gives the paper's"
+            " figures (the paper cuts off the fifth decimal); per round: the same bound composed"
+            " once for each release. RDP and tight: ours, for the paper's cohorts and noise,"
+            " replacing one person. Poisson: ours for Poisson cohorts, adding or removing one"
+            " person, with the paper's noise 2S on the sum, and with S."
+        )
+
+
+def _law(sampling: str, users: int, cohort: int) -> "Sampling":
+    from privrec.privacy.sampling import Sampling
+
+    # The record checks the word itself.
+    return Sampling(law=sampling, users=users, cohort=cohort)  # type: ignore[arg-type]
+
+
+def _mechanism(word: str) -> Any:
+    from privrec.errors import SettingsError
+
+    if word not in ("gaussian", "laplace"):
+        raise SettingsError(f"`mechanism` must be 'gaussian' or 'laplace'; got {word!r}")
+    return word
+
+
+def _print_epsilon(
+    law: "Sampling",
+    mechanism: str,
+    rounds: int,
+    noise_multiplier: float,
+    delta: float,
+    json_: bool,
+    *,
+    calibrated: bool,
+) -> None:
+    from privrec.privacy.accountant import check_delta
+    from privrec.privacy.budget import warn_of_delta
+    from privrec.privacy.ledger import PrivacyLedger
+    from privrec.privacy.release import Release
+
+    check_delta(delta)
+    release = Release(
+        mechanism=_mechanism(mechanism), sampling=law, noise_multiplier=noise_multiplier
+    )
+    found = _figures(PrivacyLedger().record(release, rounds), delta)
+    warn_of_delta(delta, law.users)
+    document: dict[str, Any] = {
+        "epsilon": found["epsilon"],
+        "epsilon_rdp": found["epsilon_rdp"],
+        "delta": delta,
+        "sampling": law.law,
+        "adjacency": law.adjacency,
+        "noise_std_over_clip": noise_multiplier * law.reach,
+    }
+    if calibrated:
+        document["noise_multiplier"] = noise_multiplier
+    if json_:
+        print_json(document)
+        return
+    print_line(f"epsilon {_words(found['epsilon'])} at delta {delta:g}: {law.adjacency}")
+    print_line(f"cross-check by RDP: {_words(found['epsilon_rdp'])}")
+    print_line(
+        f"noise_multiplier {noise_multiplier:g}: on the sum of the updates, noise of"
+        f" {noise_multiplier * law.reach:g} times the clip norm"
+    )
+
+
+def _figures(ledger: "PrivacyLedger", delta: float) -> dict[str, Any]:
+    """Return ε by both ways; None where there is no guarantee."""
+    by_loss, by_rdp = ledger.epsilon(delta), ledger.epsilon_rdp(delta)
+    return {
+        "releases": ledger.releases,
+        "epsilon": by_loss if by_loss < float("inf") else None,
+        "epsilon_rdp": by_rdp if by_rdp < float("inf") else None,
+    }
+
+
+def _words(epsilon: float | None) -> str:
+    return "infinite (no guarantee)" if epsilon is None else f"{epsilon:.4f}"

@@ -1,0 +1,1 @@
+"""User-level differential privacy: sampling, clipping, noise, the ledger and its ε."""

@@ -1,0 +1,138 @@
+"""How a cohort's updates become what is published: bounded one by one, summed, noised.
+
+One object holds the bound, the noise and the release that the accountant counts, all made from the
+same numbers.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from privrec.errors import SettingsError
+from privrec.privacy.clipping import Clipped, Norm, clip
+from privrec.privacy.noise import Doubles, NoiseSource
+from privrec.privacy.release import Release
+from privrec.privacy.sampling import Sampling
+from privrec.types import FloatArray, Leaf, Params
+
+_GRID = 2.0**-12
+_QUANTILE_RATE = 0.2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Aggregator:
+    """Bounds each client's update, and noises the sum over a cohort.
+
+    `clip_quantile`, where given, lets the bound follow that quantile of the clients' norms.
+    """
+
+    release: Release
+    clip_norm: float
+    clip_quantile: float | None = None
+
+    def __post_init__(self) -> None:
+        if not self.clip_norm > 0:
+            raise SettingsError(f"`clip_norm` must be > 0; got {self.clip_norm!r}")
+        if self.release.mechanism != "none" and math.isinf(self.clip_norm):
+            raise SettingsError(f"`clip_norm` must be finite; got {self.clip_norm!r}")
+        if (self.clip_quantile is None) != (self.release.quantile_multiplier is None):
+            raise SettingsError("`clip_quantile` and its noise go together")
+
+    @property
+    def norm(self) -> Norm:
+        """The norm in which updates are bounded."""
+        return "l1" if self.release.mechanism == "laplace" else "l2"
+
+    def clip(self, update: Params, clip_norm: Leaf) -> Clipped:
+        """Return one client's bounded update; compiled into the loop over the cohort."""
+        return clip(update, clip_norm, self.norm)
+
+    def noise_scale(self, clip_norm: float) -> float:
+        """Return the noise's scale on the sum (the s of docs/privacy.md)."""
+        if self.release.mechanism == "none":
+            return 0.0
+        return self.release.noise_multiplier * self.release.sampling.reach * clip_norm
+
+    def publish(self, total: Params, clip_norm: float, noise: NoiseSource) -> dict[str, Leaf]:
+        """Return the sum with noise on every parameter, touched or not."""
+        scale = self.noise_scale(clip_norm)
+        if scale == 0:
+            return dict(total)
+        names = sorted(total)
+        whole = np.concatenate([np.ravel(np.asarray(total[name], np.float64)) for name in names])
+        draw = noise.laplace if self.release.mechanism == "laplace" else noise.normal
+        noised = _on_grid(whole + scale * draw(len(whole)), scale)
+        published: dict[str, Leaf] = {}
+        begin = 0
+        for name in names:
+            size = int(np.size(total[name]))
+            published[name] = noised[begin : begin + size].reshape(np.shape(total[name]))
+            begin += size
+        return published
+
+    def next_clip_norm(
+        self, clip_norm: float, *, clients: int, clipped: int, dropped: int, noise: NoiseSource
+    ) -> float:
+        """Return the bound of the next round (Andrew et al. 2021, section 2.1).
+
+        Each client that answered counts 1/2 if its update was within the bound and -1/2 if not;
+        the noised count moves the bound towards the wanted quantile.
+        """
+        multiplier = self.release.quantile_multiplier
+        if multiplier is None or self.clip_quantile is None:
+            return clip_norm
+        sampling = self.release.sampling
+        count = (clients - dropped) / 2 - clipped
+        count += multiplier * sampling.reach / 2 * float(noise.normal(1)[0])
+        within = 0.5 + count / sampling.cohort
+        return clip_norm * math.exp(-_QUANTILE_RATE * (within - self.clip_quantile))
+
+
+def plain(sampling: Sampling) -> Aggregator:
+    """Return the mean without a bound and without noise: no guarantee."""
+    release = Release(mechanism="none", sampling=sampling)
+    return Aggregator(release=release, clip_norm=math.inf)
+
+
+def gaussian(
+    sampling: Sampling,
+    *,
+    clip_norm: float,
+    noise_multiplier: float,
+    clip_quantile: float | None = None,
+) -> Aggregator:
+    """Return the Gaussian mechanism: updates of L2 norm <= `clip_norm`, normal noise on the sum.
+
+    With `clip_quantile` the multiplier is that of the whole release: a small part of it goes to
+    the count of clipped updates and the update's own noise grows to make up for it.
+    """
+    if clip_quantile is None or noise_multiplier == 0:
+        release = Release(
+            mechanism="gaussian",
+            sampling=sampling,
+            noise_multiplier=noise_multiplier,
+            quantile_multiplier=None if clip_quantile is None else 0.0,
+        )
+    else:
+        # A twentieth of the cohort, as Andrew et al.; never so little that the update pays for it.
+        count = max(sampling.cohort / 20 / (sampling.reach / 2), 4 * noise_multiplier)
+        release = Release(
+            mechanism="gaussian",
+            sampling=sampling,
+            noise_multiplier=(noise_multiplier**-2 - count**-2) ** -0.5,
+            quantile_multiplier=count,
+        )
+    return Aggregator(release=release, clip_norm=clip_norm, clip_quantile=clip_quantile)
+
+
+def laplace(sampling: Sampling, *, clip_norm: float, noise_multiplier: float) -> Aggregator:
+    """Return the Laplace mechanism: updates of L1 norm <= `clip_norm`, Laplace noise on the sum."""
+    release = Release(mechanism="laplace", sampling=sampling, noise_multiplier=noise_multiplier)
+    return Aggregator(release=release, clip_norm=clip_norm)
+
+
+def _on_grid(values: Doubles, scale: float) -> FloatArray:
+    """Return the values rounded to a grid, which hides what the lowest bits of noise give away."""
+    step = 2.0 ** math.floor(math.log2(scale)) * _GRID
+    return (np.round(values / step) * step).astype(np.float32)

@@ -1,0 +1,58 @@
+"""Before the first round: is there noise that fits the budget, and does it mean anything?"""
+
+import warnings
+
+from privrec.errors import PrivacyWarning, SettingsError
+from privrec.privacy.calibrate import calibrate
+from privrec.privacy.ledger import PrivacyLedger
+from privrec.privacy.release import Mechanism, Release
+from privrec.privacy.sampling import Sampling
+
+
+def find_noise(
+    sampling: Sampling,
+    *,
+    rounds: int,
+    epsilon: float | None,
+    delta: float,
+    mechanism: Mechanism,
+) -> float:
+    """Return the `noise_multiplier` for these rounds; a run of none needs none."""
+    if epsilon is None:
+        raise SettingsError("give `epsilon`, from which the noise is found, or `noise_multiplier`")
+    if rounds == 0:
+        return 1.0
+    return calibrate(sampling, rounds=rounds, epsilon=epsilon, delta=delta, mechanism=mechanism)
+
+
+def check_budget(release: Release, *, rounds: int, epsilon: float | None, delta: float) -> None:
+    """Raise where the budget affords no round, and warn of a δ under which it means little."""
+    users = release.sampling.users
+    warn_of_delta(delta, users)
+    if epsilon is None or rounds == 0:
+        return
+    once = PrivacyLedger().record(release).epsilon(delta)
+    if once <= epsilon:
+        return
+    needed = calibrate(
+        release.sampling, rounds=1, epsilon=epsilon, delta=delta, mechanism=release.mechanism
+    )
+    enough = calibrate(
+        release.sampling, rounds=rounds, epsilon=epsilon, delta=delta, mechanism=release.mechanism
+    )
+    raise SettingsError(
+        f"epsilon {epsilon:g} affords no round: one round with noise_multiplier"
+        f" {release.joint_multiplier:g} takes {once:.4g}; noise_multiplier {needed:g} affords one"
+        f" round, {enough:g} all {rounds:,}"
+    )
+
+
+def warn_of_delta(delta: float, users: int) -> None:
+    """Warn of a δ above 1/N."""
+    if delta > 1 / users:
+        warnings.warn(
+            f"delta {delta:g} is larger than 1/{users:,}: a method that publishes everything"
+            " about one person picked at random would meet it too",
+            PrivacyWarning,
+            stacklevel=2,
+        )

@@ -1,0 +1,117 @@
+"""The least noise that keeps a number of releases within a budget."""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+from scipy.optimize import brentq
+from scipy.special import ndtr
+
+from privrec.errors import SettingsError
+from privrec.privacy.accountant import check_delta
+from privrec.privacy.ledger import PrivacyLedger, check_epsilon
+from privrec.privacy.release import Mechanism, Release
+from privrec.privacy.sampling import Sampling
+
+_SLACK = 0.005
+_DIGITS = 6
+_LEAST, _MOST = 1e-3, 1e5
+_STEPS = 60
+
+
+def calibrate(
+    sampling: Sampling,
+    *,
+    rounds: int,
+    epsilon: float,
+    delta: float,
+    mechanism: Mechanism = "gaussian",
+    spent: PrivacyLedger | None = None,
+) -> float:
+    """Return the least `noise_multiplier` for `rounds` releases on top of what was `spent`.
+
+    The ε of its ledger never exceeds `epsilon`, and falls short of it by less than 1 %.
+
+    >>> calibrate(Sampling(law="poisson", users=4800, cohort=30), rounds=1, epsilon=8, delta=1e-6)
+    0.363317
+    """
+    check_epsilon(epsilon)
+    check_delta(delta)
+    if rounds < 1:
+        raise SettingsError(f"`rounds` must be >= 1; got {rounds}")
+    before = spent or PrivacyLedger()
+    if before.epsilon(delta) >= epsilon:
+        raise SettingsError(
+            f"nothing is left of epsilon {epsilon:g}: {before.epsilon(delta):.4g} was spent"
+        )
+    unit = Release(mechanism=mechanism, sampling=sampling, noise_multiplier=1.0)
+
+    def cost(multiplier: float) -> float:
+        release = replace(unit, noise_multiplier=multiplier)
+        return before.record(release, rounds).epsilon(delta)
+
+    return _search(cost, epsilon, _first_guess(sampling, rounds, epsilon, delta))
+
+
+def _search(cost: Callable[[float], float], target: float, guess: float) -> float:
+    """Return a multiplier whose cost is within the slack below `target`.
+
+    False position on logarithms, where cost is nearly a straight line; halving when it stalls.
+    """
+    low, high = _LEAST, _MOST  # Too little noise, enough noise.
+    low_cost, high_cost = math.inf, 0.0
+    multiplier = guess
+    for step in range(_STEPS):
+        multiplier = _rounded(min(max(multiplier, low), high))
+        found = cost(multiplier)
+        if target * (1 - _SLACK) <= found <= target:
+            return multiplier
+        if found > target:
+            low, low_cost = multiplier, found
+        else:
+            high, high_cost = multiplier, found
+        if low >= _MOST:
+            break
+        if step % 4 == 3 or math.isinf(low_cost) or high_cost == 0:
+            multiplier = _widen(low, high, found > target, low_cost, high_cost)
+        else:
+            place = math.log(low_cost / (target * (1 - _SLACK / 2)))
+            place /= math.log(low_cost / high_cost)
+            multiplier = low * (high / low) ** place
+    if high < _MOST:
+        return high  # Cost jumps here: the least noise known to be enough.
+    raise SettingsError(
+        f"epsilon {target:g} needs a noise_multiplier above {_MOST:g}: raise it, or cut rounds"
+    )
+
+
+def _widen(low: float, high: float, too_dear: bool, low_cost: float, high_cost: float) -> float:
+    """Return the next multiplier to look at while one side is unknown, else the middle."""
+    if math.isinf(low_cost) and not too_dear:
+        return max(high / 1.3, math.sqrt(low * high))
+    if high_cost == 0 and too_dear:
+        return min(low * 1.3, math.sqrt(low * high))
+    return math.sqrt(low * high)
+
+
+def _first_guess(sampling: Sampling, rounds: int, epsilon: float, delta: float) -> float:
+    """Return the multiplier by the central limit of composed sampled Gaussians (Dong et al.)."""
+
+    def excess(deviation: float) -> float:
+        far = ndtr(-epsilon / deviation - deviation / 2)
+        near = ndtr(-epsilon / deviation + deviation / 2)
+        # In logarithms e^ε would overflow long before its product with a tail does.
+        return float(near - math.exp(min(epsilon, 700)) * far) - delta
+
+    try:
+        deviation = float(brentq(excess, 1e-9, 200.0, xtol=1e-6))
+    except ValueError:
+        return 1.0
+    growth = (deviation / sampling.share) ** 2 / rounds
+    return float(1 / math.sqrt(math.log1p(growth)))
+
+
+def _rounded(multiplier: float) -> float:
+    """Return it rounded up to a few digits: what is printed is what was used."""
+    step = 10.0 ** (math.floor(math.log10(multiplier)) + 1 - _DIGITS)
+    return float(f"{math.ceil(multiplier / step) * step:.{_DIGITS}g}")

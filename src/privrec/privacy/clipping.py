@@ -1,0 +1,49 @@
+"""Bounding what one client can contribute: the whole update is one vector."""
+
+from typing import Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from privrec.types import Array, Leaf, Params
+
+Norm = Literal["l1", "l2"]
+
+# float32 sums of squares err by less: the bound holds in exact arithmetic, not just as computed.
+_MARGIN = 1e-3
+
+
+class Clipped(NamedTuple):
+    """A bounded update, whether it was longer than the bound, and whether it was finite."""
+
+    update: dict[str, Array]
+    was_long: Array
+    is_finite: Array
+
+
+def clip(update: Params, clip_norm: Leaf, norm: Norm = "l2") -> Clipped:
+    """Return `update · min(1, S/‖update‖)` over all parameters at once (Algorithm 2, line 21).
+
+    A zero update stays zero; one with a NaN or an infinity in it becomes zero and is marked. An
+    infinite `clip_norm` bounds nothing.
+    """
+    leaves = jax.tree.leaves(dict(update))
+    # Lengths are taken in units of the largest entry, so that squares of large ones stay finite.
+    peak = jnp.max(jnp.stack([jnp.max(jnp.abs(leaf), initial=0.0) for leaf in leaves]))
+    is_finite = jnp.isfinite(peak)
+    unit = jnp.where(is_finite & (peak > 0), peak, 1.0)
+    length = _length([jnp.where(is_finite, leaf / unit, 0.0) for leaf in leaves], norm)
+    bound = clip_norm * (1 - _MARGIN)
+    was_long = is_finite & (length > bound / unit)
+    shrink = bound / jnp.where(was_long, length, 1.0)
+
+    def bounded(leaf: Array) -> Array:
+        return jnp.where(was_long, leaf / unit * shrink, jnp.where(is_finite, leaf, 0.0))
+
+    return Clipped(jax.tree.map(bounded, dict(update)), was_long, is_finite)
+
+
+def _length(leaves: list[Array], norm: Norm) -> Array:
+    if norm == "l1":
+        return jnp.sum(jnp.stack([jnp.sum(jnp.abs(leaf)) for leaf in leaves]))
+    return jnp.sqrt(jnp.sum(jnp.stack([jnp.sum(jnp.square(leaf)) for leaf in leaves])))

@@ -1,0 +1,59 @@
+"""Where noise comes from: a seed in simulation, a cryptographic generator everywhere else."""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
+Doubles: TypeAlias = npt.NDArray[np.float64]
+NoiseKind = Literal["seeded", "secure"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoiseSource:
+    """Standard noise: `normal(n)` of variance 1 and `laplace(n)` of scale 1, in float64."""
+
+    normal: Callable[[int], Doubles]
+    laplace: Callable[[int], Doubles]
+
+
+def seeded(rng: np.random.Generator) -> NoiseSource:
+    """Return repeatable noise. Whoever has the seed can take it off again: for experiments only."""
+    return NoiseSource(
+        normal=rng.standard_normal,
+        laplace=lambda size: rng.laplace(size=size),
+    )
+
+
+def secure() -> NoiseSource:
+    """Return noise from AES-256 in counter mode under a fresh key of the operating system.
+
+    By hand, because numpy's generators are not cryptographic and no maintained library draws
+    floating-point noise from one that is.
+    """
+    stream = Cipher(algorithms.AES(os.urandom(32)), modes.CTR(os.urandom(16))).encryptor()
+
+    def uniform(size: int) -> Doubles:
+        """Return numbers strictly between 0 and 1: 53 random bits and a half."""
+        words = np.frombuffer(stream.update(bytes(8 * size)), np.uint64)
+        return ((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+
+    def box_muller(size: int) -> Doubles:
+        half = (size + 1) // 2
+        radius = np.sqrt(-2.0 * np.log(uniform(half)))
+        angle = 2.0 * np.pi * uniform(half)
+        return np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])[:size]
+
+    def normal(size: int) -> Doubles:
+        # The lowest bits of one draw can give away its state; those of a mean of four do not.
+        return 0.5 * (box_muller(size) + box_muller(size) + box_muller(size) + box_muller(size))
+
+    def laplace(size: int) -> Doubles:
+        # The difference of two exponentials.
+        return np.log(uniform(size)) - np.log(uniform(size))
+
+    return NoiseSource(normal=normal, laplace=laplace)

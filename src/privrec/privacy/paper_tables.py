@@ -1,0 +1,86 @@
+"""The paper's two tables of ε, recomputed: as printed, as meant, and as true.
+
+z = 1 and 1000 rounds throughout, so the noise on the sum is 2S.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from privrec.errors import SettingsError
+from privrec.paper import PRINTED_EPSILONS, PRINTED_USERS
+from privrec.privacy.ledger import PrivacyLedger
+from privrec.privacy.release import Release
+from privrec.privacy.sampling import Law, Sampling
+
+ROUNDS = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """One cell: what is printed, and what it should be.
+
+    `per_client` is autodp's bound for cohorts without replacement counted once per client, as the
+    paper must have done; `per_round` the same bound once per round, which is how often something
+    is released. `rdp` and `tight` are our figures for the same noise and cohorts (replace-one);
+    `poisson` and `poisson_half` those for Poisson cohorts (add or remove one) with the same noise,
+    2S on the sum, and with half of it.
+    """
+
+    data: str
+    users: int
+    cohort: int
+    delta: float
+    paper: float
+    per_client: float
+    per_round: float
+    rdp: float
+    tight: float
+    poisson: float
+    poisson_half: float
+
+
+def paper_tables() -> Iterator[Cell]:
+    """Yield the 36 finite cells of the paper's tables in print order."""
+    for data, rows in PRINTED_EPSILONS.items():
+        users = PRINTED_USERS[data]
+        for cohort, row in rows.items():
+            fixed = _ledger("fixed", users, cohort, 1.0)
+            poisson = _ledger("poisson", users, cohort, 2.0)
+            half = _ledger("poisson", users, cohort, 1.0)
+            once_a_client = _autodp(users, cohort, ROUNDS * cohort)
+            once_a_round = _autodp(users, cohort, ROUNDS)
+            for delta, paper in row.items():
+                yield Cell(
+                    data=data,
+                    users=users,
+                    cohort=cohort,
+                    delta=delta,
+                    paper=paper,
+                    per_client=once_a_client(delta),
+                    per_round=once_a_round(delta),
+                    rdp=fixed.epsilon_rdp(delta),
+                    tight=fixed.epsilon(delta),
+                    poisson=poisson.epsilon(delta),
+                    poisson_half=half.epsilon(delta),
+                )
+
+
+def _ledger(law: Law, users: int, cohort: int, noise_multiplier: float) -> PrivacyLedger:
+    sampling = Sampling(law=law, users=users, cohort=cohort)
+    release = Release(mechanism="gaussian", sampling=sampling, noise_multiplier=noise_multiplier)
+    return PrivacyLedger().record(release, ROUNDS)
+
+
+def _autodp(users: int, cohort: int, count: int) -> Callable[[float], float]:
+    """Return autodp's ε by δ for the Gaussian mechanism with sigma 1, drawn without replacement."""
+    try:
+        from autodp import rdp_acct, rdp_bank
+    except ImportError as error:
+        raise SettingsError(
+            "the paper's tables need autodp: pip install 'privrec[paper]'"
+        ) from error
+    accountant = rdp_acct.anaRDPacct()
+    accountant.compose_subsampled_mechanism(
+        lambda order: rdp_bank.RDP_gaussian({"sigma": 1.0}, order), cohort / users, coeff=count
+    )
+    return lambda delta: float(accountant.get_eps(delta))

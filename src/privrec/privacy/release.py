@@ -1,0 +1,73 @@
+"""One release: what was published, as the accountant counts it and the ledger writes it down."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from privrec.errors import SettingsError
+from privrec.privacy.sampling import Sampling
+
+Mechanism = Literal["none", "gaussian", "laplace"]
+MECHANISMS = ("none", "gaussian", "laplace")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Release:
+    """A sum over a drawn cohort, published with noise (or, as `none`, without).
+
+    `noise_multiplier` is the scale of the noise on the sum over what one person can move the sum
+    by under this law: clip_norm for Poisson, twice that for fixed-size cohorts. The scale is the
+    Gaussian's standard deviation with updates clipped in the L2 norm, or Laplace's b with updates
+    clipped in the L1 norm. `quantile_multiplier` is the same for the count of clipped updates that
+    adaptive clipping publishes from the same cohort.
+    """
+
+    mechanism: Mechanism
+    sampling: Sampling
+    noise_multiplier: float = 0.0
+    quantile_multiplier: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.mechanism not in MECHANISMS:
+            raise SettingsError(f"`mechanism` must be one of {MECHANISMS}; got {self.mechanism!r}")
+        for name in ("noise_multiplier", "quantile_multiplier"):
+            value = getattr(self, name)
+            if value is not None and not (0 <= value < math.inf):
+                raise SettingsError(f"`{name}` must be >= 0 and finite; got {value!r}")
+        if self.mechanism == "none" and self.noise_multiplier:
+            raise SettingsError("a release without a mechanism has no `noise_multiplier`")
+        if self.quantile_multiplier is not None and self.mechanism != "gaussian":
+            raise SettingsError("`clip_quantile` needs the Gaussian mechanism")
+
+    @property
+    def is_private(self) -> bool:
+        """Whether there is noise on everything that is published."""
+        return self.joint_multiplier > 0
+
+    @property
+    def joint_multiplier(self) -> float:
+        """The multiplier of the one Gaussian that the update and the clipped count make up.
+
+        Both come from one cohort, so they are one release of a longer vector: in units of its own
+        noise one person moves it by (z_u^-2 + z_q^-2)^(1/2).
+        """
+        if self.quantile_multiplier is None:
+            return self.noise_multiplier
+        if not (self.noise_multiplier and self.quantile_multiplier):
+            return 0.0
+        return 1 / math.hypot(1 / self.noise_multiplier, 1 / self.quantile_multiplier)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the fields of a ledger line."""
+        return {**asdict(self), "adjacency": self.sampling.adjacency}
+
+    @classmethod
+    def from_json(cls, line: Mapping[str, Any]) -> "Release":
+        """Return the release of a ledger line."""
+        return cls(
+            mechanism=line["mechanism"],
+            sampling=Sampling(**line["sampling"]),
+            noise_multiplier=line["noise_multiplier"],
+            quantile_multiplier=line["quantile_multiplier"],
+        )
