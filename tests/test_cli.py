@@ -25,20 +25,10 @@ from privrec.console import print_table, progress
 from privrec.data.tables import Manifest, Tables, write_folder
 from privrec.recipes import RECIPES
 from privrec.records import RunFolder
+from tiny import DATA, MODEL, as_options
 
-DATA = "synthetic:users=60,items=40,longest=20"
-TINY = {
-    "rounds": 3,
-    "cohort": 8,
-    "batch_size": 64,
-    "negatives": 1,
-    "adapt_negatives": 1,
-    "embedding_size": 4,
-    "tower_size": 4,
-    "hidden": [4],
-    "validate_every": 2,
-}
-SET = [word for key, value in TINY.items() for word in ("--set", f"{key}={value}")]
+TINY = {**MODEL, "rounds": 3, "validate_every": 2}
+SET = as_options(TINY)
 KS = ["5", "10", "20", "30"]
 
 Refused = Callable[..., str]

@@ -15,19 +15,9 @@ from privrec.data.tables import Manifest, Tables, to_federation
 from privrec.device import Device, Recommendation, find_item, new_device
 from privrec.errors import DataError, SettingsError
 from privrec.evaluation.ranking import Scores
+from tiny import DATA, MODEL
 
-DATA = "synthetic:users=60,items=40,longest=20"
-TINY: dict[str, Any] = {
-    "rounds": 3,
-    "cohort": 8,
-    "batch_size": 64,
-    "negatives": 1,
-    "adapt_negatives": 1,
-    "embedding_size": 4,
-    "tower_size": 4,
-    "hidden": [4],
-    "validate_every": 0,
-}
+TINY = {**MODEL, "rounds": 3, "validate_every": 0}
 
 
 @pytest.fixture(scope="module")

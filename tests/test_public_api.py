@@ -11,19 +11,9 @@ from typer.testing import CliRunner
 
 import privrec
 from privrec.cli import app
+from tiny import DATA, MODEL, as_options
 
-DATA = "synthetic:users=60,items=40,longest=20"
-TINY: dict[str, Any] = {
-    "rounds": 3,
-    "cohort": 8,
-    "batch_size": 64,
-    "negatives": 1,
-    "adapt_negatives": 1,
-    "embedding_size": 4,
-    "tower_size": 4,
-    "hidden": [4],
-    "validate_every": 2,
-}
+TINY = {**MODEL, "rounds": 3, "validate_every": 2}
 
 
 def test_every_public_name_can_be_imported() -> None:
@@ -66,7 +56,7 @@ def test_the_contracts_lines_work(tmp_path: Path) -> None:
 
 def test_python_and_the_command_do_the_same(tmp_path: Path) -> None:
     words = ["train", "privrec", "--data", DATA, "--seed", "5", "--out", str(tmp_path / "command")]
-    words += [word for key, value in TINY.items() for word in ("--set", f"{key}={value}")]
+    words += as_options(TINY)
     assert CliRunner().invoke(app, words).exit_code == 0
     run = privrec.train("privrec", DATA, seed=5, out=tmp_path / "python", **TINY)
     assert CliRunner().invoke(app, ["evaluate", str(tmp_path / "command")]).exit_code == 0

@@ -26,20 +26,10 @@ from privrec.data.sources import load
 from privrec.errors import RunFolderError, SettingsError
 from privrec.recipes import configure
 from privrec.runs import train
+from tiny import DATA, MODEL
 
 ROUNDS = 40
-DATA = "synthetic:users=60,items=40,longest=20"
-TINY: dict[str, Any] = {
-    "rounds": ROUNDS,
-    "cohort": 8,
-    "batch_size": 64,
-    "negatives": 1,
-    "adapt_negatives": 1,
-    "embedding_size": 4,
-    "tower_size": 4,
-    "hidden": [4],
-    "validate_every": 0,
-}
+TINY = {**MODEL, "rounds": ROUNDS, "validate_every": 0}
 PROGRAM = """
 import sys, time
 import privrec, privrec.experiment

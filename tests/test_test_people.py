@@ -17,19 +17,9 @@ from privrec.data.federation import Clients, Federation
 from privrec.data.schema import Bag
 from privrec.data.splits import Split, split_clients
 from privrec.types import IntArray
+from tiny import DATA, MODEL
 
-DATA = "synthetic:users=60,items=40,longest=20"
-TINY: dict[str, Any] = {
-    "rounds": 4,
-    "cohort": 8,
-    "batch_size": 64,
-    "negatives": 1,
-    "adapt_negatives": 1,
-    "embedding_size": 4,
-    "tower_size": 4,
-    "hidden": [4],
-    "validate_every": 2,
-}
+TINY = {**MODEL, "rounds": 4, "validate_every": 2}
 TRAINED = ["privrec", "privrec-cen"]
 RECIPES = [*TRAINED, "popularity", "own-items", "item-knn", "ease"]
 SEED = 3

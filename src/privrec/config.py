@@ -78,7 +78,7 @@ class RunConfig(BaseModel):
     """The noise on each round's sum of updates: none, gaussian (L2 bound), laplace (L1 bound)."""
     epsilon: Positive | None = None
     """The budget: finds the noise where none is given, else ends the run when it is spent."""
-    delta: Annotated[float, Field(gt=0, lt=1)] = 1e-6
+    delta: Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)] = 1e-6
     noise_multiplier: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     """Noise on the sum over what one person can move it by; 0 bounds updates and adds none."""
     clip_norm: Positive = 1.0

@@ -67,8 +67,9 @@ def pack(
     owner = owner[line]
     order = _shuffled(owner, clients, seed, round_index)
     line, drawn, target = line[order], drawn[order], target[order]
-    ends = np.cumsum(np.bincount(owner, minlength=len(clients)))
-    spans = zip([0, *ends[:-1].tolist()], ends.tolist(), strict=True)
+    sizes = np.bincount(owner, minlength=len(clients))
+    ends = np.cumsum(sizes)
+    spans = zip((ends - sizes).tolist(), ends.tolist(), strict=True)
     return [
         _pack_one(
             clients,

@@ -47,8 +47,8 @@ def paper_tables() -> Iterator[Cell]:
             fixed = _ledger("fixed", users, cohort, 1.0)
             poisson = _ledger("poisson", users, cohort, 2.0)
             half = _ledger("poisson", users, cohort, 1.0)
-            once_a_client = _autodp(users, cohort, ROUNDS * cohort)
-            once_a_round = _autodp(users, cohort, ROUNDS)
+            once_a_client = autodp_epsilon(users, cohort, ROUNDS * cohort)
+            once_a_round = autodp_epsilon(users, cohort, ROUNDS)
             for delta, paper in row.items():
                 yield Cell(
                     data=data,
@@ -71,7 +71,7 @@ def _ledger(law: Law, users: int, cohort: int, noise_multiplier: float) -> Priva
     return PrivacyLedger().record(release, ROUNDS)
 
 
-def _autodp(users: int, cohort: int, count: int) -> Callable[[float], float]:
+def autodp_epsilon(users: int, cohort: int, count: int) -> Callable[[float], float]:
     """Return autodp's ε by δ for the Gaussian mechanism with sigma 1, drawn without replacement."""
     try:
         from autodp import rdp_acct, rdp_bank
