@@ -77,13 +77,24 @@ _PRIVREC_PRESETS: Mapping[str, Mapping[str, Any]] = {
         "adapt_negatives": 20,
     },
 }
-# TODO presets
+# Noise goes on every parameter: small layers, large cohorts, a bound that clips nearly everybody.
 _NOISED: Mapping[str, Any] = {
     **_PRIVREC,
     "mechanism": "gaussian",
     "sampling": "poisson",
     "epsilon": 8.0,
     "rounds": 80,
+    "cohort": 200,
+    "clip_norm": 0.1,
+    "server_lr": 0.01,
+    "embedding_size": 16,
+    "tower_size": 16,
+    "hidden": (16,),
+    "validate_every": 40,
+}
+_NOISED_PRESETS: Mapping[str, Mapping[str, Any]] = {
+    "movielens-1m": {"cohort": 500},
+    "frappe": {"adapt_epochs": 20, "adapt_negatives": 20, "validation_share": 0.0},
 }
 
 RECIPES: dict[str, Recipe] = {
@@ -115,11 +126,13 @@ RECIPES: dict[str, Recipe] = {
         summary="privrec under user-level differential privacy, in one stage",
         method="federated",
         settings=_NOISED,
+        presets=_NOISED_PRESETS,
     ),
     "lm-privrec": Recipe(
         summary="the same with Laplace noise and updates bounded in the L1 norm",
         method="federated",
-        settings={**_NOISED, "mechanism": "laplace"},
+        settings={**_NOISED, "mechanism": "laplace", "clip_norm": 1.0},
+        presets=_NOISED_PRESETS,
     ),
     "popularity": Recipe(
         summary="most liked first, the same for everybody",

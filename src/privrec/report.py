@@ -14,6 +14,7 @@ table{border-collapse:collapse;margin:1rem 0}th,td{padding:.3rem .8rem;text-alig
 border-bottom:1px solid #ddd}th:first-child,td:first-child{text-align:left}tr.ours{font-weight:600;
 background:#eef4fb}tr.paper{color:#666}svg{width:100%;height:auto;max-width:44rem}
 .privacy{border-left:4px solid #b2182b;padding:.3rem 1rem;background:#fbf3f3}
+.privacy.noised{border-color:#2166ac;background:#f2f6fb}
 details{margin:1rem 0}h1,h2{line-height:1.2}code{font-size:.9em}.note{color:#666;font-size:.9em}
 """
 
@@ -51,7 +52,7 @@ def render_report(
             f"<p>Trained by {users['train']:,} people, tested on {users['test']:,} others who"
             f" never took part ({users['skipped']:,} skipped: too few likes to test).</p>"
         ),
-        f'<p class="privacy">{html.escape(evaluation["privacy"]["statement"])}</p>',
+        _statement(evaluation["privacy"]),
         "<h2>Hits@k on the test people</h2>",
         hits_table(table_rows(evaluation)),
         (
@@ -77,8 +78,7 @@ def render_comparison(evaluations: Mapping[str, Mapping[str, Any]]) -> str:
         parts += [f"<h2>{html.escape(data)}</h2>", hits_table(rows)]
     parts.append("<h2>Privacy</h2>")
     for name, evaluation in evaluations.items():
-        statement = html.escape(evaluation["privacy"]["statement"])
-        parts.append(f'<p class="privacy"><b>{html.escape(name)}</b>: {statement}</p>')
+        parts.append(_statement(evaluation["privacy"], f"<b>{html.escape(name)}</b>: "))
     return _page("Runs side by side", parts)
 
 
@@ -90,7 +90,9 @@ def comparison_rows(evaluations: Mapping[str, Mapping[str, Any]]) -> dict[str, l
     tables: dict[str, list[Row]] = {}
     for data in dict.fromkeys(evaluation["data"] for evaluation in evaluations.values()):
         runs = {name: e for name, e in evaluations.items() if e["data"] == data}
-        rows: list[Row] = [(name, e["hits"], "ours") for name, e in runs.items()]
+        rows: list[Row] = [
+            (f"{name} ({_guarantee(e['privacy'])})", e["hits"], "ours") for name, e in runs.items()
+        ]
         seeds = {e["seed"]: e for e in runs.values()}
         for seed, evaluation in sorted(seeds.items()):
             rows += [
@@ -99,6 +101,18 @@ def comparison_rows(evaluations: Mapping[str, Mapping[str, Any]]) -> dict[str, l
             ]
         tables[data] = rows + paper_rows(data)
     return tables
+
+
+def _statement(privacy: Mapping[str, Any], name: str = "") -> str:
+    kind = "privacy" if privacy.get("epsilon") is None else "privacy noised"
+    return f'<p class="{kind}">{name}{html.escape(privacy["statement"])}</p>'
+
+
+def _guarantee(privacy: Mapping[str, Any]) -> str:
+    """Return what a run promises in two or three words."""
+    if privacy.get("epsilon") is None:
+        return "no guarantee"
+    return f"ε = {privacy['epsilon']:.3g}"
 
 
 def figure(value: float | None) -> str:

@@ -167,7 +167,7 @@ small = st.integers(1, 40)
     mechanism=st.sampled_from(MECHANISMS),
     cohort=st.integers(1, 50),
     z=st.floats(0.4, 20),
-    rounds=st.integers(1, 400),
+    rounds=st.sampled_from([1, 3, 40, 400]),
 )
 def test_the_tight_figure_is_never_above_the_cross_check(
     law: Law, mechanism: Mechanism, cohort: int, z: float, rounds: int
