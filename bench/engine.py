@@ -9,6 +9,7 @@ import statistics
 import subprocess
 import tempfile
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -18,13 +19,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from figures import Figure
-from privrec.build import PackPeople
 from privrec.data.federation import Federation
 from privrec.data.sources import load
 from privrec.device import catalogue_of
 from privrec.federated.lanes import RunCohort, cohort_runner, warm_up
 from privrec.federated.local import local_sgd
-from privrec.federated.pack import Instances, PackedClient, buckets, pack, steps_of
+from privrec.federated.pack import Instances, PackedClient, buckets, dummy, pack, steps_of
 from privrec.federated.round import FederatedAlgorithm, federated, play_round, server_optimizer
 from privrec.models.dssm import dssm
 from privrec.privacy.aggregate import plain
@@ -34,6 +34,7 @@ from privrec.types import IntArray
 from scale import unrecorded
 
 COHORT, BATCH, EPOCHS, RATE, ROUNDS = 30, 32, 5, 0.05, 14
+PackPeople = Callable[[IntArray, int], list[PackedClient]]
 PEERS = {"torch loop": "torch_loop.py", "FedJAX": "fedjax_loop.py"}
 HERE = Path(__file__).parent
 
@@ -55,10 +56,11 @@ def engine() -> list[Figure]:
         )
 
     run = cohort_runner(algorithm.local, algorithm.aggregator.clip, catalogue_of(federation))
-    state = algorithm.init(key(0, 0, "init"))
+    recommender = dssm(federation.schema, federation.n_items)
+    state = algorithm.init(jax.jit(recommender.init)(key(0, 0, "init")))
     sizes = buckets(federation.largest, instances)
     (example,) = pack_people(people[:1], 0)
-    warm_up(run, state.params, example=example, buckets=sizes, n_items=federation.n_items)
+    warm_up(run, state.params, [dummy(example, size, federation.n_items) for size in sizes])
     with tempfile.TemporaryDirectory() as folder:
         workload = Path(folder) / "workload.npz"
         cohorts = [people_of_round(r, people) for r in range(ROUNDS)]
@@ -109,7 +111,6 @@ def flops_per_step(federation: Federation) -> float:
 def _algorithm(federation: Federation) -> FederatedAlgorithm:
     recommender = dssm(federation.schema, federation.n_items)
     return federated(
-        recommender=recommender,
         local=local_sgd(recommender, learning_rate=RATE, epochs=EPOCHS, batch_size=BATCH),
         aggregator=plain(_sampling(np.arange(federation.n_clients))),
         server_optimizer=server_optimizer("plain", 1.0),

@@ -22,11 +22,11 @@ def private_round() -> list[Figure]:
     """Return the time of a round with clipping and noise against one without, the same cohorts."""
     federation = load("movielens-1m")
     noised = {"mechanism": "gaussian", "noise_multiplier": 1.0}
-    trainings = [
-        build(configure("privrec", "movielens-1m", {"cohort": 100, **extra}), federation).training()
+    stages = [
+        build(configure("privrec", "movielens-1m", {"cohort": 100, **extra}), federation).stages()
         for extra in ({}, noised)
     ]
-    plain, private = seconds_of_rounds(trainings)
+    plain, private = seconds_of_rounds([stage for (stage,) in stages])
     return [
         Figure(
             name="round under differential privacy, MovieLens-1M, cohort 100",

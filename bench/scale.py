@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from figures import Figure
-from privrec.build import Training, build
+from privrec.build import build
 from privrec.data.sources import load
 from privrec.device import catalogue_of
 from privrec.federated.local import local_sgd
@@ -25,18 +25,19 @@ from privrec.models.dssm import dssm
 from privrec.privacy.noise import NoiseSource, seeded
 from privrec.recipes import configure
 from privrec.seeds import key, rng
+from privrec.stages import Stage
 
 
-def seconds_of_rounds(trainings: Sequence[Training], rounds: int = 25) -> list[float]:
-    """Return the median time of a round of each training; they take turns."""
-    states = [training.init() for training in trainings]
-    for training, state in zip(trainings, states, strict=True):
-        training.prepare(state.params)
-    seconds: list[list[float]] = [[] for _ in trainings]
+def seconds_of_rounds(stages: Sequence[Stage], rounds: int = 25) -> list[float]:
+    """Return the median time of a round of each stage; they take turns."""
+    states = [stage.init(None) for stage in stages]
+    for stage, state in zip(stages, states, strict=True):
+        stage.prepare(state.params)
+    seconds: list[list[float]] = [[] for _ in stages]
     for turn in range(rounds + 5):
-        for k, training in enumerate(trainings):
+        for k, stage in enumerate(stages):
             started = time.perf_counter()
-            states[k], _ = training.play(states[k], unrecorded)
+            states[k], _ = stage.play(states[k], unrecorded)
             jax.block_until_ready(states[k].params)  # type: ignore[no-untyped-call]
             if turn >= 5:
                 seconds[k].append(time.perf_counter() - started)
@@ -54,7 +55,7 @@ def population() -> list[Figure]:
     for users in (1_000, 1_000_000):
         data = f"synthetic:users={users}"
         config = configure("privrec", data, {"cohort": 100})
-        experiments[users] = build(config, load(data)).training()
+        (experiments[users],) = build(config, load(data)).stages()
     small, large = seconds_of_rounds(list(experiments.values()))
     return [
         Figure(

@@ -3,7 +3,7 @@
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -16,6 +16,8 @@ from privrec.privacy.release import Mechanism
 from privrec.privacy.sampling import Law
 from privrec.toml import toml_value
 
+Stage1 = Literal["none", "paper", "public", "private"]
+Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, lt=1)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=0)]
@@ -88,6 +90,32 @@ class RunConfig(BaseModel):
     noise: NoiseKind = "seeded"
     """Seeded noise is repeatable and for experiments only; secure noise is for real people."""
 
+    stage1: Stage1 = "none"
+    """How item vectors are learned first: not at all; from everybody without noise, as in the
+    paper (no guarantee end to end); from volunteers or public item features; or under noise."""
+    volunteers: Share = 0.1
+    """Share of the training people behind a public stage one; 0 means item features alone."""
+    stage1_share: Annotated[float, Field(gt=0, lt=1)] = 0.3
+    """Share of epsilon that a private stage one takes."""
+    stage1_rounds: Size = 100
+    stage1_cohort: Size = 100
+    stage1_clip_norm: Positive = 1.0
+    stage1_lr: Positive = 0.5
+    stage1_server_lr: Positive = 0.01
+    views: Size = 32
+    """Masked views of a person's sequence per round, at most."""
+    view_window: Annotated[int, Field(ge=3)] = 20
+    """Items of a sequence that a view shows, at most."""
+    view_segment: Size = 5
+    view_negatives: Size = 64
+    """Unseen items among which a masked one must be found."""
+    view_others: Size = 4
+    """Other segments among which a masked one must be found."""
+    item_mask_weight: Weight = 1.0
+    segment_mask_weight: Weight = 0.3
+    dssm_weight: Positive = 1.0
+    """Weight of the DSSM's loss beside the self-supervised one in stage two."""
+
     ease_l2: Positive = 500.0
 
     @model_validator(mode="after")
@@ -110,6 +138,8 @@ class RunConfig(BaseModel):
                     )
         elif self.epsilon is None and self.noise_multiplier is None:
             raise ValueError("give `epsilon`, from which the noise is found, or `noise_multiplier`")
+        if self.stage1 == "private" and self.mechanism == "none":
+            raise ValueError('`stage1` = "private" needs a recipe with noise, such as dp-privrec')
         if self.clip_quantile and self.mechanism == "laplace":
             raise ValueError("`clip_quantile` needs the Gaussian mechanism, not laplace")
         return self

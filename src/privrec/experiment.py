@@ -1,7 +1,7 @@
 """The one visible loop: build the algorithm, play rounds, write records, evaluate."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -25,6 +25,7 @@ from privrec.evaluation.references import (
 )
 from privrec.federated.round import RoundReport, ServerState
 from privrec.privacy.statement import PrivacyReport
+from privrec.stages import TRAIN, Stage
 from privrec.types import IntArray, Params
 
 CHECKPOINT_SECONDS = 5.0
@@ -44,25 +45,45 @@ def train(
     A kill at any moment loses the rounds since the last checkpoint, which are played again on
     resume: the same where noise is seeded; as further releases where it is not.
     """
-    config, training = experiment.config, experiment.training()
-    state = training.init()
+    config, stages = experiment.config, experiment.stages()
+    state, done = restore(folder, stages) if resume else (None, 0)
     if resume:
-        state = restore(folder, state)
-        records.keep_rounds(folder, state.round_index)
-    book = open_book(folder, training, config)
+        records.keep_rounds(folder, done)
+    for stage in stages:
+        if done >= stage.last and stage is not stages[-1]:
+            continue  # Its result is where the next stage begins.
+        if state is None or done <= stage.first:
+            state = stage.init(None if state is None else state.params)
+        state = _play_stage(experiment, stage, state, folder, on_progress)
+    if state is not None:
+        arrays = {name: np.asarray(value) for name, value in state.params.items()}
+        about = {"recipe": config.recipe, "rounds": str(state.round_index)}
+        records.write_arrays(folder.params_path, arrays, about)
+
+
+def _play_stage(
+    experiment: Experiment,
+    stage: Stage,
+    state: ServerState,
+    folder: records.RunFolder,
+    on_progress: OnProgress | None,
+) -> ServerState:
+    """Return the state after the rounds of a stage that the budget affords."""
+    config, book = experiment.config, open_book(folder, stage, experiment.config)
     last = book.last_round(state.round_index)
+    what = "rounds" if stage.name == TRAIN else f"rounds for {stage.name}"
     if state.round_index < last:
         _report(on_progress, "compiling", 0, 1)
-        training.prepare(state.params)
+        stage.prepare(state.params)
         _report(on_progress, "compiling", 1, 1)
     saved = time.monotonic()
     while state.round_index < last:
         started = time.monotonic()
-        state, report = training.play(state, book.record)
-        line: dict[str, Any] = {"round": report.round_index}
+        state, report = stage.play(state, book.record)
+        line: dict[str, Any] = {"round": report.round_index, "stage": stage.name}
         line["seconds"] = round(time.monotonic() - started, 4)
         line["simulation_only"] = _rest(report)
-        if _is_due(state.round_index, last, config):
+        if stage.name == TRAIN and _is_due(state.round_index, last, config):
             line["simulation_only"]["validation"] = _validate(experiment, state.params)
         records.append_round(folder, line)
         # What was released with noise that nobody can draw again must not be lost.
@@ -70,11 +91,8 @@ def train(
         if due or state.round_index == last:
             checkpoint(folder, state)
             saved = time.monotonic()
-        _report(on_progress, "rounds", state.round_index, last)
-    arrays = {name: np.asarray(value) for name, value in state.params.items()}
-    records.write_arrays(
-        folder.params_path, arrays, {"recipe": config.recipe, "rounds": str(state.round_index)}
-    )
+        _report(on_progress, what, state.round_index - stage.first, last - stage.first)
+    return state
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,12 +168,21 @@ def checkpoint(folder: records.RunFolder, state: ServerState) -> None:
     records.write_arrays(folder.checkpoint_path, arrays, {})
 
 
-def restore(folder: records.RunFolder, fresh: ServerState) -> ServerState:
-    """Return the state of the last checkpoint, or `fresh` where there is none yet."""
+def restore(folder: records.RunFolder, stages: Sequence[Stage]) -> tuple[ServerState | None, int]:
+    """Return the state of the last checkpoint and its number of rounds; nothing if there is none.
+
+    It is a state of the stage that played its last round.
+    """
     if not folder.checkpoint_path.is_file():
-        return fresh
+        return None, 0
     arrays = records.read_arrays(folder.checkpoint_path)
     round_index, clip_norm = int(arrays.pop("round_index")), float(arrays.pop("clip_norm"))
+    fresh = None
+    for stage in stages:
+        if fresh is None or stage.first < round_index:
+            fresh = stage.init(None if fresh is None else fresh.params)
+    if fresh is None:
+        return None, 0
     leaves, shape = jax.tree.flatten((fresh.params, fresh.opt_state))
     saved = [arrays[name] for name in sorted(arrays)]
     if [leaf.shape for leaf in leaves] != [leaf.shape for leaf in saved]:
@@ -163,9 +190,10 @@ def restore(folder: records.RunFolder, fresh: ServerState) -> ServerState:
             f"{folder.checkpoint_path} does not fit the settings: was the data changed since?"
         )
     params, opt_state = jax.tree.unflatten(shape, [jax.numpy.asarray(leaf) for leaf in saved])
-    return ServerState(
+    state = ServerState(
         round_index=round_index, params=params, opt_state=opt_state, clip_norm=clip_norm
     )
+    return state, round_index
 
 
 def load_params(folder: records.RunFolder) -> dict[str, jax.Array]:

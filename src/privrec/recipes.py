@@ -9,7 +9,7 @@ from privrec.errors import SettingsError, nearest
 from privrec.evaluation.references import Reference, ease, item_knn, own_items, popularity
 from privrec.privacy import statement
 
-Method = Literal["federated", "central", "reference"]
+Method = Literal["federated", "items", "central", "reference"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +28,8 @@ class Recipe:
     @property
     def without_noise(self) -> str:
         """What a run of it promises whose releases had no noise."""
-        return statement.FEDERATED if self.method == "federated" else statement.CENTRAL
+        on_devices = self.method in ("federated", "items")
+        return statement.FEDERATED if on_devices else statement.CENTRAL
 
     @property
     def statement(self) -> str:
@@ -127,6 +128,22 @@ RECIPES: dict[str, Recipe] = {
         method="federated",
         settings=_NOISED,
         presets=_NOISED_PRESETS,
+    ),
+    "dp-privrec": Recipe(
+        summary="item vectors by self-supervision first, then privrec; both under noise",
+        method="federated",
+        settings={**_NOISED, "stage1": "private"},
+        presets=_NOISED_PRESETS,
+    ),
+    "ssl-items": Recipe(
+        summary="stage one alone: neighbours of item vectors learned from sequences",
+        method="items",
+        settings={
+            **_PRIVREC,
+            "stage1": "paper",
+            "stage1_rounds": 200,
+            "adapt_epochs": 0,
+        },
     ),
     "lm-privrec": Recipe(
         summary="the same with Laplace noise and updates bounded in the L1 norm",

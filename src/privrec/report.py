@@ -110,6 +110,8 @@ def _statement(privacy: Mapping[str, Any], name: str = "") -> str:
 
 def _guarantee(privacy: Mapping[str, Any]) -> str:
     """Return what a run promises in two or three words."""
+    if privacy.get("stage_two_epsilon") is not None:
+        return f"no guarantee; stage two alone {privacy['stage_two_epsilon']:.3g}"
     if privacy.get("epsilon") is None:
         return "no guarantee"
     return f"ε = {privacy['epsilon']:.3g}"

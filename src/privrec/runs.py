@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from privrec import records
-from privrec.book import ledger_of
+from privrec.book import ledger_of, volunteers_of
 from privrec.build import Experiment, build
 from privrec.config import RunConfig
 from privrec.data.federation import Federation
@@ -21,6 +21,7 @@ from privrec.privacy.ledger import PrivacyLedger
 from privrec.privacy.statement import PrivacyReport, privacy_report
 from privrec.recipes import configure, recipe_named
 from privrec.report import render_report
+from privrec.stages import TRAIN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +64,8 @@ class Run:
             delta=self.config.delta,
             noise=self.config.noise,
             without=recipe_named(self.config.recipe).without_noise,
+            volunteers=volunteers_of(self.folder),
+            second=ledger_of(self.folder, {TRAIN}) if self.config.stage1 == "paper" else None,
         )
 
     def device(
@@ -107,7 +110,7 @@ def train(
         config = configure(recipe, name, {**before, **settings})
         _check_same(*started, config)
     experiment = build(config, load(data) if isinstance(data, str) else data)
-    experiment.training()  # Wrong settings are found before any file is written.
+    experiment.stages()  # Wrong settings are found before any file is written.
     if started is None:
         path = path or Path(tempfile.mkdtemp(prefix="privrec-"))
         folder = records.create_run(path, config)

@@ -16,7 +16,7 @@ from privrec.data.tables import Manifest, Tables, to_federation
 from privrec.device import catalogue_of
 from privrec.federated.lanes import RunCohort, cohort_runner, warm_up
 from privrec.federated.local import LocalTrain, apply_update, local_sgd
-from privrec.federated.pack import Instances, PackedClient, assign, bucket, buckets, pack
+from privrec.federated.pack import Instances, PackedClient, assign, bucket, buckets, dummy, pack
 from privrec.models.api import ITEM_TABLE, Recommender
 from privrec.models.dssm import dssm
 from privrec.privacy.clipping import clip
@@ -228,7 +228,7 @@ def test_nothing_compiles_after_the_warm_up(caplog: pytest.LogCaptureFixture) ->
     run = cohort_runner(local, clip, catalogue_of(federation))
     (example,) = packed(federation, [0])
     sizes = buckets(federation.largest, INSTANCES)
-    warm_up(run, params, example=example, buckets=sizes, n_items=federation.n_items)
+    warm_up(run, params, [dummy(example, size, federation.n_items) for size in sizes])
     with jax.log_compiles(), caplog.at_level("WARNING"):
         for people in ([0], [1, 2, 3], list(range(20)), [5]):
             run(params, packed(federation, people), math.inf)

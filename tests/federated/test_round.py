@@ -14,26 +14,18 @@ from privrec.federated.round import (
     federated,
     server_optimizer,
 )
-from privrec.models.api import Recommender, implicit_loss
 from privrec.privacy.aggregate import plain
 from privrec.privacy.noise import seeded
 from privrec.privacy.sampling import Sampling
-from privrec.seeds import key, rng
+from privrec.seeds import rng
 
 COHORT = 4
 USERS = 20
+START = {"w": jnp.array([1.0, -2.0])}
 
 
 def algorithm(name: ServerOptimizer, rate: float) -> FederatedAlgorithm:
-    nothing = Recommender(
-        init=lambda key: {"w": jnp.array([1.0, -2.0])},
-        user=lambda dense, rows, weights: jnp.zeros((1, 1)),
-        item=lambda dense, rows, weights: jnp.zeros((1, 1)),
-        head=lambda dense, user, item: jnp.zeros(1),
-        loss=implicit_loss,
-    )
     return federated(
-        recommender=nothing,
         local=lambda params, catalogue, client: LocalResult({}, jnp.zeros(())),
         aggregator=plain(Sampling(law="fixed", users=USERS, cohort=COHORT)),
         server_optimizer=server_optimizer(name, rate),
@@ -47,7 +39,7 @@ def absorb(made: FederatedAlgorithm, state: ServerState, total: list[float]) -> 
 
 
 def play(made: FederatedAlgorithm, sums: list[list[float]]) -> list[np.ndarray]:
-    state = made.init(key(0, 0, "init"))
+    state = made.init(START)
     seen = []
     for total in sums:
         state = absorb(made, state, total)
@@ -80,7 +72,7 @@ def test_adam_moves_by_the_rate_whatever_the_size_at_first() -> None:
 
 def test_absorb_leaves_the_state_before_as_it_was() -> None:
     made = algorithm("adam", 0.1)
-    state = made.init(key(0, 0, "init"))
+    state = made.init(START)
     before = jax.tree.map(np.array, (state.params, state.opt_state))
     after = absorb(made, state, [1.0, 1.0])
     assert after.round_index == state.round_index + 1
@@ -89,6 +81,6 @@ def test_absorb_leaves_the_state_before_as_it_was() -> None:
 
 
 def test_server_state_of_plain_sgd_holds_nothing() -> None:
-    state = algorithm("plain", 1.0).init(key(0, 0, "init"))
+    state = algorithm("plain", 1.0).init(START)
     assert isinstance(state, ServerState)
     assert jax.tree.leaves(state.opt_state) == jax.tree.leaves(optax.sgd(1.0).init(state.params))

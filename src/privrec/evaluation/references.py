@@ -80,6 +80,15 @@ def ease(l2: float = 500.0) -> Reference:
     return Reference(fit=fit, scorer=lambda arrays: _item_to_item(arrays["weights"]))
 
 
+def neighbours(vectors: npt.NDArray[np.float32]) -> Scorer:
+    """Return own items first, then the sum of cosines between item vectors and those liked."""
+    length = np.linalg.norm(vectors, axis=1, keepdims=True)
+    unit = vectors / np.maximum(length, 1e-12)
+    cosine = unit @ unit.T
+    np.fill_diagonal(cosine, 0)
+    return _item_to_item(cosine)
+
+
 def _rows(clients: Clients, n_items: int) -> sp.csr_array:
     liked = clients.liked
     ones = np.ones(int(liked.sum()), np.float32)

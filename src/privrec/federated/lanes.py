@@ -15,7 +15,7 @@ import numpy as np
 from jax.sharding import SingleDeviceSharding
 
 from privrec.federated.local import Catalogue, LocalTrain
-from privrec.federated.pack import PackedClient, assign, dummy
+from privrec.federated.pack import Packed, assign
 from privrec.models.api import ITEM_TABLE
 from privrec.privacy.clipping import Clipped
 from privrec.types import Array, Leaf, Params
@@ -37,7 +37,7 @@ class CohortSum(NamedTuple):
     dropped: Array
 
 
-RunCohort = Callable[[Params, Sequence[PackedClient], float], CohortSum]
+RunCohort = Callable[[Params, Sequence[Packed], float], CohortSum]
 """(parameters, clients, clip_norm)"""
 Clip = Callable[[Params, Leaf], Clipped]
 
@@ -60,7 +60,7 @@ def cohort_runner(
         params: Params,
         clip_norm: Leaf,
         catalogue: Catalogue,
-        client: PackedClient,
+        client: Packed,
     ) -> CohortSum:
         trained = local(params, catalogue, client)
         update, was_long, is_finite = clip(trained.update, clip_norm)
@@ -90,7 +90,7 @@ def cohort_runner(
         out_shardings=places[0],
     )
 
-    def run(params: Params, clients: Sequence[PackedClient], clip_norm: float) -> CohortSum:
+    def run(params: Params, clients: Sequence[Packed], clip_norm: float) -> CohortSum:
         # Even an empty client costs a call, so it counts as one instance.
         shares = assign([int(client.size) + 1 for client in clients], len(lanes))
 
@@ -110,13 +110,14 @@ def cohort_runner(
     return run
 
 
-def warm_up(
-    run: RunCohort, params: Params, *, example: PackedClient, buckets: Sequence[int], n_items: int
-) -> None:
-    """Compile every bucket on every device before the first round, from empty clients."""
-    for size in buckets:
-        # One empty client per device: equal loads are dealt out one each.
-        run(params, [dummy(example, size, n_items)] * jax.local_device_count(), math.inf)
+def warm_up(run: RunCohort, params: Params, examples: Sequence[Packed]) -> None:
+    """Compile for clients of every shape, on every device, before the first round.
+
+    `examples` are empty clients, one of each shape.
+    """
+    for example in examples:
+        # One per device: equal loads are dealt out one each.
+        run(params, [example] * jax.local_device_count(), math.inf)
 
 
 def map_clients(

@@ -1,7 +1,7 @@
 """Local training, written for one client: what a phone runs once and the simulator many times."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -34,7 +34,8 @@ class LocalResult(NamedTuple):
     loss: Array
 
 
-LocalTrain = Callable[[Params, Catalogue, PackedClient], LocalResult]
+LocalTrain = Callable[[Params, Catalogue, Any], LocalResult]
+"""(parameters, catalogue, one client's packed data)"""
 
 
 def local_sgd(

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -11,6 +11,18 @@ from privrec.data.negatives import draw_negatives
 from privrec.data.schema import Bag, Bags
 from privrec.seeds import client_words
 from privrec.types import FloatArray, IntArray, Leaf
+
+
+class Packed(Protocol):
+    """What the loop over a cohort needs to know of a client's data: its item rows and its size."""
+
+    @property
+    def rows(self) -> Leaf:
+        """The catalogue positions of the rows that the client touches, padded."""
+
+    @property
+    def size(self) -> Leaf:
+        """How many instances are real; 0 for a client that has nothing to train on."""
 
 
 class PackedClient(NamedTuple):

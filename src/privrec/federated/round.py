@@ -1,6 +1,6 @@
 """One federated round as the three functions where the network cuts: select, local, absorb."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -11,12 +11,11 @@ from jax.sharding import SingleDeviceSharding
 
 from privrec.federated.lanes import CohortSum, RunCohort
 from privrec.federated.local import LocalTrain
-from privrec.federated.pack import PackedClient
-from privrec.models.api import Recommender
+from privrec.federated.pack import Packed
 from privrec.privacy.aggregate import Aggregator
 from privrec.privacy.noise import NoiseSource
 from privrec.privacy.release import Release
-from privrec.types import Array, IntArray, Key, Params
+from privrec.types import Array, IntArray, Params
 
 ServerOptimizer = Literal["plain", "momentum", "adam"]
 
@@ -37,27 +36,32 @@ Record = Callable[[ServerState], NoiseSource]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundReport:
-    """What one round did. All but `round_index` comes from raw client data: simulation only."""
+    """What one round did. All but `round_index` comes from raw client data: simulation only.
+
+    `dropped` clients had an update that is not finite, `skipped` ones too little data to train on.
+    """
 
     round_index: int
     clients: int
     loss: float | None
     clipped: int = 0
     dropped: int = 0
+    skipped: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FederatedAlgorithm:
     """Federated training as pure functions.
 
-    `select(state, population, rng)` returns the cohort, `local(params, catalogue, client)` one
-    client's update, which `aggregator` bounds, and `absorb(state, sum, clients, noise)` the next
-    state from the sum over a cohort of `clients`. `aggregator.release` is what a round publishes,
+    `init(params)` returns the state before the first round, `select(state, population, rng)` the
+    cohort, `local(params, catalogue, client)` one client's update, which `aggregator` bounds, and
+    `absorb(state, sum, clients, noise)` the next state from the sum over a cohort of `clients`.
+    `aggregator.release` is what a round publishes,
     known before it is played.
     """
 
     aggregator: Aggregator
-    init: Callable[[Key], ServerState]
+    init: Callable[[Params], ServerState]
     select: Callable[[ServerState, IntArray, np.random.Generator], IntArray]
     local: LocalTrain
     absorb: Callable[[ServerState, CohortSum, int, NoiseSource], ServerState]
@@ -70,7 +74,6 @@ class FederatedAlgorithm:
 
 def federated(
     *,
-    recommender: Recommender,
     local: LocalTrain,
     aggregator: Aggregator,
     server_optimizer: optax.GradientTransformation,
@@ -83,11 +86,12 @@ def federated(
     """
     sampling = aggregator.release.sampling
 
-    def init(key: Key) -> ServerState:
-        params = jax.jit(recommender.init)(key)
-        opt_state = jax.jit(server_optimizer.init)(params)
+    def init(params: Params) -> ServerState:
         return ServerState(
-            round_index=0, params=params, opt_state=opt_state, clip_norm=aggregator.clip_norm
+            round_index=0,
+            params=dict(params),
+            opt_state=jax.jit(server_optimizer.init)(dict(params)),
+            clip_norm=aggregator.clip_norm,
         )
 
     def select(state: ServerState, population: IntArray, rng: np.random.Generator) -> IntArray:
@@ -132,7 +136,7 @@ def play_round(
     state: ServerState,
     *,
     population: IntArray,
-    pack: Callable[[IntArray, int], list[PackedClient]],
+    pack: Callable[[IntArray, int], Sequence[Packed]],
     run_cohort: RunCohort,
     draw: np.random.Generator,
     record: Record,
@@ -142,15 +146,18 @@ def play_round(
     `pack(positions, round_index)` builds the drawn clients' data; nobody else's is touched.
     """
     cohort = algorithm.select(state, population, draw)
-    total = run_cohort(state.params, pack(cohort, state.round_index), state.clip_norm)
+    clients = pack(cohort, state.round_index)
+    total = run_cohort(state.params, clients, state.clip_norm)
     after = algorithm.absorb(state, total, len(cohort), record(state))
-    answered = len(cohort) - int(total.dropped)
+    skipped = sum(int(client.size) == 0 for client in clients)
+    answered = len(cohort) - int(total.dropped) - skipped
     report = RoundReport(
         round_index=state.round_index,
         clients=len(cohort),
         loss=float(total.loss) / max(answered, 1),
         clipped=int(total.clipped),
         dropped=int(total.dropped),
+        skipped=skipped,
     )
     return after, report
 

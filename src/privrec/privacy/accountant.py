@@ -133,7 +133,7 @@ def _loss(release: Release, step: float) -> pld.PrivacyLossDistribution:
         # Replacing one shifts a Gaussian by at most the reach, whoever is drawn; from half of the
         # people on that is the smaller of two upper bounds.
         share, replacing = 1.0, False
-    relation = "replace one person" if replacing else "add or remove one person"
+    relation: Adjacency = "replace one person" if replacing else "add or remove one person"
     return pld.from_gaussian_mechanism(
         multiplier,
         value_discretization_interval=step,

@@ -16,29 +16,44 @@ def find_noise(
     epsilon: float | None,
     delta: float,
     mechanism: Mechanism,
+    spent: PrivacyLedger | None = None,
 ) -> float:
     """Return the `noise_multiplier` for these rounds; a run of none needs none."""
     if epsilon is None:
         raise SettingsError("give `epsilon`, from which the noise is found, or `noise_multiplier`")
     if rounds == 0:
         return 1.0
-    return calibrate(sampling, rounds=rounds, epsilon=epsilon, delta=delta, mechanism=mechanism)
+    return calibrate(
+        sampling, rounds=rounds, epsilon=epsilon, delta=delta, mechanism=mechanism, spent=spent
+    )
 
 
-def check_budget(release: Release, *, rounds: int, epsilon: float | None, delta: float) -> None:
+def check_budget(
+    release: Release,
+    *,
+    rounds: int,
+    epsilon: float | None,
+    delta: float,
+    spent: PrivacyLedger | None = None,
+) -> None:
     """Raise where the budget affords no round, and warn of a δ under which it means little."""
     users = release.sampling.users
     warn_of_delta(delta, users)
     if epsilon is None or rounds == 0:
         return
-    once = PrivacyLedger().record(release).epsilon(delta)
+    once = (spent or PrivacyLedger()).record(release).epsilon(delta)
     if once <= epsilon:
         return
-    needed = calibrate(
-        release.sampling, rounds=1, epsilon=epsilon, delta=delta, mechanism=release.mechanism
-    )
-    enough = calibrate(
-        release.sampling, rounds=rounds, epsilon=epsilon, delta=delta, mechanism=release.mechanism
+    needed, enough = (
+        find_noise(
+            release.sampling,
+            rounds=count,
+            epsilon=epsilon,
+            delta=delta,
+            mechanism=release.mechanism,
+            spent=spent,
+        )
+        for count in (1, rounds)
     )
     raise SettingsError(
         f"epsilon {epsilon:g} affords no round: one round with noise_multiplier"

@@ -32,6 +32,13 @@ SEEDED = (
     "what the same run with secure noise would give, and is for experiments only"
 )
 
+FIRST_STAGE_BARE = (
+    "No differential privacy guarantee end to end (epsilon is infinite): the first stage learned "
+    "item vectors from everybody's sequences without noise, and they depend on each of them; the "
+    "second stage alone, had the first seen nobody, would have epsilon {alone} at delta {delta:g}, "
+    "which protects nobody here."
+)
+
 _CHANGE = {
     "add or remove one person": "with and without all of one person's data",
     "replace one person": "with all of one person's data replaced by anything else",
@@ -41,7 +48,11 @@ _LAWS = {"poisson": "Poisson", "fixed": "fixed-size"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrivacyReport:
-    """What a run costs at `delta`: `epsilon` is None where there is no guarantee."""
+    """What a run costs at `delta`: `epsilon` is None where there is no guarantee.
+
+    `stage_two_epsilon` is what the second stage would cost if the first had seen nobody: no
+    guarantee, and given only where there is none.
+    """
 
     epsilon: float | None
     epsilon_rdp: float | None
@@ -51,6 +62,7 @@ class PrivacyReport:
     rounds: int
     noise_multiplier: float | None
     end_to_end: bool
+    stage_two_epsilon: float | None
     statement: str
 
     def as_json(self) -> dict[str, Any]:
@@ -59,11 +71,23 @@ class PrivacyReport:
 
 
 def privacy_report(
-    ledger: PrivacyLedger, *, delta: float, noise: NoiseKind, without: str
+    ledger: PrivacyLedger,
+    *,
+    delta: float,
+    noise: NoiseKind,
+    without: str,
+    volunteers: int = 0,
+    second: PrivacyLedger | None = None,
 ) -> PrivacyReport:
-    """Return what the ledger's releases promise; `without` says it where they promise nothing."""
+    """Return what the ledger's releases promise; `without` says it where they promise nothing.
+
+    `volunteers` people took part in a first stage without noise and are not covered. `second` is
+    the ledger of a second stage whose first had no noise.
+    """
     epsilon = ledger.epsilon(delta) if ledger.entries else math.inf
     if math.isinf(epsilon):
+        alone = second.epsilon(delta) if second is not None and second.entries else math.inf
+        broken = not math.isinf(alone)
         return PrivacyReport(
             epsilon=None,
             epsilon_rdp=None,
@@ -72,8 +96,9 @@ def privacy_report(
             adjacency=None,
             rounds=ledger.releases,
             noise_multiplier=None,
-            end_to_end=True,
-            statement=without,
+            end_to_end=not broken,
+            stage_two_epsilon=alone if broken else None,
+            statement=FIRST_STAGE_BARE.format(alone=_up(alone), delta=delta) if broken else without,
         )
     first = ledger.entries[0][0]
     multipliers = {release.joint_multiplier for release, _ in ledger.entries}
@@ -87,18 +112,26 @@ def privacy_report(
         rounds=ledger.releases,
         noise_multiplier=multipliers.pop() if len(multipliers) == 1 else None,
         end_to_end=True,
-        statement=statement(ledger, epsilon=epsilon, delta=delta, noise=noise),
+        stage_two_epsilon=None,
+        statement=statement(
+            ledger, epsilon=epsilon, delta=delta, noise=noise, volunteers=volunteers
+        ),
     )
 
 
-def statement(ledger: PrivacyLedger, *, epsilon: float, delta: float, noise: NoiseKind) -> str:
+def statement(
+    ledger: PrivacyLedger, *, epsilon: float, delta: float, noise: NoiseKind, volunteers: int = 0
+) -> str:
     """Return one sentence: who is protected, from whom, how strongly, and what is not covered."""
-    first = ledger.entries[0][0]
+    first = ledger.entries[-1][0]
     sampling = first.sampling
+    covered = f"Each of the {sampling.users - volunteers:,} people who train"
+    if volunteers:
+        covered += f" and did not volunteer ({volunteers:,} did, and are not covered)"
     rounds = "1 release" if ledger.releases == 1 else f"{ledger.releases:,} releases"
     how = f"{rounds}, {_LAWS[sampling.law]} cohorts, {first.mechanism.capitalize()} noise"
     return (
-        f"Each of the {sampling.users:,} people who train is protected against anybody who sees "
+        f"{covered} is protected against anybody who sees "
         f"the model, during or after training: {_CHANGE[sampling.adjacency]}, anything that "
         f"can be seen is equally likely up to a factor of e^{_up(epsilon)}, apart from a "
         f"probability of {delta:g} (epsilon {_up(epsilon)}, delta {delta:g}; {how}); {NOT_COVERED}"

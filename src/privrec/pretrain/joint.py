@@ -1,0 +1,68 @@
+"""Stage two's local training: the DSSM's loss and the self-supervised one, over one table."""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from privrec.federated.local import Catalogue, LocalResult, LocalTrain
+from privrec.federated.pack import PackedClient
+from privrec.models.api import ITEM_TABLE
+from privrec.pretrain.views import SequenceClient
+from privrec.types import Leaf, Params
+
+
+class JointClient(NamedTuple):
+    """One client's instances and views, whose items are indices into the same `rows`."""
+
+    rows: Leaf
+    pairs: PackedClient
+    sequence: SequenceClient
+    size: Leaf
+
+
+def join(pairs: PackedClient, sequence: SequenceClient, n_items: int) -> JointClient:
+    """Return both over one set of rows, of as many places as the two need at most.
+
+    The views' own items are among the instances': only their negatives can be further ones.
+    """
+    rows = np.full(len(pairs.rows) + len(sequence.pool), n_items, np.int32)
+    both = np.union1d(pairs.rows, sequence.rows)
+    both = both[both < n_items]
+    rows[: len(both)] = both
+
+    def place(old: Leaf, index: Leaf) -> Leaf:
+        # Padding points at what is no item; it is never looked at, but must not point nowhere.
+        found = np.searchsorted(both, old) if len(both) else np.zeros(len(old), np.int64)
+        return np.minimum(found, max(len(both) - 1, 0)).astype(np.int32)[index]
+
+    moved = {
+        name: place(sequence.rows, getattr(sequence, name))
+        for name in ("masked", "truth", "pool", "torn", "segments")
+    }
+    return JointClient(
+        rows=rows,
+        pairs=pairs._replace(rows=rows, item=place(pairs.rows, pairs.item)),
+        sequence=sequence._replace(rows=rows, **moved),
+        size=pairs.size,
+    )
+
+
+def local_joint(local_views: LocalTrain, local_pairs: LocalTrain) -> LocalTrain:
+    """Return SGD on L = λ_DSSM · L_DSSM + L_SSL over one client's data.
+
+    The loss is a sum over instances and views; its mini-batches are first those of the views,
+    then those of the instances. `local_pairs` has λ_DSSM in its learning rate.
+    """
+
+    def local(params: Params, catalogue: Catalogue, client: JointClient) -> LocalResult:
+        start = {**params, ITEM_TABLE: params[ITEM_TABLE][client.rows]}
+        own = {name: bag.take(client.rows) for name, bag in catalogue.items()}
+        places = jnp.arange(len(client.rows))
+        views = local_views(start, own, client.sequence._replace(rows=places))
+        middle = {name: start[name] + views.update[name] for name in start}
+        pairs = local_pairs(middle, own, client.pairs._replace(rows=places))
+        update = {name: views.update[name] + pairs.update[name] for name in start}
+        return LocalResult(update=update, loss=pairs.loss + views.loss)
+
+    return local

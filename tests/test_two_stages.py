@@ -1,0 +1,231 @@
+"""Runs of two stages: what the second takes over, what both cost, and what each kind may claim."""
+
+import json
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from dp_accounting.pld import privacy_loss_distribution as pld
+
+import privrec
+from privrec import experiment, records
+from privrec.book import ledger_of
+from privrec.build import build
+from privrec.data.sources import load
+from privrec.errors import SettingsError
+from privrec.models.api import ITEM_TABLE
+from privrec.pretrain.features import vectors_of_features
+from privrec.recipes import configure
+from privrec.report import comparison_rows, render_comparison
+from privrec.stages import ITEMS, TRAIN, volunteers_of
+from tiny import DATA, MODEL
+
+FIRST, SECOND, DELTA = 4, 3, 1e-3
+TINY: dict[str, Any] = {
+    **MODEL,
+    "rounds": SECOND,
+    "stage1_rounds": FIRST,
+    "stage1_cohort": 10,
+    "views": 8,
+    "view_window": 6,
+    "view_segment": 2,
+    "view_negatives": 8,
+    "validate_every": 0,
+    "delta": DELTA,
+    "epsilon": 5.0,
+}
+
+
+def train(path: Path, **settings: Any) -> privrec.Run:
+    return privrec.train("dp-privrec", DATA, out=path, **{**TINY, **settings})
+
+
+def lines_of(run: privrec.Run) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in run.folder.ledger_path.read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, privrec.Run]:
+    """One run of each kind, evaluated."""
+    place = tmp_path_factory.mktemp("stages")
+    made = {kind: train(place / kind, stage1=kind) for kind in ("private", "paper", "public")}
+    made["features"] = train(place / "features", stage1="public", volunteers=0.0)
+    for run in made.values():
+        run.evaluate()
+    return made
+
+
+def test_a_private_run_costs_what_one_accountant_says_of_both_stages(
+    runs: dict[str, privrec.Run],
+) -> None:
+    run = runs["private"]
+    lines = lines_of(run)
+    assert [line["stage"] for line in lines] == [ITEMS] * FIRST + [TRAIN] * SECOND
+    assert [line["round"] for line in lines] == list(range(FIRST + SECOND))
+    noises = [
+        {line["noise_multiplier"] for line in lines if line["stage"] == s} for s in (ITEMS, TRAIN)
+    ]
+    (first,), (second,) = noises
+    parts = [
+        pld.from_gaussian_mechanism(z, sampling_prob=cohort / 43).self_compose(rounds)
+        for z, cohort, rounds in ((first, 10, FIRST), (second, 8, SECOND))
+    ]
+    both = parts[0].compose(parts[1]).get_epsilon_for_delta(DELTA)
+    found = run.privacy()
+    assert found.epsilon == pytest.approx(both, rel=0.01)
+    assert 4.95 <= (found.epsilon or 0) <= 5.0
+    assert found.end_to_end
+    # Stage one takes its share and no more.
+    assert ledger_of(run.folder, {ITEMS}).epsilon(DELTA) == pytest.approx(0.3 * 5, rel=0.01)
+
+
+def test_the_papers_first_stage_leaves_no_number_to_be_misread(
+    runs: dict[str, privrec.Run],
+) -> None:
+    """Not in JSON, not in the statement, not in the report, not in the comparison."""
+    run = runs["paper"]
+    assert {line["mechanism"] for line in lines_of(run)[:FIRST]} == {"none"}
+    assert run.ledger.epsilon(DELTA) == math.inf
+    found = json.loads(run.folder.evaluation_path.read_text())["privacy"]
+    assert (found["epsilon"], found["end_to_end"]) == (None, False)
+    assert 4.95 <= found["stage_two_epsilon"] <= 5
+    statement = found["statement"]
+    assert statement.startswith(
+        "No differential privacy guarantee end to end (epsilon is infinite)"
+    )
+    # Every figure that follows is said to be the second stage's alone.
+    assert re.search(r"second stage alone, .* would have epsilon [45]\.\d+", statement)
+    assert "which protects nobody here" in statement
+    page = run.folder.report_path.read_text()
+    assert "No differential privacy guarantee end to end" in page
+    evaluations = {"mine": json.loads(run.folder.evaluation_path.read_text())}
+    ((name, _, _), *_) = comparison_rows(evaluations)[DATA]
+    assert re.fullmatch(r"mine \(no guarantee; stage two alone [45]\.?\d*\)", name)
+    assert "ε = " not in render_comparison(evaluations)
+
+
+def test_stage_two_has_the_same_noise_as_a_run_without_a_first_stage(
+    runs: dict[str, privrec.Run], tmp_path: Path
+) -> None:
+    wanted = {key: value for key, value in TINY.items() if not key.startswith(("stage1", "view"))}
+    one = privrec.train("dp-privrec-one", DATA, out=tmp_path / "one", **wanted)
+    paper = lines_of(runs["paper"])[-1]
+    assert paper["noise_multiplier"] == lines_of(one)[-1]["noise_multiplier"]
+    assert paper["sampling"] == lines_of(one)[-1]["sampling"]
+
+
+def test_volunteers_are_listed_as_not_covered(runs: dict[str, privrec.Run]) -> None:
+    run = runs["public"]
+    lines = lines_of(run)
+    assert {line["people"] for line in lines[:FIRST]} == {"volunteers"}
+    assert {line["people"] for line in lines[FIRST:]} == {"everybody"}
+    people = volunteers_of(run.config, run.experiment.split)
+    assert len(people) == lines[0]["sampling"]["users"] == 4  # A tenth of the 43 who train.
+    assert set(people.tolist()) <= set(run.experiment.split.train.tolist())
+    found = run.privacy()
+    assert 4.95 <= (found.epsilon or 0) <= 5
+    assert found.end_to_end
+    assert (
+        "Each of the 39 people who train and did not volunteer (4 did, and are not"
+        in found.statement
+    )
+
+
+def test_item_features_alone_need_no_stage_and_no_people(runs: dict[str, privrec.Run]) -> None:
+    run = runs["features"]
+    assert [line["stage"] for line in lines_of(run)] == [TRAIN] * SECOND
+    assert "Each of the 43 people who train is protected" in run.privacy().statement
+
+
+def test_vectors_of_features_are_equal_where_the_features_are() -> None:
+    data = load(DATA)
+    found = np.asarray(vectors_of_features(data, jnp.zeros((data.n_items, 8)), 0.1))
+    columns = [np.ones((data.n_items, 0))]
+    for feature in data.schema.of("item"):
+        bag = data.items[feature.table]
+        hot = np.zeros((data.n_items, feature.rows))
+        for item, (codes, weights) in enumerate(zip(bag.codes, bag.weights, strict=True)):
+            for code, weight in zip(codes, weights, strict=True):
+                hot[item, code] += weight
+        columns.append(hot)
+    raw = np.concatenate(columns, axis=1)
+    # With as many dimensions as features have rank, distances are those of the features, scaled.
+    one, other = (np.linalg.norm(x[:, None] - x[None], axis=-1).ravel() for x in (raw, found))
+    assert np.corrcoef(one, other)[0, 1] > 0.95
+    assert other[one == 0].max() < 1e-5
+    assert found[:, np.any(found, axis=0)].std() == pytest.approx(0.1, rel=0.01)
+
+
+def test_stage_two_starts_from_the_vectors_of_stage_one(runs: dict[str, privrec.Run]) -> None:
+    stages = runs["paper"].experiment.stages()
+    before = stages[0].init(None).params
+    moved = {**before, ITEM_TABLE: before[ITEM_TABLE] + 1.0}
+    after = stages[1].init(moved)
+    np.testing.assert_array_equal(after.params[ITEM_TABLE], moved[ITEM_TABLE])
+    np.testing.assert_array_equal(after.params["gru/in"], moved["gru/in"])
+    assert "out/weight" in after.params
+    assert after.round_index == FIRST
+
+
+@pytest.mark.parametrize("seconds", [-1.0, 1e9])
+def test_stopping_anywhere_in_two_stages_changes_nothing(
+    runs: dict[str, privrec.Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float
+) -> None:
+    monkeypatch.setattr(experiment, "CHECKPOINT_SECONDS", seconds)
+    whole, path = runs["private"].folder, tmp_path / "run"
+    made = build(configure("dp-privrec", DATA, {**TINY, "stage1": "private"}), load(DATA))
+    folder = records.create_run(path, made.config)
+    for attempt in range(1, FIRST + SECOND + 1):
+        left = [attempt if seconds < 0 else 10 * attempt]
+
+        def stop(what: str, done: int, total: int, left: list[int] = left) -> None:
+            left[0] -= what.startswith("rounds")
+            if left[0] == 0:
+                raise KeyboardInterrupt
+
+        try:
+            experiment.train(made, folder, resume=attempt > 1, on_progress=stop)
+        except KeyboardInterrupt:
+            continue
+    experiment.train(made, folder, resume=True)
+    assert folder.params_path.read_bytes() == whole.params_path.read_bytes()
+    assert folder.ledger_path.read_bytes() == whole.ledger_path.read_bytes()
+
+
+def test_a_device_adapts_a_model_of_two_stages(runs: dict[str, privrec.Run]) -> None:
+    for run in runs.values():
+        assert len(run.device(likes=["i1", "i2"]).recommend(5)) == 5
+
+
+def test_stage_one_alone_ranks_by_neighbours(tmp_path: Path) -> None:
+    settings = {key: value for key, value in TINY.items() if key != "epsilon"}
+    run = privrec.train("ssl-items", DATA, out=tmp_path / "run", **settings)
+    assert set(records.read_arrays(run.folder.params_path)) >= {ITEM_TABLE, "gru/in"}
+    assert run.privacy().epsilon is None
+    assert run.evaluate().hits[30] > 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"stage1": "pubic"}, "`stage1` must be 'none', 'paper', 'public' or 'private'"),
+        ({"volunteers": 1.0}, "`volunteers` must be < 1; got 1.0"),
+        ({"stage1_share": 0.0}, "`stage1_share` must be > 0; got 0.0"),
+        ({"view_window": 2}, "`view_window` must be >= 3; got 2"),
+    ],
+)
+def test_wrong_settings_of_a_stage_are_named(
+    tmp_path: Path, settings: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(SettingsError) as caught:
+        train(tmp_path / "run", **settings)
+    assert said in str(caught.value)
+
+
+def test_a_private_first_stage_needs_noise() -> None:
+    with pytest.raises(SettingsError, match=r'`stage1` = "private" needs a recipe with noise'):
+        configure("privrec", DATA, {"stage1": "private"})
