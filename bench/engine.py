@@ -127,7 +127,7 @@ def _take_turns(
     steps: list[int],
 ) -> dict[str, list[float]]:
     speeds: dict[str, list[float]] = {"ours": [], **{name: [] for name in PEERS}}
-    peers = {name: _start(script, workload) for name, script in PEERS.items()}
+    peers = {name: start_peer(script, workload) for name, script in PEERS.items()}
     before = state
     for r in range(ROUNDS):
         started = time.perf_counter()
@@ -143,7 +143,7 @@ def _take_turns(
         jax.block_until_ready(state.params)  # type: ignore[no-untyped-call]  # JAX has no stub
         speeds["ours"].append(steps[r] / (time.perf_counter() - started))
         for name, peer in peers.items():
-            answer = _ask(peer, r)
+            answer = ask_peer(peer, r)
             if answer["steps"] != steps[r]:
                 raise RuntimeError(f"{name} took {answer['steps']} steps; we took {steps[r]}")
             if r == 0:
@@ -161,7 +161,8 @@ def _check_same(name: str, checksum: float, before: Any, after: Any) -> None:
         raise RuntimeError(f"{name}'s mean update sums to {checksum}; ours to {ours}")
 
 
-def _start(script: str, workload: Path) -> "subprocess.Popen[str]":
+def start_peer(script: str, workload: Path) -> "subprocess.Popen[str]":
+    """Return a running peer that has read its workload."""
     python = HERE.parent / ".venv-peers" / "bin" / "python"
     peer = subprocess.Popen(
         [str(python), str(HERE / "peers" / script), str(workload)],
@@ -175,7 +176,8 @@ def _start(script: str, workload: Path) -> "subprocess.Popen[str]":
     return peer
 
 
-def _ask(peer: "subprocess.Popen[str]", round_index: int) -> dict[str, float]:
+def ask_peer(peer: "subprocess.Popen[str]", round_index: int) -> dict[str, float]:
+    """Return what a peer says of one round."""
     if peer.stdin is None or peer.stdout is None:
         raise RuntimeError("a peer needs pipes")
     peer.stdin.write(f"{round_index}\n")

@@ -10,12 +10,14 @@ from engine import engine
 from figures import Figure
 from private import accounting, private_round
 from scale import catalogue, memory, population
+from stage_one import stage_one
 
 BENCHMARKS: dict[str, Callable[[], list[Figure]]] = {
     "engine": engine,
     "population": population,
     "catalogue": catalogue,
     "memory": memory,
+    "stage-one": stage_one,
     "private-round": private_round,
     "accounting": accounting,
 }

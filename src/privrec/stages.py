@@ -220,7 +220,7 @@ def _item_stage(
         encoders = ssl.init(key(config.seed, 0, "encoders"), config.embedding_size)
         return {ITEM_TABLE: fresh()[ITEM_TABLE], **encoders}
 
-    local = local_views(config, ssl, views)
+    local = local_views(config, ssl, views, config.stage1_lr)
     algorithm = _algorithm(config, local, aggregator, config.stage1_server_lr)
     stage = _stage(
         ITEMS,
@@ -276,7 +276,7 @@ def _joint_stage(
         return {**model, **before}
 
     local = local_joint(
-        local_views(config, ssl, views),
+        local_views(config, ssl, views, config.local_lr),
         local_pairs(config, recommender, config.local_lr * config.dssm_weight),
     )
     first = 0 if public_only else config.stage1_rounds
@@ -305,11 +305,13 @@ def local_pairs(config: RunConfig, recommender: Recommender, learning_rate: floa
     )
 
 
-def local_views(config: RunConfig, ssl: SelfSupervision, views: Views) -> LocalTrain:
+def local_views(
+    config: RunConfig, ssl: SelfSupervision, views: Views, learning_rate: float
+) -> LocalTrain:
     """Return the self-supervised local training."""
     return local_ssl(
         ssl,
-        learning_rate=config.stage1_lr,
+        learning_rate=learning_rate,
         epochs=config.local_epochs,
         batch_size=views.batch_size,
     )
