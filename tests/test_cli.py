@@ -90,7 +90,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run, not evaluated. Tests that change it take a copy."""
     path = tmp_path_factory.mktemp("cli") / "run"
     said = document("train", "privrec", "--data", DATA, "--out", path, *SET, "--json")
-    none = {"epsilon": None, "delta": None}
+    none = {"epsilon": None, "delta": None, "stage_two_epsilon": None}
     assert said == {"run": str(path), "rounds": 3, "privacy": none}
     return path
 

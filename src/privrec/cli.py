@@ -117,6 +117,7 @@ def train(
         if json_:
             found = run.privacy()
             privacy = {"epsilon": found.epsilon, "delta": found.delta}
+            privacy["stage_two_epsilon"] = found.stage_two_epsilon
             print_json({"run": str(run.folder.path), "rounds": run.rounds, "privacy": privacy})
         else:
             _say_what_was_trained(run)
@@ -235,13 +236,14 @@ def main() -> None:
 def _say_what_was_trained(run: "Run") -> None:
     config, privacy = run.config, run.privacy()
     print_line(f"trained {config.recipe} on {config.data}: {run.folder.path}")
-    if privacy.epsilon is not None:
+    if config.mechanism != "none":
         print_line(privacy.statement)
-        if run.rounds < config.rounds:
-            print_line(
-                f"stopped after {run.rounds} of {config.rounds} rounds: the budget, epsilon"
-                f" {config.epsilon:g}, affords no more"
-            )
+    asked = sum(stage.rounds for stage in run.experiment.stages())
+    if config.epsilon is not None and run.rounds < asked:
+        print_line(
+            f"stopped after {run.rounds} of {asked} rounds: the budget, epsilon"
+            f" {config.epsilon:g}, affords no more"
+        )
     print_line(f"next: privrec evaluate {run.folder.path}")
 
 

@@ -132,8 +132,18 @@ RECIPES: dict[str, Recipe] = {
     "dp-privrec": Recipe(
         summary="item vectors by self-supervision first, then privrec; both under noise",
         method="federated",
-        settings={**_NOISED, "stage1": "private"},
-        presets=_NOISED_PRESETS,
+        # Noise rewards few rounds and large cohorts, in stage one as in stage two.
+        settings={
+            **_NOISED,
+            "stage1": "private",
+            "stage1_rounds": 40,
+            "stage1_cohort": 200,
+            "stage1_clip_norm": 0.3,
+        },
+        presets={
+            **_NOISED_PRESETS,
+            "movielens-1m": {**_NOISED_PRESETS["movielens-1m"], "stage1_cohort": 500},
+        },
     ),
     "ssl-items": Recipe(
         summary="stage one alone: neighbours of item vectors learned from sequences",
