@@ -24,7 +24,7 @@ from privrec.federated.round import (
 )
 from privrec.models.api import ITEM_TABLE, Recommender
 from privrec.pretrain.features import vectors_of_features
-from privrec.pretrain.joint import join, local_joint
+from privrec.pretrain.joint import join, local_joint, rescaled
 from privrec.pretrain.objectives import SelfSupervision, local_ssl, self_supervision
 from privrec.pretrain.views import Views, draw_views, empty_client, row_buckets
 from privrec.privacy.aggregate import Aggregator, gaussian, laplace, plain
@@ -273,7 +273,7 @@ def _joint_stage(
                 federation, model[ITEM_TABLE], config.embedding_scale
             )
             return {**model, **ssl.init(key(config.seed, 0, "encoders"), config.embedding_size)}
-        return {**model, **before}
+        return {**model, **rescaled(before, config.embedding_scale)}
 
     local = local_joint(
         local_views(config, ssl, views, config.local_lr),

@@ -10,6 +10,7 @@ import pytest
 from test_views import N_ITEMS, VIEWS, views_of
 
 from privrec.models.api import ITEM_TABLE
+from privrec.pretrain.joint import rescaled
 from privrec.pretrain.objectives import (
     cut,
     encode_items,
@@ -181,3 +182,16 @@ def test_training_on_the_views_finds_what_was_hidden() -> None:
         params = {**{n: params[n] + update[n] for n in update}, ITEM_TABLE: rows}
     assert before > np.log(6)
     assert held_out() < 0.5 * before
+
+
+def test_rescaled_vectors_are_encoded_as_before() -> None:
+    params = model()
+    found = rescaled(params, 0.1)
+    assert float(jnp.std(found[ITEM_TABLE])) == pytest.approx(0.1, rel=1e-5)
+    items = jnp.array([[1, 2, 3], [4, 5, 6]])
+    length = jnp.array([3, 2])
+    for one, other in (
+        (encode_sequences(params, items, length), encode_sequences(found, items, length)),
+        (encode_items(params, items), encode_items(found, items)),
+    ):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)

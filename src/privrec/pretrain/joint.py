@@ -9,7 +9,7 @@ from privrec.federated.local import Catalogue, LocalResult, LocalTrain
 from privrec.federated.pack import PackedClient
 from privrec.models.api import ITEM_TABLE
 from privrec.pretrain.views import SequenceClient
-from privrec.types import Leaf, Params
+from privrec.types import Array, Leaf, Params
 
 
 class JointClient(NamedTuple):
@@ -66,3 +66,14 @@ def local_joint(local_views: LocalTrain, local_pairs: LocalTrain) -> LocalTrain:
         return LocalResult(update=update, loss=pairs.loss + views.loss)
 
     return local
+
+
+def rescaled(params: Params, scale: float) -> dict[str, Array]:
+    """Return stage one's parameters with item vectors of standard deviation `scale`.
+
+    The encoders' first layers make up for it, so that they encode what they did before; the DSSM
+    meets vectors of the size that it is made for.
+    """
+    factor = scale / jnp.maximum(jnp.std(params[ITEM_TABLE]), 1e-12)
+    inverse = {name: params[name] / factor for name in ("gru/in", "encode/0/weight")}
+    return {**params, ITEM_TABLE: params[ITEM_TABLE] * factor, **inverse}
