@@ -151,7 +151,7 @@ RECIPES: dict[str, Recipe] = {
         settings={
             **_PRIVREC,
             "stage1": "paper",
-            "stage1_rounds": 200,
+            "stage1_rounds": 300,
             "adapt_epochs": 0,
         },
     ),

@@ -162,13 +162,15 @@ def _curves(evaluation: Mapping[str, Any], rounds: Sequence[Mapping[str, Any]]) 
         }
         parts.append("<h2>Quality on the validation people</h2>")
         parts.append(line_chart(series, x_label="rounds", y_label="Hits@k after adaptation"))
-    loss = [(round_, found["loss"]) for round_, found in figures if found["loss"] is not None]
-    if loss:
-        step = max(1, len(loss) // 400)
+    step = max(1, len(rounds) // 400)
+    losses: dict[str, list[tuple[float, float]]] = {}
+    for line in rounds[::step]:
+        if line["simulation_only"]["loss"] is not None:
+            point = (line["round"] + 1, line["simulation_only"]["loss"])
+            losses.setdefault(line.get("stage", "loss"), []).append(point)
+    if losses:
         parts.append("<h2>Loss on the devices</h2>")
-        parts.append(
-            line_chart({"mean loss": loss[::step]}, x_label="rounds", y_label="mean local loss")
-        )
+        parts.append(line_chart(losses, x_label="rounds", y_label="mean local loss"))
         parts.append(
             '<p class="note">Simulation only: computed from raw client data, which no server'
             " sees.</p>"
