@@ -123,7 +123,7 @@ def test_training_leaves_the_run_folder_of_the_contract(trained: Path) -> None:
     lines = [json.loads(line) for line in (trained / "rounds.jsonl").read_text().splitlines()]
     assert [line["round"] for line in lines] == [0, 1, 2]
     # Whatever comes from raw data is labelled.
-    assert all(set(line) == {"round", "seconds", "simulation_only"} for line in lines)
+    assert all(set(line) == {"round", "stage", "seconds", "simulation_only"} for line in lines)
     figures = [line["simulation_only"] for line in lines]
     assert [found["clients"] for found in figures] == [8, 8, 8]
     # After every second round, and after the last.

@@ -107,11 +107,11 @@ def test_noise_changes_every_parameter_and_a_run_can_be_repeated() -> None:
         assert np.mean(values != noisy[name]) > 0.99, name
         assert np.array_equal(noisy[name], again[name]), name
         assert np.mean(other[name] != noisy[name]) > 0.99, name
-    # Plain, server_lr 0.003: the noise is 0.003 · z · S / M = 0.003 · 1 · clip_norm / 8.
-    clip_norm = configure("dp-privrec-one", DATA, TINY).clip_norm
-    rate = 0.003
+    # Plain: the noise on the parameters is server_lr · z · S / M, with z = 1.
+    config = configure("dp-privrec-one", DATA, {**TINY, **plain})
     moved = np.concatenate([np.ravel(noisy[name] - quiet[name]) for name in quiet])
-    assert moved.std() == pytest.approx(rate * clip_norm / 8, rel=0.1)
+    wanted = config.server_lr * config.clip_norm / config.cohort
+    assert moved.std() == pytest.approx(wanted, rel=0.1)
 
 
 def test_bounding_without_noise_promises_nothing(tmp_path: Path) -> None:

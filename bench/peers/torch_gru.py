@@ -25,7 +25,7 @@ class Encoders(nn.Module):
         """Builds the encoders with given parameters."""
         super().__init__()
         size = params["embed/item"].shape[1]
-        self.item = nn.Embedding.from_pretrained(params["embed/item"], freeze=False)
+        self.item = nn.Embedding.from_pretrained(params["embed/item"].clone(), freeze=False)
         self.gru = nn.GRU(size, size, batch_first=True)
         self.encode = nn.Sequential(nn.Linear(size, size), nn.ReLU(), nn.Linear(size, size))
         with torch.no_grad():

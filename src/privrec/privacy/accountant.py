@@ -50,7 +50,7 @@ def epsilon(entries: Entries, delta: float) -> float:
     with np.errstate(over="ignore"):  # The library divides by masses that are next to nothing.
         found = float(_composed_loss(entries).get_epsilon_for_delta(delta))
     fixed = [release.sampling for release, _ in entries if release.sampling.law == "fixed"]
-    if fixed and (found < 1 or max(sampling.share for sampling in fixed) >= 0.2):
+    if fixed and (found < 1 or max(sampling.share for sampling in fixed) >= 0.1):
         # For these the PLD is an upper bound only, and that of RDP may be the smaller one.
         return min(found, epsilon_rdp(entries, delta))
     return min(found, _pure_total(entries))
