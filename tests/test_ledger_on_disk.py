@@ -120,7 +120,10 @@ def test_bounding_without_noise_promises_nothing(tmp_path: Path) -> None:
     assert found.statement.startswith("No differential privacy guarantee")
 
 
-def test_the_bound_can_follow_a_quantile_and_is_resumed_with_the_rest(tmp_path: Path) -> None:
+def test_the_bound_can_follow_a_quantile_and_is_resumed_with_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(experiment, "CHECKPOINT_SECONDS", -1.0)
     wanted: dict[str, Any] = {"epsilon": 5.0, "clip_quantile": 0.5, "clip_norm": 0.5}
     whole = train(tmp_path / "whole", **wanted)
     norms = [line["clip_norm"] for line in lines_of(tmp_path / "whole")]
