@@ -237,6 +237,10 @@ def test_a_ledger_that_lacks_a_release_is_refused(tmp_path: Path) -> None:
     path.write_bytes(whole.replace(b'"round": 4', b'"round" 4'))
     with pytest.raises(RunFolderError, match="damaged at line 5"):
         run.privacy()
+    for line in (b"5", b"[]", b"{}", b'{"round": 12}'):
+        path.write_bytes(whole + line + b"\n")
+        with pytest.raises(RunFolderError, match=f"damaged at line {ROUNDS + 1}: it names no"):
+            run.privacy()
     path.write_bytes(whole.replace(b'"mechanism"', b'"mechanics"'))
     with pytest.raises(RunFolderError, match="a line without 'mechanism'"):
         run.privacy()

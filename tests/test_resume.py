@@ -292,6 +292,15 @@ def test_a_kill_between_the_last_round_and_the_parameters_costs_nothing(
     assert_same_run(path, whole_here)
 
 
+def test_a_reference_that_was_stopped_before_its_end_is_fitted_again(tmp_path: Path) -> None:
+    run = train("popularity", DATA, out=tmp_path / "run")
+    params, ledger = run.folder.params_path.read_bytes(), run.folder.ledger_path.read_bytes()
+    run.folder.params_path.unlink()
+    train("popularity", DATA, out=tmp_path / "run", resume=True)
+    assert run.folder.params_path.read_bytes() == params
+    assert run.folder.ledger_path.read_bytes() == ledger
+
+
 @pytest.mark.parametrize("recipe", ["privrec", "popularity"])
 def test_resuming_a_finished_run_changes_nothing(
     whole_here: Path, tmp_path: Path, recipe: str

@@ -181,8 +181,8 @@ def restore(folder: records.RunFolder, stages: Sequence[Stage]) -> tuple[ServerS
     for stage in stages:
         if fresh is None or stage.first < round_index:
             fresh = stage.init(None if fresh is None else fresh.params)
-    if fresh is None:
-        return None, 0
+    if fresh is None or not fresh.params:
+        return None, 0  # What is fitted in a single round is fitted again.
     leaves, shape = jax.tree.flatten((fresh.params, fresh.opt_state))
     saved = [arrays[name] for name in sorted(arrays)]
     if [leaf.shape for leaf in leaves] != [leaf.shape for leaf in saved]:

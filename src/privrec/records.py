@@ -189,11 +189,16 @@ def read_ledger(folder: RunFolder) -> list[dict[str, Any]]:
     lines = []
     for number, line in enumerate(text[: text.rfind(b"\n") + 1].splitlines(), start=1):
         try:
-            lines.append(json.loads(line))
+            found = json.loads(line)
         except (UnicodeDecodeError, json.JSONDecodeError) as error:
             raise RunFolderError(
                 f"{folder.ledger_path} is damaged at line {number}: {error}"
             ) from error
+        if not isinstance(found, dict) or not {"round", "stage"} <= found.keys():
+            raise RunFolderError(
+                f"{folder.ledger_path} is damaged at line {number}: it names no round and stage"
+            )
+        lines.append(found)
     missing = {line["round"] for line in read_rounds(folder)} - {line["round"] for line in lines}
     if missing:
         raise RunFolderError(
