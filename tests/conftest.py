@@ -4,12 +4,64 @@ import os
 
 os.environ["JAX_NUM_CPU_DEVICES"] = "2"
 
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
 from hypothesis import settings
 
-import privrec
-
-assert privrec.__version__
+from commands import SET, Refused, document, invoke, tree
+from privrec.records import RunFolder
+from tiny import DATA
 
 # No test depends on the clock.
 settings.register_profile("privrec", deadline=None)
 settings.load_profile("privrec")
+
+
+@pytest.fixture
+def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def refused(scratch: Path) -> Refused:
+    """Run a command that must be refused; return its one line. Nothing may change on disk."""
+
+    def check(*words: str | Path) -> str:
+        before = tree(scratch)
+        result = invoke(*words)
+        assert result.exit_code == 2, result.output
+        assert result.stdout == ""
+        assert tree(scratch) == before
+        [line] = result.stderr.splitlines()
+        assert line.startswith("privrec: ")
+        return line
+
+    return check
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run, not evaluated. Tests that change it take a copy."""
+    path = tmp_path_factory.mktemp("cli") / "run"
+    said = document("train", "privrec", "--data", DATA, "--out", path, *SET, "--json")
+    none = {"epsilon": None, "delta": None, "stage_two_epsilon": None}
+    assert said == {"run": str(path), "rounds": 3, "privacy": none}
+    return path
+
+
+@pytest.fixture(scope="session")
+def evaluated(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
+    """The same run evaluated, and what the command printed."""
+    path = tmp_path_factory.mktemp("cli") / "evaluated"
+    shutil.copytree(trained, path)
+    return path, document("evaluate", path, "--json")
+
+
+@pytest.fixture
+def copy(trained: Path, scratch: Path) -> RunFolder:
+    shutil.copytree(trained, scratch / "run")
+    return RunFolder(path=scratch / "run")

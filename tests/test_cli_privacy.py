@@ -5,12 +5,10 @@ import math
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
 
-from privrec.cli import app
+from commands import Refused, document, invoke
 from tiny import DATA, MODEL, as_options
 
 ASKED = ["--users", "4800", "--cohort", "30", "--rounds", "1000", "--delta", "1e-6"]
@@ -18,25 +16,8 @@ TINY = {**MODEL, "validate_every": 0}
 SET = as_options(TINY)
 
 
-def invoke(*words: str | Path) -> Result:
-    return CliRunner().invoke(app, [str(word) for word in words])
-
-
-def document(*words: str | Path) -> Any:
-    result = invoke(*words, "--json")
-    assert (result.exit_code, result.stderr) == (0, ""), result.output
-    return json.loads(result.stdout)
-
-
-def refused(*words: str | Path) -> str:
-    result = invoke(*words)
-    assert (result.exit_code, result.stdout) == (2, ""), result.output
-    (line,) = result.stderr.splitlines()
-    return line
-
-
 def test_epsilon_has_the_contracts_shape() -> None:
-    found = document("privacy", "epsilon", *ASKED, "--noise-multiplier", "1")
+    found = document("privacy", "epsilon", "--json", *ASKED, "--noise-multiplier", "1")
     assert found == {
         "epsilon": pytest.approx(1.298, abs=6e-4),
         "epsilon_rdp": pytest.approx(1.6986, abs=6e-4),
@@ -45,25 +26,39 @@ def test_epsilon_has_the_contracts_shape() -> None:
         "adjacency": "add or remove one person",
         "noise_std_over_clip": 1.0,
     }
-    fixed = document("privacy", "epsilon", *ASKED, "--noise-multiplier", "1", "--sampling", "fixed")
+    fixed = document(
+        "privacy", "epsilon", "--json", *ASKED, "--noise-multiplier", "1", "--sampling", "fixed"
+    )
     assert fixed["epsilon"] == pytest.approx(1.929, abs=6e-4)
     assert fixed["epsilon_rdp"] == pytest.approx(2.446, abs=6e-4)
     assert (fixed["adjacency"], fixed["noise_std_over_clip"]) == ("replace one person", 2.0)
 
 
 def test_calibrate_turns_epsilon_around() -> None:
-    found = document("privacy", "calibrate", *ASKED, "--epsilon", "3", "--sampling", "fixed")
+    found = document(
+        "privacy", "calibrate", "--json", *ASKED, "--epsilon", "3", "--sampling", "fixed"
+    )
     assert 2.97 <= found["epsilon"] <= 3
     noise = found["noise_multiplier"]
     assert found["noise_std_over_clip"] == 2 * noise
     again = document(
-        "privacy", "epsilon", *ASKED, "--noise-multiplier", str(noise), "--sampling", "fixed"
+        "privacy",
+        "epsilon",
+        "--json",
+        *ASKED,
+        "--noise-multiplier",
+        str(noise),
+        "--sampling",
+        "fixed",
     )
     assert again["epsilon"] == found["epsilon"]
 
 
 def test_no_noise_is_null_in_json_and_infinite_in_words() -> None:
-    assert document("privacy", "epsilon", *ASKED, "--noise-multiplier", "0")["epsilon"] is None
+    assert (
+        document("privacy", "epsilon", "--json", *ASKED, "--noise-multiplier", "0")["epsilon"]
+        is None
+    )
     said = invoke("privacy", "epsilon", *ASKED, "--noise-multiplier", "0").stdout
     assert "infinite (no guarantee)" in said
 
@@ -85,7 +80,7 @@ def test_no_noise_is_null_in_json_and_infinite_in_words() -> None:
         (["calibrate", "--epsilon", "1", "--rounds", "0"], "`rounds` must be >= 1; got 0"),
     ],
 )
-def test_wrong_input_is_one_line(words: list[str], said: str) -> None:
+def test_wrong_input_is_one_line(refused: Refused, words: list[str], said: str) -> None:
     assert said in refused("privacy", words[0], *ASKED, *words[1:])
 
 
@@ -98,16 +93,16 @@ def test_a_large_delta_is_warned_of_on_stderr_only() -> None:
     assert len(result.stderr.splitlines()) == 1
 
 
-def test_training_with_a_budget_and_adding_runs_up(tmp_path: Path) -> None:
+def test_training_with_a_budget_and_adding_runs_up(refused: Refused, tmp_path: Path) -> None:
     budget = ["--epsilon", "4", "--delta", "1e-3", "--rounds", "3"]
     runs = [tmp_path / "one", tmp_path / "two"]
     for seed, path in enumerate(runs):
         words = ["--data", DATA, "--out", str(path), "--seed", str(seed), *budget, *SET]
-        found = document("train", "dp-privrec-one", *words)
+        found = document("train", "dp-privrec-one", "--json", *words)
         assert found["rounds"] == 3
         assert 3.96 <= found["privacy"]["epsilon"] <= 4
         assert found["privacy"]["delta"] == 1e-3
-    together = document("privacy", "spent", *runs, "--delta", "1e-3")
+    together = document("privacy", "spent", "--json", *runs, "--delta", "1e-3")
     assert set(together["runs"]) == {str(path) for path in runs}
     single = together["runs"][str(runs[0])]["epsilon"]
     assert single < together["together"]["epsilon"] < 2 * single

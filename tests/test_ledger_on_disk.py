@@ -1,16 +1,8 @@
-"""A run under differential privacy: its ledger on disk, its budget, and kills at any moment."""
+"""A run under differential privacy: its ledger on disk, its budget, and what it refuses."""
 
 import json
 import math
 import os
-import random
-import shutil
-import signal
-import subprocess
-import sys
-import time
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -292,123 +284,6 @@ def test_no_noise_is_handed_out_before_its_release_is_on_the_disk(
     monkeypatch.setattr(experiment, "CHECKPOINT_SECONDS", math.inf)
     train(path, epsilon=5)
     assert len(published) == ROUNDS
-
-
-# --- real kills ------------------------------------------------------------------------------
-
-# Each use of a release leaves a fingerprint in a file of its own, on disk before the sum goes on.
-PROGRAM = """
-import hashlib, os, sys, time
-import numpy as np
-import privrec, privrec.experiment
-from privrec.privacy.aggregate import Aggregator
-out, data, settings = sys.argv[1], sys.argv[2], eval(sys.argv[3])
-privrec.experiment.CHECKPOINT_SECONDS = 0.05
-real = Aggregator.publish
-def publish(self, total, clip_norm, noise):
-    found = real(self, total, clip_norm, noise)
-    whole = b"".join(np.asarray(found[name]).tobytes() for name in sorted(found))
-    with open(out + ".used", "a") as file:
-        file.write(hashlib.sha256(whole).hexdigest() + "\\n")
-        file.flush()
-        os.fsync(file.fileno())
-    return found
-Aggregator.publish = publish
-slowly = lambda what, done, total: time.sleep(0.02 if what == "rounds" else 0)
-resume = os.path.exists(out)
-privrec.train("dp-privrec-one", data, out=out, resume=resume, on_progress=slowly, **settings)
-"""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Victim:
-    """Training processes that are killed, and the accounts that are compared after each kill."""
-
-    path: Path
-    cache: Path
-    settings: dict[str, Any]
-
-    def start(self) -> subprocess.Popen[bytes]:
-        words = [str(self.path), DATA, repr(self.settings)]
-        return subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, *words],
-            env={**os.environ, "JAX_COMPILATION_CACHE_DIR": str(self.cache)},
-            stderr=subprocess.PIPE,
-        )
-
-    def kill(self, draw: random.Random) -> None:
-        """Kill a process after a random time, or a random moment after some release."""
-        process = self.start()
-        late = time.monotonic() + draw.uniform(0, 4) + (60 if draw.random() < 0.6 else 0)
-        releases = self.releases() + draw.randrange(1, 4)
-        while process.poll() is None and time.monotonic() < late and self.releases() < releases:
-            time.sleep(0.001)
-        time.sleep(draw.uniform(0, 0.03))
-        process.send_signal(signal.SIGKILL)
-        _, said = process.communicate(timeout=60)
-        assert process.returncode in (0, -signal.SIGKILL), said.decode()
-
-    def finish(self) -> None:
-        process = self.start()
-        _, said = process.communicate(timeout=300)
-        assert process.returncode == 0, said.decode()
-
-    def releases(self) -> int:
-        ledger = self.path / "ledger.jsonl"
-        return ledger.read_bytes().count(b"\n") if ledger.exists() else 0
-
-    def used(self) -> list[str]:
-        witness = Path(f"{self.path}.used")
-        return witness.read_text().splitlines() if witness.exists() else []
-
-    def check(self) -> None:
-        """The folder opens, and its ledger counts at least what was used."""
-        if not self.path.exists() or records.is_untouched(self.path):
-            assert not self.used()
-            return
-        folder, config = records.open_run(self.path)
-        counted = ledger_of(folder).releases
-        # The same numbers once more are no further release.
-        used = len(set(self.used())) if config.noise == "seeded" else len(self.used())
-        assert used <= counted
-
-    def clear(self) -> None:
-        shutil.rmtree(self.path)
-        Path(f"{self.path}.used").unlink()
-
-
-def torment(victim: Victim, kills: int, seed: int) -> None:
-    draw = random.Random(seed)  # noqa: S311
-    for _ in range(kills):
-        victim.kill(draw)
-        victim.check()
-        if (victim.path / "params.safetensors").exists():
-            victim.clear()
-    victim.finish()
-    victim.check()
-    ledger = ledger_of(records.RunFolder(path=victim.path))
-    assert ledger.epsilon(1e-3) <= 5.0
-    if victim.settings["noise"] == "seeded":
-        assert ledger.releases == ROUNDS
-        assert len(set(victim.used())) == ROUNDS
-
-
-def victims(pytestconfig: pytest.Config, tmp_path: Path) -> list[Victim]:
-    cache = pytestconfig.cache.mkdir("compiled")
-    return [
-        Victim(
-            path=tmp_path / noise, cache=cache, settings={**TINY, "epsilon": 5.0, "noise": noise}
-        )
-        for noise in ("seeded", "secure")
-    ]
-
-
-@pytest.mark.parametrize("kills", [3, pytest.param(100, marks=pytest.mark.slow)])
-def test_kills_lose_no_release(pytestconfig: pytest.Config, tmp_path: Path, kills: int) -> None:
-    """So many kills with each kind of noise, side by side."""
-    with ThreadPoolExecutor(2) as pool:
-        pair = victims(pytestconfig, tmp_path)
-        list(pool.map(torment, pair, [kills] * 2, [1, 2]))
 
 
 def test_a_torn_last_line_was_never_used(tmp_path: Path) -> None:
