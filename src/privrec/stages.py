@@ -26,7 +26,7 @@ from privrec.models.api import ITEM_TABLE, Recommender
 from privrec.pretrain.features import vectors_of_features
 from privrec.pretrain.joint import join, local_joint, rescaled
 from privrec.pretrain.objectives import SelfSupervision, local_ssl, self_supervision
-from privrec.pretrain.views import Views, draw_views, empty_client, row_buckets
+from privrec.pretrain.views import SequenceClient, Views, draw_views, empty_client, row_buckets
 from privrec.privacy.aggregate import Aggregator, gaussian, laplace, plain
 from privrec.privacy.budget import check_budget, find_noise
 from privrec.privacy.ledger import PrivacyLedger
@@ -203,15 +203,6 @@ def _item_stage(
     if len(people) == 0:
         return ()
 
-    def pack_views(cohort: IntArray, round_index: int) -> Sequence[Packed]:
-        return draw_views(
-            federation.take(cohort),
-            views,
-            n_items=federation.n_items,
-            seed=config.seed,
-            round_index=round_index,
-        )
-
     def examples() -> list[Packed]:
         sizes = row_buckets(federation.largest, views)
         return [empty_client(views, size, federation.n_items) for size in sizes]
@@ -230,7 +221,7 @@ def _item_stage(
         config,
         federation,
         people,
-        pack_views,
+        view_packer(config, federation, views),
         examples,
         start,
     )
@@ -253,13 +244,13 @@ def _joint_stage(
     n_items = federation.n_items
     public_only = config.stage1 == "public" and len(volunteers_of(config, split)) == 0
 
+    drawn = view_packer(config, federation, views)
+
     def pack_both(cohort: IntArray, round_index: int) -> Sequence[Packed]:
-        clients = federation.take(cohort)
-        drawn = draw_views(
-            clients, views, n_items=n_items, seed=config.seed, round_index=round_index
-        )
         instances = pairs(cohort, round_index)
-        return [join(*both, n_items) for both in zip(instances, drawn, strict=True)]
+        return [
+            join(*both, n_items) for both in zip(instances, drawn(cohort, round_index), strict=True)
+        ]
 
     def examples() -> list[Packed]:
         (example,) = pairs(split.train[:1], 0)
@@ -332,6 +323,23 @@ def packer(
         )
 
     return pack_people
+
+
+def view_packer(
+    config: RunConfig, federation: Federation, views: Views
+) -> Callable[[IntArray, int], list[SequenceClient]]:
+    """Return what draws the views of some people in some round."""
+
+    def pack_views(people: IntArray, round_index: int) -> list[SequenceClient]:
+        return draw_views(
+            federation.take(people),
+            views,
+            n_items=federation.n_items,
+            seed=config.seed,
+            round_index=round_index,
+        )
+
+    return pack_views
 
 
 def _algorithm(

@@ -41,12 +41,8 @@ _LARGEST_LOSS = 1e5
 
 def epsilon(entries: Entries, delta: float) -> float:
     """Return the ε of all the releases together at this δ, by PLD; infinite if one has no noise."""
-    check_delta(delta)
-    if not entries:
-        return 0.0
-    check_adjacency(entries)
-    if not _are_bounded(entries):
-        return math.inf
+    if (plain := _without_accounting(entries, delta)) is not None:
+        return plain
     with np.errstate(over="ignore"):  # The library divides by masses that are next to nothing.
         found = float(_composed_loss(entries).get_epsilon_for_delta(delta))
     fixed = [release.sampling for release, _ in entries if release.sampling.law == "fixed"]
@@ -58,12 +54,8 @@ def epsilon(entries: Entries, delta: float) -> float:
 
 def epsilon_rdp(entries: Entries, delta: float) -> float:
     """Return the ε of all the releases together at this δ, by RDP."""
-    check_delta(delta)
-    if not entries:
-        return 0.0
-    check_adjacency(entries)
-    if not _are_bounded(entries):
-        return math.inf
+    if (plain := _without_accounting(entries, delta)) is not None:
+        return plain
     return min(float(_composed_divergence(entries).get_epsilon(delta)), _pure_total(entries))
 
 
@@ -108,11 +100,16 @@ def check_adjacency(entries: Entries) -> Adjacency:
     return first
 
 
-def _are_bounded(entries: Entries) -> bool:
-    """Return whether every release has noise, and enough that its loss can be written down."""
-    return all(
+def _without_accounting(entries: Entries, delta: float) -> float | None:
+    """Return the ε that needs no composition: of nothing 0, without noise worth counting ∞."""
+    check_delta(delta)
+    if not entries:
+        return 0.0
+    check_adjacency(entries)
+    bounded = all(
         release.is_private and _largest_loss(release) < _LARGEST_LOSS for release, _ in entries
     )
+    return None if bounded else math.inf
 
 
 @lru_cache(maxsize=64)
