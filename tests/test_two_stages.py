@@ -17,11 +17,18 @@ from privrec.book import ledger_of
 from privrec.build import build
 from privrec.data.sources import load
 from privrec.errors import SettingsError
+from privrec.federated.local import Catalogue, LocalResult
+from privrec.federated.pack import Instances, pack
 from privrec.models.api import ITEM_TABLE
 from privrec.pretrain.features import vectors_of_features
+from privrec.pretrain.joint import join, local_joint
+from privrec.pretrain.views import draw_views
+from privrec.privacy.noise import seeded
 from privrec.recipes import configure
 from privrec.report import comparison_rows, render_comparison
-from privrec.stages import ITEMS, TRAIN, volunteers_of
+from privrec.seeds import rng
+from privrec.stages import ITEMS, TRAIN, views_of, volunteers_of
+from privrec.types import Params
 from tiny import DATA, MODEL
 
 FIRST, SECOND, DELTA = 4, 3, 1e-3
@@ -230,3 +237,40 @@ def test_wrong_settings_of_a_stage_are_named(
 def test_a_private_first_stage_needs_noise() -> None:
     with pytest.raises(SettingsError, match=r'`stage1` = "private" needs a recipe with noise'):
         configure("privrec", DATA, {"stage1": "private"})
+
+
+def test_item_vectors_that_stage_two_leaves_alone_stay_as_they_are() -> None:
+    """At rate 0 they stay as they were, bit for bit; at 1 they move; and the rest moves anyway."""
+    for rate in (0.0, 1.0):
+        experiment_ = build(
+            configure("dp-privrec", DATA, {**TINY, "stage1": "paper", "item_rate": rate}),
+            load(DATA),
+        )
+        stage = experiment_.stages()[1]
+        before = stage.init(experiment_.stages()[0].init(None).params)
+        after, _ = stage.play(before, lambda state: seeded(rng(0, state.round_index, "noise")))
+        moved = {
+            name: bool(np.any(np.asarray(after.params[name]) != np.asarray(before.params[name])))
+            for name in before.params
+        }
+        assert moved[ITEM_TABLE] == (rate > 0)
+        assert moved["out/weight"]
+        assert moved["gru/in"]
+
+
+def test_the_item_rate_scales_what_a_client_sends_and_nothing_else() -> None:
+    def local(params: Params, catalogue: Catalogue, client: Any) -> LocalResult:
+        return LocalResult({name: jnp.ones_like(params[name]) for name in params}, jnp.zeros(()))
+
+    data = load(DATA)
+    config = configure("dp-privrec", DATA, TINY)
+    people = data.take(np.arange(1))
+    views = draw_views(people, views_of(config), n_items=data.n_items, seed=0, round_index=0)
+    instances = Instances(negatives=1, batch_size=8)
+    pairs = pack(people, instances, n_items=data.n_items, seed=0, round_index=0)
+    client = join(pairs[0], views[0], data.n_items)
+    params = {ITEM_TABLE: jnp.zeros((data.n_items, 2)), "dense": jnp.zeros(3)}
+    for rate in (0.0, 0.1, 1.0):
+        update = local_joint(local, local, rate)(params, {}, client).update
+        np.testing.assert_allclose(update["dense"], 2.0)
+        np.testing.assert_allclose(update[ITEM_TABLE], 2 * rate)

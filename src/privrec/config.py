@@ -115,6 +115,8 @@ class RunConfig(BaseModel):
     segment_mask_weight: Weight = 0.3
     dssm_weight: Positive = 1.0
     """Weight of the DSSM's loss beside the self-supervised one in stage two."""
+    item_rate: Annotated[float, Field(ge=0, le=1)] = 1.0
+    """How fast stage two moves the item vectors, beside the rest; 0 leaves them to stage one."""
 
     ease_l2: Positive = 500.0
 

@@ -132,9 +132,11 @@ RECIPES: dict[str, Recipe] = {
     "dp-privrec": Recipe(
         summary="item vectors by self-supervision first, then privrec; both under noise",
         method="federated",
-        # Noise rewards few rounds and large cohorts, in stage one as in stage two.
+        # Noise rewards few rounds and large cohorts, in stage one as in stage two. Steps on noise
+        # wear off what stage one found, so stage two moves the item vectors slowly.
         settings={
             **_NOISED,
+            "item_rate": 0.1,
             "stage1": "private",
             "stage1_rounds": 40,
             "stage1_cohort": 200,
@@ -154,6 +156,7 @@ RECIPES: dict[str, Recipe] = {
             "stage1_rounds": 300,
             "adapt_epochs": 0,
         },
+        presets={"movielens-1m": {"stage1_rounds": 600}},
     ),
     "lm-privrec": Recipe(
         summary="the same with Laplace noise and updates bounded in the L1 norm",

@@ -269,13 +269,14 @@ def _joint_stage(
     local = local_joint(
         local_views(config, ssl, views, config.local_lr),
         local_pairs(config, recommender, config.local_lr * config.dssm_weight),
+        config.item_rate,
     )
     first = 0 if public_only else config.stage1_rounds
     return _stage(
         TRAIN,
         first,
         config.rounds,
-        _algorithm(config, local, aggregator),
+        _algorithm(config, local, aggregator, item_rate=config.item_rate),
         config,
         federation,
         split.train,
@@ -343,13 +344,14 @@ def view_packer(
 
 
 def _algorithm(
-    config: RunConfig, local: LocalTrain, aggregator: Aggregator, server_lr: float | None = None
+    config: RunConfig,
+    local: LocalTrain,
+    aggregator: Aggregator,
+    server_lr: float | None = None,
+    item_rate: float = 1.0,
 ) -> FederatedAlgorithm:
-    return federated(
-        local=local,
-        aggregator=aggregator,
-        server_optimizer=server_optimizer(config.server_optimizer, server_lr or config.server_lr),
-    )
+    optimizer = server_optimizer(config.server_optimizer, server_lr or config.server_lr, item_rate)
+    return federated(local=local, aggregator=aggregator, server_optimizer=optimizer)
 
 
 def _stage(

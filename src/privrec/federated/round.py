@@ -12,6 +12,7 @@ from jax.sharding import SingleDeviceSharding
 from privrec.federated.lanes import CohortSum, RunCohort
 from privrec.federated.local import LocalTrain
 from privrec.federated.pack import Packed
+from privrec.models.api import ITEM_TABLE
 from privrec.privacy.aggregate import Aggregator
 from privrec.privacy.noise import NoiseSource
 from privrec.privacy.release import Release
@@ -162,8 +163,21 @@ def play_round(
     return after, report
 
 
-def server_optimizer(name: ServerOptimizer, learning_rate: float) -> optax.GradientTransformation:
-    """Return the server's optimizer; `momentum` is 0.9, Adam's settings are optax's own."""
+def server_optimizer(
+    name: ServerOptimizer, learning_rate: float, item_rate: float = 1.0
+) -> optax.GradientTransformation:
+    """Return the server's optimizer; `momentum` is 0.9, Adam's settings are optax's own.
+
+    `item_rate` scales its steps on the item vectors: at 0 they stay where they are.
+    """
     if name == "adam":
-        return optax.adam(learning_rate)
-    return optax.sgd(learning_rate, momentum=0.9 if name == "momentum" else None)
+        chosen = optax.adam(learning_rate)
+    else:
+        chosen = optax.sgd(learning_rate, momentum=0.9 if name == "momentum" else None)
+    if item_rate == 1:
+        return chosen
+
+    def slowed(change: Params, params: Params | None) -> dict[str, Array]:
+        return {**change, ITEM_TABLE: item_rate * change[ITEM_TABLE]}
+
+    return optax.chain(chosen, optax.stateless(slowed))

@@ -48,11 +48,14 @@ def join(pairs: PackedClient, sequence: SequenceClient, n_items: int) -> JointCl
     )
 
 
-def local_joint(local_views: LocalTrain, local_pairs: LocalTrain) -> LocalTrain:
+def local_joint(
+    local_views: LocalTrain, local_pairs: LocalTrain, item_rate: float = 1.0
+) -> LocalTrain:
     """Return SGD on L = λ_DSSM · L_DSSM + L_SSL over one client's data.
 
     The loss is a sum over instances and views; its mini-batches are first those of the views,
-    then those of the instances. `local_pairs` has λ_DSSM in its learning rate.
+    then those of the instances. `local_pairs` has λ_DSSM in its learning rate. The change of the
+    item vectors is scaled by `item_rate`, before anything bounds the update.
     """
 
     def local(params: Params, catalogue: Catalogue, client: JointClient) -> LocalResult:
@@ -63,6 +66,7 @@ def local_joint(local_views: LocalTrain, local_pairs: LocalTrain) -> LocalTrain:
         middle = {name: start[name] + views.update[name] for name in start}
         pairs = local_pairs(middle, own, client.pairs._replace(rows=places))
         update = {name: views.update[name] + pairs.update[name] for name in start}
+        update[ITEM_TABLE] = item_rate * update[ITEM_TABLE]
         return LocalResult(update=update, loss=pairs.loss + views.loss)
 
     return local
