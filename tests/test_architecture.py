@@ -22,6 +22,7 @@ ALLOWED: dict[str, set[str]] = {
     "federated": {"models", "data", "privacy", "seeds", "errors", "types"},
     "pretrain": {"federated", "models", "data", "seeds", "types"},
     "evaluation": {"data", "seeds", "errors", "types"},
+    "history": {"evaluation", "data", "errors", "types"},
     "device": {"federated", "evaluation", "models", "data", "errors", "types"},
     "central": {"federated", "models", "data", "privacy", "seeds", "types"},
     "config": {"federated", "models", "data", "privacy", "errors", "toml"},
@@ -31,8 +32,11 @@ ALLOWED: dict[str, set[str]] = {
     "stages": {
         "config", "device", "federated", "models", "pretrain", "data", "privacy", "seeds", "types",
     },
+    "plus": {
+        "stages", "config", "history", "federated", "data", "privacy", "seeds", "errors", "types",
+    },
     "build": {
-        "stages",
+        "stages", "plus", "history",
         "recipes", "config", "central", "device", "federated", "evaluation", "models", "data",
         "privacy", "seeds", "errors", "types",
     },

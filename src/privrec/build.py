@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 
 import jax
 import jax.numpy as jnp
@@ -19,8 +19,10 @@ from privrec.evaluation.references import Reference, neighbours
 from privrec.federated.local import LocalTrain, local_sgd
 from privrec.federated.pack import Instances
 from privrec.federated.round import Record, RoundReport, ServerState, server_optimizer
+from privrec.history.tower import history_scorer
 from privrec.models.api import ITEM_TABLE, Recommender
 from privrec.models.dssm import dssm
+from privrec.plus import history_stages, layout_for
 from privrec.privacy.aggregate import plain
 from privrec.privacy.sampling import Sampling
 from privrec.recipes import recipe_named
@@ -41,6 +43,7 @@ class Experiment:
     split: Split
     stages: Callable[[], tuple[Stage, ...]]
     scorer: Callable[[Params], Scorer]
+    unadapted: Callable[[Params], Scorer] | None = None
 
 
 def build(config: RunConfig, federation: Federation) -> Experiment:
@@ -54,6 +57,8 @@ def build(config: RunConfig, federation: Federation) -> Experiment:
     )
     if recipe.reference is not None:
         return _build_reference(config, federation, split, recipe.reference(config))
+    if recipe.method == "history":
+        return _build_history(config, federation, split)
     sampling = Sampling(law=config.sampling, users=len(split.train), cohort=config.cohort)
     if recipe.method == "central" and (config.mechanism, config.stage1) != ("none", "none"):
         raise SettingsError(
@@ -87,6 +92,26 @@ def build(config: RunConfig, federation: Federation) -> Experiment:
         split=split,
         stages=stages,
         scorer=_by_neighbours if recipe.method == "items" else scorer,
+    )
+
+
+def _build_history(config: RunConfig, federation: Federation, split: Split) -> Experiment:
+    """Return an experiment of two sums over people and the tower that follows from them."""
+    if config.stage1 != "none":
+        raise SettingsError(f'`stage1` must be "none" for {config.recipe}, which has its own')
+    layout = layout_for(config, federation)
+
+    def scorer(params: Params, *, adapted: bool = True) -> Scorer:
+        tower = {name: np.asarray(array) for name, array in params.items()}
+        return history_scorer(tower, layout, adapted=adapted)
+
+    return Experiment(
+        config=config,
+        federation=federation,
+        split=split,
+        stages=cache(lambda: history_stages(config, federation, split)),
+        scorer=scorer,
+        unadapted=partial(scorer, adapted=False),
     )
 
 

@@ -118,6 +118,22 @@ class RunConfig(BaseModel):
     item_rate: Annotated[float, Field(ge=0, le=1)] = 1.0
     """How fast stage two moves the item vectors, beside the rest; 0 leaves them to stage one."""
 
+    history_rank: Count = 128
+    """Length of the history tower's vectors; 0 is that of the catalogue, which ranks best and
+    makes the largest model. Under noise the length follows from the noise."""
+    history_items: Size = 8000
+    """The most popular items that get a vector; all others come after them, by popularity."""
+    history_l2: Positive = 50.0
+    """Ridge on every column of a person's history, in people."""
+    history_dropout: Share = 0.7
+    """How much of each column is taken as missing: a ridge that grows with its frequency."""
+    dislike_input: Weight = 0.5
+    """How much a disliked item in a person's history counts beside a liked one."""
+    feature_input: Weight = 0.2
+    """How much a person's features count beside a liked item; none under noise."""
+    context_input: Weight = 0.5
+    """How much a person's usual contexts count beside a liked item; none under noise."""
+
     ease_l2: Positive = 500.0
 
     @model_validator(mode="after")

@@ -9,7 +9,7 @@ from privrec.errors import SettingsError, nearest
 from privrec.evaluation.references import Reference, ease, item_knn, own_items, popularity
 from privrec.privacy import statement
 
-Method = Literal["federated", "items", "central", "reference"]
+Method = Literal["federated", "items", "history", "central", "reference"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +28,7 @@ class Recipe:
     @property
     def without_noise(self) -> str:
         """What a run of it promises whose releases had no noise."""
-        on_devices = self.method in ("federated", "items")
+        on_devices = self.method in ("federated", "items", "history")
         return statement.FEDERATED if on_devices else statement.CENTRAL
 
     @property
@@ -97,8 +97,35 @@ _NOISED_PRESETS: Mapping[str, Mapping[str, Any]] = {
     "movielens-1m": {"cohort": 500},
     "frappe": {"adapt_epochs": 20, "adapt_negatives": 20, "validation_share": 0.0},
 }
+# Everybody is asked: a smaller `cohort` asks fewer. There is nothing to adapt by steps.
+_PLUS: Mapping[str, Any] = {
+    "cohort": 10**9,
+    "sampling": "fixed",
+    "dislike_target": 0.6,
+    "adapt_epochs": 0,
+    "validation_share": 0.0,
+}
 
 RECIPES: dict[str, Recipe] = {
+    "privrec-plus": Recipe(
+        summary="a tower over the device's own history, in closed form from one sum over people",
+        method="history",
+        settings=_PLUS,
+        presets={
+            "movielens-1m": {"history_rank": 0, "history_l2": 200.0, "history_dropout": 0.75},
+            "frappe": {
+                "history_rank": 0,
+                "history_l2": 20.0,
+                "history_dropout": 0.66,
+                "dislike_input": 0.0,
+            },
+        },
+    ),
+    "dp-privrec-plus": Recipe(
+        summary="the same under user-level differential privacy: two noised sums over people",
+        method="history",
+        settings={**_PLUS, "mechanism": "gaussian", "sampling": "poisson", "epsilon": 8.0},
+    ),
     "privrec": Recipe(
         summary="federated Reptile on the DSSM, server Adam, many short local trainings",
         method="federated",

@@ -49,7 +49,7 @@ def own_items() -> Reference:
 
     def scorer(arrays: Arrays) -> Scorer:
         counts = arrays["popularity"]
-        return _own_first(len(counts), lambda likes: np.tile(counts, (likes.shape[0], 1)))
+        return own_first(len(counts), lambda first: np.tile(counts, (len(first), 1)))
 
     return Reference(fit=_fit_popularity, scorer=scorer)
 
@@ -130,19 +130,16 @@ def _with_ties_by_popularity(
 
 
 def _item_to_item(weights: npt.NDArray[np.float32]) -> Scorer:
-    return _own_first(len(weights), lambda likes: likes @ weights)
+    return own_first(len(weights), lambda first: _rows(first, len(weights)) @ weights)
 
 
-def _own_first(
-    n_items: int, score_likes: Callable[[sp.csr_array], npt.NDArray[np.float32]]
-) -> Scorer:
-    """Return the scorer that ranks own items first and everything else by `score_likes`."""
+def own_first(n_items: int, score_all: Callable[[Clients], npt.NDArray[np.float32]]) -> Scorer:
+    """Return the scorer that ranks own items first and everything else by `score_all`."""
 
     def score(first: Clients, lines: Clients) -> Iterator[npt.NDArray[np.float64]]:
         del lines
-        likes = _rows(first, n_items)
         # In 32 bits, own items that score within 1/16 of each other would tie.
-        table = score_likes(likes).astype(np.float64) + _OWN * likes.toarray()
+        table = score_all(first).astype(np.float64) + _OWN * _rows(first, n_items).toarray()
         for k in range(len(first)):
             yield table[k : k + 1]
 

@@ -5,6 +5,7 @@ same numbers.
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -54,7 +55,9 @@ class Aggregator:
             return 0.0
         return self.release.noise_multiplier * self.release.sampling.reach * clip_norm
 
-    def publish(self, total: Params, clip_norm: float, noise: NoiseSource) -> dict[str, Leaf]:
+    def publish(
+        self, total: Mapping[str, Leaf], clip_norm: float, noise: NoiseSource
+    ) -> dict[str, Leaf]:
         """Return the sum with noise on every parameter, touched or not."""
         scale = self.noise_scale(clip_norm)
         if scale == 0:

@@ -1,0 +1,1 @@
+"""A tower over the device's own history, from sums that every person adds to once."""

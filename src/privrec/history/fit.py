@@ -1,0 +1,151 @@
+"""The tower of some people's rows: from exact sums, or from bounded sums with noise on them."""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.sparse as sp
+
+from privrec.history import moments, solve
+from privrec.history.rows import DISLIKES, LIKES, Layout, Rows
+from privrec.history.tower import OUT, Floats, blank
+from privrec.types import IntArray
+
+Publish = Callable[[moments.Matrix], moments.Matrix]
+"""Adds the noise to a vector of sums."""
+
+_CUT = 0.8
+_FEWEST = 50
+_ITEM_POWER = 0.25
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Regression:
+    """How likes are explained by rows: the weight of each kind of column, and the ridge.
+
+    `dislike_target` is how much of a like a disliked item counts as a target: a person who rated
+    it chose it all the same.
+    """
+
+    dislike: float
+    feature: float
+    context: float
+    dislike_target: float
+    l2: float
+    dropout: float
+
+    def scales(self, layout: Layout) -> Floats:
+        """Return the weight of each column."""
+        kinds = [
+            1.0,
+            self.dislike,
+            *(self.feature for _ in layout.users),
+            *(self.context for _ in layout.contexts),
+        ]
+        return np.repeat(np.array(kinds, np.float32), layout.sizes)
+
+
+def popularity_of(parts: Iterable[Rows], layout: Layout, dislike: float) -> moments.Doubles:
+    """Return how popular each item is; a person's likes and dislikes add a vector of length 1."""
+    merged = (_merged(rows, layout, dislike) for rows in parts)
+    return moments.sum_of_rows(
+        ((rows, moments.to_length_one(moments.row_lengths(rows))) for rows in merged),
+        layout.n_items,
+    )
+
+
+def frequent(popularity: moments.Doubles, *, noise_scale: float, most: int) -> IntArray:
+    """Return the items whose company is worth asking for, the most popular first.
+
+    A matrix over m items has noise of length s√m in each row; so m grows as long as the m-th item
+    is at least 0.8 s√m popular.
+    """
+    order = np.argsort(-popularity, kind="stable")
+    needed = _CUT * noise_scale * np.sqrt(np.arange(1, len(order) + 1))
+    enough = np.flatnonzero(popularity[order] >= needed)
+    count = max(int(enough[-1]) + 1 if len(enough) else 0, _FEWEST)
+    return order[: min(count, most)]
+
+
+def exact_tower(
+    parts: Iterable[Rows], layout: Layout, kept: IntArray, how: Regression, rank: int
+) -> dict[str, Floats]:
+    """Return the tower that explains likes by rows, a person with n likes weighing n^-½."""
+    n, m = layout.n_items, len(kept)
+    disliked = n + kept if how.dislike else kept[:0]
+    columns = np.concatenate([kept, disliked, np.arange(2 * n, layout.size)])
+    scales = how.scales(layout)[columns]
+    people, weight = 0, 0.0
+
+    def weighted() -> Iterator[tuple[Rows, moments.Doubles]]:
+        nonlocal people, weight
+        for rows in parts:
+            # The busiest must not speak for everybody. All likes count here, kept or not.
+            likes = np.asarray(rows[:, :n].sum(1), np.float64)
+            weights = 1 / np.sqrt(np.maximum(likes, 1.0))
+            people, weight = people + len(weights), weight + float(weights.sum())
+            yield sp.csr_array(rows[:, columns] * scales[None, :]), weights
+
+    squares = moments.sum_of_squares(weighted(), len(columns), np.float32)
+    targets = squares[:, :m].copy()
+    if how.dislike and how.dislike_target:
+        targets += how.dislike_target / how.dislike * squares[:, m : 2 * m]
+    often = np.diag(squares).copy()
+    l2 = how.l2 * weight / max(people, 1)
+    found = solve.regression(squares, targets, n_items=m, l2=l2, dropout=how.dropout)
+    tower = blank(layout, rank=rank, dislikes=how.dislike > 0)
+    everywhere = np.zeros((layout.size, rank or n), np.float32)
+    if rank:
+        inside, outside = solve.truncated(found, often, rank)
+        everywhere[columns, : inside.shape[1]] = inside * scales[:, None]
+        tower[OUT][kept, : outside.shape[1]] = outside
+    else:
+        everywhere[np.ix_(columns, kept)] = found * scales[:, None]
+    ends = np.cumsum(layout.sizes)
+    for name, end, size in zip(layout.names, ends, layout.sizes, strict=True):
+        if name in tower:
+            tower[name] = everywhere[end - size : end]
+    return tower
+
+
+def noisy_tower(
+    parts: Iterable[Rows],
+    layout: Layout,
+    kept: IntArray,
+    popularity: moments.Doubles,
+    *,
+    dislike: float,
+    rank: int,
+    noise_scale: float,
+    publish: Publish,
+) -> dict[str, Floats]:
+    """Return the tower of one published matrix, to which a person adds a length of at most 1.
+
+    Columns weigh less the more popular they are, so that not all of a row says the same; whoever
+    has few items among those kept is scaled up to 1 like everybody else.
+    """
+    counted = np.maximum(popularity[kept], 1.0)
+    power = (counted / counted.mean()) ** -_ITEM_POWER
+
+    def weighted() -> Iterator[tuple[Rows, moments.Doubles]]:
+        for rows in parts:
+            own = sp.csr_array(_merged(rows, layout, dislike)[:, kept] * power[None, :])
+            yield own, moments.to_length_one(moments.triangle_lengths(own))
+
+    total = moments.triangle(moments.sum_of_squares(weighted(), len(kept)))
+    squares = moments.mirrored(publish(total), len(kept))
+    inside, outside = solve.denoised(squares, noise_scale=noise_scale, rank=rank)
+    tower = blank(layout, rank=rank, dislikes=dislike > 0)
+    width = inside.shape[1]
+    tower[LIKES][kept, :width] = inside * power[:, None]
+    if dislike:
+        tower[DISLIKES][kept, :width] = dislike * tower[LIKES][kept, :width]
+    tower[OUT][kept, :width] = outside
+    return tower
+
+
+def _merged(rows: Rows, layout: Layout, dislike: float) -> Rows:
+    """Return like + dislike · weight in one column an item: what she chose, and how much."""
+    n = layout.n_items
+    chosen = rows[:, :n] + dislike * rows[:, n : 2 * n]
+    return sp.csr_array(chosen.astype(np.float64))

@@ -1,0 +1,74 @@
+"""Sums over people of what a row says once and of which columns occur together.
+
+Both are linear in people: a device adds its share once, and everything after the sum is
+arithmetic of the server. Where a person may add no more than a length of 1, her share is
+scaled to that; its length has a closed form, so nobody's triangle is ever built.
+"""
+
+from collections.abc import Iterable
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from privrec.history.rows import Rows
+
+Doubles = npt.NDArray[np.float64]
+Matrix = npt.NDArray[np.floating]
+Parts = Iterable[tuple[Rows, Doubles]]
+"""The rows of some people and the weight of each, a few hundred people at a time."""
+
+
+def sum_of_rows(parts: Parts, size: int) -> Doubles:
+    """Return Σ w · row over all people, shape (size,)."""
+    total = np.zeros(size)
+    for rows, weights in parts:
+        total += rows.T @ weights
+    return total
+
+
+def sum_of_squares(parts: Parts, size: int, dtype: npt.DTypeLike = np.float64) -> Matrix:
+    """Return Σ w · row rowᵀ over all people, shape (size, size)."""
+    total = np.zeros((size, size), dtype)
+    for rows, weights in parts:
+        total += (rows.T @ (sp.diags_array(weights) @ rows)).toarray().astype(dtype, copy=False)
+    return total
+
+
+def row_lengths(rows: Rows) -> Doubles:
+    """Return ‖row‖ of each person."""
+    return np.sqrt(np.asarray(rows.multiply(rows).sum(1), np.float64))
+
+
+def triangle_lengths(rows: Rows) -> Doubles:
+    """Return the length of each person's row rowᵀ, upper triangle with its diagonal.
+
+    Σ_{i<=j} (r_i r_j)² = (‖r‖⁴ + Σ r_i⁴) / 2.
+    """
+    squares = rows.multiply(rows)
+    total = np.asarray(squares.sum(1), np.float64)
+    fourth = np.asarray(squares.multiply(squares).sum(1), np.float64)
+    return np.sqrt((total**2 + fourth) / 2)
+
+
+def to_length_one(lengths: Doubles) -> Doubles:
+    """Return the weights that give shares of these lengths length 1; an empty one stays empty."""
+    return np.where(lengths > 0, 1 / np.where(lengths > 0, lengths, 1.0), 0.0)
+
+
+def triangle(matrix: Matrix) -> Matrix:
+    """Return the upper triangle with the diagonal as one vector: what is published."""
+    return matrix[np.triu_indices(len(matrix))]
+
+
+def mirrored(vector: Matrix, size: int) -> Doubles:
+    """Return the symmetric matrix with this upper triangle.
+
+    >>> mirrored(np.array([1.0, 2.0, 3.0]), 2).tolist()
+    [[1.0, 2.0], [2.0, 3.0]]
+    """
+    matrix = np.zeros((size, size))
+    above = np.triu_indices(size)
+    matrix[above] = vector
+    matrix.T[above] = vector
+    return matrix

@@ -1,0 +1,200 @@
+"""PrivRec+: two sums over people, and a history tower from them in closed form.
+
+Everybody who takes part adds her row once to say what is popular, and once more to say what goes
+together (`history/`). Under noise each sum is one release, and the budget's split between them is
+found here.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+import jax.numpy as jnp
+import numpy as np
+import numpy.typing as npt
+
+from privrec.config import RunConfig
+from privrec.data.federation import Federation, chunks
+from privrec.data.splits import Split
+from privrec.errors import SettingsError
+from privrec.federated.round import Record, RoundReport, ServerState
+from privrec.history.fit import Regression, exact_tower, frequent, noisy_tower, popularity_of
+from privrec.history.rows import Layout, Rows, layout_of, rows_of
+from privrec.history.tower import BIAS, POPULARITY, bias_of, blank
+from privrec.privacy.aggregate import Aggregator, gaussian, plain
+from privrec.privacy.budget import check_budget, find_noise
+from privrec.privacy.ledger import PrivacyLedger
+from privrec.privacy.sampling import Sampling
+from privrec.seeds import rng, secret_rng
+from privrec.stages import TRAIN, Play, Stage
+from privrec.types import IntArray, Params
+
+POPULAR = "popularity"
+"""The name of the stage before the last."""
+
+BOUND = 1.0
+"""The length of what one person adds to a noised sum."""
+
+_RANK_UNDER_NOISE = 64
+_PEOPLE_PER_NOISE = 12.0
+
+
+def history_stages(config: RunConfig, federation: Federation, split: Split) -> tuple[Stage, ...]:
+    """Return the two rounds of PrivRec+: what is popular, and what goes together."""
+    users = len(split.train)
+    sampling = Sampling(law=config.sampling, users=users, cohort=min(config.cohort, users))
+    layout, rank = layout_for(config, federation), rank_for(config, federation)
+    first, second = split_budget(config, sampling, federation.n_items)
+
+    def select(state: ServerState) -> IntArray:
+        seeded = config.noise == "seeded"
+        draw = rng(config.seed, state.round_index, "cohort") if seeded else secret_rng()
+        return sampling.draw(split.train, draw)
+
+    def rows(cohort: IntArray) -> Iterator[Rows]:
+        return (rows_of(federation.take(part), layout) for part in chunks(cohort))
+
+    def count(state: ServerState, record: Record) -> tuple[ServerState, RoundReport]:
+        cohort = select(state)
+        total = popularity_of(rows(cohort), layout, config.dislike_input)
+        found = first.publish({POPULARITY: total}, BOUND, record(state))
+        return _after(state, found, len(cohort))
+
+    def relate(state: ServerState, record: Record) -> tuple[ServerState, RoundReport]:
+        cohort = select(state)
+        popularity = np.asarray(state.params[POPULARITY], np.float64)
+        scale = second.noise_scale(BOUND)
+        kept = frequent(popularity, noise_scale=scale, most=config.history_items)
+
+        def publish(total: npt.NDArray[np.floating]) -> npt.NDArray[np.floating]:
+            published = second.publish({"triangle": total}, BOUND, record(state))
+            return np.asarray(published["triangle"])
+
+        if config.mechanism == "none":
+            record(state)
+            tower = exact_tower(rows(cohort), layout, kept, regression_of(config), rank)
+        else:
+            tower = noisy_tower(
+                rows(cohort),
+                layout,
+                kept,
+                popularity,
+                dislike=config.dislike_input,
+                rank=rank,
+                noise_scale=scale,
+                publish=publish,
+            )
+        return _after(state, {**tower, BIAS: bias_of(popularity, kept)}, len(cohort))
+
+    start = blank(layout, rank=rank, dislikes=config.dislike_input > 0)
+    start[POPULARITY] = np.zeros(federation.n_items, np.float32)
+    return (
+        _stage(POPULAR, 0, first, count, start),
+        _stage(TRAIN, 1, second, relate, start),
+    )
+
+
+def layout_for(config: RunConfig, federation: Federation) -> Layout:
+    """Return what a row has: under noise only items, since every further column costs."""
+    if config.mechanism != "none":
+        return Layout(n_items=federation.n_items)
+    layout = layout_of(federation.schema, federation.n_items)
+    return replace(
+        layout,
+        users=layout.users if config.feature_input else (),
+        contexts=layout.contexts if config.context_input else (),
+    )
+
+
+def rank_for(config: RunConfig, federation: Federation) -> int:
+    """Return the length of the tower's vectors; 0 is that of the catalogue."""
+    if config.mechanism != "none":
+        return min(_RANK_UNDER_NOISE, federation.n_items)
+    if config.history_rank == 0 and federation.n_items > config.history_items:
+        raise SettingsError(
+            f"`history_rank` must be > 0 for more than {config.history_items:,} items"
+            f" (`history_items`); got 0 with {federation.n_items:,} items"
+        )
+    return min(config.history_rank, federation.n_items)
+
+
+def regression_of(config: RunConfig) -> Regression:
+    """Return how likes are explained."""
+    return Regression(
+        dislike=config.dislike_input,
+        feature=config.feature_input,
+        context=config.context_input,
+        dislike_target=config.dislike_target,
+        l2=config.history_l2,
+        dropout=config.history_dropout,
+    )
+
+
+def split_budget(
+    config: RunConfig, sampling: Sampling, n_items: int
+) -> tuple[Aggregator, Aggregator]:
+    """Return what bounds and noises the two sums; together they cost `epsilon`."""
+    if config.mechanism == "none":
+        return plain(sampling), plain(sampling)
+    if config.mechanism != "gaussian" or config.clip_quantile:
+        raise SettingsError(f"{config.recipe} takes Gaussian noise and a fixed bound only")
+
+    def found(spent: PrivacyLedger) -> float:
+        return find_noise(
+            sampling,
+            rounds=1,
+            epsilon=config.epsilon,
+            delta=config.delta,
+            mechanism="gaussian",
+            spent=spent,
+        )
+
+    given = config.noise_multiplier
+    whole = found(PrivacyLedger()) if given is None else given
+    share = popularity_share(sampling.cohort, n_items, whole)
+    first = gaussian(sampling, clip_norm=BOUND, noise_multiplier=whole / math.sqrt(share))
+    spent = PrivacyLedger().record(first.release)
+    rest = found(spent) if given is None else whole / math.sqrt(1 - share)
+    second = gaussian(sampling, clip_norm=BOUND, noise_multiplier=rest)
+    check_budget(second.release, rounds=1, epsilon=config.epsilon, delta=config.delta, spent=spent)
+    return first, second
+
+
+def popularity_share(people: int, n_items: int, noise_multiplier: float) -> float:
+    """Return the share of the precision 1/z² that goes to popularity: 5 to 50 %.
+
+    Noise on n numbers reaches about z√(2 ln n); the fewer people there are per unit of noise, the
+    more of the budget it takes to tell popular items from unpopular ones at all.
+    """
+    wanted = _PEOPLE_PER_NOISE * math.log(max(n_items, 2)) * noise_multiplier / people
+    return min(max(wanted, 0.05), 0.5)
+
+
+def _stage(
+    name: str, place: int, aggregator: Aggregator, play: Play, start: Mapping[str, npt.ArrayLike]
+) -> Stage:
+    """Return a stage of one round; what the one before published is kept."""
+
+    def init(before: Params | None) -> ServerState:
+        params = {key: jnp.asarray(array) for key, array in start.items()}
+        if before is not None:
+            params[POPULARITY] = before[POPULARITY]
+        return ServerState(round_index=place, params=params, opt_state=(), clip_norm=BOUND)
+
+    return Stage(
+        name=name,
+        rounds=1,
+        first=place,
+        aggregator=aggregator,
+        init=init,
+        prepare=lambda params: None,
+        play=play,
+    )
+
+
+def _after(
+    state: ServerState, found: Mapping[str, npt.ArrayLike], clients: int
+) -> tuple[ServerState, RoundReport]:
+    params = {**state.params, **{name: jnp.asarray(array) for name, array in found.items()}}
+    after = replace(state, round_index=state.round_index + 1, params=params)
+    return after, RoundReport(round_index=state.round_index, clients=clients, loss=None)
