@@ -20,6 +20,7 @@ from privrec.errors import SettingsError
 from privrec.federated.local import Catalogue, LocalResult
 from privrec.federated.pack import Instances, pack
 from privrec.models.api import ITEM_TABLE
+from privrec.noises import volunteers_of
 from privrec.pretrain.features import vectors_of_features
 from privrec.pretrain.joint import join, local_joint
 from privrec.pretrain.views import draw_views
@@ -27,7 +28,7 @@ from privrec.privacy.noise import seeded
 from privrec.recipes import configure
 from privrec.report import comparison_rows, render_comparison
 from privrec.seeds import rng
-from privrec.stages import ITEMS, TRAIN, views_of, volunteers_of
+from privrec.stages import ITEMS, TRAIN, views_of
 from privrec.types import Params
 from tiny import DATA, MODEL
 

@@ -36,6 +36,7 @@ class Experiment:
     """A recipe on a data set: `stages()` finds the noise, `scorer(params)` ranks on the device.
 
     Ranking needs no noise, and finding it takes a moment: so it is done when first asked for.
+    `unadapted(params)` ranks without what a person said about items; None where that is the same.
     """
 
     config: RunConfig
@@ -79,19 +80,23 @@ def build(config: RunConfig, federation: Federation) -> Experiment:
         made = federated_stages(config, federation, split, recommender, instances)
         return made[:1] if recipe.method == "items" else made
 
-    scorer = adapted_scorer(
-        recommender,
-        _adaptation(config, recommender),
-        federation,
-        replace(instances, negatives=config.adapt_negatives),
-        seed=config.seed,
-    )
+    def scorer(epochs: int) -> Callable[[Params], Scorer]:
+        return adapted_scorer(
+            recommender,
+            _adaptation(config, recommender, epochs),
+            federation,
+            replace(instances, negatives=config.adapt_negatives),
+            seed=config.seed,
+        )
+
+    by_neighbours = recipe.method == "items"
     return Experiment(
         config=config,
         federation=federation,
         split=split,
         stages=stages,
-        scorer=_by_neighbours if recipe.method == "items" else scorer,
+        scorer=_by_neighbours if by_neighbours else scorer(config.adapt_epochs),
+        unadapted=scorer(0) if config.adapt_epochs and not by_neighbours else None,
     )
 
 
@@ -132,11 +137,11 @@ def _recommender(config: RunConfig, federation: Federation) -> Recommender:
     )
 
 
-def _adaptation(config: RunConfig, recommender: Recommender) -> LocalTrain:
+def _adaptation(config: RunConfig, recommender: Recommender, epochs: int) -> LocalTrain:
     return local_sgd(
         recommender,
         learning_rate=config.adapt_lr,
-        epochs=config.adapt_epochs,
+        epochs=epochs,
         batch_size=config.batch_size,
         max_steps=config.adapt_steps or None,
     )

@@ -17,8 +17,11 @@ def line_chart(
     x_label: str,
     y_label: str,
     levels: Mapping[str, float] | None = None,
+    x_names: Mapping[float, str] | None = None,
 ) -> str:
     """Return an SVG of named curves; `levels` are dashed horizontal lines, such as a baseline.
+
+    `x_names` are the labels of the x axis where it is not a scale of numbers.
 
     Points that are not finite, such as the loss of a run that diverged, are left out.
     """
@@ -42,10 +45,11 @@ def line_chart(
     for tick in y_ticks:
         parts.append(_line(_LEFT, y_of(tick), _WIDTH - _RIGHT, y_of(tick), "#e5e5e5"))
         parts.append(_text(_LEFT - 6, y_of(tick) + 4, f"{tick:g}", "end"))
+    names = x_names or {tick: f"{tick:g}" for tick in _ticks(x_low, x_high)}
     parts += [
-        _text(x_of(tick), _HEIGHT - _BOTTOM + 16, f"{tick:g}", "middle")
-        for tick in _ticks(x_low, x_high)
-        if x_low <= tick <= x_high
+        _text(x_of(x), _HEIGHT - _BOTTOM + 16, name, "middle")
+        for x, name in names.items()
+        if x_low <= x <= x_high
     ]
     labels: list[tuple[float, str, str]] = []
     for (name, points), colour in zip(series.items(), _cycle(len(series)), strict=True):

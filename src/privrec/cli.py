@@ -8,12 +8,13 @@ import typer
 
 from privrec import __version__
 from privrec.cli_data import data_app
+from privrec.cli_frontier import frontier
 from privrec.cli_privacy import privacy_app
-from privrec.console import plain_errors, print_json, print_line, print_table, progress
+from privrec.console import file_name, plain_errors, print_json, print_line, print_table, progress
 
 if TYPE_CHECKING:
     from privrec.report import Row
-    from privrec.runs import Run
+    from privrec.runs import Plan, Run
 
 app = typer.Typer(
     help="A recommender that learns from people's devices without their data leaving them.",
@@ -23,6 +24,7 @@ app = typer.Typer(
 )
 app.add_typer(data_app, name="data")
 app.add_typer(privacy_app, name="privacy")
+app.command()(frontier)
 
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
@@ -58,6 +60,11 @@ ResumeOption = Annotated[
     typer.Option("--resume", help="Go on with the interrupted run in --out, under its settings."),
 ]
 
+DryRunOption = Annotated[
+    bool,
+    typer.Option("--dry-run", help="Only say what it would cost, and ask of one phone."),
+]
+
 
 @app.callback(invoke_without_command=True)
 def _root(
@@ -81,6 +88,7 @@ def train(
     delta: DeltaOption = None,
     noise_multiplier: NoiseOption = None,
     resume: ResumeOption = False,
+    dry_run: DryRunOption = False,
     json_: JsonOption = False,
 ) -> None:
     """Train a recipe, simulated on this machine; leaves a run folder.
@@ -90,6 +98,7 @@ def train(
     with plain_errors():
         from privrec.config import parse_overrides, read_toml
         from privrec.recipes import configure
+        from privrec.runs import plan
         from privrec.runs import train as train_run
 
         given = parse_overrides(set_ or [])
@@ -109,7 +118,10 @@ def train(
         data = str(settings.pop("data", None) or _data_of(out if resume else None))
         configure(recipe, data, settings)  # A wrong setting is found before any data is read.
         del settings["recipe"]
-        path = out or Path("runs") / f"{recipe}-{_file_name(data)}-{settings.get('seed', 0)}"
+        if dry_run:
+            _say_plan(plan(recipe, data, **settings), json_)
+            return
+        path = out or Path("runs") / f"{recipe}-{file_name(data)}-{settings.get('seed', 0)}"
         with progress() as on_progress:
             run = train_run(
                 recipe, data, out=path, resume=resume, on_progress=on_progress, **settings
@@ -127,7 +139,7 @@ def train(
 def evaluate(run: RunArgument, json_: JsonOption = False) -> None:
     """Rank all items for every test person, after adapting on the device."""
     with plain_errors():
-        from privrec.report import table_rows
+        from privrec.report import few_items_line, mark_line, table_rows
         from privrec.runs import open_run
 
         opened = open_run(run)
@@ -141,6 +153,9 @@ def evaluate(run: RunArgument, json_: JsonOption = False) -> None:
         _print_hits(
             f"Hits@k on {found['data']}, seed {found['seed']} ({tested})", table_rows(found)
         )
+        for line in (few_items_line(found), mark_line(found, opened.rounds_played)):
+            if line:
+                print_line(line)
         print_line(found["privacy"]["statement"])
         print_line(f"report: {opened.folder.report_path}")
 
@@ -234,6 +249,8 @@ def main() -> None:
 
 
 def _say_what_was_trained(run: "Run") -> None:
+    from privrec.report import mark_line
+
     config, privacy = run.config, run.privacy()
     print_line(f"trained {config.recipe} on {config.data}: {run.folder.path}")
     if config.mechanism != "none":
@@ -244,7 +261,36 @@ def _say_what_was_trained(run: "Run") -> None:
             f"stopped after {run.rounds} of {asked} rounds: the budget, epsilon"
             f" {config.epsilon:g}, affords no more"
         )
+    if line := mark_line({"data": config.data}, run.rounds_played):
+        print_line(line)
     print_line(f"next: privrec evaluate {run.folder.path}")
+
+
+def _say_plan(found: "Plan", json_: bool) -> None:
+    if json_:
+        print_json(found.as_json())
+        return
+    for stage in found.stages:
+        sampling = stage.release.sampling
+        rounds = "1 round" if stage.rounds == 1 else f"{stage.rounds:,} rounds"
+        print_line(f"{stage.name}: {rounds} of {sampling.cohort:,} of {sampling.users:,} people")
+    if found.epsilon is not None:
+        print_line(f"all of it: epsilon {found.epsilon:.3f} at delta {found.config.delta:g}")
+    rows = [
+        (
+            share.what,
+            f"{share.bytes_down:,}",
+            f"{share.bytes_up:,}",
+            "-" if share.multiply_adds is None else f"{share.multiply_adds:,}",
+            f"{share.milliseconds:.2f}",
+        )
+        for share in found.phone
+    ]
+    if not rows:
+        print_line("nothing is asked of a phone: all data is collected in one place")
+        return
+    columns = ("a phone's part", "bytes down", "bytes up", "multiply-adds", "ms, one core")
+    print_table("One person of usual size", columns, rows)
 
 
 def _print_hits(title: str, rows: "Sequence[Row]") -> None:
@@ -283,7 +329,3 @@ def _features(pairs: Sequence[str]) -> dict[str, str | list[str]]:
             raise SettingsError(f"--feature takes key=value; got {pair!r}")
         values.setdefault(name, []).append(value)
     return {name: many if len(many) > 1 else many[0] for name, many in values.items()}
-
-
-def _file_name(data: str) -> str:
-    return "".join(c if c.isalnum() or c in "-_." else "-" for c in Path(data).name)

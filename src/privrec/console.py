@@ -5,6 +5,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -93,6 +94,11 @@ def plain_errors() -> Iterator[None]:
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         _leave(f"{where}{error.strerror or error}")
+
+
+def file_name(data: str) -> str:
+    """Return the name of a data set as a part of a file's name."""
+    return "".join(c if c.isalnum() or c in "-_." else "-" for c in Path(data).name)
 
 
 def _is_figure(text: str) -> bool:

@@ -14,7 +14,7 @@ from privrec.build import Experiment
 from privrec.config import RunConfig
 from privrec.data.federation import Federation
 from privrec.errors import DataError, RunFolderError
-from privrec.evaluation.ranking import EvalReport, Scorer, evaluate
+from privrec.evaluation.ranking import EvalReport, Scorer, evaluate, with_few_items
 from privrec.evaluation.references import (
     DENSE_LIMIT,
     Reference,
@@ -29,6 +29,8 @@ from privrec.stages import TRAIN, Stage
 from privrec.types import IntArray, Params
 
 CHECKPOINT_SECONDS = 5.0
+FEW_ITEMS = 20
+"""The paper calls people inactive who have fewer items."""
 OnProgress = Callable[[str, int, int], None]
 """(what is going on, how far, of how much)"""
 
@@ -97,12 +99,17 @@ def _play_stage(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """The final report: figures on the test people, and the reference rows of the same run."""
+    """The final report: figures on the test people, and the reference rows of the same run.
+
+    `few` are those with few items on their device, `few_unadapted` the same without adaptation.
+    """
 
     config: RunConfig
     train: int
     validation: int
     report: EvalReport
+    few: EvalReport
+    few_unadapted: EvalReport | None
     references: Mapping[str, EvalReport]
     privacy: PrivacyReport
 
@@ -125,6 +132,12 @@ class Evaluation:
                 "skipped": report.skipped,
             },
             **report.as_json(),
+            "few_items": {
+                "fewer_than": FEW_ITEMS,
+                "people": self.few.tested,
+                "hits": self.few.as_json()["hits"],
+                "without_adaptation": self.few_unadapted and self.few_unadapted.as_json()["hits"],
+            },
             "references": {name: figures.as_json() for name, figures in self.references.items()},
             "privacy": self.privacy.as_json(),
         }
@@ -144,6 +157,9 @@ def evaluate_run(
         raise DataError(
             f"none of the {len(split.test)} test people has two likes, one of them to be tested"
         )
+    few = with_few_items(
+        federation, split.test, seed=config.seed, halving=config.halving, fewer_than=FEW_ITEMS
+    )
     everybody = np.concatenate([split.train, split.validation])
     references = {}
     for name, reference in _references(config, federation).items():
@@ -154,6 +170,9 @@ def evaluate_run(
         train=len(split.train),
         validation=len(split.validation),
         report=report,
+        few=_evaluate_on(experiment, few, experiment.scorer(params), None),
+        few_unadapted=experiment.unadapted
+        and _evaluate_on(experiment, few, experiment.unadapted(params), None),
         references=references,
         privacy=privacy,
     )

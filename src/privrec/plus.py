@@ -6,7 +6,7 @@ found here.
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 import jax.numpy as jnp
@@ -21,6 +21,7 @@ from privrec.federated.round import Record, RoundReport, ServerState
 from privrec.history.fit import Regression, exact_tower, frequent, noisy_tower, popularity_of
 from privrec.history.rows import Layout, Rows, layout_of, rows_of
 from privrec.history.tower import BIAS, POPULARITY, bias_of, blank
+from privrec.phone import PhoneShare, milliseconds, usual_person
 from privrec.privacy.aggregate import Aggregator, gaussian, plain
 from privrec.privacy.budget import check_budget, find_noise
 from privrec.privacy.ledger import PrivacyLedger
@@ -86,11 +87,28 @@ def history_stages(config: RunConfig, federation: Federation, split: Split) -> t
             )
         return _after(state, {**tower, BIAS: bias_of(popularity, kept)}, len(cohort))
 
+    def phone(what: str, down: int, pairs: bool) -> Callable[[Params], PhoneShare]:
+        def measure(params: Params) -> PhoneShare:
+            person = federation.take(usual_person(federation, split.train))
+            entries = rows_of(person, layout).nnz
+            return PhoneShare(
+                what=what,
+                bytes_down=down,
+                # A position and a weight each; the trusted server multiplies them out.
+                bytes_up=8 * entries,
+                multiply_adds=entries * (entries + 1) // 2 if pairs else 2 * entries,
+                milliseconds=milliseconds(lambda: rows_of(person, layout)),
+            )
+
+        return measure
+
     start = blank(layout, rank=rank, dislikes=config.dislike_input > 0)
     start[POPULARITY] = np.zeros(federation.n_items, np.float32)
+    # Before the second sum a phone is told which items count, and under noise how much.
+    told = (8 if second.release.is_private else 4) * min(federation.n_items, config.history_items)
     return (
-        _stage(POPULAR, 0, first, count, start),
-        _stage(TRAIN, 1, second, relate, start),
+        _stage(POPULAR, 0, first, count, start, phone("popularity round", 0, pairs=False)),
+        _stage(TRAIN, 1, second, relate, start, phone("moments round", told, pairs=True)),
     )
 
 
@@ -171,7 +189,12 @@ def popularity_share(people: int, n_items: int, noise_multiplier: float) -> floa
 
 
 def _stage(
-    name: str, place: int, aggregator: Aggregator, play: Play, start: Mapping[str, npt.ArrayLike]
+    name: str,
+    place: int,
+    aggregator: Aggregator,
+    play: Play,
+    start: Mapping[str, npt.ArrayLike],
+    phone: Callable[[Params], PhoneShare],
 ) -> Stage:
     """Return a stage of one round; what the one before published is kept."""
 
@@ -189,6 +212,7 @@ def _stage(
         init=init,
         prepare=lambda params: None,
         play=play,
+        phone=phone,
     )
 
 

@@ -8,6 +8,7 @@ from privrec.charts import line_chart
 from privrec.paper import PRINTED_HITS
 
 KS = ("5", "10", "20", "30")
+_UPPER_BOUND = "NCF, centralised"
 _STYLE = """
 body{font:16px/1.5 system-ui,sans-serif;max-width:56rem;margin:2rem auto;padding:0 1rem;color:#222}
 table{border-collapse:collapse;margin:1rem 0}th,td{padding:.3rem .8rem;text-align:right;
@@ -60,6 +61,8 @@ def render_report(
             " (paper) are printed figures from another split.</p>"
         ),
         _new_only(evaluation),
+        _few_items(evaluation),
+        _mark(evaluation, rounds),
         _curves(evaluation, rounds),
         "<details><summary>Settings</summary><table>",
         *(
@@ -68,7 +71,7 @@ def render_report(
         ),
         "</table></details>",
     ]
-    return _page(title, parts)
+    return page(title, parts)
 
 
 def render_comparison(evaluations: Mapping[str, Mapping[str, Any]]) -> str:
@@ -79,7 +82,7 @@ def render_comparison(evaluations: Mapping[str, Mapping[str, Any]]) -> str:
     parts.append("<h2>Privacy</h2>")
     for name, evaluation in evaluations.items():
         parts.append(_statement(evaluation["privacy"], f"<b>{html.escape(name)}</b>: "))
-    return _page("Runs side by side", parts)
+    return page("Runs side by side", parts)
 
 
 def comparison_rows(evaluations: Mapping[str, Mapping[str, Any]]) -> dict[str, list[Row]]:
@@ -148,6 +151,56 @@ def _new_only(evaluation: Mapping[str, Any]) -> str:
     return "<h2>Only items that are new to the person</h2>" + hits_table(rows)
 
 
+def few_items_line(evaluation: Mapping[str, Any]) -> str:
+    """Return what adaptation does for people with few items, in one line; "" if nobody has few."""
+    few = evaluation.get("few_items") or {"people": 0}
+    if not few["people"] or few["hits"]["20"] is None:
+        return ""
+    who = f"{few['people']:,} people with fewer than {few['fewer_than']} items on their device"
+    line = f"{who}: Hits@20 {figure(few['hits']['20'])}"
+    without = few["without_adaptation"]
+    if without is None:
+        return f"{line}; this recipe does not adapt"
+    return f"{line} with adaptation, {figure(without['20'])} without"
+
+
+def _few_items(evaluation: Mapping[str, Any]) -> str:
+    line = few_items_line(evaluation)
+    return f"<h2>People with little data</h2><p>{html.escape(line)}.</p>" if line else ""
+
+
+def mark_line(evaluation: Mapping[str, Any], rounds: Sequence[Mapping[str, Any]]) -> str:
+    """Return how long training took to the paper's upper bound at 10; "" where none is printed.
+
+    By the validation people where there are any; else by the final figure, which the whole
+    training led to.
+    """
+    printed = PRINTED_HITS.get(evaluation["data"], {}).get(_UPPER_BOUND)
+    if printed is None:
+        return ""
+    goal, spent = printed["10"], 0.0
+    for line in rounds:
+        spent += line.get("seconds", 0.0)
+        found = line["simulation_only"].get("validation", {}).get("10")
+        if found is not None and found >= goal:
+            return (
+                f"Hits@10 {goal}, the paper's upper bound, was reached on the validation people"
+                f" after {spent:.1f} s of training (round {line['round'] + 1})"
+            )
+    final = evaluation.get("hits", {}).get("10")
+    if final is not None and final >= goal:
+        return (
+            f"Hits@10 {goal}, the paper's upper bound, was reached on the test people with the"
+            f" {spent:.1f} s of the whole training"
+        )
+    return ""
+
+
+def _mark(evaluation: Mapping[str, Any], rounds: Sequence[Mapping[str, Any]]) -> str:
+    line = mark_line(evaluation, rounds)
+    return f"<p>{html.escape(line)}.</p>" if line else ""
+
+
 def _curves(evaluation: Mapping[str, Any], rounds: Sequence[Mapping[str, Any]]) -> str:
     figures = [(line["round"] + 1, line["simulation_only"]) for line in rounds]
     validated = [
@@ -178,7 +231,8 @@ def _curves(evaluation: Mapping[str, Any], rounds: Sequence[Mapping[str, Any]]) 
     return "".join(parts)
 
 
-def _page(title: str, parts: Sequence[str]) -> str:
+def page(title: str, parts: Sequence[str]) -> str:
+    """Return a whole HTML document; `title` is plain text, `parts` are HTML."""
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width">'

@@ -1,27 +1,32 @@
 """The Python side of the command line: load, train, open a run, evaluate it, recommend."""
 
 import json
+import math
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from privrec import records
 from privrec.book import ledger_of, volunteers_of
 from privrec.build import Experiment, build
 from privrec.config import RunConfig
-from privrec.data.federation import Federation
+from privrec.data.federation import Clients, Federation
 from privrec.data.sources import load
 from privrec.device import Device, new_device
 from privrec.errors import RunFolderError, SettingsError
 from privrec.experiment import Evaluation, OnProgress, evaluate_run, load_params
 from privrec.experiment import train as train_experiment
+from privrec.phone import PhoneShare, milliseconds, usual_person
 from privrec.privacy.ledger import PrivacyLedger
 from privrec.privacy.statement import PrivacyReport, privacy_report
 from privrec.recipes import configure, recipe_named
 from privrec.report import render_report
-from privrec.stages import TRAIN
+from privrec.stages import TRAIN, Stage
+from privrec.types import Params
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,14 +48,19 @@ class Run:
         found = evaluation.as_json()
         text = json.dumps(found, indent=2) + "\n"
         records.write_whole(self.folder.evaluation_path, text.encode())
-        page = render_report(found, records.read_rounds(self.folder), self.config.model_dump())
+        page = render_report(found, self.rounds_played, self.config.model_dump())
         records.write_whole(self.folder.report_path, page.encode())
         return evaluation
 
     @property
+    def rounds_played(self) -> list[dict[str, Any]]:
+        """The lines of `rounds.jsonl`."""
+        return records.read_rounds(self.folder)
+
+    @property
     def rounds(self) -> int:
         """How many rounds were played: fewer than asked for where the budget ended first."""
-        return len(records.read_rounds(self.folder))
+        return len(self.rounds_played)
 
     @property
     def ledger(self) -> PrivacyLedger:
@@ -121,6 +131,63 @@ def train(
         resume = started is not None
         train_experiment(experiment, folder, resume=resume, on_progress=on_progress)
     return Run(folder=folder, experiment=experiment)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What a run would do: its stages, what they would cost, and one phone's part of each."""
+
+    config: RunConfig
+    stages: tuple[Stage, ...]
+    epsilon: float | None
+    phone: tuple[PhoneShare, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the plan as `privrec train --dry-run --json` prints it."""
+        stages = [
+            {"stage": stage.name, "rounds": stage.rounds, **asdict(stage.release.sampling)}
+            for stage in self.stages
+        ]
+        privacy = {"epsilon": self.epsilon, "delta": self.config.delta if self.epsilon else None}
+        phone = [asdict(share) for share in self.phone]
+        return {"stages": stages, "privacy": privacy, "phone": phone}
+
+
+def plan(recipe: str, data: str | Federation, **settings: Any) -> Plan:
+    """Return what a run would do and ask of a phone; trains nothing and writes nothing."""
+    config = configure(recipe, data if isinstance(data, str) else data.name, settings)
+    experiment = build(config, load(data) if isinstance(data, str) else data)
+    federation, people = experiment.federation, experiment.split.train
+    ledger, shares, params = PrivacyLedger(), [], None
+    for stage in experiment.stages():
+        params = stage.init(params).params
+        if not stage.volunteers:
+            ledger = ledger.record(stage.release, stage.rounds)
+        if stage.phone is not None:
+            shares.append(stage.phone(params))
+    if params:
+        shares.append(
+            _ranking(experiment, params, federation.take(usual_person(federation, people)))
+        )
+    epsilon = ledger.epsilon(config.delta) if ledger.entries else math.inf
+    return Plan(
+        config=config,
+        stages=experiment.stages(),
+        epsilon=None if math.isinf(epsilon) else epsilon,
+        phone=tuple(shares),
+    )
+
+
+def _ranking(experiment: Experiment, params: Params, person: Clients) -> PhoneShare:
+    """Return what it takes to get the model once, adapt it and rank everything for one person."""
+    scorer = experiment.scorer(params)
+    return PhoneShare(
+        what="get the model, rank for herself",
+        bytes_down=sum(int(array.nbytes) for array in params.values()),
+        bytes_up=0,
+        multiply_adds=None,
+        milliseconds=milliseconds(lambda: list(scorer(person, person.take(np.arange(1))))),
+    )
 
 
 def open_run(path: str | Path) -> Run:

@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import jax
-import numpy as np
 
 from privrec.config import RunConfig
 from privrec.data.federation import Federation
@@ -23,15 +22,14 @@ from privrec.federated.round import (
     server_optimizer,
 )
 from privrec.models.api import ITEM_TABLE, Recommender
+from privrec.noises import find_noises, volunteers_of
+from privrec.phone import PhoneShare, share_of_training, usual_person
 from privrec.pretrain.features import vectors_of_features
 from privrec.pretrain.joint import join, local_joint, rescaled
 from privrec.pretrain.objectives import SelfSupervision, local_ssl, self_supervision
 from privrec.pretrain.views import SequenceClient, Views, draw_views, empty_client, row_buckets
-from privrec.privacy.aggregate import Aggregator, gaussian, laplace, plain
-from privrec.privacy.budget import check_budget, find_noise
-from privrec.privacy.ledger import PrivacyLedger
+from privrec.privacy.aggregate import Aggregator
 from privrec.privacy.release import Release
-from privrec.privacy.sampling import Sampling
 from privrec.seeds import key, rng, secret_rng
 from privrec.types import IntArray, Params
 
@@ -47,7 +45,8 @@ class Stage:
 
     `aggregator` has the release of each; `init(params)` returns the state before the first one,
     given the parameters of the stage before; `prepare(params)` compiles, `play(state, record)`
-    plays a round. `volunteers` tells that only people take part who gave up the guarantee.
+    plays a round, `phone(params)` measures one person's part of it. `volunteers` tells that only
+    people take part who gave up the guarantee.
     """
 
     name: str
@@ -57,6 +56,7 @@ class Stage:
     init: Callable[[Params | None], ServerState]
     prepare: Callable[[Params], None]
     play: Play
+    phone: Callable[[Params], PhoneShare] | None = None
     volunteers: bool = False
 
     @property
@@ -128,64 +128,6 @@ def views_of(config: RunConfig) -> Views:
         others=config.view_others,
         batch_size=min(config.batch_size, config.views),
     )
-
-
-def volunteers_of(config: RunConfig, split: Split) -> IntArray:
-    """Return who volunteered for stage one, drawn once; nobody where features alone are used."""
-    count = round(config.volunteers * len(split.train))
-    return np.sort(rng(config.seed, 0, "volunteers").choice(split.train, count, replace=False))
-
-
-def find_noises(config: RunConfig, split: Split) -> tuple[Aggregator, Aggregator]:
-    """Return what bounds and noises the updates of stage one and of stage two.
-
-    A private stage one gets its share of ε, and stage two what that leaves of the whole.
-    """
-    sampling = Sampling(law=config.sampling, users=len(split.train), cohort=config.cohort)
-    people = volunteers_of(config, split) if config.stage1 == "public" else split.train
-    users = max(len(people), 1)
-    items = Sampling(law=config.sampling, users=users, cohort=min(config.stage1_cohort, users))
-    first, spent = plain(items), PrivacyLedger()
-    if config.stage1 == "private":
-        share = config.epsilon and config.epsilon * config.stage1_share
-        first = _noised(config, items, PrivacyLedger(), share, stage_one=True)
-        spent = spent.record(first.release, config.stage1_rounds)
-    return first, _noised(config, sampling, spent, config.epsilon, stage_one=False)
-
-
-def _noised(
-    config: RunConfig,
-    sampling: Sampling,
-    spent: PrivacyLedger,
-    epsilon: float | None,
-    *,
-    stage_one: bool,
-) -> Aggregator:
-    if config.mechanism == "none":
-        return plain(sampling)
-    rounds = config.stage1_rounds if stage_one else config.rounds
-    clip_norm = config.stage1_clip_norm if stage_one else config.clip_norm
-    multiplier = config.noise_multiplier
-    if multiplier is None:
-        multiplier = find_noise(
-            sampling,
-            rounds=rounds,
-            epsilon=epsilon,
-            delta=config.delta,
-            mechanism=config.mechanism,
-            spent=spent,
-        )
-    if config.mechanism == "laplace":
-        made = laplace(sampling, clip_norm=clip_norm, noise_multiplier=multiplier)
-    else:
-        made = gaussian(
-            sampling,
-            clip_norm=clip_norm,
-            noise_multiplier=multiplier,
-            clip_quantile=config.clip_quantile or None,
-        )
-    check_budget(made.release, rounds=rounds, epsilon=epsilon, delta=config.delta, spent=spent)
-    return made
 
 
 def _item_stage(
@@ -381,6 +323,12 @@ def _stage(
             record=record,
         )
 
+    def phone(params: Params) -> PhoneShare:
+        (client,) = pack_people(usual_person(federation, population), first)
+        steps = config.local_epochs * -(-int(client.size) // config.batch_size)
+        local, catalogue = algorithm.local, catalogue_of(federation)
+        return share_of_training(f"{name} round", local, params, catalogue, client, steps)
+
     return Stage(
         name=name,
         rounds=rounds,
@@ -389,4 +337,5 @@ def _stage(
         init=lambda before: replace(algorithm.init(start(before)), round_index=first),
         prepare=lambda params: warm_up(run_cohort, params, examples()),
         play=play,
+        phone=phone,
     )

@@ -80,6 +80,23 @@ def evaluate(
     )
 
 
+def with_few_items(
+    federation: Federation,
+    people: IntArray,
+    *,
+    seed: int,
+    halving: Halving = "random",
+    fewer_than: int = 20,
+) -> IntArray:
+    """Return those of the people whose device holds fewer items than that when it adapts."""
+    found = []
+    for positions in chunks(people, 256):
+        first, _ = halve(federation.take(positions), seed=seed, halving=halving)
+        items = [len(np.unique(_items(first, k))) for k in range(len(first))]
+        found.append(positions[np.array(items, np.int64) < fewer_than])
+    return np.concatenate([people[:0], *found])
+
+
 def _rank_chunk(
     clients: Clients, scorer: Scorer, *, seed: int, halving: Halving
 ) -> list[UserRanks]:

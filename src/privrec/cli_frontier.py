@@ -1,0 +1,69 @@
+"""`privrec frontier`: quality against epsilon, trained, tested and drawn."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from privrec.console import file_name, plain_errors, print_json, print_line, print_table, progress
+
+
+def frontier(
+    data: Annotated[str, typer.Option(help="A built-in name or a data folder.")] = "synthetic",
+    epsilons: Annotated[
+        str, typer.Option(help="The budgets, with commas; inf is no noise.")
+    ] = "1,2,4,8,inf",
+    delta: Annotated[float, typer.Option(help="The delta of the guarantee.")] = 1e-6,
+    seeds: Annotated[str, typer.Option(help="The splits to average over, with commas.")] = "0",
+    out: Annotated[
+        Path | None, typer.Option(help="The folder.", show_default="runs/frontier-DATA")
+    ] = None,
+    json_: Annotated[
+        bool, typer.Option("--json", help="Print one JSON document on stdout.")
+    ] = False,
+) -> None:
+    """Train dp-privrec-plus at each epsilon, test it, and draw Hits@20 against epsilon.
+
+    What the folder has already is not trained again. Leaves frontier.html, .png and .json.
+    """
+    with plain_errors():
+        from privrec.frontier import find_frontier
+
+        place = out or Path("runs") / f"frontier-{file_name(data)}"
+        with progress() as on_progress:
+            found = find_frontier(
+                data,
+                _numbers(epsilons, "epsilons"),
+                delta=delta,
+                seeds=[int(seed) for seed in _numbers(seeds, "seeds", whole=True)],
+                out=place,
+                on_progress=on_progress,
+            )
+        if json_:
+            print_json(found.as_json())
+            return
+        ks = list(found.points[0].hits)
+        rows = [
+            (
+                "inf" if point.epsilon is None else f"{point.epsilon:g}",
+                "no guarantee" if point.spent is None else f"{point.spent:.3f}",
+                *(f"{point.hits[k]:.3f}" for k in ks),
+            )
+            for point in found.points
+        ]
+        columns = ("epsilon", "by the ledger", *(f"@{k}" for k in ks))
+        print_table(f"Hits@k on {found.data}, delta {found.delta:g}", columns, rows)
+        for line, level in found.lines.items():
+            print_line(f"{line}: Hits@20 {level:.3f}")
+        print_line(f"pictures: {place / 'frontier.html'}, {place / 'frontier.png'}")
+
+
+def _numbers(text: str, name: str, *, whole: bool = False) -> list[float]:
+    """Return the numbers between the commas."""
+    from privrec.errors import SettingsError
+
+    try:
+        return [int(part) if whole else float(part) for part in text.split(",")]
+    except ValueError as error:
+        kind = "whole numbers" if whole else "numbers"
+        raise SettingsError(f"`{name}` must be {kind} with commas; got {text!r}") from error

@@ -1,0 +1,200 @@
+"""Quality against privacy: one run for each ε, drawn beside what needs no privacy at all."""
+
+import html
+import io
+import json
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from privrec import records
+from privrec.charts import line_chart
+from privrec.errors import SettingsError
+from privrec.paper import PRINTED_HITS
+from privrec.report import figure, page
+from privrec.runs import open_run, train
+
+WITH_NOISE, WITHOUT = "dp-privrec-plus", "privrec-plus"
+_K = "20"
+OnProgress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """Mean Hits@k over the seeds at one asked-for ε (None: no noise); `spent` by the ledgers."""
+
+    epsilon: float | None
+    spent: float | None
+    hits: dict[str, float]
+    seeds: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frontier:
+    """The points, from the strongest promise to none, and the lines beside them (Hits@20)."""
+
+    data: str
+    delta: float
+    points: tuple[Point, ...]
+    lines: dict[str, float]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the content of `frontier.json`."""
+        return asdict(self)
+
+
+def find_frontier(
+    data: str,
+    epsilons: Sequence[float],
+    *,
+    delta: float,
+    seeds: Sequence[int],
+    out: Path,
+    on_progress: OnProgress | None = None,
+) -> Frontier:
+    """Return the frontier; trains and evaluates what the folder does not have yet.
+
+    Leaves one run folder for each ε and seed, and `frontier.json`, `.html` and `.png`.
+    """
+    _check(epsilons, seeds)
+    wanted = sorted(set(epsilons))
+    jobs = [(epsilon, seed) for epsilon in wanted for seed in seeds]
+    found: dict[tuple[float, int], dict[str, Any]] = {}
+    for done, job in enumerate(jobs):
+        _tell(on_progress, done, len(jobs))
+        found[job] = _evaluated(data, *job, delta=delta, out=out)
+    _tell(on_progress, len(jobs), len(jobs))
+    frontier = Frontier(
+        data=data,
+        delta=delta,
+        points=tuple(
+            _point(epsilon, [found[epsilon, seed] for seed in seeds]) for epsilon in wanted
+        ),
+        lines=_lines(data, list(found.values())),
+    )
+    text = json.dumps(frontier.as_json(), indent=2) + "\n"
+    records.write_whole(out / "frontier.json", text.encode())
+    records.write_whole(out / "frontier.html", render(frontier).encode())
+    records.write_whole(out / "frontier.png", draw(frontier))
+    return frontier
+
+
+def render(frontier: Frontier) -> str:
+    """Return the page: the curve, the table, and what the figures mean."""
+    names = [_name(point.epsilon) for point in frontier.points]
+    curve = [(float(i), point.hits[_K]) for i, point in enumerate(frontier.points)]
+    seeds = frontier.points[0].seeds
+    title = f"Quality against privacy on {frontier.data}"
+    rows = "".join(
+        f"<tr><td>{name}</td><td>{'-' if p.spent is None else f'{p.spent:.3f}'}</td>"
+        + "".join(f"<td>{figure(p.hits[k])}</td>" for k in p.hits)
+        + "</tr>"
+        for name, p in zip(names, frontier.points, strict=True)
+    )
+    head = "".join(f"<th>@{k}</th>" for k in frontier.points[0].hits)
+    parts = [
+        f"<h1>{html.escape(title)}</h1>",
+        line_chart(
+            {"PrivRec+": curve},
+            x_label="ε",
+            y_label=f"Hits@{_K}",
+            levels=frontier.lines,
+            x_names=dict(enumerate(names)),
+        ),
+        f"<table><tr><th>ε asked for</th><th>by the ledger</th>{head}</tr>{rows}</table>",
+        (
+            f'<p class="note">Mean over {seeds} split(s), on people who never took part; δ ='
+            f" {frontier.delta:g}, one whole person added or removed. ∞ is {WITHOUT}, which has no"
+            f" guarantee; the others are {WITH_NOISE}. The dashed lines have none either.</p>"
+        ),
+    ]
+    return page(title, parts)
+
+
+def draw(frontier: Frontier) -> bytes:
+    """Return the curve as a PNG."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise SettingsError(
+            "the picture needs matplotlib: pip install 'privrec[report]', or see frontier.html"
+        ) from error
+    canvas = Figure(figsize=(8, 4.5), dpi=120, layout="constrained")
+    axes = canvas.subplots()
+    places = list(range(len(frontier.points)))
+    hits = [point.hits[_K] for point in frontier.points]
+    axes.plot(places, hits, marker="o", color="#2166ac", label="PrivRec+")
+    for place, value in zip(places, hits, strict=True):
+        axes.annotate(
+            f"{value:.3f}", (place, value), (0, 7), textcoords="offset points", ha="center"
+        )
+    styles = ("--", "-.", ":")
+    for (name, level), style in zip(frontier.lines.items(), styles, strict=False):
+        axes.axhline(level, linestyle=style, color="#777777", label=f"{name} ({level:.3f})")
+    axes.set_xticks(places, [_name(point.epsilon) for point in frontier.points])
+    axes.set_xlabel(f"ε at δ = {frontier.delta:g}, per person")
+    axes.set_ylabel(f"Hits@{_K}")
+    axes.set_ylim(0, 1.12 * max(*hits, *frontier.lines.values(), 1e-9))
+    axes.set_title(f"{frontier.data}: quality against privacy")
+    axes.legend(loc="lower right", fontsize="small")
+    picture = io.BytesIO()
+    canvas.savefig(picture, format="png")
+    return picture.getvalue()
+
+
+def _check(epsilons: Sequence[float], seeds: Sequence[int]) -> None:
+    if not epsilons or not seeds:
+        raise SettingsError("give at least one epsilon and one seed")
+    for epsilon in epsilons:
+        if not epsilon > 0:
+            raise SettingsError(f"`epsilons` must be > 0, or inf; got {epsilon!r}")
+    for seed in seeds:
+        if seed < 0:
+            raise SettingsError(f"`seeds` must be >= 0; got {seed}")
+
+
+def _evaluated(data: str, epsilon: float, seed: int, *, delta: float, out: Path) -> dict[str, Any]:
+    place = out / f"epsilon-{epsilon:g}-seed-{seed}"
+    bare = math.isinf(epsilon)
+    settings: dict[str, Any] = {} if bare else {"epsilon": epsilon, "delta": delta}
+    begun = place.exists() and not records.is_untouched(place)
+    recipe = WITHOUT if bare else WITH_NOISE
+    train(recipe, data, out=place, resume=begun, seed=seed, **settings)
+    if not (place / "evaluation.json").is_file():
+        open_run(place).evaluate()
+    return records.read_evaluation(place)
+
+
+def _point(epsilon: float, found: Sequence[dict[str, Any]]) -> Point:
+    spent = [evaluation["privacy"]["epsilon"] for evaluation in found]
+    return Point(
+        epsilon=None if math.isinf(epsilon) else epsilon,
+        spent=None if None in spent else max(spent),
+        hits={k: statistics.fmean(one["hits"][k] for one in found) for k in found[0]["hits"]},
+        seeds=len(found),
+    )
+
+
+def _lines(data: str, found: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """Return the levels beside the curve, where there are such figures."""
+    lines = {}
+    for name, shown in (("popularity", "popularity"), ("ease", "EASE, centralised")):
+        levels = [one["references"][name]["hits"][_K] for one in found if name in one["references"]]
+        if levels:
+            lines[shown] = statistics.fmean(levels)
+    printed = PRINTED_HITS.get(data, {}).get("PrivRec")
+    if printed is not None:
+        lines["PrivRec (paper)"] = printed[_K]
+    return lines
+
+
+def _name(epsilon: float | None) -> str:
+    return "∞" if epsilon is None else f"{epsilon:g}"
+
+
+def _tell(on_progress: OnProgress | None, done: int, total: int) -> None:
+    if on_progress is not None:
+        on_progress("runs", done, total)

@@ -1,0 +1,127 @@
+"""`privrec frontier`: what it trains, what it shows, and what it leaves alone."""
+
+import json
+import math
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from commands import Refused, document, done
+from privrec import frontier
+from privrec.frontier import Frontier, Point, draw, find_frontier, render
+from privrec.paper import PRINTED_HITS
+from tiny import DATA
+
+DELTA = 1e-3
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
+    place = tmp_path_factory.mktemp("frontier") / "out"
+    words = ("--epsilons", "inf,2,8", "--seeds", "0,1", "--delta", DELTA, "--out", place)
+    return place, document("frontier", "--data", DATA, *map(str, words), "--json")
+
+
+def evaluation(place: Path, name: str) -> Any:
+    return json.loads((place / name / "evaluation.json").read_text())
+
+
+def test_each_epsilon_is_a_run_of_its_own_and_the_ledgers_have_it(found: tuple[Path, Any]) -> None:
+    place, said = found
+    assert json.loads((place / "frontier.json").read_text()) == said
+    assert [point["epsilon"] for point in said["points"]] == [2, 8, None]
+    for point, name in zip(said["points"], ("2", "8", "inf"), strict=True):
+        runs = [evaluation(place, f"epsilon-{name}-seed-{seed}") for seed in (0, 1)]
+        for k in ("5", "10", "20", "30"):
+            assert point["hits"][k] == pytest.approx((runs[0]["hits"][k] + runs[1]["hits"][k]) / 2)
+        spent = [run["privacy"]["epsilon"] for run in runs]
+        if point["epsilon"] is None:
+            assert point["spent"] is None
+            assert {run["recipe"] for run in runs} == {"privrec-plus"}
+        else:
+            assert point["spent"] == max(spent)
+            assert 0.98 * point["epsilon"] <= point["spent"] <= point["epsilon"]
+            assert {run["recipe"] for run in runs} == {"dp-privrec-plus"}
+
+
+def test_the_lines_are_the_references_of_the_same_runs(found: tuple[Path, Any]) -> None:
+    place, said = found
+    assert set(said["lines"]) == {"popularity", "EASE, centralised"}
+    levels = [
+        evaluation(place, f"epsilon-2-seed-{seed}")["references"]["popularity"]["hits"]["20"]
+        for seed in (0, 1)
+    ]
+    assert said["lines"]["popularity"] == pytest.approx(sum(levels) / 2)
+
+
+def test_the_paper_is_a_line_where_it_printed_a_figure() -> None:
+    run: dict[str, Any] = {"references": {}}
+    assert frontier._lines("movielens-1m", [run]) == {
+        "PrivRec (paper)": PRINTED_HITS["movielens-1m"]["PrivRec"]["20"]
+    }
+    assert frontier._lines("mine", [run]) == {}
+
+
+def test_what_is_there_is_not_trained_again(
+    found: tuple[Path, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, said = found
+    before = (place / "epsilon-2-seed-0" / "ledger.jsonl").read_bytes()
+
+    def refuse(path: Path) -> Any:
+        raise AssertionError(f"{path} was evaluated again")
+
+    monkeypatch.setattr(frontier, "open_run", refuse)
+    again = find_frontier(DATA, [2, 8, math.inf], delta=DELTA, seeds=[0, 1], out=place)
+    assert again.as_json() == {**said, "points": tuple(said["points"])}
+    assert (place / "epsilon-2-seed-0" / "ledger.jsonl").read_bytes() == before
+
+
+def test_a_person_sees_the_table_and_where_the_pictures_are(found: tuple[Path, Any]) -> None:
+    place, _ = found
+    words = ("--epsilons", "8,inf", "--seeds", "0", "--delta", str(DELTA))
+    text = done("frontier", "--data", DATA, *words, "--out", place)
+    assert "no guarantee" in text
+    assert "popularity: Hits@20" in text
+    assert (place / "frontier.html").read_text().startswith("<!doctype html>")
+
+
+POINT = Point(epsilon=1.0, spent=0.99, hits={"5": 0.1, "10": 0.1, "20": 0.2, "30": 0.3}, seeds=1)
+
+
+def test_the_picture_is_a_png_of_some_size(found: tuple[Path, Any]) -> None:
+    place, _ = found
+    made = draw(Frontier(data="<b>", delta=1e-6, points=(POINT,), lines={}))
+    for picture in ((place / "frontier.png").read_bytes(), made):
+        assert picture[:8] == b"\x89PNG\r\n\x1a\n"
+        width, height = struct.unpack(">II", picture[16:24])
+        assert (width, height) == (960, 540)
+
+
+def test_the_page_escapes_names_and_says_what_has_no_guarantee() -> None:
+    bare = Point(epsilon=None, spent=None, hits=POINT.hits, seeds=1)
+    page = render(Frontier(data="<b>", delta=1e-6, points=(POINT, bare), lines={"popularity": 0.1}))
+    assert "<b>" not in page.replace("<body>", "")
+    assert "∞ is privrec-plus, which has no guarantee" in page
+    assert page.count("<svg") == 1
+    assert "0.990" in page
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--epsilons", "0,3"), "`epsilons` must be > 0, or inf; got 0.0"),
+        (("--epsilons", "nan"), "`epsilons` must be > 0, or inf; got nan"),
+        (("--epsilons", "two"), "`epsilons` must be numbers with commas; got 'two'"),
+        (("--epsilons", ""), "`epsilons` must be numbers with commas; got ''"),
+        (("--seeds", "0.5"), "`seeds` must be whole numbers with commas; got '0.5'"),
+        (("--seeds", "-1"), "`seeds` must be >= 0; got -1"),
+        (("--delta", "2"), "`delta` must be < 1; got 2.0"),
+        (("--data", "synthetik"), "did you mean 'synthetic'?"),
+    ],
+)
+def test_wrong_input_is_one_line(refused: Refused, words: tuple[str, str], said: str) -> None:
+    data = () if "--data" in words else ("--data", DATA)
+    assert said in refused("frontier", *data, *words)
