@@ -8,6 +8,7 @@ from pathlib import Path
 import privrec  # noqa: F401  (sets up the host devices before JAX is imported)
 from engine import engine
 from figures import Figure
+from plus import cohorts
 from private import accounting, private_round
 from scale import catalogue, memory, population
 from stage_one import stage_one
@@ -18,6 +19,7 @@ BENCHMARKS: dict[str, Callable[[], list[Figure]]] = {
     "catalogue": catalogue,
     "memory": memory,
     "stage-one": stage_one,
+    "cohorts": cohorts,
     "private-round": private_round,
     "accounting": accounting,
 }

@@ -22,7 +22,7 @@ ALLOWED: dict[str, set[str]] = {
     "federated": {"models", "data", "privacy", "seeds", "errors", "types"},
     "pretrain": {"federated", "models", "data", "seeds", "types"},
     "evaluation": {"data", "seeds", "errors", "types"},
-    "history": {"evaluation", "data", "errors", "types"},
+    "history": {"evaluation", "data", "privacy", "seeds", "errors", "types"},
     "device": {"federated", "evaluation", "models", "data", "errors", "types"},
     "central": {"federated", "models", "data", "privacy", "seeds", "types"},
     "config": {"federated", "models", "data", "privacy", "errors", "toml"},
@@ -35,9 +35,12 @@ ALLOWED: dict[str, set[str]] = {
         "noises", "phone", "config", "device", "federated", "models", "pretrain", "data", "privacy",
         "seeds", "types",
     },
+    "plus_softmax": {
+        "stages", "phone", "config", "history", "federated", "data", "privacy", "seeds", "types",
+    },
     "plus": {
-        "stages", "phone", "config", "history", "federated", "data", "privacy", "seeds", "errors",
-        "types",
+        "plus_softmax", "stages", "phone", "config", "history", "federated", "data", "privacy",
+        "seeds", "errors", "types",
     },
     "build": {
         "stages", "plus", "history",
@@ -72,7 +75,7 @@ SERVED_BY_API_ONLY = {"federated", "evaluation"}
 # Heavy or risky libraries stay where they belong.
 HOMES = {
     "polars": {"data"},
-    "optax": {"federated", "central"},
+    "optax": {"federated", "central", "plus_softmax"},
     "dp_accounting": {"privacy"},
     "autodp": {"privacy"},
     "cryptography": {"privacy"},

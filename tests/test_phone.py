@@ -59,7 +59,7 @@ def test_a_dry_run_writes_nothing_and_says_it_in_json_too(scratch: Path) -> None
     words = ("train", "dp-privrec-plus", "--data", DATA, "--dry-run", "--set", "delta=1e-3")
     found = document(*words, "--json")
     assert set(found) == {"stages", "privacy", "phone"}
-    assert [stage["stage"] for stage in found["stages"]] == ["popularity", "train"]
+    assert [stage["stage"] for stage in found["stages"]] == ["popularity", "moments"]
     assert {stage["cohort"] for stage in found["stages"]} == {48}
     text = done(*words)
     assert "1 round of 48 of 48 people" in text

@@ -56,6 +56,8 @@ class RunConfig(BaseModel):
     local_lr: Positive = 0.1
     server_optimizer: ServerOptimizer = "adam"
     server_lr: Positive = 0.003
+    weight_decay: Weight = 0.0
+    """Pulls what PrivRec+ learns on top of the closed form towards nothing."""
 
     negatives: Count = 4
     """Unseen items drawn for each like."""

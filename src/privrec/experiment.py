@@ -85,7 +85,7 @@ def _play_stage(
         line: dict[str, Any] = {"round": report.round_index, "stage": stage.name}
         line["seconds"] = round(time.monotonic() - started, 4)
         line["simulation_only"] = _rest(report)
-        if stage.name == TRAIN and _is_due(state.round_index, last, config):
+        if stage.ranks and _is_due(state.round_index, last, config):
             line["simulation_only"]["validation"] = _validate(experiment, state.params)
         records.append_round(folder, line)
         # What was released with noise that nobody can draw again must not be lost.

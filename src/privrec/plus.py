@@ -1,8 +1,8 @@
-"""PrivRec+: two sums over people, and a history tower from them in closed form.
+"""PrivRec+: two sums over people, a history tower from them in closed form, and rounds on top.
 
 Everybody who takes part adds her row once to say what is popular, and once more to say what goes
-together (`history/`). Under noise each sum is one release, and the budget's split between them is
-found here.
+together (`history/`). Then come rounds of training, if any (`plus_softmax.py`). Under noise each
+sum is one release, as each round is, and the budget's split is found here.
 """
 
 import math
@@ -22,16 +22,17 @@ from privrec.history.fit import Regression, exact_tower, frequent, noisy_tower, 
 from privrec.history.rows import Layout, Rows, layout_of, rows_of
 from privrec.history.tower import BIAS, POPULARITY, bias_of, blank
 from privrec.phone import PhoneShare, milliseconds, usual_person
+from privrec.plus_softmax import softmax_stage
 from privrec.privacy.aggregate import Aggregator, gaussian, plain
 from privrec.privacy.budget import check_budget, find_noise
 from privrec.privacy.ledger import PrivacyLedger
 from privrec.privacy.sampling import Sampling
 from privrec.seeds import rng, secret_rng
-from privrec.stages import TRAIN, Play, Stage
-from privrec.types import IntArray, Params
+from privrec.stages import Play, Stage
+from privrec.types import Array, IntArray, Params
 
-POPULAR = "popularity"
-"""The name of the stage before the last."""
+POPULAR, MOMENTS = "popularity", "moments"
+"""The names of the first two stages."""
 
 BOUND = 1.0
 """The length of what one person adds to a noised sum."""
@@ -41,11 +42,10 @@ _PEOPLE_PER_NOISE = 12.0
 
 
 def history_stages(config: RunConfig, federation: Federation, split: Split) -> tuple[Stage, ...]:
-    """Return the two rounds of PrivRec+: what is popular, and what goes together."""
-    users = len(split.train)
-    sampling = Sampling(law=config.sampling, users=users, cohort=min(config.cohort, users))
+    """Return the stages of PrivRec+: what is popular, what goes together, and rounds on top."""
     layout, rank = layout_for(config, federation), rank_for(config, federation)
-    first, second = split_budget(config, sampling, federation.n_items)
+    first, second, rest = split_budget(config, len(split.train), federation.n_items)
+    sampling = first.release.sampling
 
     def select(state: ServerState) -> IntArray:
         seeded = config.noise == "seeded"
@@ -106,10 +106,18 @@ def history_stages(config: RunConfig, federation: Federation, split: Split) -> t
     start[POPULARITY] = np.zeros(federation.n_items, np.float32)
     # Before the second sum a phone is told which items count, and under noise how much.
     told = (8 if second.release.is_private else 4) * min(federation.n_items, config.history_items)
-    return (
-        _stage(POPULAR, 0, first, count, start, phone("popularity round", 0, pairs=False)),
-        _stage(TRAIN, 1, second, relate, start, phone("moments round", told, pairs=True)),
+
+    def kept(before: Params | None) -> dict[str, Array]:
+        known = before or {}
+        return {name: jnp.asarray(known.get(name, array)) for name, array in start.items()}
+
+    sums = (
+        _stage(POPULAR, 0, first, count, kept, phone("popularity round", 0, pairs=False)),
+        _stage(MOMENTS, 1, second, relate, kept, phone("moments round", told, pairs=True)),
     )
+    if not config.rounds:
+        return sums
+    return (*sums, softmax_stage(config, federation, split.train, layout, rest, 2, kept))
 
 
 def layout_for(config: RunConfig, federation: Federation) -> Layout:
@@ -149,33 +157,50 @@ def regression_of(config: RunConfig) -> Regression:
 
 
 def split_budget(
-    config: RunConfig, sampling: Sampling, n_items: int
-) -> tuple[Aggregator, Aggregator]:
-    """Return what bounds and noises the two sums; together they cost `epsilon`."""
-    if config.mechanism == "none":
-        return plain(sampling), plain(sampling)
-    if config.mechanism != "gaussian" or config.clip_quantile:
-        raise SettingsError(f"{config.recipe} takes Gaussian noise and a fixed bound only")
+    config: RunConfig, users: int, n_items: int
+) -> tuple[Aggregator, Aggregator, Aggregator]:
+    """Return what bounds and noises the two sums and each round; all together cost `epsilon`.
 
-    def found(spent: PrivacyLedger) -> float:
+    Where there are rounds on top, the sums get `stage1_share` of it, and all of it where not.
+    """
+    everybody = Sampling(law=config.sampling, users=users, cohort=min(config.stage1_cohort, users))
+    some = Sampling(law=config.sampling, users=users, cohort=min(config.cohort, users))
+    if config.mechanism == "none":
+        return plain(everybody), plain(everybody), plain(some)
+    if config.mechanism != "gaussian":
+        raise SettingsError(f"{config.recipe} takes Gaussian noise only; got {config.mechanism}")
+    given, epsilon = config.noise_multiplier, config.epsilon
+
+    def found(sampling: Sampling, rounds: int, share: float, spent: PrivacyLedger) -> float:
         return find_noise(
             sampling,
-            rounds=1,
-            epsilon=config.epsilon,
+            rounds=rounds,
+            epsilon=epsilon and share * epsilon,
             delta=config.delta,
             mechanism="gaussian",
             spent=spent,
         )
 
-    given = config.noise_multiplier
-    whole = found(PrivacyLedger()) if given is None else given
-    share = popularity_share(sampling.cohort, n_items, whole)
-    first = gaussian(sampling, clip_norm=BOUND, noise_multiplier=whole / math.sqrt(share))
+    part = config.stage1_share if config.rounds else 1.0
+    whole = found(everybody, 1, part, PrivacyLedger()) if given is None else given
+    popular = popularity_share(everybody.cohort, n_items, whole)
+    first = gaussian(everybody, clip_norm=BOUND, noise_multiplier=whole / math.sqrt(popular))
     spent = PrivacyLedger().record(first.release)
-    rest = found(spent) if given is None else whole / math.sqrt(1 - share)
-    second = gaussian(sampling, clip_norm=BOUND, noise_multiplier=rest)
-    check_budget(second.release, rounds=1, epsilon=config.epsilon, delta=config.delta, spent=spent)
-    return first, second
+    rest = found(everybody, 1, part, spent) if given is None else whole / math.sqrt(1 - popular)
+    second = gaussian(everybody, clip_norm=BOUND, noise_multiplier=rest)
+    check_budget(second.release, rounds=1, epsilon=epsilon, delta=config.delta, spent=spent)
+    if not config.rounds:
+        return first, second, plain(some)
+    spent = spent.record(second.release)
+    third = gaussian(
+        some,
+        clip_norm=config.clip_norm,
+        noise_multiplier=found(some, config.rounds, 1.0, spent) if given is None else given,
+        clip_quantile=config.clip_quantile or None,
+    )
+    rounds = config.rounds
+    check_budget(third.release, rounds=rounds, epsilon=epsilon, delta=config.delta, spent=spent)
+    return first, second, third
 
 
 def popularity_share(people: int, n_items: int, noise_multiplier: float) -> float:
@@ -193,16 +218,13 @@ def _stage(
     place: int,
     aggregator: Aggregator,
     play: Play,
-    start: Mapping[str, npt.ArrayLike],
+    kept: Callable[[Params | None], dict[str, Array]],
     phone: Callable[[Params], PhoneShare],
 ) -> Stage:
     """Return a stage of one round; what the one before published is kept."""
 
     def init(before: Params | None) -> ServerState:
-        params = {key: jnp.asarray(array) for key, array in start.items()}
-        if before is not None:
-            params[POPULARITY] = before[POPULARITY]
-        return ServerState(round_index=place, params=params, opt_state=(), clip_norm=BOUND)
+        return ServerState(round_index=place, params=kept(before), opt_state=(), clip_norm=BOUND)
 
     return Stage(
         name=name,
@@ -213,6 +235,7 @@ def _stage(
         prepare=lambda params: None,
         play=play,
         phone=phone,
+        ranks=name == MOMENTS,
     )
 
 

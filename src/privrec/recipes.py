@@ -97,34 +97,54 @@ _NOISED_PRESETS: Mapping[str, Mapping[str, Any]] = {
     "movielens-1m": {"cohort": 500},
     "frappe": {"adapt_epochs": 20, "adapt_negatives": 20, "validation_share": 0.0},
 }
-# Everybody is asked: a smaller `cohort` asks fewer. There is nothing to adapt by steps.
+# The sums ask everybody: a smaller `stage1_cohort` asks fewer. Nothing is adapted by steps.
 _PLUS: Mapping[str, Any] = {
-    "cohort": 10**9,
+    "stage1_cohort": 10**9,
     "sampling": "fixed",
+    "rounds": 200,
+    "cohort": 200,
+    "validate_every": 50,
+    "server_lr": 0.003,
+    "weight_decay": 6e-5,
+    "embedding_scale": 0.05,
     "dislike_target": 0.6,
     "adapt_epochs": 0,
-    "validation_share": 0.0,
 }
 
 RECIPES: dict[str, Recipe] = {
     "privrec-plus": Recipe(
-        summary="a tower over the device's own history, in closed form from one sum over people",
+        summary="a tower over the device's own history: in closed form, then trained on top",
         method="history",
         settings=_PLUS,
         presets={
-            "movielens-1m": {"history_rank": 0, "history_l2": 200.0, "history_dropout": 0.75},
+            "movielens-1m": {
+                "rounds": 400,
+                "cohort": 500,
+                "history_l2": 200.0,
+                "history_dropout": 0.75,
+            },
             "frappe": {
+                "rounds": 0,
                 "history_rank": 0,
                 "history_l2": 20.0,
                 "history_dropout": 0.66,
                 "dislike_input": 0.0,
+                "validation_share": 0.0,
             },
         },
     ),
+    # Noise on a few hundred thousand weights costs more than the rounds on top bring.
     "dp-privrec-plus": Recipe(
         summary="the same under user-level differential privacy: two noised sums over people",
         method="history",
-        settings={**_PLUS, "mechanism": "gaussian", "sampling": "poisson", "epsilon": 8.0},
+        settings={
+            **_PLUS,
+            "mechanism": "gaussian",
+            "sampling": "poisson",
+            "epsilon": 8.0,
+            "rounds": 0,
+            "validation_share": 0.0,
+        },
     ),
     "privrec": Recipe(
         summary="federated Reptile on the DSSM, server Adam, many short local trainings",

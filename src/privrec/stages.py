@@ -45,8 +45,9 @@ class Stage:
 
     `aggregator` has the release of each; `init(params)` returns the state before the first one,
     given the parameters of the stage before; `prepare(params)` compiles, `play(state, record)`
-    plays a round, `phone(params)` measures one person's part of it. `volunteers` tells that only
-    people take part who gave up the guarantee.
+    plays a round, `phone(params)` measures one person's part of it. After a stage that `ranks`
+    there is something to rank with. `volunteers` tells that only people take part who gave up the
+    guarantee.
     """
 
     name: str
@@ -57,6 +58,7 @@ class Stage:
     prepare: Callable[[Params], None]
     play: Play
     phone: Callable[[Params], PhoneShare] | None = None
+    ranks: bool = True
     volunteers: bool = False
 
     @property
@@ -167,7 +169,7 @@ def _item_stage(
         examples,
         start,
     )
-    return (replace(stage, volunteers=public),)
+    return (replace(stage, volunteers=public, ranks=False),)
 
 
 def _joint_stage(

@@ -181,3 +181,10 @@ def server_optimizer(
         return {**change, ITEM_TABLE: item_rate * change[ITEM_TABLE]}
 
     return optax.chain(chosen, optax.stateless(slowed))
+
+
+def decayed(
+    optimizer: optax.GradientTransformation, weight_decay: float
+) -> optax.GradientTransformation:
+    """Return the optimizer of the loss plus half of `weight_decay` times the squared length."""
+    return optax.chain(optax.add_decayed_weights(weight_decay), optimizer)

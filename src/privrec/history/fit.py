@@ -87,12 +87,14 @@ def exact_tower(
             yield sp.csr_array(rows[:, columns] * scales[None, :]), weights
 
     squares = moments.sum_of_squares(weighted(), len(columns), np.float32)
-    targets = squares[:, :m].copy()
-    if how.dislike and how.dislike_target:
-        targets += how.dislike_target / how.dislike * squares[:, m : 2 * m]
     often = np.diag(squares).copy()
-    l2 = how.l2 * weight / max(people, 1)
-    found = solve.regression(squares, targets, n_items=m, l2=l2, dropout=how.dropout)
+    found = solve.regression(
+        squares,
+        n_items=m,
+        l2=how.l2 * weight / max(people, 1),
+        dropout=how.dropout,
+        also=how.dislike_target / how.dislike if how.dislike else 0.0,
+    )
     tower = blank(layout, rank=rank, dislikes=how.dislike > 0)
     everywhere = np.zeros((layout.size, rank or n), np.float32)
     if rank:

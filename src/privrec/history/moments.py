@@ -18,6 +18,9 @@ Matrix = npt.NDArray[np.floating]
 Parts = Iterable[tuple[Rows, Doubles]]
 """The rows of some people and the weight of each, a few hundred people at a time."""
 
+# A multiplication in a dense product costs so much less than one in a sparse product.
+_DENSE = 2000
+
 
 def sum_of_rows(parts: Parts, size: int) -> Doubles:
     """Return Σ w · row over all people, shape (size,)."""
@@ -31,7 +34,12 @@ def sum_of_squares(parts: Parts, size: int, dtype: npt.DTypeLike = np.float64) -
     """Return Σ w · row rowᵀ over all people, shape (size, size)."""
     total = np.zeros((size, size), dtype)
     for rows, weights in parts:
-        total += (rows.T @ (sp.diags_array(weights) @ rows)).toarray().astype(dtype, copy=False)
+        half = sp.csr_array(sp.diags_array(np.sqrt(weights)) @ rows)
+        if _DENSE * float((np.diff(half.indptr) ** 2.0).sum()) > rows.shape[0] * size**2:
+            whole = half.toarray().astype(dtype, copy=False)
+            total += whole.T @ whole
+        else:
+            total += (half.T @ half).toarray().astype(dtype, copy=False)
     return total
 
 

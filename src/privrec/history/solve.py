@@ -29,25 +29,32 @@ class Factors(NamedTuple):
 
 
 def regression(
-    squares: Floats, targets: Floats, *, n_items: int, l2: float, dropout: float
+    squares: Floats, *, n_items: int, l2: float, dropout: float, also: float = 0.0
 ) -> Floats:
     """Return B, shape (columns, n_items): the score of item j is row @ B[:, j].
 
-    Minimises Σ w‖target - row·B‖² + Σ_i (l2 + q·squares_ii)‖B_i‖² with B_jj = 0, q = p/(1 - p):
+    Minimises Σ w‖target - row·B‖² + Σ_i r_i‖B_i‖² with B_jj = 0, r_i = l2 + squares_ii·p/(1 - p):
     the ridge of a model trained to find likes when each column is dropped with probability p
-    (EDLAE, Steck 2020). `squares` is Σ w·row·rowᵀ, `targets` Σ w·row·targetᵀ; the first `n_items`
-    columns are the items' own. `squares` is overwritten.
+    (EDLAE, Steck 2020). `squares` is Σ w·row·rowᵀ and is overwritten. The target of item j is
+    column j plus `also` times column n_items + j.
+
+    With P = (squares + diag r)⁻¹, P·squares = I - P·diag(r): no product of matrices is needed.
     """
     own = np.diag_indices_from(squares)
-    squares[own] += l2 + dropout / (1 - dropout) * squares[own]
+    ridge = l2 + dropout / (1 - dropout) * squares[own]
+    squares[own] += ridge
     factor, failed = spotrf(squares, lower=1, overwrite_a=1)
     if failed:
         raise DataError("the columns of the history cannot be told apart: raise `history_l2`")
     inverse, _ = spotri(factor, lower=1, overwrite_c=1)
     inverse = np.tril(inverse) + np.tril(inverse, -1).T
-    weights = inverse @ targets
-    # One multiplier for each item makes the score of an item blind to the item itself.
     items = np.arange(n_items)
+    weights = -inverse[:, :n_items] * ridge[:n_items]
+    weights[items, items] += 1
+    if also:
+        weights -= also * inverse[:, n_items : 2 * n_items] * ridge[n_items : 2 * n_items]
+        weights[n_items + items, items] += also
+    # One multiplier for each item makes the score of an item blind to the item itself.
     weights -= inverse[:, :n_items] * (weights[items, items] / inverse[items, items])
     return np.asarray(weights, np.float32)
 

@@ -6,7 +6,7 @@ The blocks named `history/…` have a vector for each column of a row; `items/ou
 item and is left out where vectors are as long as the catalogue: then h has the scores themselves.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +14,8 @@ import numpy.typing as npt
 from privrec.data.federation import Clients
 from privrec.evaluation.ranking import Scorer
 from privrec.evaluation.references import own_first
-from privrec.history.rows import DISLIKES, LIKES, Layout, rows_of, without_items
+from privrec.history.learn import learned_of, logits_of
+from privrec.history.rows import DISLIKES, LIKES, Layout, Rows, rows_of, without_items
 
 Floats = npt.NDArray[np.float32]
 Arrays = Mapping[str, Floats]
@@ -48,26 +49,40 @@ def bias_of(popularity: npt.NDArray[np.floating], kept: npt.NDArray[np.integer])
     return bias.astype(np.float32)
 
 
+def closed_form(tower: Arrays, layout: Layout) -> Callable[[Rows], Floats]:
+    """Return what scores all items for people's rows, without anything that was learned later."""
+    width = tower[LIKES].shape[1]
+    inside = np.concatenate(
+        [
+            tower.get(name, np.zeros((size, width), np.float32))
+            for name, size in zip(layout.names, layout.sizes, strict=True)
+        ]
+    )
+    out = tower.get(OUT)
+
+    def score(rows: Rows) -> Floats:
+        hidden = rows @ inside
+        return np.array(hidden if out is None else hidden @ out.T, np.float32)
+
+    return score
+
+
 def history_scorer(tower: Arrays, layout: Layout, *, adapted: bool = True) -> Scorer:
     """Return own items first, then the tower's scores, computed from what is on the device.
 
     Not `adapted`, a device leaves out what its person said about items: all people of the same
     features get the same list.
     """
-    blocks = [tower.get(name) for name in layout.names]
-    width = tower[LIKES].shape[1]
-    inside = np.concatenate(
-        [
-            np.zeros((size, width), np.float32) if block is None else block
-            for block, size in zip(blocks, layout.sizes, strict=True)
-        ]
-    )
-    out = tower.get(OUT)
+    simple, learned = closed_form(tower, layout), learned_of(tower)
 
     def score(first: Clients) -> Floats:
         rows = rows_of(first, layout)
-        hidden = (rows if adapted else without_items(rows, layout)) @ inside
-        scores: Floats = hidden if out is None else hidden @ out.T
+        rows = rows if adapted else without_items(rows, layout)
+        scores = simple(rows)
+        # What was learned refines a history; for who has none it would be noise.
+        some = np.flatnonzero(rows[:, : 2 * layout.n_items].sum(1))
+        if learned and len(some):
+            scores[some] = logits_of(learned, layout, rows[some], scores[some], np)
         return scores + tower[BIAS]
 
     if adapted:

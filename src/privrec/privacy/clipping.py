@@ -10,7 +10,7 @@ from privrec.types import Array, Leaf, Params
 Norm = Literal["l1", "l2"]
 
 # float32 sums of squares err by less: the bound holds in exact arithmetic, not just as computed.
-_MARGIN = 1e-3
+MARGIN = 1e-3
 
 
 class Clipped(NamedTuple):
@@ -33,7 +33,7 @@ def clip(update: Params, clip_norm: Leaf, norm: Norm = "l2") -> Clipped:
     is_finite = jnp.isfinite(peak)
     unit = jnp.where(is_finite & (peak > 0), peak, 1.0)
     length = _length([jnp.where(is_finite, leaf / unit, 0.0) for leaf in leaves], norm)
-    bound = clip_norm * (1 - _MARGIN)
+    bound = clip_norm * (1 - MARGIN)
     was_long = is_finite & (length > bound / unit)
     shrink = bound / jnp.where(was_long, length, 1.0)
 

@@ -1,0 +1,194 @@
+"""What is learned on top of the closed form: a softmax over all items, one step a round.
+
+    logit_v = a · log(max(score_v, 0) + floor) + tanh(h) · out_v + bias_v,
+    h = Σ row_c · vector_c / √(1 + items in the row)
+
+`score` is the closed form's. A client hides half of its lines, and the loss is the mean of
+-log softmax over the likes among them, over all items that the other half lacks. The gradient is
+written out: every part of it is an outer product, so a client's length is known without building
+it, and a cohort's bounded sum is two matrix products.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpy.typing as npt
+
+from privrec.data.federation import Clients
+from privrec.history.rows import Layout, Rows, rows_of
+from privrec.privacy.clipping import MARGIN
+from privrec.seeds import client_words
+from privrec.types import Array, Key, Leaf, Params
+
+OUT, BIAS, TRUST = "learn/out", "learn/bias", "learn/trust"
+FLOOR = 0.01
+_TRUST = 2.0
+_HIDDEN_ITEM = -1e9
+
+
+class Histories(NamedTuple):
+    """Some clients' halves, as arrays: `row` (C, columns), `score` (C, n), `target` (C, n).
+
+    A target row sums to 1, or to 0 for a client who has nothing to learn from.
+    """
+
+    row: Leaf
+    score: Leaf
+    target: Leaf
+
+
+class Bounded(NamedTuple):
+    """The sum of some clients' bounded updates, of their losses, and how many were cut short."""
+
+    update: dict[str, Array]
+    loss: Array
+    clipped: Array
+    dropped: Array
+
+
+def names_of(layout: Layout) -> list[str]:
+    """Return the names of the learned vectors of a row's blocks."""
+    return [name.replace("history/", "learn/", 1) for name in layout.names]
+
+
+def fresh(key: Key, layout: Layout, size: int, scale: float) -> dict[str, Array]:
+    """Return what is learned before anything was: next to nothing beside the closed form."""
+    shapes = {name: (rows, size) for name, rows in zip(names_of(layout), layout.sizes, strict=True)}
+    shapes[OUT] = (layout.n_items, size)
+    keys = jax.random.split(key, len(shapes))
+    drawn = {
+        name: scale * jax.random.normal(key, shape)
+        for key, (name, shape) in zip(keys, shapes.items(), strict=True)
+    }
+    return {**drawn, BIAS: jnp.zeros(layout.n_items), TRUST: jnp.asarray(_TRUST)}
+
+
+def hide_half(
+    clients: Clients, layout: Layout, *, seed: int, round_index: int
+) -> tuple[Rows, Rows]:
+    """Return each client's row by the lines that it keeps, and its likes that only others have.
+
+    Every line is hidden by a coin of the device's own.
+    """
+    place = np.arange(len(clients.owner)) - clients.offsets[clients.owner]
+    words = client_words(seed, round_index, "hide", clients.ids[clients.owner], place)
+    kept = (words >> np.uint64(63)).astype(np.bool_)
+    n = layout.n_items
+    shown = rows_of(clients.keep(kept), layout)
+    hidden = rows_of(clients.keep(~kept & clients.liked), Layout(n_items=n))[:, :n]
+    known = shown[:, :n] + shown[:, n : 2 * n]
+    return shown, Rows(hidden - hidden.multiply(known > 0))
+
+
+def histories(shown: Rows, hidden: Rows, score: npt.NDArray[np.float32], size: int) -> Histories:
+    """Return the clients as dense arrays, padded to `size` clients who have nothing."""
+    target = hidden.toarray().astype(np.float32)
+    target /= np.maximum(target.sum(1, keepdims=True), 1)
+    return Histories(
+        row=_padded(shown.toarray(), size),
+        score=_padded(score, size),
+        target=_padded(target, size),
+    )
+
+
+class _Forward(NamedTuple):
+    log_score: Array
+    pooled: Array
+    root: Array
+    logits: Array
+
+
+def _forward(
+    params: Mapping[str, Leaf], layout: Layout, row: Leaf, score: Leaf, xp: Any = jnp
+) -> _Forward:
+    """Return the logits and what leads to them; `xp` is jax.numpy, or numpy to rank with."""
+    vectors = xp.concatenate([params[name] for name in names_of(layout)])
+    items = row[:, : 2 * layout.n_items].sum(1)[:, None]
+    root = xp.sqrt(1 + items)
+    pooled = xp.tanh(row @ vectors / root)
+    log_score = xp.log(xp.maximum(score, 0) + FLOOR)
+    logits = params[TRUST] * log_score + pooled @ params[OUT].T + params[BIAS]
+    return _Forward(log_score, pooled, root, logits)
+
+
+def logits_of(
+    params: Mapping[str, Leaf], layout: Layout, row: Leaf, score: Leaf, xp: Any = jnp
+) -> Leaf:
+    """Return the logits of all items for some people: (C, columns), (C, n) -> (C, n)."""
+    return _forward(params, layout, row, score, xp).logits
+
+
+def losses_of(params: Params, layout: Layout, batch: Histories) -> Array:
+    """Return each client's loss, shape (C,)."""
+    return _losses(
+        _visible(logits_of(params, layout, batch.row, batch.score), layout, batch), batch
+    )
+
+
+def bounded_sum(params: Params, layout: Layout, batch: Histories, clip_norm: Leaf) -> Bounded:
+    """Return the sum over clients of update · min(1, S/‖update‖), update = -gradient of its loss.
+
+    With δ = softmax - target, t the pooled vector and g the slope at h, the gradient's parts are
+    δ ⊗ t, δ, δ · log score and row ⊗ g, so that
+    ‖·‖² = ‖δ‖²(1 + ‖t‖²) + (δ · log score)² + ‖row‖²‖g‖².
+    """
+    log_score, pooled, root, logits = _forward(params, layout, batch.row, batch.score)
+    seen = _visible(logits, layout, batch)
+    has_target = batch.target.sum(1, keepdims=True)
+    slope = jax.nn.softmax(seen) * has_target - batch.target
+    trust = (slope * log_score).sum(1)
+    inner = slope @ params[OUT] * (1 - pooled**2) / root
+    lengths = jnp.sqrt(
+        _squares(slope) * (1 + _squares(pooled)) + trust**2 + _squares(batch.row) * _squares(inner)
+    )
+    finite = jnp.isfinite(lengths)
+    bound = clip_norm * (1 - MARGIN)
+    was_long = finite & (lengths > bound)
+    weight = jnp.where(was_long, bound / jnp.where(was_long, lengths, 1.0), 1.0) * finite
+    safe = jnp.where(finite[:, None], slope, 0.0) * weight[:, None]
+    inner = jnp.where(finite[:, None], inner, 0.0) * weight[:, None]
+    vectors = batch.row.T @ inner
+    ends = np.cumsum(layout.sizes)
+    update = {
+        name: -vectors[end - size : end]
+        for name, end, size in zip(names_of(layout), ends, layout.sizes, strict=True)
+    }
+    update[OUT] = -(safe.T @ jnp.where(finite[:, None], pooled, 0.0))
+    update[BIAS] = -safe.sum(0)
+    update[TRUST] = -jnp.where(finite, weight * trust, 0.0).sum()
+    return Bounded(
+        update=update,
+        loss=jnp.where(finite, _losses(seen, batch), 0.0).sum(),
+        clipped=was_long.sum(),
+        dropped=(~finite).sum(),
+    )
+
+
+def _visible(logits: Array, layout: Layout, batch: Histories) -> Array:
+    """Return the logits with what the client already has taken out of the softmax."""
+    n = layout.n_items
+    known = batch.row[:, :n] + batch.row[:, n : 2 * n] > 0
+    return jnp.where(known, _HIDDEN_ITEM, logits)
+
+
+def _losses(seen: Array, batch: Histories) -> Array:
+    each: Array = batch.target * jax.nn.log_softmax(seen)
+    return -each.sum(1)
+
+
+def _squares(values: Leaf) -> Array:
+    return jnp.sum(jnp.square(values), axis=1)
+
+
+def _padded(array: npt.NDArray[np.float32], size: int) -> npt.NDArray[np.float32]:
+    out = np.zeros((size, array.shape[1]), np.float32)
+    out[: len(array)] = array
+    return out
+
+
+def learned_of(params: Mapping[str, Leaf]) -> dict[str, Leaf]:
+    """Return the learned ones among the parameters."""
+    return {name: value for name, value in params.items() if name.startswith("learn/")}
