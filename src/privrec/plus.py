@@ -58,8 +58,10 @@ def history_stages(config: RunConfig, federation: Federation, split: Split) -> t
     def count(state: ServerState, record: Record) -> tuple[ServerState, RoundReport]:
         cohort = select(state)
         total = popularity_of(rows(cohort), layout, config.dislike_input)
-        found = first.publish({POPULARITY: total}, BOUND, record(state))
-        return _after(state, found, len(cohort))
+        found = first.publish({POPULARITY: total}, BOUND, record(state))[POPULARITY]
+        # Should the budget end here, there is something to rank by.
+        bias = bias_of(np.asarray(found), np.zeros(0, np.int64))
+        return _after(state, {POPULARITY: found, BIAS: bias}, len(cohort))
 
     def relate(state: ServerState, record: Record) -> tuple[ServerState, RoundReport]:
         cohort = select(state)
@@ -169,6 +171,11 @@ def split_budget(
         return plain(everybody), plain(everybody), plain(some)
     if config.mechanism != "gaussian":
         raise SettingsError(f"{config.recipe} takes Gaussian noise only; got {config.mechanism}")
+    if config.clip_quantile and not config.rounds:
+        raise SettingsError(
+            "`clip_quantile` is for rounds of training; `rounds` is 0, and the two sums have a"
+            " fixed bound"
+        )
     given, epsilon = config.noise_multiplier, config.epsilon
 
     def found(sampling: Sampling, rounds: int, share: float, spent: PrivacyLedger) -> float:
@@ -185,6 +192,7 @@ def split_budget(
     whole = found(everybody, 1, part, PrivacyLedger()) if given is None else given
     popular = popularity_share(everybody.cohort, n_items, whole)
     first = gaussian(everybody, clip_norm=BOUND, noise_multiplier=whole / math.sqrt(popular))
+    check_budget(first.release, rounds=1, epsilon=epsilon, delta=config.delta)
     spent = PrivacyLedger().record(first.release)
     rest = found(everybody, 1, part, spent) if given is None else whole / math.sqrt(1 - popular)
     second = gaussian(everybody, clip_norm=BOUND, noise_multiplier=rest)

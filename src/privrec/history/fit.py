@@ -91,7 +91,7 @@ def exact_tower(
     found = solve.regression(
         squares,
         n_items=m,
-        l2=how.l2 * weight / max(people, 1),
+        l2=how.l2 * (weight / people if people else 1.0),
         dropout=how.dropout,
         also=how.dislike_target / how.dislike if how.dislike else 0.0,
     )

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 import numpy.typing as npt
+from scipy.stats import rankdata
 
 from privrec.data.federation import Clients
 from privrec.evaluation.ranking import Scorer
@@ -43,10 +44,10 @@ def bias_of(popularity: npt.NDArray[np.floating], kept: npt.NDArray[np.integer])
 
     Items that were not kept have no vector; they come after all others, the popular ones first.
     """
-    order = popularity / max(float(np.max(np.abs(popularity), initial=0)), 1e-12)
-    bias = _UNKNOWN + order
-    bias[kept] = _HAIR * order[kept]
-    return bias.astype(np.float32)
+    # By place, not by popularity: far below zero 32 bits tell whole numbers apart, not shares.
+    bias = _UNKNOWN - rankdata(-popularity, "min")
+    bias[kept] = _HAIR * popularity[kept] / max(float(np.max(np.abs(popularity), initial=0)), 1e-12)
+    return np.asarray(bias, np.float32)
 
 
 def closed_form(tower: Arrays, layout: Layout) -> Callable[[Rows], Floats]:

@@ -1,0 +1,406 @@
+"""Runs of PrivRec+ without rounds on top: two sums, their cost, and what one person can move."""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from dp_accounting.pld import privacy_loss_distribution as pld
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+import privrec
+from privrec import records
+from privrec.build import build
+from privrec.data.federation import Clients, Federation
+from privrec.data.splits import split_clients
+from privrec.errors import SettingsError
+from privrec.experiment import load_params
+from privrec.federated.round import ServerState
+from privrec.history.tower import POPULARITY
+from privrec.plus import MOMENTS, POPULAR, popularity_share
+from privrec.privacy.aggregate import Aggregator
+from privrec.privacy.noise import NoiseSource, seeded
+from privrec.recipes import configure
+from privrec.seeds import rng
+from privrec.stages import Stage
+from privrec.types import BoolArray, IntArray, Leaf
+from tiny import DATA
+
+DELTA, BUDGET, USERS, ITEMS = 1e-3, 5.0, 48, 40
+TINY: dict[str, Any] = {"delta": DELTA, "epsilon": BUDGET}
+Z = 0.3
+GIVEN: dict[str, Any] = {"delta": DELTA, "noise_multiplier": Z}
+"""Noise that is given need not be found; it is not split in halves."""
+BOTH = pytest.mark.parametrize(
+    ("recipe", "settings"), [("privrec-plus", {"rounds": 0}), ("dp-privrec-plus", GIVEN)]
+)
+Totals = dict[str, Leaf]
+Real = Callable[[], Totals]
+Published = list[tuple[Totals, Totals]]
+Change = Callable[[Clients, BoolArray], Clients]
+
+
+def train(path: Path, **settings: Any) -> privrec.Run:
+    return privrec.train("dp-privrec-plus", DATA, out=path, **settings)
+
+
+def clients_of(run: privrec.Run) -> list[int]:
+    return [line["simulation_only"]["clients"] for line in records.read_rounds(run.folder)]
+
+
+@pytest.fixture(scope="module")
+def federation() -> Federation:
+    return privrec.load(DATA)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> privrec.Run:
+    """A run that nothing stopped."""
+    return train(tmp_path_factory.mktemp("plus") / "run", **TINY)
+
+
+# --- what it costs ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "share"),
+    [
+        ({}, 1.0),
+        ({"stage1_cohort": 12}, 0.25),
+        # Replacing one of everybody is a Gaussian whose mean moves by the reach, 2.
+        ({"sampling": "fixed"}, 1.0),
+        ({"epsilon": 0.5}, 1.0),
+    ],
+)
+def test_a_run_costs_what_one_accountant_says_of_both_sums(
+    tmp_path: Path, settings: dict[str, Any], share: float
+) -> None:
+    run = train(tmp_path / "run", **{**TINY, **settings})
+    lines = records.read_ledger(run.folder)
+    assert [(line["round"], line["stage"]) for line in lines] == [(0, POPULAR), (1, MOMENTS)]
+    assert {line["mechanism"] for line in lines} == {"gaussian"}
+    law = settings.get("sampling", "poisson")
+    cohort = {"law": law, "users": USERS, "cohort": round(share * USERS)}
+    assert [line["sampling"] for line in lines] == [cohort] * 2
+    reach = 2 if law == "fixed" else 1
+    assert all(line["noise_scale"] == reach * line["noise_multiplier"] for line in lines)
+    one, other = (
+        pld.from_gaussian_mechanism(line["noise_multiplier"], sampling_prob=share) for line in lines
+    )
+    found, target = run.privacy(), settings.get("epsilon", BUDGET)
+    assert found.epsilon == pytest.approx(one.compose(other).get_epsilon_for_delta(DELTA), rel=0.01)
+    assert 0.98 * target < (found.epsilon or 0) <= target
+
+
+def test_given_noise_is_split_between_the_sums(tmp_path: Path) -> None:
+    """Precisions add: both sums together are one release of the noise that was given."""
+    run = train(tmp_path / "run", **GIVEN)
+    first, second = (line["noise_multiplier"] for line in records.read_ledger(run.folder))
+    assert first**-2 + second**-2 == pytest.approx(Z**-2)
+    assert first**-2 == pytest.approx(Z**-2 * popularity_share(USERS, ITEMS, Z))
+    together = pld.from_gaussian_mechanism(Z).get_epsilon_for_delta(DELTA)
+    assert run.privacy().epsilon == pytest.approx(together, rel=0.01)
+
+
+@given(people=st.integers(1, 3000), noise=st.floats(0, 20), more=st.floats(1, 10))
+def test_the_fewer_people_per_noise_the_more_goes_to_popularity(
+    people: int, noise: float, more: float
+) -> None:
+    found = popularity_share(people, ITEMS, noise)
+    assert 0.05 <= found <= 0.5
+    assert popularity_share(math.ceil(people * more), ITEMS, noise) <= found
+    assert popularity_share(people, ITEMS, noise * more) >= found
+    assert popularity_share(1000, 100, 5.0) == pytest.approx(12 * math.log(100) * 5 / 1000)
+
+
+def test_a_smaller_cohort_asks_fewer_people(tmp_path: Path, federation: Federation) -> None:
+    settings: dict[str, Any] = {**GIVEN, "stage1_cohort": 12}
+    runs = [train(tmp_path / f"{seed}", **settings, seed=seed) for seed in range(6)]
+    drawn = np.ravel([clients_of(run) for run in runs])
+    assert len(set(drawn.tolist())) > 3  # A binomial number of them, anew for each sum.
+    assert 8 < drawn.mean() < 16
+    population, asked = watched(federation)
+    settings |= {"sampling": "fixed", "out": tmp_path / "fixed"}
+    run = privrec.train("dp-privrec-plus", population, **settings)
+    assert clients_of(run) == [12, 12]
+    assert [len(people) for people in asked] == [12, 12]
+    assert asked[0] != asked[1]
+
+
+# --- what is published -----------------------------------------------------------------------
+
+
+def stages_of(federation: Federation, **settings: Any) -> tuple[Stage, ...]:
+    return build(configure("dp-privrec-plus", DATA, settings), federation).stages()
+
+
+def noise_of(seed: int) -> Callable[[ServerState], NoiseSource]:
+    return lambda state: seeded(rng(seed, state.round_index, "noise"))
+
+
+def publishing(patch: pytest.MonkeyPatch, instead: Callable[[Totals, Real], Totals]) -> None:
+    """Let every sum be published by `instead(total, publish)`."""
+    real = Aggregator.publish
+
+    def publish(self: Aggregator, total: Totals, clip_norm: float, noise: NoiseSource) -> Totals:
+        return instead(total, lambda: real(self, total, clip_norm, noise))
+
+    patch.setattr(Aggregator, "publish", publish)
+
+
+@pytest.fixture
+def published(monkeypatch: pytest.MonkeyPatch) -> Published:
+    """Each sum that is handed over for noise, and what came out."""
+    seen: Published = []
+
+    def keep(total: Totals, publish: Real) -> Totals:
+        seen.append((total, publish()))
+        return seen[-1][1]
+
+    publishing(monkeypatch, keep)
+    return seen
+
+
+@pytest.mark.parametrize("sampling", ["poisson", "fixed"])
+def test_both_sums_get_the_noise_that_is_counted(
+    federation: Federation, published: Published, sampling: str
+) -> None:
+    """Beside the same rounds without noise, over 200 draws of the noise."""
+    names, share = (POPULARITY, "triangle"), popularity_share(USERS, ITEMS, Z)
+    for settings in ({"noise_multiplier": 0.0}, GIVEN):
+        first, second = stages_of(federation, **settings, sampling=sampling)
+        for seed in range(200 if settings is GIVEN else 1):
+            first.play(first.init(None), noise_of(seed))
+            second.play(second.init({POPULARITY: jnp.ones(ITEMS)}), noise_of(seed))
+    for place, (name, part) in enumerate(zip(names, (share, 1 - share), strict=True)):
+        truth, *found = (np.asarray(after[name], np.float64) for _, after in published[place::2])
+        errors = np.array(found) - truth
+        scale = Z / math.sqrt(part) * (2 if sampling == "fixed" else 1)
+        assert errors.std() == pytest.approx(scale, rel=0.03)
+        assert stats.kstest(errors.ravel() / scale, "norm").pvalue > 1e-4
+        assert np.abs(errors.mean(0)).max() < 5 * scale / math.sqrt(200)
+
+
+def changed(federation: Federation, people: IntArray, change: Change) -> Federation:
+    """Return the population in which the lines of these people are changed."""
+
+    def take(positions: IntArray) -> Clients:
+        clients = federation.take(positions)
+        return change(clients, np.isin(clients.ids, people)[clients.owner])
+
+    return replace(federation, take=take)
+
+
+def gone(clients: Clients, theirs: BoolArray) -> Clients:
+    return clients.keep(~theirs)
+
+
+def others(clients: Clients, theirs: BoolArray) -> Clients:
+    item = np.where(theirs, ITEMS - 1 - clients.item, clients.item)
+    return replace(clients, item=item, liked=clients.liked ^ theirs)
+
+
+@pytest.mark.parametrize(("change", "most"), [(gone, 1.0), (others, 2.0)])
+def test_one_person_moves_either_sum_by_no_more_than_is_counted(
+    federation: Federation, published: Published, change: Change, most: float
+) -> None:
+    """The second sum given what the first published, as the accountant composes them."""
+    people = split_clients(60, seed=0, validation_share=0).train[:8]
+    moved = []
+    for somebody in [people[:0], *np.split(people, 8)]:
+        first, second = stages_of(changed(federation, somebody, change), **GIVEN)
+        first.play(first.init(None), noise_of(0))
+        second.play(second.init({POPULARITY: jnp.arange(ITEMS) * 0.3}), noise_of(0))
+        moved.append([total for total, _ in published[-2:]])
+    for name, place in ((POPULARITY, 0), ("triangle", 1)):
+        truth, *rest = (np.asarray(totals[place][name], np.float64) for totals in moved)
+        distances = [np.linalg.norm(truth - other) for other in rest]
+        assert 0.1 < max(distances) <= most + 1e-6
+
+
+def test_all_of_the_model_comes_from_what_was_published(
+    tmp_path: Path, federation: Federation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two populations whose sums were published as the same numbers have the same model."""
+
+    def constant(total: Totals, publish: Real) -> Totals:
+        draw = np.random.default_rng(0)
+        return {name: 9 * np.abs(draw.normal(size=np.shape(total[name]))) for name in total}
+
+    publishing(monkeypatch, constant)
+    population = changed(federation, np.arange(60), others)
+    found = [
+        privrec.train("dp-privrec-plus", data, out=tmp_path / name, **GIVEN).folder
+        for name, data in (("one", federation), ("other", population))
+    ]
+    assert found[0].params_path.read_bytes() == found[1].params_path.read_bytes()
+    assert np.abs(records.read_arrays(found[0].params_path)["history/like"]).max() > 0
+
+
+def test_no_sum_is_published_before_its_release_is_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, releases = records.RunFolder(path=tmp_path / "run"), []
+
+    def look(total: Totals, publish: Real) -> Totals:
+        releases.append(len(records.read_ledger(folder)))
+        return publish()
+
+    publishing(monkeypatch, look)
+    train(folder.path, **GIVEN)
+    assert releases == [1, 2]
+
+
+# --- again, and after a stop -----------------------------------------------------------------
+
+
+def test_the_same_seed_gives_the_same_bytes(whole: privrec.Run, tmp_path: Path) -> None:
+    wishes: list[dict[str, Any]] = [{}, {"seed": 1}, {"noise": "secure"}]
+    same, other, secret = (
+        train(tmp_path / f"{k}", **TINY, **wish).folder.params_path.read_bytes()
+        for k, wish in enumerate(wishes)
+    )
+    assert same == whole.folder.params_path.read_bytes()
+    assert same not in (other, secret)
+
+
+def stop(path: Path, moment: str, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> None:
+    """Stop a run after its first round, or with a release in the ledger and not yet published."""
+    left = [{"in the first": 1, "in the second": 2}.get(moment, 0)]
+
+    def interrupted(total: Totals, publish: Real) -> Totals:
+        left[0] -= 1
+        if left[0] == 0:
+            raise KeyboardInterrupt
+        return publish()
+
+    def on_progress(what: str, done: int, total: int) -> None:
+        if moment == "between" and what == f"rounds for {POPULAR}" and done == 1:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        publishing(patch, interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            train(path, on_progress=on_progress, **settings)
+    assert not (path / "params.safetensors").exists()
+
+
+STOPS = pytest.mark.parametrize("moment", ["in the first", "between", "in the second"])
+
+
+@STOPS
+def test_stopping_and_going_on_changes_nothing(
+    whole: privrec.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    stop(tmp_path / "run", moment, monkeypatch, **TINY)
+    folder = train(tmp_path / "run", resume=True).folder
+    assert folder.params_path.read_bytes() == whole.folder.params_path.read_bytes()
+    assert folder.ledger_path.read_bytes() == whole.folder.ledger_path.read_bytes()
+
+
+@STOPS
+def test_going_on_with_secure_noise_never_costs_more_than_the_budget(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    stop(tmp_path / "run", moment, monkeypatch, **TINY, noise="secure")
+    begun = records.RunFolder(path=tmp_path / "run").ledger_path.read_text()
+    run = train(tmp_path / "run", resume=True)
+    assert run.folder.ledger_path.read_text().startswith(begun)
+    if moment == "between":
+        assert [line["stage"] for line in records.read_ledger(run.folder)] == [POPULAR, MOMENTS]
+    assert 0 < run.ledger.epsilon(DELTA) <= BUDGET
+
+
+# --- wrong wishes ----------------------------------------------------------------------------
+
+
+GAUSSIAN = "dp-privrec-plus takes Gaussian noise only; got laplace"
+RANK = "`history_rank` must be > 0 for more than 30 items (`history_items`); got 0 with 40 items"
+
+
+@pytest.mark.parametrize(
+    ("recipe", "settings", "said"),
+    [
+        ("dp-privrec-plus", {"mechanism": "laplace"}, GAUSSIAN),
+        ("dp-privrec-plus", {"stage1": "private"}, '`stage1` must be "none" for dp-privrec-plus'),
+        ("privrec-plus", {"stage1": "paper"}, '`stage1` must be "none" for privrec-plus'),
+        ("privrec-plus", {"history_rank": 0, "history_items": 30}, RANK),
+        ("dp-privrec-plus", {"clip_quantile": 0.5}, "`clip_quantile` is for rounds of training"),
+        (
+            "dp-privrec-plus",
+            {"noise_multiplier": 0.5, "epsilon": 0.5},
+            "epsilon 0.5 affords no round: one round with noise_multiplier",
+        ),
+    ],
+)
+def test_a_wrong_wish_is_one_clear_line(
+    tmp_path: Path, recipe: str, settings: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(SettingsError) as caught:
+        privrec.train(recipe, DATA, out=tmp_path / "run", **settings)
+    assert said in str(caught.value)
+    assert not (tmp_path / "run").exists()
+
+
+# --- who is asked, and what is learned -------------------------------------------------------
+
+
+def watched(federation: Federation) -> tuple[Federation, list[set[int]]]:
+    """Return the population, and whom it is asked for, one set for each time."""
+    asked: list[set[int]] = []
+
+    def take(positions: IntArray) -> Clients:
+        asked.append({int(position) for position in positions})
+        return federation.take(positions)
+
+    return replace(federation, take=take), asked
+
+
+@BOTH
+def test_nothing_of_a_test_person_is_taken_in_training(
+    tmp_path: Path, federation: Federation, recipe: str, settings: dict[str, Any]
+) -> None:
+    split = split_clients(60, seed=3, validation_share=0.1)
+    population, asked = watched(federation)
+    wanted = {**settings, "seed": 3, "validation_share": 0.1, "validate_every": 0}
+    run = privrec.train(recipe, population, out=tmp_path / "run", **wanted)
+    assert asked == [set(split.train.tolist())] * 2
+    # Garbage in the place of the others changes nothing; in the place of those who train it does.
+    rest = np.concatenate([split.test, split.validation])
+    for people, is_same in ((rest, True), (split.train[:1], False)):
+        spoilt = changed(federation, people, others)
+        again = privrec.train(recipe, spoilt, out=tmp_path / f"{is_same}", **wanted)
+        params = again.folder.params_path.read_bytes()
+        assert (params == run.folder.params_path.read_bytes()) == is_same
+
+
+def test_it_beats_popularity(tmp_path: Path) -> None:
+    data = "synthetic:users=300,items=100"
+    for rank in (0, 16):
+        run = privrec.train(
+            "privrec-plus", data, out=tmp_path / f"{rank}", history_rank=rank, rounds=0
+        )
+        found = run.evaluate()
+        for k in (5, 10, 20):
+            assert found.hits[k] > found.references["popularity"].hits[k] + 0.1
+        assert ("items/out" in load_params(run.folder)) == (rank > 0)
+
+
+@BOTH
+def test_a_newcomer_who_likes_nothing_is_shown_what_is_popular(
+    tmp_path: Path, recipe: str, settings: dict[str, Any]
+) -> None:
+    run = privrec.train(recipe, DATA, out=tmp_path / "run", **settings)
+    popularity = np.asarray(load_params(run.folder)[POPULARITY])
+    assert np.ptp(popularity) > 1
+    best = np.argsort(-popularity, kind="stable")[:5]
+    shown = [one.item for one in run.device(likes=[]).recommend(5)]
+    assert shown == [run.experiment.federation.item_ids[item] for item in best]
+    liking = run.device(likes=["i1", "i2"], dislikes=["i3"])
+    assert len({one.item for one in liking.recommend(5)}) == 5

@@ -1,0 +1,152 @@
+"""PrivRec+ with rounds on top: what they cost, that they learn, that stopping changes nothing."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from dp_accounting.pld import privacy_loss_distribution as pld
+
+import privrec
+from privrec import experiment, records
+from privrec.book import open_book
+from privrec.build import build
+from privrec.data.sources import load
+from privrec.history.learn import TRUST, learned_of
+from privrec.history.tower import BIAS, POPULARITY
+from privrec.recipes import configure
+from tiny import DATA
+
+DELTA, ROUNDS = 1e-3, 4
+SETTINGS: dict[str, Any] = {
+    "rounds": ROUNDS,
+    "cohort": 12,
+    "embedding_size": 4,
+    "history_rank": 8,
+    "validate_every": 2,
+    "validation_share": 0.2,
+}
+PRIVATE: dict[str, Any] = {**SETTINGS, "epsilon": 6.0, "delta": DELTA, "validation_share": 0.0}
+
+
+def lines_of(run: privrec.Run) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in run.folder.ledger_path.read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, privrec.Run]:
+    place = tmp_path_factory.mktemp("rounds")
+    return {
+        "privrec-plus": privrec.train("privrec-plus", DATA, out=place / "bare", **SETTINGS),
+        "dp-privrec-plus": privrec.train("dp-privrec-plus", DATA, out=place / "dp", **PRIVATE),
+    }
+
+
+def test_sums_and_rounds_are_one_budget(whole: dict[str, privrec.Run]) -> None:
+    run = whole["dp-privrec-plus"]
+    lines = lines_of(run)
+    assert [line["stage"] for line in lines] == ["popularity", "moments"] + ["train"] * ROUNDS
+    parts = [
+        pld.from_gaussian_mechanism(
+            line["noise_multiplier"],
+            sampling_prob=line["sampling"]["cohort"] / line["sampling"]["users"],
+        )
+        for line in lines
+    ]
+    both = parts[0]
+    for part in parts[1:]:
+        both = both.compose(part)
+    found = run.privacy()
+    assert found.epsilon == pytest.approx(both.get_epsilon_for_delta(DELTA), rel=0.01)
+    assert 0.98 * 6 <= (found.epsilon or 0) <= 6
+    assert lines[-1]["clip_norm"] == run.config.clip_norm
+    assert lines[0]["clip_norm"] == lines[1]["clip_norm"] == 1
+
+
+def test_without_noise_nothing_is_promised(whole: dict[str, privrec.Run]) -> None:
+    assert whole["privrec-plus"].privacy().epsilon is None
+    assert {line["mechanism"] for line in lines_of(whole["privrec-plus"])} == {"none"}
+
+
+def test_the_closed_form_stays_and_only_what_is_learned_moves(
+    whole: dict[str, privrec.Run], tmp_path: Path
+) -> None:
+    settings = {**SETTINGS, "rounds": 0}
+    sums = privrec.train("privrec-plus", DATA, out=tmp_path / "sums", **settings)
+    before = records.read_arrays(sums.folder.params_path)
+    after = records.read_arrays(whole["privrec-plus"].folder.params_path)
+    assert not learned_of(before)
+    assert set(after) == {*before, *learned_of(after)}
+    for name, array in before.items():
+        np.testing.assert_array_equal(after[name], array)
+    assert after[TRUST] != 2.0
+
+
+@pytest.mark.parametrize("recipe", ["privrec-plus", "dp-privrec-plus"])
+def test_stopping_anywhere_changes_nothing(
+    whole: dict[str, privrec.Run], recipe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(experiment, "CHECKPOINT_SECONDS", -1.0)
+    settings = SETTINGS if recipe == "privrec-plus" else PRIVATE
+    made = build(configure(recipe, DATA, settings), load(DATA))
+    folder = records.create_run(tmp_path / "run", made.config)
+    for attempt in range(1, ROUNDS + 3):
+        left = [1]
+
+        def stop(what: str, done: int, total: int, left: list[int] = left) -> None:
+            left[0] -= what.startswith("rounds")
+            if left[0] == 0:
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            experiment.train(made, folder, resume=attempt > 1, on_progress=stop)
+    experiment.train(made, folder, resume=True)
+    for name in ("params.safetensors", "ledger.jsonl"):
+        one, other = (path / name for path in (folder.path, whole[recipe].folder.path))
+        assert one.read_bytes() == other.read_bytes(), name
+
+
+def test_rounds_on_top_learn(tmp_path: Path) -> None:
+    """On what the default people hide from themselves the loss falls, and validation rises."""
+    run = privrec.train(
+        "privrec-plus",
+        "synthetic:users=600,items=120",
+        out=tmp_path / "run",
+        rounds=80,
+        cohort=200,
+        validate_every=80,
+    )
+    losses = [line["simulation_only"]["loss"] for line in run.rounds_played[2:]]
+    assert np.mean(losses[-10:]) < np.mean(losses[:10]) - 0.02
+    assert all(line["simulation_only"]["dropped"] == 0 for line in run.rounds_played)
+
+
+def test_a_noised_round_is_bounded(whole: dict[str, privrec.Run]) -> None:
+    # At a bound of 1 hardly anybody is cut short; at a thousandth everybody is.
+    rounds = [line["simulation_only"] for line in whole["dp-privrec-plus"].rounds_played[2:]]
+    assert all(found["clipped"] <= found["clients"] for found in rounds)
+    tight = privrec.train("dp-privrec-plus", DATA, **{**PRIVATE, "clip_norm": 1e-3})
+    for line in tight.rounds_played[2:]:
+        found = line["simulation_only"]
+        assert found["clipped"] == found["clients"] - found["skipped"]
+
+
+def test_a_cohort_of_nobody_is_noised_all_the_same(tmp_path: Path) -> None:
+    run = privrec.train(
+        "dp-privrec-plus", DATA, out=tmp_path / "run", **{**PRIVATE, "cohort": 1, "rounds": 12}
+    )
+    clients = [line["simulation_only"]["clients"] for line in run.rounds_played[2:]]
+    assert 0 in clients
+    assert len(lines_of(run)) == 14
+
+
+def test_a_budget_that_ends_after_popularity_leaves_what_is_popular(tmp_path: Path) -> None:
+    made = build(configure("dp-privrec-plus", DATA, {"delta": DELTA}), load(DATA))
+    state = made.stages()[0].init(None)
+    folder = records.create_run(tmp_path / "run", made.config)
+    book = open_book(folder, made.stages()[0], made.config)
+    after, _ = made.stages()[0].play(state, book.record)
+    order = np.argsort(-np.asarray(after.params[BIAS]), kind="stable")
+    popular = np.argsort(-np.asarray(after.params[POPULARITY]), kind="stable")
+    np.testing.assert_array_equal(order, popular)
