@@ -1,5 +1,6 @@
 """The two lines under a table: what adaptation does with little data, and how soon it was good."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -60,8 +61,8 @@ def test_people_with_few_items(few: dict[str, Any], said: str) -> None:
     assert few_items_line({"few_items": few}) == said
 
 
-def test_an_evaluation_has_them_and_the_report_shows_them() -> None:
-    run = train("privrec", DATA, **MODEL, rounds=2)
+def test_an_evaluation_has_them_and_the_report_shows_them(tmp_path: Path) -> None:
+    run = train("privrec", DATA, out=tmp_path / "steps", **MODEL, rounds=2)
     found = run.evaluate().as_json()
     few = found["few_items"]
     # On this data nobody has 20 items on the device: the few are everybody.
@@ -70,9 +71,10 @@ def test_an_evaluation_has_them_and_the_report_shows_them() -> None:
     assert few["without_adaptation"] != few["hits"]
     page = render_report(found, run.rounds_played, {})
     assert few_items_line(found) in page
-    assert train("ease", DATA).evaluate().as_json()["few_items"]["without_adaptation"] is None
+    reference = train("ease", DATA, out=tmp_path / "ease").evaluate().as_json()
+    assert reference["few_items"]["without_adaptation"] is None
     # Without adaptation a history tower has nothing but popularity here: all get one list.
-    alone = train("dp-privrec-plus", DATA, delta=1e-3)
+    alone = train("dp-privrec-plus", DATA, out=tmp_path / "history", delta=1e-3)
     assert alone.experiment.unadapted is not None
     params = alone.experiment.stages()[0].init(None).params
     test = alone.experiment.federation.take(alone.experiment.split.test)
