@@ -90,6 +90,10 @@ def test_no_recipe_claims_privacy_that_it_does_not_give(name: str) -> None:
 
 def test_statements_say_who_sees_the_raw_data() -> None:
     assert "raw data stays on the devices" in RECIPES["privrec"].statement
+    for name in ("privrec-plus", "dp-privrec-plus"):
+        # A contribution to the sums is the list itself, to whoever sees it alone.
+        assert "list of items" in RECIPES[name].statement
+        assert "raw data stays" not in RECIPES[name].statement
     for name in ("privrec-cen", "popularity", "own-items", "item-knn", "ease"):
         assert "raw data is collected in one place" in RECIPES[name].statement
 

@@ -85,7 +85,8 @@ def _play_stage(
         line: dict[str, Any] = {"round": report.round_index, "stage": stage.name}
         line["seconds"] = round(time.monotonic() - started, 4)
         line["simulation_only"] = _rest(report)
-        if stage.ranks and _is_due(state.round_index, last, config):
+        played = state.round_index - stage.first
+        if stage.ranks and _is_due(played, last - stage.first, config):
             line["simulation_only"]["validation"] = _validate(experiment, state.params)
         records.append_round(folder, line)
         # What was released with noise that nobody can draw again must not be lost.
@@ -93,7 +94,7 @@ def _play_stage(
         if due or state.round_index == last:
             checkpoint(folder, state)
             saved = time.monotonic()
-        _report(on_progress, what, state.round_index - stage.first, last - stage.first)
+        _report(on_progress, what, played, last - stage.first)
     return state
 
 
@@ -262,10 +263,10 @@ def _validate(experiment: Experiment, params: Params) -> Mapping[str, float | No
     return {k: value if value is None else round(value, 5) for k, value in hits.items()}
 
 
-def _is_due(round_index: int, last: int, config: RunConfig) -> bool:
+def _is_due(played: int, rounds: int, config: RunConfig) -> bool:
     if not config.validate_every or not config.validation_share:
         return False
-    return round_index % config.validate_every == 0 or round_index == last
+    return played % config.validate_every == 0 or played == rounds
 
 
 def _report(on_progress: OnProgress | None, what: str, done: int, total: int) -> None:

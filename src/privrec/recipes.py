@@ -28,13 +28,21 @@ class Recipe:
     @property
     def without_noise(self) -> str:
         """What a run of it promises whose releases had no noise."""
-        on_devices = self.method in ("federated", "items", "history")
+        if self.method == "history":
+            return statement.SUMS
+        on_devices = self.method in ("federated", "items")
         return statement.FEDERATED if on_devices else statement.CENTRAL
+
+    @property
+    def server(self) -> str:
+        """What the server of a run with noise sees, and no guarantee covers."""
+        return statement.SEES_ITEMS if self.method == "history" else statement.SEES_UPDATES
 
     @property
     def statement(self) -> str:
         """Who is protected, from whom, how strongly, and what is not covered."""
-        return statement.NOISED if "mechanism" in self.settings else self.without_noise
+        noised = "mechanism" in self.settings
+        return statement.noised(self.server) if noised else self.without_noise
 
 
 _PRIVREC: Mapping[str, Any] = {

@@ -74,6 +74,7 @@ class Run:
             delta=self.config.delta,
             noise=self.config.noise,
             without=recipe_named(self.config.recipe).without_noise,
+            server=recipe_named(self.config.recipe).server,
             volunteers=volunteers_of(self.folder),
             second=ledger_of(self.folder, {TRAIN}) if self.config.stage1 == "paper" else None,
         )

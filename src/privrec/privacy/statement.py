@@ -13,20 +13,41 @@ FEDERATED = (
     "prevented from learning about a person who took part; what a device learns while adapting "
     "is never sent."
 )
+SUMS = (
+    "No differential privacy guarantee (epsilon is infinite): every device adds what it knows to "
+    "two sums, and the server sees each contribution, which is the person's list of items, unless "
+    "contributions are added up before they reach it; sums and updates have no noise, so nobody "
+    "who sees the model is prevented from learning about a person who took part; what a device "
+    "ranks for itself is never sent."
+)
 CENTRAL = (
     "No privacy at all (epsilon is infinite): the training people's raw data is collected in one "
     "place, and the result can reveal it; shown for comparison only."
 )
-NOT_COVERED = (
-    "not covered: the server, which sees single updates and is trusted to keep none; the people "
-    "kept for validation and testing; the lists of items and of feature values, taken as public; "
-    "and settings that were chosen by looking at people's data"
+SEES_UPDATES = "which sees single updates and is trusted to keep none"
+SEES_ITEMS = (
+    "which sees what each device adds to the sums, a list of items, and is trusted to keep none"
 )
-NOISED = (
-    "User-level differential privacy for the people who train, against anybody who sees the model "
-    "during or after training, with the epsilon and delta that a run is given or its noise "
-    f"amounts to; {NOT_COVERED}."
-)
+
+
+def not_covered(server: str) -> str:
+    """Return what no guarantee of ours covers; `server` says what the server sees."""
+    return (
+        f"not covered: the server, {server}; the people kept for validation and testing; the lists "
+        "of items and of feature values, taken as public; and settings that were chosen by looking "
+        "at people's data"
+    )
+
+
+def noised(server: str) -> str:
+    """Return what recipes with noise promise, before a run says how much."""
+    return (
+        "User-level differential privacy for the people who train, against anybody who sees the "
+        "model during or after training, with the epsilon and delta that a run is given or its "
+        f"noise amounts to; {not_covered(server)}."
+    )
+
+
 SEEDED = (
     "the noise of this run came from a seed and can be taken off by whoever has it: the figure is "
     "what the same run with secure noise would give, and is for experiments only"
@@ -76,13 +97,14 @@ def privacy_report(
     delta: float,
     noise: NoiseKind,
     without: str,
+    server: str = SEES_UPDATES,
     volunteers: int = 0,
     second: PrivacyLedger | None = None,
 ) -> PrivacyReport:
     """Return what the ledger's releases promise; `without` says it where they promise nothing.
 
-    `volunteers` people took part in a first stage without noise and are not covered. `second` is
-    the ledger of a second stage whose first had no noise.
+    `server` says what the server sees. `volunteers` people took part in a first stage without noise
+    and are not covered. `second` is the ledger of a second stage whose first had no noise.
     """
     epsilon = ledger.epsilon(delta) if ledger.entries else math.inf
     if math.isinf(epsilon):
@@ -114,13 +136,24 @@ def privacy_report(
         end_to_end=True,
         stage_two_epsilon=None,
         statement=statement(
-            ledger, epsilon=epsilon, delta=delta, noise=noise, volunteers=volunteers
+            ledger,
+            epsilon=epsilon,
+            delta=delta,
+            noise=noise,
+            server=server,
+            volunteers=volunteers,
         ),
     )
 
 
 def statement(
-    ledger: PrivacyLedger, *, epsilon: float, delta: float, noise: NoiseKind, volunteers: int = 0
+    ledger: PrivacyLedger,
+    *,
+    epsilon: float,
+    delta: float,
+    noise: NoiseKind,
+    server: str = SEES_UPDATES,
+    volunteers: int = 0,
 ) -> str:
     """Return one sentence: who is protected, from whom, how strongly, and what is not covered."""
     first = ledger.entries[-1][0]
@@ -134,7 +167,8 @@ def statement(
         f"{covered} is protected against anybody who sees "
         f"the model, during or after training: {_CHANGE[sampling.adjacency]}, anything that "
         f"can be seen is equally likely up to a factor of e^{_up(epsilon)}, apart from a "
-        f"probability of {delta:g} (epsilon {_up(epsilon)}, delta {delta:g}; {how}); {NOT_COVERED}"
+        f"probability of {delta:g} (epsilon {_up(epsilon)}, delta {delta:g}; {how}); "
+        + not_covered(server)
         + (f"; {SEEDED}." if noise == "seeded" else ".")
     )
 
