@@ -17,7 +17,7 @@ $(READY): pyproject.toml constraints.txt
 
 demo: $(READY)
 	@rm -rf runs/demo
-	$(BIN)/privrec train privrec --data synthetic --out runs/demo
+	$(BIN)/privrec train privrec-plus --data synthetic --out runs/demo
 	$(BIN)/privrec evaluate runs/demo
 	$(BIN)/privrec recommend runs/demo --like 'The Silent Harbour' --like 'The Golden Garden' \
 		--like 'The Broken Letter' --feature age=18-29

@@ -189,7 +189,7 @@ def test_as_many_items_are_kept_as_stand_out_of_the_noise(
     order = sorted(range(len(popularity)), key=lambda item: (-popularity[item], item))
     count = 0
     for m in range(1, len(order) + 1):
-        if popularity[order[m - 1]] >= 0.8 * noise_scale * math.sqrt(m):
+        if popularity[order[m - 1]] >= 1.0 * noise_scale * math.sqrt(m):
             count = m
     count = min(max(count, 50), len(order), most)
     assert found.tolist() == order[:count]

@@ -14,7 +14,6 @@ from privrec.types import IntArray
 Publish = Callable[[moments.Matrix], moments.Matrix]
 """Adds the noise to a vector of sums."""
 
-_CUT = 0.8
 _FEWEST = 50
 _ITEM_POWER = 0.25
 
@@ -58,10 +57,10 @@ def frequent(popularity: moments.Doubles, *, noise_scale: float, most: int) -> I
     """Return the items whose company is worth asking for, the most popular first.
 
     A matrix over m items has noise of length s√m in each row; so m grows as long as the m-th item
-    is at least 0.8 s√m popular.
+    is at least s√m popular.
     """
     order = np.argsort(-popularity, kind="stable")
-    needed = _CUT * noise_scale * np.sqrt(np.arange(1, len(order) + 1))
+    needed = noise_scale * np.sqrt(np.arange(1, len(order) + 1))
     enough = np.flatnonzero(popularity[order] >= needed)
     count = max(int(enough[-1]) + 1 if len(enough) else 0, _FEWEST)
     return order[: min(count, most)]
