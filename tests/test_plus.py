@@ -380,18 +380,6 @@ def test_nothing_of_a_test_person_is_taken_in_training(
         assert (params == run.folder.params_path.read_bytes()) == is_same
 
 
-def test_it_beats_popularity(tmp_path: Path) -> None:
-    data = "synthetic:users=300,items=100"
-    for rank in (0, 16):
-        run = privrec.train(
-            "privrec-plus", data, out=tmp_path / f"{rank}", history_rank=rank, rounds=0
-        )
-        found = run.evaluate()
-        for k in (5, 10, 20):
-            assert found.hits[k] > found.references["popularity"].hits[k] + 0.1
-        assert ("items/out" in load_params(run.folder)) == (rank > 0)
-
-
 @BOTH
 def test_a_newcomer_who_likes_nothing_is_shown_what_is_popular(
     tmp_path: Path, recipe: str, settings: dict[str, Any]

@@ -13,8 +13,10 @@ from privrec import experiment, records
 from privrec.book import open_book
 from privrec.build import build
 from privrec.data.sources import load
+from privrec.experiment import load_params
 from privrec.history.learn import TRUST, learned_of
 from privrec.history.tower import BIAS, POPULARITY
+from privrec.privacy.noise import NoiseSource
 from privrec.recipes import configure
 from tiny import DATA
 
@@ -151,3 +153,36 @@ def test_a_budget_that_ends_after_popularity_leaves_what_is_popular(tmp_path: Pa
     order = np.argsort(-np.asarray(after.params[BIAS]), kind="stable")
     popular = np.argsort(-np.asarray(after.params[POPULARITY]), kind="stable")
     np.testing.assert_array_equal(order, popular)
+
+
+def test_a_rounds_noise_is_on_every_learned_number_and_nowhere_else() -> None:
+    """With plain steps of 1 the model moves by noise/cohort more, wherever something is learned."""
+    settings = {**PRIVATE, "server_optimizer": "plain", "server_lr": 1.0, "weight_decay": 0.0}
+    made = build(configure("dp-privrec-plus", DATA, settings), load(DATA))
+    stage = made.stages()[2]
+    before = stage.init(None)
+
+    def played(size: float) -> dict[str, Any]:
+        def fill(count: int) -> Any:
+            return np.full(count, size)
+
+        after, _ = stage.play(before, lambda state: NoiseSource(normal=fill, laplace=fill))
+        return {name: np.asarray(value) for name, value in after.params.items()}
+
+    still, moved = played(0.0), played(1.0)
+    each = stage.aggregator.noise_scale(before.clip_norm) / stage.release.sampling.cohort
+    for name, value in still.items():
+        wanted = each if name in learned_of(still) else 0.0
+        np.testing.assert_allclose(moved[name] - value, wanted, rtol=2e-3, atol=1e-6, err_msg=name)
+
+
+def test_the_closed_form_alone_beats_popularity(tmp_path: Path) -> None:
+    data = "synthetic:users=300,items=100"
+    for rank in (0, 16):
+        run = privrec.train(
+            "privrec-plus", data, out=tmp_path / f"{rank}", history_rank=rank, rounds=0
+        )
+        found = run.evaluate()
+        for k in (5, 10, 20):
+            assert found.hits[k] > found.references["popularity"].hits[k] + 0.1
+        assert ("items/out" in load_params(run.folder)) == (rank > 0)

@@ -11,7 +11,7 @@ from privrec.data.splits import Halving, halve
 from privrec.data.synthetic import SyntheticSettings, synthetic
 from privrec.data.tables import Manifest, Tables, to_federation
 from privrec.evaluation import ranking
-from privrec.evaluation.ranking import EvalReport, Scorer, Scores, evaluate
+from privrec.evaluation.ranking import EvalReport, Scorer, Scores, evaluate, with_few_items
 from privrec.types import IntArray
 
 Line = tuple[str, int, float]
@@ -292,3 +292,16 @@ def test_json_has_text_keys() -> None:
         "list_ndcg": text,
         "new_only": {"hits": {"5": 0.5}},
     }
+
+
+@pytest.mark.parametrize("fewer_than", [1, 3, 5, 1000])
+def test_people_with_few_items_are_counted_by_what_is_on_the_device(fewer_than: int) -> None:
+    federation = returning_people()
+    found = with_few_items(federation, everybody(federation), seed=2, fewer_than=fewer_than)
+    slow = []
+    for person in everybody(federation):
+        first, _ = halve(federation.take(np.array([person])), seed=2)
+        if len(set(first.item.tolist())) < fewer_than:
+            slow.append(int(person))
+    assert found.tolist() == slow
+    assert with_few_items(federation, everybody(federation)[:0], seed=2).tolist() == []

@@ -144,6 +144,35 @@ def test_logits_equal_a_slow_loop() -> None:
             assert found[c, v] == pytest.approx(own, rel=1e-4, abs=1e-5)
 
 
+def test_a_loss_is_over_what_the_client_does_not_have_yet() -> None:
+    params, batch = some_params(5), some_batch(5, 6)
+    logits = np.asarray(logits_of(params, LAYOUT, batch.row, batch.score), np.float64)
+    found = np.asarray(losses_of(params, LAYOUT, batch))
+    for c in range(6):
+        open_ = [v for v in range(ITEMS) if not batch.row[c, v] and not batch.row[c, ITEMS + v]]
+        whole = np.log(sum(np.exp(logits[c, v]) for v in open_)) if open_ else 0.0
+        slow = sum(batch.target[c, v] * (whole - logits[c, v]) for v in open_)
+        assert found[c] == pytest.approx(slow, rel=1e-4, abs=1e-5)
+
+
+def test_what_is_shown_and_hidden_at_once_is_no_target() -> None:
+    """People who return to an item have it on both sides; it must be found nowhere."""
+    lines = 40
+    clients = Clients(
+        ids=np.arange(1),
+        offsets=np.array([0, lines]),
+        item=np.arange(lines, dtype=np.int32) % 3,
+        value=np.ones(lines, np.float32),
+        liked=np.ones(lines, np.bool_),
+        time=np.arange(lines, dtype=np.float64),
+        features={},
+        context={},
+    )
+    shown, hidden = hide_half(clients, LAYOUT, seed=0, round_index=0)
+    assert shown.toarray()[0, :3].tolist() == [1, 1, 1]
+    assert not np.any(hidden.toarray())
+
+
 def people(count: int) -> tuple[Clients, Layout]:
     data = load(DATA)
     return data.take(np.arange(count)), layout_of(data.schema, data.n_items)

@@ -1,5 +1,6 @@
 """Ranking on the device: sums of vectors, own items first, what has no vector last."""
 
+import jax
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -9,9 +10,12 @@ from hypothesis.extra import numpy as hnp
 from test_rows import LAYOUT, N_ITEMS, Line, Person, a_person, clients_of, slow_row
 
 from privrec.data.federation import Clients
+from privrec.data.sources import load
 from privrec.evaluation.ranking import Scorer
-from privrec.history.rows import DISLIKES, LIKES, Layout
+from privrec.history.learn import fresh
+from privrec.history.rows import DISLIKES, LIKES, Layout, layout_of
 from privrec.history.tower import BIAS, OUT, bias_of, blank, history_scorer
+from tiny import DATA
 
 Doubles = npt.NDArray[np.float64]
 
@@ -160,3 +164,21 @@ def test_popularity_only_orders_what_scores_the_same() -> None:
     # Far below zero, too, unpopular items are told apart, however popular the first is.
     tail = bias_of(np.array([1e6, 40, 30, 20, 10]), np.zeros(0, np.int64))
     assert np.all(np.diff(tail) < 0)
+
+
+def test_what_was_learned_says_nothing_about_who_has_no_history() -> None:
+    """She gets the closed form by her features, and popularity; who has an item gets both."""
+    data = load(DATA)
+    layout = layout_of(data.schema, data.n_items)
+    draw = np.random.default_rng(0)
+    tower = blank(layout, rank=3, dislikes=True)
+    tower = {
+        name: draw.normal(size=array.shape).astype(np.float32) for name, array in tower.items()
+    }
+    learned = fresh(jax.random.key(0), layout, 4, 1.0)
+    both = {**tower, **{name: np.asarray(value) for name, value in learned.items()}}
+    people = data.take(np.arange(6))
+    nobody = people.keep(np.zeros(len(people.item), np.bool_))
+    for clients, same in ((nobody, True), (people, False)):
+        plain, more = (list(history_scorer(t, layout)(clients, clients)) for t in (tower, both))
+        assert np.allclose(plain, more) == same
