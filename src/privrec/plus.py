@@ -137,7 +137,7 @@ def layout_for(config: RunConfig, federation: Federation) -> Layout:
 def rank_for(config: RunConfig, federation: Federation) -> int:
     """Return the length of the tower's vectors; 0 is that of the catalogue."""
     if config.mechanism != "none":
-        return min(_RANK_UNDER_NOISE, federation.n_items)
+        return _RANK_UNDER_NOISE
     if config.history_rank == 0 and federation.n_items > config.history_items:
         raise SettingsError(
             f"`history_rank` must be > 0 for more than {config.history_items:,} items"

@@ -158,12 +158,17 @@ def test_the_published_matrix_is_that_of_a_slow_loop() -> None:
     people = draw.random((20, 2 * N)) < 0.3
     popularity, kept = np.array([9.0, 1, 5, 0.1, 70, -3]), np.array([4, 0, 5, 2])
     counted = [max(popularity[item], 1.0) for item in kept]
+    powers = [(count / np.mean(counted)) ** -0.25 for count in counted]
+    common = [count * power for count, power in zip(counted, powers, strict=True)]
     wanted = np.zeros(10)
     for row in people:
         chosen = [
-            (float(row[item]) + 0.4 * float(row[N + item])) * (count / np.mean(counted)) ** -0.25
-            for item, count in zip(kept, counted, strict=True)
+            (float(row[item]) + 0.4 * float(row[N + item])) * power
+            for item, power in zip(kept, powers, strict=True)
         ]
+        # What it has in common with popularity is known already, and taken out.
+        along = sum(x * y for x, y in zip(chosen, common, strict=True)) / math.hypot(*common) ** 2
+        chosen = [x - along * y for x, y in zip(chosen, common, strict=True)]
         pairs = [chosen[i] * chosen[j] for i in range(4) for j in range(i, 4)]
         wanted += np.array(pairs) / (math.hypot(*pairs) or 1)
     np.testing.assert_allclose(handed_over(in_two(people), kept, popularity, 0.4), wanted, 1e-6)
@@ -310,8 +315,19 @@ def test_noisy_sums_tell_two_tastes_apart(noise_scale: float, dislike: float) ->
 
 
 def test_under_too_much_noise_no_taste_is_made_up() -> None:
+    """What is left is popularity: all scores lie along one list."""
     tower = noised(two_tastes(20), 50.0, 0.5)
-    assert np.abs(scores(tower, TASTES, two_tastes(20))).max() < 0.2
+    strength = np.linalg.svd(scores(tower, TASTES, two_tastes(20)), compute_uv=False)
+    assert strength[1] < 0.3 * strength[0]
+
+
+def test_whoever_likes_what_is_popular_and_no_more_adds_nothing() -> None:
+    """And one who likes a little more adds a length of 1, not a rounding error blown up."""
+    popularity, kept = np.array([3.0, 3, 3, 3, 0, 0]), np.arange(4)
+    same = handed_over([rows_from([1, 1, 1, 1] + [0] * (2 * N - 4))], kept, popularity, 0.5)
+    assert not np.any(same)
+    more = handed_over([rows_from([1, 1, 1, 0] + [0] * (2 * N - 4))], kept, popularity, 0.5)
+    assert np.linalg.norm(more) == pytest.approx(1)
 
 
 def noised(rows: npt.NDArray[np.float32], noise_scale: float, dislike: float) -> Arrays:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import scipy.sparse as sp
 
 from privrec.history import moments, solve
@@ -122,20 +123,26 @@ def noisy_tower(
 ) -> dict[str, Floats]:
     """Return the tower of one published matrix, to which a person adds a length of at most 1.
 
-    Columns weigh less the more popular they are, so that not all of a row says the same; whoever
-    has few items among those kept is scaled up to 1 like everybody else.
+    Columns weigh less the more popular they are, and what a row has in common with popularity is
+    taken out of it, because that is known already: what is left is taste, and all of a person's
+    length goes to it. Whoever has few items among those kept is scaled up to 1 like everybody
+    else. The tower adds the common part again.
     """
     counted = np.maximum(popularity[kept], 1.0)
     power = (counted / counted.mean()) ** -_ITEM_POWER
+    common = counted * power / np.linalg.norm(counted * power)
 
     def weighted() -> Iterator[tuple[Rows, moments.Doubles]]:
         for rows in parts:
             own = sp.csr_array(_merged(rows, layout, dislike)[:, kept] * power[None, :])
-            yield own, moments.to_length_one(moments.triangle_lengths(own))
+            taste = _without(own.toarray(), common)
+            yield taste, moments.to_length_one(moments.triangle_lengths(taste))
 
     total = moments.triangle(moments.sum_of_squares(weighted(), len(kept)))
     squares = moments.mirrored(publish(total), len(kept))
-    inside, outside = solve.denoised(squares, noise_scale=noise_scale, rank=rank)
+    taste, outside = solve.denoised(squares, noise_scale=noise_scale, rank=rank - 1)
+    inside = np.column_stack([taste - np.outer(common, common @ taste), common])
+    outside = np.column_stack([outside, common])
     tower = blank(layout, rank=rank, dislikes=dislike > 0)
     width = inside.shape[1]
     tower[LIKES][kept, :width] = inside * power[:, None]
@@ -143,6 +150,13 @@ def noisy_tower(
         tower[DISLIKES][kept, :width] = dislike * tower[LIKES][kept, :width]
     tower[OUT][kept, :width] = outside
     return tower
+
+
+def _without(rows: npt.NDArray[np.float64], common: npt.NDArray[np.float64]) -> sp.csr_array:
+    """Return the rows less their part along `common`, a unit vector; empty if that is all."""
+    rest = rows - np.outer(rows @ common, common)
+    small = np.linalg.norm(rest, axis=1) <= 1e-6 * np.linalg.norm(rows, axis=1)
+    return sp.csr_array(np.where(small[:, None], 0.0, rest))
 
 
 def _merged(rows: Rows, layout: Layout, dislike: float) -> Rows:
