@@ -328,6 +328,31 @@ def test_whoever_likes_what_is_popular_and_no_more_adds_nothing() -> None:
     assert not np.any(same)
     more = handed_over([rows_from([1, 1, 1, 0] + [0] * (2 * N - 4))], kept, popularity, 0.5)
     assert np.linalg.norm(more) == pytest.approx(1)
+    # Two likes and a dislike of weight 0.7, as popular as that: floats leave a crumb of it.
+    crumb = rows_from([1, 1, *[0] * (N - 2), 0, 0, 1, *[0] * (N - 3)])
+    for unit in (3.3, 7.1, 11.9):
+        found = handed_over([crumb], np.arange(3), unit * np.array([1, 1, 0.7, 0, 0, 0]), 0.7)
+        assert not np.any(found)
+
+
+def test_where_no_taste_was_published_a_person_gets_her_part_of_popularity() -> None:
+    popularity, kept = np.array([40.0, 2, 9, 1, 1, 5]), np.array([0, 2, 5, 1])
+    tower = noisy_tower(
+        [rows_from(np.ones((1, 2 * N)))],
+        LAYOUT,
+        kept,
+        popularity,
+        dislike=0.5,
+        rank=3,
+        noise_scale=1.0,
+        publish=np.zeros_like,
+    )
+    powers = (popularity[kept] / popularity[kept].mean()) ** -0.25
+    common = popularity[kept] * powers / np.linalg.norm(popularity[kept] * powers)
+    row = np.zeros((1, 2 * N), np.float32)
+    row[0, 2] = row[0, N + 1] = 1  # Likes the second of those kept, dislikes the last.
+    part = powers[1] * common[1] + 0.5 * powers[3] * common[3]
+    np.testing.assert_allclose(scores(tower, LAYOUT, row)[0, kept], part * common, rtol=1e-5)
 
 
 def noised(rows: npt.NDArray[np.float32], noise_scale: float, dislike: float) -> Arrays:
