@@ -14,12 +14,13 @@ import numpy as np
 import pytest
 
 from privrec.data.federation import Clients, Federation
+from privrec.data.schema import Bags
 from privrec.data.negatives import draw_negatives
 from privrec.data.splits import halve
 from privrec.data.synthetic import SyntheticSettings, synthetic
 from privrec.device import adapted_scorer
 from privrec.evaluation.ranking import EvalReport, Scorer, Scores, evaluate
-from privrec.federated.local import Catalogue, LocalResult
+from privrec.federated.local import LocalResult
 from privrec.federated.pack import Instances, PackedClient
 from privrec.models.api import ITEM_TABLE, Recommender
 from privrec.types import Array, Key, Params
@@ -54,7 +55,7 @@ def canary_model(federation: Federation) -> Recommender:
     return Recommender(init=init, user=user, item=item, head=head, loss=lambda s, t: s * t)
 
 
-def count_negatives(params: Params, catalogue: Catalogue, client: PackedClient) -> LocalResult:
+def count_negatives(params: Params, catalogue: Bags, client: PackedClient) -> LocalResult:
     """Take 1 off an item each time it is drawn as a negative: the only instances of target 0."""
     real = jnp.arange(len(client.target)) < client.size
     negative = (real & (client.target == 0)).astype(jnp.float32)

@@ -15,9 +15,10 @@ import privrec
 from privrec import experiment, records
 from privrec.book import ledger_of
 from privrec.build import build
+from privrec.data.schema import Bags
 from privrec.data.sources import load
 from privrec.errors import SettingsError
-from privrec.federated.local import Catalogue, LocalResult
+from privrec.federated.local import LocalResult
 from privrec.federated.pack import Instances, pack
 from privrec.models.api import ITEM_TABLE
 from privrec.noises import volunteers_of
@@ -260,7 +261,7 @@ def test_item_vectors_that_stage_two_leaves_alone_stay_as_they_are() -> None:
 
 
 def test_the_item_rate_scales_what_a_client_sends_and_nothing_else() -> None:
-    def local(params: Params, catalogue: Catalogue, client: Any) -> LocalResult:
+    def local(params: Params, catalogue: Bags, client: Any) -> LocalResult:
         return LocalResult({name: jnp.ones_like(params[name]) for name in params}, jnp.zeros(()))
 
     data = load(DATA)

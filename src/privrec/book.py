@@ -1,79 +1,140 @@
-"""The ledger of one run: written to its folder before a release is used, counted when asked."""
+"""The ledger of one run: what is published, in which order it reaches the disk, what it costs."""
 
-from collections.abc import Mapping
+import hashlib
+import json
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+
+import numpy as np
 
 from privrec import records
 from privrec.config import RunConfig
 from privrec.errors import RunFolderError
 from privrec.federated.round import ServerState
+from privrec.ledgerfile import Line, append_release, read_ledger, release_of, start_ledger
+from privrec.privacy.aggregate import CohortTotal, Published
 from privrec.privacy.ledger import PrivacyLedger
-from privrec.privacy.noise import NoiseSource, secure, seeded
-from privrec.privacy.release import Release
+from privrec.privacy.noise import NoiseKind, NoiseSource, secure, seeded
 from privrec.seeds import rng
 from privrec.stages import Stage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Book:
-    """Writes a stage's releases down and hands out their noise, in this order.
+    """Publishes a stage's rounds: the noised sum, then its ledger line, then its use.
 
-    `known` are the rounds whose release is in the folder's ledger. `ledger` is what they cost the
-    people whom the guarantee covers.
+    `lines` are the ledger's. `ledger` is what those from before cost the people whom the guarantee
+    covers. `population` and `fingerprint` are those of the data.
     """
 
     folder: records.RunFolder
     stage: Stage
     config: RunConfig
+    population: str
+    fingerprint: str
     ledger: PrivacyLedger
-    known: set[int] = field(default_factory=set)
+    lines: list[Line] = field(default_factory=list)
 
-    def record(self, state: ServerState) -> NoiseSource:
-        """Return the noise of the next round, once its release is on the disk.
+    @property
+    def _keeps(self) -> bool:
+        """Whether what is published must be kept: its noise cannot be drawn again."""
+        return self.config.draws_in_secret and self.stage.release.is_private
 
-        A round that is played again with the same seeded noise publishes the same numbers again:
-        no second release. With secure noise it is another one.
+    def publish(self, state: ServerState, add_up: Callable[[], CohortTotal]) -> Published:
+        """Return what a round publishes, once it and its ledger line are on the disk.
+
+        A kill may come at any moment. Noise that nobody can draw again is kept with its sum: what
+        is on the disk is published, and is paid once. A round that is played again with the same
+        seeded noise publishes the same numbers again: no second release.
         """
-        round_index, is_seeded = state.round_index, self.config.noise == "seeded"
-        if not (is_seeded and round_index in self.known):
-            aggregator = self.stage.aggregator
-            has_bound = aggregator.release.mechanism != "none"
-            line = {
-                "round": round_index,
-                "stage": self.stage.name,
-                "people": "volunteers" if self.stage.volunteers else "everybody",
-                **aggregator.release.as_json(),
-                "clip_norm": state.clip_norm if has_bound else None,
-                "noise_scale": aggregator.noise_scale(state.clip_norm) if has_bound else None,
-            }
-            records.append_release(self.folder, line)
-            self.known.add(round_index)
-        return seeded(rng(self.config.seed, round_index, "noise")) if is_seeded else secure()
+        round_index, path = state.round_index, self.folder.published_path(state.round_index)
+        line = self._line(round_index)
+        if self._keeps and path.is_file():
+            kept, mark = _read_published(path)
+            if line is None:
+                self._write_down(state, mark)
+                return kept
+            if line["published"] == mark:
+                return kept
+        total = add_up()
+        published = self.stage.aggregator.publish_round(total, state.clip_norm, self._noise(state))
+        digest = self._keep(path, published) if self._keeps else None
+        # A lost sum under secure noise is published anew, and is another release.
+        if line is None or self._keeps:
+            self._write_down(state, digest)
+        return published
 
     def last_round(self, round_index: int) -> int:
         """Return how many rounds there will have been when the budget or the stage ends it."""
         config, last = self.config, self.stage.last
         if config.epsilon is None or not self.stage.release.is_private:
             return last
-        # Rounds that will be played again as they were are paid for.
-        known = [known + 1 for known in self.known if self.stage.first <= known < last]
-        paid = max(round_index, *known, 0) if config.noise == "seeded" else round_index
+        # What is paid for and still there to be used costs nothing more.
+        paid = round_index
+        while paid < last and self._is_there(paid):
+            paid += 1
         more = self.ledger.affordable(
-            self.stage.release,
-            epsilon=config.epsilon,
-            delta=config.delta,
-            most=max(0, last - paid),
+            self.stage.release, epsilon=config.epsilon, delta=config.delta, most=last - paid
         )
-        return min(last, paid + more)
+        return paid + more
+
+    def _is_there(self, round_index: int) -> bool:
+        line, path = self._line(round_index), self.folder.published_path(round_index)
+        if line is None or not self._keeps:
+            return line is not None
+        return path.is_file() and line.get("published") == _digest(path.read_bytes())
+
+    def _noise(self, state: ServerState) -> NoiseSource:
+        if self.config.draws_in_secret:
+            return secure()
+        # All that shapes the release goes into the seed: two runs that differ in anything, were
+        # it one person less, must not share their noise, or the difference would show it all.
+        shape = [
+            self.config.model_dump_json(),
+            json.dumps(self.stage.release.as_json()),
+            self.stage.name,
+            repr(state.clip_norm),
+            self.fingerprint,
+        ]
+        digest = hashlib.sha256("\0".join(shape).encode()).hexdigest()
+        return seeded(rng(self.config.seed, state.round_index, f"noise {digest}"))
+
+    def _keep(self, path: Path, published: Published) -> str:
+        arrays = {f"update {name}": np.asarray(a) for name, a in published.update.items()}
+        arrays["clip_norm"] = np.asarray(published.clip_norm, np.float64)
+        records.write_arrays(path, arrays, {})
+        return _digest(path.read_bytes())
+
+    def _write_down(self, state: ServerState, digest: str | None) -> None:
+        aggregator = self.stage.aggregator
+        has_bound = aggregator.release.mechanism != "none"
+        line = {
+            "round": state.round_index,
+            "stage": self.stage.name,
+            "people": "volunteers" if self.stage.volunteers else "everybody",
+            "population": self.population,
+            "noise": self.config.noise if has_bound else "none",
+            **aggregator.release.as_json(),
+            "clip_norm": state.clip_norm if has_bound else None,
+            "noise_scale": aggregator.noise_scale(state.clip_norm) if has_bound else None,
+            "published": digest,
+        }
+        self.lines.append(append_release(self.folder, self.lines, line))
+
+    def _line(self, round_index: int) -> Line | None:
+        """Return the newest line of a round."""
+        return next((line for line in reversed(self.lines) if line["round"] == round_index), None)
 
 
-def open_book(folder: records.RunFolder, stage: Stage, config: RunConfig) -> Book:
+def open_book(
+    folder: records.RunFolder, stage: Stage, config: RunConfig, population: str, fingerprint: str
+) -> Book:
     """Return the book of a stage that starts or goes on, with what was released so far."""
-    records.start_ledger(folder)
-    lines = records.read_ledger(folder)
+    start_ledger(folder)
+    lines = read_ledger(folder)
     for line in lines:
-        if line["stage"] == stage.name and _release(folder, line) != stage.release:
+        if line["stage"] == stage.name and release_of(line) != stage.release:
             raise RunFolderError(
                 f"{folder.ledger_path} has releases of other noise or cohorts than these settings"
                 " give: go on with the version of privrec that began the run"
@@ -85,9 +146,16 @@ def open_book(folder: records.RunFolder, stage: Stage, config: RunConfig) -> Boo
         folder=folder,
         stage=stage,
         config=config,
+        population=population_mark(population),
+        fingerprint=fingerprint,
         ledger=ledger_of(folder, stages),
-        known={line["round"] for line in lines},
+        lines=lines,
     )
+
+
+def population_mark(population: str) -> str:
+    """Return the mark under which ledgers name a population; it says nothing about its people."""
+    return hashlib.sha256(f"privrec population {population}".encode()).hexdigest()[:16]
 
 
 def ledger_of(folder: records.RunFolder, stages: set[str] | None = None) -> PrivacyLedger:
@@ -97,24 +165,30 @@ def ledger_of(folder: records.RunFolder, stages: set[str] | None = None) -> Priv
     says how many they are.
     """
     ledger = PrivacyLedger()
-    for line in records.read_ledger(folder):
-        if line.get("people") != "volunteers" and (stages is None or line.get("stage") in stages):
-            ledger = ledger.record(_release(folder, line))
+    for line in read_ledger(folder):
+        if line["people"] != "volunteers" and (stages is None or line["stage"] in stages):
+            ledger = ledger.record(release_of(line))
     return ledger
 
 
-def volunteers_of(folder: records.RunFolder) -> int:
+def volunteer_count(folder: records.RunFolder) -> int:
     """Return how many people the guarantee does not cover, because they volunteered."""
-    counts = [
-        _release(folder, line).sampling.users
-        for line in records.read_ledger(folder)
-        if line.get("people") == "volunteers"
-    ]
-    return max(counts, default=0)
+    lines = [line for line in read_ledger(folder) if line["people"] == "volunteers"]
+    return max((release_of(line).sampling.users for line in lines), default=0)
 
 
-def _release(folder: records.RunFolder, line: Mapping[str, Any]) -> Release:
-    try:
-        return Release.from_json(line)
-    except (KeyError, TypeError) as error:
-        raise RunFolderError(f"{folder.ledger_path} has a line without {error}") from error
+def noise_of(folder: records.RunFolder) -> NoiseKind:
+    """Return the weakest noise that the ledger has: one seeded release takes a guarantee away."""
+    kinds = {line["noise"] for line in read_ledger(folder)} - {"none"}
+    return "secure" if kinds <= {"secure"} else "seeded"
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def _read_published(path: Path) -> tuple[Published, str]:
+    arrays = records.read_arrays(path)
+    clip_norm = float(arrays.pop("clip_norm"))
+    update = {name.removeprefix("update "): array for name, array in arrays.items()}
+    return Published(update, clip_norm), _digest(path.read_bytes())

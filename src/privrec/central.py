@@ -9,11 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from privrec.data.schema import Bag
-from privrec.federated.local import Catalogue
+from privrec.data.schema import Bag, Bags
 from privrec.federated.pack import PackedClient, bucket
-from privrec.federated.round import Record, RoundReport, ServerState
+from privrec.federated.round import Publish, RoundReport, ServerState
 from privrec.models.api import ITEM_TABLE, Recommender, look_up, score_pairs
+from privrec.privacy.aggregate import CohortTotal
 from privrec.privacy.sampling import Sampling
 from privrec.seeds import rng
 from privrec.types import Array, IntArray, Leaf, Params
@@ -34,18 +34,18 @@ def central_round(
     sampling: Sampling,
     optimizer: optax.GradientTransformation,
     batch_size: int,
-    catalogue: Catalogue,
+    catalogue: Bags,
     population: IntArray,
     pack: Callable[[IntArray, int], list[PackedClient]],
     seed: int,
-) -> Callable[[ServerState, Record], tuple[ServerState, RoundReport]]:
+) -> Callable[[ServerState, Publish], tuple[ServerState, RoundReport]]:
     """Return a round of central training: mini-batches over the pooled data of a few people.
 
     Each person is a task: her features stand beside each of her instances. The optimizer steps
     on every mini-batch, over all parameters.
     """
 
-    def mean_loss(params: Params, catalogue: Catalogue, pool: Pool, begin: Array) -> Array:
+    def mean_loss(params: Params, catalogue: Bags, pool: Pool, begin: Array) -> Array:
         def window(column: Leaf) -> Array:
             return jax.lax.dynamic_slice_in_dim(column, begin, batch_size)
 
@@ -62,7 +62,7 @@ def central_round(
 
     @jax.jit
     def train(
-        params: Params, opt_state: optax.OptState, catalogue: Catalogue, pool: Pool
+        params: Params, opt_state: optax.OptState, catalogue: Bags, pool: Pool
     ) -> tuple[dict[str, Array], optax.OptState, Array]:
         steps = (pool.size + batch_size - 1) // batch_size
 
@@ -78,11 +78,11 @@ def central_round(
         end, opt_state, total = jax.lax.fori_loop(0, steps, step, start)
         return end, opt_state, total / jnp.maximum(steps, 1)
 
-    def play(state: ServerState, record: Record) -> tuple[ServerState, RoundReport]:
+    def play(state: ServerState, publish: Publish) -> tuple[ServerState, RoundReport]:
         people = sampling.draw(population, rng(seed, state.round_index, "cohort"))
         order = rng(seed, state.round_index, "pool")
         pool = pooled(pack(people, state.round_index), order, batch_size)
-        record(state)
+        publish(state, lambda: CohortTotal({}))  # Nothing but the model is published.
         params, opt_state, loss = train(state.params, state.opt_state, dict(catalogue), pool)
         after = replace(
             state, round_index=state.round_index + 1, params=params, opt_state=opt_state

@@ -60,6 +60,20 @@ ResumeOption = Annotated[
     typer.Option("--resume", help="Go on with the interrupted run in --out, under its settings."),
 ]
 
+StrictOption = Annotated[
+    bool,
+    typer.Option("--strict", help="Refuse noise on data that does not declare all it must."),
+]
+ForceDeltaOption = Annotated[
+    bool, typer.Option("--force-delta", help="Take a delta of 1/N or more all the same.")
+]
+DiagnosticsOption = Annotated[
+    bool,
+    typer.Option(
+        "--diagnostics",
+        help="Write losses and counts under secure noise too: raw figures, for no release.",
+    ),
+]
 DryRunOption = Annotated[
     bool,
     typer.Option("--dry-run", help="Only say what it would cost, and ask of one phone."),
@@ -88,6 +102,9 @@ def train(
     delta: DeltaOption = None,
     noise_multiplier: NoiseOption = None,
     resume: ResumeOption = False,
+    strict: StrictOption = False,
+    force_delta: ForceDeltaOption = False,
+    diagnostics: DiagnosticsOption = False,
     dry_run: DryRunOption = False,
     json_: JsonOption = False,
 ) -> None:
@@ -110,6 +127,8 @@ def train(
             "epsilon": epsilon,
             "delta": delta,
             "noise_multiplier": noise_multiplier,
+            "force_delta": force_delta or None,
+            "diagnostics": diagnostics or None,
         }
         for key, value in options.items():
             _give(given, key, value)
@@ -124,12 +143,18 @@ def train(
         path = out or Path("runs") / f"{recipe}-{file_name(data)}-{settings.get('seed', 0)}"
         with progress() as on_progress:
             run = train_run(
-                recipe, data, out=path, resume=resume, on_progress=on_progress, **settings
+                recipe,
+                data,
+                out=path,
+                resume=resume,
+                strict=strict,
+                on_progress=on_progress,
+                **settings,
             )
         if json_:
-            found = run.privacy()
-            privacy = {"epsilon": found.epsilon, "delta": found.delta}
-            privacy["stage_two_epsilon"] = found.stage_two_epsilon
+            found = run.privacy().as_json()
+            keys = ("epsilon", "epsilon_of_mechanism", "delta", "stage_two_epsilon")
+            privacy = {key: found[key] for key in keys}
             print_json({"run": str(run.folder.path), "rounds": run.rounds, "privacy": privacy})
         else:
             _say_what_was_trained(run)
@@ -153,7 +178,7 @@ def evaluate(run: RunArgument, json_: JsonOption = False) -> None:
         _print_hits(
             f"Hits@k on {found['data']}, seed {found['seed']} ({tested})", table_rows(found)
         )
-        for line in (few_items_line(found), mark_line(found, opened.rounds_played)):
+        for line in (few_items_line(found), mark_line(found, opened.figures)):
             if line:
                 print_line(line)
         print_line(found["privacy"]["statement"])
@@ -162,7 +187,7 @@ def evaluate(run: RunArgument, json_: JsonOption = False) -> None:
 
 @app.command()
 def recommend(
-    run: RunArgument,
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder or an export.")],
     like: Annotated[
         list[str] | None,
         typer.Option(metavar="ITEM", help="An item liked, by id or title; repeat."),
@@ -179,9 +204,9 @@ def recommend(
 ) -> None:
     """Adapt to one person on the spot, then rank; nothing about her is stored or sent."""
     with plain_errors():
-        from privrec.runs import open_run
+        from privrec.runs import open_released
 
-        device = open_run(run).device(
+        device = open_released(run).device(
             likes=like or [], dislikes=dislike or [], features=_features(feature or [])
         )
         found = device.recommend(top)
@@ -191,6 +216,22 @@ def recommend(
             return
         rows = [(r.title, r.item, f"{r.score:.3f}") for r in found]
         print_table("For you", ("title", "item", "score"), rows)
+
+
+@app.command()
+def export(
+    run: RunArgument,
+    out: Annotated[Path, typer.Option(help="The file to write.", dir_okay=False)],
+) -> None:
+    """Write what may be released of a run to one file: model, catalogue, statement, ledger."""
+    with plain_errors():
+        from privrec.export import export_run
+        from privrec.runs import open_run
+
+        opened = open_run(run)
+        export_run(opened, out)
+        print_line(f"exported {opened.config.recipe}: {out}, {out.stat().st_size:,} bytes")
+        print_line(opened.privacy().statement)
 
 
 @app.command()
@@ -261,12 +302,15 @@ def _say_what_was_trained(run: "Run") -> None:
             f"stopped after {run.rounds} of {asked} rounds: the budget, epsilon"
             f" {config.epsilon:g}, affords no more"
         )
-    if line := mark_line({"data": config.data}, run.rounds_played):
+    if line := mark_line({"data": config.data}, run.figures):
         print_line(line)
     print_line(f"next: privrec evaluate {run.folder.path}")
+    print_line(f"or:   privrec export {run.folder.path} --out model.privrec")
 
 
 def _say_plan(found: "Plan", json_: bool) -> None:
+    from privrec.privacy.words import epsilon_text
+
     if json_:
         print_json(found.as_json())
         return
@@ -275,7 +319,9 @@ def _say_plan(found: "Plan", json_: bool) -> None:
         rounds = "1 round" if stage.rounds == 1 else f"{stage.rounds:,} rounds"
         print_line(f"{stage.name}: {rounds} of {sampling.cohort:,} of {sampling.users:,} people")
     if found.epsilon is not None:
-        print_line(f"all of it: epsilon {found.epsilon:.3f} at delta {found.config.delta:g}")
+        seeded = "" if found.config.draws_in_secret else " of the mechanism (seeded noise)"
+        epsilon = f"epsilon{seeded} {epsilon_text(found.epsilon)}"
+        print_line(f"all of it: {epsilon} at delta {found.config.delta:g}")
     rows = [
         (
             share.what,

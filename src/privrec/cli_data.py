@@ -40,10 +40,15 @@ def describe(
         if json_:
             print_json(found)
             return
-        features = found.pop("features")
+        features, undeclared = found.pop("features"), found.pop("not declared public")
         print_table(data, ("", "figure"), [(key, _figure(value)) for key, value in found.items()])
         rows = [(f["name"], f["side"], f["kind"], _figure(f["values"])) for f in features]
         print_table("Features", ("name", "of", "kind", "values"), rows)
+        if undeclared:
+            print_line(
+                f"read off people's data and not declared public: {', '.join(undeclared)};"
+                " no guarantee covers it (docs/data.md says how to declare it)"
+            )
 
 
 @data_app.command()
@@ -66,7 +71,9 @@ def import_data(
         typer.Option("--map", metavar="OURS=THEIRS", help="Name a column; repeat."),
     ] = None,
     users: Annotated[Path | None, typer.Option(help="A file of people and their features.")] = None,
-    items: Annotated[Path | None, typer.Option(help="A file of items and their features.")] = None,
+    items: Annotated[
+        Path | None, typer.Option(help="The public catalogue: a file of items and features.")
+    ] = None,
     context: Annotated[
         list[str] | None, typer.Option(metavar="COLUMN", help="A column of the moment; repeat.")
     ] = None,
@@ -102,6 +109,12 @@ def import_data(
         write_import(result, out)
         lines = result.tables.interactions.height
         print_line(f"imported {lines:,} interactions: {out}")
+        manifest = result.tables.manifest
+        if manifest.value is not None:
+            found = "as given" if manifest.public.threshold else "found from most people's values"
+            print_line(f"a like is a value above {manifest.positive_above:g} ({found})")
+        for warning in result.warnings:
+            print_line(f"warning: {warning}")
         if result.skipped:
             print_line(f"skipped {len(result.skipped):,} bad rows, listed in {out / 'skipped.csv'}")
         print_line(f"next: privrec data describe {out}")

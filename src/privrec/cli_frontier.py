@@ -24,10 +24,12 @@ def frontier(
 ) -> None:
     """Train dp-privrec-plus at each epsilon, test it, and draw Hits@20 against epsilon.
 
-    What the folder has already is not trained again. Leaves frontier.html, .png and .json.
+    An experiment: its noise is seeded, so that it can be repeated, and protects nobody. What the
+    folder has already is not trained again. Leaves frontier.html, .png and .json.
     """
     with plain_errors():
-        from privrec.frontier import find_frontier
+        from privrec.frontier import experiment_line, find_frontier
+        from privrec.privacy.words import epsilon_text
 
         place = out or Path("runs") / f"frontier-{file_name(data)}"
         with progress() as on_progress:
@@ -46,15 +48,18 @@ def frontier(
         rows = [
             (
                 "inf" if point.epsilon is None else f"{point.epsilon:g}",
-                "no guarantee" if point.spent is None else f"{point.spent:.3f}",
+                "no noise"
+                if point.epsilon_of_mechanism is None
+                else epsilon_text(point.epsilon_of_mechanism, 3),
                 *(f"{point.hits[k]:.3f}" for k in ks),
             )
             for point in found.points
         ]
-        columns = ("epsilon", "by the ledger", *(f"@{k}" for k in ks))
+        columns = ("epsilon", "of the mechanism", *(f"@{k}" for k in ks))
         print_table(f"Hits@k on {found.data}, delta {found.delta:g}", columns, rows)
         for line, level in found.lines.items():
             print_line(f"{line}: Hits@20 {level:.3f}")
+        print_line(experiment_line(found))
         print_line(f"pictures: {place / 'frontier.html'}, {place / 'frontier.png'}")
 
 

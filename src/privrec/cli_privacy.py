@@ -32,6 +32,9 @@ MechanismOption = Annotated[
     typer.Option(help="gaussian (L2 bound) or laplace (L1 bound).", metavar="gaussian|laplace"),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
+ForceDeltaOption = Annotated[
+    bool, typer.Option("--force-delta", help="Take a delta of 1/N or more all the same.")
+]
 
 
 @privacy_app.command()
@@ -49,11 +52,12 @@ def epsilon(
     delta: DeltaOption = 1e-6,
     sampling: SamplingOption = "poisson",
     mechanism: MechanismOption = "gaussian",
+    force_delta: ForceDeltaOption = False,
     json_: JsonOption = False,
 ) -> None:
     """Print the epsilon of training with this noise."""
     with plain_errors():
-        law = _law(sampling, users, cohort)
+        law = _law(sampling, users, cohort, delta, force_delta)
         _print_epsilon(law, mechanism, rounds, noise_multiplier, delta, json_, calibrated=False)
 
 
@@ -66,13 +70,14 @@ def calibrate(
     delta: DeltaOption = 1e-6,
     sampling: SamplingOption = "poisson",
     mechanism: MechanismOption = "gaussian",
+    force_delta: ForceDeltaOption = False,
     json_: JsonOption = False,
 ) -> None:
     """Print the least noise that keeps training within an epsilon."""
     with plain_errors():
         from privrec.privacy.calibrate import calibrate as find
 
-        law = _law(sampling, users, cohort)
+        law = _law(sampling, users, cohort, delta, force_delta)
         noise = find(
             law, rounds=rounds, epsilon=epsilon, delta=delta, mechanism=_mechanism(mechanism)
         )
@@ -85,26 +90,29 @@ def spent(
     delta: DeltaOption = 1e-6,
     json_: JsonOption = False,
 ) -> None:
-    """Print what runs on the same people have cost together, by their ledgers."""
-    with plain_errors():
-        from privrec.book import ledger_of
-        from privrec.privacy.ledger import PrivacyLedger
-        from privrec.records import open_run
+    """Print what runs on the same people have cost together, by their ledgers.
 
-        ledgers = {str(path): ledger_of(open_run(path)[0]) for path in runs}
-        whole = PrivacyLedger()
-        for ledger in ledgers.values():
-            whole = whole.compose(ledger)
-        figures = {name: _figures(ledger, delta) for name, ledger in ledgers.items()}
-        together = _figures(whole, delta)
+    Runs on other people are refused. Where the noise of a run was seeded there is no guarantee,
+    alone or together: the figure then is that of the mechanism.
+    """
+    with plain_errors():
+        from privrec.spent import add_up
+
+        found = add_up(runs, delta)
         if json_:
-            print_json({"runs": figures, "together": together})
+            print_json(found)
             return
         rows = [
-            (name, str(found["releases"]), _words(found["epsilon"]), _words(found["epsilon_rdp"]))
-            for name, found in {**figures, "together": together}.items()
+            (
+                name,
+                str(figures["releases"]),
+                _guarantee(figures),
+                _words(figures["epsilon_rdp"]) if figures["epsilon"] is not None else "-",
+                f"{figures['volunteers']:,}" if figures["volunteers"] else "-",
+            )
+            for name, figures in {**found["runs"], "together": found["together"]}.items()
         ]
-        columns = ("", "releases", "epsilon", "by RDP")
+        columns = ("", "releases", "epsilon", "by RDP", "volunteers, not covered")
         print_table(f"Spent at delta {delta:g}", columns, rows)
 
 
@@ -146,11 +154,16 @@ def paper_tables(json_: JsonOption = False) -> None:
         )
 
 
-def _law(sampling: str, users: int, cohort: int) -> "Sampling":
+def _law(sampling: str, users: int, cohort: int, delta: float, forced: bool) -> "Sampling":
+    from privrec.privacy.accountant import check_delta
+    from privrec.privacy.budget import refuse_large_delta
     from privrec.privacy.sampling import Sampling
 
+    check_delta(delta)
     # The record checks the word itself.
-    return Sampling(law=sampling, users=users, cohort=cohort)  # type: ignore[arg-type]
+    law = Sampling(law=sampling, users=users, cohort=cohort)  # type: ignore[arg-type]
+    refuse_large_delta(delta, users, forced=forced)
+    return law
 
 
 def _mechanism(word: str) -> Any:
@@ -171,17 +184,13 @@ def _print_epsilon(
     *,
     calibrated: bool,
 ) -> None:
-    from privrec.privacy.accountant import check_delta
-    from privrec.privacy.budget import warn_of_delta
     from privrec.privacy.ledger import PrivacyLedger
     from privrec.privacy.release import Release
 
-    check_delta(delta)
     release = Release(
         mechanism=_mechanism(mechanism), sampling=law, noise_multiplier=noise_multiplier
     )
     found = _figures(PrivacyLedger().record(release, rounds), delta)
-    warn_of_delta(delta, law.users)
     document: dict[str, Any] = {
         "epsilon": found["epsilon"],
         "epsilon_rdp": found["epsilon_rdp"],
@@ -207,11 +216,19 @@ def _figures(ledger: "PrivacyLedger", delta: float) -> dict[str, Any]:
     """Return ε by both ways; None where there is no guarantee."""
     by_loss, by_rdp = ledger.epsilon(delta), ledger.epsilon_rdp(delta)
     return {
-        "releases": ledger.releases,
         "epsilon": by_loss if by_loss < float("inf") else None,
         "epsilon_rdp": by_rdp if by_rdp < float("inf") else None,
     }
 
 
+def _guarantee(figures: dict[str, Any]) -> str:
+    if figures["epsilon"] is None and figures["epsilon_of_mechanism"] is not None:
+        mechanism = _words(figures["epsilon_of_mechanism"])
+        return f"no guarantee: seeded noise (of the mechanism {mechanism})"
+    return _words(figures["epsilon"])
+
+
 def _words(epsilon: float | None) -> str:
-    return "infinite (no guarantee)" if epsilon is None else f"{epsilon:.4f}"
+    from privrec.privacy.words import epsilon_text
+
+    return "infinite (no guarantee)" if epsilon is None else epsilon_text(epsilon, 4)

@@ -89,8 +89,16 @@ class RunConfig(BaseModel):
     """The longest that one client's update may be."""
     clip_quantile: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Lets the bound follow this quantile of the clients' norms; 0 keeps it where it is."""
-    noise: NoiseKind = "seeded"
-    """Seeded noise is repeatable and for experiments only; secure noise is for real people."""
+    noise: NoiseKind = "secure"
+    """Secure noise cannot be repeated or taken off; seeded noise can: for experiments only."""
+    train_people: Count = 0
+    """How many people train, as the accountant counts: a public number. 0 derives it from the
+    number of people that the data set declares."""
+    force_delta: bool = False
+    """Takes a delta of 1/N or more, under which a guarantee means little."""
+    diagnostics: bool = False
+    """Writes losses, counts, timings and validation figures under secure noise too. They are
+    computed from raw data, and no guarantee covers them."""
 
     stage1: Stage1 = "none"
     """How item vectors are learned first: not at all; from everybody without noise, as in the
@@ -138,6 +146,16 @@ class RunConfig(BaseModel):
 
     ease_l2: Positive = 500.0
 
+    @property
+    def draws_in_secret(self) -> bool:
+        """Whether noise and cohorts come from a generator that nobody can repeat."""
+        return self.mechanism != "none" and self.noise == "secure"
+
+    @property
+    def shows_raw_figures(self) -> bool:
+        """Whether losses, counts and timings of a run are written down at all."""
+        return self.diagnostics or not self.draws_in_secret
+
     @model_validator(mode="after")
     def _ratings_have_no_negatives(self) -> "RunConfig":
         if self.target == "rating" and (self.negatives or self.adapt_negatives):
@@ -170,7 +188,8 @@ def make_config(values: Mapping[str, Any]) -> RunConfig:
     for key in values:
         if key not in RunConfig.model_fields:
             raise SettingsError(f"unknown key {key!r}{nearest(key, RunConfig.model_fields)}")
-        if isinstance(values[key], bool):
+        takes_truth = RunConfig.model_fields[key].annotation is bool
+        if isinstance(values[key], bool) and not takes_truth:
             raise SettingsError(f"`{key}` must not be a truth value; got {values[key]}")
     try:
         return RunConfig.model_validate(dict(values))

@@ -22,6 +22,7 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
+from privrec.data.text import safe_text
 from privrec.errors import PrivacyWarning, PrivrecError
 
 EXIT_WRONG_INPUT = 2
@@ -37,18 +38,18 @@ def print_json(document: Any) -> None:
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print a table; a column that has figures in it is aligned at the right."""
     # Text, because rich takes square brackets in a plain string for its markup.
-    table = Table(title=Text(title), title_justify="left")
+    table = Table(title=_safe(title), title_justify="left")
     for place, column in enumerate(columns):
         figures = any(_is_figure(row[place]) for row in rows)
-        table.add_column(Text(column), justify="right" if place and figures else "left")
+        table.add_column(_safe(column), justify="right" if place and figures else "left")
     for row in rows:
-        table.add_row(*map(Text, row))
+        table.add_row(*map(_safe, row))
     out.print(table)
 
 
 def print_line(text: str) -> None:
     """Print plain words, wrapped to the terminal; a script gets the line whole."""
-    out.print(Text(text), soft_wrap=not sys.stdout.isatty())
+    out.print(_safe(text), soft_wrap=not sys.stdout.isatty())
 
 
 class _Rate(ProgressColumn):
@@ -101,15 +102,20 @@ def file_name(data: str) -> str:
     return "".join(c if c.isalnum() or c in "-_." else "-" for c in Path(data).name)
 
 
+def _safe(text: str) -> Text:
+    """Return text that may come from data, as what a terminal is given to show."""
+    return Text(safe_text(text))
+
+
 def _is_figure(text: str) -> bool:
     return text.replace(",", "").replace(".", "").removeprefix("-").isdecimal()
 
 
 def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
-    sys.stderr.write(f"privrec: warning: {' '.join(str(message).split())}\n")
+    sys.stderr.write(f"privrec: warning: {safe_text(' '.join(str(message).split()))}\n")
 
 
 def _leave(message: str) -> None:
-    line = " ".join(message.split())
+    line = safe_text(" ".join(message.split()))
     sys.stderr.write(f"privrec: {line}\n")
     raise typer.Exit(EXIT_WRONG_INPUT)

@@ -1,102 +1,31 @@
-"""What lives on a phone: adapting the shared model to one person, and ranking for her."""
+"""What lives on a phone: a released model, one person's own data, and her ranking.
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+A model of PrivRec+ needs nothing but numpy here. Others adapt by gradient steps and need JAX.
+"""
+
+import io
+import json
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
+import numpy.typing as npt
 
-from privrec.data.federation import Clients, Federation
+from privrec.data.catalogue import Catalogue, from_json
+from privrec.data.federation import Clients
 from privrec.data.schema import Bag, encode_one
-from privrec.errors import DataError, SettingsError, nearest
-from privrec.evaluation.ranking import Scorer, Scores
-from privrec.federated.lanes import map_clients
-from privrec.federated.local import Catalogue, LocalTrain, apply_update
-from privrec.federated.pack import Instances, PackedClient, pack
-from privrec.models.api import ITEM_TABLE, Recommender, dense_of, look_up
-from privrec.types import Array, IntArray, Params
+from privrec.errors import DataError, RunFolderError, SettingsError, nearest
+from privrec.evaluation.ranking import Scorer
+from privrec.history.layout import LIKES, dense_rows, layout_in
+from privrec.history.scoring import row_scorer
 
-_MOMENTS = 16
-"""How many contexts are scored in one compiled call."""
-
-
-def catalogue_of(federation: Federation) -> Catalogue:
-    """Return the items' features as compiled code takes them."""
-    return dict(federation.items)
-
-
-def adapted_scorer(
-    recommender: Recommender,
-    local: LocalTrain,
-    federation: Federation,
-    instances: Instances,
-    *,
-    seed: int,
-) -> Callable[[Params], Scorer]:
-    """Return a scorer for given parameters: train on the device's own data, then score all items.
-
-    Compiled once for all parameters that it is given. The adapted parameters never leave the lane.
-    """
-    catalogue = catalogue_of(federation)
-
-    @jax.jit
-    def adapt(params: Params, catalogue: Catalogue, client: PackedClient) -> dict[str, Array]:
-        return apply_update(params, client, local(params, catalogue, client).update)
-
-    @jax.jit
-    def score(
-        params: Params,
-        catalogue: Catalogue,
-        features: Mapping[str, Bag],
-        moments: Mapping[str, Bag],
-    ) -> Array:
-        return score_items(recommender, params, catalogue, {**features, **moments})
-
-    def serve(
-        params: Params, catalogue: Catalogue, job: tuple[PackedClient, Mapping[str, Bag]]
-    ) -> Scores:
-        client, moments = job
-        own = adapt(params, catalogue, client)
-        if not moments:
-            return np.asarray(score(own, catalogue, client.features, {}))
-        distinct, inverse = _distinct_moments(moments)
-        count = len(next(iter(distinct.values())).codes)
-        parts = [
-            np.asarray(score(own, catalogue, client.features, _window(distinct, start)))
-            for start in range(0, count, _MOMENTS)
-        ]
-        scores: Scores = np.concatenate(parts)[inverse]
-        return scores
-
-    def scorer_of(params: Params) -> Scorer:
-        def scorer(first: Clients, lines: Clients) -> Iterable[Scores]:
-            if len(first) == 0:
-                return []
-            packed = pack(first, instances, n_items=federation.n_items, seed=seed, round_index=0)
-            jobs = [(client, _moments(lines, k)) for k, client in enumerate(packed)]
-            return map_clients(serve, params, catalogue, jobs)
-
-        return scorer
-
-    return scorer_of
-
-
-def score_items(
-    recommender: Recommender, params: Params, catalogue: Catalogue, bags: Mapping[str, Bag]
-) -> Array:
-    """Return the scores of all items for each moment in `bags`: shape (moments or 1, n_items)."""
-    dense, ids = dense_of(params), params[ITEM_TABLE]
-    every_item = Bag(jnp.arange(len(ids))[:, None], jnp.ones((len(ids), 1)))
-    rows, weights = look_up(params, {**catalogue, **bags, ITEM_TABLE: every_item})
-    item = recommender.item(dense, rows, weights)
-    user = recommender.user(dense, rows, weights)
-
-    def one_moment(moment: Array) -> Array:
-        return recommender.head(dense, moment[None, :], item)
-
-    scores: Array = jax.lax.map(one_moment, user)
-    return scores
+FORMAT = 1
+_ROOM = 64 * 2**20
+_GROWTH = 20
+"""A file may unpack to `_GROWTH` times its size and `_ROOM` bytes more; exports stay below."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +41,7 @@ class Recommendation:
 class Device:
     """One person's device: it holds her data, adapts the model to it, and sends nothing."""
 
-    federation: Federation
+    catalogue: Catalogue
     scorer: Scorer
     data: Clients
     moment: Clients
@@ -126,8 +55,8 @@ class Device:
         order = np.argsort(-scores, kind="stable")[: min(top, (scores > -np.inf).sum())]
         return [
             Recommendation(
-                item=self.federation.item_ids[k],
-                title=self.federation.titles[k],
+                item=self.catalogue.item_ids[k],
+                title=self.catalogue.titles[k],
                 score=float(scores[k]),
             )
             for k in order
@@ -135,7 +64,7 @@ class Device:
 
 
 def new_device(
-    federation: Federation,
+    catalogue: Catalogue,
     scorer: Scorer,
     *,
     likes: Sequence[str] = (),
@@ -149,38 +78,36 @@ def new_device(
     for name, items in (("likes", likes), ("dislikes", dislikes)):
         if isinstance(items, str):
             raise SettingsError(f"`{name}` must be a list of items; got {items!r}")
-    item = [find_item(federation, name) for name in [*likes, *dislikes]]
+    item = [find_item(catalogue, name) for name in [*likes, *dislikes]]
     if len(set(item)) < len(item):
         twice = next(k for k in item if item.count(k) > 1)
-        raise DataError(f"{federation.titles[twice]!r} was given more than once")
+        raise DataError(f"{catalogue.titles[twice]!r} was given more than once")
     liked = np.arange(len(item)) < len(likes)
     given = dict(features or {})
-    for feature in (*federation.schema.of("user"), *federation.schema.of("context")):
+    for feature in (*catalogue.schema.of("user"), *catalogue.schema.of("context")):
         if feature.kind != "multi" and isinstance(given.get(feature.name), list | tuple):
             raise DataError(f"{feature.name!r} takes one value; got {given[feature.name]!r}")
-    context_names = {feature.name for feature in federation.schema.of("context")}
+    context_names = {feature.name for feature in catalogue.schema.of("context")}
     now = {name: given.pop(name) for name in list(given) if name in context_names}
-    context = encode_one(federation.schema, "context", now)
+    context = encode_one(catalogue.schema, "context", now)
     data = Clients(
         ids=np.zeros(1, np.int64),
         offsets=np.array([0, len(item)]),
         item=np.array(item, np.int32),
-        value=np.where(liked, federation.positive_above + 1, federation.positive_above).astype(
+        value=np.where(liked, catalogue.positive_above + 1, catalogue.positive_above).astype(
             np.float32
         ),
         liked=liked,
         time=np.arange(len(item), dtype=np.float64),
-        features=encode_one(federation.schema, "user", given),
+        features=encode_one(catalogue.schema, "user", given),
         context={name: bag.take(np.zeros(len(item), np.int64)) for name, bag in context.items()},
     )
-    return Device(
-        federation=federation, scorer=scorer, data=data, moment=_one_moment(data, context)
-    )
+    return Device(catalogue=catalogue, scorer=scorer, data=data, moment=_one_moment(data, context))
 
 
-def find_item(federation: Federation, name: str) -> int:
+def find_item(catalogue: Catalogue, name: str) -> int:
     """Return the position of the item with this title or id; case does not matter for titles."""
-    ids, titles = federation.item_ids, federation.titles
+    ids, titles = catalogue.item_ids, catalogue.titles
     if name in ids:
         return ids.index(name)
     for spelt in (str, str.casefold):
@@ -190,7 +117,7 @@ def find_item(federation: Federation, name: str) -> int:
             raise DataError(f"{len(found)} items are called {name!r}: give an id, of {several}")
         if found:
             return found[0]
-    raise DataError(f"unknown item {name!r}{nearest(name, federation.titles)}")
+    raise DataError(f"unknown item {name!r}{nearest(name, catalogue.titles)}")
 
 
 def _one_moment(data: Clients, context: Mapping[str, Bag]) -> Clients:
@@ -206,21 +133,78 @@ def _one_moment(data: Clients, context: Mapping[str, Bag]) -> Clients:
     )
 
 
-def _moments(lines: Clients, k: int) -> dict[str, Bag]:
-    rows = slice(int(lines.offsets[k]), int(lines.offsets[k + 1]))
-    return {name: bag.take(rows) for name, bag in lines.context.items()}
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Model:
+    """A released model: its parameters, the catalogue, the run's settings, and what it promises."""
+
+    params: Mapping[str, Any]
+    catalogue: Catalogue
+    settings: Mapping[str, Any]
+    privacy: Mapping[str, Any]
+
+    def device(
+        self,
+        *,
+        likes: Sequence[str] = (),
+        dislikes: Sequence[str] = (),
+        features: Mapping[str, object] | None = None,
+    ) -> Device:
+        """Return a newcomer's device, with this model and her own data on it."""
+        return new_device(
+            self.catalogue, self._scorer(), likes=likes, dislikes=dislikes, features=features
+        )
+
+    def _scorer(self) -> Scorer:
+        if LIKES in self.params:
+            return tower_scorer(self.params, self.catalogue)
+        from privrec.config import make_config
+        from privrec.rankers import rankers
+
+        return rankers(make_config(self.settings), self.catalogue).adapted(self.params)
 
 
-def _distinct_moments(moments: Mapping[str, Bag]) -> tuple[dict[str, Bag], IntArray]:
-    """Return each context once, and for each line which of them is its own."""
-    columns = [part for bag in moments.values() for part in (bag.codes, bag.weights)]
-    table = np.concatenate([np.asarray(column, np.float64) for column in columns], axis=1)
-    _, place, inverse = np.unique(table, axis=0, return_index=True, return_inverse=True)
-    return {name: bag.take(place) for name, bag in moments.items()}, inverse.reshape(-1)
+def tower_scorer(params: Mapping[str, npt.NDArray[Any]], catalogue: Catalogue) -> Scorer:
+    """Return what ranks by a history tower, for one person at a time."""
+    layout = layout_in(catalogue.schema, catalogue.n_items, set(params))
+    score = row_scorer(params, layout)
+
+    def scorer(first: Clients, lines: Clients) -> Iterator[npt.NDArray[np.float32]]:
+        del lines
+        for k in range(len(first)):
+            yield score(dense_rows(first.take(np.array([k])), layout))
+
+    return scorer
 
 
-def _window(moments: Mapping[str, Bag], start: int) -> dict[str, Bag]:
-    """Return `_MOMENTS` contexts from `start` on, the last one repeated to fill up."""
-    count = len(next(iter(moments.values())).codes)
-    rows = np.minimum(np.arange(start, start + _MOMENTS), count - 1)
-    return {name: bag.take(rows) for name, bag in moments.items()}
+def open_model(path: str | Path) -> Model:
+    """Return the model in a file that `privrec export` wrote."""
+    where = Path(path)
+    try:
+        with zipfile.ZipFile(where) as file:
+            whole = sum(member.file_size for member in file.infolist())
+            if whole > _ROOM + _GROWTH * where.stat().st_size:
+                raise RunFolderError(f"{where} would unpack to {whole:,} bytes: not an export")
+            about = json.loads(file.read("model.json"))
+            catalogue = from_json(file.read("catalogue.json"), f"{where}: catalogue.json")
+            params = {
+                name.removeprefix("params/").removesuffix(".npy"): np.load(
+                    io.BytesIO(file.read(name)), allow_pickle=False
+                )
+                for name in file.namelist()
+                if name.startswith("params/")
+            }
+    except OSError as error:
+        raise RunFolderError(f"cannot read {where}: {error.strerror or error}") from error
+    except (zipfile.BadZipFile, KeyError, ValueError, EOFError, NotImplementedError) as error:
+        raise RunFolderError(f"{where} is not an exported model ({error})") from error
+    if not isinstance(about, dict) or about.get("format") != FORMAT:
+        found = about.get("format") if isinstance(about, dict) else about
+        raise RunFolderError(
+            f"{where} is an export of format {found!r}; this privrec reads format {FORMAT}"
+        )
+    return Model(
+        params=params,
+        catalogue=catalogue,
+        settings=about["settings"],
+        privacy=about["privacy"],
+    )

@@ -45,7 +45,7 @@ def train(
     """Play the remaining rounds that the budget affords; leave `params.safetensors` in the folder.
 
     A kill at any moment loses the rounds since the last checkpoint, which are played again on
-    resume: the same where noise is seeded; as further releases where it is not.
+    resume, and publish the same again: from the same seed, or from the disk.
     """
     config, stages = experiment.config, experiment.stages()
     state, done = restore(folder, stages) if resume else (None, 0)
@@ -71,7 +71,8 @@ def _play_stage(
     on_progress: OnProgress | None,
 ) -> ServerState:
     """Return the state after the rounds of a stage that the budget affords."""
-    config, book = experiment.config, open_book(folder, stage, experiment.config)
+    config, federation = experiment.config, experiment.federation
+    book = open_book(folder, stage, config, federation.population, federation.fingerprint)
     last = book.last_round(state.round_index)
     what = "rounds" if stage.name == TRAIN else f"rounds for {stage.name}"
     if state.round_index < last:
@@ -81,18 +82,19 @@ def _play_stage(
     saved = time.monotonic()
     while state.round_index < last:
         started = time.monotonic()
-        state, report = stage.play(state, book.record)
+        state, report = stage.play(state, book.publish)
         line: dict[str, Any] = {"round": report.round_index, "stage": stage.name}
-        line["seconds"] = round(time.monotonic() - started, 4)
-        line["simulation_only"] = _rest(report)
+        line |= {"seconds": round(time.monotonic() - started, 4), **_rest(report)}
         played = state.round_index - stage.first
-        if stage.ranks and _is_due(played, last - stage.first, config):
-            line["simulation_only"]["validation"] = _validate(experiment, state.params)
-        records.append_round(folder, line)
-        # What was released with noise that nobody can draw again must not be lost.
-        due = config.noise == "secure" or time.monotonic() - saved > CHECKPOINT_SECONDS
+        figures = config.shows_raw_figures
+        if figures and stage.ranks and _is_due(played, last - stage.first, config):
+            line["validation"] = _validate(experiment, state.params)
+        records.append_round(folder, line, figures=figures)
+        # A cohort that was drawn in secret cannot be drawn again.
+        due = config.draws_in_secret or time.monotonic() - saved > CHECKPOINT_SECONDS
         if due or state.round_index == last:
             checkpoint(folder, state)
+            records.drop_published(folder, state.round_index)
             saved = time.monotonic()
         _report(on_progress, what, played, last - stage.first)
     return state
@@ -153,7 +155,7 @@ def evaluate_run(
 ) -> Evaluation:
     """Return the figures on the test people, with the references fitted and tested beside them."""
     config, federation, split = experiment.config, experiment.federation, experiment.split
-    report = _evaluate_on(experiment, split.test, experiment.scorer(params), on_progress)
+    report = _evaluate_on(experiment, split.test, experiment.rankers.adapted(params), on_progress)
     if report.tested == 0:
         raise DataError(
             f"none of the {len(split.test)} test people has two likes, one of them to be tested"
@@ -162,6 +164,7 @@ def evaluate_run(
         federation, split.test, seed=config.seed, halving=config.halving, fewer_than=FEW_ITEMS
     )
     everybody = np.concatenate([split.train, split.validation])
+    unadapted = experiment.rankers.unadapted
     references = {}
     for name, reference in _references(config, federation).items():
         arrays = reference.fit(federation, everybody)
@@ -171,9 +174,8 @@ def evaluate_run(
         train=len(split.train),
         validation=len(split.validation),
         report=report,
-        few=_evaluate_on(experiment, few, experiment.scorer(params), None),
-        few_unadapted=experiment.unadapted
-        and _evaluate_on(experiment, few, experiment.unadapted(params), None),
+        few=_evaluate_on(experiment, few, experiment.rankers.adapted(params), None),
+        few_unadapted=unadapted and _evaluate_on(experiment, few, unadapted(params), None),
         references=references,
         privacy=privacy,
     )
@@ -257,7 +259,7 @@ def _evaluate_on(
 
 
 def _validate(experiment: Experiment, params: Params) -> Mapping[str, float | None]:
-    scorer = experiment.scorer(params)
+    scorer = experiment.rankers.adapted(params)
     report = _evaluate_on(experiment, experiment.split.validation, scorer, None)
     hits: dict[str, float | None] = report.as_json()["hits"]
     return {k: value if value is None else round(value, 5) for k, value in hits.items()}

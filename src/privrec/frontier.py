@@ -14,6 +14,8 @@ from privrec import records
 from privrec.charts import line_chart
 from privrec.errors import SettingsError
 from privrec.paper import PRINTED_HITS
+from privrec.privacy.ledger import PrivacyLedger
+from privrec.privacy.words import epsilon_text
 from privrec.report import figure, page
 from privrec.runs import open_run, train
 
@@ -24,20 +26,27 @@ OnProgress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """Mean Hits@k over the seeds at one asked-for ε (None: no noise); `spent` by the ledgers."""
+    """Mean Hits@k over the seeds at one asked-for ε (None: no noise).
+
+    `epsilon_of_mechanism` is by the ledgers: what a run costs with secure noise.
+    """
 
     epsilon: float | None
-    spent: float | None
+    epsilon_of_mechanism: float | None
     hits: dict[str, float]
     seeds: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frontier:
-    """The points, from the strongest promise to none, and the lines beside them (Hits@20)."""
+    """The points, from the strongest promise to none, and the lines beside them (Hits@20).
+
+    `together` is the ε of the mechanism of all noised runs on the same people; None for none.
+    """
 
     data: str
     delta: float
+    together: float | None
     points: tuple[Point, ...]
     lines: dict[str, float]
 
@@ -57,7 +66,8 @@ def find_frontier(
 ) -> Frontier:
     """Return the frontier; trains and evaluates what the folder does not have yet.
 
-    Leaves one run folder for each ε and seed, and `frontier.json`, `.html` and `.png`.
+    Leaves one run folder for each ε and seed, and `frontier.json`, `.html` and `.png`. The noise is
+    seeded, so that the curve can be had again: an experiment, which protects nobody.
     """
     _check(epsilons, seeds)
     wanted = sorted(set(epsilons))
@@ -70,6 +80,7 @@ def find_frontier(
     frontier = Frontier(
         data=data,
         delta=delta,
+        together=_together([_place(out, *job) for job in jobs if math.isfinite(job[0])], delta),
         points=tuple(
             _point(epsilon, [found[epsilon, seed] for seed in seeds]) for epsilon in wanted
         ),
@@ -89,7 +100,7 @@ def render(frontier: Frontier) -> str:
     seeds = frontier.points[0].seeds
     title = f"Quality against privacy on {frontier.data}"
     rows = "".join(
-        f"<tr><td>{name}</td><td>{'-' if p.spent is None else f'{p.spent:.3f}'}</td>"
+        f"<tr><td>{name}</td><td>{_figure(p)}</td>"
         + "".join(f"<td>{figure(p.hits[k])}</td>" for k in p.hits)
         + "</tr>"
         for name, p in zip(names, frontier.points, strict=True)
@@ -97,6 +108,7 @@ def render(frontier: Frontier) -> str:
     head = "".join(f"<th>@{k}</th>" for k in frontier.points[0].hits)
     parts = [
         f"<h1>{html.escape(title)}</h1>",
+        f'<p class="privacy">{html.escape(experiment_line(frontier))}</p>',
         line_chart(
             {"PrivRec+": curve},
             x_label="ε",
@@ -104,11 +116,11 @@ def render(frontier: Frontier) -> str:
             levels=frontier.lines,
             x_names=dict(enumerate(names)),
         ),
-        f"<table><tr><th>ε asked for</th><th>by the ledger</th>{head}</tr>{rows}</table>",
+        f"<table><tr><th>ε asked for</th><th>ε of the mechanism</th>{head}</tr>{rows}</table>",
         (
             f'<p class="note">Mean over {seeds} split(s), on people who never took part; δ ='
             f" {frontier.delta:g}, one whole person added or removed. ∞ is {WITHOUT}, which has no"
-            f" guarantee; the others are {WITH_NOISE}. The dashed lines have none either.</p>"
+            f" noise; the others are {WITH_NOISE}. The dashed lines have none either.</p>"
         ),
     ]
     return page(title, parts)
@@ -135,7 +147,7 @@ def draw(frontier: Frontier) -> bytes:
     for (name, level), style in zip(frontier.lines.items(), styles, strict=False):
         axes.axhline(level, linestyle=style, color="#777777", label=f"{name} ({level:.3f})")
     axes.set_xticks(places, [_name(point.epsilon) for point in frontier.points])
-    axes.set_xlabel(f"ε at δ = {frontier.delta:g}, per person")
+    axes.set_xlabel(f"ε of the mechanism at δ = {frontier.delta:g}, per person; an experiment")
     axes.set_ylabel(f"Hits@{_K}")
     axes.set_ylim(0, 1.12 * max(*hits, *frontier.lines.values(), 1e-9))
     axes.set_title(f"{frontier.data}: quality against privacy")
@@ -157,22 +169,23 @@ def _check(epsilons: Sequence[float], seeds: Sequence[int]) -> None:
 
 
 def _evaluated(data: str, epsilon: float, seed: int, *, delta: float, out: Path) -> dict[str, Any]:
-    place = out / f"epsilon-{epsilon:g}-seed-{seed}"
-    bare = math.isinf(epsilon)
-    settings: dict[str, Any] = {} if bare else {"epsilon": epsilon, "delta": delta}
+    place, bare = _place(out, epsilon, seed), math.isinf(epsilon)
+    noised = {"epsilon": epsilon, "delta": delta, "noise": "seeded"}
+    settings: dict[str, Any] = {} if bare else noised
     begun = place.exists() and not records.is_untouched(place)
     recipe = WITHOUT if bare else WITH_NOISE
     train(recipe, data, out=place, resume=begun, seed=seed, **settings)
-    if not (place / "evaluation.json").is_file():
-        open_run(place).evaluate()
+    run = open_run(place)
+    if not run.folder.evaluation_path.is_file():
+        run.evaluate()
     return records.read_evaluation(place)
 
 
 def _point(epsilon: float, found: Sequence[dict[str, Any]]) -> Point:
-    spent = [evaluation["privacy"]["epsilon"] for evaluation in found]
+    spent = [evaluation["privacy"]["epsilon_of_mechanism"] for evaluation in found]
     return Point(
         epsilon=None if math.isinf(epsilon) else epsilon,
-        spent=None if None in spent else max(spent),
+        epsilon_of_mechanism=None if None in spent else max(spent),
         hits={k: statistics.fmean(one["hits"][k] for one in found) for k in found[0]["hits"]},
         seeds=len(found),
     )
@@ -189,6 +202,43 @@ def _lines(data: str, found: Sequence[dict[str, Any]]) -> dict[str, float]:
     if printed is not None:
         lines["PrivRec (paper)"] = printed[_K]
     return lines
+
+
+def experiment_line(frontier: Frontier) -> str:
+    """Return what the runs behind a frontier are, and what they would cost together."""
+    line = (
+        "For experiments only: no protection. The noise of these runs came from seeds, and their"
+        " figures from raw data."
+    )
+    if frontier.together is not None:
+        runs = sum(point.seeds for point in frontier.points if point.epsilon is not None)
+        line += (
+            f" With secure noise the {runs} noised runs would cost the people in all of them"
+            f" epsilon {epsilon_text(frontier.together)} together, at delta {frontier.delta:g}."
+        )
+    if any(point.epsilon is None for point in frontier.points):
+        line += " The runs without noise alone make it infinite."
+    return line + (
+        " Choose an epsilon here, on people whose data may be looked at; then train once with"
+        " 'privrec train', whose noise is secure."
+    )
+
+
+def _together(places: Sequence[Path], delta: float) -> float | None:
+    """Return the ε of all noised runs together: nobody is in more than all of them."""
+    whole = PrivacyLedger()
+    for place in places:
+        whole = whole.compose(open_run(place).ledger)
+    return whole.epsilon(delta) if places else None
+
+
+def _place(out: Path, epsilon: float, seed: int) -> Path:
+    return out / f"epsilon-{epsilon:g}-seed-{seed}"
+
+
+def _figure(point: Point) -> str:
+    found = point.epsilon_of_mechanism
+    return "-" if found is None else epsilon_text(found, 3)
 
 
 def _name(epsilon: float | None) -> str:

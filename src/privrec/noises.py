@@ -1,32 +1,47 @@
 """How a run's budget becomes the bound and the noise of each of its stages."""
 
-import numpy as np
-
 from privrec.config import RunConfig
-from privrec.data.splits import Split
+from privrec.data.federation import Federation
+from privrec.data.splits import Split, chosen
 from privrec.privacy.aggregate import Aggregator, gaussian, laplace, plain
-from privrec.privacy.budget import check_budget, find_noise
+from privrec.privacy.budget import check_budget, find_noise, refuse_large_delta
 from privrec.privacy.ledger import PrivacyLedger
-from privrec.privacy.sampling import Sampling
-from privrec.seeds import rng
+from privrec.privacy.sampling import Law, Sampling
 from privrec.types import IntArray
 
 
-def volunteers_of(config: RunConfig, split: Split) -> IntArray:
-    """Return who volunteered for stage one, drawn once; nobody where features alone are used."""
-    count = round(config.volunteers * len(split.train))
-    return np.sort(rng(config.seed, 0, "volunteers").choice(split.train, count, replace=False))
+def volunteers_of(config: RunConfig, federation: Federation, split: Split) -> IntArray:
+    """Return who volunteered for stage one: each by a coin of her own, as she got her role."""
+    ids = federation.ids(split.train)
+    return split.train[chosen(ids, config.volunteers, seed=config.seed, purpose="volunteers")]
 
 
-def find_noises(config: RunConfig, split: Split) -> tuple[Aggregator, Aggregator]:
+def sampling_of(law: Law, cohort: int, *, true: int, public: int) -> Sampling:
+    """Return the law of drawing cohorts from people of whom there are `true`, publicly `public`.
+
+    A Poisson coin is made from the public number. Fixed-size cohorts compare data sets of the
+    same size, so the true number is nothing that they protect.
+    """
+    return Sampling(law=law, users=true if law == "fixed" else public, cohort=cohort)
+
+
+def find_noises(
+    config: RunConfig, federation: Federation, split: Split
+) -> tuple[Aggregator, Aggregator]:
     """Return what bounds and noises the updates of stage one and of stage two.
 
     A private stage one gets its share of ε, and stage two what that leaves of the whole.
     """
-    sampling = Sampling(law=config.sampling, users=len(split.train), cohort=config.cohort)
-    people = volunteers_of(config, split) if config.stage1 == "public" else split.train
-    users = max(len(people), 1)
-    items = Sampling(law=config.sampling, users=users, cohort=min(config.stage1_cohort, users))
+    public, true = split.public_train, len(split.train)
+    sampling = sampling_of(config.sampling, config.cohort, true=true, public=public)
+    if config.mechanism != "none":
+        refuse_large_delta(config.delta, sampling.users, forced=config.force_delta)
+    if config.stage1 == "public":
+        true = max(len(volunteers_of(config, federation, split)), 1)
+        public = max(round(config.volunteers * public), 1)
+    most = true if config.sampling == "fixed" else public
+    cohort = min(config.stage1_cohort, most)
+    items = sampling_of(config.sampling, cohort, true=true, public=public)
     first, spent = plain(items), PrivacyLedger()
     if config.stage1 == "private":
         share = config.epsilon and config.epsilon * config.stage1_share

@@ -10,7 +10,8 @@ import jax
 import numpy as np
 
 from privrec.data.federation import Federation, chunks
-from privrec.federated.local import Catalogue, LocalTrain
+from privrec.data.schema import Bags
+from privrec.federated.local import LocalTrain
 from privrec.federated.pack import Packed
 from privrec.models.api import ITEM_TABLE
 from privrec.types import IntArray, Params
@@ -46,7 +47,7 @@ def share_of_training(
     what: str,
     local: LocalTrain,
     params: Params,
-    catalogue: Catalogue,
+    catalogue: Bags,
     client: Packed,
     steps: int,
 ) -> PhoneShare:

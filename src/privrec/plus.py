@@ -14,22 +14,34 @@ import numpy as np
 import numpy.typing as npt
 
 from privrec.config import RunConfig
+from privrec.data.catalogue import Catalogue
 from privrec.data.federation import Federation, chunks
 from privrec.data.splits import Split
 from privrec.errors import SettingsError
-from privrec.federated.round import Record, RoundReport, ServerState
-from privrec.history.fit import Regression, exact_tower, frequent, noisy_tower, popularity_of
-from privrec.history.rows import Layout, Rows, layout_of, rows_of
-from privrec.history.tower import BIAS, POPULARITY, bias_of, blank
+from privrec.federated.round import Publish, RoundReport, ServerState
+from privrec.history.fit import (
+    Frequent,
+    Regression,
+    exact_tower,
+    frequent,
+    noisy_tower,
+    popularity_of,
+    taste_moments,
+)
+from privrec.history.layout import Layout, layout_of
+from privrec.history.rows import Rows, rows_of
+from privrec.history.scoring import BIAS, POPULARITY
+from privrec.history.tower import bias_of, blank
+from privrec.noises import sampling_of
 from privrec.phone import PhoneShare, milliseconds, usual_person
 from privrec.plus_softmax import softmax_stage
-from privrec.privacy.aggregate import Aggregator, gaussian, plain
-from privrec.privacy.budget import check_budget, find_noise
+from privrec.privacy.aggregate import Aggregator, CohortTotal, gaussian, plain
+from privrec.privacy.budget import check_budget, find_noise, refuse_large_delta
 from privrec.privacy.ledger import PrivacyLedger
 from privrec.privacy.sampling import Sampling
 from privrec.seeds import rng, secret_rng
 from privrec.stages import Play, Stage
-from privrec.types import Array, IntArray, Params
+from privrec.types import Array, Params
 
 POPULAR, MOMENTS = "popularity", "moments"
 """The names of the first two stages."""
@@ -43,51 +55,57 @@ _PEOPLE_PER_NOISE = 12.0
 
 def history_stages(config: RunConfig, federation: Federation, split: Split) -> tuple[Stage, ...]:
     """Return the stages of PrivRec+: what is popular, what goes together, and rounds on top."""
-    layout, rank = layout_for(config, federation), rank_for(config, federation)
-    first, second, rest = split_budget(config, len(split.train), federation.n_items)
+    layout, rank = layout_for(config, federation.catalogue), rank_for(config, federation)
+    dislike = config.dislike_input
+    first, second, rest = split_budget(config, split, federation.n_items)
     sampling = first.release.sampling
+    reports: dict[int, RoundReport] = {}
 
-    def select(state: ServerState) -> IntArray:
-        seeded = config.noise == "seeded"
-        draw = rng(config.seed, state.round_index, "cohort") if seeded else secret_rng()
-        return sampling.draw(split.train, draw)
-
-    def rows(cohort: IntArray) -> Iterator[Rows]:
+    def rows(state: ServerState) -> Iterator[Rows]:
+        """Draw the cohort of a round, and yield its people's rows a few hundred at a time."""
+        secret = config.draws_in_secret
+        draw = secret_rng() if secret else rng(config.seed, state.round_index, "cohort")
+        cohort = sampling.draw(split.train, draw)
+        reports[state.round_index] = RoundReport(
+            round_index=state.round_index, clients=len(cohort), loss=None
+        )
         return (rows_of(federation.take(part), layout) for part in chunks(cohort))
 
-    def count(state: ServerState, record: Record) -> tuple[ServerState, RoundReport]:
-        cohort = select(state)
-        total = popularity_of(rows(cohort), layout, config.dislike_input)
-        found = first.publish({POPULARITY: total}, BOUND, record(state))[POPULARITY]
+    def after(
+        state: ServerState, found: Mapping[str, npt.ArrayLike]
+    ) -> tuple[ServerState, RoundReport]:
+        params = {**state.params, **{name: jnp.asarray(array) for name, array in found.items()}}
+        nobody = RoundReport(round_index=state.round_index, clients=None, loss=None)
+        report = reports.pop(state.round_index, nobody)
+        return replace(state, round_index=state.round_index + 1, params=params), report
+
+    def count(state: ServerState, publish: Publish) -> tuple[ServerState, RoundReport]:
+        def add_up() -> CohortTotal:
+            return CohortTotal({POPULARITY: popularity_of(rows(state), layout, dislike)})
+
+        found = publish(state, add_up).update[POPULARITY]
         # Should the budget end here, there is something to rank by.
         bias = bias_of(np.asarray(found), np.zeros(0, np.int64))
-        return _after(state, {POPULARITY: found, BIAS: bias}, len(cohort))
+        return after(state, {POPULARITY: found, BIAS: bias})
 
-    def relate(state: ServerState, record: Record) -> tuple[ServerState, RoundReport]:
-        cohort = select(state)
+    def relate(state: ServerState, publish: Publish) -> tuple[ServerState, RoundReport]:
         popularity = np.asarray(state.params[POPULARITY], np.float64)
         scale = second.noise_scale(BOUND)
         kept = frequent(popularity, noise_scale=scale, most=config.history_items)
-
-        def publish(total: npt.NDArray[np.floating]) -> npt.NDArray[np.floating]:
-            published = second.publish({"triangle": total}, BOUND, record(state))
-            return np.asarray(published["triangle"])
-
         if config.mechanism == "none":
-            record(state)
-            tower = exact_tower(rows(cohort), layout, kept, regression_of(config), rank)
+            publish(state, lambda: CohortTotal({}))
+            tower = exact_tower(rows(state), layout, kept, regression_of(config), rank)
         else:
+            shape = Frequent.of(popularity, kept)
+
+            def add_up() -> CohortTotal:
+                return CohortTotal({"triangle": taste_moments(rows(state), layout, shape, dislike)})
+
+            triangle = np.asarray(publish(state, add_up).update["triangle"])
             tower = noisy_tower(
-                rows(cohort),
-                layout,
-                kept,
-                popularity,
-                dislike=config.dislike_input,
-                rank=rank,
-                noise_scale=scale,
-                publish=publish,
+                triangle, layout, shape, dislike=dislike, rank=rank, noise_scale=scale
             )
-        return _after(state, {**tower, BIAS: bias_of(popularity, kept)}, len(cohort))
+        return after(state, {**tower, BIAS: bias_of(popularity, kept)})
 
     def phone(what: str, down: int, pairs: bool) -> Callable[[Params], PhoneShare]:
         def measure(params: Params) -> PhoneShare:
@@ -104,7 +122,7 @@ def history_stages(config: RunConfig, federation: Federation, split: Split) -> t
 
         return measure
 
-    start = blank(layout, rank=rank, dislikes=config.dislike_input > 0)
+    start = blank(layout, rank=rank, dislikes=dislike > 0)
     start[POPULARITY] = np.zeros(federation.n_items, np.float32)
     # Before the second sum a phone is told which items count, and under noise how much.
     told = (8 if second.release.is_private else 4) * min(federation.n_items, config.history_items)
@@ -122,11 +140,11 @@ def history_stages(config: RunConfig, federation: Federation, split: Split) -> t
     return (*sums, softmax_stage(config, federation, split.train, layout, rest, 2, kept))
 
 
-def layout_for(config: RunConfig, federation: Federation) -> Layout:
+def layout_for(config: RunConfig, catalogue: Catalogue) -> Layout:
     """Return what a row has: under noise only items, since every further column costs."""
     if config.mechanism != "none":
-        return Layout(n_items=federation.n_items)
-    layout = layout_of(federation.schema, federation.n_items)
+        return Layout(n_items=catalogue.n_items)
+    layout = layout_of(catalogue.schema, catalogue.n_items)
     return replace(
         layout,
         users=layout.users if config.feature_input else (),
@@ -159,18 +177,23 @@ def regression_of(config: RunConfig) -> Regression:
 
 
 def split_budget(
-    config: RunConfig, users: int, n_items: int
+    config: RunConfig, split: Split, n_items: int
 ) -> tuple[Aggregator, Aggregator, Aggregator]:
     """Return what bounds and noises the two sums and each round; all together cost `epsilon`.
 
     Where there are rounds on top, the sums get `stage1_share` of it, and all of it where not.
     """
-    everybody = Sampling(law=config.sampling, users=users, cohort=min(config.stage1_cohort, users))
-    some = Sampling(law=config.sampling, users=users, cohort=min(config.cohort, users))
+    public, true = split.public_train, len(split.train)
+    users = true if config.sampling == "fixed" else public
+    everybody, some = (
+        sampling_of(config.sampling, min(cohort, users), true=true, public=public)
+        for cohort in (config.stage1_cohort, config.cohort)
+    )
     if config.mechanism == "none":
         return plain(everybody), plain(everybody), plain(some)
     if config.mechanism != "gaussian":
         raise SettingsError(f"{config.recipe} takes Gaussian noise only; got {config.mechanism}")
+    refuse_large_delta(config.delta, users, forced=config.force_delta)
     if config.clip_quantile and not config.rounds:
         raise SettingsError(
             "`clip_quantile` is for rounds of training; `rounds` is 0, and the two sums have a"
@@ -245,11 +268,3 @@ def _stage(
         phone=phone,
         ranks=name == MOMENTS,
     )
-
-
-def _after(
-    state: ServerState, found: Mapping[str, npt.ArrayLike], clients: int
-) -> tuple[ServerState, RoundReport]:
-    params = {**state.params, **{name: jnp.asarray(array) for name, array in found.items()}}
-    after = replace(state, round_index=state.round_index + 1, params=params)
-    return after, RoundReport(round_index=state.round_index, clients=clients, loss=None)

@@ -13,12 +13,13 @@ from privrec.config import RunConfig
 from privrec.data.federation import Federation, chunks
 from privrec.federated.lanes import map_clients
 from privrec.federated.round import (
-    Record,
+    Publish,
     RoundReport,
     ServerState,
     decayed,
     server_optimizer,
 )
+from privrec.history.layout import Layout
 from privrec.history.learn import (
     Bounded,
     Histories,
@@ -26,12 +27,10 @@ from privrec.history.learn import (
     fresh,
     hide_half,
     histories,
-    learned_of,
 )
-from privrec.history.rows import Layout
-from privrec.history.tower import closed_form
+from privrec.history.scoring import closed_form, learned_of
 from privrec.phone import PhoneShare, milliseconds, usual_person
-from privrec.privacy.aggregate import Aggregator
+from privrec.privacy.aggregate import Aggregator, CohortTotal
 from privrec.seeds import key, rng, secret_rng
 from privrec.stages import TRAIN, Stage
 from privrec.types import IntArray, Params
@@ -99,34 +98,38 @@ def softmax_stage(
         change, opt_state = optimizer.update(slope, opt_state, dict(learned))
         return optax.apply_updates(dict(learned), change), opt_state
 
-    def play(state: ServerState, record: Record) -> tuple[ServerState, RoundReport]:
-        seeded = config.noise == "seeded"
-        draw = rng(config.seed, state.round_index, "cohort") if seeded else secret_rng()
-        cohort = sampling.draw(population, draw)
-        batches = list(packed(state, cohort, _TOGETHER)) or [_nobody(layout)]
-        total = total_of(state, batches)
-        noise = record(state)
-        published = aggregator.publish(total.update, state.clip_norm, noise)
-        learned, opt_state = step(learned_of(state.params), state.opt_state, published)
-        skipped = len(cohort) - sum(int((batch.target.sum(1) > 0).sum()) for batch in batches)
-        clipped, dropped = int(total.clipped), int(total.dropped)
+    def play(state: ServerState, publish: Publish) -> tuple[ServerState, RoundReport]:
+        report = RoundReport(round_index=state.round_index, clients=None, loss=None)
+
+        def add_up() -> CohortTotal:
+            nonlocal report
+            secret = config.draws_in_secret
+            draw = secret_rng() if secret else rng(config.seed, state.round_index, "cohort")
+            cohort = sampling.draw(population, draw)
+            batches = list(packed(state, cohort, _TOGETHER)) or [_nobody(layout)]
+            total = total_of(state, batches)
+            skipped = len(cohort) - sum(int((batch.target.sum(1) > 0).sum()) for batch in batches)
+            clipped, dropped = int(total.clipped), int(total.dropped)
+            report = RoundReport(
+                round_index=state.round_index,
+                clients=len(cohort),
+                loss=float(total.loss) / max(len(cohort) - skipped - dropped, 1),
+                clipped=clipped,
+                dropped=dropped,
+                skipped=skipped,
+            )
+            return CohortTotal(total.update, len(cohort), clipped, dropped)
+
+        published = publish(state, add_up)
+        learned, opt_state = step(learned_of(state.params), state.opt_state, published.update)
         after = replace(
             state,
             round_index=state.round_index + 1,
             params={**state.params, **learned},
             opt_state=opt_state,
-            clip_norm=aggregator.next_clip_norm(
-                state.clip_norm, clients=len(cohort), clipped=clipped, dropped=dropped, noise=noise
-            ),
+            clip_norm=published.clip_norm,
         )
-        return after, RoundReport(
-            round_index=state.round_index,
-            clients=len(cohort),
-            loss=float(total.loss) / max(len(cohort) - skipped - dropped, 1),
-            clipped=clipped,
-            dropped=dropped,
-            skipped=skipped,
-        )
+        return after, report
 
     def phone(params: Params) -> PhoneShare:
         state = replace(init(params), params={**params})

@@ -1,15 +1,19 @@
 """The run folder: what a run writes, so that a kill at any moment costs time and nothing else.
 
-`config.toml` comes first and is never changed. `ledger.jsonl` gets a line per release, which is on
-the disk before the release is used. `rounds.jsonl` gets a line per round.
-`checkpoint.safetensors` holds the whole server state and is replaced in one step; on resume the
-rounds after it are cut off and played again, which gives the same bits, because every random
-number comes from (seed, round, purpose). `params.safetensors` marks a finished run.
+What may be released lies in the folder itself: `config.toml`, which comes first and is never
+changed; `catalogue.json`; `ledger.jsonl`, a line per release, on the disk before the release is
+used (`ledgerfile.py`); `rounds.jsonl`, a line per round; and `params.safetensors`, which marks a
+finished run. While a run goes on, `checkpoint.safetensors` holds the whole server state and
+`published-N.safetensors` what round N published, until the checkpoint has it.
+
+What is computed from raw data lies in `simulation/`: the fingerprint of the data, losses, counts
+and timings, validation, evaluation, report. No guarantee covers it.
 """
 
 import contextlib
 import json
 import os
+import shutil
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -24,7 +28,8 @@ from safetensors.numpy import load, save
 from privrec.config import RunConfig, make_config, to_toml
 from privrec.errors import RunFolderError, SettingsError
 
-FORMAT = 2
+FORMAT = 3
+SIMULATION = "simulation"
 Arrays = Mapping[str, npt.NDArray[Any]]
 _TEMPORARY = ".tmp"
 _EVALUATION_KEYS = ("recipe", "data", "seed", "users", "hits", "references", "privacy")
@@ -42,9 +47,24 @@ class RunFolder:
         return self.path / "config.toml"
 
     @property
+    def catalogue_path(self) -> Path:
+        """The items, their titles and features, and the schema."""
+        return self.path / "catalogue.json"
+
+    @property
     def rounds_path(self) -> Path:
-        """One JSON line per round."""
+        """One JSON line per round: its number and its stage."""
         return self.path / "rounds.jsonl"
+
+    @property
+    def figures_path(self) -> Path:
+        """One JSON line per round with what it did, computed from raw data."""
+        return self.path / SIMULATION / "rounds.jsonl"
+
+    @property
+    def data_path(self) -> Path:
+        """The fingerprint of the data that the run began with."""
+        return self.path / SIMULATION / "data.json"
 
     @property
     def ledger_path(self) -> Path:
@@ -64,32 +84,41 @@ class RunFolder:
     @property
     def evaluation_path(self) -> Path:
         """The figures of the final report."""
-        return self.path / "evaluation.json"
+        return self.path / SIMULATION / "evaluation.json"
 
     @property
     def report_path(self) -> Path:
         """The report for people."""
-        return self.path / "report.html"
+        return self.path / SIMULATION / "report.html"
+
+    def published_path(self, round_index: int) -> Path:
+        """What a round published, until the checkpoint has it."""
+        return self.path / f"published-{round_index}.safetensors"
 
 
-def create_run(path: Path, config: RunConfig) -> RunFolder:
-    """Return a new run folder; a folder that has anything in it is left alone."""
+def create_run(path: Path, config: RunConfig, catalogue: str, fingerprint: str) -> RunFolder:
+    """Return a new run folder; a folder that has anything in it is left alone.
+
+    `catalogue` is JSON. `fingerprint` is that of the data: only the same data may go on with it.
+    """
     is_new = not path.exists()
     if not is_new and not is_untouched(path):
         raise RunFolderError(
             f"{path} is in the way: choose another --out, or go on with it by --resume"
         )
-    with _words(path, "write"):
-        path.mkdir(parents=True, exist_ok=True)
     folder = RunFolder(path=path)
+    with words(path, "write"):
+        folder.data_path.parent.mkdir(parents=True, exist_ok=True)
     clear_leftovers(folder)
     # The format comes last: a file that was cut short has none.
     text = to_toml(config, header={}) + f"format = {FORMAT}\n"
     try:
+        write_whole(folder.data_path, json.dumps({"fingerprint": fingerprint}).encode() + b"\n")
+        write_whole(folder.catalogue_path, catalogue.encode())
         write_whole(folder.config_path, text.encode())
     except RunFolderError:
         if is_new:
-            path.rmdir()
+            shutil.rmtree(path, ignore_errors=True)
         raise
     return folder
 
@@ -101,8 +130,25 @@ def is_untouched(path: Path) -> bool:
 
 def clear_leftovers(folder: RunFolder) -> None:
     """Remove the temporary files that a killed process left behind."""
-    for path in filter(_is_leftover, folder.path.iterdir()):
-        path.unlink(missing_ok=True)
+    for place in (folder.path, folder.path / SIMULATION):
+        for path in filter(_is_temporary, place.iterdir() if place.is_dir() else ()):
+            path.unlink(missing_ok=True)
+
+
+def check_data(folder: RunFolder, fingerprint: str) -> None:
+    """Raise unless the data is the same that the run began with, to the last rating."""
+    try:
+        began = json.loads(folder.data_path.read_text(encoding="utf-8"))["fingerprint"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RunFolderError(
+            f"{folder.data_path} cannot be read, so nobody knows whether the data is still the"
+            " same: begin a new run"
+        ) from error
+    if began != fingerprint:
+        raise RunFolderError(
+            f"the data has changed since {folder.path} was begun: two releases of it would tell"
+            " apart what changed; begin a new run"
+        )
 
 
 def open_run(path: Path) -> tuple[RunFolder, RunConfig]:
@@ -129,83 +175,45 @@ def open_run(path: Path) -> tuple[RunFolder, RunConfig]:
         raise RunFolderError(f"{folder.config_path}: {error}") from error
 
 
-def append_round(folder: RunFolder, line: Mapping[str, Any]) -> None:
-    """Add one line to `rounds.jsonl`."""
-    with _words(folder.rounds_path, "write"), folder.rounds_path.open("a", encoding="utf-8") as out:
-        out.write(json.dumps(line) + "\n")
+def append_round(folder: RunFolder, line: Mapping[str, Any], *, figures: bool) -> None:
+    """Add one line to `rounds.jsonl`, and with `figures` what it did to `simulation/`."""
+    named = {name: line[name] for name in ("round", "stage")}
+    lines = {folder.rounds_path: named, **({folder.figures_path: line} if figures else {})}
+    for path, content in lines.items():
+        with words(path, "write"), path.open("a", encoding="utf-8") as out:
+            out.write(json.dumps(content) + "\n")
 
 
-def read_rounds(folder: RunFolder) -> list[dict[str, Any]]:
-    """Return the lines of `rounds.jsonl`; a last line that a kill cut short is left out."""
-    if not folder.rounds_path.is_file():
+def read_rounds(path: Path) -> list[dict[str, Any]]:
+    """Return the lines of a `rounds.jsonl`; a last line that a kill cut short is left out."""
+    if not path.is_file():
         return []
     lines = []
-    for text in folder.rounds_path.read_text(encoding="utf-8").splitlines():
+    with words(path, "read"):
+        text = path.read_text(encoding="utf-8", errors="replace")
+    for line in text.splitlines():
         try:
-            lines.append(json.loads(text))
+            lines.append(json.loads(line))
         except json.JSONDecodeError:
             break
     return lines
 
 
 def keep_rounds(folder: RunFolder, before: int) -> None:
-    """Cut `rounds.jsonl` back to the rounds before the given one."""
-    kept = [json.dumps(line) + "\n" for line in read_rounds(folder) if line["round"] < before]
-    write_whole(folder.rounds_path, "".join(kept).encode())
+    """Cut both `rounds.jsonl` back to the rounds before the given one."""
+    for path in (folder.rounds_path, folder.figures_path):
+        lines = read_rounds(path)
+        if lines or path == folder.rounds_path:
+            kept = [json.dumps(line) + "\n" for line in lines if line["round"] < before]
+            write_whole(path, "".join(kept).encode())
 
 
-def append_release(folder: RunFolder, line: Mapping[str, Any]) -> None:
-    """Add one line to `ledger.jsonl` and return when it is on the disk."""
-    with _words(folder.ledger_path, "write"), folder.ledger_path.open("ab") as out:
-        out.write(json.dumps(line).encode() + b"\n")
-        out.flush()
-        os.fsync(out.fileno())
-
-
-def start_ledger(folder: RunFolder) -> None:
-    """Make sure that `ledger.jsonl` is there, in a folder that is on the disk, and ends in a line.
-
-    A last line that a kill cut short was never used, and is cut off.
-    """
-    path = folder.ledger_path
-    with _words(path, "write"):
-        text = path.read_bytes() if path.is_file() else b""
-        whole = text.rfind(b"\n") + 1
-        with path.open("ab") as out:
-            out.truncate(whole)
-            os.fsync(out.fileno())
-        place = os.open(folder.path, os.O_RDONLY)
-        try:
-            os.fsync(place)
-        finally:
-            os.close(place)
-
-
-def read_ledger(folder: RunFolder) -> list[dict[str, Any]]:
-    """Return the lines of `ledger.jsonl`, all of them; a damaged ledger is refused."""
-    with _words(folder.ledger_path, "read"):
-        text = folder.ledger_path.read_bytes() if folder.ledger_path.is_file() else b""
-    # What follows the last line's end was never used.
-    lines = []
-    for number, line in enumerate(text[: text.rfind(b"\n") + 1].splitlines(), start=1):
-        try:
-            found = json.loads(line)
-        except (UnicodeDecodeError, json.JSONDecodeError) as error:
-            raise RunFolderError(
-                f"{folder.ledger_path} is damaged at line {number}: {error}"
-            ) from error
-        if not isinstance(found, dict) or not {"round", "stage"} <= found.keys():
-            raise RunFolderError(
-                f"{folder.ledger_path} is damaged at line {number}: it names no round and stage"
-            )
-        lines.append(found)
-    missing = {line["round"] for line in read_rounds(folder)} - {line["round"] for line in lines}
-    if missing:
-        raise RunFolderError(
-            f"{folder.ledger_path} lacks the release of round {min(missing)}, which was played:"
-            " its epsilon would be too small"
-        )
-    return lines
+def drop_published(folder: RunFolder, before: int) -> None:
+    """Remove what rounds before the given one published: the checkpoint has it."""
+    for path in folder.path.glob("published-*.safetensors"):
+        number = path.stem.removeprefix("published-")
+        if number.isdecimal() and int(number) < before:
+            path.unlink(missing_ok=True)
 
 
 def read_evaluation(path: Path) -> dict[str, Any]:
@@ -243,7 +251,8 @@ def read_arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
 def write_whole(path: Path, content: bytes) -> None:
     """Write a file under a temporary name, flush it to disk, then rename it into place."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}{_TEMPORARY}")
-    with _words(path, "write"):
+    with words(path, "write"):
+        path.parent.mkdir(parents=True, exist_ok=True)
         try:
             with temporary.open("wb") as out:
                 out.write(content)
@@ -254,12 +263,23 @@ def write_whole(path: Path, content: bytes) -> None:
             temporary.unlink(missing_ok=True)
 
 
-def _is_leftover(path: Path) -> bool:
+def _is_temporary(path: Path) -> bool:
     return path.name.startswith(".") and path.name.endswith(_TEMPORARY)
 
 
+def _is_leftover(path: Path) -> bool:
+    """Return whether this is from before `config.toml`, without which there is no run."""
+    if path.name == SIMULATION:
+        return path.is_dir() and all(
+            inner.name == "data.json" or _is_temporary(inner) for inner in path.iterdir()
+        )
+    no_run = not (path.parent / "config.toml").exists()
+    return _is_temporary(path) or (path.name == "catalogue.json" and no_run)
+
+
 @contextlib.contextmanager
-def _words(path: Path, verb: str) -> Iterator[None]:
+def words(path: Path, verb: str) -> Iterator[None]:
+    """Turn a fault of the file system into an error that names the file."""
     try:
         yield
     except OSError as error:

@@ -5,9 +5,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from privrec.charts import line_chart
+from privrec.data.text import safe_text
 from privrec.paper import PRINTED_HITS
+from privrec.privacy.words import epsilon_text
 
 KS = ("5", "10", "20", "30")
+
+
+def _text(text: str) -> str:
+    """Return text from data as HTML."""
+    return html.escape(safe_text(text))
+
+
 _UPPER_BOUND = "NCF, centralised"
 _STYLE = """
 body{font:16px/1.5 system-ui,sans-serif;max-width:56rem;margin:2rem auto;padding:0 1rem;color:#222}
@@ -48,12 +57,13 @@ def render_report(
     users = evaluation["users"]
     title = f"{evaluation['recipe']} on {evaluation['data']}, seed {evaluation['seed']}"
     parts = [
-        f"<h1>{html.escape(title)}</h1>",
+        f"<h1>{_text(title)}</h1>",
         (
             f"<p>Trained by {users['train']:,} people, tested on {users['test']:,} others who"
             f" never took part ({users['skipped']:,} skipped: too few likes to test).</p>"
         ),
         _statement(evaluation["privacy"]),
+        _RAW,
         "<h2>Hits@k on the test people</h2>",
         hits_table(table_rows(evaluation)),
         (
@@ -66,7 +76,7 @@ def render_report(
         _curves(evaluation, rounds),
         "<details><summary>Settings</summary><table>",
         *(
-            f"<tr><td>{html.escape(key)}</td><td>{html.escape(str(value))}</td></tr>"
+            f"<tr><td>{_text(key)}</td><td>{_text(str(value))}</td></tr>"
             for key, value in settings.items()
         ),
         "</table></details>",
@@ -78,10 +88,11 @@ def render_comparison(evaluations: Mapping[str, Mapping[str, Any]]) -> str:
     """Return the page that shows several runs side by side, one table for each data set."""
     parts = ["<h1>Runs side by side</h1>"]
     for data, rows in comparison_rows(evaluations).items():
-        parts += [f"<h2>{html.escape(data)}</h2>", hits_table(rows)]
+        parts += [f"<h2>{_text(data)}</h2>", hits_table(rows)]
     parts.append("<h2>Privacy</h2>")
     for name, evaluation in evaluations.items():
-        parts.append(_statement(evaluation["privacy"], f"<b>{html.escape(name)}</b>: "))
+        parts.append(_statement(evaluation["privacy"], f"<b>{_text(name)}</b>: "))
+    parts.append(_RAW)
     return page("Runs side by side", parts)
 
 
@@ -108,16 +119,25 @@ def comparison_rows(evaluations: Mapping[str, Mapping[str, Any]]) -> dict[str, l
 
 def _statement(privacy: Mapping[str, Any], name: str = "") -> str:
     kind = "privacy" if privacy.get("epsilon") is None else "privacy noised"
-    return f'<p class="{kind}">{name}{html.escape(privacy["statement"])}</p>'
+    return f'<p class="{kind}">{name}{_text(privacy["statement"])}</p>'
+
+
+_RAW = (
+    '<p class="note">This page is computed from raw data of the people tested and, for the'
+    " references, of those who trained. No guarantee covers it: it is for whoever holds the data,"
+    " and not for release.</p>"
+)
 
 
 def _guarantee(privacy: Mapping[str, Any]) -> str:
     """Return what a run promises in two or three words."""
     if privacy.get("stage_two_epsilon") is not None:
-        return f"no guarantee; stage two alone {privacy['stage_two_epsilon']:.3g}"
-    if privacy.get("epsilon") is None:
-        return "no guarantee"
-    return f"ε = {privacy['epsilon']:.3g}"
+        return f"no guarantee; stage two alone {epsilon_text(privacy['stage_two_epsilon'])}"
+    if privacy.get("epsilon") is not None:
+        return f"ε = {epsilon_text(privacy['epsilon'])}"
+    if privacy.get("epsilon_of_mechanism") is not None:
+        return f"seeded; ε of the mechanism = {epsilon_text(privacy['epsilon_of_mechanism'])}"
+    return "no guarantee"
 
 
 def figure(value: float | None) -> str:
@@ -129,7 +149,7 @@ def hits_table(rows: Sequence[Row]) -> str:
     """Return an HTML table of Hits@k."""
     head = "".join(f"<th>@{k}</th>" for k in KS)
     body = "".join(
-        f'<tr class="{kind}"><td>{html.escape(name)}</td>'
+        f'<tr class="{kind}"><td>{_text(name)}</td>'
         + "".join(f"<td>{figure(hits[k])}</td>" for k in KS)
         + "</tr>"
         for name, hits, kind in rows
@@ -166,7 +186,7 @@ def few_items_line(evaluation: Mapping[str, Any]) -> str:
 
 def _few_items(evaluation: Mapping[str, Any]) -> str:
     line = few_items_line(evaluation)
-    return f"<h2>People with little data</h2><p>{html.escape(line)}.</p>" if line else ""
+    return f"<h2>People with little data</h2><p>{_text(line)}.</p>" if line else ""
 
 
 def mark_line(evaluation: Mapping[str, Any], rounds: Sequence[Mapping[str, Any]]) -> str:
@@ -180,15 +200,15 @@ def mark_line(evaluation: Mapping[str, Any], rounds: Sequence[Mapping[str, Any]]
         return ""
     goal, spent = printed["10"], 0.0
     for line in rounds:
-        spent += line.get("seconds", 0.0)
-        found = line["simulation_only"].get("validation", {}).get("10")
+        spent += line["seconds"]
+        found = line.get("validation", {}).get("10")
         if found is not None and found >= goal:
             return (
                 f"Hits@10 {goal}, the paper's upper bound, was reached on the validation people"
                 f" after {spent:.1f} s of training (round {line['round'] + 1})"
             )
     final = evaluation.get("hits", {}).get("10")
-    if final is not None and final >= goal:
+    if rounds and final is not None and final >= goal:
         return (
             f"Hits@10 {goal}, the paper's upper bound, was reached on the test people with the"
             f" {spent:.1f} s of the whole training"
@@ -198,11 +218,11 @@ def mark_line(evaluation: Mapping[str, Any], rounds: Sequence[Mapping[str, Any]]
 
 def _mark(evaluation: Mapping[str, Any], rounds: Sequence[Mapping[str, Any]]) -> str:
     line = mark_line(evaluation, rounds)
-    return f"<p>{html.escape(line)}.</p>" if line else ""
+    return f"<p>{_text(line)}.</p>" if line else ""
 
 
 def _curves(evaluation: Mapping[str, Any], rounds: Sequence[Mapping[str, Any]]) -> str:
-    figures = [(line["round"] + 1, line["simulation_only"]) for line in rounds]
+    figures = [(line["round"] + 1, line) for line in rounds]
     validated = [
         (round_, found["validation"])
         for round_, found in figures
@@ -218,9 +238,8 @@ def _curves(evaluation: Mapping[str, Any], rounds: Sequence[Mapping[str, Any]]) 
     step = max(1, len(rounds) // 400)
     losses: dict[str, list[tuple[float, float]]] = {}
     for line in rounds[::step]:
-        if line["simulation_only"]["loss"] is not None:
-            point = (line["round"] + 1, line["simulation_only"]["loss"])
-            losses.setdefault(line.get("stage", "loss"), []).append(point)
+        if line["loss"] is not None:
+            losses.setdefault(line["stage"], []).append((line["round"] + 1, line["loss"]))
     if losses:
         parts.append("<h2>Loss on the devices</h2>")
         parts.append(line_chart(losses, x_label="rounds", y_label="mean local loss"))
@@ -236,7 +255,7 @@ def page(title: str, parts: Sequence[str]) -> str:
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width">'
-        f"<title>{html.escape(title)}</title><style>{_STYLE}</style></head><body>"
+        f"<title>{_text(title)}</title><style>{_STYLE}</style></head><body>"
         + "\n".join(parts)
         + "</body></html>\n"
     )

@@ -3,21 +3,23 @@
 import json
 import math
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from privrec import records
-from privrec.book import ledger_of, volunteers_of
+from privrec.book import ledger_of, noise_of, volunteer_count
 from privrec.build import Experiment, build
 from privrec.config import RunConfig
+from privrec.data.catalogue import Catalogue, from_json, to_json
 from privrec.data.federation import Clients, Federation
 from privrec.data.sources import load
-from privrec.device import Device, new_device
-from privrec.errors import RunFolderError, SettingsError
+from privrec.device import Device, Model, open_model
+from privrec.errors import DataError, RunFolderError, SettingsError
 from privrec.experiment import Evaluation, OnProgress, evaluate_run, load_params
 from privrec.experiment import train as train_experiment
 from privrec.phone import PhoneShare, milliseconds, usual_person
@@ -31,52 +33,73 @@ from privrec.types import Params
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """A run folder, opened."""
+    """A run folder, opened. The data is loaded when it is needed, and ranking needs none."""
 
     folder: records.RunFolder
-    experiment: Experiment
+    config: RunConfig
+    load_experiment: Callable[[], Experiment]
 
     @property
-    def config(self) -> RunConfig:
-        """Everything that shaped the run."""
-        return self.experiment.config
+    def experiment(self) -> Experiment:
+        """The recipe bound to its data."""
+        return self.load_experiment()
 
     def evaluate(self, *, on_progress: OnProgress | None = None) -> Evaluation:
-        """Return the figures on the test people; writes `evaluation.json` and `report.html`."""
+        """Return the figures on the test people.
+
+        Writes `evaluation.json` and `report.html` to `simulation/`.
+        """
         params = load_params(self.folder)
         evaluation = evaluate_run(self.experiment, params, self.privacy(), on_progress=on_progress)
         found = evaluation.as_json()
         text = json.dumps(found, indent=2) + "\n"
         records.write_whole(self.folder.evaluation_path, text.encode())
-        page = render_report(found, self.rounds_played, self.config.model_dump())
+        page = render_report(found, self.figures, self.config.model_dump())
         records.write_whole(self.folder.report_path, page.encode())
         return evaluation
 
     @property
-    def rounds_played(self) -> list[dict[str, Any]]:
-        """The lines of `rounds.jsonl`."""
-        return records.read_rounds(self.folder)
+    def figures(self) -> list[dict[str, Any]]:
+        """What each round did, from raw data; nothing under secure noise, unless asked for."""
+        return records.read_rounds(self.folder.figures_path)
 
     @property
     def rounds(self) -> int:
         """How many rounds were played: fewer than asked for where the budget ended first."""
-        return len(self.rounds_played)
+        return len(records.read_rounds(self.folder.rounds_path))
 
     @property
     def ledger(self) -> PrivacyLedger:
         """Every release of the run, as its folder has them."""
         return ledger_of(self.folder)
 
+    @property
+    def catalogue(self) -> Catalogue:
+        """The items and features that the run was trained with, as its folder has them."""
+        path = self.folder.catalogue_path
+        with records.words(path, "read"):
+            return from_json(path.read_bytes(), str(path))
+
     def privacy(self) -> PrivacyReport:
         """Return what the run promises, by its ledger."""
         return privacy_report(
             self.ledger,
             delta=self.config.delta,
-            noise=self.config.noise,
+            noise=noise_of(self.folder),
             without=recipe_named(self.config.recipe).without_noise,
             server=recipe_named(self.config.recipe).server,
-            volunteers=volunteers_of(self.folder),
+            volunteers=volunteer_count(self.folder),
             second=ledger_of(self.folder, {TRAIN}) if self.config.stage1 == "paper" else None,
+            undeclared=self.catalogue.undeclared,
+        )
+
+    def model(self) -> Model:
+        """Return all that may be released, as a phone gets it."""
+        return Model(
+            params={name: np.asarray(a) for name, a in load_params(self.folder).items()},
+            catalogue=self.catalogue,
+            settings=self.config.model_dump(mode="json", exclude_none=True),
+            privacy=self.privacy().as_json(),
         )
 
     def device(
@@ -87,13 +110,7 @@ class Run:
         features: Mapping[str, object] | None = None,
     ) -> Device:
         """Return a newcomer's device, with the trained model and her own data on it."""
-        return new_device(
-            self.experiment.federation,
-            self.experiment.scorer(load_params(self.folder)),
-            likes=likes,
-            dislikes=dislikes,
-            features=features,
-        )
+        return self.model().device(likes=likes, dislikes=dislikes, features=features)
 
 
 def train(
@@ -102,14 +119,16 @@ def train(
     *,
     out: str | Path | None = None,
     resume: bool = False,
+    strict: bool = False,
     on_progress: OnProgress | None = None,
     **settings: Any,
 ) -> Run:
     """Return a finished run of a recipe; the same as `privrec train`.
 
     Without `out` the run folder is a temporary one. With `resume` the interrupted run in `out` goes
-    on from its last checkpoint, under the settings it was started with; none need be repeated, and
-    other ones are refused.
+    on from its last checkpoint, under the settings it was started with, on the same data; none need
+    be repeated, and other ones are refused. With `strict` a run under noise is refused where the
+    model's shape or scale would be read off people's data.
     """
     name = data if isinstance(data, str) else data.name
     path = None if out is None else Path(out)
@@ -121,17 +140,30 @@ def train(
         config = configure(recipe, name, {**before, **settings})
         _check_same(*started, config)
     experiment = build(config, load(data) if isinstance(data, str) else data)
+    federation = experiment.federation
+    if strict and config.mechanism != "none":
+        _refuse_undeclared(federation)
     experiment.stages()  # Wrong settings are found before any file is written.
     if started is None:
         path = path or Path(tempfile.mkdtemp(prefix="privrec-"))
-        folder = records.create_run(path, config)
+        public = to_json(federation.catalogue)
+        folder = records.create_run(path, config, public, federation.fingerprint)
     else:
         folder = started[0]
         records.clear_leftovers(folder)
+        records.check_data(folder, federation.fingerprint)
     if not folder.params_path.is_file():
         resume = started is not None
         train_experiment(experiment, folder, resume=resume, on_progress=on_progress)
-    return Run(folder=folder, experiment=experiment)
+    return Run(folder=folder, config=config, load_experiment=lambda: experiment)
+
+
+def _refuse_undeclared(federation: Federation) -> None:
+    if undeclared := federation.catalogue.undeclared:
+        raise DataError(
+            f"{federation.name} does not declare public: {', '.join(undeclared)}; declare it in"
+            " dataset.toml (docs/data.md), or leave out --strict"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +181,12 @@ class Plan:
             {"stage": stage.name, "rounds": stage.rounds, **asdict(stage.release.sampling)}
             for stage in self.stages
         ]
-        privacy = {"epsilon": self.epsilon, "delta": self.config.delta if self.epsilon else None}
+        secure = self.config.draws_in_secret
+        privacy = {
+            "epsilon": self.epsilon if secure else None,
+            "epsilon_of_mechanism": self.epsilon,
+            "delta": self.config.delta if self.epsilon else None,
+        }
         phone = [asdict(share) for share in self.phone]
         return {"stages": stages, "privacy": privacy, "phone": phone}
 
@@ -181,7 +218,7 @@ def plan(recipe: str, data: str | Federation, **settings: Any) -> Plan:
 
 def _ranking(experiment: Experiment, params: Params, person: Clients) -> PhoneShare:
     """Return what it takes to get the model once, adapt it and rank everything for one person."""
-    scorer = experiment.scorer(params)
+    scorer = experiment.rankers.adapted(params)
     return PhoneShare(
         what="get the model, rank for herself",
         bytes_down=sum(int(array.nbytes) for array in params.values()),
@@ -194,7 +231,17 @@ def _ranking(experiment: Experiment, params: Params, person: Clients) -> PhoneSh
 def open_run(path: str | Path) -> Run:
     """Return the run in a folder."""
     folder, config = records.open_run(Path(path))
-    return Run(folder=folder, experiment=build(config, load(config.data)))
+
+    @cache
+    def load_experiment() -> Experiment:
+        return build(config, load(config.data))
+
+    return Run(folder=folder, config=config, load_experiment=load_experiment)
+
+
+def open_released(path: str | Path) -> Model:
+    """Return the model of a run folder, or of a file that `privrec export` wrote."""
+    return open_model(path) if Path(path).is_file() else open_run(path).model()
 
 
 def _started(path: Path | None) -> tuple[records.RunFolder, RunConfig] | None:

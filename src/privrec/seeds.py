@@ -8,7 +8,6 @@ position, so a client gets the same numbers whichever cohort, order or machine i
 import hashlib
 import secrets
 
-import jax
 import numpy as np
 import numpy.typing as npt
 
@@ -34,6 +33,8 @@ def rng(seed: int, round_index: int, purpose: str) -> np.random.Generator:
 
 def key(seed: int, round_index: int, purpose: str) -> Key:
     """Return the JAX key of this purpose in this round."""
+    import jax  # Not above: a phone draws its words without JAX.
+
     return jax.random.key(int.from_bytes(_digest(seed, round_index, purpose)[:4]))
 
 

@@ -8,13 +8,12 @@ import jax
 from privrec.config import RunConfig
 from privrec.data.federation import Federation
 from privrec.data.splits import Split
-from privrec.device import catalogue_of
 from privrec.federated.lanes import cohort_runner, warm_up
 from privrec.federated.local import LocalTrain, local_sgd
 from privrec.federated.pack import Instances, Packed, PackedClient, buckets, dummy, pack
 from privrec.federated.round import (
     FederatedAlgorithm,
-    Record,
+    Publish,
     RoundReport,
     ServerState,
     federated,
@@ -34,7 +33,7 @@ from privrec.seeds import key, rng, secret_rng
 from privrec.types import IntArray, Params
 
 PackPeople = Callable[[IntArray, int], Sequence[Packed]]
-Play = Callable[[ServerState, Record], tuple[ServerState, RoundReport]]
+Play = Callable[[ServerState, Publish], tuple[ServerState, RoundReport]]
 ITEMS, TRAIN = "items", "train"
 """The names of the two stages."""
 
@@ -44,7 +43,7 @@ class Stage:
     """Rounds `first` to `first + rounds - 1` of a run.
 
     `aggregator` has the release of each; `init(params)` returns the state before the first one,
-    given the parameters of the stage before; `prepare(params)` compiles, `play(state, record)`
+    given the parameters of the stage before; `prepare(params)` compiles, `play(state, publish)`
     plays a round, `phone(params)` measures one person's part of it. After a stage that `ranks`
     there is something to rank with. `volunteers` tells that only people take part who gave up the
     guarantee.
@@ -80,7 +79,7 @@ def federated_stages(
     instances: Instances,
 ) -> tuple[Stage, ...]:
     """Return the stages of a federated recipe: one, or first the item vectors and then the rest."""
-    first, rest = find_noises(config, split)
+    first, rest = find_noises(config, federation, split)
     pairs = packer(config, federation, instances)
     sizes = buckets(federation.largest, instances)
 
@@ -143,7 +142,7 @@ def _item_stage(
 ) -> tuple[Stage, ...]:
     """Return stage one; none where item vectors come from the items' own features alone."""
     public = config.stage1 == "public"
-    people = volunteers_of(config, split) if public else split.train
+    people = volunteers_of(config, federation, split) if public else split.train
     if len(people) == 0:
         return ()
 
@@ -186,7 +185,7 @@ def _joint_stage(
 ) -> Stage:
     """Return stage two: the DSSM from stage one's item vectors, on the joint loss."""
     n_items = federation.n_items
-    public_only = config.stage1 == "public" and len(volunteers_of(config, split)) == 0
+    public_only = config.stage1 == "public" and len(volunteers_of(config, federation, split)) == 0
 
     drawn = view_packer(config, federation, views)
 
@@ -310,25 +309,25 @@ def _stage(
     examples: Callable[[], Sequence[Packed]],
     start: Callable[[Params | None], Params],
 ) -> Stage:
-    run_cohort = cohort_runner(algorithm.local, algorithm.aggregator.clip, catalogue_of(federation))
+    run_cohort = cohort_runner(algorithm.local, algorithm.aggregator.clip, dict(federation.items))
 
-    def play(state: ServerState, record: Record) -> tuple[ServerState, RoundReport]:
+    def play(state: ServerState, publish: Publish) -> tuple[ServerState, RoundReport]:
         # A cohort that can be guessed amplifies nothing: secure noise comes with a secret draw.
-        seeded = config.noise == "seeded"
+        secret = config.draws_in_secret
         return play_round(
             algorithm,
             state,
             population=population,
             pack=pack_people,
             run_cohort=run_cohort,
-            draw=rng(config.seed, state.round_index, "cohort") if seeded else secret_rng(),
-            record=record,
+            draw=secret_rng() if secret else rng(config.seed, state.round_index, "cohort"),
+            publish=publish,
         )
 
     def phone(params: Params) -> PhoneShare:
         (client,) = pack_people(usual_person(federation, population), first)
         steps = config.local_epochs * -(-int(client.size) // config.batch_size)
-        local, catalogue = algorithm.local, catalogue_of(federation)
+        local, catalogue = algorithm.local, dict(federation.items)
         return share_of_training(f"{name} round", local, params, catalogue, client, steps)
 
     return Stage(

@@ -26,10 +26,11 @@ def describe_data(data: str) -> dict[str, Any]:
         "items": federation.n_items,
         "interactions": int(counts.sum()),
         "likes": liked,
-        "a value is a like above": federation.positive_above,
+        "a value is a like above": federation.catalogue.positive_above,
         "interactions per person, median": float(np.median(counts)),
         "interactions per person, largest": int(counts.max()),
         "people return to the same item": federation.repeats,
+        "not declared public": list(federation.catalogue.undeclared),
         "features": [
             {"name": f.name, "side": f.side, "kind": f.kind, "values": f.rows}
             for f in federation.schema.features

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from privrec.data.catalogue import Catalogue
 from privrec.data.schema import Bags, Schema
 from privrec.types import BoolArray, CodeArray, FloatArray, IntArray
 
@@ -14,9 +15,9 @@ from privrec.types import BoolArray, CodeArray, FloatArray, IntArray
 class Clients:
     """The data of some clients, one after another.
 
-    Client k is person `ids[k]` of the population and owns the interaction rows
-    `offsets[k]:offsets[k + 1]`, in the order of `time`, which is in the data's own unit (the line
-    number where it has no times).
+    Client k owns the interaction rows `offsets[k]:offsets[k + 1]`, in the order of `time`, which is
+    in the data's own unit (the line number where it has no times). `ids[k]` is a number made from
+    her id alone: what her device draws depends on it, and never on who else is in the data.
     `features` has one row a client, `context` one row an interaction.
     """
 
@@ -75,25 +76,42 @@ class Federation:
     """A data set as the devices that hold it.
 
     `take(positions)` is the only way to anybody's data: it builds the columns of those clients
-    and of nobody else. `largest` bounds the interactions of one client. `repeats` tells whether
-    anybody has the same item twice.
+    and of nobody else; `ids(positions)` are their `Clients.ids`. `largest` bounds the interactions
+    of one client. `repeats` tells whether anybody has the same item twice.
+
+    `population` names the people in ledgers, and `people` is their public number. `fingerprint` is
+    a hash of the raw data: it binds a run to its data and is never released.
     """
 
-    name: str
-    schema: Schema
+    catalogue: Catalogue
     n_clients: int
-    item_ids: Sequence[str]
-    titles: Sequence[str]
-    items: Bags
     take: Callable[[IntArray], Clients]
+    ids: Callable[[IntArray], IntArray]
     largest: int
     repeats: bool
-    positive_above: float
+    population: str
+    people: int
+    fingerprint: str
+
+    @property
+    def name(self) -> str:
+        """The data set's name."""
+        return self.catalogue.name
+
+    @property
+    def schema(self) -> Schema:
+        """The features."""
+        return self.catalogue.schema
+
+    @property
+    def items(self) -> Bags:
+        """The items' features, one row an item."""
+        return self.catalogue.items
 
     @property
     def n_items(self) -> int:
         """How many items the catalogue has."""
-        return len(self.item_ids)
+        return self.catalogue.n_items
 
 
 def ranges(starts: npt.NDArray[np.integer], sizes: npt.NDArray[np.integer]) -> IntArray:

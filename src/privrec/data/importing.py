@@ -5,6 +5,7 @@ import csv
 import math
 import os
 import re
+import secrets
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,9 +13,9 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
+from privrec.data.manifest import Manifest, Public
 from privrec.data.rawfiles import BadRow, RawTable, read_raw
 from privrec.data.rawvalues import (
     Check,
@@ -24,7 +25,7 @@ from privrec.data.rawvalues import (
     read_times,
     read_title,
 )
-from privrec.data.tables import Manifest, Tables, write_folder
+from privrec.data.tables import Tables, write_folder
 from privrec.errors import DataError, SettingsError, nearest
 
 ALIASES: dict[str, tuple[str, ...]] = {
@@ -43,10 +44,11 @@ ALIASES: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportResult:
-    """What an import gives: the tables, and the rows that it left out."""
+    """What an import gives: the tables, the rows that it left out, and what to be warned of."""
 
     tables: Tables
     skipped: list[BadRow]
+    warnings: tuple[str, ...] = ()
 
 
 def import_files(
@@ -70,8 +72,12 @@ def import_files(
     numbers with a point. Without those files everybody and everything in `source` is listed. An
     atomic `source` (its .inter file or the folder of it) brings the .user and .item next to it.
 
-    The threshold `positive_above` is, unless given, 0 where there is no value; 0.5 where all values
-    are 0 or 1; 3 for ratings up to 5 and 6 for ratings up to 10, in whole or half steps; else 0.
+    The threshold `positive_above` is, unless given, 0 where there is no value; 0.5 where values are
+    0 or 1; 3 for ratings up to 5 and 6 for ratings up to 10, in whole or half steps; else 0. Most
+    people's values decide, so that nobody's odd rating takes everybody's likes away.
+
+    An `items` file is taken for the public catalogue, and a given `positive_above` for a public
+    choice; everything else that is read off the data is not declared public (docs/data.md).
 
     Raises:
         DataError: A bad row (with `skip_bad` they are left out and listed instead), a missing
@@ -84,7 +90,9 @@ def import_files(
     things = reader.entities(items, "item") if items else None
     lines = reader.interactions(source, context, {"user": people, "item": things})
     value = lines["value"].to_numpy() if "value" in lines.columns else None
-    threshold = _positive_above(value) if positive_above is None else float(positive_above)
+    threshold = positive_above
+    if threshold is None:
+        threshold = 0.0 if value is None else _positive_above(lines)
     if not math.isfinite(threshold):
         raise SettingsError(f"`positive_above` must be a finite number; got {positive_above}")
     largest = 1.0 if value is None else float(value.max())
@@ -99,6 +107,8 @@ def import_files(
         time="time" if "time" in lines.columns else None,
         context=tuple(name for name in lines.columns if name not in _READ),
         positive_above=threshold,
+        population=secrets.token_hex(16),
+        public=Public(items=items is not None, threshold=positive_above is not None),
     )
     tables = Tables(
         manifest=manifest,
@@ -106,7 +116,9 @@ def import_files(
         users=_listed(lines["user"]) if people is None else people,
         items=_listed(lines["item"]) if things is None else things,
     )
-    return ImportResult(tables=tables, skipped=reader.skipped)
+    warnings = [] if people is None else _nearly_unique(people, people["id"])
+    warnings += _nearly_unique(lines.select(manifest.context), lines["user"])
+    return ImportResult(tables=tables, skipped=reader.skipped, warnings=tuple(warnings))
 
 
 def write_import(result: ImportResult, folder: Path) -> None:
@@ -168,15 +180,41 @@ def _listed(ids: pl.Series) -> pl.DataFrame:
     return ids.unique(maintain_order=True).to_frame("id")
 
 
-def _positive_above(value: npt.NDArray[np.float64] | None) -> float:
-    if value is None:
-        return 0.0
-    if np.isin(value, (0, 1)).all():
+def _positive_above(lines: pl.DataFrame) -> float:
+    """Return the threshold that fits the values of more than half of the people."""
+    value = pl.col("value")
+    people = lines.group_by("user").agg(
+        binary=value.is_in([0.0, 1.0]).all(),
+        steps=((value >= 0) & (value * 2 % 1 == 0)).all(),
+        largest=value.max(),
+    )
+    if people["binary"].mean() > 0.5:  # type: ignore[operator]
         return 0.5
-    if value.min() >= 0 and (value * 2 % 1 == 0).all():
-        largest = value.max()
+    if people["steps"].mean() > 0.5:  # type: ignore[operator]
+        largest = float(people["largest"].median())  # type: ignore[arg-type]
         return 3.0 if 3 < largest <= 5 else 6.0 if 6 < largest <= 10 else 0.0
     return 0.0
+
+
+_TELLING = 5
+"""People per value, on average, below which a feature singles people out."""
+
+
+def _nearly_unique(frame: pl.DataFrame, owner: pl.Series) -> list[str]:
+    """Return a warning for each categorical feature that nearly names its people."""
+    found = []
+    people = owner.n_unique()
+    for column in frame.get_columns():
+        if column.name in ("id", "title") or column.dtype.is_float():
+            continue
+        values = column.explode().n_unique() if column.dtype == pl.List else column.n_unique()
+        if values * _TELLING > people > _TELLING:
+            found.append(
+                f"{column.name!r} has {values:,} values for {people:,} people: a value nearly"
+                " names a person, and the list of values becomes part of every model; leave the"
+                " column out, or make it coarser"
+            )
+    return found
 
 
 _PLACES = {"user": "1", "item": "2", "value": "3", "time": "4", "id": "1"}

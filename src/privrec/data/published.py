@@ -1,17 +1,23 @@
 """MovieLens-1M and Frappe, read from their publishers' own files (zip or unpacked folder)."""
 
+import hashlib
 import io
 import os
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import polars as pl
 
-from privrec.data.tables import Manifest, Tables
+from privrec.data.countries import COUNTRIES
+from privrec.data.manifest import Manifest, Public
+from privrec.data.tables import Tables
 from privrec.errors import DataError
+
+_LARGEST_FILE = 64 * 2**20
+"""Bytes: more than the largest published file has. A small archive can unpack to any size."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,10 +58,11 @@ def load_published(name: str) -> Tables:
     for folder in search_folders():
         archive = folder / published.archive
         if archive.is_file():
-            return published.read(read_archive(archive, published.files))
+            return published.read(read_archive(archive, published))
         place = find_unpacked(folder, published.files)
         if place is not None:
-            return published.read({file: (place / file).read_bytes() for file in published.files})
+            contents = {file: _read_file(place / file) for file in published.files}
+            return published.read(_checked(contents, published, str(place)))
     looked = " or ".join(str(folder) for folder in search_folders())
     raise DataError(
         f"{name} is not on this machine: put {published.archive} (from {published.address}) into"
@@ -63,21 +70,49 @@ def load_published(name: str) -> Tables:
     )
 
 
-def read_archive(archive: Path, files: Sequence[str]) -> dict[str, bytes]:
-    """Return the contents of the named files, wherever in the zip archive they lie."""
+def read_archive(archive: Path, published: Published) -> dict[str, bytes]:
+    """Return the contents of the published files, wherever in the zip archive they lie.
+
+    Raises:
+        DataError: A file is missing or is not, to the last byte, the one published.
+    """
     try:
         with zipfile.ZipFile(archive) as opened:
             members = {Path(member).name: member for member in opened.namelist()}
-            missing = [file for file in files if file not in members]
+            missing = [file for file in published.files if file not in members]
             if missing:
                 raise DataError(f"{archive} does not hold {missing[0]}")
-            return {file: opened.read(members[file]) for file in files}
+            contents = {}
+            for file in published.files:
+                with opened.open(members[file]) as member:
+                    contents[file] = member.read(_LARGEST_FILE + 1)
     # A damaged byte can look like a password or a compression that nobody knows.
     except (OSError, EOFError, zipfile.BadZipFile, zlib.error, RuntimeError) as error:
         raise DataError(f"{archive} is not a whole zip file ({error})") from error
+    return _checked(contents, published, str(archive))
 
 
-def find_unpacked(folder: Path, files: Sequence[str]) -> Path | None:
+def _read_file(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(_LARGEST_FILE + 1)
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror or error}") from error
+
+
+def _checked(contents: dict[str, bytes], published: Published, where: str) -> dict[str, bytes]:
+    """Return the files' contents if they are the published ones."""
+    for file, content in contents.items():
+        found = hashlib.sha256(content).hexdigest()
+        if found != published.sums[file]:
+            raise DataError(
+                f"{where}: {file} must have the SHA-256 sum {published.sums[file]}; got {found}:"
+                " it is not the published file"
+            )
+    return contents
+
+
+def find_unpacked(folder: Path, files: tuple[str, ...]) -> Path | None:
     """Return the folder at or below `folder` that holds all the files, if there is one."""
     # Frappe's archive unpacks into a folder in a folder.
     below = [path for pattern in ("*", "*/*") for path in sorted(folder.glob(pattern))]
@@ -91,15 +126,31 @@ def _read_movielens(files: dict[str, bytes]) -> Tables:
     ratings = _read_ratings(files["ratings.dat"])
     users = _separated(files, "users.dat", ["id", "gender", "age", "occupation", "zip"])
     movies = _separated(files, "movies.dat", ["id", "title", "genres"])
-    rated = ratings["item"].unique().cast(pl.String)
-    items = movies.with_columns(pl.col("genres").str.split("|"))
     return Tables(
-        manifest=Manifest(name="movielens-1m", value="value", time="time", positive_above=3.0),
+        manifest=Manifest(
+            name="movielens-1m",
+            value="value",
+            time="time",
+            positive_above=3.0,
+            # The publisher's description lists these, and says how many people there are. The
+            # threshold is the paper's.
+            public=Public(
+                people=6040,
+                items=True,
+                threshold=True,
+                values={
+                    "gender": ("F", "M"),
+                    "age": ("1", "18", "25", "35", "45", "50", "56"),
+                    "occupation": tuple(map(str, range(21))),
+                },
+            ),
+        ),
         interactions=ratings,
         # A zip code names a few dozen people: it is left out, as in the paper.
         users=users.drop("zip"),
-        # The paper counts 3,706 items: those that somebody rated.
-        items=items.filter(pl.col("id").is_in(rated.implode())),
+        # All movies of the public list, not only the 3,706 that somebody rated: whether a movie
+        # is in the model must not depend on a single person.
+        items=movies.with_columns(pl.col("genres").str.split("|")),
     )
 
 
@@ -147,23 +198,44 @@ def _separated(files: dict[str, bytes], name: str, columns: list[str]) -> pl.Dat
     return pl.DataFrame(rows, schema=dict.fromkeys(columns, pl.String), orient="row")
 
 
+_MOMENTS: Mapping[str, tuple[str, ...]] = {
+    "daytime": ("sunrise", "morning", "noon", "afternoon", "sunset", "evening", "night"),
+    "weekday": (*("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"),),
+    "isweekend": ("weekend", "workday"),
+    "homework": ("home", "unknown", "work"),
+    "weather": (
+        *("cloudy", "drizzle", "foggy", "rainy", "sleet", "snowy", "stormy", "sunny", "unknown"),
+    ),
+    "country": (*COUNTRIES, "unknown"),
+    # Cities are numbers without a name; those that nobody has mentioned have a row too.
+    "city": tuple(map(str, range(1200))),
+}
+"""What Frappe's contexts can be, by what the words mean and not by who was where."""
+
+
 def _read_frappe(files: dict[str, bytes]) -> Tables:
-    context = ("daytime", "weekday", "isweekend", "homework", "weather", "country", "city")
     try:
         log = pl.read_csv(io.BytesIO(files["frappe.csv"]), separator="\t")
         meta = pl.read_csv(
             io.BytesIO(files["meta.csv"]), separator="\t", quote_char=None, infer_schema=False
         )
-        names = meta.select(pl.col("item").cast(pl.Int64, strict=False).alias("id"), title="name")
-        items = log.group_by("item").agg(pl.col("cost").first()).sort("item").rename({"item": "id"})
-        titled = items.join(names.unique("id", keep="first"), on="id", how="left")
+        price = pl.col("price")
+        # The list of apps and their prices is public; the log says the same of each app's cost.
+        cost = pl.when(price == "Free").then(pl.lit("free")).otherwise(pl.lit("paid"))
+        title = pl.when(pl.col("name").is_in(["unknown", ""])).then(None).otherwise("name")
         return Tables(
-            manifest=Manifest(name="frappe", context=context),
+            manifest=Manifest(
+                name="frappe",
+                context=tuple(_MOMENTS),
+                public=Public(people=957, items=True, threshold=True, values=_MOMENTS),
+            ),
             # `cnt`, how often this user used this app, is the outcome itself: never an input.
-            interactions=log.select("user", "item", *context),
+            interactions=log.select("user", "item", *_MOMENTS),
             users=log.select(pl.col("user").unique().sort().alias("id")),
-            items=titled.with_columns(
-                title=pl.when(pl.col("title").is_in(["unknown", ""])).then(None).otherwise("title")
+            items=meta.select(
+                pl.col("item").alias("id"),
+                pl.when(price == "unknown").then(None).otherwise(cost).alias("cost"),
+                title.alias("title"),
             ),
         )
     except pl.exceptions.PolarsError as error:

@@ -7,8 +7,8 @@ import numpy as np
 
 from privrec.data.federation import Clients
 from privrec.errors import SettingsError
-from privrec.seeds import client_words, rng
-from privrec.types import IntArray
+from privrec.seeds import client_words
+from privrec.types import BoolArray, IntArray
 
 Halving = Literal["random", "time"]
 
@@ -19,36 +19,53 @@ class Split:
 
     Validation people are cut out of the training people. Everything that is chosen (settings,
     rounds, curves) looks at them; the test people are looked at by the final report alone.
+    `public_train` is about how many train, as everybody may know.
     """
 
+    public_train: int
     train: IntArray
     validation: IntArray
     test: IntArray
 
 
 def split_clients(
-    n_clients: int, *, seed: int, test_share: float = 0.2, validation_share: float = 0.1
+    ids: IntArray,
+    *,
+    seed: int,
+    test_share: float = 0.2,
+    validation_share: float = 0.1,
+    people: int | None = None,
 ) -> Split:
-    """Return a random split of the population; the test people depend on `seed` alone.
+    """Return the roles of the people with these `Clients.ids`, publicly `people` of them.
 
-    >>> split = split_clients(10, seed=0, validation_share=0.25)
+    Each role is a hash of (seed, her id), so that nobody's presence changes anybody else's role.
+    The shares hold on average. The test people depend on `seed` and `test_share` alone.
+
+    >>> split = split_clients(np.arange(1000), seed=0)
     >>> len(split.train), len(split.validation), len(split.test)
-    (6, 2, 2)
+    (716, 86, 198)
     """
-    order = rng(seed, 0, "split").permutation(n_clients)
-    n_test = round(n_clients * test_share)
-    n_validation = round((n_clients - n_test) * validation_share)
+    tests = chosen(ids, test_share, seed=seed, purpose="test")
+    validates = ~tests & chosen(ids, validation_share, seed=seed, purpose="validation")
+    public = len(ids) if people is None else people
     split = Split(
-        test=np.sort(order[:n_test]),
-        validation=np.sort(order[n_test : n_test + n_validation]),
-        train=np.sort(order[n_test + n_validation :]),
+        public_train=max(1, round(public * (1 - test_share) * (1 - validation_share))),
+        test=np.flatnonzero(tests),
+        validation=np.flatnonzero(validates),
+        train=np.flatnonzero(~tests & ~validates),
     )
     if len(split.train) == 0:
         raise SettingsError(
-            f"nobody is left to train on: {n_clients} people, test_share {test_share:g},"
+            f"nobody is left to train on: {len(ids)} people, test_share {test_share:g},"
             f" validation_share {validation_share:g}"
         )
     return split
+
+
+def chosen(ids: IntArray, share: float, *, seed: int, purpose: str) -> BoolArray:
+    """Return for each person whether a coin of her own, a hash of (seed, her id), falls so."""
+    words = client_words(seed, 0, f"choose {purpose}", ids, np.zeros(1, np.int64))
+    return np.asarray(words.astype(np.float64) * 2.0**-64 < share)
 
 
 def halve(clients: Clients, *, seed: int, halving: Halving = "random") -> tuple[Clients, Clients]:

@@ -5,12 +5,14 @@ explain, a long-tailed number of interactions, items chosen by taste and popular
 and times. A cohort of a million people costs what the cohort costs.
 """
 
-from dataclasses import dataclass
+import hashlib
+from dataclasses import dataclass, fields
 
 import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtri
 
+from privrec.data.catalogue import Catalogue
 from privrec.data.federation import Clients, Federation
 from privrec.data.schema import Bag, Feature, Schema, encode
 from privrec.errors import SettingsError
@@ -72,18 +74,39 @@ def synthetic(settings: SyntheticSettings) -> Federation:
         )
     )
     genres = schema.named("genres", "item")
+    name = synthetic_name(settings)
     return Federation(
-        name="synthetic",
-        schema=schema,
+        catalogue=Catalogue(
+            name=name,
+            schema=schema,
+            item_ids=[f"i{k}" for k in range(settings.items)],
+            titles=[_title(k) for k in range(settings.items)],
+            items={genres.table: encode(genres, world.genres)},
+            positive_above=3.0,
+        ),
         n_clients=settings.users,
-        item_ids=[f"i{k}" for k in range(settings.items)],
-        titles=[_title(k) for k in range(settings.items)],
-        items={genres.table: encode(genres, world.genres)},
         take=lambda positions: _people(settings, world, schema, positions),
+        ids=lambda positions: np.asarray(positions, np.int64),
         largest=min(settings.longest, settings.items // 2),
         repeats=False,
-        positive_above=3.0,
+        population=name,
+        people=settings.users,
+        fingerprint=hashlib.sha256(name.encode()).hexdigest(),
     )
+
+
+def synthetic_name(settings: SyntheticSettings) -> str:
+    """Return the name under which `load` gives the same population.
+
+    >>> synthetic_name(SyntheticSettings(users=60, seed=3))
+    'synthetic:users=60,seed=3'
+    """
+    changed = [
+        f"{field.name}={getattr(settings, field.name)}"
+        for field in fields(settings)
+        if getattr(settings, field.name) != field.default
+    ]
+    return "synthetic" + (f":{','.join(changed)}" if changed else "")
 
 
 def _world(settings: SyntheticSettings) -> _World:

@@ -1,41 +1,23 @@
 """The folder format: three tables and a manifest, checked once and turned into a federation."""
 
+import hashlib
 import math
-import tomllib
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from privrec.data.catalogue import Catalogue
 from privrec.data.federation import Clients, Federation
+from privrec.data.manifest import Manifest, manifest_text, read_manifest
 from privrec.data.schema import Bag, Feature, Kind, Schema, Side, encode, is_missing, value_text
+from privrec.data.text import safe_text
 from privrec.errors import DataError, nearest
-from privrec.toml import toml_value
 from privrec.types import FloatArray, IntArray
 
 RESERVED = ("id", "title")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Manifest:
-    """What `dataset.toml` says: the name, which column is what, when a value is a like.
-
-    A value counts as positive when it is greater than `positive_above`. `kinds` overrides the kind
-    that a feature's column type suggests (numbers with a point are numeric, lists multi-valued,
-    everything else categorical).
-    """
-
-    name: str
-    user: str = "user"
-    item: str = "item"
-    value: str | None = None
-    time: str | None = None
-    context: tuple[str, ...] = ()
-    positive_above: float = 0.0
-    kinds: dict[str, Kind] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +32,7 @@ class Tables:
 
 def read_folder(folder: Path) -> Tables:
     """Return the tables of a data folder; every fault is a `DataError` that names the file."""
-    manifest = _read_manifest(folder / "dataset.toml")
+    manifest = read_manifest(folder / "dataset.toml")
     frames = [_read_parquet(folder / f"{name}.parquet") for name in _FRAMES]
     return Tables(manifest=manifest, interactions=frames[0], users=frames[1], items=frames[2])
 
@@ -60,7 +42,7 @@ def write_folder(tables: Tables, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name, frame in zip(_FRAMES, (tables.interactions, tables.users, tables.items), strict=True):
         frame.write_parquet(folder / f"{name}.parquet")
-    (folder / "dataset.toml").write_text(_manifest_text(tables.manifest), encoding="utf-8")
+    (folder / "dataset.toml").write_text(manifest_text(tables.manifest), encoding="utf-8")
 
 
 def to_federation(tables: Tables) -> Federation:
@@ -88,7 +70,7 @@ def to_federation(tables: Tables) -> Federation:
             f" {manifest.positive_above:g}; the largest is {value.max():g}"
         )
     columns = Clients(
-        ids=np.arange(len(users)),
+        ids=person_ids(users),
         offsets=np.concatenate([[0], np.cumsum(sizes)]),
         item=item[order].astype(np.int32),
         value=value[order],
@@ -99,86 +81,60 @@ def to_federation(tables: Tables) -> Federation:
     )
     pairs = np.sort(user * len(items) + item)
     return Federation(
-        name=manifest.name,
-        schema=Schema(features=(*user_features, *item_features, *context_features)),
+        catalogue=Catalogue(
+            name=manifest.name,
+            schema=Schema(features=(*user_features, *item_features, *context_features)),
+            item_ids=items,
+            titles=_titles(tables.items, items),
+            items=item_bags,
+            positive_above=manifest.positive_above,
+            undeclared=_undeclared(manifest, [*user_features, *context_features]),
+        ),
         n_clients=len(users),
-        item_ids=items,
-        titles=_titles(tables.items, items),
-        items=item_bags,
         take=columns.take,
+        ids=lambda positions: columns.ids[positions],
         largest=int(sizes.max()),
         repeats=bool((pairs[1:] == pairs[:-1]).any()),
-        positive_above=manifest.positive_above,
+        population=manifest.population or manifest.name,
+        people=manifest.public.people or len(users),
+        fingerprint=_fingerprint(columns, items),
     )
+
+
+def person_ids(names: list[str]) -> IntArray:
+    """Return for each person a number that is made from her id alone."""
+    digests = (hashlib.blake2b(name.encode(), digest_size=8).digest() for name in names)
+    return np.frombuffer(b"".join(digests), np.int64).copy()
+
+
+def _undeclared(manifest: Manifest, features: list[Feature]) -> tuple[str, ...]:
+    """Return what was read off people's data, in words that a statement can list."""
+    public = manifest.public
+    found = [] if public.items else ["the list of items and their features"]
+    if manifest.value is not None and not public.threshold:
+        found.append("the value above which a rating is a like")
+    if public.people is None:
+        found.append("the number of people")
+    for feature in features:
+        what = "mean and scale" if feature.kind == "numeric" else "list of values"
+        declared = public.numbers if feature.kind == "numeric" else public.values
+        if feature.name not in declared:
+            found.append(f"the {what} of {safe_text(feature.name)!r}")
+    return tuple(found)
+
+
+def _fingerprint(columns: Clients, items: list[str]) -> str:
+    """Return a hash of all that people's data is, and of the catalogue's order."""
+    digest = hashlib.sha256("\0".join(items).encode())
+    bags = {**columns.features, **columns.context}
+    arrays = [columns.ids, columns.offsets, columns.item, columns.value, columns.liked]
+    for array in [*arrays, *(part for name in sorted(bags) for part in bags[name])]:
+        digest.update(f"{array.shape}".encode())
+        digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()
 
 
 _FRAMES = ("interactions", "users", "items")
-_KINDS: tuple[Kind, ...] = ("categorical", "multi", "numeric")
-_COLUMN_KEYS = ("user", "item", "value", "time", "context")
-
-
-def _read_manifest(path: Path) -> Manifest:
-    try:
-        raw = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise DataError(f"{path} is missing; a data folder has one") from error
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise DataError(f"cannot read {path}: {error}") from error
-    _check_manifest(raw, path)
-    columns = raw.get("columns", {})
-    return Manifest(
-        name=str(raw.get("name", path.parent.name)),
-        positive_above=float(raw.get("positive_above", 0.0)),
-        kinds=raw.get("kinds", {}),
-        **{**columns, "context": tuple(columns.get("context", ()))},
-    )
-
-
-def _check_manifest(raw: dict[str, Any], path: Path) -> None:
-    """Raise for the first thing in `dataset.toml` that is not what it must be."""
-    columns, kinds = raw.get("columns", {}), raw.get("kinds", {})
-    for key, table in (("columns", columns), ("kinds", kinds)):
-        if not isinstance(table, dict):
-            raise DataError(f"{path}: [{key}] must be a table; got {table!r}")
-    for key, known in [(key, ("name", "positive_above", "columns", "kinds")) for key in raw] + [
-        (key, _COLUMN_KEYS) for key in columns
-    ]:
-        if key not in known:
-            raise DataError(f"{path}: unknown key {key!r}{nearest(key, known)}")
-    for column, kind in kinds.items():
-        if kind not in _KINDS:
-            raise DataError(f"{path}: kind of {column!r} must be one of {_KINDS}; got {kind!r}")
-    threshold = raw.get("positive_above", 0.0)
-    is_number = isinstance(threshold, int | float) and not isinstance(threshold, bool)
-    if not (is_number and math.isfinite(threshold)):
-        raise DataError(f"{path}: positive_above must be a finite number; got {threshold!r}")
-    for key, column in columns.items():
-        if key == "context" and not isinstance(column, list):
-            raise DataError(f"{path}: context must be a list of column names; got {column!r}")
-        for name in column if key == "context" else [column]:
-            if not isinstance(name, str):
-                raise DataError(f"{path}: {key} must be the name of a column; got {name!r}")
-
-
-def _manifest_text(manifest: Manifest) -> str:
-    quote = toml_value
-    columns = [f"user = {quote(manifest.user)}", f"item = {quote(manifest.item)}"]
-    columns += [f"value = {quote(manifest.value)}"] if manifest.value else []
-    columns += [f"time = {quote(manifest.time)}"] if manifest.time else []
-    columns += [f"context = [{', '.join(map(quote, manifest.context))}]"]
-    kinds = [f"{quote(name)} = {quote(kind)}" for name, kind in manifest.kinds.items()]
-    return "\n".join(
-        [
-            f"name = {quote(manifest.name)}",
-            "# a value counts as positive when it is greater than this",
-            f"positive_above = {manifest.positive_above!r}",
-            "\n[columns]",
-            *columns,
-            "\n[kinds]",
-            *kinds,
-            "",
-        ]
-    )
 
 
 def _read_parquet(path: Path) -> pl.DataFrame:
@@ -215,6 +171,15 @@ def _check_columns(tables: Tables) -> None:
             raise DataError(
                 f"[kinds] names the unknown feature {column!r}{nearest(column, sorted(known))}"
             )
+    theirs = sorted({*tables.users.columns, *manifest.context}.difference(RESERVED))
+    public = manifest.public
+    for key, table in (("values", public.values), ("numbers", public.numbers)):
+        for column in table:
+            if column not in theirs:
+                raise DataError(
+                    f"[public.{key}] names {column!r}, which is no feature of people or moments"
+                    f"{nearest(column, theirs)}"
+                )
 
 
 def _ids(column: pl.Series, where: str) -> pl.Series:
@@ -256,12 +221,12 @@ def _positions(lines: pl.DataFrame, column: str, known: list[str], what: str) ->
 def _titles(items: pl.DataFrame, ids: list[str]) -> list[str]:
     """Return what to call each item: its title, or its id where it has none."""
     if "title" not in items.columns:
-        return ids
+        return [safe_text(item_id) for item_id in ids]
     titles = items["title"]
     if titles.dtype not in (pl.String, pl.Categorical, pl.Enum, pl.Null):
         raise DataError(f"items column 'title' must be text; got {titles.dtype}")
     shown = zip(titles.cast(pl.String), ids, strict=True)
-    return [title or item_id for title, item_id in shown]
+    return [safe_text(title or item_id) for title, item_id in shown]
 
 
 def _values(lines: pl.DataFrame, manifest: Manifest) -> FloatArray:
@@ -302,7 +267,14 @@ def _encode_frame(
     for column in frame.get_columns():
         if side != "context" and column.name in RESERVED:
             continue
-        feature, bag = _encode_column(column, side, manifest.kinds.get(column.name))
+        values, numbers = manifest.public.values, manifest.public.numbers
+        feature, bag = _encode_column(
+            column,
+            side,
+            manifest.kinds.get(column.name),
+            values=() if side == "item" else values.get(column.name, ()),
+            numbers=None if side == "item" else numbers.get(column.name),
+        )
         if feature.rows == 0:
             # Nobody has a value: there is nothing to learn, and no table without rows.
             continue
@@ -311,10 +283,18 @@ def _encode_frame(
     return features, bags
 
 
-def _encode_column(column: pl.Series, side: Side, kind: Kind | None) -> tuple[Feature, Bag]:
-    """Return a column's feature, its vocabulary read off the column, and its bag.
+def _encode_column(
+    column: pl.Series,
+    side: Side,
+    kind: Kind | None,
+    *,
+    values: tuple[str, ...],
+    numbers: tuple[float, float] | None,
+) -> tuple[Feature, Bag]:
+    """Return a column's feature and its bag.
 
-    Only the distinct values are encoded one by one, so long columns cost little.
+    The vocabulary is `values`, or read off the column where there are none; a value outside it
+    counts as missing. Only the distinct values are encoded one by one, so long columns cost little.
     """
     is_list = column.dtype in (pl.List, pl.Array)
     if column.dtype in (pl.Struct, pl.Binary, pl.Object) or (
@@ -325,14 +305,20 @@ def _encode_column(column: pl.Series, side: Side, kind: Kind | None) -> tuple[Fe
         raise DataError(f"{side} feature {column.name!r} holds lists: its kind must be multi")
     if kind is None:
         kind = "multi" if is_list else "numeric" if column.dtype.is_float() else "categorical"
+    if (values and kind == "numeric") or (numbers and kind != "numeric"):
+        wrong, right = ("values", "numbers") if values else ("numbers", "values")
+        raise DataError(
+            f"{side} feature {column.name!r} is {kind}: declare it in [public.{right}], not in"
+            f" [public.{wrong}]"
+        )
     if kind == "numeric":
-        return _encode_numeric(column, side)
+        return _encode_numeric(column, side, numbers)
     text = column.cast(pl.String) if column.dtype.is_temporal() else column
     distinct = text.unique(maintain_order=True)
     raw = distinct.to_list()
     words = [word for value in raw for word in (value if isinstance(value, list) else [value])]
-    values = sorted({value_text(word) for word in words if not is_missing(word)}, key=_natural)
-    feature = Feature(name=column.name, side=side, kind=kind, values=tuple(values))
+    found = sorted({value_text(word) for word in words if not is_missing(word)}, key=_natural)
+    feature = Feature(name=column.name, side=side, kind=kind, values=values or tuple(found))
     table = pl.DataFrame({"raw": distinct, "row": np.arange(distinct.len())})
     joined = text.to_frame("raw").join(
         table, on="raw", how="left", nulls_equal=True, maintain_order="left"
@@ -340,7 +326,9 @@ def _encode_column(column: pl.Series, side: Side, kind: Kind | None) -> tuple[Fe
     return feature, encode(feature, raw).take(joined["row"].to_numpy())
 
 
-def _encode_numeric(column: pl.Series, side: Side) -> tuple[Feature, Bag]:
+def _encode_numeric(
+    column: pl.Series, side: Side, numbers: tuple[float, float] | None
+) -> tuple[Feature, Bag]:
     if not column.dtype.is_numeric():
         raise DataError(f"{side} feature {column.name!r} must be numbers; got {column.dtype}")
     number = column.cast(pl.Float64)
@@ -348,7 +336,9 @@ def _encode_numeric(column: pl.Series, side: Side) -> tuple[Feature, Bag]:
         raise DataError(f"{side} feature {column.name!r} has infinite values")
     present = number.drop_nulls().drop_nans().to_numpy()
     with np.errstate(over="ignore"):
-        mean, scale = (float(present.mean()), float(present.std())) if len(present) else (0.0, 1.0)
+        mean, scale = numbers or (
+            (float(present.mean()), float(present.std())) if len(present) else (0.0, 1.0)
+        )
     if not math.isfinite(scale):
         raise DataError(f"{side} feature {column.name!r} has values too large to standardise")
     feature = Feature(name=column.name, side=side, kind="numeric", mean=mean, scale=scale or 1.0)

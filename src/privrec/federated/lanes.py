@@ -14,7 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import SingleDeviceSharding
 
-from privrec.federated.local import Catalogue, LocalTrain
+from privrec.data.schema import Bags
+from privrec.federated.local import LocalTrain
 from privrec.federated.pack import Packed, assign
 from privrec.models.api import ITEM_TABLE
 from privrec.privacy.clipping import Clipped
@@ -45,7 +46,7 @@ Clip = Callable[[Params, Leaf], Clipped]
 def cohort_runner(
     local: LocalTrain,
     clip: Clip,
-    catalogue: Catalogue,
+    catalogue: Bags,
     devices: Sequence[jax.Device] | None = None,
 ) -> RunCohort:
     """Return a function that trains a cohort and returns the sum of its bounded updates.
@@ -59,7 +60,7 @@ def cohort_runner(
         total: CohortSum,
         params: Params,
         clip_norm: Leaf,
-        catalogue: Catalogue,
+        catalogue: Bags,
         client: Packed,
     ) -> CohortSum:
         trained = local(params, catalogue, client)
@@ -121,9 +122,9 @@ def warm_up(run: RunCohort, params: Params, examples: Sequence[Packed]) -> None:
 
 
 def map_clients(
-    function: Callable[[Params, Catalogue, Client], Result],
+    function: Callable[[Params, Bags, Client], Result],
     params: Params,
-    catalogue: Catalogue,
+    catalogue: Bags,
     clients: Sequence[Client],
     devices: Sequence[jax.Device] | None = None,
 ) -> list[Result]:

@@ -19,9 +19,6 @@ from privrec.models.api import (
 )
 from privrec.types import Array, Leaf, Params
 
-Catalogue = Bags
-"""The items' encoded features by table name, one row an item; public, the same on every device."""
-
 
 class LocalResult(NamedTuple):
     """What local training returns.
@@ -34,7 +31,7 @@ class LocalResult(NamedTuple):
     loss: Array
 
 
-LocalTrain = Callable[[Params, Catalogue, Any], LocalResult]
+LocalTrain = Callable[[Params, Bags, Any], LocalResult]
 """(parameters, catalogue, one client's packed data)"""
 
 
@@ -54,7 +51,7 @@ def local_sgd(
     size of the catalogue. A client without data returns a zero update.
     """
 
-    def local(params: Params, catalogue: Catalogue, client: PackedClient) -> LocalResult:
+    def local(params: Params, catalogue: Bags, client: PackedClient) -> LocalResult:
         start = {**params, ITEM_TABLE: params[ITEM_TABLE][client.rows]}
         own = {
             name: _cheapest(bag.take(client.rows), len(params[name]))
@@ -87,7 +84,7 @@ class _Batch(NamedTuple):
     share: Array
 
     @classmethod
-    def cut(cls, client: PackedClient, own: Catalogue, begin: Leaf, size: int) -> "_Batch":
+    def cut(cls, client: PackedClient, own: Bags, begin: Leaf, size: int) -> "_Batch":
         def window(column: Leaf) -> Array:
             return jax.lax.dynamic_slice_in_dim(column, begin, size)
 

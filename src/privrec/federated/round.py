@@ -9,12 +9,11 @@ import numpy as np
 import optax
 from jax.sharding import SingleDeviceSharding
 
-from privrec.federated.lanes import CohortSum, RunCohort
+from privrec.federated.lanes import RunCohort
 from privrec.federated.local import LocalTrain
 from privrec.federated.pack import Packed
 from privrec.models.api import ITEM_TABLE
-from privrec.privacy.aggregate import Aggregator
-from privrec.privacy.noise import NoiseSource
+from privrec.privacy.aggregate import Aggregator, CohortTotal, Published
 from privrec.privacy.release import Release
 from privrec.types import Array, IntArray, Params
 
@@ -31,19 +30,24 @@ class ServerState:
     clip_norm: float
 
 
-Record = Callable[[ServerState], NoiseSource]
-"""Writes the round's release into the ledger, on disk, and only then hands out its noise."""
+Publish = Callable[[ServerState, Callable[[], CohortTotal]], Published]
+"""(state, what adds up the cohort) -> what the round publishes.
+
+It and its line in the ledger are on the disk when this returns. Where a kill came after that, the
+resumed run gets the same again, and no cohort is asked a second time.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundReport:
     """What one round did. All but `round_index` comes from raw client data: simulation only.
 
+    `clients` is None for a round that was published before a kill and taken from the disk.
     `dropped` clients had an update that is not finite, `skipped` ones too little data to train on.
     """
 
     round_index: int
-    clients: int
+    clients: int | None
     loss: float | None
     clipped: int = 0
     dropped: int = 0
@@ -56,16 +60,15 @@ class FederatedAlgorithm:
 
     `init(params)` returns the state before the first round, `select(state, population, rng)` the
     cohort, `local(params, catalogue, client)` one client's update, which `aggregator` bounds, and
-    `absorb(state, sum, clients, noise)` the next state from the sum over a cohort of `clients`.
-    `aggregator.release` is what a round publishes,
-    known before it is played.
+    `absorb(state, published)` the next state. `aggregator.release` is what a round publishes, known
+    before it is played.
     """
 
     aggregator: Aggregator
     init: Callable[[Params], ServerState]
     select: Callable[[ServerState, IntArray, np.random.Generator], IntArray]
     local: LocalTrain
-    absorb: Callable[[ServerState, CohortSum, int, NoiseSource], ServerState]
+    absorb: Callable[[ServerState, Published], ServerState]
 
     @property
     def release(self) -> Release:
@@ -109,22 +112,13 @@ def federated(
     home = SingleDeviceSharding(jax.local_devices()[0])
     compiled_step = jax.jit(step, in_shardings=home, out_shardings=home)
 
-    def absorb(
-        state: ServerState, total: CohortSum, clients: int, noise: NoiseSource
-    ) -> ServerState:
-        published = aggregator.publish(total.update, state.clip_norm, noise)
-        params, opt_state = compiled_step(state.params, state.opt_state, published)
+    def absorb(state: ServerState, published: Published) -> ServerState:
+        params, opt_state = compiled_step(state.params, state.opt_state, published.update)
         return ServerState(
             round_index=state.round_index + 1,
             params=params,
             opt_state=opt_state,
-            clip_norm=aggregator.next_clip_norm(
-                state.clip_norm,
-                clients=clients,
-                clipped=int(total.clipped),
-                dropped=int(total.dropped),
-                noise=noise,
-            ),
+            clip_norm=published.clip_norm,
         )
 
     return FederatedAlgorithm(
@@ -140,26 +134,32 @@ def play_round(
     pack: Callable[[IntArray, int], Sequence[Packed]],
     run_cohort: RunCohort,
     draw: np.random.Generator,
-    record: Record,
+    publish: Publish,
 ) -> tuple[ServerState, RoundReport]:
-    """Return the state after one more round: select, local over the cohort, record, absorb.
+    """Return the state after one more round: select, local over the cohort, publish, absorb.
 
     `pack(positions, round_index)` builds the drawn clients' data; nobody else's is touched.
     """
-    cohort = algorithm.select(state, population, draw)
-    clients = pack(cohort, state.round_index)
-    total = run_cohort(state.params, clients, state.clip_norm)
-    after = algorithm.absorb(state, total, len(cohort), record(state))
-    skipped = sum(int(client.size) == 0 for client in clients)
-    answered = len(cohort) - int(total.dropped) - skipped
-    report = RoundReport(
-        round_index=state.round_index,
-        clients=len(cohort),
-        loss=float(total.loss) / max(answered, 1),
-        clipped=int(total.clipped),
-        dropped=int(total.dropped),
-        skipped=skipped,
-    )
+    report = RoundReport(round_index=state.round_index, clients=None, loss=None)
+
+    def add_up() -> CohortTotal:
+        nonlocal report
+        cohort = algorithm.select(state, population, draw)
+        clients = pack(cohort, state.round_index)
+        total = run_cohort(state.params, clients, state.clip_norm)
+        skipped = sum(int(client.size) == 0 for client in clients)
+        clipped, dropped = int(total.clipped), int(total.dropped)
+        report = RoundReport(
+            round_index=state.round_index,
+            clients=len(cohort),
+            loss=float(total.loss) / max(len(cohort) - dropped - skipped, 1),
+            clipped=clipped,
+            dropped=dropped,
+            skipped=skipped,
+        )
+        return CohortTotal(total.update, len(cohort), clipped, dropped)
+
+    after = algorithm.absorb(state, publish(state, add_up))
     return after, report
 
 

@@ -1,6 +1,6 @@
 """The tower of some people's rows: from exact sums, or from bounded sums with noise on them."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,12 +8,11 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from privrec.history import moments, solve
-from privrec.history.rows import DISLIKES, LIKES, Layout, Rows
-from privrec.history.tower import OUT, Floats, blank
+from privrec.history.layout import DISLIKES, LIKES, Layout
+from privrec.history.rows import Rows
+from privrec.history.scoring import OUT, Floats
+from privrec.history.tower import blank
 from privrec.types import IntArray
-
-Publish = Callable[[moments.Matrix], moments.Matrix]
-"""Adds the noise to a vector of sums."""
 
 _FEWEST = 50
 _ITEM_POWER = 0.25
@@ -110,36 +109,59 @@ def exact_tower(
     return tower
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frequent:
+    """The items whose company is asked for, and what is known of them: all from release one.
+
+    `kept` (m,) are their positions, `power` (m,) the weight of each, less for popular ones, and
+    `common` (m,) the unit vector of what every row has in common with popularity.
+    """
+
+    kept: IntArray
+    power: moments.Doubles
+    common: moments.Doubles
+
+    @classmethod
+    def of(cls, popularity: moments.Doubles, kept: IntArray) -> "Frequent":
+        """Return it for these items of the published popularity."""
+        counted = np.maximum(popularity[kept], 1.0)
+        power = (counted / counted.mean()) ** -_ITEM_POWER
+        common = counted * power / np.linalg.norm(counted * power)
+        return cls(kept=kept, power=power, common=common)
+
+
+def taste_moments(
+    parts: Iterable[Rows], layout: Layout, items: Frequent, dislike: float
+) -> moments.Doubles:
+    """Return Σ of the upper triangle of taste·tasteᵀ, each person's of length at most 1.
+
+    A person's taste is her row over the frequent items, less its part along popularity, because
+    that is known already: all of her length goes to what is left. Whoever has few of these items
+    is scaled up to 1 like everybody else.
+    """
+
+    def weighted() -> Iterator[tuple[Rows, moments.Doubles]]:
+        for rows in parts:
+            own = sp.csr_array(_merged(rows, layout, dislike)[:, items.kept] * items.power[None, :])
+            taste = _without(own.toarray(), items.common)
+            yield taste, moments.to_length_one(moments.triangle_lengths(taste))
+
+    total = moments.sum_of_squares(weighted(), len(items.kept))
+    return np.asarray(moments.triangle(total), np.float64)
+
+
 def noisy_tower(
-    parts: Iterable[Rows],
+    triangle: moments.Matrix,
     layout: Layout,
-    kept: IntArray,
-    popularity: moments.Doubles,
+    items: Frequent,
     *,
     dislike: float,
     rank: int,
     noise_scale: float,
-    publish: Publish,
 ) -> dict[str, Floats]:
-    """Return the tower of one published matrix, to which a person adds a length of at most 1.
-
-    Columns weigh less the more popular they are, and what a row has in common with popularity is
-    taken out of it, because that is known already: what is left is taste, and all of a person's
-    length goes to it. Whoever has few items among those kept is scaled up to 1 like everybody
-    else. The tower adds the common part again.
-    """
-    counted = np.maximum(popularity[kept], 1.0)
-    power = (counted / counted.mean()) ** -_ITEM_POWER
-    common = counted * power / np.linalg.norm(counted * power)
-
-    def weighted() -> Iterator[tuple[Rows, moments.Doubles]]:
-        for rows in parts:
-            own = sp.csr_array(_merged(rows, layout, dislike)[:, kept] * power[None, :])
-            taste = _without(own.toarray(), common)
-            yield taste, moments.to_length_one(moments.triangle_lengths(taste))
-
-    total = moments.triangle(moments.sum_of_squares(weighted(), len(kept)))
-    squares = moments.mirrored(publish(total), len(kept))
+    """Return the tower of a published triangle; it adds the part along popularity again."""
+    kept, power, common = items.kept, items.power, items.common
+    squares = moments.mirrored(triangle, len(kept))
     taste, outside = solve.denoised(squares, noise_scale=noise_scale, rank=rank - 1)
     inside = np.column_stack([taste - np.outer(common, common @ taste), common])
     outside = np.column_stack([outside, common])

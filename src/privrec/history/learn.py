@@ -1,8 +1,5 @@
 """What is learned on top of the closed form: a softmax over all items, one step a round.
 
-    logit_v = a · log(max(score_v, 0) + floor) + tanh(h) · out_v + bias_v,
-    h = Σ row_c · vector_c / √(1 + items in the row)
-
 `score` is the closed form's. A client hides half of its lines, and the loss is the mean of
 -log softmax over the likes among them, over all items that the other half lacks. The gradient is
 written out: every part of it is an outer product, so a client's length is known without building
@@ -10,7 +7,7 @@ it, and a cohort's bounded sum is two matrix products.
 """
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,13 +15,19 @@ import numpy as np
 import numpy.typing as npt
 
 from privrec.data.federation import Clients
-from privrec.history.rows import Layout, Rows, rows_of
+from privrec.history.layout import Layout
+from privrec.history.rows import Rows, rows_of
+from privrec.history.scoring import (
+    LEARNED_BIAS,
+    LEARNED_OUT,
+    LEARNED_TRUST,
+    forward,
+    learned_names,
+)
 from privrec.privacy.clipping import MARGIN
 from privrec.seeds import client_words
 from privrec.types import Array, Key, Leaf, Params
 
-OUT, BIAS, TRUST = "learn/out", "learn/bias", "learn/trust"
-FLOOR = 0.01
 _TRUST = 2.0
 _HIDDEN_ITEM = -1e9
 
@@ -49,21 +52,18 @@ class Bounded(NamedTuple):
     dropped: Array
 
 
-def names_of(layout: Layout) -> list[str]:
-    """Return the names of the learned vectors of a row's blocks."""
-    return [name.replace("history/", "learn/", 1) for name in layout.names]
-
-
 def fresh(key: Key, layout: Layout, size: int, scale: float) -> dict[str, Array]:
     """Return what is learned before anything was: next to nothing beside the closed form."""
-    shapes = {name: (rows, size) for name, rows in zip(names_of(layout), layout.sizes, strict=True)}
-    shapes[OUT] = (layout.n_items, size)
+    shapes = {
+        name: (rows, size) for name, rows in zip(learned_names(layout), layout.sizes, strict=True)
+    }
+    shapes[LEARNED_OUT] = (layout.n_items, size)
     keys = jax.random.split(key, len(shapes))
     drawn = {
         name: scale * jax.random.normal(key, shape)
         for key, (name, shape) in zip(keys, shapes.items(), strict=True)
     }
-    return {**drawn, BIAS: jnp.zeros(layout.n_items), TRUST: jnp.asarray(_TRUST)}
+    return {**drawn, LEARNED_BIAS: jnp.zeros(layout.n_items), LEARNED_TRUST: jnp.asarray(_TRUST)}
 
 
 def hide_half(
@@ -94,31 +94,9 @@ def histories(shown: Rows, hidden: Rows, score: npt.NDArray[np.float32], size: i
     )
 
 
-class _Forward(NamedTuple):
-    log_score: Array
-    pooled: Array
-    root: Array
-    logits: Array
-
-
-def _forward(
-    params: Mapping[str, Leaf], layout: Layout, row: Leaf, score: Leaf, xp: Any = jnp
-) -> _Forward:
-    """Return the logits and what leads to them; `xp` is jax.numpy, or numpy to rank with."""
-    vectors = xp.concatenate([params[name] for name in names_of(layout)])
-    items = row[:, : 2 * layout.n_items].sum(1)[:, None]
-    root = xp.sqrt(1 + items)
-    pooled = xp.tanh(row @ vectors / root)
-    log_score = xp.log(xp.maximum(score, 0) + FLOOR)
-    logits = params[TRUST] * log_score + pooled @ params[OUT].T + params[BIAS]
-    return _Forward(log_score, pooled, root, logits)
-
-
-def logits_of(
-    params: Mapping[str, Leaf], layout: Layout, row: Leaf, score: Leaf, xp: Any = jnp
-) -> Leaf:
+def logits_of(params: Mapping[str, Leaf], layout: Layout, row: Leaf, score: Leaf) -> Leaf:
     """Return the logits of all items for some people: (C, columns), (C, n) -> (C, n)."""
-    return _forward(params, layout, row, score, xp).logits
+    return forward(params, layout, row, score, jnp).logits
 
 
 def losses_of(params: Params, layout: Layout, batch: Histories) -> Array:
@@ -135,12 +113,12 @@ def bounded_sum(params: Params, layout: Layout, batch: Histories, clip_norm: Lea
     δ ⊗ t, δ, δ · log score and row ⊗ g, so that
     ‖·‖² = ‖δ‖²(1 + ‖t‖²) + (δ · log score)² + ‖row‖²‖g‖².
     """
-    log_score, pooled, root, logits = _forward(params, layout, batch.row, batch.score)
+    log_score, pooled, root, logits = forward(params, layout, batch.row, batch.score, jnp)
     seen = _visible(logits, layout, batch)
     has_target = batch.target.sum(1, keepdims=True)
     slope = jax.nn.softmax(seen) * has_target - batch.target
     trust = (slope * log_score).sum(1)
-    inner = slope @ params[OUT] * (1 - pooled**2) / root
+    inner = slope @ params[LEARNED_OUT] * (1 - pooled**2) / root
     lengths = jnp.sqrt(
         _squares(slope) * (1 + _squares(pooled)) + trust**2 + _squares(batch.row) * _squares(inner)
     )
@@ -154,11 +132,11 @@ def bounded_sum(params: Params, layout: Layout, batch: Histories, clip_norm: Lea
     ends = np.cumsum(layout.sizes)
     update = {
         name: -vectors[end - size : end]
-        for name, end, size in zip(names_of(layout), ends, layout.sizes, strict=True)
+        for name, end, size in zip(learned_names(layout), ends, layout.sizes, strict=True)
     }
-    update[OUT] = -(safe.T @ jnp.where(finite[:, None], pooled, 0.0))
-    update[BIAS] = -safe.sum(0)
-    update[TRUST] = -jnp.where(finite, weight * trust, 0.0).sum()
+    update[LEARNED_OUT] = -(safe.T @ jnp.where(finite[:, None], pooled, 0.0))
+    update[LEARNED_BIAS] = -safe.sum(0)
+    update[LEARNED_TRUST] = -jnp.where(finite, weight * trust, 0.0).sum()
     return Bounded(
         update=update,
         loss=jnp.where(finite, _losses(seen, batch), 0.0).sum(),
@@ -187,8 +165,3 @@ def _padded(array: npt.NDArray[np.float32], size: int) -> npt.NDArray[np.float32
     out = np.zeros((size, array.shape[1]), np.float32)
     out[: len(array)] = array
     return out
-
-
-def learned_of(params: Mapping[str, Leaf]) -> dict[str, Leaf]:
-    """Return the learned ones among the parameters."""
-    return {name: value for name, value in params.items() if name.startswith("learn/")}

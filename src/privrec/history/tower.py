@@ -1,12 +1,6 @@
-"""The history tower: a person's row pools to a vector on her device, and meets every item's.
+"""The history tower of many people: how it begins, and how a device's list comes out of it."""
 
-    h = Σ like_i + Σ dislike_i + Σ feature vectors,   score_v = h · out_v + bias_v
-
-The blocks named `history/…` have a vector for each column of a row; `items/out` has one for each
-item and is left out where vectors are as long as the catalogue: then h has the scores themselves.
-"""
-
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -15,13 +9,10 @@ from scipy.stats import rankdata
 from privrec.data.federation import Clients
 from privrec.evaluation.ranking import Scorer
 from privrec.evaluation.references import own_first
-from privrec.history.learn import learned_of, logits_of
-from privrec.history.rows import DISLIKES, LIKES, Layout, Rows, rows_of, without_items
+from privrec.history.layout import DISLIKES, Layout
+from privrec.history.rows import rows_of, without_items
+from privrec.history.scoring import BIAS, OUT, Arrays, Floats, row_scorer
 
-Floats = npt.NDArray[np.float32]
-Arrays = Mapping[str, Floats]
-
-OUT, BIAS, POPULARITY = "items/out", "items/bias", "items/popularity"
 _UNKNOWN = -1e3
 _HAIR = 1e-6
 
@@ -50,41 +41,17 @@ def bias_of(popularity: npt.NDArray[np.floating], kept: npt.NDArray[np.integer])
     return np.asarray(bias, np.float32)
 
 
-def closed_form(tower: Arrays, layout: Layout) -> Callable[[Rows], Floats]:
-    """Return what scores all items for people's rows, without anything that was learned later."""
-    width = tower[LIKES].shape[1]
-    inside = np.concatenate(
-        [
-            tower.get(name, np.zeros((size, width), np.float32))
-            for name, size in zip(layout.names, layout.sizes, strict=True)
-        ]
-    )
-    out = tower.get(OUT)
-
-    def score(rows: Rows) -> Floats:
-        hidden = rows @ inside
-        return np.array(hidden if out is None else hidden @ out.T, np.float32)
-
-    return score
-
-
 def history_scorer(tower: Arrays, layout: Layout, *, adapted: bool = True) -> Scorer:
     """Return own items first, then the tower's scores, computed from what is on the device.
 
     Not `adapted`, a device leaves out what its person said about items: all people of the same
     features get the same list.
     """
-    simple, learned = closed_form(tower, layout), learned_of(tower)
+    score_rows = row_scorer(tower, layout)
 
     def score(first: Clients) -> Floats:
         rows = rows_of(first, layout)
-        rows = rows if adapted else without_items(rows, layout)
-        scores = simple(rows)
-        # What was learned refines a history; for who has none it would be noise.
-        some = np.flatnonzero(rows[:, : 2 * layout.n_items].sum(1))
-        if learned and len(some):
-            scores[some] = logits_of(learned, layout, rows[some], scores[some], np)
-        return scores + tower[BIAS]
+        return score_rows(rows if adapted else without_items(rows, layout))
 
     if adapted:
         return own_first(layout.n_items, score)

@@ -5,7 +5,8 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from privrec.federated.local import Catalogue, LocalResult, LocalTrain
+from privrec.data.schema import Bags
+from privrec.federated.local import LocalResult, LocalTrain
 from privrec.federated.pack import PackedClient
 from privrec.models.api import ITEM_TABLE
 from privrec.pretrain.views import SequenceClient
@@ -58,7 +59,7 @@ def local_joint(
     item vectors is scaled by `item_rate`, before anything bounds the update.
     """
 
-    def local(params: Params, catalogue: Catalogue, client: JointClient) -> LocalResult:
+    def local(params: Params, catalogue: Bags, client: JointClient) -> LocalResult:
         start = {**params, ITEM_TABLE: params[ITEM_TABLE][client.rows]}
         own = {name: bag.take(client.rows) for name, bag in catalogue.items()}
         places = jnp.arange(len(client.rows))

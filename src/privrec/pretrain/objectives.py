@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 
-from privrec.federated.local import Catalogue, LocalResult
+from privrec.data.schema import Bags
+from privrec.federated.local import LocalResult
 from privrec.models.api import ITEM_TABLE
 from privrec.pretrain.views import SequenceClient
 from privrec.types import Array, Key, Leaf, Params
@@ -137,10 +138,10 @@ def cut(client: SequenceClient, begin: Leaf, size: int) -> Batch:
 
 def local_ssl(
     ssl: SelfSupervision, *, learning_rate: float, epochs: int, batch_size: int
-) -> Callable[[Params, Catalogue, SequenceClient], LocalResult]:
+) -> Callable[[Params, Bags, SequenceClient], LocalResult]:
     """Return `epochs` of mini-batch SGD on L_SSL over one client's views."""
 
-    def local(params: Params, catalogue: Catalogue, client: SequenceClient) -> LocalResult:
+    def local(params: Params, catalogue: Bags, client: SequenceClient) -> LocalResult:
         del catalogue
         start = {**params, ITEM_TABLE: params[ITEM_TABLE][client.rows]}
         n_batches = (client.size + batch_size - 1) // batch_size

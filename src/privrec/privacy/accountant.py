@@ -105,11 +105,14 @@ def _without_accounting(entries: Entries, delta: float) -> float | None:
     check_delta(delta)
     if not entries:
         return 0.0
-    check_adjacency(entries)
+    # First: what has no noise costs everything, whatever stands beside it.
     bounded = all(
         release.is_private and _largest_loss(release) < _LARGEST_LOSS for release, _ in entries
     )
-    return None if bounded else math.inf
+    if not bounded:
+        return math.inf
+    check_adjacency(entries)
+    return None
 
 
 @lru_cache(maxsize=64)

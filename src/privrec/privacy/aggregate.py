@@ -7,6 +7,7 @@ same numbers.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,6 +20,22 @@ from privrec.types import FloatArray, Leaf, Params
 
 _GRID = 2.0**-12
 _QUANTILE_RATE = 0.2
+
+
+class CohortTotal(NamedTuple):
+    """What a cohort's bounded updates add up to, before noise, and how many were what."""
+
+    update: Mapping[str, Leaf]
+    clients: int = 0
+    clipped: int = 0
+    dropped: int = 0
+
+
+class Published(NamedTuple):
+    """What a round lets the world see: the noised sum, and the bound of the next round."""
+
+    update: dict[str, Leaf]
+    clip_norm: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +72,19 @@ class Aggregator:
             return 0.0
         return self.release.noise_multiplier * self.release.sampling.reach * clip_norm
 
+    def publish_round(self, total: CohortTotal, clip_norm: float, noise: NoiseSource) -> Published:
+        """Return all that a round publishes, in one release."""
+        return Published(
+            self.publish(total.update, clip_norm, noise),
+            self.next_clip_norm(
+                clip_norm,
+                clients=total.clients,
+                clipped=total.clipped,
+                dropped=total.dropped,
+                noise=noise,
+            ),
+        )
+
     def publish(
         self, total: Mapping[str, Leaf], clip_norm: float, noise: NoiseSource
     ) -> dict[str, Leaf]:
@@ -87,7 +117,8 @@ class Aggregator:
             return clip_norm
         sampling = self.release.sampling
         count = (clients - dropped) / 2 - clipped
-        count += multiplier * sampling.reach / 2 * float(noise.normal(1)[0])
+        if scale := multiplier * sampling.reach / 2:
+            count = float(_on_grid(count + scale * noise.normal(1), scale)[0])
         within = 0.5 + count / sampling.cohort
         return clip_norm * math.exp(-_QUANTILE_RATE * (within - self.clip_quantile))
 

@@ -7,6 +7,7 @@ from privrec.privacy.calibrate import calibrate
 from privrec.privacy.ledger import PrivacyLedger
 from privrec.privacy.release import Mechanism, Release
 from privrec.privacy.sampling import Sampling
+from privrec.privacy.words import epsilon_text
 
 
 def find_noise(
@@ -36,9 +37,7 @@ def check_budget(
     delta: float,
     spent: PrivacyLedger | None = None,
 ) -> None:
-    """Raise where the budget affords no round, and warn of a δ under which it means little."""
-    users = release.sampling.users
-    warn_of_delta(delta, users)
+    """Raise where the budget affords no round."""
     if epsilon is None or rounds == 0:
         return
     once = (spent or PrivacyLedger()).record(release).epsilon(delta)
@@ -57,17 +56,19 @@ def check_budget(
     )
     raise SettingsError(
         f"epsilon {epsilon:g} affords no round: one round with noise_multiplier"
-        f" {release.joint_multiplier:g} takes {once:.4g}; noise_multiplier {needed:g} affords one"
-        f" round, {enough:g} all {rounds:,}"
+        f" {release.joint_multiplier:g} takes {epsilon_text(once)}; noise_multiplier"
+        f" {needed:g} affords one round, {enough:g} all {rounds:,}"
     )
 
 
-def warn_of_delta(delta: float, users: int) -> None:
-    """Warn of a δ above 1/N."""
-    if delta > 1 / users:
-        warnings.warn(
-            f"delta {delta:g} is larger than 1/{users:,}: a method that publishes everything"
-            " about one person picked at random would meet it too",
-            PrivacyWarning,
-            stacklevel=2,
-        )
+def refuse_large_delta(delta: float, users: int, *, forced: bool) -> None:
+    """Raise for a δ of 1/N or more; where it is `forced`, warn."""
+    if delta < 1 / users:
+        return
+    why = (
+        f"`delta` must be < 1/{users:,}, one over the number of people; got {delta:g}: a method"
+        " that publishes everything about one person picked at random would meet it"
+    )
+    if not forced:
+        raise SettingsError(f"{why} (--force-delta takes it all the same)")
+    warnings.warn(why, PrivacyWarning, stacklevel=2)

@@ -16,8 +16,10 @@ Adjacency = Literal["add or remove one person", "replace one person"]
 class Sampling:
     """A law of drawing cohorts from `users` people, and what a guarantee under it compares.
 
-    `poisson` takes each person by a coin of her own, `cohort` of them on average; `fixed` takes
-    exactly `cohort` people, uniformly, without replacement (the paper's choice).
+    `poisson` takes each person by a coin of her own that falls with probability cohort/users:
+    `users` is a public number, and the coin is the same whatever the true number is. `fixed` takes
+    exactly `cohort` people, uniformly, without replacement (the paper's choice); there `users` must
+    be the true number, which is the same in the two data sets that it compares.
 
     >>> Sampling(law="fixed", users=4800, cohort=30).adjacency
     'replace one person'
@@ -56,11 +58,13 @@ class Sampling:
 
         Drawing costs the same whether the population is a thousand or a million.
         """
-        if len(population) != self.users:
-            raise SettingsError(
-                f"the accountant counts {self.users} people; the population has {len(population)}"
-            )
+        count = len(population)
+        if self.law == "fixed":
+            if count != self.users:
+                raise SettingsError(
+                    f"the accountant counts {self.users} people; the population has {count}"
+                )
+            return population[rng.choice(count, self.cohort, replace=False, shuffle=False)]
         # Independent coins are a binomial number of heads, spread uniformly.
-        poisson = self.law == "poisson"
-        size = int(rng.binomial(self.users, self.share)) if poisson else self.cohort
-        return population[rng.choice(self.users, size, replace=False, shuffle=False)]
+        heads = int(rng.binomial(count, self.share))
+        return population[rng.choice(count, heads, replace=False, shuffle=False)]

@@ -1,11 +1,13 @@
 """What a run promises, in plain English: never more than its ledger can show."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from privrec.privacy.ledger import PrivacyLedger
 from privrec.privacy.noise import NoiseKind
+from privrec.privacy.words import epsilon_text
 
 FEDERATED = (
     "No differential privacy guarantee (epsilon is infinite): raw data stays on the devices, but "
@@ -28,36 +30,16 @@ SEES_UPDATES = "which sees single updates and is trusted to keep none"
 SEES_ITEMS = (
     "which sees what each device adds to the sums, a list of items, and is trusted to keep none"
 )
-
-
-def not_covered(server: str) -> str:
-    """Return what no guarantee of ours covers; `server` says what the server sees."""
-    return (
-        f"not covered: the server, {server}; the people kept for validation and testing; the lists "
-        "of items and of feature values, taken as public; and settings that were chosen by looking "
-        "at people's data"
-    )
-
-
-def noised(server: str) -> str:
-    """Return what recipes with noise promise, before a run says how much."""
-    return (
-        "User-level differential privacy for the people who train, against anybody who sees the "
-        "model during or after training, with the epsilon and delta that a run is given or its "
-        f"noise amounts to; {not_covered(server)}."
-    )
-
-
 SEEDED = (
-    "the noise of this run came from a seed and can be taken off by whoever has it: the figure is "
-    "what the same run with secure noise would give, and is for experiments only"
+    "For experiments only: no protection. The noise of this run came from its seed, and whoever "
+    "knows or guesses the seed takes it off. The same run with secure noise would have epsilon "
+    "{epsilon} at delta {delta:g} ({how})."
 )
-
 FIRST_STAGE_BARE = (
     "No differential privacy guarantee end to end (epsilon is infinite): the first stage learned "
     "item vectors from everybody's sequences without noise, and they depend on each of them; the "
-    "second stage alone, had the first seen nobody, would have epsilon {alone} at delta {delta:g}, "
-    "which protects nobody here."
+    "second stage alone, had the first seen nobody{seeded}, would have epsilon {alone} at delta "
+    "{delta:g}, which protects nobody here."
 )
 
 _CHANGE = {
@@ -67,17 +49,49 @@ _CHANGE = {
 _LAWS = {"poisson": "Poisson", "fixed": "fixed-size"}
 
 
+def not_covered(server: str, undeclared: Sequence[str] = ()) -> str:
+    """Return what no guarantee of ours covers.
+
+    `server` says what the server sees, `undeclared` what was read off people's data although the
+    model's shape or scale depends on it.
+    """
+    parts = [
+        f"the server, {server}",
+        "the people kept for validation and testing",
+        "everything in the folder `simulation`, which is computed from raw data",
+        "settings that were chosen by looking at people's data",
+    ]
+    if undeclared:
+        parts.append(
+            "what was read off people's data because the data set does not declare it public: "
+            + ", ".join(undeclared)
+        )
+    return f"not covered: {'; '.join(parts[:-1])}; and {parts[-1]}"
+
+
+def noised(server: str) -> str:
+    """Return what recipes with noise promise, before a run says how much."""
+    return (
+        "User-level differential privacy for the people who train, against anybody who sees the "
+        "model during or after training, with the epsilon and delta that a run is given or its "
+        f"noise amounts to; {not_covered(server)}; and what a data set does not declare public."
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrivacyReport:
     """What a run costs at `delta`: `epsilon` is None where there is no guarantee.
 
-    `stage_two_epsilon` is what the second stage would cost if the first had seen nobody: no
-    guarantee, and given only where there is none.
+    `epsilon_of_mechanism` is what the releases would cost with secure noise: the same figure, or
+    a figure without a guarantee where the noise was seeded. `stage_two_epsilon` is what the second
+    stage would cost if the first had seen nobody: no guarantee, and given only where there is none.
     """
 
     epsilon: float | None
+    epsilon_of_mechanism: float | None
     epsilon_rdp: float | None
     delta: float | None
+    noise: NoiseKind | None
     sampling: str | None
     adjacency: str | None
     rounds: int
@@ -100,49 +114,72 @@ def privacy_report(
     server: str = SEES_UPDATES,
     volunteers: int = 0,
     second: PrivacyLedger | None = None,
+    undeclared: Sequence[str] = (),
 ) -> PrivacyReport:
     """Return what the ledger's releases promise; `without` says it where they promise nothing.
 
     `server` says what the server sees. `volunteers` people took part in a first stage without noise
     and are not covered. `second` is the ledger of a second stage whose first had no noise.
+    `undeclared` was read off people's data and is not covered either.
     """
     epsilon = ledger.epsilon(delta) if ledger.entries else math.inf
     if math.isinf(epsilon):
-        alone = second.epsilon(delta) if second is not None and second.entries else math.inf
-        broken = not math.isinf(alone)
-        return PrivacyReport(
-            epsilon=None,
-            epsilon_rdp=None,
-            delta=None,
-            sampling=None,
-            adjacency=None,
-            rounds=ledger.releases,
-            noise_multiplier=None,
-            end_to_end=not broken,
-            stage_two_epsilon=alone if broken else None,
-            statement=FIRST_STAGE_BARE.format(alone=_up(alone), delta=delta) if broken else without,
-        )
+        return _without_guarantee(ledger, delta, noise, without, second)
     first = ledger.entries[0][0]
     multipliers = {release.joint_multiplier for release, _ in ledger.entries}
-    rdp = ledger.epsilon_rdp(delta)
+    secure, rdp = noise == "secure", ledger.epsilon_rdp(delta)
+    words = (
+        statement(
+            ledger,
+            epsilon=epsilon,
+            delta=delta,
+            server=server,
+            volunteers=volunteers,
+            undeclared=undeclared,
+        )
+        if secure
+        else SEEDED.format(epsilon=epsilon_text(epsilon), delta=delta, how=_how(ledger))
+    )
     return PrivacyReport(
-        epsilon=epsilon,
-        epsilon_rdp=None if math.isinf(rdp) else rdp,
+        epsilon=epsilon if secure else None,
+        epsilon_of_mechanism=epsilon,
+        epsilon_rdp=rdp if secure and not math.isinf(rdp) else None,
         delta=delta,
+        noise=noise,
         sampling=first.sampling.law,
         adjacency=first.sampling.adjacency,
         rounds=ledger.releases,
         noise_multiplier=multipliers.pop() if len(multipliers) == 1 else None,
         end_to_end=True,
         stage_two_epsilon=None,
-        statement=statement(
-            ledger,
-            epsilon=epsilon,
-            delta=delta,
-            noise=noise,
-            server=server,
-            volunteers=volunteers,
-        ),
+        statement=words,
+    )
+
+
+def _without_guarantee(
+    ledger: PrivacyLedger,
+    delta: float,
+    noise: NoiseKind,
+    without: str,
+    second: PrivacyLedger | None,
+) -> PrivacyReport:
+    alone = second.epsilon(delta) if second is not None and second.entries else math.inf
+    broken = not math.isinf(alone)
+    seeded = " and were its noise not seeded" if noise == "seeded" else ""
+    words = FIRST_STAGE_BARE.format(alone=epsilon_text(alone), delta=delta, seeded=seeded)
+    return PrivacyReport(
+        epsilon=None,
+        epsilon_of_mechanism=None,
+        epsilon_rdp=None,
+        delta=None,
+        noise=noise if broken else None,
+        sampling=None,
+        adjacency=None,
+        rounds=ledger.releases,
+        noise_multiplier=None,
+        end_to_end=not broken,
+        stage_two_epsilon=alone if broken else None,
+        statement=words if broken else without,
     )
 
 
@@ -151,29 +188,27 @@ def statement(
     *,
     epsilon: float,
     delta: float,
-    noise: NoiseKind,
     server: str = SEES_UPDATES,
     volunteers: int = 0,
+    undeclared: Sequence[str] = (),
 ) -> str:
     """Return one sentence: who is protected, from whom, how strongly, and what is not covered."""
-    first = ledger.entries[-1][0]
-    sampling = first.sampling
-    covered = f"Each of the {sampling.users - volunteers:,} people who train"
+    sampling = ledger.entries[-1][0].sampling
+    about = "about " if sampling.law == "poisson" else ""
+    covered = f"Each of {about or 'the '}{sampling.users - volunteers:,} people who train"
     if volunteers:
-        covered += f" and did not volunteer ({volunteers:,} did, and are not covered)"
-    rounds = "1 release" if ledger.releases == 1 else f"{ledger.releases:,} releases"
-    how = f"{rounds}, {_LAWS[sampling.law]} cohorts, {first.mechanism.capitalize()} noise"
+        covered += f" and did not volunteer ({about}{volunteers:,} did, and are not covered)"
     return (
         f"{covered} is protected against anybody who sees "
-        f"the model, during or after training: {_CHANGE[sampling.adjacency]}, anything that "
-        f"can be seen is equally likely up to a factor of e^{_up(epsilon)}, apart from a "
-        f"probability of {delta:g} (epsilon {_up(epsilon)}, delta {delta:g}; {how}); "
-        + not_covered(server)
-        + (f"; {SEEDED}." if noise == "seeded" else ".")
+        f"the model, during or after training: {_CHANGE[sampling.adjacency]}, whatever "
+        f"can be seen of it is equally likely up to a factor of e^{epsilon_text(epsilon)}, apart "
+        f"from a probability of {delta:g} (epsilon {epsilon_text(epsilon)}, delta {delta:g}; "
+        f"{_how(ledger)}); {not_covered(server, undeclared)}."
     )
 
 
-def _up(epsilon: float) -> str:
-    """Return ε with three figures, rounded up: a statement says less rather than more."""
-    digits = max(0, 2 - math.floor(math.log10(epsilon))) if epsilon > 0 else 2
-    return f"{math.ceil(epsilon * 10**digits - 1e-9) / 10**digits:.{digits}f}"
+def _how(ledger: PrivacyLedger) -> str:
+    release = ledger.entries[-1][0]
+    rounds = "1 release" if ledger.releases == 1 else f"{ledger.releases:,} releases"
+    law, mechanism = _LAWS[release.sampling.law], release.mechanism.capitalize()
+    return f"{rounds}, {law} cohorts, {mechanism} noise"

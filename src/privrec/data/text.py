@@ -1,0 +1,21 @@
+"""Text that comes from data, made safe to show: no control of a terminal, no reordered letters."""
+
+import unicodedata
+
+# Other, control; other, format (bidirectional overrides, zero-width signs); surrogates;
+# line and paragraph separators.
+_UNSAFE = ("Cc", "Cf", "Cs", "Zl", "Zp")
+
+
+def safe_text(text: str) -> str:
+    r"""Return the text with every control, formatting and separator character replaced by `�`.
+
+    An escape code in a title could rewrite the terminal that shows it, and a bidirectional
+    override could show another name than the one that is there.
+
+    >>> safe_text("Toy Story\x1b[2J"), safe_text("evil\u202egpj.exe"), safe_text("naïve ☂")
+    ('Toy Story�[2J', 'evil�gpj.exe', 'naïve ☂')
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join("�" if unicodedata.category(c) in _UNSAFE else c for c in text)

@@ -1,0 +1,53 @@
+"""What may be released of a run, as one file that a phone can rank with.
+
+A zip archive: `model.json` (settings and what the run promises), `statement.txt`, `ledger.jsonl`,
+`catalogue.json`, and the parameters as `params/NAME.npy`. The same run gives the same bytes.
+"""
+
+import io
+import json
+import zipfile
+from pathlib import Path
+
+import numpy as np
+
+from privrec import records
+from privrec.data.catalogue import to_json
+from privrec.device import FORMAT
+from privrec.errors import RunFolderError
+from privrec.runs import Run
+
+_NO_TIME = (1980, 1, 1, 0, 0, 0)
+
+
+def export_run(run: Run, path: Path) -> None:
+    """Write what may be released of a finished run to a file, whole or not at all."""
+    if path.is_dir():
+        raise RunFolderError(f"{path} is a folder: --out takes the name of a file")
+    model = run.model()
+    # Where the data lay is nobody's business.
+    settings = {**model.settings, "data": model.catalogue.name}
+    about = {"format": FORMAT, "settings": settings, "privacy": dict(model.privacy)}
+    with records.words(run.folder.ledger_path, "read"):
+        ledger = run.folder.ledger_path.read_bytes()
+    texts = {
+        "model.json": json.dumps(about, indent=2).encode() + b"\n",
+        "statement.txt": model.privacy["statement"].encode() + b"\n",
+        "ledger.jsonl": ledger,
+        "catalogue.json": to_json(model.catalogue).encode(),
+    }
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as file:
+        for name, text in texts.items():
+            _add(file, name, text, zipfile.ZIP_DEFLATED)
+        for name in sorted(model.params):
+            array = io.BytesIO()
+            np.save(array, np.asarray(model.params[name], order="C"), allow_pickle=False)
+            _add(file, f"params/{name}.npy", array.getvalue(), zipfile.ZIP_STORED)
+    records.write_whole(path, content.getvalue())
+
+
+def _add(file: zipfile.ZipFile, name: str, content: bytes, compression: int) -> None:
+    entry = zipfile.ZipInfo(name, date_time=_NO_TIME)
+    entry.compress_type = compression
+    file.writestr(entry, content)

@@ -1,0 +1,97 @@
+"""How the history tower scores items for a row; numpy alone, as a phone has it.
+
+    h = Σ like_i + Σ dislike_i + Σ feature vectors,   score_v = h · out_v
+
+The blocks named `history/…` have a vector for each column of a row; `items/out` has one for each
+item and is left out where vectors are as long as the catalogue: then h has the scores themselves.
+On top of that, where it was learned (`learn.py`):
+
+    logit_v = a · log(max(score_v, 0) + floor) + tanh(h') · out'_v + bias'_v,
+    h' = Σ row_c · vector_c / √(1 + items in the row)
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from privrec.history.layout import LIKES, Layout
+from privrec.types import Leaf
+
+Floats = npt.NDArray[np.float32]
+Arrays = Mapping[str, Floats]
+
+OUT, BIAS, POPULARITY = "items/out", "items/bias", "items/popularity"
+LEARNED_OUT, LEARNED_BIAS, LEARNED_TRUST = "learn/out", "learn/bias", "learn/trust"
+FLOOR = 0.01
+
+
+class Forward(NamedTuple):
+    """The logits of what was learned, and what leads to them."""
+
+    log_score: Leaf
+    pooled: Leaf
+    root: Leaf
+    logits: Leaf
+
+
+def learned_names(layout: Layout) -> list[str]:
+    """Return the names of the learned vectors of a row's blocks."""
+    return [name.replace("history/", "learn/", 1) for name in layout.names]
+
+
+def learned_of(params: Mapping[str, Leaf]) -> dict[str, Leaf]:
+    """Return the learned ones among the parameters."""
+    return {name: value for name, value in params.items() if name.startswith("learn/")}
+
+
+def forward(
+    params: Mapping[str, Leaf], layout: Layout, row: Leaf, score: Leaf, xp: Any = np
+) -> Forward:
+    """Return the logits for some people's rows and closed-form scores; `xp` may be jax.numpy."""
+    vectors = xp.concatenate([params[name] for name in learned_names(layout)])
+    items = row[:, : 2 * layout.n_items].sum(1)[:, None]
+    root = xp.sqrt(1 + items)
+    pooled = xp.tanh(row @ vectors / root)
+    log_score = xp.log(xp.maximum(score, 0) + FLOOR)
+    logits = (
+        params[LEARNED_TRUST] * log_score + pooled @ params[LEARNED_OUT].T + params[LEARNED_BIAS]
+    )
+    return Forward(log_score, pooled, root, logits)
+
+
+def closed_form(tower: Arrays, layout: Layout) -> Callable[[Leaf], Floats]:
+    """Return what scores all items for people's rows, without anything that was learned later.
+
+    Rows are a numpy array or a sparse matrix of shape (people, columns).
+    """
+    width = tower[LIKES].shape[1]
+    inside = np.concatenate(
+        [
+            tower.get(name, np.zeros((size, width), np.float32))
+            for name, size in zip(layout.names, layout.sizes, strict=True)
+        ]
+    )
+    out = tower.get(OUT)
+
+    def score(rows: Leaf) -> Floats:
+        hidden = rows @ inside
+        return np.array(hidden if out is None else hidden @ out.T, np.float32)
+
+    return score
+
+
+def row_scorer(tower: Arrays, layout: Layout) -> Callable[[Leaf], Floats]:
+    """Return what scores all items for people's rows: (people, columns) -> (people, n_items)."""
+    simple, learned = closed_form(tower, layout), learned_of(tower)
+
+    def score(rows: Leaf) -> Floats:
+        scores = simple(rows)
+        # What was learned refines a history; for who has none it would be noise.
+        some = np.flatnonzero(rows[:, : 2 * layout.n_items].sum(1))
+        if learned and len(some):
+            scores[some] = forward(learned, layout, rows[some], scores[some]).logits
+        return scores + tower[BIAS]
+
+    return score

@@ -1,0 +1,113 @@
+"""`ledger.jsonl`: one line a release, on the disk before the release is used, and self-checking.
+
+Every line carries a hash of itself and of the line before it (`chain`), and says three numbers of
+which each follows from the other two: the bound, the multiplier, and the noise's scale. So a line
+that was changed, taken out or put in is found when the ledger is read. It is no signature: whoever
+rewrites the whole file can make the hashes fit.
+"""
+
+import hashlib
+import json
+import math
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from privrec.errors import PrivrecError, RunFolderError
+from privrec.privacy.release import Release
+from privrec.records import RunFolder, read_rounds, words
+
+Line = dict[str, Any]
+_KEYS = {"round", "stage", "people", "population", "noise", "clip_norm", "noise_scale"}
+
+
+def append_release(folder: RunFolder, before: list[Line], line: Mapping[str, Any]) -> Line:
+    """Add one line to `ledger.jsonl`, whose lines are `before`; return it once it is on disk."""
+    whole = {**line, "chain": _chain(before[-1]["chain"] if before else "", line)}
+    with words(folder.ledger_path, "write"), folder.ledger_path.open("ab") as out:
+        out.write(json.dumps(whole).encode() + b"\n")
+        out.flush()
+        os.fsync(out.fileno())
+    return whole
+
+
+def start_ledger(folder: RunFolder) -> None:
+    """Make sure that `ledger.jsonl` is there, in a folder that is on the disk, and ends in a line.
+
+    A last line that a kill cut short was never used, and is cut off.
+    """
+    path = folder.ledger_path
+    with words(path, "write"):
+        text = path.read_bytes() if path.is_file() else b""
+        whole = text.rfind(b"\n") + 1
+        with path.open("ab") as out:
+            out.truncate(whole)
+            os.fsync(out.fileno())
+        place = os.open(folder.path, os.O_RDONLY)
+        try:
+            os.fsync(place)
+        finally:
+            os.close(place)
+
+
+def read_ledger(folder: RunFolder) -> list[Line]:
+    """Return the lines of `ledger.jsonl`, all of them; one that does not add up is refused."""
+    with words(folder.ledger_path, "read"):
+        text = folder.ledger_path.read_bytes() if folder.ledger_path.is_file() else b""
+    # What follows the last line's end was never used.
+    lines: list[Line] = []
+    for number, line in enumerate(text[: text.rfind(b"\n") + 1].splitlines(), start=1):
+        try:
+            found = json.loads(line)
+            fault = _fault(found, lines[-1]["chain"] if lines else "")
+        except (UnicodeDecodeError, json.JSONDecodeError) as error:
+            fault = str(error)
+        if fault:
+            raise RunFolderError(f"{folder.ledger_path} is damaged at line {number}: {fault}")
+        lines.append(found)
+    played = {line["round"] for line in read_rounds(folder.rounds_path)}
+    if missing := played - {line["round"] for line in lines}:
+        raise RunFolderError(
+            f"{folder.ledger_path} lacks the release of round {min(missing)}, which was played:"
+            " its epsilon would be too small"
+        )
+    return lines
+
+
+def release_of(line: Line) -> Release:
+    """Return the release of a line."""
+    return Release.from_json(line)
+
+
+def _fault(line: object, before: str) -> str | None:
+    """Return what is wrong with a line, given the hash of the one before it."""
+    if not isinstance(line, dict) or not line.keys() >= _KEYS:
+        missing = sorted(_KEYS - line.keys()) if isinstance(line, dict) else ["anything"]
+        return f"it has no {missing[0]}"
+    try:
+        release = Release.from_json(line)
+    except (KeyError, TypeError, PrivrecError) as error:
+        return f"it names no release ({error})"
+    if line.get("adjacency") != release.sampling.adjacency:
+        return "its adjacency is not that of its sampling"
+    if release.mechanism != "none" and (fault := _disagreement(release, line)):
+        return fault
+    if line.get("chain") != _chain(before, line):
+        return "it or a line before it was changed, or a line is missing"
+    return None
+
+
+def _disagreement(release: Release, line: Line) -> str | None:
+    """Return how the bound, the multiplier and the noise's scale disagree, if they do."""
+    bound, scale = line["clip_norm"], line["noise_scale"]
+    if not all(isinstance(number, int | float) for number in (bound, scale)):
+        return "it has no bound and scale"
+    expected = release.noise_multiplier * release.sampling.reach * bound
+    if math.isclose(scale, expected, rel_tol=1e-9):
+        return None
+    return f"its noise_scale is {scale:g}, but its bound and multiplier make it {expected:g}"
+
+
+def _chain(before: str, line: Mapping[str, Any]) -> str:
+    content = {key: value for key, value in line.items() if key != "chain"}
+    return hashlib.sha256((before + json.dumps(content, sort_keys=True)).encode()).hexdigest()

@@ -1,0 +1,111 @@
+"""How a recipe's trained parameters rank on a device: from its settings and the catalogue alone."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+
+from privrec.adapt import adapted_scorer
+from privrec.config import RunConfig
+from privrec.data.catalogue import Catalogue
+from privrec.evaluation.ranking import Scorer
+from privrec.evaluation.references import Reference, neighbours
+from privrec.federated.local import LocalTrain, local_sgd
+from privrec.federated.pack import Instances
+from privrec.history.tower import history_scorer
+from privrec.models.api import ITEM_TABLE, Recommender
+from privrec.models.dssm import dssm
+from privrec.plus import layout_for
+from privrec.recipes import recipe_named
+from privrec.types import Params
+
+Ranker = Callable[[Params], Scorer]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rankers:
+    """`adapted(params)` ranks on the device.
+
+    `unadapted(params)` ranks without what a person said about items; None where that is the same.
+    """
+
+    adapted: Ranker
+    unadapted: Ranker | None = None
+
+
+def rankers(config: RunConfig, catalogue: Catalogue) -> Rankers:
+    """Return how this recipe ranks."""
+    recipe = recipe_named(config.recipe)
+    if recipe.reference is not None:
+        return Rankers(adapted=partial(_by_reference, recipe.reference(config)))
+    if recipe.method == "history":
+        by_history = partial(_by_history, config, catalogue)
+        return Rankers(
+            adapted=partial(by_history, adapted=True), unadapted=partial(by_history, adapted=False)
+        )
+    if recipe.method == "items":
+        return Rankers(adapted=_by_neighbours)
+    recommender = recommender_of(config, catalogue)
+
+    def adapted(epochs: int) -> Ranker:
+        return adapted_scorer(
+            recommender,
+            _adaptation(config, recommender, epochs),
+            catalogue,
+            replace(instances_of(config), negatives=config.adapt_negatives),
+            seed=config.seed,
+        )
+
+    return Rankers(
+        adapted=adapted(config.adapt_epochs), unadapted=adapted(0) if config.adapt_epochs else None
+    )
+
+
+def recommender_of(config: RunConfig, catalogue: Catalogue) -> Recommender:
+    """Return the DSSM of these settings for this catalogue."""
+    return dssm(
+        catalogue.schema,
+        catalogue.n_items,
+        embedding_size=config.embedding_size,
+        tower_size=config.tower_size,
+        hidden=config.hidden,
+        activation=config.activation,
+        target=config.target,
+        embedding_scale=config.embedding_scale,
+    )
+
+
+def instances_of(config: RunConfig) -> Instances:
+    """Return how a person's data becomes training instances."""
+    return Instances(
+        negatives=config.negatives,
+        batch_size=config.batch_size,
+        dislike_target=config.dislike_target,
+        ratings=config.target == "rating",
+    )
+
+
+def _by_reference(reference: Reference, params: Params) -> Scorer:
+    return reference.scorer({name: np.asarray(array) for name, array in params.items()})
+
+
+def _by_history(
+    config: RunConfig, catalogue: Catalogue, params: Params, *, adapted: bool
+) -> Scorer:
+    tower = {name: np.asarray(array) for name, array in params.items()}
+    return history_scorer(tower, layout_for(config, catalogue), adapted=adapted)
+
+
+def _by_neighbours(params: Params) -> Scorer:
+    return neighbours(np.asarray(params[ITEM_TABLE]))
+
+
+def _adaptation(config: RunConfig, recommender: Recommender, epochs: int) -> LocalTrain:
+    return local_sgd(
+        recommender,
+        learning_rate=config.adapt_lr,
+        epochs=epochs,
+        batch_size=config.batch_size,
+        max_steps=config.adapt_steps or None,
+    )
