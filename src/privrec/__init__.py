@@ -1,4 +1,4 @@
-"""privrec: a recommender that learns from people's devices without their data leaving them."""
+"""privrec: a recommender that learns from bounded, noised sums over people's devices."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -8,7 +8,7 @@ from privrec.devices import prepare
 if TYPE_CHECKING:
     from privrec.data.federation import Federation
     from privrec.data.sources import load
-    from privrec.device import Device, Recommendation
+    from privrec.device import Device, Model, Recommendation, open_model
     from privrec.errors import PrivrecError
     from privrec.experiment import Evaluation
     from privrec.privacy.calibrate import calibrate
@@ -23,6 +23,7 @@ __all__ = [
     "Device",
     "Evaluation",
     "Federation",
+    "Model",
     "PrivacyLedger",
     "PrivrecError",
     "Recommendation",
@@ -32,6 +33,7 @@ __all__ = [
     "__version__",
     "calibrate",
     "load",
+    "open_model",
     "open_run",
     "train",
 ]
@@ -40,6 +42,7 @@ _HOME = {
     "Device": "privrec.device",
     "Evaluation": "privrec.experiment",
     "Federation": "privrec.data.federation",
+    "Model": "privrec.device",
     "PrivacyLedger": "privrec.privacy.ledger",
     "PrivrecError": "privrec.errors",
     "Recommendation": "privrec.device",
@@ -48,6 +51,7 @@ _HOME = {
     "Sampling": "privrec.privacy.sampling",
     "calibrate": "privrec.privacy.calibrate",
     "load": "privrec.data.sources",
+    "open_model": "privrec.device",
     "open_run": "privrec.runs",
     "train": "privrec.runs",
 }

@@ -221,7 +221,7 @@ def recommend(
 @app.command()
 def export(
     run: RunArgument,
-    out: Annotated[Path, typer.Option(help="The file to write.", dir_okay=False)],
+    out: Annotated[Path, typer.Option(help="The file to write.")],
 ) -> None:
     """Write what may be released of a run to one file: model, catalogue, statement, ledger."""
     with plain_errors():

@@ -102,18 +102,22 @@ def spent(
         if json_:
             print_json(found)
             return
+        everything = {**found["runs"], "together": found["together"]}
         rows = [
-            (
-                name,
-                str(figures["releases"]),
-                _guarantee(figures),
-                _words(figures["epsilon_rdp"]) if figures["epsilon"] is not None else "-",
-                f"{figures['volunteers']:,}" if figures["volunteers"] else "-",
-            )
-            for name, figures in {**found["runs"], "together": found["together"]}.items()
+            (name, str(f["releases"]), _short(f["epsilon"]), _short(f["epsilon_rdp"]))
+            for name, f in everything.items()
         ]
-        columns = ("", "releases", "epsilon", "by RDP", "volunteers, not covered")
-        print_table(f"Spent at delta {delta:g}", columns, rows)
+        print_table(f"Spent at delta {delta:g}", ("", "releases", "epsilon", "by RDP"), rows)
+        for name, figures in found["runs"].items():
+            if figures["noise"] == "seeded":
+                print_line(f"no guarantee: the noise of {name} came from its seed")
+            elif figures["epsilon"] is None:
+                print_line(f"no guarantee: {name} has releases without noise")
+            if figures["volunteers"]:
+                print_line(f"not covered: {figures['volunteers']:,} volunteers of {name}")
+        mechanism = found["together"]["epsilon_of_mechanism"]
+        if found["together"]["epsilon"] is None and mechanism is not None:
+            print_line(f"with secure noise it would be {_words(mechanism)} together")
 
 
 @privacy_app.command()
@@ -221,11 +225,8 @@ def _figures(ledger: "PrivacyLedger", delta: float) -> dict[str, Any]:
     }
 
 
-def _guarantee(figures: dict[str, Any]) -> str:
-    if figures["epsilon"] is None and figures["epsilon_of_mechanism"] is not None:
-        mechanism = _words(figures["epsilon_of_mechanism"])
-        return f"no guarantee: seeded noise (of the mechanism {mechanism})"
-    return _words(figures["epsilon"])
+def _short(epsilon: float | None) -> str:
+    return "none" if epsilon is None else _words(epsilon)
 
 
 def _words(epsilon: float | None) -> str:

@@ -20,7 +20,7 @@ from privrec.data.schema import Bag, encode_one
 from privrec.errors import DataError, RunFolderError, SettingsError, nearest
 from privrec.evaluation.ranking import Scorer
 from privrec.history.layout import LIKES, dense_rows, layout_in
-from privrec.history.scoring import row_scorer
+from privrec.history.scoring import row_scorer, tower_shapes
 
 FORMAT = 1
 _ROOM = 64 * 2**20
@@ -166,6 +166,7 @@ class Model:
 def tower_scorer(params: Mapping[str, npt.NDArray[Any]], catalogue: Catalogue) -> Scorer:
     """Return what ranks by a history tower, for one person at a time."""
     layout = layout_in(catalogue.schema, catalogue.n_items, set(params))
+    check_shapes(params, tower_shapes(params, layout))
     score = row_scorer(params, layout)
 
     def scorer(first: Clients, lines: Clients) -> Iterator[npt.NDArray[np.float32]]:
@@ -174,6 +175,17 @@ def tower_scorer(params: Mapping[str, npt.NDArray[Any]], catalogue: Catalogue) -
             yield score(dense_rows(first.take(np.array([k])), layout))
 
     return scorer
+
+
+def check_shapes(params: Mapping[str, Any], expected: Mapping[str, tuple[int, ...]]) -> None:
+    """Raise unless the parameters are there and of the shapes that the catalogue asks for."""
+    for name, shape in expected.items():
+        found = np.shape(params[name]) if name in params else None
+        if found != shape:
+            raise RunFolderError(
+                f"the parameters do not fit the catalogue: {name!r} must have shape {shape}; "
+                + ("it is missing" if found is None else f"got {found}")
+            )
 
 
 def open_model(path: str | Path) -> Model:
@@ -202,6 +214,8 @@ def open_model(path: str | Path) -> Model:
         raise RunFolderError(
             f"{where} is an export of format {found!r}; this privrec reads format {FORMAT}"
         )
+    if not {"settings", "privacy"} <= about.keys() or not params:
+        raise RunFolderError(f"{where} is not a whole export: it lacks settings or parameters")
     return Model(
         params=params,
         catalogue=catalogue,

@@ -58,6 +58,7 @@ def train(
             state = stage.init(None if state is None else state.params)
         state = _play_stage(experiment, stage, state, folder, on_progress)
     if state is not None:
+        records.drop_published(folder, state.round_index)
         arrays = {name: np.asarray(value) for name, value in state.params.items()}
         about = {"recipe": config.recipe, "rounds": str(state.round_index)}
         records.write_arrays(folder.params_path, arrays, about)

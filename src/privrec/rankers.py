@@ -4,15 +4,20 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
+import jax
 import numpy as np
 
 from privrec.adapt import adapted_scorer
 from privrec.config import RunConfig
 from privrec.data.catalogue import Catalogue
+from privrec.device import check_shapes
+from privrec.errors import RunFolderError
 from privrec.evaluation.ranking import Scorer
 from privrec.evaluation.references import Reference, neighbours
 from privrec.federated.local import LocalTrain, local_sgd
 from privrec.federated.pack import Instances
+from privrec.history.layout import LIKES
+from privrec.history.scoring import tower_shapes
 from privrec.history.tower import history_scorer
 from privrec.models.api import ITEM_TABLE, Recommender
 from privrec.models.dssm import dssm
@@ -38,24 +43,26 @@ def rankers(config: RunConfig, catalogue: Catalogue) -> Rankers:
     """Return how this recipe ranks."""
     recipe = recipe_named(config.recipe)
     if recipe.reference is not None:
-        return Rankers(adapted=partial(_by_reference, recipe.reference(config)))
+        reference = recipe.reference(config)
+        return Rankers(adapted=partial(_by_reference, catalogue.n_items, reference))
     if recipe.method == "history":
         by_history = partial(_by_history, config, catalogue)
         return Rankers(
             adapted=partial(by_history, adapted=True), unadapted=partial(by_history, adapted=False)
         )
     if recipe.method == "items":
-        return Rankers(adapted=_by_neighbours)
+        return Rankers(adapted=partial(_by_neighbours, catalogue.n_items, config.embedding_size))
     recommender = recommender_of(config, catalogue)
 
     def adapted(epochs: int) -> Ranker:
-        return adapted_scorer(
+        ranker = adapted_scorer(
             recommender,
             _adaptation(config, recommender, epochs),
             catalogue,
             replace(instances_of(config), negatives=config.adapt_negatives),
             seed=config.seed,
         )
+        return lambda params: ranker(_fitting(recommender, params))
 
     return Rankers(
         adapted=adapted(config.adapt_epochs), unadapted=adapted(0) if config.adapt_epochs else None
@@ -86,7 +93,8 @@ def instances_of(config: RunConfig) -> Instances:
     )
 
 
-def _by_reference(reference: Reference, params: Params) -> Scorer:
+def _by_reference(n_items: int, reference: Reference, params: Params) -> Scorer:
+    check_shapes(params, {name: (n_items,) * np.ndim(params[name]) for name in params})
     return reference.scorer({name: np.asarray(array) for name, array in params.items()})
 
 
@@ -94,10 +102,22 @@ def _by_history(
     config: RunConfig, catalogue: Catalogue, params: Params, *, adapted: bool
 ) -> Scorer:
     tower = {name: np.asarray(array) for name, array in params.items()}
-    return history_scorer(tower, layout_for(config, catalogue), adapted=adapted)
+    layout = layout_for(config, catalogue)
+    if LIKES not in tower:
+        raise RunFolderError(f"the parameters have no {LIKES!r}: they are of another recipe")
+    check_shapes(tower, tower_shapes(tower, layout))
+    return history_scorer(tower, layout, adapted=adapted)
 
 
-def _by_neighbours(params: Params) -> Scorer:
+def _fitting(recommender: Recommender, params: Params) -> Params:
+    """Return the parameters, once it is clear that they are this model's."""
+    expected = jax.eval_shape(recommender.init, jax.random.key(0))
+    check_shapes(params, {name: leaf.shape for name, leaf in expected.items()})
+    return params
+
+
+def _by_neighbours(n_items: int, size: int, params: Params) -> Scorer:
+    check_shapes(params, {ITEM_TABLE: (n_items, size)})
     return neighbours(np.asarray(params[ITEM_TABLE]))
 
 

@@ -82,6 +82,24 @@ def closed_form(tower: Arrays, layout: Layout) -> Callable[[Leaf], Floats]:
     return score
 
 
+def tower_shapes(params: Mapping[str, Leaf], layout: Layout) -> dict[str, tuple[int, ...]]:
+    """Return the shapes that a tower with these parameters must have for this layout."""
+    n, width = layout.n_items, np.shape(params[LIKES])[-1] if np.ndim(params[LIKES]) else 0
+    blocks = zip(layout.names, layout.sizes, strict=True)
+    shapes: dict[str, tuple[int, ...]] = {
+        name: (size, width) for name, size in blocks if name in params or name == LIKES
+    }
+    shapes[BIAS] = (n,)
+    if OUT in params or width != n:
+        shapes[OUT] = (n, width)
+    if learned_of(params):
+        size = np.shape(params.get(LEARNED_OUT, np.zeros((n, 0))))[-1:]
+        named = zip(learned_names(layout), layout.sizes, strict=True)
+        shapes |= {name: (rows, *size) for name, rows in named}
+        shapes |= {LEARNED_OUT: (n, *size), LEARNED_BIAS: (n,), LEARNED_TRUST: ()}
+    return shapes
+
+
 def row_scorer(tower: Arrays, layout: Layout) -> Callable[[Leaf], Floats]:
     """Return what scores all items for people's rows: (people, columns) -> (people, n_items)."""
     simple, learned = closed_form(tower, layout), learned_of(tower)

@@ -1,0 +1,214 @@
+"""A model leaves home alone: one file, with nobody's interactions, ranks as the run did."""
+
+import io
+import json
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+import privrec
+from commands import Refused, document, done
+from privrec.data.manifest import Manifest, Public
+from privrec.data.tables import Tables, write_folder
+from tiny import DATA, MODEL, as_options
+
+SMALL = as_options({**MODEL, "rounds": 1})
+RECIPES: dict[str, list[str]] = {
+    "dp-privrec-plus": [],
+    "privrec-plus": ["--set", "rounds=2", "--set", "cohort=8", "--set", "embedding_size=4"],
+    "privrec": SMALL,
+    "ease": [],
+    "ssl-items": [*SMALL, "--set", "stage1_rounds=1", "--set", "stage1_cohort=4"],
+}
+ASKED = ["--like", "film 3", "--like", "i5", "--dislike", "film 7", "--feature", "town=x"]
+
+
+@pytest.fixture
+def data(scratch: Path) -> Path:
+    """A data folder of one's own, with a feature that is declared and a path that tells."""
+    draw = np.random.default_rng(0)
+    lines = [
+        (f"u{k}", f"i{j}", float(draw.integers(1, 6)))
+        for k in range(60)
+        for j in draw.choice(12, 6, replace=False)
+    ]
+    tables = Tables(
+        manifest=Manifest(
+            name="films",
+            value="value",
+            positive_above=2.0,
+            public=Public(people=60, items=True, threshold=True, values={"town": ("x", "y")}),
+        ),
+        interactions=pl.DataFrame(lines, schema=["user", "item", "value"], orient="row"),
+        users=pl.DataFrame({"id": [f"u{k}" for k in range(60)], "town": ["x", "y"] * 30}),
+        items=pl.DataFrame(
+            {
+                "id": [f"i{j}" for j in range(12)],
+                "title": [f"film {j}" for j in range(12)],
+                "year": [1990.5 + j for j in range(12)],
+            }
+        ),
+    )
+    write_folder(tables, scratch / "annas-secret-folder")
+    return scratch / "annas-secret-folder"
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_an_export_ranks_as_the_run_did_with_the_data_gone(
+    recipe: str, data: Path, scratch: Path
+) -> None:
+    done("train", recipe, "--data", data, "--out", "run", *RECIPES[recipe])
+    words = [word for word in ASKED if word not in ("--feature", "town=x")]
+    asked = ASKED if recipe != "dp-privrec-plus" else words
+    wanted = document("recommend", "run", *asked, "--json")
+    assert len(wanted) == 9
+    done("export", "run", "--out", "model.privrec")
+    shutil.rmtree(data)
+    (scratch / "elsewhere").mkdir()
+    shutil.move(scratch / "model.privrec", scratch / "elsewhere" / "m")
+    assert document("recommend", scratch / "elsewhere" / "m", *asked, "--json") == wanted
+    # A run folder that was moved works too.
+    shutil.move(scratch / "run", scratch / "elsewhere" / "run")
+    assert document("recommend", scratch / "elsewhere" / "run", *asked, "--json") == wanted
+
+
+def test_an_export_has_what_may_be_released_and_nothing_else(data: Path, scratch: Path) -> None:
+    done("train", "dp-privrec-plus", "--data", data, "--out", "run", "--diagnostics")
+    done("evaluate", "run")
+    done("export", "run", "--out", "one")
+    done("export", "run", "--out", "two")
+    assert (scratch / "one").read_bytes() == (scratch / "two").read_bytes()
+    with zipfile.ZipFile(scratch / "one") as file:
+        names = {name for name in file.namelist() if not name.startswith("params/")}
+        whole = b"".join(file.read(name) for name in file.namelist())
+        about = json.loads(file.read("model.json"))
+        assert file.read("ledger.jsonl") == (scratch / "run" / "ledger.jsonl").read_bytes()
+        statement = file.read("statement.txt").decode().strip()
+    assert names == {"model.json", "statement.txt", "ledger.jsonl", "catalogue.json"}
+    assert set(about) == {"format", "settings", "privacy"}
+    assert statement == about["privacy"]["statement"]
+    assert statement.startswith("Each of about 48 people who train is protected")
+    assert b"secret" not in whole
+    assert b"fingerprint" not in whole
+    assert b"u17" not in whole
+
+
+BLOCKED = ("jax", "scipy", "polars", "pydantic", "safetensors", "dp_accounting", "cryptography")
+BLOCK = f"""
+import sys
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {(*BLOCKED, "rich", "typer", "optax")!r}:
+            raise ImportError(f"{{name}} is not on this phone")
+sys.meta_path.insert(0, Blocked())
+"""
+
+
+def run_python(code: str, folder: Path) -> str:
+    command = [sys.executable, "-c", code]
+    found = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stderr
+    return found.stdout
+
+
+@pytest.mark.parametrize("recipe", ["dp-privrec-plus", "privrec-plus"])
+def test_a_phone_needs_numpy_alone(recipe: str, data: Path, scratch: Path) -> None:
+    done("train", recipe, "--data", data, "--out", "run", *RECIPES[recipe])
+    done("export", "run", "--out", "model.privrec")
+    likes = ["film 1", "film 4"]
+    wanted = [
+        [found.item, found.score]
+        for found in privrec.open_run("run").device(likes=likes).recommend()
+    ]
+    code = f"""{BLOCK}
+import json, privrec
+me = privrec.open_model("model.privrec").device(likes={likes!r})
+print(json.dumps([[found.item, found.score] for found in me.recommend()]))
+"""
+    assert json.loads(run_python(code, scratch)) == wanted
+
+
+def test_the_page_of_ten_lines_does_what_it_says(scratch: Path) -> None:
+    """The code in docs/export.md, run as it stands, without privrec."""
+    page = (Path(__file__).parents[1] / "docs" / "export.md").read_text(encoding="utf-8")
+    with_privrec, with_numpy = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    done("train", "dp-privrec-plus", "--data", "synthetic:users=300", "--out", "run")
+    done("export", "run", "--out", "model.privrec")
+    likes = ["The Silent Harbour", "The Golden Garden"]
+    wanted = [found.title for found in privrec.open_run("run").device(likes=likes).recommend(10)]
+    block = BLOCK.replace("(*", "(").replace("('jax'", "('privrec', 'jax'")
+    assert run_python(block + with_numpy, scratch).splitlines() == wanted
+    assert len(run_python(with_privrec, scratch).splitlines()) == 11
+
+
+def bad_zip(members: dict[str, bytes], path: Path) -> None:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
+        for name, content in members.items():
+            file.writestr(name, content)
+
+
+def pickled() -> bytes:
+    out = io.BytesIO()
+    np.save(out, np.array([{"a": 1}], dtype=object), allow_pickle=True)
+    return out.getvalue()
+
+
+def hostile(whole: bytes) -> dict[str, dict[str, bytes] | bytes]:
+    with zipfile.ZipFile(io.BytesIO(whole)) as file:
+        members = {name: file.read(name) for name in file.namelist()}
+    about, like = json.loads(members["model.json"]), members["params/history/like.npy"]
+    return {
+        "empty": b"",
+        "text": b"hello",
+        "cut short": whole[: len(whole) // 2],
+        "without a catalogue": {k: v for k, v in members.items() if k != "catalogue.json"},
+        "of another format": {**members, "model.json": json.dumps({**about, "format": 9}).encode()},
+        "of no format": {**members, "model.json": b"[1]"},
+        "with a pickle": {**members, "params/history/like.npy": pickled()},
+        "with a bomb": {**members, "params/x.npy": bytes(200_000_000)},
+        "with a broken catalogue": {**members, "catalogue.json": b'{"items": 3}'},
+        "with other shapes": {**members, "params/items/bias.npy": like},
+        "without parameters": {k: v for k, v in members.items() if not k.startswith("params")},
+        "without settings": {**members, "model.json": b'{"format": 1}'},
+    }
+
+
+def test_a_hostile_file_is_refused_in_one_line(data: Path, scratch: Path, refused: Refused) -> None:
+    done("train", "dp-privrec-plus", "--data", data, "--out", "run")
+    done("export", "run", "--out", "model.privrec")
+    for name, content in hostile((scratch / "model.privrec").read_bytes()).items():
+        if isinstance(content, bytes):
+            (scratch / "bad").write_bytes(content)
+        else:
+            bad_zip(content, scratch / "bad")
+        line = refused("recommend", "bad", "--like", "film 1")
+        assert "bad" in line or "do not fit the catalogue" in line, name
+
+
+def test_wrong_exports_are_refused(scratch: Path, refused: Refused) -> None:
+    assert "does not exist" in refused("export", "nothing", "--out", "m")
+    done("train", "popularity", "--data", DATA, "--out", "run")
+    (scratch / "folder").mkdir()
+    assert "folder" in refused("export", "run", "--out", "folder")
+    (scratch / "run" / "params.safetensors").unlink()
+    assert "is not finished" in refused("export", "run", "--out", "m")
+    assert "does not exist" in refused("recommend", "nothing", "--like", "i1")
+
+
+def test_the_settings_of_an_export_make_the_same_model(data: Path, scratch: Path) -> None:
+    """Recipes that adapt are built again from the file: every setting must be in it."""
+    settings: dict[str, Any] = {**MODEL, "rounds": 1, "hidden": [5, 3], "activation": "tanh"}
+    run = privrec.train("privrec", str(data), out="run", **settings)
+    done("export", "run", "--out", "m")
+    model = privrec.open_model("m")
+    assert model.settings["data"] == "films"
+    one, two = (it.device(likes=["film 2"]).recommend(5) for it in (run, model))
+    assert one == two

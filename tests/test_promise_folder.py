@@ -1,0 +1,346 @@
+"""What lies in a run folder, what may leave it, and what is said about it."""
+
+import json
+import re
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+import privrec
+from commands import Refused, document, done, invoke
+from privrec.data.federation import Federation
+from privrec.data.manifest import Manifest, Public
+from privrec.data.tables import Tables, to_federation, write_folder
+from privrec.records import RunFolder
+from tiny import DATA, MODEL, as_options
+
+SUMS = {"rounds": 0}
+TRAINED = ["train", "dp-privrec-plus", "--data", DATA, "--epsilon", "8", "--out"]
+RELEASABLE = {
+    "config.toml",
+    "catalogue.json",
+    "ledger.jsonl",
+    "rounds.jsonl",
+    "checkpoint.safetensors",
+    "params.safetensors",
+}
+
+
+@pytest.fixture(scope="module")
+def secure(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run with secure noise, evaluated."""
+    path = tmp_path_factory.mktemp("promise") / "run"
+    done(*TRAINED, path)
+    done("evaluate", path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def seeded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("promise") / "run"
+    done(*TRAINED, path, "--set", "noise=seeded")
+    done("evaluate", path)
+    return path
+
+
+def files(path: Path) -> set[str]:
+    return {str(file.relative_to(path)) for file in path.rglob("*") if file.is_file()}
+
+
+# 3 and 10: what is computed from raw data lies apart, and under secure noise is not written.
+
+
+def test_what_may_be_released_lies_outside_of_simulation(secure: Path, seeded: Path) -> None:
+    apart = {"simulation/data.json", "simulation/evaluation.json", "simulation/report.html"}
+    assert files(secure) == RELEASABLE | apart
+    assert files(seeded) == RELEASABLE | apart | {"simulation/rounds.jsonl"}
+
+
+def test_evaluation_changes_nothing_that_may_be_released(secure: Path, tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    shutil.copytree(secure, path)
+    before = {name: (path / name).read_bytes() for name in RELEASABLE}
+    done("evaluate", path)
+    assert before == {name: (path / name).read_bytes() for name in RELEASABLE}
+
+
+def test_rounds_say_what_they_did_only_where_they_may(secure: Path, tmp_path: Path) -> None:
+    lines = [json.loads(line) for line in (secure / "rounds.jsonl").read_text().splitlines()]
+    stages = [{"round": 0, "stage": "popularity"}, {"round": 1, "stage": "moments"}]
+    assert lines == stages
+    done(*TRAINED, tmp_path / "asked", "--diagnostics")
+    told = (tmp_path / "asked" / "simulation" / "rounds.jsonl").read_text().splitlines()
+    assert [json.loads(line)["clients"] > 0 for line in told] == [True, True]
+    assert [json.loads(line)["seconds"] > 0 for line in told] == [True, True]
+
+
+def test_the_report_says_that_it_is_not_for_release(secure: Path) -> None:
+    page = (secure / "simulation" / "report.html").read_text()
+    assert "No guarantee covers it" in page
+    assert "is protected against anybody who sees the model" in page
+    assert "Loss on the devices" not in page
+
+
+# 1 and 2, in what is said: seeded noise is no guarantee, anywhere.
+
+
+def test_seeded_noise_is_called_an_experiment_everywhere(seeded: Path, secure: Path) -> None:
+    said = document("evaluate", seeded, "--json")["privacy"]
+    assert said["epsilon"] is None
+    assert 7.9 < said["epsilon_of_mechanism"] <= 8
+    assert said["statement"].startswith("For experiments only: no protection.")
+    assert "ε of the mechanism" in done("compare", seeded)
+    assert "ε of the mechanism" not in done("compare", secure)
+    spent = document("privacy", "spent", seeded, secure, "--json")
+    assert spent["together"]["epsilon"] is None
+    assert spent["runs"][str(seeded)]["epsilon"] is None
+    assert spent["runs"][str(secure)]["epsilon"] == pytest.approx(7.97, abs=0.03)
+    assert spent["together"]["epsilon_of_mechanism"] > 8
+    assert "no guarantee" in done("privacy", "spent", seeded)
+
+
+def test_two_secure_runs_add_up(secure: Path, tmp_path: Path) -> None:
+    done(*TRAINED, tmp_path / "two")
+    together = document("privacy", "spent", secure, tmp_path / "two", "--json")["together"]
+    assert 8 < together["epsilon"] < 16
+    assert together["releases"] == 4
+    # The same run named twice was made once.
+    twice = document("privacy", "spent", secure, secure, "--json")["together"]
+    assert (twice["releases"], twice["epsilon"] <= 8) == (2, True)
+
+
+# 7: a frontier says what it is and what its runs cost together.
+
+
+def test_a_frontier_is_an_experiment_and_says_what_it_costs(tmp_path: Path) -> None:
+    out = tmp_path / "frontier"
+    words = ["frontier", "--data", DATA, "--epsilons", "1,8,inf", "--out", str(out)]
+    said = done(*words)
+    found = json.loads((out / "frontier.json").read_text())
+    assert found["together"] > 8
+    page = (out / "frontier.html").read_text()
+    for text in (" ".join(said.split()), page):
+        assert "For experiments only: no protection." in text
+        assert "the 2 noised runs would cost" in text
+    assert [p["epsilon_of_mechanism"] is None for p in found["points"]] == [False, False, True]
+
+
+# 11: a run goes on with the data that it began with.
+
+
+def people_without(gone: str | None) -> Federation:
+    names = [f"u{k}" for k in range(30) if f"u{k}" != gone]
+    lines = [(name, f"i{j}", 5) for k, name in enumerate(names) for j in range(k % 7 + 2)]
+    frame = pl.DataFrame(lines, schema=["user", "item", "value"], orient="row")
+    public = Public(people=30, items=True, threshold=True)
+    return to_federation(
+        Tables(
+            manifest=Manifest(name="few", value="value", positive_above=3.0, public=public),
+            interactions=frame,
+            users=pl.DataFrame({"id": names}),
+            items=pl.DataFrame({"id": [f"i{j}" for j in range(10)]}),
+        )
+    )
+
+
+@pytest.mark.parametrize("noise", ["seeded", "secure"])
+def test_nobody_goes_on_with_one_person_less(noise: str, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    settings: dict[str, Any] = {**SUMS, "noise": noise, "epsilon": 8.0}
+    privrec.train("dp-privrec-plus", people_without(None), out=out, **settings)
+    (out / "params.safetensors").unlink()
+    before = (out / "ledger.jsonl").read_bytes()
+    with pytest.raises(privrec.PrivrecError, match="the data has changed since"):
+        privrec.train("dp-privrec-plus", people_without("u7"), out=out, resume=True, **settings)
+    assert (out / "ledger.jsonl").read_bytes() == before
+    privrec.train("dp-privrec-plus", people_without(None), out=out, resume=True, **settings)
+
+
+# 12: the ledger and its adding up.
+
+
+def edit(path: Path, number: int, change: Callable[[dict[str, Any]], None]) -> None:
+    lines = path.read_text().splitlines()
+    line = json.loads(lines[number])
+    change(line)
+    lines[number] = json.dumps(line)
+    path.write_text("\n".join(lines) + "\n")
+
+
+CHANGES: dict[str, Callable[[dict[str, Any]], None]] = {
+    "noise_multiplier alone": lambda line: line.update(noise_multiplier=500.0),
+    "both numbers": lambda line: line.update(noise_multiplier=500.0, noise_scale=500.0),
+    "the bound": lambda line: line.update(clip_norm=0.1),
+    "seeded called secure": lambda line: line.update(noise="secure"),
+    "the people": lambda line: line["sampling"].update(users=10**6),
+    "volunteers": lambda line: line.update(people="volunteers"),
+    "the population": lambda line: line.update(population="0" * 16),
+    "the law": lambda line: line.update(adjacency="replace one person"),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_changed_ledger_is_refused(
+    name: str, seeded: Path, scratch: Path, refused: Refused
+) -> None:
+    shutil.copytree(seeded, scratch / "run")
+    edit(scratch / "run" / "ledger.jsonl", 0, CHANGES[name])
+    line = refused("privacy", "spent", "run")
+    assert "ledger.jsonl is damaged at line 1" in line
+    assert "is damaged at line 1" in refused("evaluate", "run")
+
+
+def test_a_line_cannot_be_taken_out(seeded: Path, scratch: Path, refused: Refused) -> None:
+    shutil.copytree(seeded, scratch / "run")
+    path = scratch / "run" / "ledger.jsonl"
+    path.write_text(path.read_text().splitlines()[1] + "\n")
+    assert "damaged at line 1" in refused("privacy", "spent", "run")
+    path.write_text("")
+    assert "lacks the release of round 0" in refused("privacy", "spent", "run")
+
+
+def test_runs_on_other_people_are_not_added_up(
+    secure: Path, scratch: Path, refused: Refused
+) -> None:
+    other = [word if word != DATA else f"{DATA},seed=3" for word in TRAINED]
+    done(*other, "other")
+    assert "different people" in refused("privacy", "spent", secure, "other")
+
+
+def test_a_run_without_noise_costs_everything(secure: Path, tmp_path: Path) -> None:
+    """Its cohorts have a fixed size; what cannot be added up is not the point."""
+    path = tmp_path / "bare"
+    privrec.train("privrec-plus", DATA, out=path, rounds=0)
+    together = document("privacy", "spent", secure, path, "--json")["together"]
+    assert (together["epsilon"], together["epsilon_of_mechanism"]) == (None, None)
+    said = done("privacy", "spent", path, secure)
+    assert f"no guarantee: {path} has releases without noise" in said
+
+
+def test_volunteers_are_named_where_costs_are_added_up(tmp_path: Path) -> None:
+    small = {**MODEL, "rounds": 1, "stage1_rounds": 1, "stage1_cohort": 4, "views": 4}
+    settings = {"stage1": "public", "volunteers": 0.5, **small}
+    path = tmp_path / "run"
+    done("train", "dp-privrec", "--data", DATA, "--out", path, *as_options(settings))
+    found = document("privacy", "spent", path, "--json")
+    assert found["together"]["volunteers"] == found["runs"][str(path)]["volunteers"] == 22
+    assert f"not covered: 22 volunteers of {path}" in done("privacy", "spent", path)
+
+
+@pytest.mark.parametrize("epsilon", [3.984, 3.9801, 3.98000001])
+def test_epsilon_is_rounded_up_in_comparisons(epsilon: float, secure: Path, tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    shutil.copytree(secure, path)
+    place = RunFolder(path=path).evaluation_path
+    found = json.loads(place.read_text())
+    found["privacy"]["epsilon"] = epsilon
+    place.write_text(json.dumps(found))
+    assert "ε = 3.99" in done("compare", path)
+
+
+def test_a_large_delta_is_refused_and_forced_with_one_warning(
+    scratch: Path, refused: Refused
+) -> None:
+    words = [*TRAINED, "run", "--delta", "0.5"]
+    assert "`delta` must be < 1/48" in refused(*words)
+    result = invoke(*words, "--force-delta")
+    assert result.exit_code == 0
+    assert len(result.stderr.splitlines()) == 1
+    assert "warning" in result.stderr
+    counted = ["--users", "10", "--cohort", "5", "--rounds", "1", "--delta", "0.1"]
+    assert "`delta` must be < 1/10" in refused(
+        "privacy", "epsilon", *counted, "--noise-multiplier", "1"
+    )
+
+
+# What is not declared public is named, and `--strict` refuses it.
+
+
+def test_what_is_not_declared_is_named_and_strict_refuses(scratch: Path, refused: Refused) -> None:
+    lines = pl.DataFrame({"user": ["a", "b", "c"] * 9, "item": [f"i{k // 3}" for k in range(27)]})
+    users = pl.DataFrame({"id": ["a", "b", "c"], "town": ["x", "y", "x"]})
+    bare = Tables(
+        manifest=Manifest(name="bare"),
+        interactions=lines,
+        users=users,
+        items=pl.DataFrame({"id": [f"i{k}" for k in range(9)]}),
+    )
+    write_folder(bare, scratch / "bare")
+    words = ["train", "dp-privrec-plus", "--data", "bare", "--set", "test_share=0.01"]
+    line = refused(*words, "--out", "run", "--strict")
+    for part in ("the list of items", "the number of people", "the list of values of 'town'"):
+        assert part in line
+    statement = done(*words, "--out", "run")
+    assert "does not declare it public: the list of items" in " ".join(statement.split())
+    public = Public(people=3, items=True, values={"town": ("x", "y")})
+    write_folder(replace(bare, manifest=Manifest(name="b", public=public)), scratch / "told")
+    words[3] = "told"
+    statement = done(*words, "--out", "strict", "--strict")
+    assert "declare" not in statement
+
+
+# 15: text from data does not take over a terminal.
+
+HOSTILE = "\x1b[2J\x1b]0;mine\x07 evil \u202egpj \u2028 \x9b31m"
+
+
+def test_a_title_does_not_take_over_the_terminal(scratch: Path) -> None:
+    names = [f"u{k}" for k in range(20)]
+    lines = [(name, f"i{j}") for k, name in enumerate(names) for j in range(3 + k % 3)]
+    tables = Tables(
+        manifest=Manifest(name=HOSTILE),
+        interactions=pl.DataFrame(lines, schema=["user", "item"], orient="row"),
+        users=pl.DataFrame({"id": names}),
+        items=pl.DataFrame(
+            {
+                "id": [*(f"i{j}" for j in range(9)), f"{HOSTILE}9"],
+                "title": [f"{HOSTILE}{j}" for j in range(10)],
+            }
+        ),
+    )
+    write_folder(tables, scratch / "data")
+    done("train", "popularity", "--data", "data", "--out", "run")
+    shown = done("recommend", "run", "--like", "i0", "--top", "9")
+    shown += done("evaluate", "run") + invoke("recommend", "run", "--like", HOSTILE).stderr
+    assert "evil" in shown
+    assert not set(shown) & set("\x1b\x07\u202e\u2028\x9b")
+    page = (scratch / "run" / "simulation" / "report.html").read_text()
+    assert not set(page) & set("\x1b\x07\u202e\u2028\x9b")
+
+
+# 6: what we say of ourselves.
+
+
+def test_nothing_claims_that_data_never_leaves_a_device() -> None:
+    root = Path(__file__).parents[1]
+    texts = [root / "README.md", root / "pyproject.toml", *(root / "docs").glob("*.md")]
+    texts += [root / "src" / "privrec" / name for name in ("__init__.py", "cli.py")]
+    for path in texts:
+        text = " ".join(path.read_text(encoding="utf-8").split())
+        claims = r"without their data (ever )?leaving|never leaves the device as such"
+        assert not re.search(claims, text), path.name
+    first = (root / "README.md").read_text(encoding="utf-8").split("\n\n")[1]
+    assert "server" in first
+
+
+def test_the_adaptive_count_is_published_on_the_grid() -> None:
+    from privrec.privacy.aggregate import gaussian
+    from privrec.privacy.noise import secure as source
+    from privrec.privacy.sampling import Sampling
+
+    sampling = Sampling(law="poisson", users=1000, cohort=100)
+    made = gaussian(sampling, clip_norm=1.0, noise_multiplier=1.0, clip_quantile=0.5)
+    multiplier = made.release.quantile_multiplier
+    assert multiplier is not None
+    scale = multiplier / 2
+    step = 2.0 ** np.floor(np.log2(scale)) / 4096
+    for _ in range(20):
+        bound = made.next_clip_norm(1.0, clients=100, clipped=30, dropped=0, noise=source())
+        count = (0.5 - np.log(bound) / 0.2 - 0.5) * 100
+        assert abs(count / step - round(count / step)) < 1e-3

@@ -1,0 +1,239 @@
+"""Under secure noise a kill costs time and nothing else: each release is made and used once."""
+
+import hashlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import privrec
+from privrec import ledgerfile, records
+from privrec.book import Book
+from privrec.federated.round import ServerState
+from privrec.privacy.aggregate import CohortTotal, Published
+from tiny import DATA, MODEL
+
+RECIPES: dict[str, dict[str, Any]] = {
+    "dp-privrec-plus": {"rounds": 0, "epsilon": 8.0},
+    "dp-privrec-one": {**MODEL, "rounds": 3, "epsilon": 8.0, "clip_quantile": 0.5},
+}
+
+
+class Killed(BaseException):
+    """Stands for a kill: nothing catches it."""
+
+
+@contextmanager
+def killed_at(moment: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Kill before or after the n-th time that something reaches the disk.
+
+    Even moments are before the write, odd ones after it.
+    """
+    left = moment
+
+    def tick() -> None:
+        nonlocal left
+        if left == 0:
+            raise Killed
+        left -= 1
+
+    def around(call: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapped(*words: Any, **more: Any) -> Any:
+            tick()
+            found = call(*words, **more)
+            tick()
+            return found
+
+        return wrapped
+
+    with monkeypatch.context() as patch:
+        patch.setattr(records, "write_whole", around(records.write_whole))
+        patch.setattr("privrec.book.append_release", around(ledgerfile.append_release))
+        patch.setattr(records, "append_round", around(records.append_round))
+        patch.setattr(records, "drop_published", around(records.drop_published))
+        yield
+
+
+@contextmanager
+def witnessed(used: list[tuple[int, str]], monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Note every published sum that a round goes on to use."""
+    publish = Book.publish
+
+    def noted(book: Book, state: ServerState, add_up: Callable[[], CohortTotal]) -> Published:
+        found = publish(book, state, add_up)
+        digest = hashlib.sha256()
+        for name in sorted(found.update):
+            digest.update(np.asarray(found.update[name]).tobytes())
+        used.append((state.round_index, digest.hexdigest()))
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Book, "publish", noted)
+        yield
+
+
+def check(run: privrec.Run, used: list[tuple[int, str]], rounds: int) -> None:
+    lines = [json.loads(line) for line in run.folder.ledger_path.read_text().splitlines()]
+    assert [line["round"] for line in lines] == list(range(rounds))
+    # A round may use its sum again after a kill; never another one.
+    assert sorted(dict(set(used))) == list(range(rounds))
+    assert len(set(used)) == rounds
+    epsilon = run.privacy().epsilon
+    assert epsilon is not None
+    assert 7.8 < epsilon <= 8
+    assert not list(run.folder.path.glob("published-*"))
+
+
+@pytest.mark.parametrize(
+    "recipe", ["dp-privrec-plus", pytest.param("dp-privrec-one", marks=pytest.mark.slow)]
+)
+def test_killed_at_every_write(
+    recipe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every moment at which something reaches the disk, one after another."""
+    settings, rounds = RECIPES[recipe], 2 if recipe == "dp-privrec-plus" else 3
+    data = privrec.load(DATA)
+    moment = 0
+    while True:
+        out, used = tmp_path / str(moment), []  # type: ignore[var-annotated]
+        with witnessed(used, monkeypatch):
+            try:
+                with killed_at(moment, monkeypatch):
+                    run = privrec.train(recipe, data, out=out, **settings)
+            except Killed:
+                resume = out.exists()
+                run = privrec.train(recipe, data, out=out, resume=resume, **settings)
+                check(run, used, rounds)
+                moment += 1
+                continue
+        check(run, used, rounds)
+        break
+    assert moment > 8 * rounds
+
+
+def test_killed_again_and_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each resumed run is killed a little later, until one gets through."""
+    data, out = privrec.load(DATA), tmp_path / "run"
+    used: list[tuple[int, str]] = []
+    settings = RECIPES["dp-privrec-plus"]
+    with witnessed(used, monkeypatch):
+        for moment in range(60):
+            try:
+                with killed_at(moment, monkeypatch):
+                    run = privrec.train(
+                        "dp-privrec-plus", data, out=out, resume=out.exists(), **settings
+                    )
+                break
+            except Killed:
+                continue
+        else:
+            pytest.fail("it never got through")
+    check(run, used, 2)
+
+
+def test_a_ledger_line_before_the_sum_is_paid_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Plant the old order, in which nothing was kept: a kill then makes a second release."""
+    monkeypatch.setattr(Book, "_keeps", property(lambda book: False))
+    data, counts = privrec.load(DATA), set()
+    settings = {**RECIPES["dp-privrec-plus"]}
+    for moment in range(8, 24):
+        out, used = tmp_path / str(moment), []  # type: ignore[var-annotated]
+        with witnessed(used, monkeypatch):
+            try:
+                with killed_at(moment, monkeypatch):
+                    privrec.train("dp-privrec-plus", data, out=out, **settings)
+            except Killed:
+                privrec.train("dp-privrec-plus", data, out=out, resume=True, **settings)
+        counts.add(len(set(used)))
+    assert counts > {2}
+
+
+def test_a_kept_sum_that_was_tampered_with_is_not_used(tmp_path: Path) -> None:
+    data, out = privrec.load(DATA), tmp_path / "run"
+
+    def kill(*_: Any) -> None:
+        raise Killed
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("privrec.experiment.checkpoint", kill)
+        with pytest.raises(Killed):
+            privrec.train("dp-privrec-plus", data, out=out, **RECIPES["dp-privrec-plus"])
+    kept = out / "published-0.safetensors"
+    content = bytearray(kept.read_bytes())
+    content[-9] ^= 1
+    kept.write_bytes(content)
+    # The first release is lost and its price is paid: what is left affords no other one.
+    run = privrec.train("dp-privrec-plus", data, out=out, resume=True, **RECIPES["dp-privrec-plus"])
+    assert run.rounds < 2
+    epsilon = run.privacy().epsilon
+    assert epsilon is not None
+    assert epsilon <= 8
+
+
+VICTIM = """
+import hashlib, os, sys
+import numpy as np
+import privrec
+from privrec.book import Book
+publish = Book.publish
+def noted(book, state, add_up):
+    found = publish(book, state, add_up)
+    arrays = [np.asarray(found.update[name]) for name in sorted(found.update)]
+    digest = hashlib.sha256(b"".join(array.tobytes() for array in arrays)).hexdigest()
+    with open(sys.argv[2], "a") as out:
+        out.write(f"{state.round_index} {digest}\\n")
+    return found
+Book.publish = noted
+out, data = sys.argv[1], "synthetic:users=400,items=300"
+privrec.train("dp-privrec-plus", data, out=out, resume=os.path.exists(out), epsilon=8.0)
+"""
+
+
+@pytest.mark.slow
+def test_a_hundred_kills(tmp_path: Path) -> None:
+    """SIGKILL at random moments of real processes: each run is killed until it gets through."""
+    kills, number, draw = 0, 0, random.Random(0)  # noqa: S311 (moments, not secrets)
+    whole = time_of(tmp_path / "timed", tmp_path / "timed.used")
+    while kills < 100:
+        out, witness = tmp_path / f"run-{number}", tmp_path / f"used-{number}"
+        number += 1
+        while not (out / "params.safetensors").exists():
+            victim = start(out, witness)
+            try:
+                victim.wait(draw.uniform(0.5, 1.05) * whole)
+            except subprocess.TimeoutExpired:
+                os.kill(victim.pid, signal.SIGKILL)
+                victim.wait()
+                kills += 1
+        run = privrec.open_run(out)
+        used = [line.split() for line in witness.read_text().splitlines()]
+        assert len({tuple(line) for line in used}) == 2
+        lines = [json.loads(line) for line in run.folder.ledger_path.read_text().splitlines()]
+        assert [line["round"] for line in lines] == [0, 1]
+        epsilon = run.privacy().epsilon
+        assert epsilon is not None
+        assert 7.9 < epsilon <= 8
+
+
+def start(out: Path, witness: Path) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-c", VICTIM, str(out), str(witness)])
+
+
+def time_of(out: Path, witness: Path) -> float:
+    start(out, witness).wait()
+    began = time.monotonic()
+    victim = start(out.with_name("again"), witness)
+    assert victim.wait() == 0
+    return time.monotonic() - began

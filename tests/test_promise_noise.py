@@ -1,0 +1,213 @@
+"""Whoever has runs of ours on the same people cannot take their noise off.
+
+Each test plays the attacker: it gets what was published, knows the settings and the seeds, and is
+held against the un-noised sum, which it does not get. `share_noise` plants the noise as it once
+was, from (seed, round) alone: the same attacks then find the sum, so they can fail.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+import privrec
+from privrec.book import Book
+from privrec.federated.round import ServerState
+from privrec.privacy.aggregate import Aggregator, CohortTotal, Published
+from privrec.privacy.noise import NoiseSource, seeded
+from privrec.seeds import rng
+from tiny import DATA, MODEL
+
+Floats = npt.NDArray[np.float64]
+SMALL = {**MODEL, "rounds": 1, "stage1_rounds": 1, "stage1_cohort": 8, "views": 4, "batch_size": 4}
+SUMS = {"rounds": 0, "stage1_cohort": 10**9}
+RECIPES: dict[str, dict[str, Any]] = {
+    "dp-privrec-plus": SUMS,
+    "dp-privrec-one": SMALL,
+    "dp-privrec": SMALL,
+    "lm-privrec": SMALL,
+}
+
+
+class Tap:
+    """Notes the sum and what was published of it for every round of the runs that are played."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.sums: list[Floats] = []
+        self.published: list[Floats] = []
+        self.scales: list[float] = []
+        publish = Aggregator.publish_round
+
+        def tapped(
+            maker: Aggregator, total: CohortTotal, clip_norm: float, noise: NoiseSource
+        ) -> Published:
+            found = publish(maker, total, clip_norm, noise)
+            self.sums.append(flat(total.update))
+            self.published.append(flat(found.update))
+            self.scales.append(maker.noise_scale(clip_norm))
+            return found
+
+        monkeypatch.setattr(Aggregator, "publish_round", tapped)
+
+    def first(self) -> tuple[Floats, Floats, float]:
+        """Return the sum, what was published and the noise's scale of the first round played."""
+        found = self.sums[0], self.published[0], self.scales[0]
+        for kept in (self.sums, self.published, self.scales):
+            kept.clear()
+        return found
+
+
+@pytest.fixture
+def tap(monkeypatch: pytest.MonkeyPatch) -> Tap:
+    return Tap(monkeypatch)
+
+
+def flat(update: Any) -> Floats:
+    return np.concatenate(
+        [np.ravel(np.asarray(update[name], np.float64)) for name in sorted(update)]
+    )
+
+
+def old_noise(seed: int, round_index: int) -> NoiseSource:
+    return seeded(rng(seed, round_index, "noise"))
+
+
+def share_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plant the fault: noise that depends on the seed and the round alone."""
+
+    def noise(book: Book, state: ServerState) -> NoiseSource:
+        return old_noise(book.config.seed, state.round_index)
+
+    monkeypatch.setattr(Book, "_noise", noise)
+
+
+def solved(one: Floats, other: Floats, s: float, t: float) -> Floats:
+    """Return the sum x that solves one = x + s·n, other = x + t·n for a shared noise n."""
+    return (t * one - s * other) / (t - s)
+
+
+def error(found: Floats, truth: Floats) -> float:
+    return float(np.sqrt(np.mean((found - truth) ** 2)))
+
+
+def played(tap: Tap, out: Path, recipe: str, **settings: Any) -> tuple[Floats, Floats, float]:
+    privrec.train(recipe, DATA, out=out, **{**RECIPES[recipe], **settings})
+    return tap.first()
+
+
+@pytest.mark.parametrize("noise", ["seeded", "secure"])
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_two_budgets_do_not_cancel_the_noise(
+    recipe: str, noise: str, tap: Tap, tmp_path: Path
+) -> None:
+    truth, strong, s = played(tap, tmp_path / "8", recipe, epsilon=8.0, noise=noise)
+    again, weak, t = played(tap, tmp_path / "2", recipe, epsilon=2.0, noise=noise)
+    assert t > s > 0
+    if noise == "seeded" or recipe == "dp-privrec-plus":
+        # The same cohort, so the same sum: what the attack needs.
+        np.testing.assert_allclose(again, truth, atol=1e-5)
+    # Laplace noise of scale s has a deviation of s√2.
+    own = error(strong, truth)
+    assert own > 0.7 * s
+    assert error(solved(strong, weak, s, t), truth) > 0.9 * own
+
+
+def test_the_attack_finds_the_sum_where_noise_is_shared(
+    tap: Tap, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    share_noise(monkeypatch)
+    truth, strong, s = played(tap, tmp_path / "8", "dp-privrec-plus", epsilon=8.0, noise="seeded")
+    _, weak, t = played(tap, tmp_path / "2", "dp-privrec-plus", epsilon=2.0, noise="seeded")
+    assert error(solved(strong, weak, s, t), truth) < 0.01 * s
+
+
+CHANGES: list[dict[str, Any]] = [
+    {"epsilon": 7.9},
+    {"delta": 1e-7},
+    {"dislike_input": 0.4},
+    {"history_items": 30},
+    {"validation_share": 0.05},
+    {"train_people": 47},
+    {"recipe": "dp-privrec-one"},
+]
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: "-".join(map(str, change)))
+def test_whatever_differs_the_noise_differs(
+    change: dict[str, Any], tap: Tap, tmp_path: Path
+) -> None:
+    """The difference of two runs must not be the difference of their sums."""
+    truth, one, s = played(tap, tmp_path / "1", "dp-privrec-plus", epsilon=8.0, noise="seeded")
+    recipe = change.get("recipe", "dp-privrec-plus")
+    settings = {key: value for key, value in change.items() if key != "recipe"}
+    settings = {"epsilon": 8.0, "noise": "seeded", **settings}
+    again, other, t = played(tap, tmp_path / "2", recipe, **settings)
+    size = min(len(one), len(other))
+    first, second = (one - truth)[:size] / s, (other - again)[:size] / t
+    # Correlation of independent noise is below 0.6 for 40 numbers but once in 10,000 times, and
+    # this noise is seeded: it is always the same.
+    assert abs(np.corrcoef(first, second)[0, 1]) < 0.6
+
+
+def test_one_person_less_has_other_noise(tap: Tap, tmp_path: Path) -> None:
+    """Else two runs, with her and without, would differ by her row and nothing else."""
+    data = privrec.load(DATA)
+    settings: dict[str, Any] = {**SUMS, "epsilon": 8.0, "noise": "seeded"}
+    privrec.train("dp-privrec-plus", data, out=tmp_path / "1", **settings)
+    truth, one, s = tap.first()
+    changed = replace(data, fingerprint="of the data without her")
+    privrec.train("dp-privrec-plus", changed, out=tmp_path / "2", **settings)
+    again, other, _ = tap.first()
+    np.testing.assert_array_equal(truth, again)
+    assert error(one, other) > s
+
+
+def test_the_same_run_again_publishes_the_same(tap: Tap, tmp_path: Path) -> None:
+    runs = [
+        played(tap, tmp_path / str(k), "dp-privrec-plus", epsilon=8.0, noise="seeded")
+        for k in range(2)
+    ]
+    np.testing.assert_array_equal(runs[0][1], runs[1][1])
+
+
+def guessed(seed: int) -> Callable[[int], Floats]:
+    return old_noise(seed, 0).normal
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_no_seed_takes_the_default_noise_off(recipe: str, tap: Tap, tmp_path: Path) -> None:
+    """Trying seeds is what found seed 20240 from a model alone."""
+    truth, published, s = played(tap, tmp_path / "run", recipe, seed=7)
+    left = [error(published - s * guessed(seed)(len(truth)), truth) for seed in range(300)]
+    assert min(left) > 0.7 * s
+
+
+def test_trying_seeds_finds_noise_that_depends_on_them_alone(
+    tap: Tap, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    share_noise(monkeypatch)
+    settings = {"seed": 7, "noise": "seeded"}
+    truth, published, s = played(tap, tmp_path / "run", "dp-privrec-plus", **settings)
+    left = [error(published - s * guessed(seed)(len(truth)), truth) for seed in range(20)]
+    assert int(np.argmin(left)) == 7
+    assert min(left) < 0.01 * s
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_noise_is_secure_unless_seeded_noise_is_asked_for(recipe: str, tmp_path: Path) -> None:
+    plain = privrec.train(recipe, DATA, out=tmp_path / "plain", **RECIPES[recipe])
+    promise = plain.privacy()
+    assert promise.noise == "secure"
+    assert promise.epsilon is not None
+    assert promise.epsilon <= 8
+    people = round(60 * 0.8 * (1 - plain.config.validation_share))
+    assert promise.statement.startswith(f"Each of about {people} people who train is protected")
+    toy = privrec.train(recipe, DATA, out=tmp_path / "toy", noise="seeded", **RECIPES[recipe])
+    promise = toy.privacy()
+    assert (promise.noise, promise.epsilon) == ("seeded", None)
+    assert promise.epsilon_of_mechanism is not None
+    assert promise.statement.startswith("For experiments only: no protection.")
