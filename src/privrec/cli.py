@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from privrec.runs import Plan, Run
 
 app = typer.Typer(
-    help="A recommender that learns from people's devices without their data leaving them.",
+    help="A federated recommender with user-level differential privacy.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},

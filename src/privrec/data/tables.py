@@ -88,7 +88,7 @@ def to_federation(tables: Tables) -> Federation:
             titles=_titles(tables.items, items),
             items=item_bags,
             positive_above=manifest.positive_above,
-            undeclared=_undeclared(manifest, [*user_features, *context_features]),
+            undeclared=_undeclared(tables),
         ),
         n_clients=len(users),
         take=columns.take,
@@ -107,19 +107,19 @@ def person_ids(names: list[str]) -> IntArray:
     return np.frombuffer(b"".join(digests), np.int64).copy()
 
 
-def _undeclared(manifest: Manifest, features: list[Feature]) -> tuple[str, ...]:
+def _undeclared(tables: Tables) -> tuple[str, ...]:
     """Return what was read off people's data, in words that a statement can list."""
-    public = manifest.public
+    manifest, public = tables.manifest, tables.manifest.public
     found = [] if public.items else ["the list of items and their features"]
     if manifest.value is not None and not public.threshold:
         found.append("the value above which a rating is a like")
     if public.people is None:
         found.append("the number of people")
-    for feature in features:
-        what = "mean and scale" if feature.kind == "numeric" else "list of values"
-        declared = public.numbers if feature.kind == "numeric" else public.values
-        if feature.name not in declared:
-            found.append(f"the {what} of {safe_text(feature.name)!r}")
+    # A feature that nobody has a value of is left out, and that is read off the data too.
+    features = [name for name in tables.users.columns if name not in RESERVED]
+    for name in (*features, *manifest.context):
+        if name not in public.values and name not in public.numbers:
+            found.append(f"the values of {safe_text(name)!r}")
     return tuple(found)
 
 
