@@ -21,7 +21,6 @@ import numpy as np
 from figures import Figure
 from privrec.data.federation import Federation
 from privrec.data.sources import load
-from privrec.device import catalogue_of
 from privrec.federated.lanes import RunCohort, cohort_runner, warm_up
 from privrec.federated.local import local_sgd
 from privrec.federated.pack import Instances, PackedClient, buckets, dummy, pack, steps_of
@@ -55,7 +54,7 @@ def engine() -> list[Figure]:
             round_index=round_index,
         )
 
-    run = cohort_runner(algorithm.local, algorithm.aggregator.clip, catalogue_of(federation))
+    run = cohort_runner(algorithm.local, algorithm.aggregator.clip, dict(federation.items))
     recommender = dssm(federation.schema, federation.n_items)
     state = algorithm.init(jax.jit(recommender.init)(key(0, 0, "init")))
     sizes = buckets(federation.largest, instances)
@@ -138,7 +137,7 @@ def _take_turns(
             pack=pack_people,
             run_cohort=run,
             draw=rng(0, r, "cohort"),
-            record=unrecorded,
+            publish=unrecorded(algorithm.aggregator),
         )
         jax.block_until_ready(state.params)  # type: ignore[no-untyped-call]  # JAX has no stub
         speeds["ours"].append(steps[r] / (time.perf_counter() - started))

@@ -29,7 +29,7 @@ def cohorts() -> list[Figure]:
             figures += [
                 Figure(
                     name=f"quality of privrec-plus, cohort {cohort:,}",
-                    value=run.rounds_played[-1]["simulation_only"]["validation"]["20"],
+                    value=run.figures[-1]["validation"]["20"],
                     unit="Hits@20",
                     against="popularity",
                     against_value=_popularity(run),
@@ -48,9 +48,9 @@ def cohorts() -> list[Figure]:
 
 def _to_the_mark(run: Run) -> Figure:
     spent = 0.0
-    for line in run.rounds_played:
+    for line in run.figures:
         spent += line["seconds"]
-        if line["simulation_only"].get("validation", {}).get("10", 0.0) >= MARK:
+        if line.get("validation", {}).get("10", 0.0) >= MARK:
             return Figure(
                 name=f"time of privrec-plus to Hits@10 = {MARK}",
                 value=spent,

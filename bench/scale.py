@@ -5,7 +5,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import jax
@@ -15,13 +15,13 @@ import numpy as np
 from figures import Figure
 from privrec.build import build
 from privrec.data.sources import load
-from privrec.device import catalogue_of
 from privrec.federated.local import local_sgd
 from privrec.federated.pack import Instances, pack
-from privrec.federated.round import ServerState
+from privrec.federated.round import Publish, ServerState
 from privrec.models.api import ITEM_TABLE
 from privrec.models.dssm import dssm
-from privrec.privacy.noise import NoiseSource, seeded
+from privrec.privacy.aggregate import Aggregator, CohortTotal, Published
+from privrec.privacy.noise import seeded
 from privrec.recipes import configure
 from privrec.seeds import key, rng
 from privrec.stages import Stage
@@ -36,16 +36,21 @@ def seconds_of_rounds(stages: Sequence[Stage], rounds: int = 25) -> list[float]:
     for turn in range(rounds + 5):
         for k, stage in enumerate(stages):
             started = time.perf_counter()
-            states[k], _ = stage.play(states[k], unrecorded)
+            states[k], _ = stage.play(states[k], unrecorded(stage.aggregator))
             jax.block_until_ready(states[k].params)  # type: ignore[no-untyped-call]
             if turn >= 5:
                 seconds[k].append(time.perf_counter() - started)
     return [statistics.median(found) for found in seconds]
 
 
-def unrecorded(state: ServerState) -> NoiseSource:
-    """Return a round's noise without writing its release down: nothing here is published."""
-    return seeded(rng(0, state.round_index, "noise"))
+def unrecorded(aggregator: Aggregator) -> Publish:
+    """Return what noises a round without writing its release down: nothing here is published."""
+
+    def publish(state: ServerState, add_up: Callable[[], CohortTotal]) -> Published:
+        noise = seeded(rng(0, state.round_index, "noise"))
+        return aggregator.publish_round(add_up(), state.clip_norm, noise)
+
+    return publish
 
 
 def population() -> list[Figure]:
@@ -87,7 +92,7 @@ def catalogue() -> list[Figure]:
         long = {**params, ITEM_TABLE: jnp.tile(params[ITEM_TABLE], (copies, 1))}
         bags = {
             name: type(bag)(np.tile(bag.codes, (copies, 1)), np.tile(bag.weights, (copies, 1)))
-            for name, bag in catalogue_of(federation).items()
+            for name, bag in federation.items.items()
         }
         tables[items] = (long, jax.device_put(bags))
     for turn in range(8):

@@ -1,6 +1,8 @@
 """Who may import whom (docs/architecture.md); and the limits that keep files readable."""
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -19,35 +21,42 @@ ALLOWED: dict[str, set[str]] = {
     "data": {"seeds", "errors", "toml", "types"},
     "models": {"data", "types"},
     "privacy": {"paper", "errors", "types"},
-    "federated": {"models", "data", "privacy", "seeds", "errors", "types"},
+    "federated": {"models", "data", "privacy", "seeds", "types"},
     "pretrain": {"federated", "models", "data", "seeds", "types"},
-    "evaluation": {"data", "seeds", "errors", "types"},
+    "evaluation": {"data", "errors", "types"},
     "history": {"evaluation", "data", "privacy", "seeds", "errors", "types"},
-    "device": {"federated", "evaluation", "models", "data", "errors", "types"},
+    "adapt": {"federated", "evaluation", "models", "data", "types"},
     "central": {"federated", "models", "data", "privacy", "seeds", "types"},
     "config": {"federated", "models", "data", "privacy", "errors", "toml"},
     "recipes": {"config", "evaluation", "privacy", "errors"},
     "records": {"config", "errors"},
-    "report": {"charts", "paper"},
+    "ledgerfile": {"records", "privacy", "errors"},
+    "report": {"charts", "paper", "data", "privacy"},
     "phone": {"federated", "models", "data", "types"},
-    "noises": {"config", "data", "privacy", "seeds", "types"},
+    "noises": {"config", "data", "privacy", "types"},
     "stages": {
-        "noises", "phone", "config", "device", "federated", "models", "pretrain", "data", "privacy",
-        "seeds", "types",
+        "noises", "phone", "config", "federated", "models", "pretrain", "data", "privacy", "seeds",
+        "types",
     },
     "plus_softmax": {
         "stages", "phone", "config", "history", "federated", "data", "privacy", "seeds", "types",
     },
     "plus": {
-        "plus_softmax", "stages", "phone", "config", "history", "federated", "data", "privacy",
-        "seeds", "errors", "types",
-    },
-    "build": {
-        "stages", "plus", "history",
-        "recipes", "config", "central", "device", "federated", "evaluation", "models", "data",
+        "plus_softmax", "stages", "noises", "phone", "config", "history", "federated", "data",
         "privacy", "seeds", "errors", "types",
     },
-    "book": {"stages", "records", "config", "federated", "privacy", "seeds", "errors"},
+    "rankers": {
+        "plus", "adapt", "recipes", "config", "history", "federated", "evaluation", "models",
+        "data", "errors", "types",
+    },
+    "device": {"rankers", "config", "history", "evaluation", "data", "errors"},
+    "build": {
+        "rankers", "stages", "plus", "noises", "recipes", "config", "central", "federated",
+        "evaluation", "data", "privacy", "seeds", "errors", "types",
+    },
+    "book": {
+        "ledgerfile", "stages", "records", "config", "federated", "privacy", "seeds", "errors",
+    },
     "experiment": {
         "book", "build", "stages", "records", "config", "federated", "evaluation", "data",
         "privacy", "errors", "types",
@@ -56,14 +65,16 @@ ALLOWED: dict[str, set[str]] = {
         "phone", "types", "book", "build", "stages", "experiment", "recipes", "records", "report",
         "config", "device", "data", "privacy", "errors",
     },
-    "frontier": {"runs", "records", "charts", "report", "paper", "errors"},
-    "console": {"errors"},
+    "export": {"runs", "device", "records", "data", "errors"},
+    "spent": {"book", "ledgerfile", "records", "privacy", "errors"},
+    "frontier": {"runs", "records", "charts", "report", "paper", "privacy", "errors"},
+    "console": {"data", "errors"},
     "cli_data": {"console", "data", "errors"},
-    "cli_frontier": {"console", "frontier", "errors"},
-    "cli_privacy": {"book", "console", "records", "privacy", "errors"},
+    "cli_frontier": {"console", "frontier", "privacy", "errors"},
+    "cli_privacy": {"console", "spent", "privacy", "errors"},
     "cli": {
-        "cli_data", "cli_frontier", "cli_privacy", "console", "runs", "recipes", "records",
-        "report", "config", "errors",
+        "cli_data", "cli_frontier", "cli_privacy", "console", "export", "runs", "recipes",
+        "records", "report", "config", "privacy", "errors",
     },
     "__init__": {"devices", "data", "device", "errors", "experiment", "privacy", "runs"},
 }  # fmt: skip
@@ -144,6 +155,14 @@ def test_no_drawer_modules_and_no_asserts(path: Path) -> None:
     assert path.stem not in {"utils", "helpers", "base", "manager", "engine", "common", "misc"}
     tree = ast.parse(path.read_text(encoding="utf-8"))
     assert not [node for node in ast.walk(tree) if isinstance(node, ast.Assert)]
+
+
+def test_a_phone_needs_numpy_alone() -> None:
+    """What ranks with a history tower waits for none of the libraries that train it."""
+    heavy = sorted({*HOMES, "jax", "jaxlib", "scipy"})
+    code = f"import sys, privrec.device; print(sorted(sys.modules.keys() & set({heavy})))"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"
 
 
 def test_the_graph_has_no_cycle() -> None:

@@ -13,12 +13,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from privrec.adapt import adapted_scorer
 from privrec.data.federation import Clients, Federation
-from privrec.data.schema import Bags
 from privrec.data.negatives import draw_negatives
+from privrec.data.schema import Bags
 from privrec.data.splits import halve
 from privrec.data.synthetic import SyntheticSettings, synthetic
-from privrec.device import adapted_scorer
 from privrec.evaluation.ranking import EvalReport, Scorer, Scores, evaluate
 from privrec.federated.local import LocalResult
 from privrec.federated.pack import Instances, PackedClient
@@ -67,7 +67,7 @@ def count_negatives(params: Params, catalogue: Bags, client: PackedClient) -> Lo
 @pytest.fixture(scope="module")
 def canary(federation: Federation) -> Scorer:
     model = canary_model(federation)
-    bound = adapted_scorer(model, count_negatives, federation, INSTANCES, seed=0)
+    bound = adapted_scorer(model, count_negatives, federation.catalogue, INSTANCES, seed=0)
     return bound(model.init(jax.random.key(0)))
 
 

@@ -113,12 +113,10 @@ def train(
     The command line overrules --config, which may be the config.toml of another run.
     """
     with plain_errors():
-        from privrec.config import parse_overrides, read_toml
         from privrec.recipes import configure
         from privrec.runs import plan
         from privrec.runs import train as train_run
 
-        given = parse_overrides(set_ or [])
         options = {
             "recipe": recipe,
             "data": data,
@@ -130,10 +128,7 @@ def train(
             "force_delta": force_delta or None,
             "diagnostics": diagnostics or None,
         }
-        for key, value in options.items():
-            _give(given, key, value)
-        settings = {**(read_toml(config) if config else {}), **given}
-        settings.pop("format", None)
+        settings = _settings(config, set_ or [], options)
         data = str(settings.pop("data", None) or _data_of(out if resume else None))
         configure(recipe, data, settings)  # A wrong setting is found before any data is read.
         del settings["recipe"]
@@ -141,16 +136,9 @@ def train(
             _say_plan(plan(recipe, data, **settings), json_)
             return
         path = out or Path("runs") / f"{recipe}-{file_name(data)}-{settings.get('seed', 0)}"
+        run_options: Any = {"out": path, "resume": resume, "strict": strict}
         with progress() as on_progress:
-            run = train_run(
-                recipe,
-                data,
-                out=path,
-                resume=resume,
-                strict=strict,
-                on_progress=on_progress,
-                **settings,
-            )
+            run = train_run(recipe, data, **run_options, on_progress=on_progress, **settings)
         if json_:
             found = run.privacy().as_json()
             keys = ("epsilon", "epsilon_of_mechanism", "delta", "stage_two_epsilon")
@@ -345,6 +333,18 @@ def _print_hits(title: str, rows: "Sequence[Row]") -> None:
     ks = ("5", "10", "20", "30")
     cells = [(name, *(figure(hits[k]) for k in ks)) for name, hits, _ in rows]
     print_table(title, ("", *(f"@{k}" for k in ks)), cells)
+
+
+def _settings(config: Path | None, pairs: list[str], options: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings of a file, of --set, and of the options of their own."""
+    from privrec.config import parse_overrides, read_toml
+
+    given = parse_overrides(pairs)
+    for key, value in options.items():
+        _give(given, key, value)
+    settings = {**(read_toml(config) if config else {}), **given}
+    settings.pop("format", None)
+    return settings
 
 
 def _give(given: dict[str, Any], key: str, value: str | float | None) -> None:

@@ -6,6 +6,7 @@ A model of PrivRec+ needs nothing but numpy here. Others adapt by gradient steps
 import io
 import json
 import zipfile
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +21,7 @@ from privrec.data.schema import Bag, encode_one
 from privrec.errors import DataError, RunFolderError, SettingsError, nearest
 from privrec.evaluation.ranking import Scorer
 from privrec.history.layout import LIKES, dense_rows, layout_in
-from privrec.history.scoring import row_scorer, tower_shapes
+from privrec.history.scoring import check_shapes, row_scorer, tower_shapes
 
 FORMAT = 1
 _ROOM = 64 * 2**20
@@ -177,37 +178,23 @@ def tower_scorer(params: Mapping[str, npt.NDArray[Any]], catalogue: Catalogue) -
     return scorer
 
 
-def check_shapes(params: Mapping[str, Any], expected: Mapping[str, tuple[int, ...]]) -> None:
-    """Raise unless the parameters are there and of the shapes that the catalogue asks for."""
-    for name, shape in expected.items():
-        found = np.shape(params[name]) if name in params else None
-        if found != shape:
-            raise RunFolderError(
-                f"the parameters do not fit the catalogue: {name!r} must have shape {shape}; "
-                + ("it is missing" if found is None else f"got {found}")
-            )
-
-
 def open_model(path: str | Path) -> Model:
     """Return the model in a file that `privrec export` wrote."""
     where = Path(path)
     try:
-        with zipfile.ZipFile(where) as file:
-            whole = sum(member.file_size for member in file.infolist())
-            if whole > _ROOM + _GROWTH * where.stat().st_size:
-                raise RunFolderError(f"{where} would unpack to {whole:,} bytes: not an export")
-            about = json.loads(file.read("model.json"))
-            catalogue = from_json(file.read("catalogue.json"), f"{where}: catalogue.json")
-            params = {
-                name.removeprefix("params/").removesuffix(".npy"): np.load(
-                    io.BytesIO(file.read(name)), allow_pickle=False
-                )
-                for name in file.namelist()
-                if name.startswith("params/")
-            }
+        members = _members(where)
+        about = json.loads(members["model.json"])
+        catalogue = from_json(members["catalogue.json"], f"{where}: catalogue.json")
+        params = {
+            name.removeprefix("params/").removesuffix(".npy"): np.load(
+                io.BytesIO(content), allow_pickle=False
+            )
+            for name, content in members.items()
+            if name.startswith("params/")
+        }
     except OSError as error:
         raise RunFolderError(f"cannot read {where}: {error.strerror or error}") from error
-    except (zipfile.BadZipFile, KeyError, ValueError, EOFError, NotImplementedError) as error:
+    except (zipfile.BadZipFile, zlib.error, KeyError, ValueError, EOFError, RuntimeError) as error:
         raise RunFolderError(f"{where} is not an exported model ({error})") from error
     if not isinstance(about, dict) or about.get("format") != FORMAT:
         found = about.get("format") if isinstance(about, dict) else about
@@ -222,3 +209,20 @@ def open_model(path: str | Path) -> Model:
         settings=about["settings"],
         privacy=about["privacy"],
     )
+
+
+def _members(where: Path) -> dict[str, bytes]:
+    """Return the files in an archive. A small one may claim any size, or unpack to any size."""
+    left = _ROOM + _GROWTH * where.stat().st_size
+    found = {}
+    with zipfile.ZipFile(where) as file:
+        for member in file.infolist():
+            # Other ways of compression unpack a whole block at once, however large it is.
+            if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+                raise zipfile.BadZipFile(f"{member.filename} is compressed in another way")
+            with file.open(member) as stream:
+                found[member.filename] = stream.read(left + 1)
+            left -= len(found[member.filename])
+            if left < 0:
+                raise zipfile.BadZipFile("it would unpack to far more than an export has")
+    return found

@@ -10,14 +10,13 @@ import numpy as np
 from privrec.adapt import adapted_scorer
 from privrec.config import RunConfig
 from privrec.data.catalogue import Catalogue
-from privrec.device import check_shapes
 from privrec.errors import RunFolderError
 from privrec.evaluation.ranking import Scorer
 from privrec.evaluation.references import Reference, neighbours
 from privrec.federated.local import LocalTrain, local_sgd
 from privrec.federated.pack import Instances
 from privrec.history.layout import LIKES
-from privrec.history.scoring import tower_shapes
+from privrec.history.scoring import check_shapes, tower_shapes
 from privrec.history.tower import history_scorer
 from privrec.models.api import ITEM_TABLE, Recommender
 from privrec.models.dssm import dssm

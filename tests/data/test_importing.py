@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from privrec.data.importing import ImportResult, import_files, write_import
-from privrec.data.tables import Manifest, read_folder, to_federation
+from privrec.data.manifest import Manifest
+from privrec.data.tables import read_folder, to_federation
 from privrec.errors import DataError
 
 RATINGS = "user,item,rating,timestamp\nann,7,5,100\nbob,7,3,90\nann,8,1.5,80\n"
@@ -43,7 +44,11 @@ def test_a_plain_csv(tmp_path: Path) -> None:
     assert columns(result.tables.users) == {"id": ["ann", "bob"]}
     assert columns(result.tables.items) == {"id": ["7", "8"]}
     assert result.tables.manifest == Manifest(
-        name="ratings", value="value", time="time", positive_above=3.0
+        name="ratings",
+        value="value",
+        time="time",
+        positive_above=3.0,
+        population=result.tables.manifest.population,
     )
     assert result.skipped == []
 
@@ -244,7 +249,7 @@ def test_iso_dates_are_times(tmp_path: Path, form: str) -> None:
     result = load(tmp_path, text, skip_bad=True)
     assert [row.line for row in result.skipped] == [2, 4]
     federation = to_federation(result.tables)
-    assert list(federation.item_ids) == ["1", "3"]
+    assert list(federation.catalogue.item_ids) == ["1", "3"]
     assert federation.take(np.array([0])).item.tolist() == [1, 0]
 
 
@@ -363,6 +368,6 @@ def test_any_rows_come_through_to_the_federation(
     write_import(result, folder / "out")
     federation = to_federation(read_folder(folder / "out"))
     assert federation.n_clients == len({user for user, *_ in rows})
-    assert list(federation.item_ids) == list(dict.fromkeys(item for _, item, *_ in rows))
+    assert list(federation.catalogue.item_ids) == list(dict.fromkeys(item for _, item, *_ in rows))
     clients = federation.take(np.arange(federation.n_clients))
     assert sorted(clients.value.tolist()) == sorted(value for *_, value, _ in rows)

@@ -1,10 +1,16 @@
+import hashlib
 import os
+import tracemalloc
 import zipfile
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 import pytest
 
+from privrec.data import published
 from privrec.data.published import PUBLISHED, cache_folder, load_published
 from privrec.data.tables import to_federation
 from privrec.errors import DataError
@@ -22,9 +28,10 @@ FRAPPE = {
         b"user\titem\tcnt\tdaytime\tweekday\tisweekend\thomework\tcost\tweather\tcountry\tcity\n"
         b"0\t5\t1\tmorning\tsunday\tweekend\thome\tfree\tsunny\tSpain\t0\n"
         b"1\t4\t7\tnight\tmonday\tworkday\tunknown\tpaid\tunknown\tSpain\t12\n"
-        b"0\t4\t2\tnight\tmonday\tworkday\tunknown\tpaid\tunknown\tPeru\t12\n"
+        b"0\t4\t2\tnight\tmonday\tworkday\tunknown\tpaid\tunknown\tAtlantis\t1200\n"
     ),
-    "meta.csv": b'item\tname\tprice\n4\tThe "App\tfree\n5\tunknown\tfree\n4\tagain\tfree\n',
+    # App 6 is one that nobody used, of unknown price.
+    "meta.csv": (b'item\tname\tprice\n4\tThe "App\t$1.99\n5\tunknown\tFree\n6\tIdle\tunknown\n'),
 }
 
 
@@ -36,6 +43,20 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "data"
 
 
+Publish = Callable[[str, dict[str, bytes]], None]
+
+
+@pytest.fixture
+def publish(monkeypatch: pytest.MonkeyPatch) -> Publish:
+    """Let these files be the published ones."""
+
+    def declare(name: str, files: dict[str, bytes]) -> None:
+        sums = {file: hashlib.sha256(contents).hexdigest() for file, contents in files.items()}
+        monkeypatch.setitem(PUBLISHED, name, replace(PUBLISHED[name], sums=sums))
+
+    return declare
+
+
 def pack(archive: Path, files: dict[str, bytes], within: str = "") -> Path:
     archive.parent.mkdir(parents=True, exist_ok=True)
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as opened:
@@ -44,7 +65,8 @@ def pack(archive: Path, files: dict[str, bytes], within: str = "") -> Path:
     return archive
 
 
-def test_movielens_is_read_from_its_archive(folder: Path) -> None:
+def test_movielens_is_read_from_its_archive(folder: Path, publish: Publish) -> None:
+    publish("movielens-1m", MOVIELENS)
     pack(folder / "ml-1m.zip", MOVIELENS, "ml-1m/")
     tables = load_published("movielens-1m")
     assert tables.interactions.rows() == [(1, 10, 5, 200), (2, 10, 3, 100), (1, 30, 4, 100)]
@@ -52,50 +74,75 @@ def test_movielens_is_read_from_its_archive(folder: Path) -> None:
     assert tables.users.rows() == [("1", "F", "25", "7"), ("2", "M", "56", "16")]
     assert tables.items.select("id", "genres").rows() == [
         ("10", ["Comedy", "Romance"]),
+        ("20", ["War"]),  # nobody rated it, and it is in the list all the same
         ("30", ["War"]),
     ]
     assert tables.items["title"][0].startswith("Amélie ")
     federation = to_federation(tables)
-    assert (federation.n_clients, federation.n_items) == (2, 2)
+    assert (federation.n_clients, federation.n_items, federation.people) == (2, 3, 6040)
     clients = federation.take(np.arange(2))
-    assert clients.item.tolist() == [1, 0, 0]
+    assert clients.item.tolist() == [2, 0, 0]
     assert clients.liked.tolist() == [True, True, False]
+    assert federation.catalogue.undeclared == ()
+    # The shape of the model is the publisher's description, not what these two people are.
+    rows = {feature.name: feature.rows for feature in federation.schema.of("user")}
+    assert rows == {"gender": 2, "age": 7, "occupation": 21}
 
 
-def test_frappe_is_read_from_its_archive(folder: Path) -> None:
+def test_frappe_is_read_from_its_archive(folder: Path, publish: Publish) -> None:
+    publish("frappe", FRAPPE)
     pack(folder / "frappe.zip", FRAPPE, "Mobile_Frappe/frappe/")
     tables = load_published("frappe")
     assert tables.interactions.columns[:3] == ["user", "item", "daytime"]
     assert "cnt" not in tables.interactions.columns
-    assert tables.items.rows() == [(4, "paid", 'The "App'), (5, "free", None)]
+    assert tables.items.rows() == [
+        ("4", "paid", 'The "App'),
+        ("5", "free", None),
+        ("6", None, "Idle"),
+    ]
     federation = to_federation(tables)
-    assert list(federation.titles) == ['The "App', "5"]
-    assert federation.take(np.array([0])).item.tolist() == [1, 0]
-    assert federation.schema.named("country", "context").values == ("Peru", "Spain")
+    assert list(federation.catalogue.titles) == ['The "App', "5", "Idle"]
+    assert (federation.people, federation.catalogue.undeclared) == (957, ())
+    clients = federation.take(np.array([0]))
+    assert clients.item.tolist() == [1, 0]
+    values = {feature.name: feature.values for feature in federation.schema.of("context")}
+    assert len(values["weekday"]) == 7
+    assert {"Spain", "Peru", "unknown"} < set(values["country"])
+    # A place that is on no list counts as missing, and makes no list longer.
+    assert "Atlantis" not in values["country"]
+    for name, code in (("country", values["country"].index("Spain")), ("city", 0)):
+        bag = clients.context[f"embed/context.{name}"]
+        assert (bag.weights.tolist(), int(bag.codes[0, 0])) == ([[1], [0]], code)
 
 
 @pytest.mark.parametrize("within", [".", "ml-1m", "a/b"])
-def test_an_unpacked_folder_will_do(folder: Path, within: str) -> None:
+def test_an_unpacked_folder_will_do(folder: Path, publish: Publish, within: str) -> None:
+    publish("movielens-1m", MOVIELENS)
     (folder / within).mkdir(parents=True, exist_ok=True)
     for name, contents in MOVIELENS.items():
         (folder / within / name).write_bytes(contents)
     assert load_published("movielens-1m").interactions.height == 3
 
 
-def test_the_cache_is_looked_at_last(folder: Path) -> None:
+def test_the_cache_is_looked_at_last(folder: Path, publish: Publish) -> None:
+    publish("movielens-1m", MOVIELENS)
     pack(cache_folder() / "ml-1m.zip", MOVIELENS)
     assert load_published("movielens-1m").interactions.height == 3
     one = {**MOVIELENS, "ratings.dat": b"1::10::5::200\n"}
+    publish("movielens-1m", one)
+    with pytest.raises(DataError, match=str(cache_folder())):
+        load_published("movielens-1m")
     pack(folder / "ml-1m.zip", one)
     assert load_published("movielens-1m").interactions.height == 1
 
 
-def test_line_ends_of_windows_are_the_same(folder: Path) -> None:
+def test_line_ends_of_windows_are_the_same(folder: Path, publish: Publish) -> None:
     files = {name: contents.replace(b"\n", b"\r\n") for name, contents in MOVIELENS.items()}
+    publish("movielens-1m", files)
     pack(folder / "ml-1m.zip", files)
     tables = load_published("movielens-1m")
     assert tables.interactions.rows() == [(1, 10, 5, 200), (2, 10, 3, 100), (1, 30, 4, 100)]
-    assert tables.items["genres"].to_list() == [["Comedy", "Romance"], ["War"]]
+    assert tables.items["genres"].to_list() == [["Comedy", "Romance"], ["War"], ["War"]]
 
 
 def test_what_is_missing_and_where_it_goes_is_said(folder: Path) -> None:
@@ -110,7 +157,8 @@ def test_what_is_missing_and_where_it_goes_is_said(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("keep", [0.0, 0.3, 0.9])
-def test_a_truncated_archive_is_named(folder: Path, keep: float) -> None:
+def test_a_truncated_archive_is_named(folder: Path, publish: Publish, keep: float) -> None:
+    publish("movielens-1m", MOVIELENS)
     archive = pack(folder / "ml-1m.zip", MOVIELENS)
     raw = archive.read_bytes()
     archive.write_bytes(raw[: int(keep * len(raw))])
@@ -118,7 +166,10 @@ def test_a_truncated_archive_is_named(folder: Path, keep: float) -> None:
         load_published("movielens-1m")
 
 
-def test_any_damaged_byte_of_an_archive_is_a_data_error_or_harmless(folder: Path) -> None:
+def test_any_damaged_byte_of_an_archive_is_a_data_error_or_harmless(
+    folder: Path, publish: Publish
+) -> None:
+    publish("movielens-1m", MOVIELENS)
     archive = pack(folder / "ml-1m.zip", MOVIELENS)
     raw = archive.read_bytes()
     whole = load_published("movielens-1m")
@@ -154,7 +205,10 @@ def test_an_archive_without_a_file_is_named(folder: Path) -> None:
         ("movies.dat", b"10::A::B::C\n", "movies.dat line 1 must have 3 columns"),
     ],
 )
-def test_a_malformed_line_is_named(folder: Path, file: str, contents: bytes, message: str) -> None:
+def test_a_malformed_line_is_named(
+    folder: Path, publish: Publish, file: str, contents: bytes, message: str
+) -> None:
+    publish("movielens-1m", {**MOVIELENS, file: contents})
     pack(folder / "ml-1m.zip", {**MOVIELENS, file: contents})
     with pytest.raises(DataError, match=message):
         load_published("movielens-1m")
@@ -170,11 +224,102 @@ def test_a_malformed_line_is_named(folder: Path, file: str, contents: bytes, mes
         ("meta.csv", b"item\tname\n4\t\xff\xfe\n"),
     ],
 )
-def test_a_malformed_frappe_is_named(folder: Path, file: str, contents: bytes) -> None:
+def test_a_malformed_frappe_is_named(
+    folder: Path, publish: Publish, file: str, contents: bytes
+) -> None:
+    publish("frappe", {**FRAPPE, file: contents})
     pack(folder / "frappe.zip", {**FRAPPE, file: contents})
     with pytest.raises(DataError, match=r"frappe\.csv or meta\.csv is not as published") as caught:
         load_published("frappe")
     assert "\n" not in str(caught.value)
+
+
+FORGED = {**MOVIELENS, "users.dat": MOVIELENS["users.dat"].replace(b"F", b"M")}
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_a_forged_file_is_refused(folder: Path, publish: Publish, packed: bool) -> None:
+    # It reads like the published one, to the last line: only its sum gives it away.
+    publish("movielens-1m", FORGED)
+    pack(folder / "ml-1m.zip", FORGED)
+    assert load_published("movielens-1m").users.height == 2
+    publish("movielens-1m", MOVIELENS)
+    if not packed:
+        (folder / "ml-1m.zip").unlink()
+        for name, contents in FORGED.items():
+            (folder / name).write_bytes(contents)
+    with pytest.raises(DataError, match=r"users\.dat must have the SHA-256 sum") as caught:
+        load_published("movielens-1m")
+    message = str(caught.value)
+    for part in (str(folder), "it is not the published file"):
+        assert part in message
+    for files in (MOVIELENS, FORGED):
+        assert hashlib.sha256(files["users.dat"]).hexdigest() in message
+    assert "\n" not in message
+
+
+def test_the_files_of_someone_else_are_no_published_ones(folder: Path) -> None:
+    for name, archive in (("movielens-1m", "ml-1m.zip"), ("frappe", "frappe.zip")):
+        pack(folder / archive, {**MOVIELENS, **FRAPPE})
+        with pytest.raises(DataError, match="not the published file|another way than published"):
+            load_published(name)
+
+
+LIMIT = 2**16
+
+
+@pytest.mark.parametrize(
+    "how",
+    [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA],
+)
+def test_a_small_archive_that_would_unpack_to_much_is_refused(
+    folder: Path, publish: Publish, monkeypatch: pytest.MonkeyPatch, how: int
+) -> None:
+    publish("movielens-1m", MOVIELENS)
+    with zipfile.ZipFile(folder / "ml-1m.zip", "w", how) as opened:
+        for name in MOVIELENS:
+            with opened.open(name, "w") as member:
+                for _ in range(300):
+                    member.write(bytes(LIMIT))
+    assert (folder / "ml-1m.zip").stat().st_size < LIMIT
+    read: list[int] = []
+    whole = zipfile.ZipExtFile.read
+
+    def counted(file: zipfile.ZipExtFile, n: int | None = -1) -> bytes:
+        contents = whole(file, n)
+        read.append(len(contents))
+        return contents
+
+    monkeypatch.setattr(zipfile.ZipExtFile, "read", counted)
+    monkeypatch.setattr(published, "_LARGEST_FILE", LIMIT)
+    tracemalloc.start()
+    try:
+        with pytest.raises(DataError, match="not the published file|another way than published"):
+            load_published("movielens-1m")
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert max(read, default=0) <= LIMIT + 1
+    # Three files of that size, one of them twice while it is put together, and some room.
+    assert peak < 16 * LIMIT
+
+
+def test_a_large_unpacked_file_is_not_read_to_its_end(
+    folder: Path, publish: Publish, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish("movielens-1m", MOVIELENS)
+    for name in MOVIELENS:
+        with (folder / name).open("wb") as file:
+            file.truncate(2**40)  # a hole: it takes no room on the disk
+    monkeypatch.setattr(published, "_LARGEST_FILE", LIMIT)
+    tracemalloc.start()
+    try:
+        with pytest.raises(DataError, match="not the published file|another way than published"):
+            load_published("movielens-1m")
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 16 * LIMIT
 
 
 def need(archive: str) -> None:
@@ -188,13 +333,17 @@ def test_movielens_has_the_published_counts() -> None:
     need(PUBLISHED["movielens-1m"].archive)
     tables = load_published("movielens-1m")
     federation = to_federation(tables)
-    assert (federation.n_clients, federation.n_items) == (6040, 3706)
+    assert (federation.n_clients, federation.n_items) == (6040, 3883)
     assert tables.interactions.height == 1_000_209
     clients = federation.take(np.arange(federation.n_clients))
     assert int(clients.liked.sum()) == 575_281
     assert not federation.repeats
     found = {feature.name: feature.rows for feature in federation.schema.features}
     assert found == {"gender": 2, "age": 7, "occupation": 21, "genres": 18}
+    assert federation.catalogue.undeclared == ()
+    # Everybody has a gender, an age and an occupation of the declared lists.
+    assert all((bag.weights == 1).all() for bag in clients.features.values())
+    assert len(np.unique(clients.item)) == 3706
 
 
 @pytest.mark.realdata
@@ -205,3 +354,17 @@ def test_frappe_has_the_published_counts() -> None:
     assert (federation.n_clients, federation.n_items) == (957, 4082)
     assert tables.interactions.height == 96_203
     assert federation.repeats
+    assert federation.catalogue.undeclared == ()
+    # No moment is outside the declared lists.
+    clients = federation.take(np.arange(957))
+    assert len(clients.context) == 7
+    assert all((bag.weights == 1).all() for bag in clients.context.values())
+    # What the public list says an app costs is what the log says of it.
+    with zipfile.ZipFile(Path(os.environ["PRIVREC_DATA"]) / "frappe.zip") as opened:
+        [log] = [name for name in opened.namelist() if Path(name).name == "frappe.csv"]
+        said = pl.read_csv(opened.read(log), separator="\t", infer_schema=False)
+    both = said.join(tables.items, left_on="item", right_on="id", suffix=" listed")
+    assert both.height == 96_203
+    known = both.filter(pl.col("cost listed").is_not_null())
+    assert known["cost"].equals(known["cost listed"], check_names=False)
+    assert known.height > 0.9 * both.height

@@ -5,9 +5,10 @@ import polars as pl
 import pytest
 
 from privrec.data.describe import describe_data
+from privrec.data.manifest import Manifest
 from privrec.data.published import PUBLISHED
 from privrec.data.sources import BUILT_IN, is_here, load
-from privrec.data.tables import Manifest, Tables, write_folder
+from privrec.data.tables import Tables, write_folder
 from privrec.errors import DataError, PrivrecError, SettingsError
 
 
@@ -60,6 +61,17 @@ def test_wrong_synthetic_settings_are_named(data: str, message: str) -> None:
     with pytest.raises(SettingsError) as caught:
         load(data)
     assert str(caught.value) == message
+
+
+def test_a_made_up_population_has_the_name_that_loads_it() -> None:
+    names = ["synthetic", "synthetic:users=60", "synthetic:users=60,items=40,longest=12,seed=7"]
+    made = [load(name) for name in names]
+    assert [federation.name for federation in made] == names
+    # Two populations never share a ledger's name or a fingerprint.
+    assert [federation.population for federation in made] == names
+    assert len({federation.fingerprint for federation in made}) == 3
+    assert [federation.people for federation in made] == [2000, 60, 60]
+    assert made[2].catalogue.undeclared == ()
 
 
 def test_a_superscript_is_not_a_whole_number() -> None:
@@ -134,6 +146,12 @@ def test_describe_counts_what_is_there(nothing_here: Path) -> None:
         "interactions per person, median": 3.0,
         "interactions per person, largest": 4,
         "people return to the same item": True,
+        "not declared public": [
+            "the list of items and their features",
+            "the value above which a rating is a like",
+            "the number of people",
+            "the values of 'age'",
+        ],
         "features": [
             {"name": "age", "side": "user", "kind": "categorical", "values": 2},
             {"name": "year", "side": "item", "kind": "numeric", "values": 1},

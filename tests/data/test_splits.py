@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from privrec.data.federation import Clients
 from privrec.data.schema import Bag
-from privrec.data.splits import Halving, halve, split_clients
+from privrec.data.splits import Halving, Split, halve, split_clients
 from privrec.errors import SettingsError
 
 PLACE = "embed/context.place"
@@ -37,49 +37,92 @@ def as_set(people: npt.NDArray[np.int64]) -> set[int]:
     return {int(person) for person in people}
 
 
-def test_sizes_are_the_shares() -> None:
-    split = split_clients(1000, seed=0)
-    assert (len(split.train), len(split.validation), len(split.test)) == (720, 80, 200)
-    split = split_clients(1000, seed=0, test_share=0.5, validation_share=0.2)
-    assert (len(split.train), len(split.validation), len(split.test)) == (400, 100, 500)
+def roles_of(ids: npt.NDArray[np.int64], split: Split) -> dict[int, str]:
+    """Return everybody's role by her id."""
+    roles = {"train": split.train, "validation": split.validation, "test": split.test}
+    return {int(ids[person]): role for role, people in roles.items() for person in people}
+
+
+@pytest.mark.parametrize(("tests", "validates"), [(0.2, 0.1), (0.5, 0.2), (0.0, 0.5), (0.3, 0.0)])
+@pytest.mark.parametrize("seed", range(3))
+def test_sizes_are_about_the_shares(seed: int, tests: float, validates: float) -> None:
+    people = 20_000
+    split = split_clients(
+        np.arange(people), seed=seed, test_share=tests, validation_share=validates
+    )
+    # Validation people are cut out of those who do not test.
+    shares = (tests, (1 - tests) * validates, (1 - tests) * (1 - validates))
+    sizes = (len(split.test), len(split.validation), len(split.train))
+    for size, share in zip(sizes, shares, strict=True):
+        # A coin for each: 5 standard deviations of a binomial, which is 0 for a share of 0.
+        assert abs(size - people * share) <= 5 * np.sqrt(people * share * (1 - share))
+
+
+# As ids are hashes, any 64 bits can be one.
+some_ids = st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=200, unique=True).map(
+    lambda ids: np.array(ids, np.int64)
+)
+shares = st.floats(0, 0.9)
 
 
 @settings(deadline=None)
-@given(
-    n_clients=st.integers(1, 400),
-    seed=st.integers(0, 99),
-    test_share=st.floats(0, 0.9),
-    validation_share=st.floats(0, 0.9),
-)
+@given(ids=some_ids, seed=st.integers(0, 99), test_share=shares, validation_share=shares)
 def test_everybody_has_exactly_one_role(
-    n_clients: int, seed: int, test_share: float, validation_share: float
+    ids: npt.NDArray[np.int64], seed: int, test_share: float, validation_share: float
 ) -> None:
-    try:
-        split = split_clients(
-            n_clients, seed=seed, test_share=test_share, validation_share=validation_share
+    def split(people: npt.NDArray[np.int64]) -> Split:
+        return split_clients(
+            people, seed=seed, test_share=test_share, validation_share=validation_share
         )
+
+    try:
+        found = split(ids)
     except SettingsError:
-        left = n_clients - round(n_clients * test_share)
-        assert left == round(left * validation_share)
+        # It is true: with ten thousand others somebody trains, but none of these people.
+        others = np.setdiff1d(np.arange(10_000), ids)
+        assert min(split(np.concatenate([ids, others])).train) >= len(ids)
         return
-    everybody = np.concatenate([split.train, split.validation, split.test])
-    assert sorted(everybody.tolist()) == list(range(n_clients))
-    assert len(split.test) == pytest.approx(n_clients * test_share, abs=0.5)
-    rest = n_clients - len(split.test)
-    assert len(split.validation) == pytest.approx(rest * validation_share, abs=0.5)
+    everybody = np.concatenate([found.train, found.validation, found.test])
+    assert sorted(everybody.tolist()) == list(range(len(ids)))
+
+
+@settings(deadline=None)
+@given(ids=some_ids, seed=st.integers(0, 99), data=st.data())
+def test_nobodys_presence_changes_anybodys_role(
+    ids: npt.NDArray[np.int64], seed: int, data: st.DataObject
+) -> None:
+    everybody = np.concatenate([ids, np.setdiff1d(np.arange(100), ids)])
+    whole = roles_of(everybody, split_clients(everybody, seed=seed))
+    # Some of them, in any order; nobody is sure to train, so a hundred stay.
+    kept = data.draw(st.lists(st.sampled_from(ids.tolist()), unique=True))
+    some = np.array(data.draw(st.permutations([*kept, *everybody[len(ids) :].tolist()])), np.int64)
+    part = roles_of(some, split_clients(some, seed=seed))
+    assert part == {person: whole[person] for person in some.tolist()}
 
 
 def test_test_people_depend_on_the_seed_alone() -> None:
+    ids = np.arange(500)
     tests = [
-        as_set(split_clients(500, seed=3, validation_share=share).test) for share in (0, 0.1, 0.5)
+        as_set(split_clients(ids, seed=3, validation_share=share, people=people).test)
+        for share, people in ((0, None), (0.1, None), (0.5, None), (0.1, 9))
     ]
-    assert tests[0] == tests[1] == tests[2]
-    assert as_set(split_clients(500, seed=4).test) != tests[0]
+    assert tests[0] == tests[1] == tests[2] == tests[3]
+    assert as_set(split_clients(ids, seed=4).test) != tests[0]
+
+
+def test_the_public_number_of_training_people_is_not_counted() -> None:
+    # 0.8 · 0.9 of the number that everybody knows, whoever is there and whatever their coins say.
+    for ids in (np.arange(1000), np.arange(999), np.arange(5000, 6010)):
+        assert split_clients(ids, seed=0, people=1000).public_train == 720
+    assert split_clients(np.arange(1000), seed=0).public_train == 720
+    half = split_clients(np.arange(50), seed=0, test_share=0.5, validation_share=0.2, people=1000)
+    assert half.public_train == 400
+    assert split_clients(np.arange(50), seed=0, people=1).public_train == 1
 
 
 def test_roles_are_spread_over_the_population() -> None:
     # Files are often sorted, by date of joining for one: a role must not be a stretch of them.
-    split = split_clients(3000, seed=1)
+    split = split_clients(np.arange(3000), seed=1)
     for people in (split.train, split.validation, split.test):
         # The mean of a random subset is within 5 standard errors of the middle.
         assert abs(people.mean() - 1500) < 5 * 3000 / np.sqrt(12 * len(people))
@@ -87,7 +130,7 @@ def test_roles_are_spread_over_the_population() -> None:
 
 def test_nobody_to_train_on_is_an_error_in_one_line() -> None:
     with pytest.raises(SettingsError, match="nobody is left to train on: 2 people") as caught:
-        split_clients(2, seed=0, test_share=0.9)
+        split_clients(np.arange(2), seed=0, test_share=1.0)
     assert "\n" not in str(caught.value)
 
 

@@ -78,8 +78,9 @@ def test_columns_fit_together(population: tuple[Federation, Clients]) -> None:
     assert clients.item.min() >= 0
     assert clients.item.max() < federation.n_items == 600
     assert set(clients.value.tolist()) <= {1.0, 2.0, 3.0, 4.0, 5.0}
-    assert (clients.liked == (clients.value > federation.positive_above)).all()
-    assert len(set(federation.titles)) == len(set(federation.item_ids)) == 600
+    assert (clients.liked == (clients.value > federation.catalogue.positive_above)).all()
+    catalogue = federation.catalogue
+    assert len(set(catalogue.titles)) == len(set(catalogue.item_ids)) == 600
     for bag, count in ((clients.features[AGE], 5), (clients.features[REGION], 6)):
         assert set(bag.codes[:, 0].tolist()) == set(range(count))
         assert (bag.weights == 1).all()

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from privrec.data.federation import Federation
-from privrec.data.schema import Kind
-from privrec.data.tables import Manifest, Tables, read_folder, to_federation, write_folder
+from privrec.data.manifest import Manifest
+from privrec.data.tables import Tables, read_folder, to_federation, write_folder
 from privrec.errors import DataError
 
 MANIFEST = Manifest(name="tiny", value="value", time="time", context=("place",), positive_above=3.0)
@@ -56,10 +56,10 @@ def test_the_federation_is_what_the_tables_say() -> None:
     assert clients.value.tolist() == [3, 5, 1, 4, 5]
     assert clients.liked.tolist() == [False, True, False, True, True]
     assert (federation.name, federation.n_clients, federation.n_items) == ("tiny", 3, 3)
-    assert (federation.largest, federation.positive_above) == (3, 3.0)
+    assert (federation.largest, federation.catalogue.positive_above) == (3, 3.0)
     assert federation.repeats
-    assert list(federation.item_ids) == ["7", "8", "9"]
-    assert list(federation.titles) == ["Seven", "8", "9"]
+    assert list(federation.catalogue.item_ids) == ["7", "8", "9"]
+    assert list(federation.catalogue.titles) == ["Seven", "8", "9"]
 
 
 def test_features_have_the_kind_of_their_column() -> None:
@@ -214,6 +214,52 @@ def test_what_is_wrong_is_named(changes: dict[str, Any], message: str) -> None:
     assert "\n" not in str(caught.value)
 
 
+def test_a_persons_number_is_made_from_her_id_alone() -> None:
+    federation = to_federation(tiny())
+    ids = federation.take(everybody(federation)).ids
+    assert len(set(ids.tolist())) == 3
+    assert federation.ids(np.array([2, 0])).tolist() == ids[[2, 0]].tolist()
+    # Bea goes, Cem comes first, films are others: ann and cem keep their numbers.
+    fewer = replace(
+        tiny(),
+        users=pl.DataFrame({"id": ["cem", "ann"]}),
+        items=pl.DataFrame({"id": [9, 8, 7, 6]}),
+    )
+    assert to_federation(fewer).take(np.arange(2)).ids.tolist() == ids[[2, 0]].tolist()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"interactions__user": ["cem", "ann", "cem", "ann", "bea"]},
+        {"interactions__item": [7, 9, 7, 8, 8]},
+        {"interactions__value": [4, 5, 1, 2, 5]},
+        {"interactions__time": [30, 20, 10, 30, 30]},
+        {"interactions__place": ["home", "bus", "bus", "home", "home"]},
+        {"users__id": ["ann", "bob", "cem"]},
+        {"users__age": [20.0, 30.0, 41.0]},
+        {"items__id": [7, 9, 8]},
+        {"manifest__positive_above": 2.0},
+    ],
+)
+def test_other_data_have_another_fingerprint(changes: dict[str, Any]) -> None:
+    ours = to_federation(tiny()).fingerprint
+    assert to_federation(tiny()).fingerprint == ours
+    assert to_federation(changed(**changes)).fingerprint != ours
+
+
+def test_titles_are_safe_to_show() -> None:
+    titles = ["Se\x1b[2Jven", None, "\u202egpj"]
+    ids = ["a", "\x07b", "c"]
+    tables = replace(
+        changed(interactions__item=["a", "c", "a", "\x07b", "c"]),
+        items=pl.DataFrame({"id": ids, "title": titles}),
+    )
+    catalogue = to_federation(tables).catalogue
+    assert list(catalogue.titles) == ["Se\ufffd[2Jven", "\ufffdb", "\ufffdgpj"]
+    assert list(catalogue.item_ids) == ids
+
+
 @pytest.mark.parametrize("table", ["interactions", "users", "items"])
 def test_a_table_without_rows_is_refused(table: str) -> None:
     tables = tiny()
@@ -249,68 +295,8 @@ def test_a_truncated_parquet_file_is_named(tmp_path: Path, keep: float) -> None:
         read_folder(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("name = 'x'\npositiv_above = 1", r"unknown key 'positiv_above'; .*'positive_above'\?"),
-        ("[columns]\nusr = 'u'", r"unknown key 'usr'; did you mean 'user'\?"),
-        ("[kinds]\nage = 'number'", r"kind of 'age' must be one of .*; got 'number'"),
-        ("[kinds]\nage = ['multi']", r"kind of 'age' must be one of"),
-        ("kinds = 3", r"\[kinds\] must be a table; got 3"),
-        ("columns = ['user']", r"\[columns\] must be a table; got \['user'\]"),
-        ("[columns]\nuser = 3", "user must be the name of a column; got 3"),
-        ("[columns]\ncontext = 'place'", "context must be a list of column names; got 'place'"),
-        ("[columns]\ncontext = [1]", "context must be the name of a column; got 1"),
-        ("positive_above = '3'", "positive_above must be a finite number; got '3'"),
-        ("positive_above = true", "positive_above must be a finite number; got True"),
-        ("positive_above = nan", "positive_above must be a finite number; got nan"),
-        ("name = ", "cannot read .*dataset.toml"),
-    ],
-)
-def test_a_wrong_manifest_is_named(tmp_path: Path, text: str, message: str) -> None:
-    write_folder(tiny(), tmp_path)
-    (tmp_path / "dataset.toml").write_text(text, encoding="utf-8")
-    with pytest.raises(DataError, match=message):
-        read_folder(tmp_path)
-
-
-def test_a_manifest_in_another_encoding_is_named(tmp_path: Path) -> None:
-    write_folder(tiny(), tmp_path)
-    (tmp_path / "dataset.toml").write_bytes('name = "Kätzchen"'.encode("latin-1"))
-    with pytest.raises(DataError, match=r"cannot read .*dataset\.toml"):
-        read_folder(tmp_path)
-
-
-def test_a_manifest_may_say_nothing(tmp_path: Path) -> None:
-    write_folder(tiny(), tmp_path / "mine")
-    (tmp_path / "mine" / "dataset.toml").write_text("", encoding="utf-8")
-    assert read_folder(tmp_path / "mine").manifest == Manifest(name="mine")
-
-
 # Surrogates are no characters: neither TOML nor Parquet can hold them.
 texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8)
-kinds: st.SearchStrategy[Kind] = st.sampled_from(["categorical", "multi", "numeric"])
-
-
-@given(
-    st.builds(
-        Manifest,
-        name=texts,
-        user=texts,
-        item=texts,
-        value=st.none() | texts,
-        time=st.none() | texts,
-        context=st.lists(texts, max_size=3).map(tuple),
-        positive_above=st.floats(allow_nan=False, allow_infinity=False),
-        kinds=st.dictionaries(texts, kinds, max_size=3),
-    )
-)
-def test_any_manifest_survives_the_folder(
-    tmp_path_factory: pytest.TempPathFactory, manifest: Manifest
-) -> None:
-    folder = tmp_path_factory.mktemp("data")
-    write_folder(replace(tiny(), manifest=manifest), folder)
-    assert read_folder(folder).manifest == manifest
 
 
 @st.composite
@@ -372,7 +358,7 @@ def test_tables_to_folder_to_federation(
     for position, user in enumerate(tables.users["id"]):
         expected = sorted(histories[user], key=lambda line: line[0])  # stable: ties as in the file
         rows = slice(clients.offsets[position], clients.offsets[position + 1])
-        found = [federation.item_ids[item] for item in clients.item[rows]]
+        found = [federation.catalogue.item_ids[item] for item in clients.item[rows]]
         assert found == [item for _, item, _ in expected]
         assert clients.value[rows].tolist() == [value for _, _, value in expected]
         assert clients.liked[rows].tolist() == [value > 3 for _, _, value in expected]

@@ -7,9 +7,10 @@ import polars as pl
 import pytest
 
 from privrec.data.federation import Clients, Federation, chunks
+from privrec.data.manifest import Manifest
 from privrec.data.splits import Halving, halve
 from privrec.data.synthetic import SyntheticSettings, synthetic
-from privrec.data.tables import Manifest, Tables, to_federation
+from privrec.data.tables import Tables, to_federation
 from privrec.evaluation import ranking
 from privrec.evaluation.ranking import EvalReport, Scorer, Scores, evaluate, with_few_items
 from privrec.types import IntArray
@@ -117,7 +118,8 @@ def test_who_has_nothing_to_test_is_skipped_and_counted() -> None:
     report = evaluate(federation, everybody(federation), per_client(score), seed=0, halving="time")
     assert (report.tested, report.skipped) == (2, 4)
     # Of three lines the second half gets two.
-    assert seen == [[0, 1], [5, 5, 6]]
+    two, three = federation.ids(np.array([0, 5])).tolist()
+    assert seen == [[two, 1], [three, 5, 6]]
     some = evaluate(federation, np.array([5, 2]), per_client(score), seed=0, halving="time")
     assert (some.tested, some.skipped) == (1, 1)
 
@@ -168,7 +170,7 @@ def in_moments(n_items: int) -> Scorer:
 
     def score(first: Clients, lines: Clients, k: int) -> Scores:
         hours = lines.context["embed/context.hour"].codes[rows(lines, k), 0]
-        person = int(first.ids[k])
+        person = int(first.ids[k]) % 2**64
         return np.stack(
             [np.random.default_rng([person, int(hour)]).integers(0, 9, n_items) for hour in hours]
         ).astype(np.float64)

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from slow_loop import Instance, Problem, train_client, values_of
 
 from privrec.data.federation import Clients, Federation
-from privrec.data.tables import Manifest, Tables, to_federation
-from privrec.device import catalogue_of
+from privrec.data.manifest import Manifest
+from privrec.data.tables import Tables, to_federation
 from privrec.federated.lanes import RunCohort, cohort_runner, warm_up
 from privrec.federated.local import LocalTrain, apply_update, local_sgd
 from privrec.federated.pack import Instances, PackedClient, assign, bucket, buckets, dummy, pack
@@ -140,7 +140,7 @@ def test_the_engine_equals_the_slow_loop(n_devices: int, context: bool, features
     params = recommender.init(key(0, 0, "init"))
     devices = jax.local_devices()[:n_devices]
     cohort = packed(federation, list(range(10)))
-    found = cohort_runner(local, clip, catalogue_of(federation), devices)(params, cohort, math.inf)
+    found = cohort_runner(local, clip, dict(federation.items), devices)(params, cohort, math.inf)
     expected = slow_sum(federation, params, cohort)
     assert max(abs(value).max() for value in expected.values()) > 0.1
     for name, value in expected.items():
@@ -154,7 +154,7 @@ def test_ratings_train_a_linear_output() -> None:
     how = Instances(negatives=0, batch_size=BATCH, ratings=True)
     cohort = packed(federation, [0, 1, 2, 3], how)
     assert {float(t) for c in cohort for t in c.target[: int(c.size)]} <= {1.0, 2.0, 3.0, 4.0, 5.0}
-    found = cohort_runner(local, clip, catalogue_of(federation))(params, cohort, math.inf)
+    found = cohort_runner(local, clip, dict(federation.items))(params, cohort, math.inf)
     for name, value in slow_sum(federation, params, cohort, rating=True).items():
         np.testing.assert_allclose(found.update[name], value, atol=1e-5, err_msg=name)
 
@@ -182,7 +182,7 @@ def test_a_client_without_data_sends_zero() -> None:
     clients = federation.take(np.array([5]))
     nothing = clients.keep(np.zeros(len(clients.item), np.bool_))
     (client,) = pack(nothing, INSTANCES, n_items=federation.n_items, seed=0, round_index=0)
-    result = jax.jit(local)(params, catalogue_of(federation), client)
+    result = jax.jit(local)(params, dict(federation.items), client)
     assert all(float(abs(value).max()) == 0 for value in result.update.values())
     assert float(result.loss) == 0
 
@@ -205,7 +205,7 @@ def test_what_a_client_sends_does_not_grow_with_the_catalogue() -> None:
     recommender, local = model(federation)
     params = recommender.init(key(0, 0, "init"))
     (client,) = packed(federation, [2])
-    result = jax.eval_shape(local, params, catalogue_of(federation), client)
+    result = jax.eval_shape(local, params, dict(federation.items), client)
     assert result.update[ITEM_TABLE].shape[0] == len(client.rows) < federation.n_items
 
 
@@ -214,7 +214,7 @@ def test_apply_update_puts_rows_back_in_their_place() -> None:
     recommender, local = model(federation)
     params = recommender.init(key(0, 0, "init"))
     (client,) = packed(federation, [4])
-    update = jax.jit(local)(params, catalogue_of(federation), client).update
+    update = jax.jit(local)(params, dict(federation.items), client).update
     own = apply_update(params, client, update)
     total = _runner(federation)(params, [client], math.inf).update
     for name in params:
@@ -225,7 +225,7 @@ def test_nothing_compiles_after_the_warm_up(caplog: pytest.LogCaptureFixture) ->
     federation = mixed_federation()
     recommender, local = model(federation)
     params = recommender.init(key(0, 0, "init"))
-    run = cohort_runner(local, clip, catalogue_of(federation))
+    run = cohort_runner(local, clip, dict(federation.items))
     (example,) = packed(federation, [0])
     sizes = buckets(federation.largest, INSTANCES)
     warm_up(run, params, [dummy(example, size, federation.n_items) for size in sizes])
@@ -283,7 +283,7 @@ def test_packing_keeps_every_instance_with_its_context() -> None:
 
 @cache
 def _runner(federation: Federation) -> RunCohort:
-    return cohort_runner(model(federation)[1], clip, catalogue_of(federation))
+    return cohort_runner(model(federation)[1], clip, dict(federation.items))
 
 
 def _lines(clients: Clients, own: slice) -> list[tuple[int, tuple[object, ...], float]]:

@@ -1,5 +1,7 @@
 """select and absorb: the server's side of a round."""
 
+from collections.abc import Callable, Sequence
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,17 +9,21 @@ import optax
 
 from privrec.federated.lanes import CohortSum
 from privrec.federated.local import LocalResult
+from privrec.federated.pack import Packed
 from privrec.federated.round import (
     FederatedAlgorithm,
+    RoundReport,
     ServerOptimizer,
     ServerState,
     federated,
+    play_round,
     server_optimizer,
 )
-from privrec.privacy.aggregate import plain
+from privrec.privacy.aggregate import CohortTotal, Published, gaussian, plain
 from privrec.privacy.noise import seeded
 from privrec.privacy.sampling import Sampling
 from privrec.seeds import rng
+from privrec.types import IntArray, Leaf, Params
 
 COHORT = 4
 USERS = 20
@@ -33,9 +39,9 @@ def algorithm(name: ServerOptimizer, rate: float) -> FederatedAlgorithm:
 
 
 def absorb(made: FederatedAlgorithm, state: ServerState, total: list[float]) -> ServerState:
-    none = jnp.zeros((), jnp.int32)
-    whole = CohortSum({"w": jnp.array(total)}, jnp.zeros(()), none, none)
-    return made.absorb(state, whole, COHORT, seeded(rng(0, state.round_index, "noise")))
+    whole = CohortTotal({"w": jnp.array(total)}, COHORT)
+    noise = seeded(rng(0, state.round_index, "noise"))
+    return made.absorb(state, made.aggregator.publish_round(whole, state.clip_norm, noise))
 
 
 def play(made: FederatedAlgorithm, sums: list[list[float]]) -> list[np.ndarray]:
@@ -84,3 +90,77 @@ def test_server_state_of_plain_sgd_holds_nothing() -> None:
     state = algorithm("plain", 1.0).init(START)
     assert isinstance(state, ServerState)
     assert jax.tree.leaves(state.opt_state) == jax.tree.leaves(optax.sgd(1.0).init(state.params))
+
+
+def test_the_bound_of_the_next_round_is_the_published_one() -> None:
+    made = federated(
+        local=lambda params, catalogue, client: LocalResult({}, jnp.zeros(())),
+        aggregator=gaussian(
+            Sampling(law="fixed", users=USERS, cohort=COHORT), clip_norm=2.0, noise_multiplier=1.0
+        ),
+        server_optimizer=server_optimizer("plain", 0.5),
+    )
+    state = made.init(START)
+    assert state.clip_norm == 2.0
+    after = made.absorb(state, Published({"w": np.array([8.0, 4.0])}, 1.25))
+    assert after.clip_norm == 1.25
+    # The published sum is used as it is: the noise is on it already.
+    np.testing.assert_allclose(after.params["w"], [2.0, -1.5])
+
+
+class Asked:
+    """A cohort that counts how often it is drawn, packed and trained."""
+
+    def __init__(self) -> None:
+        self.people: list[int] = []
+        self.trained = 0
+
+    def pack(self, positions: IntArray, round_index: int) -> Sequence[Packed]:
+        self.people += positions.tolist()
+        return []
+
+    def run(self, params: Params, clients: Sequence[Packed], clip_norm: Leaf) -> CohortSum:
+        self.trained += 1
+        return CohortSum({"w": jnp.array([8.0, 4.0])}, jnp.array(6.0), jnp.array(2), jnp.array(1))
+
+
+def played(
+    asked: Asked, publish: Callable[[ServerState, Callable[[], CohortTotal]], Published]
+) -> tuple[ServerState, RoundReport]:
+    made = algorithm("plain", 0.5)
+    return play_round(
+        made,
+        made.init(START),
+        population=np.arange(USERS),
+        pack=asked.pack,
+        run_cohort=asked.run,
+        draw=rng(0, 0, "cohort"),
+        publish=publish,
+    )
+
+
+def test_a_round_publishes_what_its_cohort_adds_up_to() -> None:
+    asked = Asked()
+    seen: list[CohortTotal] = []
+
+    def publish(state: ServerState, add_up: Callable[[], CohortTotal]) -> Published:
+        assert asked.trained == 0  # Nobody is asked before the release is allowed.
+        seen.append(add_up())
+        return Published(dict(seen[0].update), state.clip_norm)
+
+    after, report = played(asked, publish)
+    [total] = seen
+    assert (total.clients, total.clipped, total.dropped) == (COHORT, 2, 1)
+    assert (len(set(asked.people)), asked.trained) == (COHORT, 1)
+    np.testing.assert_allclose(after.params["w"], [2.0, -1.5])
+    # The loss is a mean over the three who answered.
+    assert (report.clients, report.loss, report.clipped, report.dropped) == (COHORT, 2.0, 2, 1)
+
+
+def test_a_round_that_was_published_before_asks_nobody_again() -> None:
+    asked = Asked()
+    after, report = played(asked, lambda state, add_up: Published({"w": np.array([8.0, 4.0])}, 3.0))
+    assert (asked.people, asked.trained) == ([], 0)
+    np.testing.assert_allclose(after.params["w"], [2.0, -1.5])
+    assert (after.round_index, after.clip_norm) == (1, 3.0)
+    assert (report.round_index, report.clients, report.loss) == (0, None, None)

@@ -14,14 +14,17 @@ from test_solve import slow_ridge
 
 from privrec.data.schema import Feature
 from privrec.history.fit import (
+    Frequent,
     Regression,
     exact_tower,
     frequent,
     noisy_tower,
     popularity_of,
+    taste_moments,
 )
-from privrec.history.rows import DISLIKES, LIKES, Layout, Rows
-from privrec.history.tower import OUT, Arrays
+from privrec.history.layout import DISLIKES, LIKES, Layout
+from privrec.history.rows import Rows
+from privrec.history.scoring import OUT, Arrays
 from privrec.types import IntArray
 
 Doubles = npt.NDArray[np.float64]
@@ -63,25 +66,8 @@ def tripled(
 def handed_over(
     parts: list[Rows], kept: IntArray, popularity: Doubles, dislike: float
 ) -> npt.NDArray[np.floating]:
-    """Return what a noisy tower hands over for publishing."""
-    seen: list[npt.NDArray[np.floating]] = []
-
-    def publish(total: npt.NDArray[np.floating]) -> npt.NDArray[np.floating]:
-        seen.append(total)
-        return total
-
-    noisy_tower(
-        parts,
-        LAYOUT,
-        kept,
-        popularity,
-        dislike=dislike,
-        rank=3,
-        noise_scale=1.0,
-        publish=publish,
-    )
-    (total,) = seen  # One release, and one only.
-    return total
+    """Return the sum that is handed over for publishing."""
+    return taste_moments(parts, LAYOUT, Frequent.of(popularity, kept), dislike)
 
 
 # --- what one person can move ----------------------------------------------------------------
@@ -338,14 +324,12 @@ def test_whoever_likes_what_is_popular_and_no_more_adds_nothing() -> None:
 def test_where_no_taste_was_published_a_person_gets_her_part_of_popularity() -> None:
     popularity, kept = np.array([40.0, 2, 9, 1, 1, 5]), np.array([0, 2, 5, 1])
     tower = noisy_tower(
-        [rows_from(np.ones((1, 2 * N)))],
+        np.zeros(10),
         LAYOUT,
-        kept,
-        popularity,
+        Frequent.of(popularity, kept),
         dislike=0.5,
         rank=3,
         noise_scale=1.0,
-        publish=np.zeros_like,
     )
     powers = (popularity[kept] / popularity[kept].mean()) ** -0.25
     common = popularity[kept] * powers / np.linalg.norm(popularity[kept] * powers)
@@ -356,19 +340,15 @@ def test_where_no_taste_was_published_a_person_gets_her_part_of_popularity() -> 
 
 
 def noised(rows: npt.NDArray[np.float32], noise_scale: float, dislike: float) -> Arrays:
-    draw = np.random.default_rng(0)
-
-    def publish(total: npt.NDArray[np.floating]) -> npt.NDArray[np.floating]:
-        return total + noise_scale * draw.normal(size=total.shape)
-
     parts = [rows_from(rows[:50]), rows_from(rows[50:])]
+    popularity = popularity_of(parts, TASTES, dislike)
+    items = Frequent.of(popularity, np.random.default_rng(1).permutation(20))
+    total = taste_moments(parts, TASTES, items, dislike)
     return noisy_tower(
-        parts,
+        total + noise_scale * np.random.default_rng(0).normal(size=total.shape),
         TASTES,
-        np.random.default_rng(1).permutation(20),
-        popularity_of(parts, TASTES, dislike),
+        items,
         dislike=dislike,
         rank=2,
         noise_scale=noise_scale,
-        publish=publish,
     )

@@ -10,11 +10,8 @@ from hypothesis import strategies as st
 
 from privrec.data.federation import Clients
 from privrec.data.sources import load
+from privrec.history.layout import Layout, layout_of
 from privrec.history.learn import (
-    BIAS,
-    FLOOR,
-    OUT,
-    TRUST,
     Histories,
     bounded_sum,
     fresh,
@@ -22,9 +19,16 @@ from privrec.history.learn import (
     histories,
     logits_of,
     losses_of,
-    names_of,
 )
-from privrec.history.rows import Layout, layout_of, rows_of
+from privrec.history.rows import rows_of
+from privrec.history.scoring import (
+    FLOOR,
+    LEARNED_BIAS,
+    LEARNED_OUT,
+    LEARNED_TRUST,
+    forward,
+    learned_names,
+)
 from privrec.types import Params
 from tiny import DATA
 
@@ -45,7 +49,7 @@ def some_batch(seed: int, clients: int) -> Histories:
 
 def some_params(seed: int) -> dict[str, jax.Array]:
     params = fresh(jax.random.key(seed), LAYOUT, SIZE, 0.7)
-    return {**params, BIAS: jax.random.normal(jax.random.key(seed + 1), (ITEMS,))}
+    return {**params, LEARNED_BIAS: jax.random.normal(jax.random.key(seed + 1), (ITEMS,))}
 
 
 def slow_sum(
@@ -131,7 +135,7 @@ def test_before_learning_the_order_is_that_of_the_closed_form() -> None:
 def test_logits_equal_a_slow_loop() -> None:
     params, batch = some_params(4), some_batch(4, 3)
     found = np.asarray(logits_of(params, LAYOUT, batch.row, batch.score))
-    likes, dislikes = (np.asarray(params[name]) for name in names_of(LAYOUT))
+    likes, dislikes = (np.asarray(params[name]) for name in learned_names(LAYOUT))
     for c in range(3):
         pooled, count = np.zeros(SIZE), 1
         for i in range(ITEMS):
@@ -139,9 +143,20 @@ def test_logits_equal_a_slow_loop() -> None:
             count += int(batch.row[c, i] + batch.row[c, ITEMS + i])
         pooled = np.tanh(pooled / np.sqrt(count))
         for v in range(ITEMS):
-            own = np.log(max(batch.score[c, v], 0) + FLOOR) * float(params[TRUST])
-            own += float(pooled @ np.asarray(params[OUT])[v]) + float(params[BIAS][v])
+            own = np.log(max(batch.score[c, v], 0) + FLOOR) * float(params[LEARNED_TRUST])
+            own += float(pooled @ np.asarray(params[LEARNED_OUT])[v]) + float(
+                params[LEARNED_BIAS][v]
+            )
             assert found[c, v] == pytest.approx(own, rel=1e-4, abs=1e-5)
+
+
+def test_a_phone_finds_the_same_logits_without_jax() -> None:
+    params, batch = some_params(6), some_batch(6, 5)
+    plain = {name: np.asarray(value) for name, value in params.items()}
+    found = forward(plain, LAYOUT, batch.row, batch.score).logits
+    assert isinstance(found, np.ndarray)
+    expected = logits_of(params, LAYOUT, batch.row, batch.score)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_a_loss_is_over_what_the_client_does_not_have_yet() -> None:

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from privrec.data.federation import Clients
 from privrec.data.schema import Feature, Schema, encode
 from privrec.data.sources import load
-from privrec.history.rows import Layout, layout_of, rows_of, without_items
+from privrec.history.layout import Layout, dense_rows, layout_in, layout_of
+from privrec.history.rows import rows_of, without_items
 from tiny import DATA
 
 N_ITEMS = 5
@@ -121,6 +122,15 @@ def test_the_layout_has_what_is_known_of_people_and_nothing_of_items() -> None:
     assert Layout(n_items=7).sizes == (7, 7)
 
 
+def test_a_models_own_names_tell_its_layout() -> None:
+    """A model may have been trained with some of the blocks; others are not its business."""
+    others = {"items/out", "items/bias", "learn/like", "history/user.colour"}
+    assert layout_in(SCHEMA, N_ITEMS, {*LAYOUT.names, *others}) == LAYOUT
+    assert layout_in(SCHEMA, N_ITEMS, {*LAYOUT.names[:2], *others}) == Layout(n_items=N_ITEMS)
+    some = layout_in(SCHEMA, N_ITEMS, {"history/like", "history/user.age", "history/context.moods"})
+    assert some == Layout(n_items=N_ITEMS, users=(AGE,), contexts=(MOODS,))
+
+
 @settings(max_examples=150)
 @given(people=st.lists(a_person, max_size=5))
 def test_rows_are_those_of_a_slow_loop(people: list[Person]) -> None:
@@ -129,6 +139,10 @@ def test_rows_are_those_of_a_slow_loop(people: list[Person]) -> None:
     assert found.dtype == np.float32
     wanted = np.array([slow_row(person) for person in people]).reshape(-1, LAYOUT.size)
     np.testing.assert_allclose(found.toarray(), wanted, rtol=1e-5, atol=1e-6)
+    # What a phone builds for itself, without a sparse matrix, is the same.
+    dense = dense_rows(clients_of(people), LAYOUT)
+    assert dense.dtype == np.float32
+    np.testing.assert_array_equal(dense, found.toarray())
 
 
 def test_an_item_counts_once_however_often_it_was_chosen() -> None:

@@ -10,8 +10,9 @@ from scipy.linalg import subspace_angles
 from privrec.data.sources import load
 from privrec.errors import DataError
 from privrec.evaluation.references import ease
+from privrec.history.layout import Layout
 from privrec.history.moments import sum_of_squares
-from privrec.history.rows import Layout, rows_of
+from privrec.history.rows import rows_of
 from privrec.history.solve import denoised, regression, truncated
 from tiny import DATA
 

@@ -12,9 +12,11 @@ from test_rows import LAYOUT, N_ITEMS, Line, Person, a_person, clients_of, slow_
 from privrec.data.federation import Clients
 from privrec.data.sources import load
 from privrec.evaluation.ranking import Scorer
+from privrec.history.layout import DISLIKES, LIKES, Layout, dense_rows, layout_of
 from privrec.history.learn import fresh
-from privrec.history.rows import DISLIKES, LIKES, Layout, layout_of
-from privrec.history.tower import BIAS, OUT, bias_of, blank, history_scorer
+from privrec.history.rows import rows_of
+from privrec.history.scoring import BIAS, OUT, row_scorer
+from privrec.history.tower import bias_of, blank, history_scorer
 from tiny import DATA
 
 Doubles = npt.NDArray[np.float64]
@@ -182,3 +184,8 @@ def test_what_was_learned_says_nothing_about_who_has_no_history() -> None:
     for clients, same in ((nobody, True), (people, False)):
         plain, more = (list(history_scorer(t, layout)(clients, clients)) for t in (tower, both))
         assert np.allclose(plain, more) == same
+        # A phone's one dense row scores as it does among many sparse ones.
+        score = row_scorer(both, layout)
+        together = score(rows_of(clients, layout))
+        for k, alone in enumerate(dense_rows(clients, layout)):
+            np.testing.assert_allclose(score(alone[None])[0], together[k], rtol=1e-4, atol=1e-4)

@@ -235,6 +235,10 @@ def test_the_two_kinds_of_guarantee_do_not_mix() -> None:
     mixed = spent("poisson", 100, 10, 1.0, 1).record(release("fixed", 100, 10, 1.0))
     with pytest.raises(SettingsError, match="cannot be added up"):
         mixed.epsilon(1e-6)
+    # But what has no noise costs everything, whatever stands beside it.
+    bare = Release(mechanism="none", sampling=Sampling(law="fixed", users=100, cohort=1))
+    for ledger in (spent("poisson", 100, 10, 1.0, 1).record(bare), mixed.record(bare)):
+        assert ledger.epsilon(1e-6) == ledger.epsilon_rdp(1e-6) == math.inf
 
 
 def test_the_cost_of_one_more_round_and_the_rounds_left() -> None:

@@ -62,7 +62,32 @@ def test_the_whole_population_can_be_a_cohort_but_no_more(law: Law) -> None:
 
 def test_a_population_that_is_not_accounted_for_is_refused() -> None:
     with pytest.raises(SettingsError, match="counts 3 people; the population has 2"):
-        Sampling(law="poisson", users=3, cohort=1).draw(np.arange(2), rng(0, 0, "cohort"))
+        Sampling(law="fixed", users=3, cohort=1).draw(np.arange(2), rng(0, 0, "cohort"))
+
+
+@pytest.mark.parametrize("true", [USERS - 1, USERS, USERS + 1, 3 * USERS, 1])
+def test_a_poisson_coin_is_the_same_however_many_people_there_are(true: int) -> None:
+    """What is accounted is the coin: one person more must not change anybody else's."""
+    sampling = Sampling(law="poisson", users=USERS, cohort=COHORT)
+    people = np.arange(10, 10 + true)
+    counts = np.zeros(10 + true)
+    sizes = []
+    for r in range(ROUNDS):
+        cohort = sampling.draw(people, rng(1, r, "cohort"))
+        assert len(set(cohort.tolist())) == len(cohort)
+        counts[cohort] += 1
+        sizes.append(len(cohort))
+    # Each count is binomial(5000, 4/20), as it is accounted for, whatever the true number is.
+    assert counts[:10].sum() == 0
+    assert np.abs(counts[10:] - 1000).max() < 5 * math.sqrt(5000 * 0.2 * 0.8)
+    # And coins are independent: the size varies as a binomial number does.
+    variance = true * 0.2 * 0.8
+    assert np.var(sizes) == pytest.approx(variance, rel=0.15)
+
+
+def test_nobody_is_drawn_from_nobody() -> None:
+    sampling = Sampling(law="poisson", users=USERS, cohort=COHORT)
+    assert sampling.draw(np.arange(0), rng(0, 0, "cohort")).tolist() == []
 
 
 def test_an_unknown_law_is_named() -> None:

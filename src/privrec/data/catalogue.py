@@ -4,6 +4,7 @@ It travels with a model, so that a phone can rank without anybody's interactions
 """
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -62,7 +63,7 @@ def from_json(text: str | bytes, where: str) -> Catalogue:
             for feature in found["features"]
         ]
         catalogue = Catalogue(
-            name=found["name"],
+            name=str(found["name"]),
             schema=Schema(features=tuple(features)),
             item_ids=found["items"],
             titles=found["titles"],
@@ -76,8 +77,37 @@ def from_json(text: str | bytes, where: str) -> Catalogue:
             positive_above=float(found["positive_above"]),
             undeclared=tuple(found["undeclared"]),
         )
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except _WRONG as error:
         raise DataError(f"{where} is not a whole catalogue ({error})") from error
-    if len(catalogue.titles) != catalogue.n_items:
-        raise DataError(f"{where} is not a whole catalogue (items and titles differ in number)")
+    if fault := _fault(catalogue):
+        raise DataError(f"{where} is not a whole catalogue ({fault})")
     return catalogue
+
+
+_WRONG = (LookupError, ValueError, TypeError, AttributeError, ArithmeticError, RecursionError)
+"""What a document of another form can end in."""
+
+
+def _fault(catalogue: Catalogue) -> str | None:
+    """Return what does not fit together in a catalogue that was read."""
+    for names in (catalogue.item_ids, catalogue.titles):
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            return "items and titles must be lists of texts"
+    if len(catalogue.titles) != catalogue.n_items or not catalogue.n_items:
+        return "items and titles differ in number, or there are none"
+    if not math.isfinite(catalogue.positive_above):
+        return "positive_above is not a finite number"
+    features = {feature.table: feature for feature in catalogue.schema.of("item")}
+    if features.keys() != catalogue.items.keys():
+        return "the items' features are not those of the schema"
+    faults = (_bag_fault(bag, features[t], catalogue.n_items) for t, bag in catalogue.items.items())
+    return next(filter(None, faults), None)
+
+
+def _bag_fault(bag: Bag, feature: Feature, n_items: int) -> str | None:
+    shape = bag.codes.shape
+    if bag.weights.shape != shape or len(shape) != 2 or shape[0] != n_items:
+        return f"{feature.name!r} has not one row for each item"
+    if bag.codes.size and not (bag.codes.min() >= 0 and bag.codes.max() < max(feature.rows, 1)):
+        return f"{feature.name!r} has codes outside of its vocabulary"
+    return None if np.isfinite(bag.weights).all() else f"{feature.name!r} has infinite weights"

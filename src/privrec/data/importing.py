@@ -73,42 +73,31 @@ def import_files(
     atomic `source` (its .inter file or the folder of it) brings the .user and .item next to it.
 
     The threshold `positive_above` is, unless given, 0 where there is no value; 0.5 where values are
-    0 or 1; 3 for ratings up to 5 and 6 for ratings up to 10, in whole or half steps; else 0. Most
-    people's values decide, so that nobody's odd rating takes everybody's likes away.
+    0 or 1; 3 for ratings up to 5 and 6 for ratings up to 10, in whole or half steps; else 0. What
+    fits at least half of the people decides, so that nobody's odd rating takes all likes away.
 
-    An `items` file is taken for the public catalogue, and a given `positive_above` for a public
-    choice; everything else that is read off the data is not declared public (docs/data.md).
+    A given `items` file is taken for the public catalogue, a given `positive_above` for a public
+    choice; everything else is read off the data and not declared public (docs/data.md).
 
     Raises:
         DataError: A bad row (with `skip_bad` they are left out and listed instead), a missing
             column or a file that cannot be read.
     """
+    is_public = items is not None
     source, users, items = _with_siblings(source, users, items)
     _check_mapping(mapping, has_users=users is not None, has_items=items is not None)
     reader = _Reader(mapping=mapping, skip_bad=skip_bad, encoding=encoding, skipped=[])
     people = reader.entities(users, "user") if users else None
     things = reader.entities(items, "item") if items else None
     lines = reader.interactions(source, context, {"user": people, "item": things})
-    value = lines["value"].to_numpy() if "value" in lines.columns else None
-    threshold = positive_above
-    if threshold is None:
-        threshold = 0.0 if value is None else _positive_above(lines)
-    if not math.isfinite(threshold):
-        raise SettingsError(f"`positive_above` must be a finite number; got {positive_above}")
-    largest = 1.0 if value is None else float(value.max())
-    if largest <= threshold:
-        raise DataError(
-            f"{source}: nobody likes anything, as no value is greater than positive_above ="
-            f" {threshold:g}; the largest is {largest:g}"
-        )
     manifest = Manifest(
         name=name or source.stem,
-        value=None if value is None else "value",
+        value="value" if "value" in lines.columns else None,
         time="time" if "time" in lines.columns else None,
         context=tuple(name for name in lines.columns if name not in _READ),
-        positive_above=threshold,
+        positive_above=_threshold(lines, positive_above, source),
         population=secrets.token_hex(16),
-        public=Public(items=items is not None, threshold=positive_above is not None),
+        public=Public(items=is_public, threshold=positive_above is not None),
     )
     tables = Tables(
         manifest=manifest,
@@ -180,19 +169,39 @@ def _listed(ids: pl.Series) -> pl.DataFrame:
     return ids.unique(maintain_order=True).to_frame("id")
 
 
-def _positive_above(lines: pl.DataFrame) -> float:
-    """Return the threshold that fits the values of more than half of the people."""
+def _threshold(lines: pl.DataFrame, given: float | None, source: Path) -> float:
+    """Return above which value a line is a like; raise where none is."""
+    has_values = "value" in lines.columns
+    found = given if given is not None else _found_threshold(lines) if has_values else 0.0
+    if not math.isfinite(found):
+        raise SettingsError(f"`positive_above` must be a finite number; got {given}")
+    largest = float(lines["value"].to_numpy().max()) if has_values else 1.0
+    if largest <= found:
+        raise DataError(
+            f"{source}: nobody likes anything, as no value is greater than positive_above ="
+            f" {found:g}; the largest is {largest:g}"
+        )
+    return float(found)
+
+
+def _found_threshold(lines: pl.DataFrame) -> float:
+    """Return the threshold that fits the values of at least half of the people."""
     value = pl.col("value")
     people = lines.group_by("user").agg(
         binary=value.is_in([0.0, 1.0]).all(),
         steps=((value >= 0) & (value * 2 % 1 == 0)).all(),
         largest=value.max(),
     )
-    if people["binary"].mean() > 0.5:  # type: ignore[operator]
+
+    def most(said: pl.Series) -> bool:
+        return 2 * int(said.sum()) >= people.height
+
+    if most(people["binary"]):
         return 0.5
-    if people["steps"].mean() > 0.5:  # type: ignore[operator]
-        largest = float(people["largest"].median())  # type: ignore[arg-type]
-        return 3.0 if 3 < largest <= 5 else 6.0 if 6 < largest <= 10 else 0.0
+    if most(people["steps"]):
+        for threshold, top in ((3.0, 5), (6.0, 10)):
+            if most(people["largest"] > threshold) and most(people["largest"] <= top):
+                return threshold
     return 0.0
 
 

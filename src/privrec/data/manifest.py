@@ -173,5 +173,9 @@ def _check_public(public: dict[str, Any], path: Path) -> None:
 
 
 def _is_number(value: object) -> bool:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return is_number and math.isfinite(value)  # type: ignore[arg-type]
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # A whole number that no float can hold.
+        return False

@@ -84,6 +84,12 @@ def read_archive(archive: Path, published: Published) -> dict[str, bytes]:
                 raise DataError(f"{archive} does not hold {missing[0]}")
             contents = {}
             for file in published.files:
+                # Other ways of compression unpack a whole block at once, however large it is.
+                kind = opened.getinfo(members[file]).compress_type
+                if kind not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+                    raise DataError(
+                        f"{archive}: {file} is compressed in another way than published"
+                    )
                 with opened.open(members[file]) as member:
                     contents[file] = member.read(_LARGEST_FILE + 1)
     # A damaged byte can look like a password or a compression that nobody knows.

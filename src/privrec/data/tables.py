@@ -12,7 +12,17 @@ import polars as pl
 from privrec.data.catalogue import Catalogue
 from privrec.data.federation import Clients, Federation
 from privrec.data.manifest import Manifest, manifest_text, read_manifest
-from privrec.data.schema import Bag, Feature, Kind, Schema, Side, encode, is_missing, value_text
+from privrec.data.schema import (
+    Bag,
+    Bags,
+    Feature,
+    Kind,
+    Schema,
+    Side,
+    encode,
+    is_missing,
+    value_text,
+)
 from privrec.data.text import safe_text
 from privrec.errors import DataError, nearest
 from privrec.types import FloatArray, IntArray
@@ -97,7 +107,7 @@ def to_federation(tables: Tables) -> Federation:
         repeats=bool((pairs[1:] == pairs[:-1]).any()),
         population=manifest.population or manifest.name,
         people=manifest.public.people or len(users),
-        fingerprint=_fingerprint(columns, items),
+        fingerprint=_fingerprint(columns, items, item_bags),
     )
 
 
@@ -117,16 +127,20 @@ def _undeclared(tables: Tables) -> tuple[str, ...]:
         found.append("the number of people")
     # A feature that nobody has a value of is left out, and that is read off the data too.
     features = [name for name in tables.users.columns if name not in RESERVED]
-    for name in (*features, *manifest.context):
-        if name not in public.values and name not in public.numbers:
-            found.append(f"the values of {safe_text(name)!r}")
-    return tuple(found)
+    return (
+        *found,
+        *(
+            f"the values of {safe_text(name)!r}"
+            for name in (*features, *manifest.context)
+            if name not in public.values and name not in public.numbers
+        ),
+    )
 
 
-def _fingerprint(columns: Clients, items: list[str]) -> str:
-    """Return a hash of all that people's data is, and of the catalogue's order."""
+def _fingerprint(columns: Clients, items: list[str], item_bags: Bags) -> str:
+    """Return a hash of all that people's data is, and of the catalogue."""
     digest = hashlib.sha256("\0".join(items).encode())
-    bags = {**columns.features, **columns.context}
+    bags = {**columns.features, **columns.context, **item_bags}
     arrays = [columns.ids, columns.offsets, columns.item, columns.value, columns.liked]
     for array in [*arrays, *(part for name in sorted(bags) for part in bags[name])]:
         digest.update(f"{array.shape}".encode())

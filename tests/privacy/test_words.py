@@ -1,0 +1,39 @@
+"""ε in print says no less than it is."""
+
+import math
+from fractions import Fraction
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from privrec.privacy.words import epsilon_text
+
+
+@given(epsilon=st.floats(0, 1e6), decimals=st.none() | st.integers(0, 8))
+@example(epsilon=0.1, decimals=1)  # a little more than a tenth, in binary
+@example(epsilon=7.9999, decimals=None)
+@example(epsilon=9.999, decimals=None)
+@example(epsilon=0.0099999, decimals=None)
+def test_what_is_printed_is_never_less(epsilon: float, decimals: int | None) -> None:
+    text = epsilon_text(epsilon, decimals)
+    shown = Fraction(text)
+    _, _, behind = text.partition(".")
+    # Not below, and not a whole unit of the last figure above.
+    assert Fraction(epsilon) <= shown < Fraction(epsilon) + Fraction(1, 10 ** len(behind))
+    if decimals is not None:
+        assert len(behind) == decimals
+    elif epsilon > 0:
+        # Three figures: off by less than one in a hundred.
+        assert shown - Fraction(epsilon) <= Fraction(epsilon) / 100
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "text"), [(0.0, "0.00"), (8.0, "8.00"), (7.991, "8.00"), (1234.2, "1235")]
+)
+def test_three_figures_are_shown(epsilon: float, text: str) -> None:
+    assert epsilon_text(epsilon) == text
+
+
+def test_no_guarantee_is_infinite() -> None:
+    assert epsilon_text(None) == epsilon_text(math.inf) == epsilon_text(math.inf, 3) == "infinite"
