@@ -48,7 +48,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run, not evaluated. Tests that change it take a copy."""
     path = tmp_path_factory.mktemp("cli") / "run"
     said = document("train", "privrec", "--data", DATA, "--out", path, *SET, "--json")
-    none = {"epsilon": None, "delta": None, "stage_two_epsilon": None}
+    keys = ("epsilon", "epsilon_of_mechanism", "delta", "stage_two_epsilon")
+    none = dict.fromkeys(keys)
     assert said == {"run": str(path), "rounds": 3, "privacy": none}
     return path
 

@@ -198,10 +198,11 @@ def evaluation(**changes: Any) -> dict[str, Any]:
     }
 
 
+PLAYED: dict[str, Any] = {"stage": "train", "seconds": 0.1}
 ROUNDS: list[dict[str, Any]] = [
-    {"round": 0, "simulation_only": {"loss": 0.7}},
-    {"round": 1, "simulation_only": {"loss": 0.6, "validation": figures(0.01)}},
-    {"round": 2, "simulation_only": {"loss": 0.5, "validation": figures(0.02)}},
+    {**PLAYED, "round": 0, "loss": 0.7},
+    {**PLAYED, "round": 1, "loss": 0.6, "validation": figures(0.01)},
+    {**PLAYED, "round": 2, "loss": 0.5, "validation": figures(0.02)},
 ]
 SETTINGS = {"cohort": 50, "hidden": [64, 64], "data": "movielens-1m"}
 
@@ -236,6 +237,31 @@ def test_a_report_has_every_number_of_the_table() -> None:
 def test_a_report_states_the_privacy_in_full() -> None:
     page = Page(render_report(evaluation(), ROUNDS, SETTINGS))
     assert RECIPES["privrec"].statement in page.words
+    for text in (page.words, Page(render_comparison({"one": evaluation()})).words):
+        assert "computed from raw data" in text
+        assert "not for release" in text
+
+
+@pytest.mark.parametrize(
+    ("privacy", "said"),
+    [
+        ({"epsilon": 3.9841, "epsilon_of_mechanism": 3.9841}, "ε = 3.99"),
+        (
+            {"epsilon": None, "epsilon_of_mechanism": 3.9841},
+            "seeded; ε of the mechanism = 3.99",
+        ),
+        ({"epsilon": None, "stage_two_epsilon": 3.9841}, "no guarantee; stage two alone 3.99"),
+        ({"epsilon": None, "epsilon_of_mechanism": None}, "no guarantee"),
+    ],
+)
+def test_a_row_never_says_more_than_its_run_promises(privacy: dict[str, Any], said: str) -> None:
+    """And ε is rounded up."""
+    made = evaluation(privacy={"statement": "words", **privacy})
+    ((name, _, _), *_) = comparison_rows({"mine": made})["movielens-1m"]
+    assert name == f"mine ({said})"
+    # Only a promise is shown in the colour of one.
+    promised = privacy["epsilon"] is not None
+    assert ('class="privacy noised"' in render_report(made, [], {})) == promised
 
 
 @pytest.mark.parametrize("rounds", [ROUNDS, []])
@@ -289,18 +315,15 @@ def test_the_curves_are_those_of_the_rounds() -> None:
 
 def test_a_report_of_a_run_that_diverged_is_written_all_the_same() -> None:
     rounds: list[dict[str, Any]] = [
-        {"round": 0, "simulation_only": {"loss": 0.7}},
-        {
-            "round": 1,
-            "simulation_only": {"loss": math.nan, "validation": dict.fromkeys(KS, math.nan)},
-        },
+        {**PLAYED, "round": 0, "loss": 0.7},
+        {**PLAYED, "round": 1, "loss": math.nan, "validation": dict.fromkeys(KS, math.nan)},
     ]
     page = render_report(evaluation(), rounds, SETTINGS)
     assert page.count("<svg") == 1
 
 
 def test_long_runs_are_thinned_but_keep_their_span() -> None:
-    rounds = [{"round": n, "simulation_only": {"loss": 1 / (n + 1)}} for n in range(5000)]
+    rounds = [{**PLAYED, "round": n, "loss": 1 / (n + 1)} for n in range(5000)]
     (svg,) = re.findall(r"<svg.*?</svg>", render_report(evaluation(), rounds, SETTINGS))
     (line,) = points_of(ET.fromstring(svg))  # noqa: S314
     assert 300 < len(line) < 1000

@@ -22,33 +22,43 @@ from tiny import DATA
 KS = ["5", "10", "20", "30"]
 
 
+def lines_of(path: Path) -> list[Any]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
 # --- what the commands do --------------------------------------------------------------------
 
 
 def test_training_leaves_the_run_folder_of_the_contract(trained: Path) -> None:
     assert sorted(os.listdir(trained)) == [
+        "catalogue.json",
         "checkpoint.safetensors",
         "config.toml",
         "ledger.jsonl",
         "params.safetensors",
         "rounds.jsonl",
+        "simulation",
     ]
-    lines = [json.loads(line) for line in (trained / "rounds.jsonl").read_text().splitlines()]
-    assert [line["round"] for line in lines] == [0, 1, 2]
-    # Whatever comes from raw data is labelled.
-    assert all(set(line) == {"round", "stage", "seconds", "simulation_only"} for line in lines)
-    figures = [line["simulation_only"] for line in lines]
+    # Whatever comes from raw data lies apart.
+    assert sorted(os.listdir(trained / "simulation")) == ["data.json", "rounds.jsonl"]
+    assert lines_of(trained / "rounds.jsonl") == [
+        {"round": number, "stage": "train"} for number in range(3)
+    ]
+    figures = lines_of(trained / "simulation" / "rounds.jsonl")
+    keys = {"round", "stage", "seconds", "clients", "loss", "clipped", "dropped", "skipped"}
+    assert [set(found) - {"validation"} for found in figures] == [keys] * 3
+    assert [found["round"] for found in figures] == [0, 1, 2]
     assert [found["clients"] for found in figures] == [8, 8, 8]
     # After every second round, and after the last.
     assert ["validation" in found for found in figures] == [False, True, True]
-    releases = [json.loads(line) for line in (trained / "ledger.jsonl").read_text().splitlines()]
+    releases = lines_of(trained / "ledger.jsonl")
     assert [line["round"] for line in releases] == [0, 1, 2]
     assert {line["mechanism"] for line in releases} == {"none"}
 
 
 def test_evaluation_json_has_the_contracts_shape(evaluated: tuple[Path, Any]) -> None:
     path, found = evaluated
-    assert json.loads((path / "evaluation.json").read_text()) == found
+    assert json.loads(RunFolder(path=path).evaluation_path.read_text()) == found
     assert list(found)[:4] == ["recipe", "data", "seed", "users"]
     assert set(found) == {
         *("recipe", "data", "seed", "users", "hits", "ndcg", "list_ndcg", "new_only"),
@@ -57,9 +67,9 @@ def test_evaluation_json_has_the_contracts_shape(evaluated: tuple[Path, Any]) ->
     assert (found["recipe"], found["data"], found["seed"]) == ("privrec", DATA, 0)
     users = found["users"]
     assert {"train", "test", "skipped"} <= set(users)
-    # A fifth of the 60 people are tested, a tenth of the others validate.
+    # Of the 60 people about a fifth are tested, and about a tenth of the others validate.
     assert users["test"] + users["skipped"] == 12
-    assert (users["train"], users["validation"]) == (43, 5)
+    assert (users["train"], users["validation"]) == (46, 2)
     for name in ("popularity", "own-items", "item-knn", "ease"):
         assert name in found["references"]
     for figures in (found, *found["references"].values()):
@@ -71,7 +81,7 @@ def test_evaluation_json_has_the_contracts_shape(evaluated: tuple[Path, Any]) ->
             assert all(0 <= value <= 1 for value in figures[name].values())
     privacy = found["privacy"]
     assert set(privacy) >= {"epsilon", "delta", "sampling", "rounds", "end_to_end", "statement"}
-    assert privacy["epsilon"] is None
+    assert (privacy["epsilon"], privacy["epsilon_of_mechanism"]) == (None, None)
     assert privacy["rounds"] == 3
     assert privacy["statement"].startswith("No differential privacy guarantee")
     assert privacy["statement"].endswith(".")
@@ -194,7 +204,7 @@ def test_help_does_not_wait_for_jax(words: list[str]) -> None:
 
 def test_the_help_says_where_a_run_goes_and_every_command_has_help() -> None:
     assert "runs/RECIPE-DATA-SEED" in done("train", "--help")
-    for command in ("train", "evaluate", "recommend", "compare", "recipes", "data"):
+    for command in ("train", "evaluate", "recommend", "export", "compare", "recipes", "data"):
         assert command in done("--help")
         assert "Usage" in done(command, "--help")
     for command in ("list", "describe", "fetch", "import"):

@@ -84,12 +84,22 @@ def test_wrong_input_is_one_line(refused: Refused, words: list[str], said: str) 
     assert said in refused("privacy", words[0], *ASKED, *words[1:])
 
 
-def test_a_large_delta_is_warned_of_on_stderr_only() -> None:
-    words = ["privacy", "epsilon", *ASKED, "--delta", "0.01", "--noise-multiplier", "1", "--json"]
-    result = invoke(*words)
+@pytest.mark.parametrize(
+    "words", [["epsilon", "--noise-multiplier", "1"], ["calibrate", "--epsilon", "3"]]
+)
+@pytest.mark.parametrize("delta", [0.01, 1 / 4800])
+def test_a_large_delta_is_refused_and_if_forced_warned_of_on_stderr_only(
+    refused: Refused, words: list[str], delta: float
+) -> None:
+    asked = ["privacy", words[0], *ASKED, "--delta", str(delta), *words[1:], "--json"]
+    said = f"`delta` must be < 1/4,800, one over the number of people; got {delta:g}: "
+    line = refused(*asked)
+    assert line.startswith(f"privrec: {said}")
+    assert "--force-delta" in line
+    result = invoke(*asked, "--force-delta")
     assert result.exit_code == 0
     assert math.isfinite(json.loads(result.stdout)["epsilon"])
-    assert result.stderr.startswith("privrec: warning: delta 0.01 is larger than 1/4,800: ")
+    assert result.stderr.startswith(f"privrec: warning: {said}")
     assert len(result.stderr.splitlines()) == 1
 
 
@@ -101,20 +111,51 @@ def test_training_with_a_budget_and_adding_runs_up(refused: Refused, tmp_path: P
         found = document("train", "dp-privrec-one", "--json", *words)
         assert found["rounds"] == 3
         assert 3.96 <= found["privacy"]["epsilon"] <= 4
+        assert found["privacy"]["epsilon_of_mechanism"] == found["privacy"]["epsilon"]
         assert found["privacy"]["delta"] == 1e-3
     together = document("privacy", "spent", "--json", *runs, "--delta", "1e-3")
     assert set(together["runs"]) == {str(path) for path in runs}
     single = together["runs"][str(runs[0])]["epsilon"]
     assert single < together["together"]["epsilon"] < 2 * single
-    assert together["together"]["releases"] == 6
+    assert together["together"]["epsilon"] == together["together"]["epsilon_of_mechanism"]
+    assert (together["together"]["releases"], together["together"]["noise"]) == (6, "secure")
+    # The same run given twice, under two names, counts once.
+    twice = document("privacy", "spent", "--json", runs[0], tmp_path / "." / "two" / ".." / "one")
+    assert twice["together"]["releases"] == 3
     done = invoke("train", "dp-privrec-one", "--out", runs[0], "--resume").stdout
-    assert "Each of the 43 people who train" in done
+    assert "Each of about 43 people who train" in done
     assert "`epsilon` is given twice" in refused(
         "train", "dp-privrec-one", "--epsilon", "4", "--set", "epsilon=3"
     )
     assert "was started with epsilon = 4.0, not 2.0" in refused(
         "train", "dp-privrec-one", "--data", DATA, "--out", runs[0], "--epsilon", "2", "--resume"
     )
+
+
+def test_seeded_noise_costs_everything_and_other_people_are_not_added_up(
+    refused: Refused, scratch: Path
+) -> None:
+    words = ["--epsilon", "4", "--delta", "1e-3", "--rounds", "2", *SET]
+    for name, more in (
+        ("secure", ["--data", DATA]),
+        ("seeded", ["--data", DATA, "--set", "noise=seeded"]),
+        ("other", ["--data", DATA + ",seed=1"]),
+    ):
+        found = document("train", "dp-privrec-one", "--json", "--out", name, *words, *more)
+        mechanism = found["privacy"]["epsilon_of_mechanism"]
+        assert 3.96 <= mechanism <= 4
+        assert found["privacy"]["epsilon"] == (None if name == "seeded" else mechanism)
+    spent = document("privacy", "spent", "--json", "secure", "seeded", "--delta", "1e-3")
+    single = spent["runs"]["secure"]["epsilon"]
+    assert (single, spent["runs"]["seeded"]["epsilon"]) == (mechanism, None)
+    assert spent["runs"]["seeded"]["epsilon_of_mechanism"] == mechanism
+    both = spent["together"]
+    assert (both["epsilon"], both["epsilon_rdp"], both["noise"]) == (None, None, "seeded")
+    assert single < both["epsilon_of_mechanism"] < 2 * single
+    for name, is_seeded in (("seeded", True), ("secure", False)):
+        assert ("no guarantee" in invoke("privacy", "spent", name).stdout) == is_seeded
+    line = refused("privacy", "spent", "secure", "other")
+    assert "secure and other name different populations" in line
 
 
 def test_a_budget_that_ends_first_is_said(tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ import polars as pl
 import pytest
 
 from commands import SET, Refused, document, done, invoke
-from privrec.data.tables import Manifest, Tables, write_folder
+from privrec.data.manifest import Manifest
+from privrec.data.tables import Tables, write_folder
 from privrec.records import RunFolder
 from tiny import DATA
 
@@ -24,7 +25,7 @@ WRONG_SETTINGS = [
     ("rounds=many", ["`rounds`", "integer", "'many'"]),
     ("rounds=2.5", ["`rounds`", "2.5"]),
     ("cohort=0", ["`cohort` must be >= 1; got 0"]),
-    ("cohort=44", ["`cohort` must be <= 43", "got 44"]),
+    ("cohort=47", ["`cohort` must be <= 46", "got 47"]),
     ("local_lr=nan", ["`local_lr` must be a finite number; got nan"]),
     ("server_lr=inf", ["`server_lr`", "inf"]),
     ("test_share=nan", ["`test_share`", "nan"]),
@@ -160,7 +161,8 @@ def test_an_imported_file_can_be_trained_on(scratch: Path) -> None:
     (scratch / "items.csv").write_text("\n".join(["id,title", *items]) + "\n")
     done("data", "import", "mine.csv", "--out", "mine", "--items", "items.csv")
     assert document("data", "describe", "mine", "--json")["people"] == 13
-    done("train", "item-knn", "--data", "mine", "--out", "run")
+    # A fifth of so few people may be nobody: each has a coin of her own.
+    done("train", "item-knn", "--data", "mine", "--out", "run", "--set", "test_share=0.5")
     done("evaluate", "run")
     liked = ["--like", "STRASSE", "--like", "千と千尋の神隠し"]
     said = done("recommend", "run", *liked)
@@ -221,20 +223,25 @@ def test_a_damaged_run_is_refused(refused: Refused, copy: RunFolder) -> None:
         for command in ("evaluate", "recommend"):
             assert "cannot read run/params.safetensors" in refused(command, "run")
     copy.params_path.write_bytes(whole)
+    catalogue = copy.catalogue_path.read_text()
+    for damaged_text in ("", "[]", "{}", catalogue[:-1], catalogue.replace('"titles": [', "", 1)):
+        copy.catalogue_path.write_text(damaged_text)
+        assert "run/catalogue.json is not a whole catalogue" in refused("recommend", "run")
+    copy.catalogue_path.write_text(catalogue)
     text = copy.config_path.read_text()
     for damaged_text in (text[:100], "\n".join(text.splitlines()[:4]), ""):
         copy.config_path.write_text(damaged_text)
         for command in ("evaluate", "recommend", "compare"):
             assert "run/config.toml" in refused(command, "run")
-    copy.config_path.write_text(text.replace("format = 2", "format = 99"))
+    copy.config_path.write_text(text.replace("format = 3", "format = 99"))
     for command in ("evaluate", "recommend", "compare"):
-        assert "format 99; this privrec reads format 2" in refused(command, "run")
+        assert "format 99; this privrec reads format 3" in refused(command, "run")
 
 
 def test_a_damaged_evaluation_is_not_compared(refused: Refused, copy: RunFolder) -> None:
     for text in ("", "{", "{}", "[]"):
         copy.evaluation_path.write_text(text)
-        assert "run/evaluation.json" in refused("compare", "run", "--html", "page.html")
+        assert "run/simulation/evaluation.json" in refused("compare", "run", "--html", "page.html")
 
 
 def test_a_run_is_never_written_over(refused: Refused, copy: RunFolder, scratch: Path) -> None:
@@ -285,7 +292,7 @@ def no_space(*arguments: object) -> NoReturn:
 def test_a_full_disk_leaves_no_run(refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", no_space)
     line = refused("train", "popularity", "--data", DATA, "--out", "run")
-    assert line == "privrec: cannot write run/config.toml: No space left on device"
+    assert line == "privrec: cannot write run/simulation/data.json: No space left on device"
 
 
 def test_a_full_disk_leaves_the_evaluation_of_before(
@@ -294,9 +301,9 @@ def test_a_full_disk_leaves_the_evaluation_of_before(
     copy.evaluation_path.write_text("the one of before")
     monkeypatch.setattr(os, "fsync", no_space)
     line = refused("evaluate", "run")
-    assert line == "privrec: cannot write run/evaluation.json: No space left on device"
+    assert line == "privrec: cannot write run/simulation/evaluation.json: No space left on device"
     line = refused("train", "privrec", "--out", "run2", "--config", "run/config.toml")
-    assert line == "privrec: cannot write run2/config.toml: No space left on device"
+    assert line == "privrec: cannot write run2/simulation/data.json: No space left on device"
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a disk that is full")
@@ -309,7 +316,9 @@ def test_a_disk_that_fills_up_during_training_costs_nothing_but_time(
     result = invoke(*words)
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr == "privrec: cannot write /dev/full: No space left on device\n"
-    assert sorted(os.listdir(scratch / "run")) == ["config.toml", "ledger.jsonl"]
+    begun = ["catalogue.json", "config.toml", "ledger.jsonl", "simulation"]
+    assert sorted(os.listdir(scratch / "run")) == begun
+    assert os.listdir(scratch / "run" / "simulation") == ["data.json"]
     monkeypatch.setattr(RunFolder, "rounds_path", rounds_path)
     done("train", "privrec", "--out", "run", "--resume")
     params = (scratch / "run" / "params.safetensors").read_bytes()

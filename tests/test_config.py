@@ -108,6 +108,30 @@ def test_settings_cannot_be_changed_behind_the_records_back() -> None:
         setattr(config, name, 3)
 
 
+def test_noise_is_secret_unless_it_is_asked_for_by_name() -> None:
+    noised = {**LEAST, "mechanism": "gaussian", "epsilon": 1.0}
+    secret, repeatable = make_config(noised), make_config({**noised, "noise": "seeded"})
+    assert (secret.noise, secret.draws_in_secret) == ("secure", True)
+    assert not repeatable.draws_in_secret
+    # Without noise there is nothing to hide, and a run can be repeated.
+    assert not make_config(LEAST).draws_in_secret
+    # Raw figures are for experiments, and for whoever asks for them.
+    told = make_config({**noised, "diagnostics": True})
+    shown = [config.shows_raw_figures for config in (secret, repeatable, told, make_config(LEAST))]
+    assert shown == [False, True, True, True]
+    assert fault(noise="random") == "`noise` must be 'seeded' or 'secure'; got 'random'"
+
+
+@pytest.mark.parametrize("key", sorted(RunConfig.model_fields))
+def test_only_a_switch_takes_a_truth_value(key: str) -> None:
+    is_switch = key in ("diagnostics", "force_delta")
+    if is_switch:
+        assert getattr(make_config({**LEAST, key: True}), key) is True
+        assert getattr(make_config(LEAST), key) is False
+    else:
+        assert fault(**{key: True}) == f"`{key}` must not be a truth value; got True"
+
+
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 CONFIGS = st.fixed_dictionaries(
     {"recipe": TEXT, "data": TEXT},

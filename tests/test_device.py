@@ -10,8 +10,11 @@ import polars as pl
 import pytest
 
 import privrec
-from privrec.data.federation import Clients, Federation
-from privrec.data.tables import Manifest, Tables, to_federation
+from privrec.build import Experiment
+from privrec.data.catalogue import Catalogue
+from privrec.data.federation import Clients
+from privrec.data.manifest import Manifest
+from privrec.data.tables import Tables, to_federation
 from privrec.device import Device, Recommendation, find_item, new_device
 from privrec.errors import DataError, SettingsError
 from privrec.evaluation.ranking import Scores
@@ -28,11 +31,11 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> privrec.Run:
 # --- finding, encoding and ranking, with scores that are given -------------------------------
 
 
-def films(*, context: tuple[str, ...] = ("place",)) -> Federation:
+def films() -> Catalogue:
     """Five films, two of one title; films 40 and 41 differ only in the case of their titles."""
     return to_federation(
         Tables(
-            manifest=Manifest(name="films", value="value", context=context, positive_above=3.0),
+            manifest=Manifest(name="films", value="value", context=("place",), positive_above=3.0),
             interactions=pl.DataFrame(
                 {
                     "user": ["ann", "ann", "ben", "ben", "cem"],
@@ -53,7 +56,7 @@ def films(*, context: tuple[str, ...] = ("place",)) -> Federation:
                 {"id": [10, 20, 30, 40, 41], "title": ["20", "Solaris", "Solaris", "It", "IT"]}
             ),
         )
-    )
+    ).catalogue
 
 
 class Scored:
@@ -149,17 +152,17 @@ def test_a_wrong_feature_is_named(features: dict[str, object], words: str) -> No
 
 
 def test_items_are_found_by_id_then_title_then_title_in_any_case() -> None:
-    federation = films()
-    assert find_item(federation, "20") == 1  # an id, although film 10 has it for a title
-    assert find_item(federation, "It") == 3
-    assert find_item(federation, "IT") == 4
+    catalogue = films()
+    assert find_item(catalogue, "20") == 1  # an id, although film 10 has it for a title
+    assert find_item(catalogue, "It") == 3
+    assert find_item(catalogue, "IT") == 4
     with pytest.raises(DataError, match="2 items are called 'it': give an id, of 40, 41"):
-        find_item(federation, "it")
+        find_item(catalogue, "it")
     with pytest.raises(DataError, match="2 items are called 'SOLARIS': give an id, of 20, 30"):
-        find_item(federation, "SOLARIS")
+        find_item(catalogue, "SOLARIS")
     with pytest.raises(DataError, match="unknown item 'Solari'; did you mean 'Solaris'"):
-        find_item(federation, "Solari")
-    accents = replace(federation, titles=["Amélie", "STRASSE", "千と千尋", "[/]", "x"])
+        find_item(catalogue, "Solari")
+    accents = replace(catalogue, titles=["Amélie", "STRASSE", "千と千尋", "[/]", "x"])
     assert [find_item(accents, name) for name in ("AMÉLIE", "straße", "千と千尋", "[/]")] == [
         *(0, 1, 2, 3)
     ]
@@ -242,7 +245,9 @@ def test_there_may_be_nobody_to_rank_for(tmp_path: Path) -> None:
         )
     )
     settings = {**TINY, "rounds": 1, "cohort": 1, "validation_share": 0.4, "validate_every": 1}
-    run = privrec.train("privrec", data, out=tmp_path / "run", **settings)
+    # A seed for which some of the four train, some validate and some are tested.
+    run = privrec.train("privrec", data, out=tmp_path / "run", **settings, seed=1)
+    assert len(run.experiment.split.validation) == 1
     with pytest.raises(DataError, match="none of the 1 test people has two likes"):
         run.evaluate()
     assert not run.folder.evaluation_path.exists()
@@ -254,18 +259,16 @@ def test_recommending_leaves_no_trace(run: privrec.Run) -> None:
 
     def state() -> dict[Path, tuple[int, bytes]]:
         folder = run.folder.path
-        return {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in folder.rglob("*")}
+        return {
+            path: (path.stat().st_mtime_ns, path.read_bytes() if path.is_file() else b"")
+            for path in folder.rglob("*")
+        }
 
-    def asked(position: Any) -> Clients:
-        raise AssertionError(f"a newcomer's device asked for the data of {position}")
+    def asked() -> Experiment:
+        raise AssertionError("a newcomer's device asked for the data")
 
     before = state()
-    alone = replace(
-        run,
-        experiment=replace(
-            run.experiment, federation=replace(run.experiment.federation, take=asked)
-        ),
-    )
+    alone = replace(run, load_experiment=asked)
     mine: dict[str, Any] = {"likes": ["i1", "i2"], "features": {"age": "18-29"}}
     first = alone.device(**mine).recommend(20)
     other = alone.device(likes=["i30"], dislikes=["i4", "i5", "i6"]).recommend(20)

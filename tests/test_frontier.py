@@ -3,15 +3,19 @@
 import json
 import math
 import struct
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from commands import Refused, document, done
-from privrec import frontier
-from privrec.frontier import Frontier, Point, draw, find_frontier, render
+from privrec import frontier, runs
+from privrec.frontier import Frontier, Point, draw, experiment_line, find_frontier, render
 from privrec.paper import PRINTED_HITS
+from privrec.privacy.ledger import PrivacyLedger
+from privrec.records import read_evaluation
+from privrec.runs import open_run
 from tiny import DATA
 
 DELTA = 1e-3
@@ -25,7 +29,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
 
 
 def evaluation(place: Path, name: str) -> Any:
-    return json.loads((place / name / "evaluation.json").read_text())
+    return read_evaluation(place / name)
 
 
 def test_each_epsilon_is_a_run_of_its_own_and_the_ledgers_have_it(found: tuple[Path, Any]) -> None:
@@ -36,14 +40,28 @@ def test_each_epsilon_is_a_run_of_its_own_and_the_ledgers_have_it(found: tuple[P
         runs = [evaluation(place, f"epsilon-{name}-seed-{seed}") for seed in (0, 1)]
         for k in ("5", "10", "20", "30"):
             assert point["hits"][k] == pytest.approx((runs[0]["hits"][k] + runs[1]["hits"][k]) / 2)
-        spent = [run["privacy"]["epsilon"] for run in runs]
+        # An experiment, whose noise can be had again, promises nothing.
+        assert {run["privacy"]["epsilon"] for run in runs} == {None}
+        spent = [run["privacy"]["epsilon_of_mechanism"] for run in runs]
         if point["epsilon"] is None:
-            assert point["spent"] is None
+            assert point["epsilon_of_mechanism"] is None
             assert {run["recipe"] for run in runs} == {"privrec-plus"}
         else:
-            assert point["spent"] == max(spent)
-            assert 0.98 * point["epsilon"] <= point["spent"] <= point["epsilon"]
+            assert point["epsilon_of_mechanism"] == max(spent)
+            assert 0.98 * point["epsilon"] <= max(spent) <= point["epsilon"]
             assert {run["recipe"] for run in runs} == {"dp-privrec-plus"}
+            assert {run["privacy"]["noise"] for run in runs} == {"seeded"}
+
+
+def test_all_noised_runs_together_cost_more_than_any(found: tuple[Path, Any]) -> None:
+    place, said = found
+    whole = PrivacyLedger()
+    for name in ("2", "8"):
+        for seed in (0, 1):
+            whole = whole.compose(open_run(place / f"epsilon-{name}-seed-{seed}").ledger)
+    assert whole.releases == 8
+    assert said["together"] == whole.epsilon(DELTA)
+    assert 8 < said["together"] < 20
 
 
 def test_the_lines_are_the_references_of_the_same_runs(found: tuple[Path, Any]) -> None:
@@ -70,10 +88,11 @@ def test_what_is_there_is_not_trained_again(
     place, said = found
     before = (place / "epsilon-2-seed-0" / "ledger.jsonl").read_bytes()
 
-    def refuse(path: Path) -> Any:
-        raise AssertionError(f"{path} was evaluated again")
+    def refuse(*arguments: Any, **options: Any) -> Any:
+        raise AssertionError("a run was trained or evaluated again")
 
-    monkeypatch.setattr(frontier, "open_run", refuse)
+    monkeypatch.setattr(runs, "train_experiment", refuse)
+    monkeypatch.setattr(runs.Run, "evaluate", refuse)
     again = find_frontier(DATA, [2, 8, math.inf], delta=DELTA, seeds=[0, 1], out=place)
     assert again.as_json() == {**said, "points": tuple(said["points"])}
     assert (place / "epsilon-2-seed-0" / "ledger.jsonl").read_bytes() == before
@@ -83,17 +102,19 @@ def test_a_person_sees_the_table_and_where_the_pictures_are(found: tuple[Path, A
     place, _ = found
     words = ("--epsilons", "8,inf", "--seeds", "0", "--delta", str(DELTA))
     text = done("frontier", "--data", DATA, *words, "--out", place)
-    assert "no guarantee" in text
+    assert "no noise" in text
+    assert "For experiments only: no protection." in text
     assert "popularity: Hits@20" in text
     assert (place / "frontier.html").read_text().startswith("<!doctype html>")
 
 
-POINT = Point(epsilon=1.0, spent=0.99, hits={"5": 0.1, "10": 0.1, "20": 0.2, "30": 0.3}, seeds=1)
+HITS = {"5": 0.1, "10": 0.1, "20": 0.2, "30": 0.3}
+POINT = Point(epsilon=1.0, epsilon_of_mechanism=0.98901, hits=HITS, seeds=1)
 
 
 def test_the_picture_is_a_png_of_some_size(found: tuple[Path, Any]) -> None:
     place, _ = found
-    made = draw(Frontier(data="<b>", delta=1e-6, points=(POINT,), lines={}))
+    made = draw(Frontier(data="<b>", delta=1e-6, together=0.99, points=(POINT,), lines={}))
     for picture in ((place / "frontier.png").read_bytes(), made):
         assert picture[:8] == b"\x89PNG\r\n\x1a\n"
         width, height = struct.unpack(">II", picture[16:24])
@@ -101,12 +122,22 @@ def test_the_picture_is_a_png_of_some_size(found: tuple[Path, Any]) -> None:
 
 
 def test_the_page_escapes_names_and_says_what_has_no_guarantee() -> None:
-    bare = Point(epsilon=None, spent=None, hits=POINT.hits, seeds=1)
-    page = render(Frontier(data="<b>", delta=1e-6, points=(POINT, bare), lines={"popularity": 0.1}))
+    bare = Point(epsilon=None, epsilon_of_mechanism=None, hits=HITS, seeds=1)
+    made = Frontier(
+        data="<b>", delta=1e-6, together=1.2341, points=(POINT, bare), lines={"popularity": 0.1}
+    )
+    page = render(made)
     assert "<b>" not in page.replace("<body>", "")
-    assert "∞ is privrec-plus, which has no guarantee" in page
+    assert "∞ is privrec-plus, which has no noise" in page
+    assert "For experiments only: no protection." in page
     assert page.count("<svg") == 1
-    assert "0.990" in page
+    # Rounded up: less than what it costs is never shown.
+    assert "<td>0.990</td>" in page
+    assert "epsilon 1.24 together, at delta 1e-06" in page
+    assert "The runs without noise alone make it infinite." in page
+    quiet = experiment_line(replace(made, together=None, points=(bare,)))
+    assert "together" not in quiet
+    assert "no protection" in quiet
 
 
 @pytest.mark.parametrize(

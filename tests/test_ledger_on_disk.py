@@ -1,8 +1,10 @@
 """A run under differential privacy: its ledger on disk, its budget, and what it refuses."""
 
+import hashlib
 import json
 import math
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +13,12 @@ import pytest
 
 import privrec
 from privrec import experiment, records
-from privrec.book import ledger_of
+from privrec.book import Book, ledger_of
 from privrec.errors import PrivacyWarning, RunFolderError, SettingsError
-from privrec.privacy.aggregate import Aggregator
-from privrec.privacy.noise import NoiseSource
+from privrec.federated.round import ServerState
+from privrec.ledgerfile import append_release, read_ledger
+from privrec.privacy.aggregate import CohortTotal, Published
 from privrec.recipes import configure
-from privrec.types import Params
 from tiny import DATA, MODEL
 
 ROUNDS = 12
@@ -43,23 +45,42 @@ def test_an_epsilon_is_met_and_written_down(tmp_path: Path, recipe: str, samplin
     lines = lines_of(tmp_path / "run")
     assert [line["round"] for line in lines] == list(range(ROUNDS))
     assert {line["sampling"]["law"] for line in lines} == {sampling}
-    assert {line["sampling"]["users"] for line in lines} == {43}
+    # A coin needs a public number of people; a cohort of fixed size the true one.
+    users = 43 if sampling == "poisson" else 46
+    assert {line["sampling"]["users"] for line in lines} == {users}
+    assert {line["noise"] for line in lines} == {"secure"}
     reach = 1 if sampling == "poisson" else 2
     for line in lines:
         assert line["noise_scale"] == line["noise_multiplier"] * reach * line["clip_norm"]
     found = run.privacy()
     assert found.epsilon is not None
     assert 4.95 <= found.epsilon <= 5
-    assert found.epsilon == run.ledger.epsilon(1e-3)
+    assert found.epsilon == found.epsilon_of_mechanism == run.ledger.epsilon(1e-3)
     assert (found.delta, found.rounds, found.sampling) == (1e-3, ROUNDS, sampling)
     assert found.end_to_end
-    for words in ("43 people who train", "epsilon 4.9", "delta 0.001", "not covered: the server"):
+    people = "about 43 people" if sampling == "poisson" else "the 46 people"
+    epsilon = f"epsilon {math.ceil(100 * found.epsilon) / 100:.2f}, "  # Never less than it is.
+    for words in (f"{people} who train", epsilon, "delta 0.001", "not covered: the server"):
         assert words in found.statement
-    assert "came from a seed" in found.statement  # Nobody takes an experiment for a promise.
+    assert "seed" not in found.statement
     assert ("with and without" in found.statement) == (sampling == "poisson")
     evaluation = run.evaluate().as_json()
     assert evaluation["privacy"]["epsilon"] == found.epsilon
-    assert "epsilon 4.9" in run.folder.report_path.read_text()
+    assert epsilon in run.folder.report_path.read_text()
+
+
+def test_nobody_takes_an_experiment_for_a_promise(tmp_path: Path) -> None:
+    secure, run = (train(tmp_path / kind, epsilon=5, noise=kind) for kind in ("secure", "seeded"))
+    assert {line["noise"] for line in lines_of(run.folder.path)} == {"seeded"}
+    assert run.ledger == secure.ledger
+    found = run.privacy()
+    assert (found.epsilon, found.epsilon_rdp, found.noise) == (None, None, "seeded")
+    assert found.epsilon_of_mechanism == secure.privacy().epsilon
+    assert found.statement.startswith("For experiments only: no protection.")
+    assert "came from its seed" in found.statement
+    assert "is protected" not in found.statement
+    assert run.evaluate().as_json()["privacy"]["epsilon"] is None
+    assert "For experiments only: no protection." in run.folder.report_path.read_text()
 
 
 def test_given_noise_the_run_tells_its_epsilon(tmp_path: Path) -> None:
@@ -89,10 +110,10 @@ def test_noise_changes_every_parameter_and_a_run_can_be_repeated() -> None:
     quiet, noisy, again, other = (
         records.read_arrays(train(None, **settings).folder.params_path)
         for settings in (
-            {"noise_multiplier": 0.0, **plain},
+            {"noise_multiplier": 0.0, "noise": "seeded", **plain},
+            {"noise_multiplier": 1.0, "noise": "seeded", **plain},
+            {"noise_multiplier": 1.0, "noise": "seeded", **plain},
             {"noise_multiplier": 1.0, **plain},
-            {"noise_multiplier": 1.0, **plain},
-            {"noise_multiplier": 1.0, "noise": "secure", **plain},
         )
     )
     for name, values in quiet.items():
@@ -117,6 +138,7 @@ def test_the_bound_can_follow_a_quantile_and_is_resumed_with_the_rest(
 ) -> None:
     monkeypatch.setattr(experiment, "CHECKPOINT_SECONDS", -1.0)
     wanted: dict[str, Any] = {"epsilon": 5.0, "clip_quantile": 0.5, "clip_norm": 0.5}
+    wanted["noise"] = "seeded"
     whole = train(tmp_path / "whole", **wanted)
     norms = [line["clip_norm"] for line in lines_of(tmp_path / "whole")]
     assert len(set(norms)) == ROUNDS
@@ -130,8 +152,9 @@ def test_the_bound_can_follow_a_quantile_and_is_resumed_with_the_rest(
 
 
 def test_empty_cohorts_release_noise_and_are_counted(tmp_path: Path) -> None:
-    run = train(tmp_path / "run", cohort=1, noise_multiplier=1.0, rounds=20)
-    sizes = [line["simulation_only"]["clients"] for line in records.read_rounds(run.folder)]
+    run = train(tmp_path / "run", cohort=1, noise_multiplier=1.0, rounds=20, noise="seeded")
+    sizes = [line["clients"] for line in run.figures]
+    assert len(sizes) == 20
     assert 0 in sizes
     assert run.ledger.releases == 20
 
@@ -196,12 +219,20 @@ def test_noise_needs_a_recipe_that_adds_it() -> None:
         train(None, "lm-privrec", clip_quantile=0.5)
 
 
-def test_a_delta_above_one_in_n_is_warned_of() -> None:
-    with pytest.warns(PrivacyWarning, match=r"delta 0\.1 is larger than 1/43: .* at random"):
-        train(delta=0.1, rounds=1)
+@pytest.mark.parametrize("recipe", ["dp-privrec-one", "dp-privrec-plus"])
+def test_a_delta_of_one_in_n_is_refused_and_if_forced_warned_of(
+    tmp_path: Path, recipe: str
+) -> None:
+    said = r"`delta` must be < 1/\d\d, .*; got 0\.1: .* at random"
+    with pytest.raises(SettingsError, match=said):
+        train(tmp_path / "run", recipe, delta=0.1, rounds=1)
+    assert not (tmp_path / "run").exists()
+    with pytest.warns(PrivacyWarning, match=said) as warned:
+        train(tmp_path / "run", recipe, delta=0.1, rounds=1, force_delta=True)
+    assert len(warned) == 1
 
 
-@pytest.mark.parametrize("change", [{"epsilon": 4.0}, {"clip_norm": 2.0}, {"noise": "secure"}])
+@pytest.mark.parametrize("change", [{"epsilon": 4.0}, {"clip_norm": 2.0}, {"noise": "seeded"}])
 def test_other_privacy_settings_are_refused_on_resume(
     tmp_path: Path, change: dict[str, Any]
 ) -> None:
@@ -213,40 +244,25 @@ def test_other_privacy_settings_are_refused_on_resume(
     assert lines_of(tmp_path / "run") == before
 
 
-# --- a ledger that was tampered with ----------------------------------------------------------
-
-
-def test_a_ledger_that_lacks_a_release_is_refused(tmp_path: Path) -> None:
-    run = train(tmp_path / "run", epsilon=5)
-    path = run.folder.ledger_path
-    whole = path.read_bytes()
-    path.write_bytes(b"".join(whole.splitlines(keepends=True)[1:]))
-    with pytest.raises(RunFolderError, match="lacks the release of round 0, which was played"):
-        run.privacy()
-    path.unlink()
-    with pytest.raises(RunFolderError, match="lacks the release of round 0"):
-        run.evaluate()
-    path.write_bytes(whole.replace(b'"round": 4', b'"round" 4'))
-    with pytest.raises(RunFolderError, match="damaged at line 5"):
-        run.privacy()
-    for line in (b"5", b"[]", b"{}", b'{"round": 12}'):
-        path.write_bytes(whole + line + b"\n")
-        with pytest.raises(RunFolderError, match=f"damaged at line {ROUNDS + 1}: it names no"):
-            run.privacy()
-    path.write_bytes(whole.replace(b'"mechanism"', b'"mechanics"'))
-    with pytest.raises(RunFolderError, match="a line without 'mechanism'"):
-        run.privacy()
+# --- a ledger and the disk --------------------------------------------------------------------
 
 
 def test_a_ledger_of_other_noise_is_not_gone_on_with(tmp_path: Path) -> None:
+    """Even one whose lines fit each other, such as another version of privrec may leave."""
     with pytest.raises(KeyboardInterrupt):
         train(tmp_path / "run", epsilon=5.0, on_progress=stop_after(3))
     folder = records.RunFolder(path=tmp_path / "run")
-    noise = lines_of(folder.path)[0]["noise_multiplier"]
-    text = folder.ledger_path.read_text()
-    folder.ledger_path.write_text(text.replace(f"{noise}", f"{noise + 1}"))
+    before = lines_of(folder.path)
+    folder.ledger_path.unlink()
+    made: list[dict[str, Any]] = []
+    for line in before:
+        noise = line["noise_multiplier"] + 1
+        other = {**line, "noise_multiplier": noise, "noise_scale": noise * line["clip_norm"]}
+        made.append(append_release(folder, made, other))
+    assert read_ledger(folder) == made
     with pytest.raises(RunFolderError, match="has releases of other noise or cohorts"):
         privrec.train("dp-privrec-one", DATA, out=tmp_path / "run", resume=True)
+    assert lines_of(folder.path) == made
 
 
 def stop_after(rounds: int) -> experiment.OnProgress:
@@ -257,32 +273,48 @@ def stop_after(rounds: int) -> experiment.OnProgress:
     return on_progress
 
 
-def test_no_noise_is_handed_out_before_its_release_is_on_the_disk(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("noise", ["seeded", "secure"])
+def test_no_sum_is_handed_out_before_its_release_is_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, noise: str
 ) -> None:
-    """Whenever a sum is published, the ledger on disk has the round already, fsync included."""
-    path = tmp_path / "run"
-    synced: list[int] = []
-    real_sync, real_publish = os.fsync, Aggregator.publish
+    """Whenever a noised sum is handed out, the ledger on disk has the round, fsync included.
+
+    And a secure one itself, which nobody can draw again, is there before its ledger line.
+    """
+    folder = records.RunFolder(path=tmp_path / "run")
+    synced: list[tuple[int, bool]] = []
+    real_sync, real_publish = os.fsync, Book.publish
+    published: list[Published] = []
 
     def fsync(descriptor: int) -> None:
         real_sync(descriptor)
-        if (path / "ledger.jsonl").exists():
-            synced.append(len((path / "ledger.jsonl").read_bytes().splitlines()))
+        if folder.ledger_path.exists():
+            lines = len(folder.ledger_path.read_bytes().splitlines())
+            synced.append((lines, folder.published_path(lines - 1).exists()))
 
-    published: list[int] = []
-
-    def publish(
-        self: Aggregator, total: Params, clip_norm: float, noise: NoiseSource
-    ) -> dict[str, Any]:
-        published.append(len(published))
-        assert synced[-1] == len(published)
-        return real_publish(self, total, clip_norm, noise)
+    def publish(self: Book, state: ServerState, add_up: Callable[[], CohortTotal]) -> Published:
+        synced.clear()
+        found = real_publish(self, state, add_up)
+        assert state.round_index == len(published)
+        published.append(found)
+        # At the last line's fsync the secure sum had its name, so its content was on the disk.
+        assert synced[-1] == (len(published), noise == "secure")
+        line = lines_of(folder.path)[-1]
+        assert line["round"] == state.round_index
+        if noise == "secure":
+            kept = folder.published_path(state.round_index)
+            assert line["published"] == hashlib.sha256(kept.read_bytes()).hexdigest()
+            update = {f"update {name}": value for name, value in found.update.items()}
+            arrays = records.read_arrays(kept)
+            assert arrays.pop("clip_norm") == found.clip_norm
+            assert arrays.keys() == update.keys()
+            assert all(np.array_equal(arrays[name], update[name]) for name in update)
+        return found
 
     monkeypatch.setattr(os, "fsync", fsync)
-    monkeypatch.setattr(Aggregator, "publish", publish)
+    monkeypatch.setattr(Book, "publish", publish)
     monkeypatch.setattr(experiment, "CHECKPOINT_SECONDS", math.inf)
-    train(path, epsilon=5)
+    train(folder.path, epsilon=5, noise=noise)
     assert len(published) == ROUNDS
 
 

@@ -53,6 +53,9 @@ def test_a_history_is_sent_as_positions_and_weights() -> None:
     assert relate.bytes_down == 8 * data.n_items
     assert ranking.bytes_up == 0
     assert made.epsilon == pytest.approx(8, rel=0.01)
+    assert made.as_json()["privacy"]["epsilon"] == made.epsilon
+    told = plan("dp-privrec-plus", DATA, delta=1e-3, noise="seeded").as_json()["privacy"]
+    assert told == {"epsilon": None, "epsilon_of_mechanism": made.epsilon, "delta": 1e-3}
 
 
 def test_a_dry_run_writes_nothing_and_says_it_in_json_too(scratch: Path) -> None:
@@ -65,7 +68,7 @@ def test_a_dry_run_writes_nothing_and_says_it_in_json_too(scratch: Path) -> None
     assert "1 round of 48 of 48 people" in text
     assert "bytes up" in text
     assert "nothing is asked of a phone" in done("train", "ease", "--data", DATA, "--dry-run")
-    assert "train: 3 rounds of 8 of 43 people" in done(
+    assert "train: 3 rounds of 8 of 46 people" in done(
         "train", "privrec", "--data", DATA, "--dry-run", *SET
     )
     assert tree(scratch) == {}

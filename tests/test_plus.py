@@ -15,14 +15,16 @@ from hypothesis import strategies as st
 from scipy import stats
 
 import privrec
-from privrec import records
+from privrec import plus, records
 from privrec.build import build
 from privrec.data.federation import Clients, Federation
 from privrec.data.splits import split_clients
 from privrec.errors import SettingsError
 from privrec.experiment import load_params
 from privrec.federated.round import ServerState
-from privrec.history.tower import POPULARITY
+from privrec.history import fit, tower
+from privrec.history.scoring import POPULARITY
+from privrec.ledgerfile import read_ledger
 from privrec.plus import MOMENTS, POPULAR, popularity_share
 from privrec.privacy.aggregate import Aggregator
 from privrec.privacy.noise import NoiseSource, seeded
@@ -30,7 +32,7 @@ from privrec.recipes import configure
 from privrec.seeds import rng
 from privrec.stages import Stage
 from privrec.types import BoolArray, IntArray, Leaf
-from tiny import DATA
+from tiny import DATA, by_hand
 
 DELTA, BUDGET, USERS, ITEMS = 1e-3, 5.0, 48, 40
 TINY: dict[str, Any] = {"delta": DELTA, "epsilon": BUDGET}
@@ -51,18 +53,12 @@ def train(path: Path, **settings: Any) -> privrec.Run:
 
 
 def clients_of(run: privrec.Run) -> list[int]:
-    return [line["simulation_only"]["clients"] for line in records.read_rounds(run.folder)]
+    return [line["clients"] for line in run.figures]
 
 
 @pytest.fixture(scope="module")
 def federation() -> Federation:
     return privrec.load(DATA)
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> privrec.Run:
-    """A run that nothing stopped."""
-    return train(tmp_path_factory.mktemp("plus") / "run", **TINY)
 
 
 # --- what it costs ---------------------------------------------------------------------------
@@ -82,7 +78,7 @@ def test_a_run_costs_what_one_accountant_says_of_both_sums(
     tmp_path: Path, settings: dict[str, Any], share: float
 ) -> None:
     run = train(tmp_path / "run", **{**TINY, **settings})
-    lines = records.read_ledger(run.folder)
+    lines = read_ledger(run.folder)
     assert [(line["round"], line["stage"]) for line in lines] == [(0, POPULAR), (1, MOMENTS)]
     assert {line["mechanism"] for line in lines} == {"gaussian"}
     law = settings.get("sampling", "poisson")
@@ -101,7 +97,7 @@ def test_a_run_costs_what_one_accountant_says_of_both_sums(
 def test_given_noise_is_split_between_the_sums(tmp_path: Path) -> None:
     """Precisions add: both sums together are one release of the noise that was given."""
     run = train(tmp_path / "run", **GIVEN)
-    first, second = (line["noise_multiplier"] for line in records.read_ledger(run.folder))
+    first, second = (line["noise_multiplier"] for line in read_ledger(run.folder))
     assert first**-2 + second**-2 == pytest.approx(Z**-2)
     assert first**-2 == pytest.approx(Z**-2 * popularity_share(USERS, ITEMS, Z))
     together = pld.from_gaussian_mechanism(Z).get_epsilon_for_delta(DELTA)
@@ -120,7 +116,7 @@ def test_the_fewer_people_per_noise_the_more_goes_to_popularity(
 
 
 def test_a_smaller_cohort_asks_fewer_people(tmp_path: Path, federation: Federation) -> None:
-    settings: dict[str, Any] = {**GIVEN, "stage1_cohort": 12}
+    settings: dict[str, Any] = {**GIVEN, "stage1_cohort": 12, "noise": "seeded"}
     runs = [train(tmp_path / f"{seed}", **settings, seed=seed) for seed in range(6)]
     drawn = np.ravel([clients_of(run) for run in runs])
     assert len(set(drawn.tolist())) > 3  # A binomial number of them, anew for each sum.
@@ -176,8 +172,10 @@ def test_both_sums_get_the_noise_that_is_counted(
     for settings in ({"noise_multiplier": 0.0}, GIVEN):
         first, second = stages_of(federation, **settings, sampling=sampling)
         for seed in range(200 if settings is GIVEN else 1):
-            first.play(first.init(None), noise_of(seed))
-            second.play(second.init({POPULARITY: jnp.ones(ITEMS)}), noise_of(seed))
+            noise = noise_of(seed)
+            first.play(first.init(None), by_hand(first.aggregator, noise))
+            known = second.init({POPULARITY: jnp.ones(ITEMS)})
+            second.play(known, by_hand(second.aggregator, noise))
     for place, (name, part) in enumerate(zip(names, (share, 1 - share), strict=True)):
         truth, *found = (np.asarray(after[name], np.float64) for _, after in published[place::2])
         errors = np.array(found) - truth
@@ -211,12 +209,13 @@ def test_one_person_moves_either_sum_by_no_more_than_is_counted(
     federation: Federation, published: Published, change: Change, most: float
 ) -> None:
     """The second sum given what the first published, as the accountant composes them."""
-    people = split_clients(60, seed=0, validation_share=0).train[:8]
+    people = split_clients(np.arange(60), seed=0, validation_share=0).train[:8]
     moved = []
     for somebody in [people[:0], *np.split(people, 8)]:
         first, second = stages_of(changed(federation, somebody, change), **GIVEN)
-        first.play(first.init(None), noise_of(0))
-        second.play(second.init({POPULARITY: jnp.arange(ITEMS) * 0.3}), noise_of(0))
+        first.play(first.init(None), by_hand(first.aggregator))
+        known = second.init({POPULARITY: jnp.arange(ITEMS) * 0.3})
+        second.play(known, by_hand(second.aggregator))
         moved.append([total for total, _ in published[-2:]])
     for name, place in ((POPULARITY, 0), ("triangle", 1)):
         truth, *rest = (np.asarray(totals[place][name], np.float64) for totals in moved)
@@ -243,78 +242,25 @@ def test_all_of_the_model_comes_from_what_was_published(
     assert np.abs(records.read_arrays(found[0].params_path)["history/like"]).max() > 0
 
 
-def test_no_sum_is_published_before_its_release_is_on_the_disk(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("noise", ["secure", "seeded"])
+def test_no_sum_is_used_before_its_release_is_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, noise: str
 ) -> None:
     folder, releases = records.RunFolder(path=tmp_path / "run"), []
+    use_first, use_second = tower.bias_of, fit.noisy_tower
 
-    def look(total: Totals, publish: Real) -> Totals:
-        releases.append(len(records.read_ledger(folder)))
-        return publish()
+    def bias_of(*arguments: Any) -> Any:
+        releases.append(len(read_ledger(folder)))
+        return use_first(*arguments)
 
-    publishing(monkeypatch, look)
-    train(folder.path, **GIVEN)
-    assert releases == [1, 2]
+    def noisy_tower(*arguments: Any, **options: Any) -> Any:
+        releases.append(len(read_ledger(folder)))
+        return use_second(*arguments, **options)
 
-
-# --- again, and after a stop -----------------------------------------------------------------
-
-
-def test_the_same_seed_gives_the_same_bytes(whole: privrec.Run, tmp_path: Path) -> None:
-    wishes: list[dict[str, Any]] = [{}, {"seed": 1}, {"noise": "secure"}]
-    same, other, secret = (
-        train(tmp_path / f"{k}", **TINY, **wish).folder.params_path.read_bytes()
-        for k, wish in enumerate(wishes)
-    )
-    assert same == whole.folder.params_path.read_bytes()
-    assert same not in (other, secret)
-
-
-def stop(path: Path, moment: str, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> None:
-    """Stop a run after its first round, or with a release in the ledger and not yet published."""
-    left = [{"in the first": 1, "in the second": 2}.get(moment, 0)]
-
-    def interrupted(total: Totals, publish: Real) -> Totals:
-        left[0] -= 1
-        if left[0] == 0:
-            raise KeyboardInterrupt
-        return publish()
-
-    def on_progress(what: str, done: int, total: int) -> None:
-        if moment == "between" and what == f"rounds for {POPULAR}" and done == 1:
-            raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        publishing(patch, interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            train(path, on_progress=on_progress, **settings)
-    assert not (path / "params.safetensors").exists()
-
-
-STOPS = pytest.mark.parametrize("moment", ["in the first", "between", "in the second"])
-
-
-@STOPS
-def test_stopping_and_going_on_changes_nothing(
-    whole: privrec.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
-) -> None:
-    stop(tmp_path / "run", moment, monkeypatch, **TINY)
-    folder = train(tmp_path / "run", resume=True).folder
-    assert folder.params_path.read_bytes() == whole.folder.params_path.read_bytes()
-    assert folder.ledger_path.read_bytes() == whole.folder.ledger_path.read_bytes()
-
-
-@STOPS
-def test_going_on_with_secure_noise_never_costs_more_than_the_budget(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
-) -> None:
-    stop(tmp_path / "run", moment, monkeypatch, **TINY, noise="secure")
-    begun = records.RunFolder(path=tmp_path / "run").ledger_path.read_text()
-    run = train(tmp_path / "run", resume=True)
-    assert run.folder.ledger_path.read_text().startswith(begun)
-    if moment == "between":
-        assert [line["stage"] for line in records.read_ledger(run.folder)] == [POPULAR, MOMENTS]
-    assert 0 < run.ledger.epsilon(DELTA) <= BUDGET
+    monkeypatch.setattr(plus, "bias_of", bias_of)
+    monkeypatch.setattr(plus, "noisy_tower", noisy_tower)
+    train(folder.path, **GIVEN, noise=noise)
+    assert releases == [1, 2, 2]  # What is popular is used once more at the end.
 
 
 # --- wrong wishes ----------------------------------------------------------------------------
@@ -366,9 +312,10 @@ def watched(federation: Federation) -> tuple[Federation, list[set[int]]]:
 def test_nothing_of_a_test_person_is_taken_in_training(
     tmp_path: Path, federation: Federation, recipe: str, settings: dict[str, Any]
 ) -> None:
-    split = split_clients(60, seed=3, validation_share=0.1)
+    split = split_clients(np.arange(60), seed=3, validation_share=0.1)
     population, asked = watched(federation)
     wanted = {**settings, "seed": 3, "validation_share": 0.1, "validate_every": 0}
+    wanted["noise"] = "seeded"
     run = privrec.train(recipe, population, out=tmp_path / "run", **wanted)
     assert asked == [set(split.train.tolist())] * 2
     # Garbage in the place of the others changes nothing; in the place of those who train it does.
@@ -389,6 +336,6 @@ def test_a_newcomer_who_likes_nothing_is_shown_what_is_popular(
     assert np.ptp(popularity) > 1
     best = np.argsort(-popularity, kind="stable")[:5]
     shown = [one.item for one in run.device(likes=[]).recommend(5)]
-    assert shown == [run.experiment.federation.item_ids[item] for item in best]
+    assert shown == [run.catalogue.item_ids[item] for item in best]
     liking = run.device(likes=["i1", "i2"], dislikes=["i3"])
     assert len({one.item for one in liking.recommend(5)}) == 5

@@ -10,15 +10,15 @@ from dp_accounting.pld import privacy_loss_distribution as pld
 
 import privrec
 from privrec import experiment, records
-from privrec.book import open_book
+from privrec.book import ledger_of, open_book
 from privrec.build import build
 from privrec.data.sources import load
 from privrec.experiment import load_params
-from privrec.history.learn import TRUST, learned_of
-from privrec.history.tower import BIAS, POPULARITY
+from privrec.history.scoring import BIAS, LEARNED_TRUST, POPULARITY, learned_of
+from privrec.ledgerfile import read_ledger
 from privrec.privacy.noise import NoiseSource
 from privrec.recipes import configure
-from tiny import DATA
+from tiny import DATA, by_hand, new_folder
 
 DELTA, ROUNDS = 1e-3, 4
 SETTINGS: dict[str, Any] = {
@@ -30,6 +30,7 @@ SETTINGS: dict[str, Any] = {
     "validation_share": 0.2,
 }
 PRIVATE: dict[str, Any] = {**SETTINGS, "epsilon": 6.0, "delta": DELTA, "validation_share": 0.0}
+SEEDED: dict[str, Any] = {**PRIVATE, "noise": "seeded"}
 
 
 def lines_of(run: privrec.Run) -> list[dict[str, Any]]:
@@ -41,12 +42,13 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, privrec.Run]:
     place = tmp_path_factory.mktemp("rounds")
     return {
         "privrec-plus": privrec.train("privrec-plus", DATA, out=place / "bare", **SETTINGS),
-        "dp-privrec-plus": privrec.train("dp-privrec-plus", DATA, out=place / "dp", **PRIVATE),
+        "dp-privrec-plus": privrec.train("dp-privrec-plus", DATA, out=place / "dp", **SEEDED),
+        "secure": privrec.train("dp-privrec-plus", DATA, out=place / "secure", **PRIVATE),
     }
 
 
 def test_sums_and_rounds_are_one_budget(whole: dict[str, privrec.Run]) -> None:
-    run = whole["dp-privrec-plus"]
+    run = whole["secure"]
     lines = lines_of(run)
     assert [line["stage"] for line in lines] == ["popularity", "moments"] + ["train"] * ROUNDS
     parts = [
@@ -62,6 +64,8 @@ def test_sums_and_rounds_are_one_budget(whole: dict[str, privrec.Run]) -> None:
     found = run.privacy()
     assert found.epsilon == pytest.approx(both.get_epsilon_for_delta(DELTA), rel=0.01)
     assert 0.98 * 6 <= (found.epsilon or 0) <= 6
+    seeded = whole["dp-privrec-plus"].privacy()
+    assert (seeded.epsilon, seeded.epsilon_of_mechanism) == (None, found.epsilon)
     assert lines[-1]["clip_norm"] == run.config.clip_norm
     assert lines[0]["clip_norm"] == lines[1]["clip_norm"] == 1
 
@@ -82,17 +86,14 @@ def test_the_closed_form_stays_and_only_what_is_learned_moves(
     assert set(after) == {*before, *learned_of(after)}
     for name, array in before.items():
         np.testing.assert_array_equal(after[name], array)
-    assert after[TRUST] != 2.0
+    assert after[LEARNED_TRUST] != 2.0
 
 
-@pytest.mark.parametrize("recipe", ["privrec-plus", "dp-privrec-plus"])
-def test_stopping_anywhere_changes_nothing(
-    whole: dict[str, privrec.Run], recipe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(experiment, "CHECKPOINT_SECONDS", -1.0)
-    settings = SETTINGS if recipe == "privrec-plus" else PRIVATE
+def stopped_after_each_round(
+    path: Path, recipe: str, settings: dict[str, Any]
+) -> records.RunFolder:
     made = build(configure(recipe, DATA, settings), load(DATA))
-    folder = records.create_run(tmp_path / "run", made.config)
+    folder = new_folder(path, made)
     for attempt in range(1, ROUNDS + 3):
         left = [1]
 
@@ -104,6 +105,27 @@ def test_stopping_anywhere_changes_nothing(
         with pytest.raises(KeyboardInterrupt):
             experiment.train(made, folder, resume=attempt > 1, on_progress=stop)
     experiment.train(made, folder, resume=True)
+    return folder
+
+
+def test_stopping_anywhere_makes_no_secure_release_twice(
+    whole: dict[str, privrec.Run], tmp_path: Path
+) -> None:
+    """The second and later attempts play one round each: a checkpoint follows every release."""
+    folder = stopped_after_each_round(tmp_path / "run", "dp-privrec-plus", PRIVATE)
+    lines = read_ledger(folder)
+    assert [line["round"] for line in lines] == list(range(ROUNDS + 2))
+    assert len({line["published"] for line in lines}) == ROUNDS + 2
+    assert ledger_of(folder) == whole["secure"].ledger
+
+
+@pytest.mark.parametrize("recipe", ["privrec-plus", "dp-privrec-plus"])
+def test_stopping_anywhere_changes_nothing(
+    whole: dict[str, privrec.Run], recipe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(experiment, "CHECKPOINT_SECONDS", -1.0)
+    settings = SETTINGS if recipe == "privrec-plus" else SEEDED
+    folder = stopped_after_each_round(tmp_path / "run", recipe, settings)
     for name in ("params.safetensors", "ledger.jsonl"):
         one, other = (path / name for path in (folder.path, whole[recipe].folder.path))
         assert one.read_bytes() == other.read_bytes(), name
@@ -119,27 +141,31 @@ def test_rounds_on_top_learn(tmp_path: Path) -> None:
         cohort=200,
         validate_every=80,
     )
-    losses = [line["simulation_only"]["loss"] for line in run.rounds_played[2:]]
+    losses = [line["loss"] for line in run.figures[2:]]
+    assert len(losses) == 80
     assert np.mean(losses[-10:]) < np.mean(losses[:10]) - 0.02
-    assert all(line["simulation_only"]["dropped"] == 0 for line in run.rounds_played)
+    assert all(line["dropped"] == 0 for line in run.figures)
 
 
 def test_a_noised_round_is_bounded(whole: dict[str, privrec.Run], tmp_path: Path) -> None:
     # At a bound of 1 hardly anybody is cut short; at a thousandth everybody is.
-    rounds = [line["simulation_only"] for line in whole["dp-privrec-plus"].rounds_played[2:]]
+    rounds = whole["dp-privrec-plus"].figures[2:]
+    assert len(rounds) == ROUNDS
     assert all(found["clipped"] <= found["clients"] for found in rounds)
-    settings = {**PRIVATE, "clip_norm": 1e-3}
+    # Under secure noise only who asks for it gets such figures.
+    assert not whole["secure"].figures
+    settings = {**PRIVATE, "clip_norm": 1e-3, "diagnostics": True}
     tight = privrec.train("dp-privrec-plus", DATA, out=tmp_path / "tight", **settings)
-    for line in tight.rounds_played[2:]:
-        found = line["simulation_only"]
+    assert len(tight.figures) == ROUNDS + 2
+    for found in tight.figures[2:]:
         assert found["clipped"] == found["clients"] - found["skipped"]
 
 
 def test_a_cohort_of_nobody_is_noised_all_the_same(tmp_path: Path) -> None:
     run = privrec.train(
-        "dp-privrec-plus", DATA, out=tmp_path / "run", **{**PRIVATE, "cohort": 1, "rounds": 12}
+        "dp-privrec-plus", DATA, out=tmp_path / "run", **{**SEEDED, "cohort": 1, "rounds": 12}
     )
-    clients = [line["simulation_only"]["clients"] for line in run.rounds_played[2:]]
+    clients = [line["clients"] for line in run.figures[2:]]
     assert 0 in clients
     assert len(lines_of(run)) == 14
 
@@ -147,9 +173,10 @@ def test_a_cohort_of_nobody_is_noised_all_the_same(tmp_path: Path) -> None:
 def test_a_budget_that_ends_after_popularity_leaves_what_is_popular(tmp_path: Path) -> None:
     made = build(configure("dp-privrec-plus", DATA, {"delta": DELTA}), load(DATA))
     state = made.stages()[0].init(None)
-    folder = records.create_run(tmp_path / "run", made.config)
-    book = open_book(folder, made.stages()[0], made.config)
-    after, _ = made.stages()[0].play(state, book.record)
+    folder = new_folder(tmp_path / "run", made)
+    book = open_book(folder, made.stages()[0], made.config, "people", "data")
+    after, _ = made.stages()[0].play(state, book.publish)
+    assert len(read_ledger(folder)) == 1
     order = np.argsort(-np.asarray(after.params[BIAS]), kind="stable")
     popular = np.argsort(-np.asarray(after.params[POPULARITY]), kind="stable")
     np.testing.assert_array_equal(order, popular)
@@ -157,7 +184,7 @@ def test_a_budget_that_ends_after_popularity_leaves_what_is_popular(tmp_path: Pa
 
 def test_a_rounds_noise_is_on_every_learned_number_and_nowhere_else() -> None:
     """With plain steps of 1 the model moves by noise/cohort more, wherever something is learned."""
-    settings = {**PRIVATE, "server_optimizer": "plain", "server_lr": 1.0, "weight_decay": 0.0}
+    settings = {**SEEDED, "server_optimizer": "plain", "server_lr": 1.0, "weight_decay": 0.0}
     made = build(configure("dp-privrec-plus", DATA, settings), load(DATA))
     stage = made.stages()[2]
     before = stage.init(None)
@@ -166,7 +193,8 @@ def test_a_rounds_noise_is_on_every_learned_number_and_nowhere_else() -> None:
         def fill(count: int) -> Any:
             return np.full(count, size)
 
-        after, _ = stage.play(before, lambda state: NoiseSource(normal=fill, laplace=fill))
+        noise = NoiseSource(normal=fill, laplace=fill)
+        after, _ = stage.play(before, by_hand(stage.aggregator, lambda state: noise))
         return {name: np.asarray(value) for name, value in after.params.items()}
 
     still, moved = played(0.0), played(1.0)

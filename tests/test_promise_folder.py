@@ -210,7 +210,9 @@ def test_runs_on_other_people_are_not_added_up(
 ) -> None:
     other = [word if word != DATA else f"{DATA},seed=3" for word in TRAINED]
     done(*other, "other")
-    assert "different people" in refused("privacy", "spent", secure, "other")
+    assert "different populations" in refused("privacy", "spent", secure, "other")
+    both = document("privacy", "spent", secure, "other", "--same-people", "--json")["together"]
+    assert (both["releases"], 8 < both["epsilon"] < 16) == (4, True)
 
 
 def test_a_run_without_noise_costs_everything(secure: Path, tmp_path: Path) -> None:

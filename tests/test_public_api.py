@@ -61,7 +61,12 @@ def test_python_and_the_command_do_the_same(tmp_path: Path) -> None:
     run = privrec.train("privrec", DATA, seed=5, out=tmp_path / "python", **TINY)
     assert CliRunner().invoke(app, ["evaluate", str(tmp_path / "command")]).exit_code == 0
     run.evaluate()
-    for name in ("config.toml", "params.safetensors", "evaluation.json"):
+    for name in (
+        "config.toml",
+        "catalogue.json",
+        "params.safetensors",
+        "simulation/evaluation.json",
+    ):
         command, python = (tmp_path / place / name for place in ("command", "python"))
         assert command.read_bytes() == python.read_bytes(), name
     again = privrec.open_run(tmp_path / "command")

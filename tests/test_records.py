@@ -1,8 +1,8 @@
 """A run folder's files are whole or absent, and say so when they are neither."""
 
 import errno
-import json
 import os
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,13 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from privrec import records
+from privrec.config import RunConfig
 from privrec.errors import RunFolderError
 from privrec.recipes import configure
 
 CONFIG = configure("privrec", "synthetic:users=60", {"hidden": [8, 4], "rounds": 12})
-LINES = [{"round": k, "clients": 8, "loss": 0.5 / (k + 1), "seconds": 0.01} for k in range(4)]
+MARK = "a hash of the data"
+NEW = ["catalogue.json", "config.toml", "simulation"]
 
 
 def fail_with(code: int) -> Any:
@@ -28,9 +30,8 @@ def fail_with(code: int) -> Any:
     return fail
 
 
-def folder_with_rounds(path: Path, text: str) -> records.RunFolder:
-    (path / "rounds.jsonl").write_text(text)
-    return records.RunFolder(path=path)
+def create(path: Path, config: RunConfig = CONFIG) -> records.RunFolder:
+    return records.create_run(path, config, "{}", MARK)
 
 
 # --- write_whole -----------------------------------------------------------------------------
@@ -71,8 +72,10 @@ def test_the_content_is_on_disk_before_it_gets_its_name(
     fsync, replace = os.fsync, Path.replace
 
     def spy_fsync(descriptor: int) -> None:
-        seen.append(("fsync", path.read_bytes()))
-        assert os.fstat(descriptor).st_size == len(b"new content")
+        found = os.fstat(descriptor)
+        what = "folder" if stat.S_ISDIR(found.st_mode) else "file"
+        assert what == "folder" or found.st_size == len(b"new content")
+        seen.append((what, path.read_bytes()))
         fsync(descriptor)
 
     def spy_replace(self: Path, target: Path) -> Path:
@@ -82,15 +85,23 @@ def test_the_content_is_on_disk_before_it_gets_its_name(
     monkeypatch.setattr(os, "fsync", spy_fsync)
     monkeypatch.setattr(Path, "replace", spy_replace)
     records.write_whole(path, b"new content")
-    assert seen == [("fsync", b"old"), ("replace", b"new content")]
+    new = b"new content"
+    assert seen == [("file", b"old"), ("replace", new), ("folder", new)]
 
 
-@pytest.mark.parametrize("place", ["missing/file", "taken/file"])
+@pytest.mark.parametrize("place", ["taken/file", "taken/deep/file"])
 def test_a_place_that_cannot_be_written_is_named(tmp_path: Path, place: str) -> None:
     (tmp_path / "taken").write_text("a file, not a folder")
     with pytest.raises(RunFolderError, match=place):
         records.write_whole(tmp_path / place, b"new")
     assert os.listdir(tmp_path) == ["taken"]
+    assert (tmp_path / "taken").read_text() == "a file, not a folder"
+
+
+def test_a_folder_that_is_missing_is_made(tmp_path: Path) -> None:
+    records.write_whole(tmp_path / "some" / "where" / "file", b"new")
+    assert (tmp_path / "some" / "where" / "file").read_bytes() == b"new"
+    assert os.listdir(tmp_path / "some" / "where") == ["file"]
 
 
 # --- arrays ----------------------------------------------------------------------------------
@@ -139,94 +150,104 @@ def test_arrays_that_were_cut_or_damaged_are_refused(tmp_path: Path) -> None:
         records.read_arrays(path)
 
 
-# --- rounds.jsonl ----------------------------------------------------------------------------
-
-
-def test_rounds_are_read_as_they_were_appended(tmp_path: Path) -> None:
-    folder = records.RunFolder(path=tmp_path)
-    assert records.read_rounds(folder) == []
-    for line in LINES:
-        records.append_round(folder, line)
-    assert records.read_rounds(folder) == LINES
-    text = (tmp_path / "rounds.jsonl").read_text()
-    assert [json.loads(line) for line in text.splitlines()] == LINES
-    assert text.endswith("\n")
-
-
-def test_a_line_torn_anywhere_costs_that_line_alone(tmp_path: Path) -> None:
-    whole = "".join(json.dumps(line) + "\n" for line in LINES)
-    last = json.dumps(LINES[-1])
-    for cut in range(len(last)):
-        torn = whole[: len(whole) - 1 - len(last) + cut]
-        folder = folder_with_rounds(tmp_path, torn)
-        assert records.read_rounds(folder) == LINES[:-1], torn
-    # Only the newline is missing: the line is whole, and the next one must not be glued to it.
-    folder = folder_with_rounds(tmp_path, whole[:-1])
-    records.keep_rounds(folder, 4)
-    records.append_round(folder, {"round": 4})
-    assert records.read_rounds(folder) == [*LINES, {"round": 4}]
-
-
-@pytest.mark.parametrize("before", range(6))
-def test_rounds_are_cut_back_to_those_before_the_checkpoint(tmp_path: Path, before: int) -> None:
-    torn = "".join(json.dumps(line) + "\n" for line in LINES) + '{"round": 4, "clie'
-    folder = folder_with_rounds(tmp_path, torn)
-    records.keep_rounds(folder, before)
-    assert records.read_rounds(folder) == LINES[:before]
-    kept = "".join(json.dumps(line) + "\n" for line in LINES[:before])
-    assert (tmp_path / "rounds.jsonl").read_text() == kept
-    assert os.listdir(tmp_path) == ["rounds.jsonl"]
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a disk that is full")
-def test_a_full_disk_while_appending_is_one_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(records.RunFolder, "rounds_path", Path("/dev/full"))
-    with pytest.raises(RunFolderError, match=r"cannot write /dev/full: No space left on device"):
-        records.append_round(records.RunFolder(path=tmp_path), LINES[0])
-
-
 # --- the folder ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("data", ["synthetic", 'a "quoted" name', "back\\slash", "Ünï/cödé 映画"])
 def test_the_settings_come_back_as_they_went_in(tmp_path: Path, data: str) -> None:
     config = configure("privrec-paper", data, {"hidden": [8, 4], "local_lr": 1e-7, "seed": 2**40})
-    made = records.create_run(tmp_path / "deep" / "run", config)
+    made = create(tmp_path / "deep" / "run", config)
     opened, read = records.open_run(tmp_path / "deep" / "run")
     assert (opened, read) == (made, config)
-    assert os.listdir(made.path) == ["config.toml"]
+    assert sorted(os.listdir(made.path)) == NEW
+    assert os.listdir(made.path / "simulation") == ["data.json"]
+
+
+def test_the_settings_come_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that there is no run whose data nobody can check."""
+    written: list[str] = []
+    real = records.write_whole
+
+    def spy(path: Path, content: bytes) -> None:
+        real(path, content)
+        written.append(path.name)
+
+    monkeypatch.setattr(records, "write_whole", spy)
+    create(tmp_path)
+    assert written[-1] == "config.toml"
+    assert {"data.json", "catalogue.json"} <= set(written)
+
+
+def test_only_the_same_data_may_go_on(tmp_path: Path) -> None:
+    folder = create(tmp_path)
+    records.check_data(folder, MARK)
+    with pytest.raises(RunFolderError, match="the data has changed since"):
+        records.check_data(folder, MARK + "!")
+    for text in ("", "[]", "{}", "5", "\x00"):
+        folder.data_path.write_text(text)
+        with pytest.raises(RunFolderError, match=r"data\.json cannot be read"):
+            records.check_data(folder, MARK)
+    folder.data_path.unlink()
+    with pytest.raises(RunFolderError, match=r"data\.json cannot be read"):
+        records.check_data(folder, MARK)
 
 
 def test_an_empty_folder_is_taken_and_a_used_one_left_alone(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    records.create_run(tmp_path / "empty", CONFIG)
+    create(tmp_path / "empty")
     (tmp_path / "used").mkdir()
     (tmp_path / "used" / "thesis.txt").write_text("three years of work")
     (tmp_path / "file").write_text("a file")
     for name in ("used", "file", "empty"):
         with pytest.raises(RunFolderError, match="in the way"):
-            records.create_run(tmp_path / name, CONFIG)
+            create(tmp_path / name)
     assert os.listdir(tmp_path / "used") == ["thesis.txt"]
     assert (tmp_path / "file").read_text() == "a file"
 
 
-def test_what_a_kill_during_creation_leaves_is_no_obstacle(tmp_path: Path) -> None:
-    (tmp_path / ".config.toml.4711.tmp").write_bytes(b"format = ")
+LEFT = {
+    "simulation/.data.json.1.tmp": b"{",
+    "simulation/data.json": b'{"fingerprint": "of other data"}',
+    ".catalogue.json.1.tmp": b"{",
+    "catalogue.json": b'{"other": 1}',
+    ".config.toml.4711.tmp": b"recipe = ",
+}
+
+
+@pytest.mark.parametrize("left", [list(LEFT)[:count] for count in range(len(LEFT) + 1)])
+def test_what_a_kill_during_creation_leaves_is_no_obstacle(tmp_path: Path, left: list[str]) -> None:
+    for name in left:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(LEFT[name])
     assert records.is_untouched(tmp_path)
-    folder = records.create_run(tmp_path, CONFIG)
-    assert os.listdir(folder.path) == ["config.toml"]
+    folder = create(tmp_path)
+    assert sorted(os.listdir(folder.path)) == NEW
+    assert os.listdir(folder.path / "simulation") == ["data.json"]
+    records.check_data(folder, MARK)
+    assert folder.catalogue_path.read_text() == "{}"
     assert not records.is_untouched(tmp_path)
     assert not records.is_untouched(tmp_path / "nowhere")
 
 
+@pytest.mark.parametrize("name", ["simulation/rounds.jsonl", "simulation/my.txt", "my/data.json"])
+def test_what_no_creation_leaves_is_an_obstacle(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).parent.mkdir()
+    (tmp_path / name).write_text("mine")
+    assert not records.is_untouched(tmp_path)
+    with pytest.raises(RunFolderError, match="in the way"):
+        create(tmp_path)
+    assert (tmp_path / name).read_text() == "mine"
+
+
 def test_only_temporary_files_of_ours_are_cleared(tmp_path: Path) -> None:
-    folder = records.create_run(tmp_path / "run", CONFIG)
-    for name in (".params.safetensors.1.tmp", ".rounds.jsonl.22.tmp", "notes.tmp", ".hidden"):
-        (folder.path / name).write_text("")
+    folder = create(tmp_path / "run")
+    for place in (folder.path, folder.path / "simulation"):
+        for name in (".params.safetensors.1.tmp", ".rounds.jsonl.22.tmp", "notes.tmp", ".hidden"):
+            (place / name).write_text("")
     records.clear_leftovers(folder)
-    assert sorted(os.listdir(folder.path)) == [".hidden", "config.toml", "notes.tmp"]
+    assert sorted(os.listdir(folder.path)) == [".hidden", *NEW[:2], "notes.tmp", "simulation"]
+    raw = os.listdir(folder.path / "simulation")
+    assert sorted(raw) == [".hidden", "data.json", "notes.tmp"]
 
 
 def test_a_folder_that_cannot_get_its_settings_is_not_left_behind(
@@ -236,14 +257,16 @@ def test_a_folder_that_cannot_get_its_settings_is_not_left_behind(
     monkeypatch.setattr(os, "fsync", fail_with(errno.ENOSPC))
     for name in ("new", "there"):
         with pytest.raises(RunFolderError, match="No space left"):
-            records.create_run(tmp_path / name, CONFIG)
+            create(tmp_path / name)
     assert os.listdir(tmp_path) == ["there"]
-    assert os.listdir(tmp_path / "there") == []
+    assert not [path for path in (tmp_path / "there").rglob("*") if path.is_file()]
+    monkeypatch.undo()
+    create(tmp_path / "there")
 
 
 def test_settings_cut_short_anywhere_are_refused(tmp_path: Path) -> None:
     """Also between two lines, where the rest would silently be the defaults of another run."""
-    folder = records.create_run(tmp_path, CONFIG)
+    folder = create(tmp_path)
     whole = folder.config_path.read_bytes()
     for size in range(len(whole) - 1):  # the last byte is a newline
         folder.config_path.write_bytes(whole[:size])
@@ -251,12 +274,12 @@ def test_settings_cut_short_anywhere_are_refused(tmp_path: Path) -> None:
             records.open_run(tmp_path)
 
 
-@pytest.mark.parametrize("version", ["0", "1", '"2"', "2.5"])
+@pytest.mark.parametrize("version", ["0", "1", "2", '"3"', "3.5"])
 def test_a_folder_of_another_format_is_refused(tmp_path: Path, version: str) -> None:
-    folder = records.create_run(tmp_path, CONFIG)
+    folder = create(tmp_path)
     text = folder.config_path.read_text()
-    folder.config_path.write_text(text.replace("format = 2", f"format = {version}"))
-    with pytest.raises(RunFolderError, match="this privrec reads format 2"):
+    folder.config_path.write_text(text.replace("format = 3", f"format = {version}"))
+    with pytest.raises(RunFolderError, match="this privrec reads format 3"):
         records.open_run(tmp_path)
 
 
@@ -272,7 +295,7 @@ def test_a_folder_of_another_format_is_refused(tmp_path: Path, version: str) -> 
 def test_settings_that_were_edited_wrongly_name_the_file(
     tmp_path: Path, old: str, new: str, words: str
 ) -> None:
-    folder = records.create_run(tmp_path, CONFIG)
+    folder = create(tmp_path)
     text = folder.config_path.read_text()
     assert old in text
     folder.config_path.write_text(text.replace(old, new))
@@ -291,7 +314,7 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "{", "{}", "[]", '{"recipe": "privrec"}', "\x00"])
 def test_an_evaluation_that_is_not_one_is_refused(tmp_path: Path, text: str) -> None:
-    folder = records.create_run(tmp_path, CONFIG)
+    folder = create(tmp_path)
     with pytest.raises(RunFolderError, match="no evaluation yet: run 'privrec evaluate"):
         records.read_evaluation(tmp_path)
     folder.evaluation_path.write_text(text)

@@ -12,9 +12,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from privrec.data.sources import load
 from privrec.errors import RunFolderError, SettingsError
 from privrec.recipes import configure
 from privrec.runs import train
-from tiny import DATA, MODEL
+from tiny import DATA, MODEL, new_folder
 
 ROUNDS = 40
 TINY = {**MODEL, "rounds": ROUNDS, "validate_every": 0}
@@ -41,20 +42,38 @@ privrec.train("privrec", data, out=out, resume=resume, on_progress=slowly, **set
 
 
 def rounds_of(path: Path) -> list[dict[str, Any]]:
-    """Return the lines of `rounds.jsonl`, every one of which must be whole, without the clock."""
-    lines = [json.loads(line) for line in (path / "rounds.jsonl").read_text().splitlines()]
+    """Return what each round did, without the clock; every line of both files must be whole."""
+    folder = records.RunFolder(path=path)
+    named, lines = (
+        [json.loads(line) for line in file.read_text().splitlines()]
+        for file in (folder.rounds_path, folder.figures_path)
+    )
     for line in lines:
         assert line.pop("seconds") >= 0
+    assert named == [{"round": line["round"], "stage": line["stage"]} for line in lines]
     return lines
 
 
+def files_of(path: Path) -> dict[str, bytes]:
+    return {str(at.relative_to(path)): at.read_bytes() for at in path.rglob("*") if at.is_file()}
+
+
 def assert_same_run(path: Path, whole: Path) -> None:
-    assert sorted(os.listdir(path)) == sorted(os.listdir(whole))
-    for name in ("params.safetensors", "checkpoint.safetensors", "config.toml"):
-        assert (path / name).read_bytes() == (whole / name).read_bytes(), name
+    """All but the clock is the same to the last bit, and no other file is there."""
+    ours, theirs = files_of(path), files_of(whole)
+    assert set(ours) == set(theirs)
+    for name in set(theirs) - {"simulation/rounds.jsonl"}:
+        assert ours[name] == theirs[name], name
     lines = rounds_of(path)
     assert [line["round"] for line in lines] == list(range(ROUNDS))
     assert lines == rounds_of(whole)
+
+
+def tear(path: Path, text: str) -> None:
+    """Leave what a kill in the middle of a line leaves."""
+    for name in ("rounds.jsonl", "simulation/rounds.jsonl"):
+        with (path / name).open("a") as file:
+            file.write(text)
 
 
 # --- real kills ------------------------------------------------------------------------------
@@ -134,8 +153,7 @@ def test_four_kills_change_nothing(killable: Killable, whole: Path, tmp_path: Pa
             assert not (path / "params.safetensors").exists()
             # What a kill in the middle of a write can leave besides.
             (path / f".checkpoint.safetensors.{kills}.tmp").write_bytes(b"torn")
-            with (path / "rounds.jsonl").open("a") as file:
-                file.write('{"round": 99, "clie'[: 9 * kills])
+            tear(path, '{"round": 99, "clie'[: 9 * kills])
         killable.finish(path, resume=True)
         assert_same_run(path, whole)
 
@@ -187,7 +205,7 @@ def here() -> Experiment:
 @pytest.fixture(scope="module")
 def whole_here(here: Experiment, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("resume") / "here"
-    experiment.train(here, records.create_run(path, here.config))
+    experiment.train(here, new_folder(path, here))
     return path
 
 
@@ -202,7 +220,7 @@ def test_stopping_after_any_round_changes_nothing(
     """With a checkpoint after every round, now and then, and never."""
     monkeypatch.setattr(experiment, "CHECKPOINT_SECONDS", seconds)
     path = tmp_path / "run"
-    folder = records.create_run(path, here.config)
+    folder = new_folder(path, here)
     for rounds in (1, 2, 3, 10, 25, 26, ROUNDS):
         with pytest.raises(Stopped):
             experiment.train(here, folder, resume=rounds > 1, on_progress=stop_after(rounds))
@@ -236,16 +254,27 @@ def test_stopping_between_any_two_steps_changes_nothing(
     def stepping(name: str) -> None:
         real = getattr(records, name)
 
-        def stepped(*arguments: Any) -> None:
+        def stepped(*arguments: Any, **options: Any) -> None:
             step()
-            real(*arguments)
+            real(*arguments, **options)
             step()
 
         monkeypatch.setattr(records, name, stepped)
 
+    real_words = records.words
+
+    @contextmanager
+    def stepping_words(at: Path, verb: str) -> Iterator[None]:
+        """Also between the two lines of a round, which are in two files."""
+        with real_words(at, verb):
+            yield
+        if verb == "write":
+            step()
+
     for name in ("append_round", "write_arrays"):
         stepping(name)
-    folder = records.create_run(tmp_path / "run", here.config)
+    monkeypatch.setattr(records, "words", stepping_words)
+    folder = new_folder(tmp_path / "run", here)
     for attempt in range(1, 1000):
         left = attempt
         try:
@@ -265,8 +294,7 @@ def test_a_stopped_run_goes_on_without_its_settings_being_repeated(
     with pytest.raises(Stopped):
         train("privrec", DATA, out=path, on_progress=stop_after(30), **TINY)
     (path / ".params.safetensors.1.tmp").write_bytes(b"torn")
-    with (path / "rounds.jsonl").open("a") as file:
-        file.write('{"round": 30, "clie')
+    tear(path, '{"round": 30, "clie')
     run = train("privrec", DATA, out=path, resume=True)
     assert run.config.rounds == ROUNDS
     assert_same_run(path, whole_here)
@@ -276,7 +304,9 @@ def test_a_kill_before_the_settings_were_written_costs_nothing(
     whole_here: Path, tmp_path: Path
 ) -> None:
     path = tmp_path / "run"
-    path.mkdir()
+    (path / "simulation").mkdir(parents=True)
+    (path / "simulation" / "data.json").write_text('{"fingerprint": "of other data"}')
+    (path / "catalogue.json").write_text("{}")
     (path / ".config.toml.1.tmp").write_bytes(b"recipe = ")
     train("privrec", DATA, out=path, resume=True, **TINY)
     assert_same_run(path, whole_here)
@@ -311,17 +341,29 @@ def test_resuming_a_finished_run_changes_nothing(
         (path / "checkpoint.safetensors").unlink()  # A finished run can do without.
     else:
         train(recipe, DATA, out=path)
-    before = {entry: (entry.stat().st_mtime_ns, entry.read_bytes()) for entry in path.iterdir()}
+    before = files_of(path), [entry.stat().st_mtime_ns for entry in sorted(path.rglob("*"))]
     train(recipe, DATA, out=path, resume=True)
-    after = {entry: (entry.stat().st_mtime_ns, entry.read_bytes()) for entry in path.iterdir()}
+    after = files_of(path), [entry.stat().st_mtime_ns for entry in sorted(path.rglob("*"))]
     assert after == before
+
+
+def test_other_data_is_refused_and_nothing_is_touched(tmp_path: Path) -> None:
+    """Even where all else is as before: two releases would tell apart what changed."""
+    path = tmp_path / "run"
+    with pytest.raises(Stopped):
+        train("privrec", DATA, out=path, on_progress=stop_after(3), **TINY)
+    before = files_of(path)
+    changed = replace(load(DATA), fingerprint="one rating was changed")
+    with pytest.raises(RunFolderError, match="the data has changed since"):
+        train("privrec", changed, out=path, resume=True)
+    assert files_of(path) == before
 
 
 def test_a_checkpoint_that_does_not_fit_is_refused(
     here: Experiment, whole_here: Path, tmp_path: Path
 ) -> None:
     """Such as that of the same folder before its data was changed."""
-    folder = records.create_run(tmp_path / "run", here.config)
+    folder = new_folder(tmp_path / "run", here)
     arrays = records.read_arrays(whole_here / "checkpoint.safetensors")
     arrays["00000"] = arrays["00000"][:-1]
     records.write_arrays(folder.checkpoint_path, arrays, {})

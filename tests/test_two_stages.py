@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,23 +16,23 @@ import privrec
 from privrec import experiment, records
 from privrec.book import ledger_of
 from privrec.build import build
+from privrec.data.federation import Clients
 from privrec.data.schema import Bags
 from privrec.data.sources import load
 from privrec.errors import SettingsError
 from privrec.federated.local import LocalResult
 from privrec.federated.pack import Instances, pack
+from privrec.ledgerfile import read_ledger
 from privrec.models.api import ITEM_TABLE
 from privrec.noises import volunteers_of
 from privrec.pretrain.features import vectors_of_features
 from privrec.pretrain.joint import join, local_joint
 from privrec.pretrain.views import draw_views
-from privrec.privacy.noise import seeded
 from privrec.recipes import configure
 from privrec.report import comparison_rows, render_comparison
-from privrec.seeds import rng
 from privrec.stages import ITEMS, TRAIN, views_of
-from privrec.types import Params
-from tiny import DATA, MODEL
+from privrec.types import IntArray, Params
+from tiny import DATA, MODEL, by_hand, new_folder
 
 FIRST, SECOND, DELTA = 4, 3, 1e-3
 TINY: dict[str, Any] = {
@@ -63,6 +64,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, privrec.Run]:
     place = tmp_path_factory.mktemp("stages")
     made = {kind: train(place / kind, stage1=kind) for kind in ("private", "paper", "public")}
     made["features"] = train(place / "features", stage1="public", volunteers=0.0)
+    made["seeded"] = train(place / "seeded", stage1="private", noise="seeded")
     for run in made.values():
         run.evaluate()
     return made
@@ -86,8 +88,13 @@ def test_a_private_run_costs_what_one_accountant_says_of_both_stages(
     both = parts[0].compose(parts[1]).get_epsilon_for_delta(DELTA)
     found = run.privacy()
     assert found.epsilon == pytest.approx(both, rel=0.01)
+    assert found.epsilon == found.epsilon_of_mechanism
     assert 4.95 <= (found.epsilon or 0) <= 5.0
     assert found.end_to_end
+    # Seeded noise is an experiment: the same figure is no promise.
+    seeded_ = runs["seeded"].privacy()
+    assert (seeded_.epsilon, seeded_.epsilon_of_mechanism) == (None, found.epsilon)
+    assert seeded_.statement.startswith("For experiments only: no protection.")
     # Stage one takes its share and no more.
     assert ledger_of(run.folder, {ITEMS}).epsilon(DELTA) == pytest.approx(0.3 * 5, rel=0.01)
 
@@ -101,6 +108,7 @@ def test_the_papers_first_stage_leaves_no_number_to_be_misread(
     assert run.ledger.epsilon(DELTA) == math.inf
     found = json.loads(run.folder.evaluation_path.read_text())["privacy"]
     assert (found["epsilon"], found["end_to_end"]) == (None, False)
+    assert found["epsilon_of_mechanism"] is None
     assert 4.95 <= found["stage_two_epsilon"] <= 5
     statement = found["statement"]
     assert statement.startswith(
@@ -132,22 +140,55 @@ def test_volunteers_are_listed_as_not_covered(runs: dict[str, privrec.Run]) -> N
     lines = lines_of(run)
     assert {line["people"] for line in lines[:FIRST]} == {"volunteers"}
     assert {line["people"] for line in lines[FIRST:]} == {"everybody"}
-    people = volunteers_of(run.config, run.experiment.split)
-    assert len(people) == lines[0]["sampling"]["users"] == 4  # A tenth of the 43 who train.
-    assert set(people.tolist()) <= set(run.experiment.split.train.tolist())
+    # A tenth of about 43 who train, as everybody may know.
+    assert {line["sampling"]["users"] for line in lines[:FIRST]} == {4}
     found = run.privacy()
     assert 4.95 <= (found.epsilon or 0) <= 5
     assert found.end_to_end
     assert (
-        "Each of the 39 people who train and did not volunteer (4 did, and are not"
+        "Each of about 39 people who train and did not volunteer (about 4 did, and are not"
         in found.statement
     )
+
+
+def test_only_volunteers_take_part_in_a_public_first_stage(tmp_path: Path) -> None:
+    """Until stage two begins nobody else's data is asked for."""
+    data = load(DATA)
+    asked: list[set[int]] = []
+
+    def take(positions: IntArray) -> Clients:
+        asked.append(set(positions.tolist()))
+        return data.take(positions)
+
+    def stop(what: str, done: int, total: int) -> None:
+        if (what, done) == (f"rounds for {ITEMS}", FIRST):
+            raise KeyboardInterrupt
+
+    wanted = {**TINY, "stage1": "public", "on_progress": stop}
+    with pytest.raises(KeyboardInterrupt):
+        privrec.train("dp-privrec", replace(data, take=take), out=tmp_path / "run", **wanted)
+    made = build(configure("dp-privrec", DATA, {**TINY, "stage1": "public"}), data)
+    people = volunteers_of(made.config, data, made.split)
+    assert 0 < len(people) < len(made.split.train)
+    assert asked
+    assert set.union(*asked) <= set(people.tolist())
+
+
+def test_a_volunteer_is_one_whoever_else_is_there() -> None:
+    many = {**TINY, "delta": 1e-6}
+    made = build(configure("dp-privrec", DATA, many), load("synthetic:users=4000"))
+    split, people = made.split, volunteers_of(made.config, made.federation, made.split)
+    assert 0.08 < len(people) / len(split.train) < 0.12
+    assert set(people.tolist()) <= set(split.train.tolist())
+    some = replace(split, train=split.train[1::3])
+    left = volunteers_of(made.config, made.federation, some)
+    assert left.tolist() == [person for person in people.tolist() if person in some.train]
 
 
 def test_item_features_alone_need_no_stage_and_no_people(runs: dict[str, privrec.Run]) -> None:
     run = runs["features"]
     assert [line["stage"] for line in lines_of(run)] == [TRAIN] * SECOND
-    assert "Each of the 43 people who train is protected" in run.privacy().statement
+    assert "Each of about 43 people who train is protected" in run.privacy().statement
 
 
 def test_vectors_of_features_are_equal_where_the_features_are() -> None:
@@ -186,11 +227,33 @@ def test_stopping_anywhere_in_two_stages_changes_nothing(
     runs: dict[str, privrec.Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float
 ) -> None:
     monkeypatch.setattr(experiment, "CHECKPOINT_SECONDS", seconds)
-    whole, path = runs["private"].folder, tmp_path / "run"
-    made = build(configure("dp-privrec", DATA, {**TINY, "stage1": "private"}), load(DATA))
-    folder = records.create_run(path, made.config)
+    whole = runs["seeded"].folder
+    folder = stopped_often(tmp_path / "run", "seeded", every=1 if seconds < 0 else 10)
+    assert folder.params_path.read_bytes() == whole.params_path.read_bytes()
+    assert folder.ledger_path.read_bytes() == whole.ledger_path.read_bytes()
+
+
+def test_stopping_anywhere_in_two_stages_pays_each_secure_release_once(
+    runs: dict[str, privrec.Run], tmp_path: Path
+) -> None:
+    folder = stopped_often(tmp_path / "run", "secure", every=1)
+    lines = read_ledger(folder)
+    assert [line["round"] for line in lines] == list(range(FIRST + SECOND))
+    assert len({line["published"] for line in lines}) == FIRST + SECOND
+    assert ledger_of(folder) == runs["private"].ledger
+    assert not list(folder.path.glob("published-*"))
+
+
+def stopped_often(path: Path, noise: str, *, every: int) -> records.RunFolder:
+    """Return a finished run that was stopped after `every` rounds, then twice as many, and so on.
+
+    What is stopped before a checkpoint begins where it was.
+    """
+    settings = {**TINY, "stage1": "private", "noise": noise}
+    made = build(configure("dp-privrec", DATA, settings), load(DATA))
+    folder = new_folder(path, made)
     for attempt in range(1, FIRST + SECOND + 1):
-        left = [attempt if seconds < 0 else 10 * attempt]
+        left = [every * attempt]
 
         def stop(what: str, done: int, total: int, left: list[int] = left) -> None:
             left[0] -= what.startswith("rounds")
@@ -202,8 +265,7 @@ def test_stopping_anywhere_in_two_stages_changes_nothing(
         except KeyboardInterrupt:
             continue
     experiment.train(made, folder, resume=True)
-    assert folder.params_path.read_bytes() == whole.params_path.read_bytes()
-    assert folder.ledger_path.read_bytes() == whole.ledger_path.read_bytes()
+    return folder
 
 
 def test_a_device_adapts_a_model_of_two_stages(runs: dict[str, privrec.Run]) -> None:
@@ -250,7 +312,7 @@ def test_item_vectors_that_stage_two_leaves_alone_stay_as_they_are() -> None:
         )
         stage = experiment_.stages()[1]
         before = stage.init(experiment_.stages()[0].init(None).params)
-        after, _ = stage.play(before, lambda state: seeded(rng(0, state.round_index, "noise")))
+        after, _ = stage.play(before, by_hand(stage.aggregator))
         moved = {
             name: bool(np.any(np.asarray(after.params[name]) != np.asarray(before.params[name])))
             for name in before.params

@@ -1,6 +1,16 @@
 """As few people, items and weights as a run can have: every test that trains shares them."""
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
+
+from privrec import records
+from privrec.build import Experiment
+from privrec.data.catalogue import to_json
+from privrec.federated.round import Publish, ServerState
+from privrec.privacy.aggregate import Aggregator, CohortTotal, Published
+from privrec.privacy.noise import NoiseSource, seeded
+from privrec.seeds import rng
 
 DATA = "synthetic:users=60,items=40,longest=20"
 MODEL: dict[str, Any] = {
@@ -12,6 +22,26 @@ MODEL: dict[str, Any] = {
     "tower_size": 4,
     "hidden": [4],
 }
+
+
+def new_folder(path: Path, experiment: Experiment) -> records.RunFolder:
+    """Return the folder of a run that is about to begin."""
+    federation = experiment.federation
+    public = to_json(federation.catalogue)
+    return records.create_run(path, experiment.config, public, federation.fingerprint)
+
+
+def by_hand(
+    aggregator: Aggregator, noise_of: Callable[[ServerState], NoiseSource] | None = None
+) -> Publish:
+    """Return what publishes a round that a test plays by hand, without a ledger."""
+
+    def publish(state: ServerState, add_up: Callable[[], CohortTotal]) -> Published:
+        usual = seeded(rng(0, state.round_index, "noise"))
+        noise = usual if noise_of is None else noise_of(state)
+        return aggregator.publish_round(add_up(), state.clip_norm, noise)
+
+    return publish
 
 
 def as_options(settings: dict[str, Any]) -> list[str]:

@@ -12,7 +12,14 @@ from privrec import records
 from privrec.config import RunConfig
 from privrec.errors import RunFolderError
 from privrec.federated.round import ServerState
-from privrec.ledgerfile import Line, append_release, read_ledger, release_of, start_ledger
+from privrec.ledgerfile import (
+    Line,
+    append_release,
+    read_ledger,
+    release_of,
+    settled_ledger,
+    start_ledger,
+)
 from privrec.privacy.aggregate import CohortTotal, Published
 from privrec.privacy.ledger import PrivacyLedger
 from privrec.privacy.noise import NoiseKind, NoiseSource, secure, seeded
@@ -148,7 +155,7 @@ def open_book(
         config=config,
         population=population_mark(population),
         fingerprint=fingerprint,
-        ledger=ledger_of(folder, stages),
+        ledger=_counted(lines, stages),
         lines=lines,
     )
 
@@ -164,8 +171,12 @@ def ledger_of(folder: records.RunFolder, stages: set[str] | None = None) -> Priv
     What was released of volunteers alone costs nobody else anything and is left out; the statement
     says how many they are.
     """
+    return _counted(settled_ledger(folder), stages)
+
+
+def _counted(lines: list[Line], stages: set[str] | None) -> PrivacyLedger:
     ledger = PrivacyLedger()
-    for line in read_ledger(folder):
+    for line in lines:
         if line["people"] != "volunteers" and (stages is None or line["stage"] in stages):
             ledger = ledger.record(release_of(line))
     return ledger
@@ -173,13 +184,13 @@ def ledger_of(folder: records.RunFolder, stages: set[str] | None = None) -> Priv
 
 def volunteer_count(folder: records.RunFolder) -> int:
     """Return how many people the guarantee does not cover, because they volunteered."""
-    lines = [line for line in read_ledger(folder) if line["people"] == "volunteers"]
+    lines = [line for line in settled_ledger(folder) if line["people"] == "volunteers"]
     return max((release_of(line).sampling.users for line in lines), default=0)
 
 
 def noise_of(folder: records.RunFolder) -> NoiseKind:
     """Return the weakest noise that the ledger has: one seeded release takes a guarantee away."""
-    kinds = {line["noise"] for line in read_ledger(folder)} - {"none"}
+    kinds = {line["noise"] for line in settled_ledger(folder)} - {"none"}
     return "secure" if kinds <= {"secure"} else "seeded"
 
 

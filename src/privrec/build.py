@@ -18,6 +18,7 @@ from privrec.federated.round import Publish, RoundReport, ServerState, server_op
 from privrec.noises import sampling_of
 from privrec.plus import history_stages
 from privrec.privacy.aggregate import CohortTotal, plain
+from privrec.privacy.budget import refuse_large_delta
 from privrec.privacy.sampling import Sampling
 from privrec.rankers import Rankers, instances_of, rankers, recommender_of
 from privrec.recipes import recipe_named
@@ -50,11 +51,15 @@ def build(config: RunConfig, federation: Federation) -> Experiment:
         validation_share=config.validation_share,
         people=federation.people,
     )
+    if config.mechanism != "none":
+        most = max(split.public_train, config.train_people)
+        refuse_large_delta(config.delta, most, forced=config.force_delta)
     if config.train_people:
         split = replace(split, public_train=config.train_people)
     if recipe.method == "history" and config.stage1 != "none":
         raise SettingsError(f'`stage1` must be "none" for {config.recipe}, which has its own')
-    if recipe.method == "central" and (config.mechanism, config.stage1) != ("none", "none"):
+    central = recipe.method in ("central", "reference")
+    if central and (config.mechanism, config.stage1) != ("none", "none"):
         raise SettingsError(
             f'`mechanism` and `stage1` must be "none" for {config.recipe}, which is central'
         )

@@ -129,7 +129,8 @@ def train(
             "diagnostics": diagnostics or None,
         }
         settings = _settings(config, set_ or [], options)
-        data = str(settings.pop("data", None) or _data_of(out if resume else None))
+        named = settings.pop("data", None)
+        data = _data_of(out if resume else None) if named is None else str(named)
         configure(recipe, data, settings)  # A wrong setting is found before any data is read.
         del settings["recipe"]
         if dry_run:
@@ -351,7 +352,7 @@ def _give(given: dict[str, Any], key: str, value: str | float | None) -> None:
     """Add what has an option of its own to the settings that `--set` gives."""
     from privrec.errors import SettingsError
 
-    if value is not None and given.setdefault(key, value) != value:
+    if value is not None and str(given.setdefault(key, value)) != str(value):
         raise SettingsError(f"`{key}` is given twice: {value!r} and --set {key}={given[key]}")
 
 

@@ -88,17 +88,21 @@ def calibrate(
 def spent(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders.")],
     delta: DeltaOption = 1e-6,
+    same_people: Annotated[
+        bool,
+        typer.Option("--same-people", help="Add up runs whose populations have different names."),
+    ] = False,
     json_: JsonOption = False,
 ) -> None:
     """Print what runs on the same people have cost together, by their ledgers.
 
-    Runs on other people are refused. Where the noise of a run was seeded there is no guarantee,
-    alone or together: the figure then is that of the mechanism.
+    Runs on populations of other names are refused. Where the noise of a run was seeded there is no
+    guarantee, alone or together: the figure then is that of the mechanism.
     """
     with plain_errors():
         from privrec.spent import add_up
 
-        found = add_up(runs, delta)
+        found = add_up(runs, delta, same_people=same_people)
         if json_:
             print_json(found)
             return
@@ -142,8 +146,9 @@ def paper_tables(json_: JsonOption = False) -> None:
                     f"{cell.cohort}",
                     f"{cell.delta:g}",
                     f"{cell.paper:.4f}",
-                    *(f"{x:.4f}" for x in (cell.per_client, cell.per_round, cell.rdp, cell.tight)),
-                    *(f"{x:.4f}" for x in (cell.poisson, cell.poisson_half)),
+                    f"{cell.per_client:.4f}",
+                    f"{cell.per_round:.4f}",
+                    *(_words(x) for x in (cell.rdp, cell.tight, cell.poisson, cell.poisson_half)),
                 )
                 for cell in mine
             ]

@@ -186,15 +186,13 @@ def open_model(path: str | Path) -> Model:
         about = json.loads(members["model.json"])
         catalogue = from_json(members["catalogue.json"], f"{where}: catalogue.json")
         params = {
-            name.removeprefix("params/").removesuffix(".npy"): np.load(
-                io.BytesIO(content), allow_pickle=False
-            )
+            name.removeprefix("params/").removesuffix(".npy"): _array(content)
             for name, content in members.items()
             if name.startswith("params/")
         }
     except OSError as error:
         raise RunFolderError(f"cannot read {where}: {error.strerror or error}") from error
-    except (zipfile.BadZipFile, zlib.error, KeyError, ValueError, EOFError, RuntimeError) as error:
+    except _WRONG as error:
         raise RunFolderError(f"{where} is not an exported model ({error})") from error
     if not isinstance(about, dict) or about.get("format") != FORMAT:
         found = about.get("format") if isinstance(about, dict) else about
@@ -209,6 +207,20 @@ def open_model(path: str | Path) -> Model:
         settings=about["settings"],
         privacy=about["privacy"],
     )
+
+
+_WRONG = (
+    *(zipfile.BadZipFile, zlib.error, LookupError, ValueError, TypeError),
+    *(EOFError, RuntimeError, MemoryError),
+)
+"""What a file that is no export can end in."""
+
+
+def _array(content: bytes) -> npt.NDArray[np.float32]:
+    array = np.load(io.BytesIO(content), allow_pickle=False)
+    if array.dtype != np.float32:
+        raise ValueError(f"parameters must be 32-bit numbers; got {array.dtype}")
+    return np.asarray(array)
 
 
 def _members(where: Path) -> dict[str, bytes]:

@@ -51,12 +51,16 @@ def train(
     state, done = restore(folder, stages) if resume else (None, 0)
     if resume:
         records.keep_rounds(folder, done)
+    stopped = False
     for stage in stages:
         if done >= stage.last and stage is not stages[-1]:
             continue  # Its result is where the next stage begins.
         if state is None or done <= stage.first:
             state = stage.init(None if state is None else state.params)
-        state = _play_stage(experiment, stage, state, folder, on_progress)
+        if not stopped:
+            state = _play_stage(experiment, stage, state, folder, on_progress)
+        # A stage whose budget ended early has nothing that a later one could stand on.
+        stopped = stopped or state.round_index < stage.last
     if state is not None:
         records.drop_published(folder, state.round_index)
         arrays = {name: np.asarray(value) for name, value in state.params.items()}
@@ -199,6 +203,8 @@ def restore(folder: records.RunFolder, stages: Sequence[Stage]) -> tuple[ServerS
     if not folder.checkpoint_path.is_file():
         return None, 0
     arrays = records.read_arrays(folder.checkpoint_path)
+    if not {"round_index", "clip_norm"} <= arrays.keys():
+        raise RunFolderError(f"{folder.checkpoint_path} is not a checkpoint of privrec")
     round_index, clip_norm = int(arrays.pop("round_index")), float(arrays.pop("clip_norm"))
     fresh = None
     for stage in stages:

@@ -15,7 +15,14 @@ from typing import Any
 
 from privrec.errors import PrivrecError, RunFolderError
 from privrec.privacy.release import Release
-from privrec.records import RunFolder, read_rounds, words
+from privrec.records import (
+    RunFolder,
+    played_rounds,
+    published_rounds,
+    read_rounds,
+    sync_folder,
+    words,
+)
 
 Line = dict[str, Any]
 _KEYS = {"round", "stage", "people", "population", "noise", "clip_norm", "noise_scale"}
@@ -43,11 +50,7 @@ def start_ledger(folder: RunFolder) -> None:
         with path.open("ab") as out:
             out.truncate(whole)
             os.fsync(out.fileno())
-        place = os.open(folder.path, os.O_RDONLY)
-        try:
-            os.fsync(place)
-        finally:
-            os.close(place)
+        sync_folder(folder.path)
 
 
 def read_ledger(folder: RunFolder) -> list[Line]:
@@ -70,6 +73,28 @@ def read_ledger(folder: RunFolder) -> list[Line]:
         raise RunFolderError(
             f"{folder.ledger_path} lacks the release of round {min(missing)}, which was played:"
             " its epsilon would be too small"
+        )
+    return lines
+
+
+def settled_ledger(folder: RunFolder) -> list[Line]:
+    """Return the lines of a ledger that is known to be whole, for whoever asks what was spent.
+
+    The checkpoint and the parameters know how many rounds were played, so that lines cut off at
+    the end are missed; and a sum that a kill left on the disk before its line was written may have
+    been seen: the run must go on first.
+    """
+    lines = read_ledger(folder)
+    known = {line["round"] for line in lines}
+    if missing := set(range(played_rounds(folder))) - known:
+        raise RunFolderError(
+            f"{folder.ledger_path} lacks the release of round {min(missing)}, which was played:"
+            " its epsilon would be too small"
+        )
+    if waiting := published_rounds(folder) - known:
+        raise RunFolderError(
+            f"{folder.path} was interrupted while it published round {min(waiting)}, which its"
+            " ledger does not have yet: go on with --resume, or epsilon would be too small"
         )
     return lines
 

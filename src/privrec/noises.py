@@ -4,7 +4,7 @@ from privrec.config import RunConfig
 from privrec.data.federation import Federation
 from privrec.data.splits import Split, chosen
 from privrec.privacy.aggregate import Aggregator, gaussian, laplace, plain
-from privrec.privacy.budget import check_budget, find_noise, refuse_large_delta
+from privrec.privacy.budget import check_budget, find_noise
 from privrec.privacy.ledger import PrivacyLedger
 from privrec.privacy.sampling import Law, Sampling
 from privrec.types import IntArray
@@ -34,8 +34,6 @@ def find_noises(
     """
     public, true = split.public_train, len(split.train)
     sampling = sampling_of(config.sampling, config.cohort, true=true, public=public)
-    if config.mechanism != "none":
-        refuse_large_delta(config.delta, sampling.users, forced=config.force_delta)
     if config.stage1 == "public":
         true = max(len(volunteers_of(config, federation, split)), 1)
         public = max(round(config.volunteers * public), 1)

@@ -36,7 +36,7 @@ from privrec.noises import sampling_of
 from privrec.phone import PhoneShare, milliseconds, usual_person
 from privrec.plus_softmax import softmax_stage
 from privrec.privacy.aggregate import Aggregator, CohortTotal, gaussian, plain
-from privrec.privacy.budget import check_budget, find_noise, refuse_large_delta
+from privrec.privacy.budget import check_budget, find_noise
 from privrec.privacy.ledger import PrivacyLedger
 from privrec.privacy.sampling import Sampling
 from privrec.seeds import rng, secret_rng
@@ -193,7 +193,6 @@ def split_budget(
         return plain(everybody), plain(everybody), plain(some)
     if config.mechanism != "gaussian":
         raise SettingsError(f"{config.recipe} takes Gaussian noise only; got {config.mechanism}")
-    refuse_large_delta(config.delta, users, forced=config.force_delta)
     if config.clip_quantile and not config.rounds:
         raise SettingsError(
             "`clip_quantile` is for rounds of training; `rounds` is 0, and the two sums have a"

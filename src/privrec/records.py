@@ -11,6 +11,7 @@ and timings, validation, evaluation, report. No guarantee covers it.
 """
 
 import contextlib
+import fcntl
 import json
 import os
 import shutil
@@ -22,7 +23,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load, save
 
 from privrec.config import RunConfig, make_config, to_toml
@@ -32,7 +33,15 @@ FORMAT = 3
 SIMULATION = "simulation"
 Arrays = Mapping[str, npt.NDArray[Any]]
 _TEMPORARY = ".tmp"
-_EVALUATION_KEYS = ("recipe", "data", "seed", "users", "hits", "references", "privacy")
+_EVALUATION_KEYS: dict[str, type] = {
+    "recipe": str,
+    "data": str,
+    "seed": int,
+    "users": dict,
+    "hits": dict,
+    "references": dict,
+    "privacy": dict,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,8 +126,7 @@ def create_run(path: Path, config: RunConfig, catalogue: str, fingerprint: str) 
         write_whole(folder.catalogue_path, catalogue.encode())
         write_whole(folder.config_path, text.encode())
     except RunFolderError:
-        if is_new:
-            shutil.rmtree(path, ignore_errors=True)
+        shutil.rmtree(path if is_new else folder.data_path.parent, ignore_errors=True)
         raise
     return folder
 
@@ -146,8 +154,8 @@ def check_data(folder: RunFolder, fingerprint: str) -> None:
         ) from error
     if began != fingerprint:
         raise RunFolderError(
-            f"the data has changed since {folder.path} was begun: two releases of it would tell"
-            " apart what changed; begin a new run"
+            f"the data has changed since {folder.path} was begun: two releases would tell apart"
+            " what changed, and figures would be of other people; begin a new run"
         )
 
 
@@ -188,24 +196,44 @@ def read_rounds(path: Path) -> list[dict[str, Any]]:
     """Return the lines of a `rounds.jsonl`; a last line that a kill cut short is left out."""
     if not path.is_file():
         return []
-    lines = []
+    lines: list[dict[str, Any]] = []
     with words(path, "read"):
         text = path.read_text(encoding="utf-8", errors="replace")
     for line in text.splitlines():
         try:
-            lines.append(json.loads(line))
+            found = json.loads(line)
         except json.JSONDecodeError:
             break
+        if not isinstance(found, dict) or not isinstance(found.get("round"), int):
+            raise RunFolderError(f"{path} is damaged at line {len(lines) + 1}: it names no round")
+        lines.append(found)
     return lines
 
 
 def keep_rounds(folder: RunFolder, before: int) -> None:
     """Cut both `rounds.jsonl` back to the rounds before the given one."""
     for path in (folder.rounds_path, folder.figures_path):
-        lines = read_rounds(path)
-        if lines or path == folder.rounds_path:
-            kept = [json.dumps(line) + "\n" for line in lines if line["round"] < before]
-            write_whole(path, "".join(kept).encode())
+        if path.is_file():
+            lines = [line for line in read_rounds(path) if line["round"] < before]
+            write_whole(path, "".join(json.dumps(line) + "\n" for line in lines).encode())
+
+
+def published_rounds(folder: RunFolder) -> set[int]:
+    """Return the rounds whose published sum lies on the disk, whole or just about to be."""
+    names = [path.name.split(".") for path in folder.path.glob("*published-*")]
+    stems = [part for parts in names for part in parts if part.startswith("published-")]
+    numbers = [stem.removeprefix("published-") for stem in stems]
+    return {int(number) for number in numbers if number.isdecimal()}
+
+
+def played_rounds(folder: RunFolder) -> int:
+    """Return how many rounds a run has certainly played, by its checkpoint and its parameters."""
+    counts = [0]
+    if folder.checkpoint_path.is_file():
+        counts.append(int(read_arrays(folder.checkpoint_path).get("round_index", 0)))
+    if folder.params_path.is_file():
+        counts.append(int(read_about(folder.params_path).get("rounds", 0)))
+    return max(counts)
 
 
 def drop_published(folder: RunFolder, before: int) -> None:
@@ -222,12 +250,14 @@ def read_evaluation(path: Path) -> dict[str, Any]:
     if not folder.evaluation_path.is_file():
         raise RunFolderError(f"{path} has no evaluation yet: run 'privrec evaluate {path}'")
     try:
-        found: dict[str, Any] = json.loads(folder.evaluation_path.read_text(encoding="utf-8"))
+        found: object = json.loads(folder.evaluation_path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
         raise RunFolderError(f"cannot read {folder.evaluation_path}: {error}") from error
-    missing = [key for key in _EVALUATION_KEYS if key not in found]
-    if missing:
-        raise RunFolderError(f"{folder.evaluation_path} has no {missing[0]!r}: evaluate again")
+    if not isinstance(found, dict):
+        raise RunFolderError(f"{folder.evaluation_path} is not a whole evaluation: evaluate again")
+    for key, kind in _EVALUATION_KEYS.items():
+        if not isinstance(found.get(key), kind):
+            raise RunFolderError(f"{folder.evaluation_path} has no {key!r}: evaluate again")
     return found
 
 
@@ -248,6 +278,16 @@ def read_arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
         raise RunFolderError(f"cannot read {path}: {error}") from error
 
 
+def read_about(path: Path) -> dict[str, str]:
+    """Return the metadata of a safetensors file that `write_arrays` wrote."""
+    try:
+        with safe_open(path, framework="np") as file:
+            about = json.loads((file.metadata() or {}).get("privrec", "{}"))
+    except (OSError, SafetensorError, ValueError) as error:
+        raise RunFolderError(f"cannot read {path}: {error}") from error
+    return about if isinstance(about, dict) else {}
+
+
 def write_whole(path: Path, content: bytes) -> None:
     """Write a file under a temporary name, flush it to disk, then rename it into place."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}{_TEMPORARY}")
@@ -259,8 +299,33 @@ def write_whole(path: Path, content: bytes) -> None:
                 out.flush()
                 os.fsync(out.fileno())
             temporary.replace(path)
+            sync_folder(path.parent)
         finally:
             temporary.unlink(missing_ok=True)
+
+
+def sync_folder(path: Path) -> None:
+    """Return when the names in a folder are on the disk: a renamed file outlives a power cut."""
+    place = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(place)
+    finally:
+        os.close(place)
+
+
+@contextlib.contextmanager
+def locked(folder: RunFolder) -> Iterator[None]:
+    """Keep a run folder to one process: two that train in it would spoil each other's ledger."""
+    with words(folder.path, "read"):
+        place = os.open(folder.path, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise RunFolderError(f"{folder.path} is in use by another process") from error
+        yield
+    finally:
+        os.close(place)
 
 
 def _is_temporary(path: Path) -> bool:

@@ -23,6 +23,7 @@ from privrec.errors import DataError, RunFolderError, SettingsError
 from privrec.experiment import Evaluation, OnProgress, evaluate_run, load_params
 from privrec.experiment import train as train_experiment
 from privrec.phone import PhoneShare, milliseconds, usual_person
+from privrec.privacy.budget import refuse_large_delta
 from privrec.privacy.ledger import PrivacyLedger
 from privrec.privacy.statement import PrivacyReport, privacy_report
 from privrec.recipes import configure, recipe_named
@@ -49,6 +50,8 @@ class Run:
 
         Writes `evaluation.json` and `report.html` to `simulation/`.
         """
+        if self.folder.data_path.is_file():
+            records.check_data(self.folder, self.experiment.federation.fingerprint)
         params = load_params(self.folder)
         evaluation = evaluate_run(self.experiment, params, self.privacy(), on_progress=on_progress)
         found = evaluation.as_json()
@@ -82,8 +85,12 @@ class Run:
 
     def privacy(self) -> PrivacyReport:
         """Return what the run promises, by its ledger."""
+        ledger = self.ledger
+        if ledger.is_private and ledger.entries and not self.config.force_delta:
+            users = max(release.sampling.users for release, _ in ledger.entries)
+            refuse_large_delta(self.config.delta, users, forced=False)
         return privacy_report(
-            self.ledger,
+            ledger,
             delta=self.config.delta,
             noise=noise_of(self.folder),
             without=recipe_named(self.config.recipe).without_noise,
@@ -150,11 +157,12 @@ def train(
         folder = records.create_run(path, config, public, federation.fingerprint)
     else:
         folder = started[0]
-        records.clear_leftovers(folder)
         records.check_data(folder, federation.fingerprint)
-    if not folder.params_path.is_file():
-        resume = started is not None
-        train_experiment(experiment, folder, resume=resume, on_progress=on_progress)
+    with records.locked(folder):
+        if not folder.params_path.is_file():
+            resume = started is not None
+            records.clear_leftovers(folder)
+            train_experiment(experiment, folder, resume=resume, on_progress=on_progress)
     return Run(folder=folder, config=config, load_experiment=lambda: experiment)
 
 

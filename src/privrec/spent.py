@@ -7,41 +7,56 @@ from typing import Any
 
 from privrec.book import ledger_of, noise_of, volunteer_count
 from privrec.errors import RunFolderError
-from privrec.ledgerfile import read_ledger
+from privrec.ledgerfile import settled_ledger
+from privrec.privacy.budget import refuse_large_delta
 from privrec.privacy.ledger import PrivacyLedger
-from privrec.records import open_run
+from privrec.records import RunFolder, open_run
 
 
-def add_up(runs: Sequence[Path], delta: float) -> dict[str, Any]:
+def add_up(runs: Sequence[Path], delta: float, *, same_people: bool = False) -> dict[str, Any]:
     """Return `{"runs": {path: figures}, "together": figures}` of the runs' ledgers.
 
     Figures are `releases`, `epsilon` (None for no guarantee), `epsilon_of_mechanism`,
-    `epsilon_rdp`, `noise` and `volunteers`. The same run given twice counts once.
+    `epsilon_rdp`, `noise` and `volunteers`, together up to so many. The same run given twice counts
+    once. Runs whose populations have different names are refused, unless `same_people`.
     """
     folders = {str(path): open_run(path)[0] for path in runs}
-    distinct = {folder.path.resolve(): folder for folder in folders.values()}
+    if not same_people:
+        _check_population(folders)
+    whole, ledgers = PrivacyLedger(), {name: ledger_of(f) for name, f in folders.items()}
+    for name, folder in folders.items():
+        _check_delta(folder, delta, ledgers[name])
+    distinct = {folder.path.resolve(): name for name, folder in folders.items()}
+    for name in distinct.values():
+        whole = whole.compose(ledgers[name])
+    seeded = [name for name, folder in folders.items() if noise_of(folder) == "seeded"]
+    volunteers = {name: volunteer_count(folder) for name, folder in folders.items()}
+    figures = {
+        name: _figures(ledger, delta, name in seeded, volunteers[name])
+        for name, ledger in ledgers.items()
+    }
+    uncovered = sum(volunteers[name] for name in distinct.values())
+    return {"runs": figures, "together": _figures(whole, delta, bool(seeded), uncovered)}
+
+
+def _check_population(folders: dict[str, RunFolder]) -> None:
     population, first = None, ""
     for name, folder in folders.items():
-        for line in read_ledger(folder):
+        for line in settled_ledger(folder):
             if population is None:
                 population, first = line["population"], name
             if line["population"] != population:
                 raise RunFolderError(
-                    f"{first} and {name} are about different people, so what they cost cannot be"
-                    " added up: nobody has paid for both. Ask about each alone. (Data sets about"
-                    " the same people share `population` in their dataset.toml.)"
+                    f"{first} and {name} name different populations. If nobody is in both, ask"
+                    " about each alone; if somebody may be, --same-people adds them up"
                 )
-    whole = PrivacyLedger()
-    for folder in distinct.values():
-        whole = whole.compose(ledger_of(folder))
-    seeded = [name for name, folder in folders.items() if noise_of(folder) == "seeded"]
-    volunteers = {name: volunteer_count(folder) for name, folder in folders.items()}
-    figures = {
-        name: _figures(ledger_of(folder), delta, name in seeded, volunteers[name])
-        for name, folder in folders.items()
-    }
-    together = _figures(whole, delta, bool(seeded), max(volunteers.values(), default=0))
-    return {"runs": figures, "together": together}
+
+
+def _check_delta(folder: RunFolder, delta: float, ledger: PrivacyLedger) -> None:
+    users = max((release.sampling.users for release, _ in ledger.entries), default=1)
+    forced = open_run(folder.path)[1].force_delta
+    if ledger.entries and not forced:
+        refuse_large_delta(delta, users, forced=False)
 
 
 def _figures(ledger: PrivacyLedger, delta: float, seeded: bool, volunteers: int) -> dict[str, Any]:
@@ -52,6 +67,6 @@ def _figures(ledger: PrivacyLedger, delta: float, seeded: bool, volunteers: int)
         "epsilon": None if no_guarantee else by_loss,
         "epsilon_of_mechanism": None if math.isinf(by_loss) else by_loss,
         "epsilon_rdp": None if no_guarantee or math.isinf(by_rdp) else by_rdp,
-        "noise": "seeded" if seeded else "secure",
+        "noise": "none" if math.isinf(by_loss) else "seeded" if seeded else "secure",
         "volunteers": volunteers,
     }

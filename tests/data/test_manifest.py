@@ -251,12 +251,8 @@ def test_the_population_has_the_name_of_the_data_unless_it_is_given() -> None:
         (Public(values={"twon": ("a",)}), r"\[public\.values\] names 'twon', .* mean 'town'\?"),
         (Public(values={"year": ("a",)}), "'year', which is no feature of people or moments"),
         (Public(numbers={"id": (0.0, 1.0)}), r"\[public\.numbers\] names 'id', which is no"),
-        (Public(values={"age": ("a",)}), r"'age' is numeric: declare it in \[public\.numbers\]"),
-        (
-            Public(numbers={"town": (0.0, 1.0)}),
-            r"'town' is categorical: declare it in \[public\.values\], not in \[public\.numbers\]",
-        ),
-        (Public(numbers={"place": (0.0, 1.0)}), "context feature 'place' is categorical: declare"),
+        (Public(numbers={"town": (0.0, 1.0)}), "user feature 'town' must be numbers; got String"),
+        (Public(numbers={"place": (0.0, 1.0)}), "context feature 'place' must be numbers; got"),
     ],
 )
 def test_a_declaration_that_fits_no_feature_is_refused(public: Public, message: str) -> None:

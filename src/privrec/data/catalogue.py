@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from privrec.data.schema import Bag, Bags, Feature, Schema
+from privrec.data.text import safe_text
 from privrec.errors import DataError
 
 
@@ -66,7 +67,7 @@ def from_json(text: str | bytes, where: str) -> Catalogue:
             name=str(found["name"]),
             schema=Schema(features=tuple(features)),
             item_ids=found["items"],
-            titles=found["titles"],
+            titles=[safe_text(title) for title in found["titles"]],
             items={
                 table: Bag(
                     codes=np.array(bag["codes"], np.int32),
@@ -97,6 +98,10 @@ def _fault(catalogue: Catalogue) -> str | None:
         return "items and titles differ in number, or there are none"
     if not math.isfinite(catalogue.positive_above):
         return "positive_above is not a finite number"
+    for feature in catalogue.schema.features:
+        words = (feature.name, feature.side, feature.kind, *feature.values)
+        if not all(isinstance(word, str) for word in words):
+            return "names and values of features must be texts"
     features = {feature.table: feature for feature in catalogue.schema.of("item")}
     if features.keys() != catalogue.items.keys():
         return "the items' features are not those of the schema"

@@ -43,7 +43,7 @@ def split_clients(
 
     >>> split = split_clients(np.arange(1000), seed=0)
     >>> len(split.train), len(split.validation), len(split.test)
-    (716, 86, 198)
+    (732, 65, 203)
     """
     tests = chosen(ids, test_share, seed=seed, purpose="test")
     validates = ~tests & chosen(ids, validation_share, seed=seed, purpose="validation")

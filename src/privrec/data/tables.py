@@ -9,12 +9,11 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from privrec.data.catalogue import Catalogue
+from privrec.data.catalogue import Catalogue, to_json
 from privrec.data.federation import Clients, Federation
 from privrec.data.manifest import Manifest, manifest_text, read_manifest
 from privrec.data.schema import (
     Bag,
-    Bags,
     Feature,
     Kind,
     Schema,
@@ -90,16 +89,17 @@ def to_federation(tables: Tables) -> Federation:
         context={name: bag.take(order) for name, bag in context_bags.items()},
     )
     pairs = np.sort(user * len(items) + item)
+    catalogue = Catalogue(
+        name=manifest.name,
+        schema=Schema(features=(*user_features, *item_features, *context_features)),
+        item_ids=items,
+        titles=_titles(tables.items, items),
+        items=item_bags,
+        positive_above=manifest.positive_above,
+        undeclared=_undeclared(tables),
+    )
     return Federation(
-        catalogue=Catalogue(
-            name=manifest.name,
-            schema=Schema(features=(*user_features, *item_features, *context_features)),
-            item_ids=items,
-            titles=_titles(tables.items, items),
-            items=item_bags,
-            positive_above=manifest.positive_above,
-            undeclared=_undeclared(tables),
-        ),
+        catalogue=catalogue,
         n_clients=len(users),
         take=columns.take,
         ids=lambda positions: columns.ids[positions],
@@ -107,7 +107,7 @@ def to_federation(tables: Tables) -> Federation:
         repeats=bool((pairs[1:] == pairs[:-1]).any()),
         population=manifest.population or manifest.name,
         people=manifest.public.people or len(users),
-        fingerprint=_fingerprint(columns, items, item_bags),
+        fingerprint=_fingerprint(columns, catalogue, manifest),
     )
 
 
@@ -137,10 +137,11 @@ def _undeclared(tables: Tables) -> tuple[str, ...]:
     )
 
 
-def _fingerprint(columns: Clients, items: list[str], item_bags: Bags) -> str:
-    """Return a hash of all that people's data is, and of the catalogue."""
-    digest = hashlib.sha256("\0".join(items).encode())
-    bags = {**columns.features, **columns.context, **item_bags}
+def _fingerprint(columns: Clients, catalogue: Catalogue, manifest: Manifest) -> str:
+    """Return a hash of all that a training can depend on: people's data and the public side."""
+    digest = hashlib.sha256(to_json(catalogue).encode())
+    digest.update(f"{manifest.population}\0{manifest.public.people}".encode())
+    bags = {**columns.features, **columns.context}
     arrays = [columns.ids, columns.offsets, columns.item, columns.value, columns.liked]
     for array in [*arrays, *(part for name in sorted(bags) for part in bags[name])]:
         digest.update(f"{array.shape}".encode())
@@ -318,7 +319,9 @@ def _encode_column(
     if is_list and kind not in (None, "multi"):
         raise DataError(f"{side} feature {column.name!r} holds lists: its kind must be multi")
     if kind is None:
-        kind = "multi" if is_list else "numeric" if column.dtype.is_float() else "categorical"
+        # What is declared says what kind it is, whatever numbers somebody has.
+        is_numeric = numbers is not None or (column.dtype.is_float() and not values)
+        kind = "multi" if is_list else "numeric" if is_numeric else "categorical"
     if (values and kind == "numeric") or (numbers and kind != "numeric"):
         wrong, right = ("values", "numbers") if values else ("numbers", "values")
         raise DataError(

@@ -148,8 +148,9 @@ def _step(release: Release, count: int) -> float:
     largest = _largest_loss(release)
     if release.mechanism == "laplace":
         wanted = largest * math.sqrt(count) / _POINTS_PER_DEVIATION
-        # A whole number of steps: then a loss that is always the largest is not rounded up.
-        return largest / max(1, math.floor(largest / wanted))
+        # A whole number of steps, and a hair: then a loss that is always the largest is not rounded
+        # up to one step more.
+        return largest / max(1, math.floor(largest / wanted)) * (1 + 1e-9)
     growth = math.expm1(min(release.joint_multiplier**-2, 50.0))
     spread = release.sampling.share * math.sqrt(count * growth)
     return max(_FINEST, min(spread, largest) / _POINTS_PER_DEVIATION, largest / _LOSS_POINTS)

@@ -12,6 +12,7 @@ from privrec.privacy.accountant import check_delta
 from privrec.privacy.ledger import PrivacyLedger, check_epsilon
 from privrec.privacy.release import Mechanism, Release
 from privrec.privacy.sampling import Sampling
+from privrec.privacy.words import epsilon_text
 
 _SLACK = 0.005
 _DIGITS = 6
@@ -42,7 +43,8 @@ def calibrate(
     before = spent or PrivacyLedger()
     if before.epsilon(delta) >= epsilon:
         raise SettingsError(
-            f"nothing is left of epsilon {epsilon:g}: {before.epsilon(delta):.4g} was spent"
+            f"nothing is left of epsilon {epsilon:g}:"
+            f" {epsilon_text(before.epsilon(delta))} was spent"
         )
     unit = Release(mechanism=mechanism, sampling=sampling, noise_multiplier=1.0)
 

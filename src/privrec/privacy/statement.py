@@ -33,13 +33,13 @@ SEES_ITEMS = (
 SEEDED = (
     "For experiments only: no protection. The noise of this run came from its seed, and whoever "
     "knows or guesses the seed takes it off. The same run with secure noise would have epsilon "
-    "{epsilon} at delta {delta:g} ({how})."
+    "{epsilon} at delta {delta!r} ({how})."
 )
 FIRST_STAGE_BARE = (
     "No differential privacy guarantee end to end (epsilon is infinite): the first stage learned "
     "item vectors from everybody's sequences without noise, and they depend on each of them; the "
     "second stage alone, had the first seen nobody{seeded}, would have epsilon {alone} at delta "
-    "{delta:g}, which protects nobody here."
+    "{delta!r}, which protects nobody here."
 )
 
 _CHANGE = {
@@ -202,7 +202,7 @@ def statement(
         f"{covered} is protected against anybody who sees "
         f"the model, during or after training: {_CHANGE[sampling.adjacency]}, whatever "
         f"can be seen of it is equally likely up to a factor of e^{epsilon_text(epsilon)}, apart "
-        f"from a probability of {delta:g} (epsilon {epsilon_text(epsilon)}, delta {delta:g}; "
+        f"from a probability of {delta!r} (epsilon {epsilon_text(epsilon)}, delta {delta!r}; "
         f"{_how(ledger)}); {not_covered(server, undeclared)}."
     )
 

@@ -1,0 +1,67 @@
+"""Stopping a run at a given step of a given release, as a kill would."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from privrec import book, experiment, records
+from privrec.book import Book
+from privrec.federated.round import ServerState
+from privrec.privacy.aggregate import Aggregator, CohortTotal, Published
+
+UNUSED = ("line", "use", "checkpoint")
+"""Before the ledger line of a noised sum, before its use, before the checkpoint has it."""
+KEPT = (*UNUSED, "tidy")
+"""The steps at which a sum with secure noise lies on the disk, the last one for nothing."""
+STEPS = ("sum", *KEPT, "next")
+"""And before there is a noised sum, and after all that."""
+
+
+class Stopped(BaseException):
+    """The process goes away."""
+
+
+@contextmanager
+def stopping(patch: pytest.MonkeyPatch, step: str, time: int) -> Iterator[experiment.OnProgress]:
+    """Yield what a run must be told of its progress; it ends at a step of its release `time`.
+
+    Releases count from 1.
+    """
+    left = time
+
+    def reach(name: str) -> None:
+        nonlocal left
+        left -= name == step
+        if name == step and left == 0:
+            raise Stopped
+
+    def before(owner: Any, attribute: str, name: str) -> None:
+        real = getattr(owner, attribute)
+
+        def reached(*arguments: Any, **options: Any) -> Any:
+            reach(name)
+            return real(*arguments, **options)
+
+        inner.setattr(owner, attribute, reached)
+
+    publish = Book.publish
+
+    def published(self: Book, state: ServerState, add_up: Callable[[], CohortTotal]) -> Published:
+        found = publish(self, state, add_up)
+        reach("use")
+        return found
+
+    def on_progress(what: str, done: int, total: int) -> None:
+        if what.startswith("rounds"):
+            reach("next")
+
+    with patch.context() as inner:
+        before(Aggregator, "publish", "sum")
+        before(book, "append_release", "line")
+        before(experiment, "checkpoint", "checkpoint")
+        before(records, "drop_published", "tidy")
+        inner.setattr(Book, "publish", published)
+        with pytest.raises(Stopped):
+            yield on_progress

@@ -1,0 +1,140 @@
+"""A ledger that was changed, cut or put together from others is refused, and says where."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import privrec
+from privrec.errors import RunFolderError
+from privrec.ledgerfile import append_release, read_ledger
+from privrec.records import RunFolder
+from tiny import DATA, MODEL
+
+ROUNDS = 5
+TINY = {**MODEL, "rounds": ROUNDS, "validate_every": 0, "delta": 1e-3, "epsilon": 5.0}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> privrec.Run:
+    return privrec.train(
+        "dp-privrec-one", DATA, out=tmp_path_factory.mktemp("ledger") / "run", **TINY
+    )
+
+
+@pytest.fixture
+def ledger(run: privrec.Run) -> Any:
+    """The file, which a test may change."""
+    path = run.folder.ledger_path
+    whole = path.read_bytes()
+    yield path
+    path.write_bytes(whole)
+
+
+def refusal(run: privrec.Run) -> str:
+    """Return the one reason for which nothing is said about what the run cost."""
+    reasons = set()
+    for ask in (run.privacy, run.evaluate, run.model):
+        with pytest.raises(RunFolderError) as caught:
+            ask()
+        reasons.add(str(caught.value))
+    (reason,) = reasons
+    assert str(run.folder.ledger_path) in reason
+    return reason
+
+
+def test_a_release_that_is_missing_is_noticed(run: privrec.Run, ledger: Path) -> None:
+    lines = ledger.read_bytes().splitlines(keepends=True)
+    for place in range(ROUNDS - 1):
+        ledger.write_bytes(b"".join(lines[:place] + lines[place + 1 :]))
+        assert f"damaged at line {place + 1}: it or a line before it was changed" in refusal(run)
+    ledger.write_bytes(b"".join(lines[:-1]))
+    assert f"lacks the release of round {ROUNDS - 1}, which was played" in refusal(run)
+    ledger.unlink()
+    assert "lacks the release of round 0, which was played" in refusal(run)
+
+
+def test_lines_in_another_order_or_twice_are_noticed(run: privrec.Run, ledger: Path) -> None:
+    lines = ledger.read_bytes().splitlines(keepends=True)
+    ledger.write_bytes(b"".join([lines[1], lines[0], *lines[2:]]))
+    assert "damaged at line 1: " in refusal(run)
+    ledger.write_bytes(b"".join([*lines[:3], lines[2], *lines[3:]]))
+    assert "damaged at line 4: " in refusal(run)
+
+
+@pytest.mark.parametrize("line", [b"5", b"[]", b"{}", b'{"round": 12}', b'{"round" 12}', b"\xff"])
+def test_a_line_that_is_none_is_noticed(run: privrec.Run, ledger: Path, line: bytes) -> None:
+    ledger.write_bytes(ledger.read_bytes() + line + b"\n")
+    assert f"damaged at line {ROUNDS + 1}: " in refusal(run)
+
+
+def test_a_line_without_a_part_is_noticed(run: privrec.Run, ledger: Path) -> None:
+    whole = ledger.read_bytes()
+    for name in json.loads(whole.splitlines()[0]):
+        ledger.write_bytes(whole.replace(f'"{name}"'.encode(), b'"else"'))
+        assert "damaged at line 1: " in refusal(run), name
+    ledger.write_bytes(whole.replace(b'"mechanism"', b'"mechanics"'))
+    assert "it names no release ('mechanism')" in refusal(run)
+
+
+CHANGES: dict[str, Any] = {
+    "round": 7,
+    "stage": "items",
+    "people": "volunteers",
+    "population": "of others",
+    "noise": "seeded",
+    "mechanism": "laplace",
+    "sampling": {"law": "poisson", "users": 4300, "cohort": 8},
+    "noise_multiplier": 9.0,
+    "quantile_multiplier": 9.0,
+    "adjacency": "replace one person",
+    "clip_norm": 0.5,
+    "noise_scale": 9.0,
+    "published": "another hash",
+    "chain": "another hash",
+}
+
+
+@pytest.mark.parametrize("place", [0, 2, ROUNDS - 1])
+def test_whatever_is_changed_in_a_line_is_noticed(
+    run: privrec.Run, ledger: Path, place: int
+) -> None:
+    lines = [json.loads(line) for line in ledger.read_bytes().splitlines()]
+    assert set(lines[place]) == set(CHANGES)
+    for name, value in CHANGES.items():
+        assert lines[place][name] != value
+        changed = {**lines[place], name: value}
+        made = [*lines[:place], changed, *lines[place + 1 :]]
+        ledger.write_text("".join(json.dumps(line) + "\n" for line in made))
+        assert f"damaged at line {place + 1}: " in refusal(run), name
+    noise = lines[place]["noise_multiplier"] * 2
+    scale = lines[place]["noise_scale"] * 2
+    changed = {**lines[place], "noise_multiplier": noise, "noise_scale": scale}
+    made = [*lines[:place], changed, *lines[place + 1 :]]
+    ledger.write_text("".join(json.dumps(line) + "\n" for line in made))
+    assert f"damaged at line {place + 1}: it or a line before it was changed" in refusal(run)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"noise_multiplier": 9.0}, "its noise_scale is "),
+        ({"noise_scale": 9.0}, "its noise_scale is 9, but its bound and multiplier make it "),
+        ({"clip_norm": 0.5}, "its noise_scale is "),
+        ({"clip_norm": None}, "it has no bound and scale"),
+        ({"noise_scale": "much"}, "it has no bound and scale"),
+        ({"adjacency": "replace one person"}, "its adjacency is not that of its sampling"),
+    ],
+)
+def test_numbers_that_disagree_are_noticed_even_where_the_hashes_fit(
+    run: privrec.Run, tmp_path: Path, change: dict[str, Any], said: str
+) -> None:
+    folder = RunFolder(path=tmp_path)
+    lines = read_ledger(run.folder)
+    made = [append_release(folder, [], lines[0])]
+    assert read_ledger(folder) == made
+    append_release(folder, made, {**lines[1], **change})
+    with pytest.raises(RunFolderError) as caught:
+        read_ledger(folder)
+    assert f"damaged at line 2: {said}" in str(caught.value)
