@@ -99,8 +99,15 @@ def played(tap: Tap, out: Path, recipe: str, **settings: Any) -> tuple[Floats, F
     return tap.first()
 
 
+# Two stages take long to compile, and go through the same book.
+MOST = [
+    pytest.param(recipe, marks=pytest.mark.slow) if recipe == "dp-privrec" else recipe
+    for recipe in RECIPES
+]
+
+
 @pytest.mark.parametrize("noise", ["seeded", "secure"])
-@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("recipe", MOST)
 def test_two_budgets_do_not_cancel_the_noise(
     recipe: str, noise: str, tap: Tap, tmp_path: Path
 ) -> None:
@@ -178,7 +185,7 @@ def guessed(seed: int) -> Callable[[int], Floats]:
     return old_noise(seed, 0).normal
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("recipe", MOST)
 def test_no_seed_takes_the_default_noise_off(recipe: str, tap: Tap, tmp_path: Path) -> None:
     """Trying seeds is what found seed 20240 from a model alone."""
     truth, published, s = played(tap, tmp_path / "run", recipe, seed=7)
@@ -197,7 +204,7 @@ def test_trying_seeds_finds_noise_that_depends_on_them_alone(
     assert min(left) < 0.01 * s
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("recipe", MOST)
 def test_noise_is_secure_unless_seeded_noise_is_asked_for(recipe: str, tmp_path: Path) -> None:
     plain = privrec.train(recipe, DATA, out=tmp_path / "plain", **RECIPES[recipe])
     promise = plain.privacy()

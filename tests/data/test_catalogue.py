@@ -10,6 +10,7 @@ from hypothesis.extra import numpy as arrays
 from privrec.data.catalogue import Catalogue, from_json, to_json
 from privrec.data.schema import Bag, Feature, Schema
 from privrec.data.sources import load
+from privrec.data.text import safe_text
 from privrec.errors import DataError
 
 
@@ -63,7 +64,7 @@ def catalogues(draw: st.DrawFn) -> Catalogue:
         name=draw(texts),
         schema=Schema(features=(genres, price)),
         item_ids=draw(st.lists(texts, min_size=n, max_size=n)),
-        titles=draw(st.lists(texts, min_size=n, max_size=n)),
+        titles=[safe_text(title) for title in draw(st.lists(texts, min_size=n, max_size=n))],
         items=bags,
         positive_above=draw(finite),
         undeclared=tuple(draw(st.lists(texts, max_size=3))),

@@ -259,3 +259,20 @@ def test_a_declaration_that_fits_no_feature_is_refused(public: Public, message: 
     with pytest.raises(DataError, match=message) as caught:
         to_federation(films(public))
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "public", "message"),
+    [
+        ("numeric", Public(values={"age": ("a",)}), r"declare it in \[public\.numbers\]"),
+        ("categorical", Public(numbers={"town": (0.0, 1.0)}), r"declare it in \[public\.values\]"),
+    ],
+)
+def test_a_declaration_against_the_kind_is_refused(
+    kind: Kind, public: Public, message: str
+) -> None:
+    tables = films(public)
+    name = next(iter({**public.values, **public.numbers}))
+    kinds = replace(tables, manifest=replace(tables.manifest, kinds={name: kind}))
+    with pytest.raises(DataError, match=message):
+        to_federation(kinds)
