@@ -19,12 +19,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from figures import Figure
+from privrec.core.optimize import server_optimizer
+from privrec.core.phase import Phase, ServerState
+from privrec.core.round import cohort_draw, play_round
 from privrec.data.federation import Federation
 from privrec.data.sources import load
-from privrec.federated.lanes import RunCohort, cohort_runner, warm_up
 from privrec.federated.local import local_sgd
 from privrec.federated.pack import Instances, PackedClient, buckets, dummy, pack, steps_of
-from privrec.federated.round import FederatedAlgorithm, federated, play_round, server_optimizer
+from privrec.federated.reptile import DeviceHalf, reptile
 from privrec.models.dssm import dssm
 from privrec.privacy.aggregate import plain
 from privrec.privacy.sampling import Sampling
@@ -41,7 +43,6 @@ HERE = Path(__file__).parent
 def engine() -> list[Figure]:
     """Return our speed against each peer's, and as a share of the machine's peak."""
     federation = load("movielens-1m")
-    algorithm = _algorithm(federation)
     instances = Instances(negatives=1, batch_size=BATCH)
     people = np.arange(federation.n_clients)
 
@@ -54,17 +55,34 @@ def engine() -> list[Figure]:
             round_index=round_index,
         )
 
-    run = cohort_runner(algorithm.local, algorithm.aggregator.clip, dict(federation.items))
+    def examples() -> list[PackedClient]:
+        sizes = buckets(federation.largest, instances)
+        (example,) = pack_people(people[:1], 0)
+        return [dummy(example, size, federation.n_items) for size in sizes]
+
     recommender = dssm(federation.schema, federation.n_items)
-    state = algorithm.init(jax.jit(recommender.init)(key(0, 0, "init")))
-    sizes = buckets(federation.largest, instances)
-    (example,) = pack_people(people[:1], 0)
-    warm_up(run, state.params, [dummy(example, size, federation.n_items) for size in sizes])
+    phase = reptile(
+        DeviceHalf(
+            pack=pack_people,
+            local=local_sgd(recommender, learning_rate=RATE, epochs=EPOCHS, batch_size=BATCH),
+            catalogue=dict(federation.items),
+            examples=examples,
+        ),
+        name="train",
+        first=0,
+        rounds=ROUNDS,
+        population=people,
+        aggregator=plain(_sampling(people)),
+        optimizer=server_optimizer("plain", 1.0),
+        start=lambda before: jax.jit(recommender.init)(key(0, 0, "init")),
+    )
+    state = phase.start(None)
+    phase.prepare(state.params)
     with tempfile.TemporaryDirectory() as folder:
         workload = Path(folder) / "workload.npz"
         cohorts = [people_of_round(r, people) for r in range(ROUNDS)]
         steps = _write_workload(workload, federation, state.params, cohorts, pack_people)
-        speeds = _take_turns(workload, algorithm, state, people, pack_people, run, steps)
+        speeds = _take_turns(workload, phase, state, steps)
     ours = statistics.median(speeds["ours"])
     figures = [
         Figure(
@@ -107,38 +125,15 @@ def flops_per_step(federation: Federation) -> float:
     return 2.0 * 3 * (user + BATCH * item)
 
 
-def _algorithm(federation: Federation) -> FederatedAlgorithm:
-    recommender = dssm(federation.schema, federation.n_items)
-    return federated(
-        local=local_sgd(recommender, learning_rate=RATE, epochs=EPOCHS, batch_size=BATCH),
-        aggregator=plain(_sampling(np.arange(federation.n_clients))),
-        server_optimizer=server_optimizer("plain", 1.0),
-    )
-
-
 def _take_turns(
-    workload: Path,
-    algorithm: FederatedAlgorithm,
-    state: Any,
-    people: IntArray,
-    pack_people: PackPeople,
-    run: RunCohort,
-    steps: list[int],
+    workload: Path, phase: Phase, state: ServerState, steps: list[int]
 ) -> dict[str, list[float]]:
     speeds: dict[str, list[float]] = {"ours": [], **{name: [] for name in PEERS}}
     peers = {name: start_peer(script, workload) for name, script in PEERS.items()}
-    before = state
+    before, draw = state, cohort_draw(0, secret=False)
     for r in range(ROUNDS):
         started = time.perf_counter()
-        state, _ = play_round(
-            algorithm,
-            state,
-            population=people,
-            pack=pack_people,
-            run_cohort=run,
-            draw=rng(0, r, "cohort"),
-            publish=unrecorded(algorithm.aggregator),
-        )
+        state, _ = play_round(phase, state, draw=draw, publish=unrecorded(phase.aggregator))
         jax.block_until_ready(state.params)  # type: ignore[no-untyped-call]  # JAX has no stub
         speeds["ours"].append(steps[r] / (time.perf_counter() - started))
         for name, peer in peers.items():

@@ -14,29 +14,30 @@ import numpy as np
 
 from figures import Figure
 from privrec.build import build
+from privrec.core.phase import Publish, ServerState, Stage
+from privrec.core.round import cohort_draw, play_stage_round
 from privrec.data.sources import load
 from privrec.federated.local import local_sgd
 from privrec.federated.pack import Instances, pack
-from privrec.federated.round import Publish, ServerState
 from privrec.models.api import ITEM_TABLE
 from privrec.models.dssm import dssm
 from privrec.privacy.aggregate import Aggregator, CohortTotal, Published
 from privrec.privacy.noise import seeded
 from privrec.recipes import configure
 from privrec.seeds import key, rng
-from privrec.stages import Stage
 
 
 def seconds_of_rounds(stages: Sequence[Stage], rounds: int = 25) -> list[float]:
     """Return the median time of a round of each stage; they take turns."""
-    states = [stage.init(None) for stage in stages]
+    states, draw = [stage.start(None) for stage in stages], cohort_draw(0, secret=False)
     for stage, state in zip(stages, states, strict=True):
         stage.prepare(state.params)
     seconds: list[list[float]] = [[] for _ in stages]
     for turn in range(rounds + 5):
         for k, stage in enumerate(stages):
             started = time.perf_counter()
-            states[k], _ = stage.play(states[k], unrecorded(stage.aggregator))
+            publish = unrecorded(stage.aggregator)
+            states[k], _ = play_stage_round(stage, states[k], draw=draw, publish=publish)
             jax.block_until_ready(states[k].params)  # type: ignore[no-untyped-call]
             if turn >= 5:
                 seconds[k].append(time.perf_counter() - started)

@@ -40,7 +40,7 @@ def stage_one() -> list[Figure]:
     )
     clients = [client for client in clients if client.size]
     (stage,) = build(config, federation).stages()
-    params = stage.init(None).params
+    params = stage.start(None).params
     run = cohort_runner(local, clip, {})
     sizes = row_buckets(federation.largest, views)
     warm_up(run, params, [empty_client(views, size, federation.n_items) for size in sizes])

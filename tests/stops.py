@@ -8,7 +8,7 @@ import pytest
 
 from privrec import book, experiment, records
 from privrec.book import Book
-from privrec.federated.round import ServerState
+from privrec.core.phase import ServerState
 from privrec.privacy.aggregate import Aggregator, CohortTotal, Published
 
 UNUSED = ("line", "use", "checkpoint")

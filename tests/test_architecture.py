@@ -21,13 +21,14 @@ ALLOWED: dict[str, set[str]] = {
     "data": {"seeds", "errors", "toml", "types"},
     "models": {"data", "types"},
     "privacy": {"paper", "errors", "types"},
-    "federated": {"models", "data", "privacy", "seeds", "types"},
+    "core": {"models", "privacy", "seeds", "types"},
+    "federated": {"core", "models", "data", "privacy", "seeds", "types"},
     "pretrain": {"federated", "models", "data", "seeds", "types"},
     "evaluation": {"data", "errors", "types"},
     "history": {"evaluation", "data", "privacy", "seeds", "errors", "types"},
     "adapt": {"federated", "evaluation", "models", "data", "types"},
-    "central": {"federated", "models", "data", "privacy", "seeds", "types"},
-    "config": {"federated", "models", "data", "privacy", "errors", "toml"},
+    "central": {"core", "federated", "models", "data", "privacy", "seeds", "types"},
+    "config": {"core", "models", "data", "privacy", "errors", "toml"},
     "recipes": {"config", "evaluation", "privacy", "errors"},
     "records": {"config", "errors"},
     "ledgerfile": {"records", "privacy", "errors"},
@@ -35,15 +36,16 @@ ALLOWED: dict[str, set[str]] = {
     "phone": {"federated", "models", "data", "types"},
     "noises": {"config", "data", "privacy", "types"},
     "stages": {
-        "noises", "phone", "config", "federated", "models", "pretrain", "data", "privacy", "seeds",
-        "types",
+        "noises", "phone", "config", "core", "federated", "models", "pretrain", "data", "privacy",
+        "seeds", "types",
     },
     "plus_softmax": {
-        "stages", "phone", "config", "history", "federated", "data", "privacy", "seeds", "types",
+        "stages", "phone", "config", "history", "core", "federated", "data", "privacy", "seeds",
+        "types",
     },
     "plus": {
-        "plus_softmax", "stages", "noises", "phone", "config", "history", "federated", "data",
-        "privacy", "seeds", "errors", "types",
+        "plus_softmax", "noises", "phone", "config", "history", "core", "data", "privacy",
+        "errors", "types",
     },
     "rankers": {
         "plus", "adapt", "recipes", "config", "history", "federated", "evaluation", "models",
@@ -51,19 +53,19 @@ ALLOWED: dict[str, set[str]] = {
     },
     "device": {"rankers", "config", "history", "evaluation", "data", "errors"},
     "build": {
-        "rankers", "stages", "plus", "noises", "recipes", "config", "central", "federated",
+        "rankers", "stages", "plus", "noises", "recipes", "config", "central", "core",
         "evaluation", "data", "privacy", "seeds", "errors", "types",
     },
     "book": {
-        "ledgerfile", "stages", "records", "config", "federated", "privacy", "seeds", "errors",
+        "ledgerfile", "records", "config", "core", "privacy", "seeds", "errors",
     },
     "experiment": {
-        "book", "build", "stages", "records", "config", "federated", "evaluation", "data",
-        "privacy", "errors", "types",
+        "book", "build", "stages", "records", "config", "core", "evaluation", "data", "privacy",
+        "errors", "types",
     },
     "runs": {
         "phone", "types", "book", "build", "stages", "experiment", "recipes", "records", "report",
-        "config", "device", "data", "privacy", "errors",
+        "config", "core", "device", "data", "privacy", "errors",
     },
     "export": {"runs", "device", "records", "data", "errors"},
     "spent": {"book", "ledgerfile", "records", "privacy", "errors"},
@@ -86,7 +88,7 @@ SERVED_BY_API_ONLY = {"federated", "evaluation"}
 # Heavy or risky libraries stay where they belong.
 HOMES = {
     "polars": {"data"},
-    "optax": {"federated", "central", "plus_softmax"},
+    "optax": {"core", "federated", "central"},
     "dp_accounting": {"privacy"},
     "autodp": {"privacy"},
     "cryptography": {"privacy"},

@@ -14,8 +14,8 @@ import pytest
 import privrec
 from privrec import experiment, records
 from privrec.book import Book, ledger_of
+from privrec.core.phase import ServerState
 from privrec.errors import PrivacyWarning, RunFolderError, SettingsError
-from privrec.federated.round import ServerState
 from privrec.ledgerfile import append_release, read_ledger
 from privrec.privacy.aggregate import CohortTotal, Published
 from privrec.recipes import configure
@@ -119,7 +119,9 @@ def test_noise_changes_every_parameter_and_a_run_can_be_repeated() -> None:
     for name, values in quiet.items():
         assert np.mean(values != noisy[name]) > 0.99, name
         assert np.array_equal(noisy[name], again[name]), name
-        assert np.mean(other[name] != noisy[name]) > 0.99, name
+    # Noise lies on a grid, so that secure noise may be the same in a few places.
+    fresh = np.concatenate([np.ravel(other[name] != noisy[name]) for name in quiet])
+    assert np.mean(fresh) > 0.99
     # Plain: the noise on the parameters is server_lr · z · S / M, with z = 1.
     config = configure("dp-privrec-one", DATA, {**TINY, **plain})
     moved = np.concatenate([np.ravel(noisy[name] - quiet[name]) for name in quiet])

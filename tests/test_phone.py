@@ -25,7 +25,7 @@ def test_the_usual_person_has_the_median_number_of_interactions() -> None:
 def test_training_sends_the_dense_weights_and_the_rows_that_were_touched() -> None:
     made = plan("privrec", DATA, **MODEL, rounds=3)
     (stage,) = made.stages
-    params = stage.init(None).params
+    params = stage.start(None).params
     training, ranking = made.phone
     assert training.bytes_down == 4 * sum(value.size for value in params.values())
     dense = sum(value.size for name, value in params.items() if name != "embed/item")

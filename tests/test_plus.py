@@ -17,11 +17,11 @@ from scipy import stats
 import privrec
 from privrec import plus, records
 from privrec.build import build
+from privrec.core.phase import ServerState, Stage
 from privrec.data.federation import Clients, Federation
 from privrec.data.splits import split_clients
 from privrec.errors import SettingsError
 from privrec.experiment import load_params
-from privrec.federated.round import ServerState
 from privrec.history import fit, tower
 from privrec.history.scoring import POPULARITY
 from privrec.ledgerfile import read_ledger
@@ -30,9 +30,8 @@ from privrec.privacy.aggregate import Aggregator
 from privrec.privacy.noise import NoiseSource, seeded
 from privrec.recipes import configure
 from privrec.seeds import rng
-from privrec.stages import Stage
 from privrec.types import BoolArray, IntArray, Leaf
-from tiny import DATA, by_hand
+from tiny import DATA, by_hand, round_of
 
 DELTA, BUDGET, USERS, ITEMS = 1e-3, 5.0, 48, 40
 TINY: dict[str, Any] = {"delta": DELTA, "epsilon": BUDGET}
@@ -173,9 +172,9 @@ def test_both_sums_get_the_noise_that_is_counted(
         first, second = stages_of(federation, **settings, sampling=sampling)
         for seed in range(200 if settings is GIVEN else 1):
             noise = noise_of(seed)
-            first.play(first.init(None), by_hand(first.aggregator, noise))
-            known = second.init({POPULARITY: jnp.ones(ITEMS)})
-            second.play(known, by_hand(second.aggregator, noise))
+            round_of(first, first.start(None), by_hand(first.aggregator, noise))
+            known = second.start({POPULARITY: jnp.ones(ITEMS)})
+            round_of(second, known, by_hand(second.aggregator, noise))
     for place, (name, part) in enumerate(zip(names, (share, 1 - share), strict=True)):
         truth, *found = (np.asarray(after[name], np.float64) for _, after in published[place::2])
         errors = np.array(found) - truth
@@ -213,9 +212,9 @@ def test_one_person_moves_either_sum_by_no_more_than_is_counted(
     moved = []
     for somebody in [people[:0], *np.split(people, 8)]:
         first, second = stages_of(changed(federation, somebody, change), **GIVEN)
-        first.play(first.init(None), by_hand(first.aggregator))
-        known = second.init({POPULARITY: jnp.arange(ITEMS) * 0.3})
-        second.play(known, by_hand(second.aggregator))
+        round_of(first, first.start(None), by_hand(first.aggregator))
+        known = second.start({POPULARITY: jnp.arange(ITEMS) * 0.3})
+        round_of(second, known, by_hand(second.aggregator))
         moved.append([total for total, _ in published[-2:]])
     for name, place in ((POPULARITY, 0), ("triangle", 1)):
         truth, *rest = (np.asarray(totals[place][name], np.float64) for totals in moved)

@@ -18,7 +18,7 @@ from privrec.history.scoring import BIAS, LEARNED_TRUST, POPULARITY, learned_of
 from privrec.ledgerfile import read_ledger
 from privrec.privacy.noise import NoiseSource
 from privrec.recipes import configure
-from tiny import DATA, by_hand, new_folder
+from tiny import DATA, by_hand, new_folder, round_of
 
 DELTA, ROUNDS = 1e-3, 4
 SETTINGS: dict[str, Any] = {
@@ -172,10 +172,10 @@ def test_a_cohort_of_nobody_is_noised_all_the_same(tmp_path: Path) -> None:
 
 def test_a_budget_that_ends_after_popularity_leaves_what_is_popular(tmp_path: Path) -> None:
     made = build(configure("dp-privrec-plus", DATA, {"delta": DELTA}), load(DATA))
-    state = made.stages()[0].init(None)
+    state = made.stages()[0].start(None)
     folder = new_folder(tmp_path / "run", made)
     book = open_book(folder, made.stages()[0], made.config, "people", "data")
-    after, _ = made.stages()[0].play(state, book.publish)
+    after, _ = round_of(made.stages()[0], state, book.publish)
     assert len(read_ledger(folder)) == 1
     order = np.argsort(-np.asarray(after.params[BIAS]), kind="stable")
     popular = np.argsort(-np.asarray(after.params[POPULARITY]), kind="stable")
@@ -187,14 +187,14 @@ def test_a_rounds_noise_is_on_every_learned_number_and_nowhere_else() -> None:
     settings = {**SEEDED, "server_optimizer": "plain", "server_lr": 1.0, "weight_decay": 0.0}
     made = build(configure("dp-privrec-plus", DATA, settings), load(DATA))
     stage = made.stages()[2]
-    before = stage.init(None)
+    before = stage.start(None)
 
     def played(size: float) -> dict[str, Any]:
         def fill(count: int) -> Any:
             return np.full(count, size)
 
         noise = NoiseSource(normal=fill, laplace=fill)
-        after, _ = stage.play(before, by_hand(stage.aggregator, lambda state: noise))
+        after, _ = round_of(stage, before, by_hand(stage.aggregator, lambda state: noise))
         return {name: np.asarray(value) for name, value in after.params.items()}
 
     still, moved = played(0.0), played(1.0)

@@ -19,7 +19,7 @@ import pytest
 import privrec
 from privrec import ledgerfile, records
 from privrec.book import Book
-from privrec.federated.round import ServerState
+from privrec.core.phase import ServerState
 from privrec.privacy.aggregate import CohortTotal, Published
 from tiny import DATA, MODEL
 

@@ -16,7 +16,7 @@ import pytest
 
 import privrec
 from privrec.book import Book
-from privrec.federated.round import ServerState
+from privrec.core.phase import ServerState
 from privrec.privacy.aggregate import Aggregator, CohortTotal, Published
 from privrec.privacy.noise import NoiseSource, seeded
 from privrec.seeds import rng

@@ -20,20 +20,19 @@ from hypothesis import strategies as st
 import privrec
 from privrec.book import population_mark
 from privrec.build import Experiment, build
+from privrec.core.phase import ServerState, Stage
 from privrec.data.catalogue import to_json
 from privrec.data.federation import Federation
 from privrec.data.published import load_published
 from privrec.data.splits import chosen, split_clients
 from privrec.data.tables import Tables, person_ids, to_federation
-from privrec.federated.round import ServerState
 from privrec.history.fit import popularity_of
 from privrec.history.layout import Layout
 from privrec.history.rows import rows_of
 from privrec.noises import volunteers_of
 from privrec.privacy.aggregate import CohortTotal, Published
 from privrec.recipes import configure
-from privrec.stages import Stage
-from tiny import MODEL
+from tiny import MODEL, round_of
 
 SMALL = {**MODEL, "rounds": 1, "stage1_rounds": 1, "views": 4, "view_window": 4}
 RECIPES: dict[str, dict[str, Any]] = {
@@ -92,7 +91,7 @@ def sums_of(experiment: Experiment) -> list[tuple[Stage, dict[str, npt.NDArray[n
     found = []
     params = None
     for stage in experiment.stages():
-        state = stage.init(params)
+        state = stage.start(params)
         if "items/popularity" in state.params:
             # What release one published: the same number for both data sets.
             some = np.linspace(60, 0.5, len(state.params["items/popularity"]), dtype=np.float32)
@@ -107,7 +106,7 @@ def sums_of(experiment: Experiment) -> list[tuple[Stage, dict[str, npt.NDArray[n
             totals.append(add_up())
             return Published(dict(totals[0].update), state.clip_norm)
 
-        stage.play(state, publish)
+        round_of(stage, state, publish)
         update = totals[0].update
         found.append((stage, {name: np.asarray(update[name], np.float64) for name in update}))
         params = state.params

@@ -79,7 +79,7 @@ def test_an_evaluation_has_them_and_the_report_shows_them(tmp_path: Path) -> Non
     alone = train("dp-privrec-plus", DATA, out=tmp_path / "history", delta=1e-3)
     unadapted = alone.experiment.rankers.unadapted
     assert unadapted is not None
-    params = alone.experiment.stages()[0].init(None).params
+    params = alone.experiment.stages()[0].start(None).params
     test = alone.experiment.federation.take(alone.experiment.split.test)
     lists = [one.tolist() for one in unadapted(params)(test, test)]
     assert all(one == lists[0] for one in lists)

@@ -32,7 +32,7 @@ from privrec.recipes import configure
 from privrec.report import comparison_rows, render_comparison
 from privrec.stages import ITEMS, TRAIN, views_of
 from privrec.types import IntArray, Params
-from tiny import DATA, MODEL, by_hand, new_folder
+from tiny import DATA, MODEL, by_hand, new_folder, round_of
 
 FIRST, SECOND, DELTA = 4, 3, 1e-3
 TINY: dict[str, Any] = {
@@ -212,9 +212,9 @@ def test_vectors_of_features_are_equal_where_the_features_are() -> None:
 
 def test_stage_two_starts_from_the_vectors_of_stage_one(runs: dict[str, privrec.Run]) -> None:
     stages = runs["paper"].experiment.stages()
-    before = stages[0].init(None).params
+    before = stages[0].start(None).params
     moved = {**before, ITEM_TABLE: before[ITEM_TABLE] + 1.0}
-    after = stages[1].init(moved)
+    after = stages[1].start(moved)
     factor = 0.1 / np.std(moved[ITEM_TABLE])
     np.testing.assert_allclose(after.params[ITEM_TABLE], moved[ITEM_TABLE] * factor, rtol=1e-5)
     np.testing.assert_allclose(after.params["gru/in"], moved["gru/in"] / factor, rtol=1e-5)
@@ -311,8 +311,8 @@ def test_item_vectors_that_stage_two_leaves_alone_stay_as_they_are() -> None:
             load(DATA),
         )
         stage = experiment_.stages()[1]
-        before = stage.init(experiment_.stages()[0].init(None).params)
-        after, _ = stage.play(before, by_hand(stage.aggregator))
+        before = stage.start(experiment_.stages()[0].start(None).params)
+        after, _ = round_of(stage, before, by_hand(stage.aggregator))
         moved = {
             name: bool(np.any(np.asarray(after.params[name]) != np.asarray(before.params[name])))
             for name in before.params

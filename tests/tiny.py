@@ -6,8 +6,9 @@ from typing import Any
 
 from privrec import records
 from privrec.build import Experiment
+from privrec.core.phase import Publish, RoundReport, ServerState, Stage
+from privrec.core.round import cohort_draw, play_stage_round
 from privrec.data.catalogue import to_json
-from privrec.federated.round import Publish, ServerState
 from privrec.privacy.aggregate import Aggregator, CohortTotal, Published
 from privrec.privacy.noise import NoiseSource, seeded
 from privrec.seeds import rng
@@ -42,6 +43,11 @@ def by_hand(
         return aggregator.publish_round(add_up(), state.clip_norm, noise)
 
     return publish
+
+
+def round_of(stage: Stage, state: ServerState, publish: Publish) -> tuple[ServerState, RoundReport]:
+    """Return the state after a round of a stage, with a seeded cohort."""
+    return play_stage_round(stage, state, draw=cohort_draw(0, secret=False), publish=publish)
 
 
 def as_options(settings: dict[str, Any]) -> list[str]:

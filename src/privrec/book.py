@@ -10,8 +10,8 @@ import numpy as np
 
 from privrec import records
 from privrec.config import RunConfig
+from privrec.core.phase import ServerState, Stage
 from privrec.errors import RunFolderError
-from privrec.federated.round import ServerState
 from privrec.ledgerfile import (
     Line,
     append_release,
@@ -24,7 +24,6 @@ from privrec.privacy.aggregate import CohortTotal, Published
 from privrec.privacy.ledger import PrivacyLedger
 from privrec.privacy.noise import NoiseKind, NoiseSource, secure, seeded
 from privrec.seeds import rng
-from privrec.stages import Stage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

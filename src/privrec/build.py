@@ -10,20 +10,21 @@ import numpy as np
 
 from privrec.central import central_round
 from privrec.config import RunConfig
+from privrec.core.optimize import server_optimizer
+from privrec.core.phase import CentralFit, RoundReport, ServerState, Stage
 from privrec.data.federation import Federation
 from privrec.data.splits import Split, split_clients
 from privrec.errors import SettingsError
 from privrec.evaluation.references import Reference
-from privrec.federated.round import Publish, RoundReport, ServerState, server_optimizer
 from privrec.noises import sampling_of
 from privrec.plus import history_stages
-from privrec.privacy.aggregate import CohortTotal, plain
+from privrec.privacy.aggregate import plain
 from privrec.privacy.budget import refuse_large_delta
 from privrec.privacy.sampling import Sampling
 from privrec.rankers import Rankers, instances_of, rankers, recommender_of
 from privrec.recipes import recipe_named
 from privrec.seeds import key
-from privrec.stages import TRAIN, Stage, federated_stages, packer
+from privrec.stages import TRAIN, Task, federated_stages, packer
 from privrec.types import Params
 
 
@@ -73,7 +74,14 @@ def build(config: RunConfig, federation: Federation) -> Experiment:
         if recipe.method == "central":
             return (_central(config, federation, split),)
         recommender = recommender_of(config, federation.catalogue)
-        made = federated_stages(config, federation, split, recommender, instances_of(config))
+        task = Task(
+            config=config,
+            federation=federation,
+            split=split,
+            recommender=recommender,
+            instances=instances_of(config),
+        )
+        made = federated_stages(task)
         return made[:1] if recipe.method == "items" else made
 
     return Experiment(
@@ -85,7 +93,7 @@ def build(config: RunConfig, federation: Federation) -> Experiment:
     )
 
 
-def _central(config: RunConfig, federation: Federation, split: Split) -> Stage:
+def _central(config: RunConfig, federation: Federation, split: Split) -> CentralFit:
     recommender = recommender_of(config, federation.catalogue)
     optimizer = server_optimizer(config.server_optimizer, config.server_lr)
     sampling = sampling_of(
@@ -107,40 +115,23 @@ def _central(config: RunConfig, federation: Federation, split: Split) -> Stage:
         pack=packer(config, federation, instances_of(config)),
         seed=config.seed,
     )
-    return _unprepared(config.rounds, sampling, init, play)
-
-
-def _unprepared(
-    rounds: int,
-    sampling: Sampling,
-    init: Callable[[Params | None], ServerState],
-    play: Callable[[ServerState, Publish], tuple[ServerState, RoundReport]],
-) -> Stage:
-    """Return a stage without noise that has nothing to compile beforehand."""
-    return Stage(
-        name=TRAIN,
-        rounds=rounds,
-        first=0,
-        aggregator=plain(sampling),
-        init=init,
-        prepare=lambda params: None,
-        play=play,
+    return CentralFit(
+        name=TRAIN, rounds=config.rounds, aggregator=plain(sampling), start=init, play=play
     )
 
 
-def _fitted(federation: Federation, split: Split, reference: Reference) -> Stage:
-    """Return a stage of one round, in which all there is to fit is fitted."""
+def _fitted(federation: Federation, split: Split, reference: Reference) -> CentralFit:
+    """Return a fit of one round, in which all there is to fit is fitted."""
     people = np.concatenate([split.train, split.validation])
     sampling = Sampling(law="fixed", users=len(people), cohort=len(people))
 
     def init(before: Params | None) -> ServerState:
         return ServerState(round_index=0, params={}, opt_state=(), clip_norm=np.inf)
 
-    def play(state: ServerState, publish: Publish) -> tuple[ServerState, RoundReport]:
-        publish(state, lambda: CohortTotal({}))  # Nothing but the model is published.
+    def play(state: ServerState) -> tuple[ServerState, RoundReport]:
         arrays = reference.fit(federation, people)
         params = {name: jnp.asarray(array) for name, array in arrays.items()}
         after = replace(state, round_index=state.round_index + 1, params=params)
         return after, RoundReport(round_index=state.round_index, clients=len(people), loss=None)
 
-    return _unprepared(1, sampling, init, play)
+    return CentralFit(name=TRAIN, rounds=1, aggregator=plain(sampling), start=init, play=play)

@@ -9,11 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from privrec.core.phase import RoundReport, ServerState
 from privrec.data.schema import Bag, Bags
 from privrec.federated.pack import PackedClient, bucket
-from privrec.federated.round import Publish, RoundReport, ServerState
 from privrec.models.api import ITEM_TABLE, Recommender, look_up, score_pairs
-from privrec.privacy.aggregate import CohortTotal
 from privrec.privacy.sampling import Sampling
 from privrec.seeds import rng
 from privrec.types import Array, IntArray, Leaf, Params
@@ -38,7 +37,7 @@ def central_round(
     population: IntArray,
     pack: Callable[[IntArray, int], list[PackedClient]],
     seed: int,
-) -> Callable[[ServerState, Publish], tuple[ServerState, RoundReport]]:
+) -> Callable[[ServerState], tuple[ServerState, RoundReport]]:
     """Return a round of central training: mini-batches over the pooled data of a few people.
 
     Each person is a task: her features stand beside each of her instances. The optimizer steps
@@ -78,11 +77,10 @@ def central_round(
         end, opt_state, total = jax.lax.fori_loop(0, steps, step, start)
         return end, opt_state, total / jnp.maximum(steps, 1)
 
-    def play(state: ServerState, publish: Publish) -> tuple[ServerState, RoundReport]:
+    def play(state: ServerState) -> tuple[ServerState, RoundReport]:
         people = sampling.draw(population, rng(seed, state.round_index, "cohort"))
         order = rng(seed, state.round_index, "pool")
         pool = pooled(pack(people, state.round_index), order, batch_size)
-        publish(state, lambda: CohortTotal({}))  # Nothing but the model is published.
         params, opt_state, loss = train(state.params, state.opt_state, dict(catalogue), pool)
         after = replace(
             state, round_index=state.round_index + 1, params=params, opt_state=opt_state

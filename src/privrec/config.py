@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from privrec.core.optimize import ServerOptimizer
 from privrec.data.splits import Halving
 from privrec.errors import SettingsError, nearest
-from privrec.federated.round import ServerOptimizer
 from privrec.models.dssm import Activation, Target
 from privrec.privacy.noise import NoiseKind
 from privrec.privacy.release import Mechanism

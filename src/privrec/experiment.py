@@ -12,6 +12,8 @@ from privrec import records
 from privrec.book import open_book
 from privrec.build import Experiment
 from privrec.config import RunConfig
+from privrec.core.phase import RoundReport, ServerState, Stage
+from privrec.core.round import cohort_draw, play_stage_round
 from privrec.data.federation import Federation
 from privrec.errors import DataError, RunFolderError
 from privrec.evaluation.ranking import EvalReport, Scorer, evaluate, with_few_items
@@ -23,9 +25,8 @@ from privrec.evaluation.references import (
     own_items,
     popularity,
 )
-from privrec.federated.round import RoundReport, ServerState
 from privrec.privacy.statement import PrivacyReport
-from privrec.stages import TRAIN, Stage
+from privrec.stages import TRAIN
 from privrec.types import IntArray, Params
 
 CHECKPOINT_SECONDS = 5.0
@@ -56,7 +57,7 @@ def train(
         if done >= stage.last and stage is not stages[-1]:
             continue  # Its result is where the next stage begins.
         if state is None or done <= stage.first:
-            state = stage.init(None if state is None else state.params)
+            state = stage.start(None if state is None else state.params)
         if not stopped:
             state = _play_stage(experiment, stage, state, folder, on_progress)
         # A stage whose budget ended early has nothing that a later one could stand on.
@@ -79,6 +80,7 @@ def _play_stage(
     config, federation = experiment.config, experiment.federation
     book = open_book(folder, stage, config, federation.population, federation.fingerprint)
     last = book.last_round(state.round_index)
+    draw = cohort_draw(config.seed, secret=config.draws_in_secret)
     what = "rounds" if stage.name == TRAIN else f"rounds for {stage.name}"
     if state.round_index < last:
         _report(on_progress, "compiling", 0, 1)
@@ -87,7 +89,7 @@ def _play_stage(
     saved = time.monotonic()
     while state.round_index < last:
         started = time.monotonic()
-        state, report = stage.play(state, book.publish)
+        state, report = play_stage_round(stage, state, draw=draw, publish=book.publish)
         line: dict[str, Any] = {"round": report.round_index, "stage": stage.name}
         line |= {"seconds": round(time.monotonic() - started, 4), **_rest(report)}
         played = state.round_index - stage.first
@@ -209,7 +211,7 @@ def restore(folder: records.RunFolder, stages: Sequence[Stage]) -> tuple[ServerS
     fresh = None
     for stage in stages:
         if fresh is None or stage.first < round_index:
-            fresh = stage.init(None if fresh is None else fresh.params)
+            fresh = stage.start(None if fresh is None else fresh.params)
     if fresh is None or not fresh.params:
         return None, 0  # What is fitted in a single round is fitted again.
     leaves, shape = jax.tree.flatten((fresh.params, fresh.opt_state))

@@ -6,24 +6,27 @@ sum is one release, as each round is, and the budget's split is found here.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 
 from privrec.config import RunConfig
+from privrec.core.phase import Phase, ServerState
 from privrec.data.catalogue import Catalogue
 from privrec.data.federation import Federation, chunks
 from privrec.data.splits import Split
 from privrec.errors import SettingsError
-from privrec.federated.round import Publish, RoundReport, ServerState
 from privrec.history.fit import (
     Frequent,
     Regression,
     exact_tower,
     frequent,
+    history_moments,
     noisy_tower,
     popularity_of,
     taste_moments,
@@ -34,14 +37,12 @@ from privrec.history.scoring import BIAS, POPULARITY
 from privrec.history.tower import bias_of, blank
 from privrec.noises import sampling_of
 from privrec.phone import PhoneShare, milliseconds, usual_person
-from privrec.plus_softmax import softmax_stage
-from privrec.privacy.aggregate import Aggregator, CohortTotal, gaussian, plain
+from privrec.plus_softmax import softmax_phase
+from privrec.privacy.aggregate import Aggregator, CohortTotal, Published, gaussian, plain
 from privrec.privacy.budget import check_budget, find_noise
 from privrec.privacy.ledger import PrivacyLedger
 from privrec.privacy.sampling import Sampling
-from privrec.seeds import rng, secret_rng
-from privrec.stages import Play, Stage
-from privrec.types import Array, Params
+from privrec.types import Array, IntArray, Params
 
 POPULAR, MOMENTS = "popularity", "moments"
 """The names of the first two stages."""
@@ -53,91 +54,169 @@ _RANK_UNDER_NOISE = 64
 _PEOPLE_PER_NOISE = 12.0
 
 
-def history_stages(config: RunConfig, federation: Federation, split: Split) -> tuple[Stage, ...]:
-    """Return the stages of PrivRec+: what is popular, what goes together, and rounds on top."""
-    layout, rank = layout_for(config, federation.catalogue), rank_for(config, federation)
-    dislike = config.dislike_input
-    first, second, rest = split_budget(config, split, federation.n_items)
-    sampling = first.release.sampling
-    reports: dict[int, RoundReport] = {}
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Task:
+    """What the phases of PrivRec+ are built from."""
 
-    def rows(state: ServerState) -> Iterator[Rows]:
-        """Draw the cohort of a round, and yield its people's rows a few hundred at a time."""
-        secret = config.draws_in_secret
-        draw = secret_rng() if secret else rng(config.seed, state.round_index, "cohort")
-        cohort = sampling.draw(split.train, draw)
-        reports[state.round_index] = RoundReport(
-            round_index=state.round_index, clients=len(cohort), loss=None
-        )
-        return (rows_of(federation.take(part), layout) for part in chunks(cohort))
+    config: RunConfig
+    federation: Federation
+    split: Split
+    layout: Layout
+    rank: int
 
-    def after(
-        state: ServerState, found: Mapping[str, npt.ArrayLike]
-    ) -> tuple[ServerState, RoundReport]:
-        params = {**state.params, **{name: jnp.asarray(array) for name, array in found.items()}}
-        nobody = RoundReport(round_index=state.round_index, clients=None, loss=None)
-        report = reports.pop(state.round_index, nobody)
-        return replace(state, round_index=state.round_index + 1, params=params), report
+    def rows(self, cohort: IntArray) -> Iterator[Rows]:
+        """Yield people's rows a few hundred at a time: what each device has of its person."""
+        return (rows_of(self.federation.take(part), self.layout) for part in chunks(cohort))
 
-    def count(state: ServerState, publish: Publish) -> tuple[ServerState, RoundReport]:
-        def add_up() -> CohortTotal:
-            return CohortTotal({POPULARITY: popularity_of(rows(state), layout, dislike)})
-
-        found = publish(state, add_up).update[POPULARITY]
-        # Should the budget end here, there is something to rank by.
-        bias = bias_of(np.asarray(found), np.zeros(0, np.int64))
-        return after(state, {POPULARITY: found, BIAS: bias})
-
-    def relate(state: ServerState, publish: Publish) -> tuple[ServerState, RoundReport]:
-        popularity = np.asarray(state.params[POPULARITY], np.float64)
-        scale = second.noise_scale(BOUND)
-        kept = frequent(popularity, noise_scale=scale, most=config.history_items)
-        if config.mechanism == "none":
-            publish(state, lambda: CohortTotal({}))
-            tower = exact_tower(rows(state), layout, kept, regression_of(config), rank)
-        else:
-            shape = Frequent.of(popularity, kept)
-
-            def add_up() -> CohortTotal:
-                return CohortTotal({"triangle": taste_moments(rows(state), layout, shape, dislike)})
-
-            triangle = np.asarray(publish(state, add_up).update["triangle"])
-            tower = noisy_tower(
-                triangle, layout, shape, dislike=dislike, rank=rank, noise_scale=scale
-            )
-        return after(state, {**tower, BIAS: bias_of(popularity, kept)})
-
-    def phone(what: str, down: int, pairs: bool) -> Callable[[Params], PhoneShare]:
-        def measure(params: Params) -> PhoneShare:
-            person = federation.take(usual_person(federation, split.train))
-            entries = rows_of(person, layout).nnz
-            return PhoneShare(
-                what=what,
-                bytes_down=down,
-                # A position and a weight each; the trusted server multiplies them out.
-                bytes_up=8 * entries,
-                multiply_adds=entries * (entries + 1) // 2 if pairs else 2 * entries,
-                milliseconds=milliseconds(lambda: rows_of(person, layout)),
-            )
-
-        return measure
-
-    start = blank(layout, rank=rank, dislikes=dislike > 0)
-    start[POPULARITY] = np.zeros(federation.n_items, np.float32)
-    # Before the second sum a phone is told which items count, and under noise how much.
-    told = (8 if second.release.is_private else 4) * min(federation.n_items, config.history_items)
-
-    def kept(before: Params | None) -> dict[str, Array]:
+    def kept(self, before: Params | None) -> dict[str, Array]:
+        """Return the tower of the phase before, or one that ranks everything alike."""
+        dislikes = self.config.dislike_input > 0
+        start = blank(self.layout, rank=self.rank, dislikes=dislikes)
+        start[POPULARITY] = np.zeros(self.layout.n_items, np.float32)
         known = before or {}
         return {name: jnp.asarray(known.get(name, array)) for name, array in start.items()}
 
-    sums = (
-        _stage(POPULAR, 0, first, count, kept, phone("popularity round", 0, pairs=False)),
-        _stage(MOMENTS, 1, second, relate, kept, phone("moments round", told, pairs=True)),
-    )
+    def phase(self, name: str, first: int, **parts: Any) -> Phase:
+        """Return a phase of one round; what the one before published is kept."""
+
+        def start(before: Params | None) -> ServerState:
+            params = self.kept(before)
+            return ServerState(round_index=first, params=params, opt_state=(), clip_norm=BOUND)
+
+        return Phase(
+            name=name,
+            rounds=1,
+            first=first,
+            population=self.split.train,
+            start=start,
+            ranks=name == MOMENTS,
+            **parts,
+        )
+
+    def phone(self, what: str, down: int, pairs: bool, params: Params) -> PhoneShare:
+        """Return one person's part of a sum."""
+        person = self.federation.take(usual_person(self.federation, self.split.train))
+        entries = rows_of(person, self.layout).nnz
+        return PhoneShare(
+            what=what,
+            bytes_down=down,
+            # A position and a weight each; the trusted server multiplies them out.
+            bytes_up=8 * entries,
+            multiply_adds=entries * (entries + 1) // 2 if pairs else 2 * entries,
+            milliseconds=milliseconds(lambda: rows_of(person, self.layout)),
+        )
+
+
+def history_stages(config: RunConfig, federation: Federation, split: Split) -> tuple[Phase, ...]:
+    """Return the phases of PrivRec+: what is popular, what goes together, and rounds on top."""
+    layout = layout_for(config, federation.catalogue)
+    rank = rank_for(config, federation)
+    task = _Task(config=config, federation=federation, split=split, layout=layout, rank=rank)
+    first, second, rest = split_budget(config, split, federation.n_items)
+    moments = _exact_phase(task, second) if config.mechanism == "none" else _noisy(task, second)
+    sums = (_popularity_phase(task, first), moments)
     if not config.rounds:
         return sums
-    return (*sums, softmax_stage(config, federation, split.train, layout, rest, 2, kept))
+    people = split.train
+    return (
+        *sums,
+        softmax_phase(config, federation, people, rest, layout=layout, first=2, kept=task.kept),
+    )
+
+
+def _popularity_phase(task: _Task, aggregator: Aggregator) -> Phase:
+    """Return the first sum: how popular each item is."""
+
+    def add_up(told: None, cohort: IntArray, round_index: int, clip_norm: float) -> CohortTotal:
+        dislike = task.config.dislike_input
+        return CohortTotal({POPULARITY: popularity_of(task.rows(cohort), task.layout, dislike)})
+
+    def absorb(state: ServerState, published: Published) -> ServerState:
+        found = published.update[POPULARITY]
+        # Should the budget end here, there is something to rank by.
+        bias = bias_of(np.asarray(found), np.zeros(0, np.int64))
+        return _with(state, {POPULARITY: found, BIAS: bias})
+
+    return task.phase(
+        POPULAR,
+        0,
+        aggregator=aggregator,
+        tell=lambda state: None,
+        add_up=add_up,
+        absorb=absorb,
+        phone=partial(task.phone, "popularity round", 0, False),
+    )
+
+
+def _exact_phase(task: _Task, aggregator: Aggregator) -> Phase:
+    """Return the second sum without noise: the moments of whole rows."""
+    how, layout = regression_of(task.config), task.layout
+
+    def tell(state: ServerState) -> IntArray:
+        popularity = _popularity(state)
+        return frequent(popularity, noise_scale=0.0, most=task.config.history_items)
+
+    def add_up(kept: IntArray, cohort: IntArray, round_index: int, clip_norm: float) -> CohortTotal:
+        return CohortTotal(history_moments(task.rows(cohort), layout, kept, how))
+
+    def absorb(state: ServerState, published: Published) -> ServerState:
+        kept = tell(state)
+        tower = exact_tower(published.update, layout, kept, how, task.rank)
+        return _with(state, {**tower, BIAS: bias_of(_popularity(state), kept)})
+
+    down = 4 * min(layout.n_items, task.config.history_items)
+    return task.phase(
+        MOMENTS,
+        1,
+        aggregator=aggregator,
+        tell=tell,
+        add_up=add_up,
+        absorb=absorb,
+        phone=partial(task.phone, "moments round", down, True),
+    )
+
+
+def _noisy(task: _Task, aggregator: Aggregator) -> Phase:
+    """Return the second sum under noise: the moments of tastes over the frequent items."""
+    layout, dislike = task.layout, task.config.dislike_input
+    scale = aggregator.noise_scale(BOUND)
+
+    def tell(state: ServerState) -> Frequent:
+        popularity = _popularity(state)
+        kept = frequent(popularity, noise_scale=scale, most=task.config.history_items)
+        return Frequent.of(popularity, kept)
+
+    def add_up(items: Frequent, cohort: IntArray, round_index: int, bound: float) -> CohortTotal:
+        return CohortTotal({"triangle": taste_moments(task.rows(cohort), layout, items, dislike)})
+
+    def absorb(state: ServerState, published: Published) -> ServerState:
+        items = tell(state)
+        triangle = np.asarray(published.update["triangle"])
+        tower = noisy_tower(
+            triangle, layout, items, dislike=dislike, rank=task.rank, noise_scale=scale
+        )
+        return _with(state, {**tower, BIAS: bias_of(_popularity(state), items.kept)})
+
+    # A phone is told which items count, and how much.
+    down = 8 * min(layout.n_items, task.config.history_items)
+    return task.phase(
+        MOMENTS,
+        1,
+        aggregator=aggregator,
+        tell=tell,
+        add_up=add_up,
+        absorb=absorb,
+        phone=partial(task.phone, "moments round", down, True),
+    )
+
+
+def _popularity(state: ServerState) -> npt.NDArray[np.float64]:
+    return np.asarray(state.params[POPULARITY], np.float64)
+
+
+def _with(state: ServerState, found: Mapping[str, npt.ArrayLike]) -> ServerState:
+    new = {name: jnp.asarray(array) for name, array in found.items()}
+    return replace(state, params={**state.params, **new})
 
 
 def layout_for(config: RunConfig, catalogue: Catalogue) -> Layout:
@@ -241,29 +320,3 @@ def popularity_share(people: int, n_items: int, noise_multiplier: float) -> floa
     """
     wanted = _PEOPLE_PER_NOISE * math.log(max(n_items, 2)) * noise_multiplier / people
     return min(max(wanted, 0.05), 0.5)
-
-
-def _stage(
-    name: str,
-    place: int,
-    aggregator: Aggregator,
-    play: Play,
-    kept: Callable[[Params | None], dict[str, Array]],
-    phone: Callable[[Params], PhoneShare],
-) -> Stage:
-    """Return a stage of one round; what the one before published is kept."""
-
-    def init(before: Params | None) -> ServerState:
-        return ServerState(round_index=place, params=kept(before), opt_state=(), clip_norm=BOUND)
-
-    return Stage(
-        name=name,
-        rounds=1,
-        first=place,
-        aggregator=aggregator,
-        init=init,
-        prepare=lambda params: None,
-        play=play,
-        phone=phone,
-        ranks=name == MOMENTS,
-    )

@@ -15,6 +15,7 @@ from privrec import records
 from privrec.book import ledger_of, noise_of, volunteer_count
 from privrec.build import Experiment, build
 from privrec.config import RunConfig
+from privrec.core.phase import Stage
 from privrec.data.catalogue import Catalogue, from_json, to_json
 from privrec.data.federation import Clients, Federation
 from privrec.data.sources import load
@@ -28,7 +29,7 @@ from privrec.privacy.ledger import PrivacyLedger
 from privrec.privacy.statement import PrivacyReport, privacy_report
 from privrec.recipes import configure, recipe_named
 from privrec.report import render_report
-from privrec.stages import TRAIN, Stage
+from privrec.stages import TRAIN
 from privrec.types import Params
 
 
@@ -206,7 +207,7 @@ def plan(recipe: str, data: str | Federation, **settings: Any) -> Plan:
     federation, people = experiment.federation, experiment.split.train
     ledger, shares, params = PrivacyLedger(), [], None
     for stage in experiment.stages():
-        params = stage.init(params).params
+        params = stage.start(params).params
         if not stage.volunteers:
             ledger = ledger.record(stage.release, stage.rounds)
         if stage.phone is not None:

@@ -1,4 +1,4 @@
-"""The stages of a recipe's training, each a federated algorithm with its people and its noise."""
+"""The phases of the DSSM's recipes: one, or first the item vectors and then the rest."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -6,20 +6,13 @@ from dataclasses import dataclass, replace
 import jax
 
 from privrec.config import RunConfig
+from privrec.core.optimize import server_optimizer
+from privrec.core.phase import Phase
 from privrec.data.federation import Federation
 from privrec.data.splits import Split
-from privrec.federated.lanes import cohort_runner, warm_up
 from privrec.federated.local import LocalTrain, local_sgd
 from privrec.federated.pack import Instances, Packed, PackedClient, buckets, dummy, pack
-from privrec.federated.round import (
-    FederatedAlgorithm,
-    Publish,
-    RoundReport,
-    ServerState,
-    federated,
-    play_round,
-    server_optimizer,
-)
+from privrec.federated.reptile import DeviceHalf, reptile
 from privrec.models.api import ITEM_TABLE, Recommender
 from privrec.noises import find_noises, volunteers_of
 from privrec.phone import PhoneShare, share_of_training, usual_person
@@ -28,95 +21,67 @@ from privrec.pretrain.joint import join, local_joint, rescaled
 from privrec.pretrain.objectives import SelfSupervision, local_ssl, self_supervision
 from privrec.pretrain.views import SequenceClient, Views, draw_views, empty_client, row_buckets
 from privrec.privacy.aggregate import Aggregator
-from privrec.privacy.release import Release
-from privrec.seeds import key, rng, secret_rng
+from privrec.seeds import key
 from privrec.types import IntArray, Params
 
-PackPeople = Callable[[IntArray, int], Sequence[Packed]]
-Play = Callable[[ServerState, Publish], tuple[ServerState, RoundReport]]
 ITEMS, TRAIN = "items", "train"
-"""The names of the two stages."""
+"""The names of the two phases."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Stage:
-    """Rounds `first` to `first + rounds - 1` of a run.
+class Task:
+    """What every phase of a recipe is built from."""
 
-    `aggregator` has the release of each; `init(params)` returns the state before the first one,
-    given the parameters of the stage before; `prepare(params)` compiles, `play(state, publish)`
-    plays a round, `phone(params)` measures one person's part of it. After a stage that `ranks`
-    there is something to rank with. `volunteers` tells that only people take part who gave up the
-    guarantee.
-    """
+    config: RunConfig
+    federation: Federation
+    split: Split
+    recommender: Recommender
+    instances: Instances
 
-    name: str
-    rounds: int
-    first: int
-    aggregator: Aggregator
-    init: Callable[[Params | None], ServerState]
-    prepare: Callable[[Params], None]
-    play: Play
-    phone: Callable[[Params], PhoneShare] | None = None
-    ranks: bool = True
-    volunteers: bool = False
-
-    @property
-    def last(self) -> int:
-        """The number of rounds of the run when the stage is over."""
-        return self.first + self.rounds
-
-    @property
-    def release(self) -> Release:
-        """What one round publishes."""
-        return self.aggregator.release
-
-
-def federated_stages(
-    config: RunConfig,
-    federation: Federation,
-    split: Split,
-    recommender: Recommender,
-    instances: Instances,
-) -> tuple[Stage, ...]:
-    """Return the stages of a federated recipe: one, or first the item vectors and then the rest."""
-    first, rest = find_noises(config, federation, split)
-    pairs = packer(config, federation, instances)
-    sizes = buckets(federation.largest, instances)
-
-    def fresh() -> dict[str, jax.Array]:
-        params: dict[str, jax.Array] = jax.jit(recommender.init)(key(config.seed, 0, "init"))
+    def fresh(self) -> dict[str, jax.Array]:
+        """Return the model before any training."""
+        params: dict[str, jax.Array] = jax.jit(self.recommender.init)(
+            key(self.config.seed, 0, "init")
+        )
         return params
 
+    def pairs(self, people: IntArray, round_index: int) -> list[PackedClient]:
+        """Return the instances of some people in some round."""
+        return packer(self.config, self.federation, self.instances)(people, round_index)
+
+    def empty_pairs(self) -> list[PackedClient]:
+        """Return a client without instances for each shape that clients can have."""
+        (example,) = self.pairs(self.split.train[:1], 0)
+        sizes = buckets(self.federation.largest, self.instances)
+        return [dummy(example, size, self.federation.n_items) for size in sizes]
+
+
+def federated_stages(task: Task) -> tuple[Phase, ...]:
+    """Return the phases of a federated recipe: one, or first the item vectors and then the rest."""
+    config = task.config
+    first, rest = find_noises(config, task.federation, task.split)
     if config.stage1 == "none":
-        local = local_pairs(config, recommender, config.local_lr)
-
-        def examples() -> list[Packed]:
-            (example,) = pairs(split.train[:1], 0)
-            return [dummy(example, size, federation.n_items) for size in sizes]
-
-        algorithm = _algorithm(config, local, rest)
-        return (
-            _stage(
-                TRAIN,
-                0,
-                config.rounds,
-                algorithm,
-                config,
-                federation,
-                split.train,
-                pairs,
-                examples,
-                lambda before: fresh(),
-            ),
+        device = DeviceHalf(
+            pack=task.pairs,
+            local=local_pairs(config, task.recommender, config.local_lr),
+            catalogue=dict(task.federation.items),
+            examples=task.empty_pairs,
         )
+        alone = reptile(
+            device,
+            name=TRAIN,
+            first=0,
+            rounds=config.rounds,
+            population=task.split.train,
+            aggregator=rest,
+            optimizer=server_optimizer(config.server_optimizer, config.server_lr),
+            start=lambda before: task.fresh(),
+        )
+        return (_with_phone(alone, task, device),)
     ssl = self_supervision(
         item_weight=config.item_mask_weight, segment_weight=config.segment_mask_weight
     )
-    views = views_of(config)
-    return (
-        *_item_stage(config, federation, split, ssl, views, first, fresh),
-        _joint_stage(config, federation, split, recommender, pairs, sizes, ssl, views, rest, fresh),
-    )
+    return (*_item_phase(task, ssl, first), _joint_phase(task, ssl, rest))
 
 
 def views_of(config: RunConfig) -> Views:
@@ -131,18 +96,11 @@ def views_of(config: RunConfig) -> Views:
     )
 
 
-def _item_stage(
-    config: RunConfig,
-    federation: Federation,
-    split: Split,
-    ssl: SelfSupervision,
-    views: Views,
-    aggregator: Aggregator,
-    fresh: Callable[[], Params],
-) -> tuple[Stage, ...]:
-    """Return stage one; none where item vectors come from the items' own features alone."""
+def _item_phase(task: Task, ssl: SelfSupervision, aggregator: Aggregator) -> tuple[Phase, ...]:
+    """Return phase one; none where item vectors come from the items' own features alone."""
+    config, federation, views = task.config, task.federation, views_of(task.config)
     public = config.stage1 == "public"
-    people = volunteers_of(config, federation, split) if public else split.train
+    people = volunteers_of(config, federation, task.split) if public else task.split.train
     if len(people) == 0:
         return ()
 
@@ -152,56 +110,43 @@ def _item_stage(
 
     def start(before: Params | None) -> Params:
         encoders = ssl.init(key(config.seed, 0, "encoders"), config.embedding_size)
-        return {ITEM_TABLE: fresh()[ITEM_TABLE], **encoders}
+        return {ITEM_TABLE: task.fresh()[ITEM_TABLE], **encoders}
 
-    local = local_views(config, ssl, views, config.stage1_lr)
-    algorithm = _algorithm(config, local, aggregator, config.stage1_server_lr)
-    stage = _stage(
-        ITEMS,
-        0,
-        config.stage1_rounds,
-        algorithm,
-        config,
-        federation,
-        people,
-        view_packer(config, federation, views),
-        examples,
-        start,
+    device = DeviceHalf(
+        pack=view_packer(config, federation, views),
+        local=local_views(config, ssl, views, config.stage1_lr),
+        catalogue=dict(federation.items),
+        examples=examples,
     )
-    return (replace(stage, volunteers=public, ranks=False),)
+    phase = reptile(
+        device,
+        name=ITEMS,
+        first=0,
+        rounds=config.stage1_rounds,
+        population=people,
+        aggregator=aggregator,
+        optimizer=server_optimizer(config.server_optimizer, config.stage1_server_lr),
+        start=start,
+    )
+    return (replace(_with_phone(phase, task, device), volunteers=public, ranks=False),)
 
 
-def _joint_stage(
-    config: RunConfig,
-    federation: Federation,
-    split: Split,
-    recommender: Recommender,
-    pairs: Callable[[IntArray, int], list[PackedClient]],
-    sizes: Sequence[int],
-    ssl: SelfSupervision,
-    views: Views,
-    aggregator: Aggregator,
-    fresh: Callable[[], Params],
-) -> Stage:
-    """Return stage two: the DSSM from stage one's item vectors, on the joint loss."""
+def _joint_phase(task: Task, ssl: SelfSupervision, aggregator: Aggregator) -> Phase:
+    """Return phase two: the DSSM from phase one's item vectors, on the joint loss."""
+    config, federation, views = task.config, task.federation, views_of(task.config)
     n_items = federation.n_items
-    public_only = config.stage1 == "public" and len(volunteers_of(config, federation, split)) == 0
-
     drawn = view_packer(config, federation, views)
 
     def pack_both(cohort: IntArray, round_index: int) -> Sequence[Packed]:
-        instances = pairs(cohort, round_index)
-        return [
-            join(*both, n_items) for both in zip(instances, drawn(cohort, round_index), strict=True)
-        ]
+        both = zip(task.pairs(cohort, round_index), drawn(cohort, round_index), strict=True)
+        return [join(pairs, own_views, n_items) for pairs, own_views in both]
 
     def examples() -> list[Packed]:
-        (example,) = pairs(split.train[:1], 0)
         nobody = empty_client(views, len(empty_client(views, 1, n_items).rows), n_items)
-        return [join(dummy(example, size, n_items), nobody, n_items) for size in sizes]
+        return [join(empty, nobody, n_items) for empty in task.empty_pairs()]
 
     def start(before: Params | None) -> Params:
-        model = dict(fresh())
+        model = dict(task.fresh())
         if before is None:
             model[ITEM_TABLE] = vectors_of_features(
                 federation, model[ITEM_TABLE], config.embedding_scale
@@ -209,24 +154,42 @@ def _joint_stage(
             return {**model, **ssl.init(key(config.seed, 0, "encoders"), config.embedding_size)}
         return {**model, **rescaled(before, config.embedding_scale)}
 
-    local = local_joint(
-        local_views(config, ssl, views, config.local_lr),
-        local_pairs(config, recommender, config.local_lr * config.dssm_weight),
-        config.item_rate,
+    device = DeviceHalf(
+        pack=pack_both,
+        local=local_joint(
+            local_views(config, ssl, views, config.local_lr),
+            local_pairs(config, task.recommender, config.local_lr * config.dssm_weight),
+            config.item_rate,
+        ),
+        catalogue=dict(federation.items),
+        examples=examples,
     )
-    first = 0 if public_only else config.stage1_rounds
-    return _stage(
-        TRAIN,
-        first,
-        config.rounds,
-        _algorithm(config, local, aggregator, item_rate=config.item_rate),
-        config,
-        federation,
-        split.train,
-        pack_both,
-        examples,
-        start,
+    volunteers = config.stage1 == "public" and len(volunteers_of(config, federation, task.split))
+    has_first = config.stage1 != "public" or volunteers
+    phase = reptile(
+        device,
+        name=TRAIN,
+        first=config.stage1_rounds if has_first else 0,
+        rounds=config.rounds,
+        population=task.split.train,
+        aggregator=aggregator,
+        optimizer=server_optimizer(config.server_optimizer, config.server_lr, config.item_rate),
+        start=start,
     )
+    return _with_phone(phase, task, device)
+
+
+def _with_phone(phase: Phase, task: Task, device: DeviceHalf) -> Phase:
+    """Return the phase with what measures one person's part of it."""
+    config = task.config
+
+    def phone(params: Params) -> PhoneShare:
+        (client,) = device.pack(usual_person(task.federation, phase.population), phase.first)
+        steps = config.local_epochs * -(-int(client.size) // config.batch_size)
+        what = f"{phase.name} round"
+        return share_of_training(what, device.local, params, device.catalogue, client, steps)
+
+    return replace(phase, phone=phone)
 
 
 def local_pairs(config: RunConfig, recommender: Recommender, learning_rate: float) -> LocalTrain:
@@ -284,59 +247,3 @@ def view_packer(
         )
 
     return pack_views
-
-
-def _algorithm(
-    config: RunConfig,
-    local: LocalTrain,
-    aggregator: Aggregator,
-    server_lr: float | None = None,
-    item_rate: float = 1.0,
-) -> FederatedAlgorithm:
-    optimizer = server_optimizer(config.server_optimizer, server_lr or config.server_lr, item_rate)
-    return federated(local=local, aggregator=aggregator, server_optimizer=optimizer)
-
-
-def _stage(
-    name: str,
-    first: int,
-    rounds: int,
-    algorithm: FederatedAlgorithm,
-    config: RunConfig,
-    federation: Federation,
-    population: IntArray,
-    pack_people: PackPeople,
-    examples: Callable[[], Sequence[Packed]],
-    start: Callable[[Params | None], Params],
-) -> Stage:
-    run_cohort = cohort_runner(algorithm.local, algorithm.aggregator.clip, dict(federation.items))
-
-    def play(state: ServerState, publish: Publish) -> tuple[ServerState, RoundReport]:
-        # A cohort that can be guessed amplifies nothing: secure noise comes with a secret draw.
-        secret = config.draws_in_secret
-        return play_round(
-            algorithm,
-            state,
-            population=population,
-            pack=pack_people,
-            run_cohort=run_cohort,
-            draw=secret_rng() if secret else rng(config.seed, state.round_index, "cohort"),
-            publish=publish,
-        )
-
-    def phone(params: Params) -> PhoneShare:
-        (client,) = pack_people(usual_person(federation, population), first)
-        steps = config.local_epochs * -(-int(client.size) // config.batch_size)
-        local, catalogue = algorithm.local, dict(federation.items)
-        return share_of_training(f"{name} round", local, params, catalogue, client, steps)
-
-    return Stage(
-        name=name,
-        rounds=rounds,
-        first=first,
-        aggregator=algorithm.aggregator,
-        init=lambda before: replace(algorithm.init(start(before)), round_index=first),
-        prepare=lambda params: warm_up(run_cohort, params, examples()),
-        play=play,
-        phone=phone,
-    )

@@ -1,166 +1,185 @@
-"""select and absorb: the server's side of a round."""
+"""The server's step, and the one round that every recipe plays."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 
-from privrec.federated.lanes import CohortSum
-from privrec.federated.local import LocalResult
-from privrec.federated.pack import Packed
-from privrec.federated.round import (
-    FederatedAlgorithm,
-    RoundReport,
-    ServerOptimizer,
-    ServerState,
-    federated,
-    play_round,
-    server_optimizer,
-)
-from privrec.privacy.aggregate import CohortTotal, Published, gaussian, plain
-from privrec.privacy.noise import seeded
+from privrec.core.optimize import ServerOptimizer, mean_step, server_optimizer
+from privrec.core.phase import Phase, RoundReport, ServerState
+from privrec.core.round import cohort_draw, play_round
+from privrec.privacy.aggregate import Aggregator, CohortTotal, Published, gaussian, plain
 from privrec.privacy.sampling import Sampling
-from privrec.seeds import rng
-from privrec.types import IntArray, Leaf, Params
+from privrec.types import IntArray, Params
+from tiny import by_hand
 
 COHORT = 4
 USERS = 20
 START = {"w": jnp.array([1.0, -2.0])}
+SAMPLING = Sampling(law="fixed", users=USERS, cohort=COHORT)
 
 
-def algorithm(name: ServerOptimizer, rate: float) -> FederatedAlgorithm:
-    return federated(
-        local=lambda params, catalogue, client: LocalResult({}, jnp.zeros(())),
-        aggregator=plain(Sampling(law="fixed", users=USERS, cohort=COHORT)),
-        server_optimizer=server_optimizer(name, rate),
+class Asked:
+    """Devices that note who was asked, what they were told, and under which bound."""
+
+    def __init__(self, total: list[float]) -> None:
+        self.total = total
+        self.people: list[int] = []
+        self.told: list[Params] = []
+        self.bounds: list[float] = []
+
+    def add_up(
+        self, told: Params, cohort: IntArray, round_index: int, clip_norm: float
+    ) -> CohortTotal:
+        self.people += cohort.tolist()
+        self.told.append(told)
+        self.bounds.append(clip_norm)
+        update = {"w": jnp.array(self.total)}
+        return CohortTotal(update, clipped=2, dropped=1, skipped=1, loss=6.0)
+
+
+def phase(
+    name: ServerOptimizer,
+    rate: float,
+    asked: Asked | None = None,
+    aggregator: Aggregator | None = None,
+) -> Phase:
+    optimizer = server_optimizer(name, rate)
+    step = mean_step(optimizer, COHORT)
+    maker = aggregator or plain(SAMPLING)
+
+    def start(before: Params | None) -> ServerState:
+        return ServerState(
+            round_index=0, params=START, opt_state=optimizer.init(START), clip_norm=maker.clip_norm
+        )
+
+    def absorb(state: ServerState, published: Published) -> ServerState:
+        params, opt_state = step(state.params, state.opt_state, published.update)
+        return replace(state, params=params, opt_state=opt_state)
+
+    return Phase(
+        name="train",
+        rounds=9,
+        first=0,
+        population=np.arange(USERS),
+        aggregator=maker,
+        start=start,
+        tell=lambda state: state.params,
+        add_up=(asked or Asked([0.0, 0.0])).add_up,
+        absorb=absorb,
     )
 
 
-def absorb(made: FederatedAlgorithm, state: ServerState, total: list[float]) -> ServerState:
-    whole = CohortTotal({"w": jnp.array(total)}, COHORT)
-    noise = seeded(rng(0, state.round_index, "noise"))
-    return made.absorb(state, made.aggregator.publish_round(whole, state.clip_norm, noise))
+def absorbed(made: Phase, state: ServerState, total: list[float]) -> ServerState:
+    found = replace(made, add_up=Asked(total).add_up)
+    return play_round(
+        found, state, draw=cohort_draw(0, secret=False), publish=by_hand(made.aggregator)
+    )[0]
 
 
-def play(made: FederatedAlgorithm, sums: list[list[float]]) -> list[np.ndarray]:
-    state = made.init(START)
+def play(made: Phase, sums: list[list[float]]) -> list[np.ndarray]:
+    state = made.start(None)
     seen = []
     for total in sums:
-        state = absorb(made, state, total)
+        state = absorbed(made, state, total)
         seen.append(np.asarray(state.params["w"]))
     return seen
 
 
 def test_plain_is_the_papers_step() -> None:
     # θ_0 + α_2 · sum / M, by hand: [1, -2] + 0.5 · [8, 4] / 4
-    (after,) = play(algorithm("plain", 0.5), [[8.0, 4.0]])
+    (after,) = play(phase("plain", 0.5), [[8.0, 4.0]])
     np.testing.assert_allclose(after, [2.0, -1.5])
 
 
 def test_the_mean_divides_by_the_expected_cohort_not_by_replies() -> None:
     # One reply of 4 instead of four: the sum of one update, divided by 4 all the same.
-    (after,) = play(algorithm("plain", 1.0), [[4.0, 0.0]])
+    (after,) = play(phase("plain", 1.0), [[4.0, 0.0]])
     np.testing.assert_allclose(after, [2.0, -2.0])
 
 
 def test_momentum_adds_nine_tenths_of_the_last_step() -> None:
-    first, second = play(algorithm("momentum", 1.0), [[4.0, 0.0], [4.0, 0.0]])
+    first, second = play(phase("momentum", 1.0), [[4.0, 0.0], [4.0, 0.0]])
     np.testing.assert_allclose(first, [2.0, -2.0])
     np.testing.assert_allclose(second, [2.0 + 1.0 + 0.9, -2.0], rtol=1e-6)
 
 
 def test_adam_moves_by_the_rate_whatever_the_size_at_first() -> None:
-    (after,) = play(algorithm("adam", 0.01), [[400.0, -0.4]])
+    (after,) = play(phase("adam", 0.01), [[400.0, -0.4]])
     np.testing.assert_allclose(after, [1.01, -2.01], rtol=1e-5)
 
 
-def test_absorb_leaves_the_state_before_as_it_was() -> None:
-    made = algorithm("adam", 0.1)
-    state = made.init(START)
+def test_a_round_leaves_the_state_before_as_it_was() -> None:
+    made = phase("adam", 0.1)
+    state = made.start(None)
     before = jax.tree.map(np.array, (state.params, state.opt_state))
-    after = absorb(made, state, [1.0, 1.0])
+    after = absorbed(made, state, [1.0, 1.0])
     assert after.round_index == state.round_index + 1
     same = jax.tree.map(np.array_equal, before, (state.params, state.opt_state))
     assert all(jax.tree.leaves(same))
 
 
 def test_server_state_of_plain_sgd_holds_nothing() -> None:
-    state = algorithm("plain", 1.0).init(START)
-    assert isinstance(state, ServerState)
+    state = phase("plain", 1.0).start(None)
     assert jax.tree.leaves(state.opt_state) == jax.tree.leaves(optax.sgd(1.0).init(state.params))
 
 
+def played(
+    asked: Asked,
+    publish: Callable[[ServerState, Callable[[], CohortTotal]], Published],
+    aggregator: Aggregator | None = None,
+) -> tuple[ServerState, RoundReport]:
+    made = phase("plain", 0.5, asked, aggregator)
+    return play_round(made, made.start(None), draw=cohort_draw(0, secret=False), publish=publish)
+
+
 def test_the_bound_of_the_next_round_is_the_published_one() -> None:
-    made = federated(
-        local=lambda params, catalogue, client: LocalResult({}, jnp.zeros(())),
-        aggregator=gaussian(
-            Sampling(law="fixed", users=USERS, cohort=COHORT), clip_norm=2.0, noise_multiplier=1.0
-        ),
-        server_optimizer=server_optimizer("plain", 0.5),
-    )
-    state = made.init(START)
-    assert state.clip_norm == 2.0
-    after = made.absorb(state, Published({"w": np.array([8.0, 4.0])}, 1.25))
+    asked = Asked([8.0, 4.0])
+    bounded = gaussian(SAMPLING, clip_norm=2.0, noise_multiplier=1.0)
+
+    def publish(state: ServerState, add_up: Callable[[], CohortTotal]) -> Published:
+        return Published(dict(add_up().update), 1.25)
+
+    after, _ = played(asked, publish, bounded)
+    assert asked.bounds == [2.0]
     assert after.clip_norm == 1.25
     # The published sum is used as it is: the noise is on it already.
     np.testing.assert_allclose(after.params["w"], [2.0, -1.5])
 
 
-class Asked:
-    """A cohort that counts how often it is drawn, packed and trained."""
-
-    def __init__(self) -> None:
-        self.people: list[int] = []
-        self.trained = 0
-
-    def pack(self, positions: IntArray, round_index: int) -> Sequence[Packed]:
-        self.people += positions.tolist()
-        return []
-
-    def run(self, params: Params, clients: Sequence[Packed], clip_norm: Leaf) -> CohortSum:
-        self.trained += 1
-        return CohortSum({"w": jnp.array([8.0, 4.0])}, jnp.array(6.0), jnp.array(2), jnp.array(1))
-
-
-def played(
-    asked: Asked, publish: Callable[[ServerState, Callable[[], CohortTotal]], Published]
-) -> tuple[ServerState, RoundReport]:
-    made = algorithm("plain", 0.5)
-    return play_round(
-        made,
-        made.init(START),
-        population=np.arange(USERS),
-        pack=asked.pack,
-        run_cohort=asked.run,
-        draw=rng(0, 0, "cohort"),
-        publish=publish,
-    )
-
-
 def test_a_round_publishes_what_its_cohort_adds_up_to() -> None:
-    asked = Asked()
+    asked = Asked([8.0, 4.0])
     seen: list[CohortTotal] = []
 
     def publish(state: ServerState, add_up: Callable[[], CohortTotal]) -> Published:
-        assert asked.trained == 0  # Nobody is asked before the release is allowed.
+        assert not asked.people  # Nobody is asked before the release is allowed.
         seen.append(add_up())
         return Published(dict(seen[0].update), state.clip_norm)
 
     after, report = played(asked, publish)
     [total] = seen
     assert (total.clients, total.clipped, total.dropped) == (COHORT, 2, 1)
-    assert (len(set(asked.people)), asked.trained) == (COHORT, 1)
+    assert len(set(asked.people)) == COHORT
+    np.testing.assert_array_equal(asked.told[0]["w"], START["w"])
     np.testing.assert_allclose(after.params["w"], [2.0, -1.5])
-    # The loss is a mean over the three who answered.
-    assert (report.clients, report.loss, report.clipped, report.dropped) == (COHORT, 2.0, 2, 1)
+    # The loss is a mean over the two who answered and had something to train on.
+    assert (report.clients, report.loss, report.clipped, report.dropped) == (COHORT, 3.0, 2, 1)
 
 
 def test_a_round_that_was_published_before_asks_nobody_again() -> None:
-    asked = Asked()
+    asked = Asked([1.0, 1.0])
     after, report = played(asked, lambda state, add_up: Published({"w": np.array([8.0, 4.0])}, 3.0))
-    assert (asked.people, asked.trained) == ([], 0)
+    assert (asked.people, asked.told) == ([], [])
     np.testing.assert_allclose(after.params["w"], [2.0, -1.5])
     assert (after.round_index, after.clip_norm) == (1, 3.0)
     assert (report.round_index, report.clients, report.loss) == (0, None, None)
+
+
+def test_secret_cohorts_differ_and_seeded_ones_repeat() -> None:
+    seeded, secret = cohort_draw(5, secret=False), cohort_draw(5, secret=True)
+    assert seeded(3).integers(2**60) == seeded(3).integers(2**60)
+    assert seeded(3).integers(2**60) != seeded(4).integers(2**60)
+    assert secret(3).integers(2**60) != secret(3).integers(2**60)

@@ -18,6 +18,7 @@ from privrec.history.fit import (
     Regression,
     exact_tower,
     frequent,
+    history_moments,
     noisy_tower,
     popularity_of,
     taste_moments,
@@ -201,6 +202,13 @@ def with_features() -> tuple[Layout, npt.NDArray[np.float32]]:
     return layout, np.hstack([items, ages, share, 1 - share]).astype(np.float32)
 
 
+def tower_of(
+    parts: list[Rows], layout: Layout, kept: IntArray, how: Regression, rank: int
+) -> Arrays:
+    """Return what the server makes of what the devices add up to."""
+    return exact_tower(history_moments(parts, layout, kept, how), layout, kept, how, rank)
+
+
 def test_the_exact_tower_is_the_weighted_ridge_of_a_slow_loop() -> None:
     layout, rows = with_features()
     likes = rows[:, :3].sum(1)
@@ -214,11 +222,11 @@ def test_the_exact_tower_is_the_weighted_ridge_of_a_slow_loop() -> None:
         dropout=0.4,
     )
     parts = [rows_from(rows[:13]), rows_from(rows[13:])]
-    tower = exact_tower(parts, layout, np.arange(3), HOW, 0)
+    tower = tower_of(parts, layout, np.arange(3), HOW, 0)
     found = np.concatenate([tower[name] for name in layout.names])
     np.testing.assert_allclose(found, wanted, atol=1e-5)
     assert OUT not in tower
-    factors = exact_tower(parts, layout, np.arange(3), HOW, 3)
+    factors = tower_of(parts, layout, np.arange(3), HOW, 3)
     inside = np.concatenate([factors[name] for name in layout.names])
     np.testing.assert_allclose(inside @ factors[OUT].T, wanted, atol=1e-5)
 
@@ -227,20 +235,20 @@ def test_the_exact_tower_is_the_weighted_ridge_of_a_slow_loop() -> None:
 def test_the_order_of_people_and_of_items_does_not_matter(rank: int) -> None:
     layout, rows = with_features()
     order = np.random.default_rng(0).permutation(len(rows))
-    one = exact_tower([rows_from(rows)], layout, np.array([0, 2]), HOW, rank)
+    one = tower_of([rows_from(rows)], layout, np.array([0, 2]), HOW, rank)
     parts = [rows_from(rows[order[:7]]), rows_from(rows[order[7:]])]
-    other = exact_tower(parts, layout, np.array([2, 0]), HOW, rank)
+    other = tower_of(parts, layout, np.array([2, 0]), HOW, rank)
     np.testing.assert_allclose(scores(one, layout, rows), scores(other, layout, rows), atol=1e-5)
 
 
 def test_dislikes_that_count_for_nothing_have_no_vectors() -> None:
     layout, rows = with_features()
     how = replace(HOW, dislike=0.0)
-    found = exact_tower([rows_from(rows)], layout, np.arange(3), how, 2)
+    found = tower_of([rows_from(rows)], layout, np.arange(3), how, 2)
     assert DISLIKES not in found
     swapped = rows.copy()
     swapped[:, 3:6] = 1 - swapped[:, 3:6]
-    again = exact_tower([rows_from(swapped)], layout, np.arange(3), how, 2)
+    again = tower_of([rows_from(swapped)], layout, np.arange(3), how, 2)
     for name, array in found.items():
         np.testing.assert_array_equal(array, again[name])
 
@@ -287,7 +295,7 @@ def tells_tastes_apart(tower: Arrays) -> bool:
 def test_exact_sums_tell_two_tastes_apart(rank: int) -> None:
     parts = [rows_from(part) for part in np.split(two_tastes(120), 4)]
     how = replace(HOW, l2=20.0)
-    assert tells_tastes_apart(exact_tower(parts, TASTES, np.arange(20), how, rank))
+    assert tells_tastes_apart(tower_of(parts, TASTES, np.arange(20), how, rank))
 
 
 @pytest.mark.parametrize("noise_scale", [0.0, 0.5, 2.0])

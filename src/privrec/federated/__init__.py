@@ -1,1 +1,1 @@
-"""One federated round: select a cohort, train locally, absorb the sum of the updates."""
+"""Training on devices: what one client trains on, how, and a cohort of them over the cores."""

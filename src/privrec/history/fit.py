@@ -1,6 +1,6 @@
 """The tower of some people's rows: from exact sums, or from bounded sums with noise on them."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,7 +12,7 @@ from privrec.history.layout import DISLIKES, LIKES, Layout
 from privrec.history.rows import Rows
 from privrec.history.scoring import OUT, Floats
 from privrec.history.tower import blank
-from privrec.types import IntArray
+from privrec.types import IntArray, Leaf
 
 _FEWEST = 50
 _ITEM_POWER = 0.25
@@ -66,30 +66,49 @@ def frequent(popularity: moments.Doubles, *, noise_scale: float, most: int) -> I
     return order[: min(count, most)]
 
 
-def exact_tower(
-    parts: Iterable[Rows], layout: Layout, kept: IntArray, how: Regression, rank: int
-) -> dict[str, Floats]:
-    """Return the tower that explains likes by rows, a person with n likes weighing n^-½."""
-    n, m = layout.n_items, len(kept)
+def columns_of(layout: Layout, kept: IntArray, how: Regression) -> IntArray:
+    """Return the columns of a row that explain: kept items liked and disliked, and features."""
+    n = layout.n_items
     disliked = n + kept if how.dislike else kept[:0]
-    columns = np.concatenate([kept, disliked, np.arange(2 * n, layout.size)])
+    return np.concatenate([kept, disliked, np.arange(2 * n, layout.size)])
+
+
+def history_moments(
+    parts: Iterable[Rows], layout: Layout, kept: IntArray, how: Regression
+) -> dict[str, Leaf]:
+    """Return Σ w·row·rowᵀ over people, `squares`, and Σ 1, `people`, and Σ w, `weight`.
+
+    A person with n likes, kept or not, weighs w = n^-½: otherwise the busiest people would
+    decide for everybody.
+    """
+    columns = columns_of(layout, kept, how)
     scales = how.scales(layout)[columns]
     people, weight = 0, 0.0
 
     def weighted() -> Iterator[tuple[Rows, moments.Doubles]]:
         nonlocal people, weight
         for rows in parts:
-            # The busiest must not speak for everybody. All likes count here, kept or not.
-            likes = np.asarray(rows[:, :n].sum(1), np.float64)
+            likes = np.asarray(rows[:, : layout.n_items].sum(1), np.float64)
             weights = 1 / np.sqrt(np.maximum(likes, 1.0))
             people, weight = people + len(weights), weight + float(weights.sum())
             yield sp.csr_array(rows[:, columns] * scales[None, :]), weights
 
     squares = moments.sum_of_squares(weighted(), len(columns), np.float32)
+    return {"squares": squares, "people": np.float64(people), "weight": np.float64(weight)}
+
+
+def exact_tower(
+    total: Mapping[str, Leaf], layout: Layout, kept: IntArray, how: Regression, rank: int
+) -> dict[str, Floats]:
+    """Return the tower that explains likes by rows, from the sums of `history_moments`."""
+    n, columns = layout.n_items, columns_of(layout, kept, how)
+    scales = how.scales(layout)[columns]
+    people, weight = float(total["people"]), float(total["weight"])
+    squares = np.array(total["squares"], np.float32)
     often = np.diag(squares).copy()
     found = solve.regression(
         squares,
-        n_items=m,
+        n_items=len(kept),
         l2=how.l2 * (weight / people if people else 1.0),
         dropout=how.dropout,
         also=how.dislike_target / how.dislike if how.dislike else 0.0,

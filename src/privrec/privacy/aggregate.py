@@ -23,12 +23,18 @@ _QUANTILE_RATE = 0.2
 
 
 class CohortTotal(NamedTuple):
-    """What a cohort's bounded updates add up to, before noise, and how many were what."""
+    """What a cohort's bounded contributions add up to, before noise, and how many were what.
+
+    `skipped` clients had nothing to train on; `loss` is the sum of the others'. Only the counts
+    that adaptive clipping needs are ever published, and with noise.
+    """
 
     update: Mapping[str, Leaf]
     clients: int = 0
     clipped: int = 0
     dropped: int = 0
+    skipped: int = 0
+    loss: float | None = None
 
 
 class Published(NamedTuple):

@@ -1,0 +1,1 @@
+"""One round of everything that is learned from people: tell, contribute, publish, absorb."""
