@@ -29,7 +29,7 @@ check: $(READY)
 	$(BIN)/mypy
 
 test: check
-	$(BIN)/pytest -m 'not slow'
+	$(BIN)/pytest -m 'not slow' -n 2 --dist loadfile
 
 bench: $(READY) $(PEERS)
 	$(BIN)/python bench/run.py $(ONLY)

@@ -8,7 +8,7 @@ from figures import Figure
 from privrec.data.sources import load
 from privrec.evaluation.ranking import evaluate
 from privrec.evaluation.references import popularity
-from privrec.runs import Run, train
+from privrec.runs.api import Run, train
 
 COHORTS = (100, 500, 2000)
 MARK = 0.206

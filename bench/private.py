@@ -5,14 +5,14 @@ import time
 from collections.abc import Callable
 
 from figures import Figure
-from privrec.build import build
+from privrec.algorithms.recipes import configure
 from privrec.data.sources import load
 from privrec.privacy import accountant
 from privrec.privacy.calibrate import calibrate
 from privrec.privacy.ledger import PrivacyLedger
 from privrec.privacy.release import Release
 from privrec.privacy.sampling import Law, Sampling
-from privrec.recipes import configure
+from privrec.runs.build import build
 from scale import seconds_of_rounds
 
 LAWS: tuple[Law, ...] = ("poisson", "fixed")

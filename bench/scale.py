@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from figures import Figure
-from privrec.build import build
+from privrec.algorithms.recipes import configure
 from privrec.core.phase import Publish, ServerState, Stage
 from privrec.core.round import cohort_draw, play_stage_round
 from privrec.data.sources import load
@@ -23,7 +23,7 @@ from privrec.models.api import ITEM_TABLE
 from privrec.models.dssm import dssm
 from privrec.privacy.aggregate import Aggregator, CohortTotal, Published
 from privrec.privacy.noise import seeded
-from privrec.recipes import configure
+from privrec.runs.build import build
 from privrec.seeds import key, rng
 
 
@@ -138,7 +138,7 @@ def peak_gib(recipe: str, *words: str) -> float:
         said = Path(folder) / "status"
         # The process says it itself: what wait() tells begins with the memory of the parent.
         code = (
-            "import atexit, shutil; from privrec.cli import main;"
+            "import atexit, shutil; from privrec.cli.app import main;"
             f" atexit.register(shutil.copyfile, '/proc/self/status', {str(said)!r}); main()"
         )
         run = ["train", recipe, "--data", "movielens-1m", *words, "--out", f"{folder}/run"]

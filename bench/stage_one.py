@@ -12,15 +12,15 @@ import numpy as np
 
 from engine import ask_peer, start_peer
 from figures import Figure
-from privrec.build import build
+from privrec.algorithms.recipes import configure
+from privrec.algorithms.two_stage import local_views, views_of
 from privrec.data.sources import load
 from privrec.federated.lanes import cohort_runner, warm_up
 from privrec.models.api import ITEM_TABLE
 from privrec.pretrain.objectives import self_supervision
 from privrec.pretrain.views import SequenceClient, draw_views, empty_client, row_buckets
 from privrec.privacy.clipping import clip
-from privrec.recipes import configure
-from privrec.stages import local_views, views_of
+from privrec.runs.build import build
 
 COHORT, TURNS = 50, 9
 

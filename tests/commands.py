@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 from typer.testing import CliRunner, Result
 
-from privrec.cli import app
+from privrec.cli.app import app
 from tiny import MODEL, as_options
 
 TINY = {**MODEL, "rounds": 3, "validate_every": 2}

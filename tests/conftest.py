@@ -12,7 +12,7 @@ import pytest
 from hypothesis import settings
 
 from commands import SET, Refused, document, invoke, tree
-from privrec.records import RunFolder
+from privrec.runs.records import RunFolder
 from tiny import DATA
 
 # No test depends on the clock.

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from privrec import book, experiment, records
-from privrec.book import Book
 from privrec.core.phase import ServerState
 from privrec.privacy.aggregate import Aggregator, CohortTotal, Published
+from privrec.runs import book, records
+from privrec.runs import loop as experiment
+from privrec.runs.book import Book
 
 UNUSED = ("line", "use", "checkpoint")
 """Before the ledger line of a noised sum, before its use, before the checkpoint has it."""

@@ -10,10 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from privrec.charts import line_chart
+from privrec.algorithms.recipes import RECIPES
 from privrec.paper import PRINTED_HITS
-from privrec.recipes import RECIPES
-from privrec.report import comparison_rows, hits_table, render_comparison, render_report, table_rows
+from privrec.show.charts import line_chart
+from privrec.show.report import (
+    comparison_rows,
+    hits_table,
+    render_comparison,
+    render_report,
+    table_rows,
+)
 
 Points = list[tuple[float, float]]
 KS = ("5", "10", "20", "30")

@@ -14,9 +14,9 @@ import pytest
 
 import privrec
 from commands import TINY, document, done, invoke
-from privrec.console import print_table, progress
-from privrec.recipes import RECIPES
-from privrec.records import RunFolder
+from privrec.algorithms.recipes import RECIPES
+from privrec.cli.console import print_table, progress
+from privrec.runs.records import RunFolder
 from tiny import DATA
 
 KS = ["5", "10", "20", "30"]
@@ -192,7 +192,7 @@ def test_a_file_of_settings_counts_unless_overruled(scratch: Path) -> None:
 @pytest.mark.parametrize("words", [["--help"], ["train", "-h"], ["data", "--help"], ["--version"]])
 def test_help_does_not_wait_for_jax(words: list[str]) -> None:
     code = (
-        "import sys; from typer.testing import CliRunner; from privrec.cli import app;"
+        "import sys; from typer.testing import CliRunner; from privrec.cli.app import app;"
         f"result = CliRunner().invoke(app, {words}); assert result.exit_code == 0, result.output;"
         "print(result.stdout); slow = {'jax', 'jaxlib', 'polars'} & set(sys.modules);"
         "assert not slow, slow"
@@ -220,7 +220,7 @@ def test_wrong_usage_ends_with_two_and_a_usage_box(words: list[str]) -> None:
 
 
 def test_a_real_process_says_one_line_and_ends_with_two(tmp_path: Path) -> None:
-    code = "from privrec.cli import main; main()"
+    code = "from privrec.cli.app import main; main()"
     words = ["evaluate", str(tmp_path / "nowhere")]
     ran = subprocess.run(
         [sys.executable, "-c", code, *words], capture_output=True, text=True, check=False
@@ -231,7 +231,7 @@ def test_a_real_process_says_one_line_and_ends_with_two(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a disk that is full")
 def test_a_full_disk_behind_stdout_is_one_line_too() -> None:
-    code = "from privrec.cli import main; main()"
+    code = "from privrec.cli.app import main; main()"
     with Path("/dev/full").open("w") as full:
         ran = subprocess.run(
             [sys.executable, "-c", code, "recipes", "--json"],
@@ -244,7 +244,7 @@ def test_a_full_disk_behind_stdout_is_one_line_too() -> None:
 
 
 def test_a_failure_of_ours_ends_with_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("privrec.recipes.RECIPES", None)
+    monkeypatch.setattr("privrec.algorithms.recipes.RECIPES", None)
     assert invoke("recipes").exit_code == 1
 
 
@@ -260,7 +260,7 @@ def test_there_is_no_progress_bar_in_a_file(
 
 def test_there_is_one_on_a_terminal_with_rate_and_time_left() -> None:
     code = (
-        "import time; from privrec.console import progress\n"
+        "import time; from privrec.cli.console import progress\n"
         "with progress() as advance:\n"
         "    for done in range(1, 6):\n"
         "        advance('rounds', done, 9); time.sleep(0.15)\n"

@@ -168,5 +168,5 @@ def test_a_budget_that_ends_first_is_said(tmp_path: Path) -> None:
 
 
 def test_the_calculator_works_with_no_data_and_no_jax_devices() -> None:
-    code = "import privrec.cli_privacy as c, sys; sys.exit('jax' in sys.modules)"
+    code = "import privrec.cli.privacy as c, sys; sys.exit('jax' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

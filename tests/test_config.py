@@ -8,8 +8,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from privrec.config import RunConfig, make_config, parse_overrides, read_toml, to_toml
 from privrec.errors import SettingsError
+from privrec.settings import RunConfig, make_config, parse_overrides, read_toml, to_toml
 
 LEAST = {"recipe": "privrec", "data": "synthetic"}
 FLOATS = [name for name, field in RunConfig.model_fields.items() if field.annotation is float]

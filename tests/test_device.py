@@ -10,7 +10,6 @@ import polars as pl
 import pytest
 
 import privrec
-from privrec.build import Experiment
 from privrec.data.catalogue import Catalogue
 from privrec.data.federation import Clients
 from privrec.data.manifest import Manifest
@@ -18,6 +17,7 @@ from privrec.data.tables import Tables, to_federation
 from privrec.device import Device, Recommendation, find_item, new_device
 from privrec.errors import DataError, SettingsError
 from privrec.evaluation.ranking import Scores
+from privrec.runs.build import Experiment
 from tiny import DATA, MODEL
 
 TINY = {**MODEL, "rounds": 3, "validate_every": 0}

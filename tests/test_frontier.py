@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 
 from commands import Refused, document, done
-from privrec import frontier, runs
-from privrec.frontier import Frontier, Point, draw, experiment_line, find_frontier, render
 from privrec.paper import PRINTED_HITS
 from privrec.privacy.ledger import PrivacyLedger
-from privrec.records import read_evaluation
-from privrec.runs import open_run
+from privrec.runs import api as runs
+from privrec.runs import frontier
+from privrec.runs.api import open_run
+from privrec.runs.frontier import Frontier, Point, draw, experiment_line, find_frontier, render
+from privrec.runs.records import read_evaluation
 from tiny import DATA
 
 DELTA = 1e-3

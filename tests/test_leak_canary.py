@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from privrec.adapt import adapted_scorer
+from privrec.algorithms.adapt import adapted_scorer
 from privrec.data.federation import Clients, Federation
 from privrec.data.negatives import draw_negatives
 from privrec.data.schema import Bags

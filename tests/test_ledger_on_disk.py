@@ -12,13 +12,14 @@ import numpy as np
 import pytest
 
 import privrec
-from privrec import experiment, records
-from privrec.book import Book, ledger_of
+from privrec.algorithms.recipes import configure
 from privrec.core.phase import ServerState
 from privrec.errors import PrivacyWarning, RunFolderError, SettingsError
-from privrec.ledgerfile import append_release, read_ledger
 from privrec.privacy.aggregate import CohortTotal, Published
-from privrec.recipes import configure
+from privrec.runs import loop as experiment
+from privrec.runs import records
+from privrec.runs.book import Book, ledger_of
+from privrec.runs.ledgerfile import append_release, read_ledger
 from tiny import DATA, MODEL
 
 ROUNDS = 12

@@ -7,8 +7,8 @@ import pytest
 
 from commands import SET, document, done, tree
 from privrec.data.sources import load
-from privrec.phone import usual_person
-from privrec.runs import plan
+from privrec.runs.api import plan
+from privrec.simulate.cost import usual_person
 from tiny import DATA, MODEL
 
 

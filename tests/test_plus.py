@@ -15,20 +15,21 @@ from hypothesis import strategies as st
 from scipy import stats
 
 import privrec
-from privrec import plus, records
-from privrec.build import build
+from privrec.algorithms import plus
+from privrec.algorithms.plus import MOMENTS, POPULAR, popularity_share
+from privrec.algorithms.recipes import configure
 from privrec.core.phase import ServerState, Stage
 from privrec.data.federation import Clients, Federation
 from privrec.data.splits import split_clients
 from privrec.errors import SettingsError
-from privrec.experiment import load_params
 from privrec.history import fit, tower
 from privrec.history.scoring import POPULARITY
-from privrec.ledgerfile import read_ledger
-from privrec.plus import MOMENTS, POPULAR, popularity_share
 from privrec.privacy.aggregate import Aggregator
 from privrec.privacy.noise import NoiseSource, seeded
-from privrec.recipes import configure
+from privrec.runs import records
+from privrec.runs.build import build
+from privrec.runs.ledgerfile import read_ledger
+from privrec.runs.loop import load_params
 from privrec.seeds import rng
 from privrec.types import BoolArray, IntArray, Leaf
 from tiny import DATA, by_hand, round_of

@@ -9,15 +9,16 @@ import pytest
 from dp_accounting.pld import privacy_loss_distribution as pld
 
 import privrec
-from privrec import experiment, records
-from privrec.book import ledger_of, open_book
-from privrec.build import build
+from privrec.algorithms.recipes import configure
 from privrec.data.sources import load
-from privrec.experiment import load_params
 from privrec.history.scoring import BIAS, LEARNED_TRUST, POPULARITY, learned_of
-from privrec.ledgerfile import read_ledger
 from privrec.privacy.noise import NoiseSource
-from privrec.recipes import configure
+from privrec.runs import loop as experiment
+from privrec.runs import records
+from privrec.runs.book import ledger_of, open_book
+from privrec.runs.build import build
+from privrec.runs.ledgerfile import read_ledger
+from privrec.runs.loop import load_params
 from tiny import DATA, by_hand, new_folder, round_of
 
 DELTA, ROUNDS = 1e-3, 4

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 import privrec
-from privrec import records
-from privrec.ledgerfile import read_ledger
-from privrec.plus import MOMENTS, POPULAR
+from privrec.algorithms.plus import MOMENTS, POPULAR
+from privrec.runs import records
+from privrec.runs.ledgerfile import read_ledger
 from stops import KEPT, STEPS, stopping
 from tiny import DATA
 

@@ -17,7 +17,7 @@ from commands import Refused, document, done, invoke
 from privrec.data.federation import Federation
 from privrec.data.manifest import Manifest, Public
 from privrec.data.tables import Tables, to_federation, write_folder
-from privrec.records import RunFolder
+from privrec.runs.records import RunFolder
 from tiny import DATA, MODEL, as_options
 
 SUMS = {"rounds": 0}
@@ -322,7 +322,7 @@ def test_a_title_does_not_take_over_the_terminal(scratch: Path) -> None:
 def test_nothing_claims_that_data_never_leaves_a_device() -> None:
     root = Path(__file__).parents[1]
     texts = [root / "README.md", root / "pyproject.toml", *(root / "docs").glob("*.md")]
-    texts += [root / "src" / "privrec" / name for name in ("__init__.py", "cli.py")]
+    texts += [root / "src" / "privrec" / name for name in ("__init__.py", "cli/app.py")]
     for path in texts:
         text = " ".join(path.read_text(encoding="utf-8").split())
         claims = r"without their data (ever )?leaving|never leaves the device as such"

@@ -17,10 +17,10 @@ import numpy as np
 import pytest
 
 import privrec
-from privrec import ledgerfile, records
-from privrec.book import Book
 from privrec.core.phase import ServerState
 from privrec.privacy.aggregate import CohortTotal, Published
+from privrec.runs import ledgerfile, records
+from privrec.runs.book import Book
 from tiny import DATA, MODEL
 
 RECIPES: dict[str, dict[str, Any]] = {
@@ -58,7 +58,7 @@ def killed_at(moment: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
     with monkeypatch.context() as patch:
         patch.setattr(records, "write_whole", around(records.write_whole))
-        patch.setattr("privrec.book.append_release", around(ledgerfile.append_release))
+        patch.setattr("privrec.runs.book.append_release", around(ledgerfile.append_release))
         patch.setattr(records, "append_round", around(records.append_round))
         patch.setattr(records, "drop_published", around(records.drop_published))
         yield
@@ -167,7 +167,7 @@ def test_a_kept_sum_that_was_tampered_with_is_not_used(tmp_path: Path) -> None:
         raise Killed
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("privrec.experiment.checkpoint", kill)
+        patch.setattr("privrec.runs.loop.checkpoint", kill)
         with pytest.raises(Killed):
             privrec.train("dp-privrec-plus", data, out=out, **RECIPES["dp-privrec-plus"])
     kept = out / "published-0.safetensors"
@@ -186,7 +186,7 @@ VICTIM = """
 import hashlib, os, sys
 import numpy as np
 import privrec
-from privrec.book import Book
+from privrec.runs.book import Book
 publish = Book.publish
 def noted(book, state, add_up):
     found = publish(book, state, add_up)

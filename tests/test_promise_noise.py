@@ -15,10 +15,10 @@ import numpy.typing as npt
 import pytest
 
 import privrec
-from privrec.book import Book
 from privrec.core.phase import ServerState
 from privrec.privacy.aggregate import Aggregator, CohortTotal, Published
 from privrec.privacy.noise import NoiseSource, seeded
+from privrec.runs.book import Book
 from privrec.seeds import rng
 from tiny import DATA, MODEL
 

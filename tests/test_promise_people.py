@@ -18,8 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import privrec
-from privrec.book import population_mark
-from privrec.build import Experiment, build
+from privrec.algorithms.budgets import volunteers_of
+from privrec.algorithms.recipes import configure
 from privrec.core.phase import ServerState, Stage
 from privrec.data.catalogue import to_json
 from privrec.data.federation import Federation
@@ -29,9 +29,9 @@ from privrec.data.tables import Tables, person_ids, to_federation
 from privrec.history.fit import popularity_of
 from privrec.history.layout import Layout
 from privrec.history.rows import rows_of
-from privrec.noises import volunteers_of
 from privrec.privacy.aggregate import CohortTotal, Published
-from privrec.recipes import configure
+from privrec.runs.book import population_mark
+from privrec.runs.build import Experiment, build
 from tiny import MODEL, round_of
 
 SMALL = {**MODEL, "rounds": 1, "stage1_rounds": 1, "views": 4, "view_window": 4}

@@ -18,7 +18,7 @@ from privrec.data.manifest import Manifest, Public
 from privrec.data.tables import Tables, to_federation
 from privrec.device import open_model
 from privrec.errors import PrivrecError
-from privrec.records import RunFolder, locked
+from privrec.runs.records import RunFolder, locked
 from tiny import DATA, MODEL, as_options
 
 TRAINED = ["train", "dp-privrec-plus", "--data", DATA, "--epsilon", "8", "--out"]
@@ -254,7 +254,7 @@ def test_a_lost_sum_ends_the_run_and_nothing_stands_on_it(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("privrec.experiment.checkpoint", stop)
+        patch.setattr("privrec.runs.loop.checkpoint", stop)
         with pytest.raises(KeyboardInterrupt):
             privrec.train("dp-privrec-plus", DATA, out="run", epsilon=8.0)
     Path("run/published-0.safetensors").unlink()

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 import privrec
-from privrec.cli import app
+from privrec.cli.app import app
 from tiny import DATA, MODEL, as_options
 
 TINY = {**MODEL, "rounds": 3, "validate_every": 2}

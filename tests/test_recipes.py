@@ -2,9 +2,9 @@ import re
 
 import pytest
 
+from privrec.algorithms.recipes import RECIPES, configure, recipe_named
 from privrec.errors import SettingsError
 from privrec.evaluation.references import Reference
-from privrec.recipes import RECIPES, configure, recipe_named
 
 DATA = ("synthetic", "movielens-1m", "frappe")
 EACH = pytest.mark.parametrize("name", sorted(RECIPES))

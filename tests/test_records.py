@@ -13,10 +13,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from privrec import records
-from privrec.config import RunConfig
+from privrec.algorithms.recipes import configure
 from privrec.errors import RunFolderError
-from privrec.recipes import configure
+from privrec.runs import records
+from privrec.settings import RunConfig
 
 CONFIG = configure("privrec", "synthetic:users=60", {"hidden": [8, 4], "rounds": 12})
 MARK = "a hash of the data"

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from privrec.report import few_items_line, mark_line, render_report
-from privrec.runs import train
+from privrec.runs.api import train
+from privrec.show.report import few_items_line, mark_line, render_report
 from tiny import DATA, MODEL
 
 HITS = {"5": 0.1, "10": 0.2, "20": 0.3, "30": 0.4}

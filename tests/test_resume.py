@@ -21,21 +21,22 @@ from typing import Any
 
 import pytest
 
-from privrec import experiment, records
-from privrec.build import Experiment, build
+from privrec.algorithms.recipes import configure
 from privrec.data.sources import load
 from privrec.errors import RunFolderError, SettingsError
-from privrec.recipes import configure
-from privrec.runs import train
+from privrec.runs import loop as experiment
+from privrec.runs import records
+from privrec.runs.api import train
+from privrec.runs.build import Experiment, build
 from tiny import DATA, MODEL, new_folder
 
 ROUNDS = 40
 TINY = {**MODEL, "rounds": ROUNDS, "validate_every": 0}
 PROGRAM = """
 import sys, time
-import privrec, privrec.experiment
+import privrec, privrec.runs.loop
 out, data, resume, settings = sys.argv[1], sys.argv[2], sys.argv[3] == "resume", eval(sys.argv[4])
-privrec.experiment.CHECKPOINT_SECONDS = 0.05
+privrec.runs.loop.CHECKPOINT_SECONDS = 0.05
 slowly = lambda what, done, total: time.sleep(0.015 if what == "rounds" else 0)
 privrec.train("privrec", data, out=out, resume=resume, on_progress=slowly, **settings)
 """

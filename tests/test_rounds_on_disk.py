@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from privrec import records
 from privrec.errors import RunFolderError
+from privrec.runs import records
 
 NAMED = [{"round": k, "stage": "train"} for k in range(5)]
 LINES = [{**line, "clients": 8, "loss": 0.5 / (k + 1)} for k, line in enumerate(NAMED[:4])]

@@ -13,24 +13,25 @@ import pytest
 from dp_accounting.pld import privacy_loss_distribution as pld
 
 import privrec
-from privrec import experiment, records
-from privrec.book import ledger_of
-from privrec.build import build
+from privrec.algorithms.budgets import volunteers_of
+from privrec.algorithms.recipes import configure
+from privrec.algorithms.two_stage import ITEMS, TRAIN, views_of
 from privrec.data.federation import Clients
 from privrec.data.schema import Bags
 from privrec.data.sources import load
 from privrec.errors import SettingsError
 from privrec.federated.local import LocalResult
 from privrec.federated.pack import Instances, pack
-from privrec.ledgerfile import read_ledger
 from privrec.models.api import ITEM_TABLE
-from privrec.noises import volunteers_of
 from privrec.pretrain.features import vectors_of_features
 from privrec.pretrain.joint import join, local_joint
 from privrec.pretrain.views import draw_views
-from privrec.recipes import configure
-from privrec.report import comparison_rows, render_comparison
-from privrec.stages import ITEMS, TRAIN, views_of
+from privrec.runs import loop as experiment
+from privrec.runs import records
+from privrec.runs.book import ledger_of
+from privrec.runs.build import build
+from privrec.runs.ledgerfile import read_ledger
+from privrec.show.report import comparison_rows, render_comparison
 from privrec.types import IntArray, Params
 from tiny import DATA, MODEL, by_hand, new_folder, round_of
 

@@ -4,13 +4,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from privrec import records
-from privrec.build import Experiment
 from privrec.core.phase import Publish, RoundReport, ServerState, Stage
 from privrec.core.round import cohort_draw, play_stage_round
 from privrec.data.catalogue import to_json
 from privrec.privacy.aggregate import Aggregator, CohortTotal, Published
 from privrec.privacy.noise import NoiseSource, seeded
+from privrec.runs import records
+from privrec.runs.build import Experiment
 from privrec.seeds import rng
 
 DATA = "synthetic:users=60,items=40,longest=20"

@@ -3,19 +3,19 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from privrec.devices import prepare
+from privrec.simulate.jax_setup import prepare
 
 if TYPE_CHECKING:
     from privrec.data.federation import Federation
     from privrec.data.sources import load
     from privrec.device import Device, Model, Recommendation, open_model
     from privrec.errors import PrivrecError
-    from privrec.experiment import Evaluation
     from privrec.privacy.calibrate import calibrate
     from privrec.privacy.ledger import PrivacyLedger
     from privrec.privacy.release import Release
     from privrec.privacy.sampling import Sampling
-    from privrec.runs import Run, open_run, train
+    from privrec.runs.api import Run, open_run, train
+    from privrec.runs.loop import Evaluation
 
 __version__ = "0.1.0"
 
@@ -40,20 +40,20 @@ __all__ = [
 
 _HOME = {
     "Device": "privrec.device",
-    "Evaluation": "privrec.experiment",
+    "Evaluation": "privrec.runs.loop",
     "Federation": "privrec.data.federation",
     "Model": "privrec.device",
     "PrivacyLedger": "privrec.privacy.ledger",
     "PrivrecError": "privrec.errors",
     "Recommendation": "privrec.device",
     "Release": "privrec.privacy.release",
-    "Run": "privrec.runs",
+    "Run": "privrec.runs.api",
     "Sampling": "privrec.privacy.sampling",
     "calibrate": "privrec.privacy.calibrate",
     "load": "privrec.data.sources",
     "open_model": "privrec.device",
-    "open_run": "privrec.runs",
-    "train": "privrec.runs",
+    "open_run": "privrec.runs.api",
+    "train": "privrec.runs.api",
 }
 
 prepare()

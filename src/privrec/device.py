@@ -158,8 +158,8 @@ class Model:
     def _scorer(self) -> Scorer:
         if LIKES in self.params:
             return tower_scorer(self.params, self.catalogue)
-        from privrec.config import make_config
-        from privrec.rankers import rankers
+        from privrec.algorithms.rankers import rankers
+        from privrec.settings import make_config
 
         return rankers(make_config(self.settings), self.catalogue).adapted(self.params)
 

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from privrec.book import ledger_of, noise_of, volunteer_count
 from privrec.errors import RunFolderError
-from privrec.ledgerfile import settled_ledger
 from privrec.privacy.budget import refuse_large_delta
 from privrec.privacy.ledger import PrivacyLedger
-from privrec.records import RunFolder, open_run
+from privrec.runs.book import ledger_of, noise_of, volunteer_count
+from privrec.runs.ledgerfile import settled_ledger
+from privrec.runs.records import RunFolder, open_run
 
 
 def add_up(runs: Sequence[Path], delta: float, *, same_people: bool = False) -> dict[str, Any]:

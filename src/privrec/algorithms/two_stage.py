@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import jax
 
-from privrec.config import RunConfig
+from privrec.algorithms.budgets import find_noises, volunteers_of
 from privrec.core.optimize import server_optimizer
 from privrec.core.phase import Phase
 from privrec.data.federation import Federation
@@ -14,14 +14,14 @@ from privrec.federated.local import LocalTrain, local_sgd
 from privrec.federated.pack import Instances, Packed, PackedClient, buckets, dummy, pack
 from privrec.federated.reptile import DeviceHalf, reptile
 from privrec.models.api import ITEM_TABLE, Recommender
-from privrec.noises import find_noises, volunteers_of
-from privrec.phone import PhoneShare, share_of_training, usual_person
 from privrec.pretrain.features import vectors_of_features
 from privrec.pretrain.joint import join, local_joint, rescaled
 from privrec.pretrain.objectives import SelfSupervision, local_ssl, self_supervision
 from privrec.pretrain.views import SequenceClient, Views, draw_views, empty_client, row_buckets
 from privrec.privacy.aggregate import Aggregator
 from privrec.seeds import key
+from privrec.settings import RunConfig
+from privrec.simulate.cost import PhoneShare, share_of_training, usual_person
 from privrec.types import IntArray, Params
 
 ITEMS, TRAIN = "items", "train"

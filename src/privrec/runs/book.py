@@ -8,11 +8,13 @@ from pathlib import Path
 
 import numpy as np
 
-from privrec import records
-from privrec.config import RunConfig
 from privrec.core.phase import ServerState, Stage
 from privrec.errors import RunFolderError
-from privrec.ledgerfile import (
+from privrec.privacy.aggregate import CohortTotal, Published
+from privrec.privacy.ledger import PrivacyLedger
+from privrec.privacy.noise import NoiseKind, NoiseSource, secure, seeded
+from privrec.runs import records
+from privrec.runs.ledgerfile import (
     Line,
     append_release,
     read_ledger,
@@ -20,10 +22,8 @@ from privrec.ledgerfile import (
     settled_ledger,
     start_ledger,
 )
-from privrec.privacy.aggregate import CohortTotal, Published
-from privrec.privacy.ledger import PrivacyLedger
-from privrec.privacy.noise import NoiseKind, NoiseSource, secure, seeded
 from privrec.seeds import rng
+from privrec.settings import RunConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

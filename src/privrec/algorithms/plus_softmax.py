@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import numpy.typing as npt
 
-from privrec.config import RunConfig
+from privrec.algorithms.two_stage import TRAIN
 from privrec.core.optimize import decayed, mean_step, server_optimizer
 from privrec.core.phase import Phase, ServerState
 from privrec.data.federation import Federation, chunks
@@ -16,10 +16,10 @@ from privrec.federated.lanes import map_clients
 from privrec.history.layout import Layout
 from privrec.history.learn import Bounded, Histories, bounded_sum, fresh, hide_half, histories
 from privrec.history.scoring import closed_form, learned_of
-from privrec.phone import PhoneShare, milliseconds, usual_person
 from privrec.privacy.aggregate import Aggregator, CohortTotal, Published
 from privrec.seeds import key
-from privrec.stages import TRAIN
+from privrec.settings import RunConfig
+from privrec.simulate.cost import PhoneShare, milliseconds, usual_person
 from privrec.types import IntArray, Params
 
 _TOGETHER = 128

@@ -8,23 +8,23 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from privrec.central import central_round
-from privrec.config import RunConfig
+from privrec.algorithms.budgets import sampling_of
+from privrec.algorithms.central import central_round
+from privrec.algorithms.plus import history_stages
+from privrec.algorithms.rankers import Rankers, instances_of, rankers, recommender_of
+from privrec.algorithms.recipes import recipe_named
+from privrec.algorithms.two_stage import TRAIN, Task, federated_stages, packer
 from privrec.core.optimize import server_optimizer
 from privrec.core.phase import CentralFit, RoundReport, ServerState, Stage
 from privrec.data.federation import Federation
 from privrec.data.splits import Split, split_clients
 from privrec.errors import SettingsError
 from privrec.evaluation.references import Reference
-from privrec.noises import sampling_of
-from privrec.plus import history_stages
 from privrec.privacy.aggregate import plain
 from privrec.privacy.budget import refuse_large_delta
 from privrec.privacy.sampling import Sampling
-from privrec.rankers import Rankers, instances_of, rankers, recommender_of
-from privrec.recipes import recipe_named
 from privrec.seeds import key
-from privrec.stages import TRAIN, Task, federated_stages, packer
+from privrec.settings import RunConfig
 from privrec.types import Params
 
 

@@ -4,10 +4,10 @@ import html
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from privrec.charts import line_chart
 from privrec.data.text import safe_text
 from privrec.paper import PRINTED_HITS
 from privrec.privacy.words import epsilon_text
+from privrec.show.charts import line_chart
 
 KS = ("5", "10", "20", "30")
 

@@ -7,8 +7,9 @@ from functools import partial
 import jax
 import numpy as np
 
-from privrec.adapt import adapted_scorer
-from privrec.config import RunConfig
+from privrec.algorithms.adapt import adapted_scorer
+from privrec.algorithms.plus import layout_for
+from privrec.algorithms.recipes import recipe_named
 from privrec.data.catalogue import Catalogue
 from privrec.errors import RunFolderError
 from privrec.evaluation.ranking import Scorer
@@ -20,8 +21,7 @@ from privrec.history.scoring import check_shapes, tower_shapes
 from privrec.history.tower import history_scorer
 from privrec.models.api import ITEM_TABLE, Recommender
 from privrec.models.dssm import dssm
-from privrec.plus import layout_for
-from privrec.recipes import recipe_named
+from privrec.settings import RunConfig
 from privrec.types import Params
 
 Ranker = Callable[[Params], Scorer]

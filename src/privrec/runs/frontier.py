@@ -10,14 +10,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from privrec import records
-from privrec.charts import line_chart
 from privrec.errors import SettingsError
 from privrec.paper import PRINTED_HITS
 from privrec.privacy.ledger import PrivacyLedger
 from privrec.privacy.words import epsilon_text
-from privrec.report import figure, page
-from privrec.runs import open_run, train
+from privrec.runs import records
+from privrec.runs.api import open_run, train
+from privrec.show.charts import line_chart
+from privrec.show.report import figure, page
 
 WITH_NOISE, WITHOUT = "dp-privrec-plus", "privrec-plus"
 _K = "20"

@@ -26,8 +26,8 @@ import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load, save
 
-from privrec.config import RunConfig, make_config, to_toml
 from privrec.errors import RunFolderError, SettingsError
+from privrec.settings import RunConfig, make_config, to_toml
 
 FORMAT = 3
 SIMULATION = "simulation"

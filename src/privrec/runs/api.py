@@ -11,25 +11,25 @@ from typing import Any
 
 import numpy as np
 
-from privrec import records
-from privrec.book import ledger_of, noise_of, volunteer_count
-from privrec.build import Experiment, build
-from privrec.config import RunConfig
+from privrec.algorithms.recipes import configure, recipe_named
+from privrec.algorithms.two_stage import TRAIN
 from privrec.core.phase import Stage
 from privrec.data.catalogue import Catalogue, from_json, to_json
 from privrec.data.federation import Clients, Federation
 from privrec.data.sources import load
 from privrec.device import Device, Model, open_model
 from privrec.errors import DataError, RunFolderError, SettingsError
-from privrec.experiment import Evaluation, OnProgress, evaluate_run, load_params
-from privrec.experiment import train as train_experiment
-from privrec.phone import PhoneShare, milliseconds, usual_person
 from privrec.privacy.budget import refuse_large_delta
 from privrec.privacy.ledger import PrivacyLedger
 from privrec.privacy.statement import PrivacyReport, privacy_report
-from privrec.recipes import configure, recipe_named
-from privrec.report import render_report
-from privrec.stages import TRAIN
+from privrec.runs import records
+from privrec.runs.book import ledger_of, noise_of, volunteer_count
+from privrec.runs.build import Experiment, build
+from privrec.runs.loop import Evaluation, OnProgress, evaluate_run, load_params
+from privrec.runs.loop import train as train_experiment
+from privrec.settings import RunConfig
+from privrec.show.report import render_report
+from privrec.simulate.cost import PhoneShare, milliseconds, usual_person
 from privrec.types import Params
 
 

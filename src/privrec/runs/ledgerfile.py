@@ -15,7 +15,7 @@ from typing import Any
 
 from privrec.errors import PrivrecError, RunFolderError
 from privrec.privacy.release import Release
-from privrec.records import (
+from privrec.runs.records import (
     RunFolder,
     played_rounds,
     published_rounds,

@@ -8,10 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from privrec import records
-from privrec.book import open_book
-from privrec.build import Experiment
-from privrec.config import RunConfig
+from privrec.algorithms.two_stage import TRAIN
 from privrec.core.phase import RoundReport, ServerState, Stage
 from privrec.core.round import cohort_draw, play_stage_round
 from privrec.data.federation import Federation
@@ -26,7 +23,10 @@ from privrec.evaluation.references import (
     popularity,
 )
 from privrec.privacy.statement import PrivacyReport
-from privrec.stages import TRAIN
+from privrec.runs import records
+from privrec.runs.book import open_book
+from privrec.runs.build import Experiment
+from privrec.settings import RunConfig
 from privrec.types import IntArray, Params
 
 CHECKPOINT_SECONDS = 5.0

@@ -1,12 +1,12 @@
 """How a run's budget becomes the bound and the noise of each of its stages."""
 
-from privrec.config import RunConfig
 from privrec.data.federation import Federation
 from privrec.data.splits import Split, chosen
 from privrec.privacy.aggregate import Aggregator, gaussian, laplace, plain
 from privrec.privacy.budget import check_budget, find_noise
 from privrec.privacy.ledger import PrivacyLedger
 from privrec.privacy.sampling import Law, Sampling
+from privrec.settings import RunConfig
 from privrec.types import IntArray
 
 

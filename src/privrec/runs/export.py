@@ -11,11 +11,11 @@ from pathlib import Path
 
 import numpy as np
 
-from privrec import records
 from privrec.data.catalogue import to_json
 from privrec.device import FORMAT
 from privrec.errors import RunFolderError
-from privrec.runs import Run
+from privrec.runs import records
+from privrec.runs.api import Run
 
 _NO_TIME = (1980, 1, 1, 0, 0, 0)
 

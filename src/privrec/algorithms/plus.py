@@ -15,7 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 
-from privrec.config import RunConfig
+from privrec.algorithms.budgets import sampling_of
+from privrec.algorithms.plus_softmax import softmax_phase
 from privrec.core.phase import Phase, ServerState
 from privrec.data.catalogue import Catalogue
 from privrec.data.federation import Federation, chunks
@@ -35,13 +36,12 @@ from privrec.history.layout import Layout, layout_of
 from privrec.history.rows import Rows, rows_of
 from privrec.history.scoring import BIAS, POPULARITY
 from privrec.history.tower import bias_of, blank
-from privrec.noises import sampling_of
-from privrec.phone import PhoneShare, milliseconds, usual_person
-from privrec.plus_softmax import softmax_phase
 from privrec.privacy.aggregate import Aggregator, CohortTotal, Published, gaussian, plain
 from privrec.privacy.budget import check_budget, find_noise
 from privrec.privacy.ledger import PrivacyLedger
 from privrec.privacy.sampling import Sampling
+from privrec.settings import RunConfig
+from privrec.simulate.cost import PhoneShare, milliseconds, usual_person
 from privrec.types import Array, IntArray, Params
 
 POPULAR, MOMENTS = "popularity", "moments"

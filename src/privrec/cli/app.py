@@ -7,14 +7,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from privrec import __version__
-from privrec.cli_data import data_app
-from privrec.cli_frontier import frontier
-from privrec.cli_privacy import privacy_app
-from privrec.console import file_name, plain_errors, print_json, print_line, print_table, progress
+from privrec.cli.console import (
+    file_name,
+    plain_errors,
+    print_json,
+    print_line,
+    print_table,
+    progress,
+)
+from privrec.cli.data import data_app
+from privrec.cli.frontier import frontier
+from privrec.cli.privacy import privacy_app
 
 if TYPE_CHECKING:
-    from privrec.report import Row
-    from privrec.runs import Plan, Run
+    from privrec.runs.api import Plan, Run
+    from privrec.show.report import Row
 
 app = typer.Typer(
     help="A federated recommender with user-level differential privacy.",
@@ -113,9 +120,9 @@ def train(
     The command line overrules --config, which may be the config.toml of another run.
     """
     with plain_errors():
-        from privrec.recipes import configure
-        from privrec.runs import plan
-        from privrec.runs import train as train_run
+        from privrec.algorithms.recipes import configure
+        from privrec.runs.api import plan
+        from privrec.runs.api import train as train_run
 
         options = {
             "recipe": recipe,
@@ -153,8 +160,8 @@ def train(
 def evaluate(run: RunArgument, json_: JsonOption = False) -> None:
     """Rank all items for every test person, after adapting on the device."""
     with plain_errors():
-        from privrec.report import few_items_line, mark_line, table_rows
-        from privrec.runs import open_run
+        from privrec.runs.api import open_run
+        from privrec.show.report import few_items_line, mark_line, table_rows
 
         opened = open_run(run)
         with progress() as on_progress:
@@ -193,7 +200,7 @@ def recommend(
 ) -> None:
     """Adapt to one person on the spot, then rank; nothing about her is stored or sent."""
     with plain_errors():
-        from privrec.runs import open_released
+        from privrec.runs.api import open_released
 
         device = open_released(run).device(
             likes=like or [], dislikes=dislike or [], features=_features(feature or [])
@@ -214,8 +221,8 @@ def export(
 ) -> None:
     """Write what may be released of a run to one file: model, catalogue, statement, ledger."""
     with plain_errors():
-        from privrec.export import export_run
-        from privrec.runs import open_run
+        from privrec.runs.api import open_run
+        from privrec.runs.export import export_run
 
         opened = open_run(run)
         export_run(opened, out)
@@ -231,8 +238,8 @@ def compare(
 ) -> None:
     """Show runs side by side, with the reference rows and the paper's."""
     with plain_errors():
-        from privrec.records import read_evaluation, write_whole
-        from privrec.report import comparison_rows, render_comparison
+        from privrec.runs.records import read_evaluation, write_whole
+        from privrec.show.report import comparison_rows, render_comparison
 
         evaluations = {str(path): read_evaluation(path) for path in runs}
         if html is not None:
@@ -252,7 +259,7 @@ def recipes(
 ) -> None:
     """List the recipes, or the settings of one."""
     with plain_errors():
-        from privrec.recipes import RECIPES, configure
+        from privrec.algorithms.recipes import RECIPES, configure
 
         if name is not None:
             settings = configure(name, data, {}).model_dump()
@@ -279,7 +286,7 @@ def main() -> None:
 
 
 def _say_what_was_trained(run: "Run") -> None:
-    from privrec.report import mark_line
+    from privrec.show.report import mark_line
 
     config, privacy = run.config, run.privacy()
     print_line(f"trained {config.recipe} on {config.data}: {run.folder.path}")
@@ -329,7 +336,7 @@ def _say_plan(found: "Plan", json_: bool) -> None:
 
 
 def _print_hits(title: str, rows: "Sequence[Row]") -> None:
-    from privrec.report import figure
+    from privrec.show.report import figure
 
     ks = ("5", "10", "20", "30")
     cells = [(name, *(figure(hits[k]) for k in ks)) for name, hits, _ in rows]
@@ -338,7 +345,7 @@ def _print_hits(title: str, rows: "Sequence[Row]") -> None:
 
 def _settings(config: Path | None, pairs: list[str], options: dict[str, Any]) -> dict[str, Any]:
     """Return the settings of a file, of --set, and of the options of their own."""
-    from privrec.config import parse_overrides, read_toml
+    from privrec.settings import parse_overrides, read_toml
 
     given = parse_overrides(pairs)
     for key, value in options.items():
@@ -358,7 +365,7 @@ def _give(given: dict[str, Any], key: str, value: str | float | None) -> None:
 
 def _data_of(run: Path | None) -> str:
     """Return the data of the run that goes on, or what a new one takes unless told."""
-    from privrec.records import open_run
+    from privrec.runs.records import open_run
 
     if run is None or not (run / "config.toml").is_file():
         return "synthetic"

@@ -4,10 +4,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from privrec.config import RunConfig, make_config
 from privrec.errors import SettingsError, nearest
 from privrec.evaluation.references import Reference, ease, item_knn, own_items, popularity
 from privrec.privacy import statement
+from privrec.settings import RunConfig, make_config
 
 Method = Literal["federated", "items", "history", "central", "reference"]
 

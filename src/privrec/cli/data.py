@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from privrec.console import plain_errors, print_json, print_line, print_table
+from privrec.cli.console import plain_errors, print_json, print_line, print_table
 
 data_app = typer.Typer(help="List, describe, fetch and import data sets.", no_args_is_help=True)
 

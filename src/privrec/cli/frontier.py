@@ -5,7 +5,14 @@ from typing import Annotated
 
 import typer
 
-from privrec.console import file_name, plain_errors, print_json, print_line, print_table, progress
+from privrec.cli.console import (
+    file_name,
+    plain_errors,
+    print_json,
+    print_line,
+    print_table,
+    progress,
+)
 
 
 def frontier(
@@ -28,8 +35,8 @@ def frontier(
     folder has already is not trained again. Leaves frontier.html, .png and .json.
     """
     with plain_errors():
-        from privrec.frontier import experiment_line, find_frontier
         from privrec.privacy.words import epsilon_text
+        from privrec.runs.frontier import experiment_line, find_frontier
 
         place = out or Path("runs") / f"frontier-{file_name(data)}"
         with progress() as on_progress:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from privrec.console import plain_errors, print_json, print_line, print_table, progress
+from privrec.cli.console import plain_errors, print_json, print_line, print_table, progress
 
 if TYPE_CHECKING:
     from privrec.privacy.ledger import PrivacyLedger
@@ -100,7 +100,7 @@ def spent(
     guarantee, alone or together: the figure then is that of the mechanism.
     """
     with plain_errors():
-        from privrec.spent import add_up
+        from privrec.runs.spent import add_up
 
         found = add_up(runs, delta, same_people=same_people)
         if json_:

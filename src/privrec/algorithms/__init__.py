@@ -1,0 +1,1 @@
+"""The recipes: how each trains, ranks, and splits its budget."""

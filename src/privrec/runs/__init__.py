@@ -1,0 +1,1 @@
+"""Runs: their folder, ledger and loop, and what people do with them."""

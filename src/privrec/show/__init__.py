@@ -1,0 +1,1 @@
+"""Pages for people: reports and charts."""

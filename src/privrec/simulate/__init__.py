@@ -1,0 +1,1 @@
+"""How a training runs on this machine, and what it would ask of a phone."""
