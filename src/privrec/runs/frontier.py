@@ -111,7 +111,7 @@ def render(frontier: Frontier) -> str:
         f'<p class="privacy">{html.escape(experiment_line(frontier))}</p>',
         line_chart(
             {"PrivRec+": curve},
-            x_label="ε",
+            x_label="ε of the mechanism",
             y_label=f"Hits@{_K}",
             levels=frontier.lines,
             x_names=dict(enumerate(names)),
