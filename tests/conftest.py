@@ -12,12 +12,19 @@ import pytest
 from hypothesis import settings
 
 from commands import SET, Refused, document, invoke, tree
+from privrec.data.sources import is_here
 from privrec.runs.records import RunFolder
 from tiny import DATA
 
 # No test depends on the clock.
 settings.register_profile("privrec", deadline=None)
 settings.load_profile("privrec")
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip, visibly, what needs the real data sets where they are not."""
+    if item.get_closest_marker("realdata") and not all(map(is_here, ("movielens-1m", "frappe"))):
+        pytest.skip("MovieLens-1M or Frappe is not in $PRIVREC_DATA")
 
 
 @pytest.fixture
