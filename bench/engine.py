@@ -19,14 +19,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from figures import Figure
+from privrec.algorithms.reptile.local import local_sgd
+from privrec.algorithms.reptile.pack import Instances, PackedClient, buckets, dummy, pack, steps_of
+from privrec.algorithms.reptile.phase import DeviceHalf, reptile
 from privrec.core.optimize import server_optimizer
 from privrec.core.phase import Phase, ServerState
 from privrec.core.round import cohort_draw, play_round
 from privrec.data.federation import Federation
 from privrec.data.sources import load
-from privrec.federated.local import local_sgd
-from privrec.federated.pack import Instances, PackedClient, buckets, dummy, pack, steps_of
-from privrec.federated.reptile import DeviceHalf, reptile
 from privrec.models.dssm import dssm
 from privrec.privacy.aggregate import plain
 from privrec.privacy.sampling import Sampling

@@ -62,7 +62,7 @@ def _to_the_mark(run: Run) -> Figure:
 
 
 def _popularity(run: Run) -> float:
-    experiment, reference = run.experiment, popularity()
+    experiment, reference = run.prepared, popularity()
     arrays = reference.fit(experiment.federation, experiment.split.train)
     report = evaluate(
         experiment.federation,

@@ -12,7 +12,7 @@ from privrec.privacy.calibrate import calibrate
 from privrec.privacy.ledger import PrivacyLedger
 from privrec.privacy.release import Release
 from privrec.privacy.sampling import Law, Sampling
-from privrec.runs.build import build
+from privrec.runs.prepare import prepare
 from scale import seconds_of_rounds
 
 LAWS: tuple[Law, ...] = ("poisson", "fixed")
@@ -24,7 +24,7 @@ def private_round() -> list[Figure]:
     # Secure noise would draw other cohorts.
     noised = {"mechanism": "gaussian", "noise_multiplier": 1.0, "noise": "seeded"}
     stages = [
-        build(configure("privrec", "movielens-1m", {"cohort": 100, **extra}), federation).stages()
+        prepare(configure("privrec", "movielens-1m", {"cohort": 100, **extra}), federation).stages()
         for extra in ({}, noised)
     ]
     plain, private = seconds_of_rounds([stage for (stage,) in stages])

@@ -14,16 +14,16 @@ import numpy as np
 
 from figures import Figure
 from privrec.algorithms.recipes import configure
+from privrec.algorithms.reptile.local import local_sgd
+from privrec.algorithms.reptile.pack import Instances, pack
 from privrec.core.phase import Publish, ServerState, Stage
 from privrec.core.round import cohort_draw, play_stage_round
 from privrec.data.sources import load
-from privrec.federated.local import local_sgd
-from privrec.federated.pack import Instances, pack
 from privrec.models.api import ITEM_TABLE
 from privrec.models.dssm import dssm
 from privrec.privacy.aggregate import Aggregator, CohortTotal, Published
 from privrec.privacy.noise import seeded
-from privrec.runs.build import build
+from privrec.runs.prepare import prepare
 from privrec.seeds import key, rng
 
 
@@ -60,7 +60,7 @@ def population() -> list[Figure]:
     for users in (1_000, 1_000_000):
         data = f"synthetic:users={users}"
         config = configure("privrec", data, {"cohort": 100})
-        (experiments[users],) = build(config, load(data)).stages()
+        (experiments[users],) = prepare(config, load(data)).stages()
     small, large = seconds_of_rounds(list(experiments.values()))
     return [
         Figure(

@@ -13,14 +13,14 @@ import numpy as np
 from engine import ask_peer, start_peer
 from figures import Figure
 from privrec.algorithms.recipes import configure
-from privrec.algorithms.two_stage import local_views, views_of
+from privrec.algorithms.two_stage.objectives import self_supervision
+from privrec.algorithms.two_stage.phases import local_views, views_of
+from privrec.algorithms.two_stage.views import SequenceClient, draw_views, empty_client, row_buckets
 from privrec.data.sources import load
-from privrec.federated.lanes import cohort_runner, warm_up
 from privrec.models.api import ITEM_TABLE
-from privrec.pretrain.objectives import self_supervision
-from privrec.pretrain.views import SequenceClient, draw_views, empty_client, row_buckets
 from privrec.privacy.clipping import clip
-from privrec.runs.build import build
+from privrec.runs.prepare import prepare
+from privrec.simulate.lanes import cohort_runner, warm_up
 
 COHORT, TURNS = 50, 9
 
@@ -34,12 +34,12 @@ def stage_one() -> list[Figure]:
         item_weight=config.item_mask_weight, segment_weight=config.segment_mask_weight
     )
     local = local_views(config, ssl, views, config.stage1_lr)
-    people = build(config, federation).split.train[:COHORT]
+    people = prepare(config, federation).split.train[:COHORT]
     clients = draw_views(
         federation.take(people), views, n_items=federation.n_items, seed=0, round_index=0
     )
     clients = [client for client in clients if client.size]
-    (stage,) = build(config, federation).stages()
+    (stage,) = prepare(config, federation).stages()
     params = stage.start(None).params
     run = cohort_runner(local, clip, {})
     sizes = row_buckets(federation.largest, views)

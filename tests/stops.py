@@ -8,9 +8,8 @@ import pytest
 
 from privrec.core.phase import ServerState
 from privrec.privacy.aggregate import Aggregator, CohortTotal, Published
-from privrec.runs import book, records
-from privrec.runs import loop as experiment
-from privrec.runs.book import Book
+from privrec.runs import loop, publisher, records
+from privrec.runs.publisher import Publisher
 
 UNUSED = ("line", "use", "checkpoint")
 """Before the ledger line of a noised sum, before its use, before the checkpoint has it."""
@@ -25,7 +24,7 @@ class Stopped(BaseException):
 
 
 @contextmanager
-def stopping(patch: pytest.MonkeyPatch, step: str, time: int) -> Iterator[experiment.OnProgress]:
+def stopping(patch: pytest.MonkeyPatch, step: str, time: int) -> Iterator[loop.OnProgress]:
     """Yield what a run must be told of its progress; it ends at a step of its release `time`.
 
     Releases count from 1.
@@ -47,9 +46,11 @@ def stopping(patch: pytest.MonkeyPatch, step: str, time: int) -> Iterator[experi
 
         inner.setattr(owner, attribute, reached)
 
-    publish = Book.publish
+    publish = Publisher.publish
 
-    def published(self: Book, state: ServerState, add_up: Callable[[], CohortTotal]) -> Published:
+    def published(
+        self: Publisher, state: ServerState, add_up: Callable[[], CohortTotal]
+    ) -> Published:
         found = publish(self, state, add_up)
         reach("use")
         return found
@@ -60,9 +61,9 @@ def stopping(patch: pytest.MonkeyPatch, step: str, time: int) -> Iterator[experi
 
     with patch.context() as inner:
         before(Aggregator, "publish", "sum")
-        before(book, "append_release", "line")
-        before(experiment, "checkpoint", "checkpoint")
+        before(publisher, "append_release", "line")
+        before(loop, "checkpoint", "checkpoint")
         before(records, "drop_published", "tidy")
-        inner.setattr(Book, "publish", published)
+        inner.setattr(Publisher, "publish", published)
         with pytest.raises(Stopped):
             yield on_progress

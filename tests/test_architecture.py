@@ -16,25 +16,23 @@ LAYERS: list[set[str]] = [
     {"show", "device"},
     {"algorithms"},
     {"settings"},
-    {"pretrain", "history", "simulate"},
-    {"federated", "evaluation"},
+    {"simulate", "evaluation"},
     {"core"},
     {"models", "privacy"},
-    {"data", "paper"},
-    {"seeds", "toml"},
-    {"errors", "types"},
+    {"data"},
+    {"errors", "seeds", "toml", "types"},
 ]
 # Whoever imports `privrec` gets its names from anywhere, one by one, when they are first used.
 DOOR = "__init__"
 
-# Within `federated` and `evaluation` a concrete model is an argument, never an import.
+# In these rooms a concrete model is an argument, never an import.
 CONCRETE_MODELS = {"privrec.models.dssm"}
-SERVED_BY_API_ONLY = {"federated", "evaluation"}
+SERVED_BY_API_ONLY = {"core", "simulate", "evaluation"}
 
 # Heavy or risky libraries stay where they belong.
 HOMES = {
     "polars": {"data"},
-    "optax": {"core", "federated", "algorithms"},
+    "optax": {"core", "algorithms"},
     "dp_accounting": {"privacy"},
     "autodp": {"privacy"},
     "cryptography": {"privacy"},

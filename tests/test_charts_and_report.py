@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from privrec.algorithms.recipes import RECIPES
-from privrec.paper import PRINTED_HITS
+from privrec.privacy.paper import PRINTED_HITS
 from privrec.show.charts import line_chart
 from privrec.show.report import (
     comparison_rows,

@@ -17,7 +17,7 @@ from privrec.data.tables import Tables, to_federation
 from privrec.device import Device, Recommendation, find_item, new_device
 from privrec.errors import DataError, SettingsError
 from privrec.evaluation.ranking import Scores
-from privrec.runs.build import Experiment
+from privrec.runs.prepare import PreparedRun
 from tiny import DATA, MODEL
 
 TINY = {**MODEL, "rounds": 3, "validate_every": 0}
@@ -247,7 +247,7 @@ def test_there_may_be_nobody_to_rank_for(tmp_path: Path) -> None:
     settings = {**TINY, "rounds": 1, "cohort": 1, "validation_share": 0.4, "validate_every": 1}
     # A seed for which some of the four train, some validate and some are tested.
     run = privrec.train("privrec", data, out=tmp_path / "run", **settings, seed=1)
-    assert len(run.experiment.split.validation) == 1
+    assert len(run.prepared.split.validation) == 1
     with pytest.raises(DataError, match="none of the 1 test people has two likes"):
         run.evaluate()
     assert not run.folder.evaluation_path.exists()
@@ -264,11 +264,11 @@ def test_recommending_leaves_no_trace(run: privrec.Run) -> None:
             for path in folder.rglob("*")
         }
 
-    def asked() -> Experiment:
+    def asked() -> PreparedRun:
         raise AssertionError("a newcomer's device asked for the data")
 
     before = state()
-    alone = replace(run, load_experiment=asked)
+    alone = replace(run, load_prepared=asked)
     mine: dict[str, Any] = {"likes": ["i1", "i2"], "features": {"age": "18-29"}}
     first = alone.device(**mine).recommend(20)
     other = alone.device(likes=["i30"], dislikes=["i4", "i5", "i6"]).recommend(20)

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from commands import Refused, document, done
-from privrec.paper import PRINTED_HITS
 from privrec.privacy.ledger import PrivacyLedger
+from privrec.privacy.paper import PRINTED_HITS
 from privrec.runs import api as runs
 from privrec.runs import frontier
 from privrec.runs.api import open_run
@@ -92,7 +92,7 @@ def test_what_is_there_is_not_trained_again(
     def refuse(*arguments: Any, **options: Any) -> Any:
         raise AssertionError("a run was trained or evaluated again")
 
-    monkeypatch.setattr(runs, "train_experiment", refuse)
+    monkeypatch.setattr(runs, "play_stages", refuse)
     monkeypatch.setattr(runs.Run, "evaluate", refuse)
     again = find_frontier(DATA, [2, 8, math.inf], delta=DELTA, seeds=[0, 1], out=place)
     assert again.as_json() == {**said, "points": tuple(said["points"])}

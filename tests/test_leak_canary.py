@@ -13,15 +13,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from privrec.algorithms.adapt import adapted_scorer
+from privrec.algorithms.reptile.adapt import adapted_scorer
+from privrec.algorithms.reptile.pack import Instances, PackedClient
+from privrec.core.local import LocalResult
 from privrec.data.federation import Clients, Federation
 from privrec.data.negatives import draw_negatives
 from privrec.data.schema import Bags
 from privrec.data.splits import halve
 from privrec.data.synthetic import SyntheticSettings, synthetic
 from privrec.evaluation.ranking import EvalReport, Scorer, Scores, evaluate
-from privrec.federated.local import LocalResult
-from privrec.federated.pack import Instances, PackedClient
 from privrec.models.api import ITEM_TABLE, Recommender
 from privrec.types import Array, Key, Params
 

@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 
 from privrec.runs import records
-from privrec.runs.book import ledger_of
 from privrec.runs.ledgerfile import read_ledger
+from privrec.runs.publisher import ledger_of
 from tiny import DATA, MODEL
 
 ROUNDS = 12
@@ -31,11 +31,11 @@ TINY = {**MODEL, "rounds": ROUNDS, "validate_every": 0, "delta": 1e-3}
 PROGRAM = """
 import hashlib, os, sys, time
 import numpy as np
-import privrec, privrec.runs.book, privrec.runs.loop
-from privrec.runs.book import Book
+import privrec, privrec.runs.publisher, privrec.runs.loop
+from privrec.runs.publisher import Publisher
 out, data, settings = sys.argv[1], sys.argv[2], eval(sys.argv[3])
 privrec.runs.loop.CHECKPOINT_SECONDS = 0.05
-real, real_line = Book.publish, privrec.runs.book.append_release
+real, real_line = Publisher.publish, privrec.runs.publisher.append_release
 def publish(self, state, add_up):
     found = real(self, state, add_up)
     update = found.update
@@ -50,7 +50,7 @@ def append_release(*words):
     line = real_line(*words)
     time.sleep(0.01)
     return line
-Book.publish, privrec.runs.book.append_release = publish, append_release
+Publisher.publish, privrec.runs.publisher.append_release = publish, append_release
 slowly = lambda what, done, total: time.sleep(0.02 if what == "rounds" else 0)
 resume = os.path.exists(out)
 privrec.train("dp-privrec-one", data, out=out, resume=resume, on_progress=slowly, **settings)
@@ -103,7 +103,7 @@ class Victim:
         if not self.path.exists() or records.is_untouched(self.path):
             assert not self.used()
             return
-        folder, _ = records.open_run(self.path)
+        folder, _ = records.read_run(self.path)
         lines = read_ledger(folder)
         assert [line["round"] for line in lines] == list(range(len(lines)))
         assert {line["noise"] for line in lines} <= {self.settings["noise"]}

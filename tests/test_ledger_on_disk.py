@@ -16,10 +16,9 @@ from privrec.algorithms.recipes import configure
 from privrec.core.phase import ServerState
 from privrec.errors import PrivacyWarning, RunFolderError, SettingsError
 from privrec.privacy.aggregate import CohortTotal, Published
-from privrec.runs import loop as experiment
-from privrec.runs import records
-from privrec.runs.book import Book, ledger_of
+from privrec.runs import loop, records
 from privrec.runs.ledgerfile import append_release, read_ledger
+from privrec.runs.publisher import Publisher, ledger_of
 from tiny import DATA, MODEL
 
 ROUNDS = 12
@@ -139,7 +138,7 @@ def test_bounding_without_noise_promises_nothing(tmp_path: Path) -> None:
 def test_the_bound_can_follow_a_quantile_and_is_resumed_with_the_rest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(experiment, "CHECKPOINT_SECONDS", -1.0)
+    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", -1.0)
     wanted: dict[str, Any] = {"epsilon": 5.0, "clip_quantile": 0.5, "clip_norm": 0.5}
     wanted["noise"] = "seeded"
     whole = train(tmp_path / "whole", **wanted)
@@ -268,7 +267,7 @@ def test_a_ledger_of_other_noise_is_not_gone_on_with(tmp_path: Path) -> None:
     assert lines_of(folder.path) == made
 
 
-def stop_after(rounds: int) -> experiment.OnProgress:
+def stop_after(rounds: int) -> loop.OnProgress:
     def on_progress(what: str, done: int, total: int) -> None:
         if what == "rounds" and done == rounds:
             raise KeyboardInterrupt
@@ -286,7 +285,7 @@ def test_no_sum_is_handed_out_before_its_release_is_on_the_disk(
     """
     folder = records.RunFolder(path=tmp_path / "run")
     synced: list[tuple[int, bool]] = []
-    real_sync, real_publish = os.fsync, Book.publish
+    real_sync, real_publish = os.fsync, Publisher.publish
     published: list[Published] = []
 
     def fsync(descriptor: int) -> None:
@@ -295,7 +294,9 @@ def test_no_sum_is_handed_out_before_its_release_is_on_the_disk(
             lines = len(folder.ledger_path.read_bytes().splitlines())
             synced.append((lines, folder.published_path(lines - 1).exists()))
 
-    def publish(self: Book, state: ServerState, add_up: Callable[[], CohortTotal]) -> Published:
+    def publish(
+        self: Publisher, state: ServerState, add_up: Callable[[], CohortTotal]
+    ) -> Published:
         synced.clear()
         found = real_publish(self, state, add_up)
         assert state.round_index == len(published)
@@ -315,8 +316,8 @@ def test_no_sum_is_handed_out_before_its_release_is_on_the_disk(
         return found
 
     monkeypatch.setattr(os, "fsync", fsync)
-    monkeypatch.setattr(Book, "publish", publish)
-    monkeypatch.setattr(experiment, "CHECKPOINT_SECONDS", math.inf)
+    monkeypatch.setattr(Publisher, "publish", publish)
+    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", math.inf)
     train(folder.path, epsilon=5, noise=noise)
     assert len(published) == ROUNDS
 

@@ -15,21 +15,21 @@ from hypothesis import strategies as st
 from scipy import stats
 
 import privrec
-from privrec.algorithms import plus
-from privrec.algorithms.plus import MOMENTS, POPULAR, popularity_share
+from privrec.algorithms.privrec_plus import fit, tower
+from privrec.algorithms.privrec_plus import phases as plus
+from privrec.algorithms.privrec_plus.phases import MOMENTS, POPULAR, popularity_share
+from privrec.algorithms.privrec_plus.scoring import POPULARITY
 from privrec.algorithms.recipes import configure
 from privrec.core.phase import ServerState, Stage
 from privrec.data.federation import Clients, Federation
 from privrec.data.splits import split_clients
 from privrec.errors import SettingsError
-from privrec.history import fit, tower
-from privrec.history.scoring import POPULARITY
 from privrec.privacy.aggregate import Aggregator
 from privrec.privacy.noise import NoiseSource, seeded
 from privrec.runs import records
-from privrec.runs.build import build
 from privrec.runs.ledgerfile import read_ledger
 from privrec.runs.loop import load_params
+from privrec.runs.prepare import prepare
 from privrec.seeds import rng
 from privrec.types import BoolArray, IntArray, Leaf
 from tiny import DATA, by_hand, round_of
@@ -133,7 +133,7 @@ def test_a_smaller_cohort_asks_fewer_people(tmp_path: Path, federation: Federati
 
 
 def stages_of(federation: Federation, **settings: Any) -> tuple[Stage, ...]:
-    return build(configure("dp-privrec-plus", DATA, settings), federation).stages()
+    return prepare(configure("dp-privrec-plus", DATA, settings), federation).stages()
 
 
 def noise_of(seed: int) -> Callable[[ServerState], NoiseSource]:

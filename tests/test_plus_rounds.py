@@ -9,16 +9,15 @@ import pytest
 from dp_accounting.pld import privacy_loss_distribution as pld
 
 import privrec
+from privrec.algorithms.privrec_plus.scoring import BIAS, LEARNED_TRUST, POPULARITY, learned_of
 from privrec.algorithms.recipes import configure
 from privrec.data.sources import load
-from privrec.history.scoring import BIAS, LEARNED_TRUST, POPULARITY, learned_of
 from privrec.privacy.noise import NoiseSource
-from privrec.runs import loop as experiment
-from privrec.runs import records
-from privrec.runs.book import ledger_of, open_book
-from privrec.runs.build import build
+from privrec.runs import loop, records
 from privrec.runs.ledgerfile import read_ledger
 from privrec.runs.loop import load_params
+from privrec.runs.prepare import prepare
+from privrec.runs.publisher import ledger_of, open_publisher
 from tiny import DATA, by_hand, new_folder, round_of
 
 DELTA, ROUNDS = 1e-3, 4
@@ -93,7 +92,7 @@ def test_the_closed_form_stays_and_only_what_is_learned_moves(
 def stopped_after_each_round(
     path: Path, recipe: str, settings: dict[str, Any]
 ) -> records.RunFolder:
-    made = build(configure(recipe, DATA, settings), load(DATA))
+    made = prepare(configure(recipe, DATA, settings), load(DATA))
     folder = new_folder(path, made)
     for attempt in range(1, ROUNDS + 3):
         left = [1]
@@ -104,8 +103,8 @@ def stopped_after_each_round(
                 raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
-            experiment.train(made, folder, resume=attempt > 1, on_progress=stop)
-    experiment.train(made, folder, resume=True)
+            loop.play_stages(made, folder, resume=attempt > 1, on_progress=stop)
+    loop.play_stages(made, folder, resume=True)
     return folder
 
 
@@ -124,7 +123,7 @@ def test_stopping_anywhere_makes_no_secure_release_twice(
 def test_stopping_anywhere_changes_nothing(
     whole: dict[str, privrec.Run], recipe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(experiment, "CHECKPOINT_SECONDS", -1.0)
+    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", -1.0)
     settings = SETTINGS if recipe == "privrec-plus" else SEEDED
     folder = stopped_after_each_round(tmp_path / "run", recipe, settings)
     for name in ("params.safetensors", "ledger.jsonl"):
@@ -172,11 +171,11 @@ def test_a_cohort_of_nobody_is_noised_all_the_same(tmp_path: Path) -> None:
 
 
 def test_a_budget_that_ends_after_popularity_leaves_what_is_popular(tmp_path: Path) -> None:
-    made = build(configure("dp-privrec-plus", DATA, {"delta": DELTA}), load(DATA))
+    made = prepare(configure("dp-privrec-plus", DATA, {"delta": DELTA}), load(DATA))
     state = made.stages()[0].start(None)
     folder = new_folder(tmp_path / "run", made)
-    book = open_book(folder, made.stages()[0], made.config, "people", "data")
-    after, _ = round_of(made.stages()[0], state, book.publish)
+    publisher = open_publisher(folder, made.stages()[0], made.config, "people", "data")
+    after, _ = round_of(made.stages()[0], state, publisher.publish)
     assert len(read_ledger(folder)) == 1
     order = np.argsort(-np.asarray(after.params[BIAS]), kind="stable")
     popular = np.argsort(-np.asarray(after.params[POPULARITY]), kind="stable")
@@ -186,7 +185,7 @@ def test_a_budget_that_ends_after_popularity_leaves_what_is_popular(tmp_path: Pa
 def test_a_rounds_noise_is_on_every_learned_number_and_nowhere_else() -> None:
     """With plain steps of 1 the model moves by noise/cohort more, wherever something is learned."""
     settings = {**SEEDED, "server_optimizer": "plain", "server_lr": 1.0, "weight_decay": 0.0}
-    made = build(configure("dp-privrec-plus", DATA, settings), load(DATA))
+    made = prepare(configure("dp-privrec-plus", DATA, settings), load(DATA))
     stage = made.stages()[2]
     before = stage.start(None)
 

@@ -20,7 +20,7 @@ import privrec
 from privrec.core.phase import ServerState
 from privrec.privacy.aggregate import CohortTotal, Published
 from privrec.runs import ledgerfile, records
-from privrec.runs.book import Book
+from privrec.runs.publisher import Publisher
 from tiny import DATA, MODEL
 
 RECIPES: dict[str, dict[str, Any]] = {
@@ -58,7 +58,7 @@ def killed_at(moment: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
     with monkeypatch.context() as patch:
         patch.setattr(records, "write_whole", around(records.write_whole))
-        patch.setattr("privrec.runs.book.append_release", around(ledgerfile.append_release))
+        patch.setattr("privrec.runs.publisher.append_release", around(ledgerfile.append_release))
         patch.setattr(records, "append_round", around(records.append_round))
         patch.setattr(records, "drop_published", around(records.drop_published))
         yield
@@ -67,10 +67,12 @@ def killed_at(moment: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @contextmanager
 def witnessed(used: list[tuple[int, str]], monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Note every published sum that a round goes on to use."""
-    publish = Book.publish
+    publish = Publisher.publish
 
-    def noted(book: Book, state: ServerState, add_up: Callable[[], CohortTotal]) -> Published:
-        found = publish(book, state, add_up)
+    def noted(
+        publisher: Publisher, state: ServerState, add_up: Callable[[], CohortTotal]
+    ) -> Published:
+        found = publish(publisher, state, add_up)
         digest = hashlib.sha256()
         for name in sorted(found.update):
             digest.update(np.asarray(found.update[name]).tobytes())
@@ -78,7 +80,7 @@ def witnessed(used: list[tuple[int, str]], monkeypatch: pytest.MonkeyPatch) -> I
         return found
 
     with monkeypatch.context() as patch:
-        patch.setattr(Book, "publish", noted)
+        patch.setattr(Publisher, "publish", noted)
         yield
 
 
@@ -145,7 +147,7 @@ def test_a_ledger_line_before_the_sum_is_paid_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Plant the old order, in which nothing was kept: a kill then makes a second release."""
-    monkeypatch.setattr(Book, "_keeps", property(lambda book: False))
+    monkeypatch.setattr(Publisher, "_keeps", property(lambda publisher: False))
     data, counts = privrec.load(DATA), set()
     settings = {**RECIPES["dp-privrec-plus"]}
     for moment in range(8, 24):
@@ -186,16 +188,16 @@ VICTIM = """
 import hashlib, os, sys
 import numpy as np
 import privrec
-from privrec.runs.book import Book
-publish = Book.publish
-def noted(book, state, add_up):
-    found = publish(book, state, add_up)
+from privrec.runs.publisher import Publisher
+publish = Publisher.publish
+def noted(publisher, state, add_up):
+    found = publish(publisher, state, add_up)
     arrays = [np.asarray(found.update[name]) for name in sorted(found.update)]
     digest = hashlib.sha256(b"".join(array.tobytes() for array in arrays)).hexdigest()
     with open(sys.argv[2], "a") as out:
         out.write(f"{state.round_index} {digest}\\n")
     return found
-Book.publish = noted
+Publisher.publish = noted
 out, data = sys.argv[1], "synthetic:users=400,items=300"
 privrec.train("dp-privrec-plus", data, out=out, resume=os.path.exists(out), epsilon=8.0)
 """

@@ -18,7 +18,7 @@ import privrec
 from privrec.core.phase import ServerState
 from privrec.privacy.aggregate import Aggregator, CohortTotal, Published
 from privrec.privacy.noise import NoiseSource, seeded
-from privrec.runs.book import Book
+from privrec.runs.publisher import Publisher
 from privrec.seeds import rng
 from tiny import DATA, MODEL
 
@@ -79,10 +79,10 @@ def old_noise(seed: int, round_index: int) -> NoiseSource:
 def share_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     """Plant the fault: noise that depends on the seed and the round alone."""
 
-    def noise(book: Book, state: ServerState) -> NoiseSource:
-        return old_noise(book.config.seed, state.round_index)
+    def noise(publisher: Publisher, state: ServerState) -> NoiseSource:
+        return old_noise(publisher.config.seed, state.round_index)
 
-    monkeypatch.setattr(Book, "_noise", noise)
+    monkeypatch.setattr(Publisher, "_noise", noise)
 
 
 def solved(one: Floats, other: Floats, s: float, t: float) -> Floats:
@@ -99,7 +99,7 @@ def played(tap: Tap, out: Path, recipe: str, **settings: Any) -> tuple[Floats, F
     return tap.first()
 
 
-# Two stages take long to compile, and go through the same book.
+# Two stages take long to compile, and go through the same publisher.
 MOST = [
     pytest.param(recipe, marks=pytest.mark.slow) if recipe == "dp-privrec" else recipe
     for recipe in RECIPES

@@ -19,6 +19,9 @@ from hypothesis import strategies as st
 
 import privrec
 from privrec.algorithms.budgets import volunteers_of
+from privrec.algorithms.privrec_plus.fit import popularity_of
+from privrec.algorithms.privrec_plus.layout import Layout
+from privrec.algorithms.privrec_plus.rows import rows_of
 from privrec.algorithms.recipes import configure
 from privrec.core.phase import ServerState, Stage
 from privrec.data.catalogue import to_json
@@ -26,12 +29,9 @@ from privrec.data.federation import Federation
 from privrec.data.published import load_published
 from privrec.data.splits import chosen, split_clients
 from privrec.data.tables import Tables, person_ids, to_federation
-from privrec.history.fit import popularity_of
-from privrec.history.layout import Layout
-from privrec.history.rows import rows_of
 from privrec.privacy.aggregate import CohortTotal, Published
-from privrec.runs.book import population_mark
-from privrec.runs.build import Experiment, build
+from privrec.runs.prepare import PreparedRun, prepare
+from privrec.runs.publisher import population_mark
 from tiny import MODEL, round_of
 
 SMALL = {**MODEL, "rounds": 1, "stage1_rounds": 1, "views": 4, "view_window": 4}
@@ -86,11 +86,11 @@ def published_without(name: str) -> tuple[Callable[[int | None], Federation], li
     return read, [0, 7, 23, *(people.index(user) for user in alone[:1])]
 
 
-def sums_of(experiment: Experiment) -> list[tuple[Stage, dict[str, npt.NDArray[np.float64]]]]:
+def sums_of(prepared: PreparedRun) -> list[tuple[Stage, dict[str, npt.NDArray[np.float64]]]]:
     """Return each stage's un-noised sum in its first round, from the same state for any data."""
     found = []
     params = None
-    for stage in experiment.stages():
+    for stage in prepared.stages():
         state = stage.start(params)
         if "items/popularity" in state.params:
             # What release one published: the same number for both data sets.
@@ -113,13 +113,13 @@ def sums_of(experiment: Experiment) -> list[tuple[Stage, dict[str, npt.NDArray[n
     return found
 
 
-def experiment_on(federation: Federation, recipe: str) -> Experiment:
+def experiment_on(federation: Federation, recipe: str) -> PreparedRun:
     """Return the recipe with a cohort of everybody: her own coin is the only one that differs."""
     config = configure(recipe, federation.name, {"noise": "seeded", "test_share": 0.1})
     given = RECIPES[recipe]
     people = round(federation.people * 0.9 * (1 - config.validation_share))
     cohorts = {"cohort": people, "stage1_cohort": people}
-    return build(config.model_copy(update={**given, **cohorts}), federation)
+    return prepare(config.model_copy(update={**given, **cohorts}), federation)
 
 
 def check_without(read: Callable[[int | None], Federation], recipe: str, gone: int) -> None:
@@ -229,7 +229,7 @@ def test_volunteers_are_chosen_by_their_own_id() -> None:
         whole, part = synthetic_without(None), synthetic_without(gone)
         config = configure("dp-privrec", "synthetic", {"stage1": "public", "volunteers": 0.5})
         had, has = (
-            set(f.ids(volunteers_of(config, f, build(config, f).split)).tolist())
+            set(f.ids(volunteers_of(config, f, prepare(config, f).split)).tolist())
             for f in (whole, part)
         )
         assert has == had - {gone}

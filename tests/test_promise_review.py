@@ -141,13 +141,13 @@ def test_volunteers_of_two_runs_may_be_other_people(scratch: Path) -> None:
 
 def test_figures_are_of_the_data_that_was_trained_on(tmp_path: Path) -> None:
     run = privrec.train("dp-privrec-plus", to_federation(tables()), out=tmp_path / "run")
-    other = replace(run, load_experiment=lambda: replace_data(run))
+    other = replace(run, load_prepared=lambda: replace_data(run))
     with pytest.raises(PrivrecError, match="the data has changed"):
         other.evaluate()
 
 
 def replace_data(run: privrec.Run) -> Any:
-    return replace(run.experiment, federation=to_federation(CHANGES["the items' order"]()))
+    return replace(run.prepared, federation=to_federation(CHANGES["the items' order"]()))
 
 
 def test_two_processes_do_not_train_in_one_folder(run: Path, refused: Refused) -> None:

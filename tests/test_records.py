@@ -157,7 +157,7 @@ def test_arrays_that_were_cut_or_damaged_are_refused(tmp_path: Path) -> None:
 def test_the_settings_come_back_as_they_went_in(tmp_path: Path, data: str) -> None:
     config = configure("privrec-paper", data, {"hidden": [8, 4], "local_lr": 1e-7, "seed": 2**40})
     made = create(tmp_path / "deep" / "run", config)
-    opened, read = records.open_run(tmp_path / "deep" / "run")
+    opened, read = records.read_run(tmp_path / "deep" / "run")
     assert (opened, read) == (made, config)
     assert sorted(os.listdir(made.path)) == NEW
     assert os.listdir(made.path / "simulation") == ["data.json"]
@@ -271,7 +271,7 @@ def test_settings_cut_short_anywhere_are_refused(tmp_path: Path) -> None:
     for size in range(len(whole) - 1):  # the last byte is a newline
         folder.config_path.write_bytes(whole[:size])
         with pytest.raises(RunFolderError, match=r"config\.toml"):
-            records.open_run(tmp_path)
+            records.read_run(tmp_path)
 
 
 @pytest.mark.parametrize("version", ["0", "1", "2", '"3"', "3.5"])
@@ -280,7 +280,7 @@ def test_a_folder_of_another_format_is_refused(tmp_path: Path, version: str) -> 
     text = folder.config_path.read_text()
     folder.config_path.write_text(text.replace("format = 3", f"format = {version}"))
     with pytest.raises(RunFolderError, match="this privrec reads format 3"):
-        records.open_run(tmp_path)
+        records.read_run(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -300,16 +300,16 @@ def test_settings_that_were_edited_wrongly_name_the_file(
     assert old in text
     folder.config_path.write_text(text.replace(old, new))
     with pytest.raises(RunFolderError) as caught:
-        records.open_run(tmp_path)
+        records.read_run(tmp_path)
     assert words in str(caught.value)
     assert str(folder.config_path) in str(caught.value)
 
 
 def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RunFolderError, match="nowhere does not exist"):
-        records.open_run(tmp_path / "nowhere")
+        records.read_run(tmp_path / "nowhere")
     with pytest.raises(RunFolderError, match="is no run folder"):
-        records.open_run(tmp_path)
+        records.read_run(tmp_path)
 
 
 @pytest.mark.parametrize("text", ["", "{", "{}", "[]", '{"recipe": "privrec"}', "\x00"])

@@ -77,9 +77,9 @@ def test_an_evaluation_has_them_and_the_report_shows_them(tmp_path: Path) -> Non
     assert reference["few_items"]["without_adaptation"] is None
     # Without adaptation a history tower has nothing but popularity here: all get one list.
     alone = train("dp-privrec-plus", DATA, out=tmp_path / "history", delta=1e-3)
-    unadapted = alone.experiment.rankers.unadapted
+    unadapted = alone.prepared.rankers.unadapted
     assert unadapted is not None
-    params = alone.experiment.stages()[0].start(None).params
-    test = alone.experiment.federation.take(alone.experiment.split.test)
+    params = alone.prepared.stages()[0].start(None).params
+    test = alone.prepared.federation.take(alone.prepared.split.test)
     lists = [one.tolist() for one in unadapted(params)(test, test)]
     assert all(one == lists[0] for one in lists)

@@ -24,10 +24,9 @@ import pytest
 from privrec.algorithms.recipes import configure
 from privrec.data.sources import load
 from privrec.errors import RunFolderError, SettingsError
-from privrec.runs import loop as experiment
-from privrec.runs import records
+from privrec.runs import loop, records
 from privrec.runs.api import train
-from privrec.runs.build import Experiment, build
+from privrec.runs.prepare import PreparedRun, prepare
 from tiny import DATA, MODEL, new_folder
 
 ROUNDS = 40
@@ -190,7 +189,7 @@ class Stopped(BaseException):
     """The process goes away."""
 
 
-def stop_after(rounds: int) -> experiment.OnProgress:
+def stop_after(rounds: int) -> loop.OnProgress:
     def on_progress(what: str, done: int, total: int) -> None:
         if what == "rounds" and done == rounds:
             raise Stopped
@@ -199,41 +198,41 @@ def stop_after(rounds: int) -> experiment.OnProgress:
 
 
 @pytest.fixture(scope="module")
-def here() -> Experiment:
-    return build(configure("privrec", DATA, TINY), load(DATA))
+def here() -> PreparedRun:
+    return prepare(configure("privrec", DATA, TINY), load(DATA))
 
 
 @pytest.fixture(scope="module")
-def whole_here(here: Experiment, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def whole_here(here: PreparedRun, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("resume") / "here"
-    experiment.train(here, new_folder(path, here))
+    loop.play_stages(here, new_folder(path, here))
     return path
 
 
 @pytest.mark.parametrize("seconds", [-1.0, 0.02, 1e9])
 def test_stopping_after_any_round_changes_nothing(
-    here: Experiment,
+    here: PreparedRun,
     whole_here: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     seconds: float,
 ) -> None:
     """With a checkpoint after every round, now and then, and never."""
-    monkeypatch.setattr(experiment, "CHECKPOINT_SECONDS", seconds)
+    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", seconds)
     path = tmp_path / "run"
     folder = new_folder(path, here)
     for rounds in (1, 2, 3, 10, 25, 26, ROUNDS):
         with pytest.raises(Stopped):
-            experiment.train(here, folder, resume=rounds > 1, on_progress=stop_after(rounds))
+            loop.play_stages(here, folder, resume=rounds > 1, on_progress=stop_after(rounds))
         assert len(rounds_of(path)) == rounds
     assert not folder.params_path.exists()
-    experiment.train(here, folder, resume=True)
+    loop.play_stages(here, folder, resume=True)
     assert_same_run(path, whole_here)
 
 
 @pytest.mark.parametrize("seconds", [-1.0, 0.02])
 def test_stopping_between_any_two_steps_changes_nothing(
-    here: Experiment,
+    here: PreparedRun,
     whole_here: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -243,7 +242,7 @@ def test_stopping_between_any_two_steps_changes_nothing(
 
     The first attempt makes one step, the second two, and so on.
     """
-    monkeypatch.setattr(experiment, "CHECKPOINT_SECONDS", seconds)
+    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", seconds)
     left = 0
 
     def step() -> None:
@@ -279,7 +278,7 @@ def test_stopping_between_any_two_steps_changes_nothing(
     for attempt in range(1, 1000):
         left = attempt
         try:
-            experiment.train(here, folder, resume=attempt > 1)
+            loop.play_stages(here, folder, resume=attempt > 1)
         except Stopped:
             continue
         break
@@ -290,7 +289,7 @@ def test_stopping_between_any_two_steps_changes_nothing(
 def test_a_stopped_run_goes_on_without_its_settings_being_repeated(
     whole_here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(experiment, "CHECKPOINT_SECONDS", 0.02)
+    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 0.02)
     path = tmp_path / "run"
     with pytest.raises(Stopped):
         train("privrec", DATA, out=path, on_progress=stop_after(30), **TINY)
@@ -361,7 +360,7 @@ def test_other_data_is_refused_and_nothing_is_touched(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_that_does_not_fit_is_refused(
-    here: Experiment, whole_here: Path, tmp_path: Path
+    here: PreparedRun, whole_here: Path, tmp_path: Path
 ) -> None:
     """Such as that of the same folder before its data was changed."""
     folder = new_folder(tmp_path / "run", here)
@@ -369,11 +368,11 @@ def test_a_checkpoint_that_does_not_fit_is_refused(
     arrays["00000"] = arrays["00000"][:-1]
     records.write_arrays(folder.checkpoint_path, arrays, {})
     with pytest.raises(RunFolderError, match=r"checkpoint\.safetensors does not fit"):
-        experiment.train(here, folder, resume=True)
+        loop.play_stages(here, folder, resume=True)
     torn = folder.checkpoint_path.read_bytes()[:-1]
     folder.checkpoint_path.write_bytes(torn)
     with pytest.raises(RunFolderError, match=r"cannot read .*checkpoint\.safetensors"):
-        experiment.train(here, folder, resume=True)
+        loop.play_stages(here, folder, resume=True)
 
 
 def test_resuming_needs_a_folder_that_is_there(tmp_path: Path) -> None:

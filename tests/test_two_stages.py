@@ -15,22 +15,21 @@ from dp_accounting.pld import privacy_loss_distribution as pld
 import privrec
 from privrec.algorithms.budgets import volunteers_of
 from privrec.algorithms.recipes import configure
-from privrec.algorithms.two_stage import ITEMS, TRAIN, views_of
+from privrec.algorithms.reptile.pack import Instances, pack
+from privrec.algorithms.two_stage.features import vectors_of_features
+from privrec.algorithms.two_stage.joint import join, local_joint
+from privrec.algorithms.two_stage.phases import ITEMS, TRAIN, views_of
+from privrec.algorithms.two_stage.views import draw_views
+from privrec.core.local import LocalResult
 from privrec.data.federation import Clients
 from privrec.data.schema import Bags
 from privrec.data.sources import load
 from privrec.errors import SettingsError
-from privrec.federated.local import LocalResult
-from privrec.federated.pack import Instances, pack
 from privrec.models.api import ITEM_TABLE
-from privrec.pretrain.features import vectors_of_features
-from privrec.pretrain.joint import join, local_joint
-from privrec.pretrain.views import draw_views
-from privrec.runs import loop as experiment
-from privrec.runs import records
-from privrec.runs.book import ledger_of
-from privrec.runs.build import build
+from privrec.runs import loop, records
 from privrec.runs.ledgerfile import read_ledger
+from privrec.runs.prepare import prepare
+from privrec.runs.publisher import ledger_of
 from privrec.show.report import comparison_rows, render_comparison
 from privrec.types import IntArray, Params
 from tiny import DATA, MODEL, by_hand, new_folder, round_of
@@ -168,7 +167,7 @@ def test_only_volunteers_take_part_in_a_public_first_stage(tmp_path: Path) -> No
     wanted = {**TINY, "stage1": "public", "on_progress": stop}
     with pytest.raises(KeyboardInterrupt):
         privrec.train("dp-privrec", replace(data, take=take), out=tmp_path / "run", **wanted)
-    made = build(configure("dp-privrec", DATA, {**TINY, "stage1": "public"}), data)
+    made = prepare(configure("dp-privrec", DATA, {**TINY, "stage1": "public"}), data)
     people = volunteers_of(made.config, data, made.split)
     assert 0 < len(people) < len(made.split.train)
     assert asked
@@ -177,7 +176,7 @@ def test_only_volunteers_take_part_in_a_public_first_stage(tmp_path: Path) -> No
 
 def test_a_volunteer_is_one_whoever_else_is_there() -> None:
     many = {**TINY, "delta": 1e-6}
-    made = build(configure("dp-privrec", DATA, many), load("synthetic:users=4000"))
+    made = prepare(configure("dp-privrec", DATA, many), load("synthetic:users=4000"))
     split, people = made.split, volunteers_of(made.config, made.federation, made.split)
     assert 0.08 < len(people) / len(split.train) < 0.12
     assert set(people.tolist()) <= set(split.train.tolist())
@@ -212,7 +211,7 @@ def test_vectors_of_features_are_equal_where_the_features_are() -> None:
 
 
 def test_stage_two_starts_from_the_vectors_of_stage_one(runs: dict[str, privrec.Run]) -> None:
-    stages = runs["paper"].experiment.stages()
+    stages = runs["paper"].prepared.stages()
     before = stages[0].start(None).params
     moved = {**before, ITEM_TABLE: before[ITEM_TABLE] + 1.0}
     after = stages[1].start(moved)
@@ -227,7 +226,7 @@ def test_stage_two_starts_from_the_vectors_of_stage_one(runs: dict[str, privrec.
 def test_stopping_anywhere_in_two_stages_changes_nothing(
     runs: dict[str, privrec.Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float
 ) -> None:
-    monkeypatch.setattr(experiment, "CHECKPOINT_SECONDS", seconds)
+    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", seconds)
     whole = runs["seeded"].folder
     folder = stopped_often(tmp_path / "run", "seeded", every=1 if seconds < 0 else 10)
     assert folder.params_path.read_bytes() == whole.params_path.read_bytes()
@@ -251,7 +250,7 @@ def stopped_often(path: Path, noise: str, *, every: int) -> records.RunFolder:
     What is stopped before a checkpoint begins where it was.
     """
     settings = {**TINY, "stage1": "private", "noise": noise}
-    made = build(configure("dp-privrec", DATA, settings), load(DATA))
+    made = prepare(configure("dp-privrec", DATA, settings), load(DATA))
     folder = new_folder(path, made)
     for attempt in range(1, FIRST + SECOND + 1):
         left = [every * attempt]
@@ -262,10 +261,10 @@ def stopped_often(path: Path, noise: str, *, every: int) -> records.RunFolder:
                 raise KeyboardInterrupt
 
         try:
-            experiment.train(made, folder, resume=attempt > 1, on_progress=stop)
+            loop.play_stages(made, folder, resume=attempt > 1, on_progress=stop)
         except KeyboardInterrupt:
             continue
-    experiment.train(made, folder, resume=True)
+    loop.play_stages(made, folder, resume=True)
     return folder
 
 
@@ -307,7 +306,7 @@ def test_a_private_first_stage_needs_noise() -> None:
 def test_item_vectors_that_stage_two_leaves_alone_stay_as_they_are() -> None:
     """At rate 0 they stay as they were, bit for bit; at 1 they move; and the rest moves anyway."""
     for rate in (0.0, 1.0):
-        experiment_ = build(
+        experiment_ = prepare(
             configure("dp-privrec", DATA, {**TINY, "stage1": "paper", "item_rate": rate}),
             load(DATA),
         )

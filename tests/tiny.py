@@ -10,7 +10,7 @@ from privrec.data.catalogue import to_json
 from privrec.privacy.aggregate import Aggregator, CohortTotal, Published
 from privrec.privacy.noise import NoiseSource, seeded
 from privrec.runs import records
-from privrec.runs.build import Experiment
+from privrec.runs.prepare import PreparedRun
 from privrec.seeds import rng
 
 DATA = "synthetic:users=60,items=40,longest=20"
@@ -25,11 +25,11 @@ MODEL: dict[str, Any] = {
 }
 
 
-def new_folder(path: Path, experiment: Experiment) -> records.RunFolder:
+def new_folder(path: Path, prepared: PreparedRun) -> records.RunFolder:
     """Return the folder of a run that is about to begin."""
-    federation = experiment.federation
+    federation = prepared.federation
     public = to_json(federation.catalogue)
-    return records.create_run(path, experiment.config, public, federation.fingerprint)
+    return records.create_run(path, prepared.config, public, federation.fingerprint)
 
 
 def by_hand(

@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from privrec.algorithms.privrec_plus.layout import LIKES, dense_rows, layout_in
+from privrec.algorithms.privrec_plus.scoring import check_shapes, row_scorer, tower_shapes
 from privrec.data.catalogue import Catalogue, from_json
 from privrec.data.federation import Clients
 from privrec.data.schema import Bag, encode_one
 from privrec.errors import DataError, RunFolderError, SettingsError, nearest
 from privrec.evaluation.ranking import Scorer
-from privrec.history.layout import LIKES, dense_rows, layout_in
-from privrec.history.scoring import check_shapes, row_scorer, tower_shapes
 
 FORMAT = 1
 _ROOM = 64 * 2**20

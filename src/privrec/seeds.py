@@ -7,11 +7,14 @@ position, so a client gets the same numbers whichever cohort, order or machine i
 
 import hashlib
 import secrets
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from privrec.types import Key
+if TYPE_CHECKING:
+    import jax
+
 
 Words = npt.NDArray[np.uint64]
 
@@ -31,7 +34,7 @@ def rng(seed: int, round_index: int, purpose: str) -> np.random.Generator:
     )
 
 
-def key(seed: int, round_index: int, purpose: str) -> Key:
+def key(seed: int, round_index: int, purpose: str) -> "jax.Array":
     """Return the JAX key of this purpose in this round."""
     import jax  # Not above: a phone draws its words without JAX.
 

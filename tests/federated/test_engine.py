@@ -11,16 +11,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from slow_loop import Instance, Problem, train_client, values_of
 
+from privrec.algorithms.reptile.local import apply_update, local_sgd
+from privrec.algorithms.reptile.pack import Instances, PackedClient, bucket, buckets, dummy, pack
+from privrec.core.local import LocalTrain
 from privrec.data.federation import Clients, Federation
 from privrec.data.manifest import Manifest
 from privrec.data.tables import Tables, to_federation
-from privrec.federated.lanes import RunCohort, cohort_runner, warm_up
-from privrec.federated.local import LocalTrain, apply_update, local_sgd
-from privrec.federated.pack import Instances, PackedClient, assign, bucket, buckets, dummy, pack
 from privrec.models.api import ITEM_TABLE, Recommender
 from privrec.models.dssm import dssm
 from privrec.privacy.clipping import clip
 from privrec.seeds import key, rng
+from privrec.simulate.lanes import RunCohort, assign, cohort_runner, warm_up
 
 RATE, EPOCHS, BATCH, LAYERS = 0.2, 2, 12, 2
 INSTANCES = Instances(negatives=2, batch_size=BATCH, dislike_target=0.3)

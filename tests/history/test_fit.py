@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from test_solve import slow_ridge
 
-from privrec.data.schema import Feature
-from privrec.history.fit import (
+from privrec.algorithms.privrec_plus.fit import (
     Frequent,
     Regression,
     exact_tower,
@@ -23,9 +22,10 @@ from privrec.history.fit import (
     popularity_of,
     taste_moments,
 )
-from privrec.history.layout import DISLIKES, LIKES, Layout
-from privrec.history.rows import Rows
-from privrec.history.scoring import OUT, Arrays
+from privrec.algorithms.privrec_plus.layout import DISLIKES, LIKES, Layout
+from privrec.algorithms.privrec_plus.rows import SparseRows
+from privrec.algorithms.privrec_plus.scoring import OUT, Arrays
+from privrec.data.schema import Feature
 from privrec.types import IntArray
 
 Doubles = npt.NDArray[np.float64]
@@ -48,24 +48,24 @@ dislikes = st.sampled_from([0.0, 1e-30, 0.3, 0.5, 1.0, 3.0, 1e30])
 HOW = Regression(dislike=0.5, feature=0.2, context=0.7, dislike_target=0.6, l2=5.0, dropout=0.4)
 
 
-def rows_from(matrix: npt.ArrayLike) -> Rows:
+def rows_from(matrix: npt.ArrayLike) -> SparseRows:
     return sp.csr_array(np.atleast_2d(np.asarray(matrix, np.float32)))
 
 
-def in_two(matrix: npt.NDArray[np.bool_]) -> list[Rows]:
+def in_two(matrix: npt.NDArray[np.bool_]) -> list[SparseRows]:
     """The second part is empty where there is nobody."""
     return [rows_from(matrix[:1]), rows_from(matrix[1:])] if len(matrix) else []
 
 
 def tripled(
     people: npt.NDArray[np.bool_], one: npt.NDArray[np.bool_], other: npt.NDArray[np.bool_]
-) -> list[list[Rows]]:
+) -> list[list[SparseRows]]:
     """The people, the same with one more, and with another in her place."""
     return [in_two(people), *(in_two(np.vstack([people, row])) for row in (one, other))]
 
 
 def handed_over(
-    parts: list[Rows], kept: IntArray, popularity: Doubles, dislike: float
+    parts: list[SparseRows], kept: IntArray, popularity: Doubles, dislike: float
 ) -> npt.NDArray[np.floating]:
     """Return the sum that is handed over for publishing."""
     return taste_moments(parts, LAYOUT, Frequent.of(popularity, kept), dislike)
@@ -203,7 +203,7 @@ def with_features() -> tuple[Layout, npt.NDArray[np.float32]]:
 
 
 def tower_of(
-    parts: list[Rows], layout: Layout, kept: IntArray, how: Regression, rank: int
+    parts: list[SparseRows], layout: Layout, kept: IntArray, how: Regression, rank: int
 ) -> Arrays:
     """Return what the server makes of what the devices add up to."""
     return exact_tower(history_moments(parts, layout, kept, how), layout, kept, how, rank)

@@ -8,10 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from privrec.data.federation import Clients
-from privrec.data.sources import load
-from privrec.history.layout import Layout, layout_of
-from privrec.history.learn import (
+from privrec.algorithms.privrec_plus.layout import Layout, layout_of
+from privrec.algorithms.privrec_plus.learn import (
     Histories,
     bounded_sum,
     fresh,
@@ -20,8 +18,8 @@ from privrec.history.learn import (
     logits_of,
     losses_of,
 )
-from privrec.history.rows import rows_of
-from privrec.history.scoring import (
+from privrec.algorithms.privrec_plus.rows import rows_of
+from privrec.algorithms.privrec_plus.scoring import (
     FLOOR,
     LEARNED_BIAS,
     LEARNED_OUT,
@@ -29,6 +27,8 @@ from privrec.history.scoring import (
     forward,
     learned_names,
 )
+from privrec.data.federation import Clients
+from privrec.data.sources import load
 from privrec.types import Params
 from tiny import DATA
 

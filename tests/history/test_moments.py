@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from privrec.history.moments import (
+from privrec.algorithms.privrec_plus.moments import (
     mirrored,
     row_lengths,
     sum_of_rows,
@@ -19,7 +19,7 @@ from privrec.history.moments import (
     triangle,
     triangle_lengths,
 )
-from privrec.history.rows import Rows
+from privrec.algorithms.privrec_plus.rows import SparseRows
 
 Doubles = npt.NDArray[np.float64]
 
@@ -34,7 +34,7 @@ people_of_any_number = st.integers(0, 6).flatmap(
 )
 
 
-def in_parts(rows: Doubles, weights: Doubles, cuts: list[int]) -> list[tuple[Rows, Doubles]]:
+def in_parts(rows: Doubles, weights: Doubles, cuts: list[int]) -> list[tuple[SparseRows, Doubles]]:
     """Some parts may be empty."""
     parts = zip([0, *cuts], [*cuts, len(rows)], strict=True)
     return [(sp.csr_array(rows[a:b]), weights[a:b]) for a, b in parts]

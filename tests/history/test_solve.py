@@ -7,13 +7,13 @@ import numpy.typing as npt
 import pytest
 from scipy.linalg import subspace_angles
 
+from privrec.algorithms.privrec_plus.layout import Layout
+from privrec.algorithms.privrec_plus.moments import sum_of_squares
+from privrec.algorithms.privrec_plus.rows import rows_of
+from privrec.algorithms.privrec_plus.solve import denoised, regression, truncated
 from privrec.data.sources import load
 from privrec.errors import DataError
 from privrec.evaluation.references import ease
-from privrec.history.layout import Layout
-from privrec.history.moments import sum_of_squares
-from privrec.history.rows import rows_of
-from privrec.history.solve import denoised, regression, truncated
 from tiny import DATA
 
 Doubles = npt.NDArray[np.float64]

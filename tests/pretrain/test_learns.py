@@ -19,11 +19,11 @@ def test_neighbours_of_stage_one_beat_popularity_and_random_vectors_do_not(tmp_p
     found = run.evaluate()
     popular = found.references["popularity"].hits[20]
     assert found.hits[20] >= 1.3 * popular
-    shape = run.experiment.stages()[0].start(None).params[ITEM_TABLE].shape
+    shape = run.prepared.stages()[0].start(None).params[ITEM_TABLE].shape
     chance = np.random.default_rng(0).normal(size=shape).astype(np.float32)
     drawn = evaluate(
-        run.experiment.federation,
-        run.experiment.split.test,
+        run.prepared.federation,
+        run.prepared.split.test,
         neighbours(chance),
         seed=0,
         halving="random",

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 from test_views import N_ITEMS, VIEWS, views_of
 
-from privrec.models.api import ITEM_TABLE
-from privrec.pretrain.joint import rescaled
-from privrec.pretrain.objectives import (
+from privrec.algorithms.two_stage.joint import rescaled
+from privrec.algorithms.two_stage.objectives import (
     cut,
     encode_items,
     encode_sequences,
@@ -20,7 +19,8 @@ from privrec.pretrain.objectives import (
     segment_losses,
     self_supervision,
 )
-from privrec.pretrain.views import SequenceClient, empty_client
+from privrec.algorithms.two_stage.views import SequenceClient, empty_client
+from privrec.models.api import ITEM_TABLE
 from privrec.seeds import key
 
 SIZE = 4

@@ -5,10 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from privrec.data.federation import Clients
-from privrec.federated.pack import Instances, pack
-from privrec.pretrain.joint import join
-from privrec.pretrain.views import (
+from privrec.algorithms.reptile.pack import Instances, pack
+from privrec.algorithms.two_stage.joint import join
+from privrec.algorithms.two_stage.views import (
     SequenceClient,
     Views,
     draw_views,
@@ -18,6 +17,7 @@ from privrec.pretrain.views import (
     row_buckets,
     unseen,
 )
+from privrec.data.federation import Clients
 
 N_ITEMS = 60
 VIEWS = Views(most=8, window=6, segment=3, negatives=5, others=4, batch_size=4)

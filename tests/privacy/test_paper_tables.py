@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from privrec.paper import PRINTED_EPSILONS, PRINTED_USERS
 from privrec.privacy import paper_tables
+from privrec.privacy.paper import PRINTED_EPSILONS, PRINTED_USERS
 from privrec.privacy.paper_tables import Cell
 
 

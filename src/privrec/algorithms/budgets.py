@@ -25,7 +25,7 @@ def sampling_of(law: Law, cohort: int, *, true: int, public: int) -> Sampling:
     return Sampling(law=law, users=true if law == "fixed" else public, cohort=cohort)
 
 
-def find_noises(
+def stage_aggregators(
     config: RunConfig, federation: Federation, split: Split
 ) -> tuple[Aggregator, Aggregator]:
     """Return what bounds and noises the updates of stage one and of stage two.

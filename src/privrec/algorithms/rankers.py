@@ -7,18 +7,19 @@ from functools import partial
 import jax
 import numpy as np
 
-from privrec.algorithms.adapt import adapted_scorer
-from privrec.algorithms.plus import layout_for
+from privrec.algorithms.privrec_plus.layout import LIKES
+from privrec.algorithms.privrec_plus.phases import layout_for
+from privrec.algorithms.privrec_plus.scoring import check_shapes, tower_shapes
+from privrec.algorithms.privrec_plus.tower import history_scorer
 from privrec.algorithms.recipes import recipe_named
+from privrec.algorithms.reptile.adapt import adapted_scorer
+from privrec.algorithms.reptile.local import local_sgd
+from privrec.algorithms.reptile.pack import Instances
+from privrec.core.local import LocalTrain
 from privrec.data.catalogue import Catalogue
 from privrec.errors import RunFolderError
 from privrec.evaluation.ranking import Scorer
 from privrec.evaluation.references import Reference, neighbours
-from privrec.federated.local import LocalTrain, local_sgd
-from privrec.federated.pack import Instances
-from privrec.history.layout import LIKES
-from privrec.history.scoring import check_shapes, tower_shapes
-from privrec.history.tower import history_scorer
 from privrec.models.api import ITEM_TABLE, Recommender
 from privrec.models.dssm import dssm
 from privrec.settings import RunConfig

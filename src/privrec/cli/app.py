@@ -292,7 +292,7 @@ def _say_what_was_trained(run: "Run") -> None:
     print_line(f"trained {config.recipe} on {config.data}: {run.folder.path}")
     if config.mechanism != "none":
         print_line(privacy.statement)
-    asked = sum(stage.rounds for stage in run.experiment.stages())
+    asked = sum(stage.rounds for stage in run.prepared.stages())
     if config.epsilon is not None and run.rounds < asked:
         print_line(
             f"stopped after {run.rounds} of {asked} rounds: the budget, epsilon"
@@ -365,11 +365,11 @@ def _give(given: dict[str, Any], key: str, value: str | float | None) -> None:
 
 def _data_of(run: Path | None) -> str:
     """Return the data of the run that goes on, or what a new one takes unless told."""
-    from privrec.runs.records import open_run
+    from privrec.runs.records import read_run
 
     if run is None or not (run / "config.toml").is_file():
         return "synthetic"
-    return open_run(run)[1].data
+    return read_run(run)[1].data
 
 
 def _features(pairs: Sequence[str]) -> dict[str, str | list[str]]:

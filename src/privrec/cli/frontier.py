@@ -31,7 +31,7 @@ def frontier(
 ) -> None:
     """Train dp-privrec-plus at each epsilon, test it, and draw Hits@20 against epsilon.
 
-    An experiment: its noise is seeded, so that it can be repeated, and protects nobody. What the
+    An prepared: its noise is seeded, so that it can be repeated, and protects nobody. What the
     folder has already is not trained again. Leaves frontier.html, .png and .json.
     """
     with plain_errors():

@@ -12,7 +12,7 @@ from privrec.types import Array, Key, Params
 ITEM_TABLE = "embed/item"
 """The table with one row per item. A client touches, and sends, only the rows it needs."""
 
-Rows = Mapping[str, Array]
+TableRows = Mapping[str, Array]
 """Table rows looked up for a batch, by table name: shape (n or 1, width, embedding size)."""
 
 Weights = Mapping[str, Array]
@@ -32,8 +32,8 @@ class Recommender:
     """
 
     init: Callable[[Key], dict[str, Array]]
-    user: Callable[[Params, Rows, Weights], Array]
-    item: Callable[[Params, Rows, Weights], Array]
+    user: Callable[[Params, TableRows, Weights], Array]
+    item: Callable[[Params, TableRows, Weights], Array]
     head: Callable[[Params, Array, Array], Array]
     loss: Callable[[Array, Array], Array]
 
@@ -54,7 +54,9 @@ def look_up(tables: Params, bags: Bags) -> tuple[dict[str, Array], dict[str, Arr
     return rows, {name: bag.weights for name, bag in bags.items()}
 
 
-def score_pairs(recommender: Recommender, dense: Params, rows: Rows, weights: Weights) -> Array:
+def score_pairs(
+    recommender: Recommender, dense: Params, rows: TableRows, weights: Weights
+) -> Array:
     """Return the scores, shape (n,), of n pairs of a user and an item."""
     user = recommender.user(dense, rows, weights)
     return recommender.head(dense, user, recommender.item(dense, rows, weights))

@@ -18,7 +18,7 @@ from privrec.data.schema import Feature, Schema
 from privrec.models.api import (
     ITEM_TABLE,
     Recommender,
-    Rows,
+    TableRows,
     Weights,
     implicit_loss,
     pooled,
@@ -75,7 +75,7 @@ def dssm(
         params["out/bias"] = jnp.zeros((1,))
         return params
 
-    def user(dense: Params, rows: Rows, weights: Weights) -> Array:
+    def user(dense: Params, rows: TableRows, weights: Weights) -> Array:
         total = dense["user/bias"][None, :]
         if user_tables:
             total = total + _joined(user_tables, rows, weights) @ dense["user/in"]
@@ -83,7 +83,7 @@ def dssm(
             total = total + _joined(context_tables, rows, weights) @ dense["context/in"]
         return act(total) @ dense["mlp/0/user"]
 
-    def item(dense: Params, rows: Rows, weights: Weights) -> Array:
+    def item(dense: Params, rows: TableRows, weights: Weights) -> Array:
         total = _joined(item_tables, rows, weights) @ dense["item/in"] + dense["item/bias"]
         return act(total) @ dense["mlp/0/item"] + dense["mlp/0/bias"]
 
@@ -97,7 +97,7 @@ def dssm(
     return Recommender(init=init, user=user, item=item, head=head, loss=loss)
 
 
-def _joined(tables: Sequence[str], rows: Rows, weights: Weights) -> Array:
+def _joined(tables: Sequence[str], rows: TableRows, weights: Weights) -> Array:
     return jnp.concatenate([pooled(rows[name], weights[name]) for name in tables], axis=-1)
 
 

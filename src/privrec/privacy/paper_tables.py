@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from privrec.errors import SettingsError
-from privrec.paper import PRINTED_EPSILONS, PRINTED_USERS
 from privrec.privacy.ledger import PrivacyLedger
+from privrec.privacy.paper import PRINTED_EPSILONS, PRINTED_USERS
 from privrec.privacy.release import Release
 from privrec.privacy.sampling import Law, Sampling
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from privrec.algorithms.recipes import configure, recipe_named
-from privrec.algorithms.two_stage import TRAIN
+from privrec.algorithms.two_stage.phases import TRAIN
 from privrec.core.phase import Stage
 from privrec.data.catalogue import Catalogue, from_json, to_json
 from privrec.data.federation import Clients, Federation
@@ -23,13 +23,12 @@ from privrec.privacy.budget import refuse_large_delta
 from privrec.privacy.ledger import PrivacyLedger
 from privrec.privacy.statement import PrivacyReport, privacy_report
 from privrec.runs import records
-from privrec.runs.book import ledger_of, noise_of, volunteer_count
-from privrec.runs.build import Experiment, build
-from privrec.runs.loop import Evaluation, OnProgress, evaluate_run, load_params
-from privrec.runs.loop import train as train_experiment
+from privrec.runs.loop import Evaluation, OnProgress, evaluate_run, load_params, play_stages
+from privrec.runs.prepare import PreparedRun, prepare
+from privrec.runs.publisher import ledger_of, noise_of, volunteer_count
 from privrec.settings import RunConfig
 from privrec.show.report import render_report
-from privrec.simulate.cost import PhoneShare, milliseconds, usual_person
+from privrec.simulate.cost import DeviceCost, milliseconds, usual_person
 from privrec.types import Params
 
 
@@ -39,12 +38,12 @@ class Run:
 
     folder: records.RunFolder
     config: RunConfig
-    load_experiment: Callable[[], Experiment]
+    load_prepared: Callable[[], PreparedRun]
 
     @property
-    def experiment(self) -> Experiment:
+    def prepared(self) -> PreparedRun:
         """The recipe bound to its data."""
-        return self.load_experiment()
+        return self.load_prepared()
 
     def evaluate(self, *, on_progress: OnProgress | None = None) -> Evaluation:
         """Return the figures on the test people.
@@ -52,9 +51,9 @@ class Run:
         Writes `evaluation.json` and `report.html` to `simulation/`.
         """
         if self.folder.data_path.is_file():
-            records.check_data(self.folder, self.experiment.federation.fingerprint)
+            records.check_data(self.folder, self.prepared.federation.fingerprint)
         params = load_params(self.folder)
-        evaluation = evaluate_run(self.experiment, params, self.privacy(), on_progress=on_progress)
+        evaluation = evaluate_run(self.prepared, params, self.privacy(), on_progress=on_progress)
         found = evaluation.as_json()
         text = json.dumps(found, indent=2) + "\n"
         records.write_whole(self.folder.evaluation_path, text.encode())
@@ -147,11 +146,11 @@ def train(
         before = started[1].model_dump(exclude_none=True)
         config = configure(recipe, name, {**before, **settings})
         _check_same(*started, config)
-    experiment = build(config, load(data) if isinstance(data, str) else data)
-    federation = experiment.federation
+    prepared = prepare(config, load(data) if isinstance(data, str) else data)
+    federation = prepared.federation
     if strict and config.mechanism != "none":
         _refuse_undeclared(federation)
-    experiment.stages()  # Wrong settings are found before any file is written.
+    prepared.stages()  # Wrong settings are found before any file is written.
     if started is None:
         path = path or Path(tempfile.mkdtemp(prefix="privrec-"))
         public = to_json(federation.catalogue)
@@ -163,8 +162,8 @@ def train(
         if not folder.params_path.is_file():
             resume = started is not None
             records.clear_leftovers(folder)
-            train_experiment(experiment, folder, resume=resume, on_progress=on_progress)
-    return Run(folder=folder, config=config, load_experiment=lambda: experiment)
+            play_stages(prepared, folder, resume=resume, on_progress=on_progress)
+    return Run(folder=folder, config=config, load_prepared=lambda: prepared)
 
 
 def _refuse_undeclared(federation: Federation) -> None:
@@ -182,7 +181,7 @@ class Plan:
     config: RunConfig
     stages: tuple[Stage, ...]
     epsilon: float | None
-    phone: tuple[PhoneShare, ...]
+    phone: tuple[DeviceCost, ...]
 
     def as_json(self) -> dict[str, Any]:
         """Return the plan as `privrec train --dry-run --json` prints it."""
@@ -203,32 +202,30 @@ class Plan:
 def plan(recipe: str, data: str | Federation, **settings: Any) -> Plan:
     """Return what a run would do and ask of a phone; trains nothing and writes nothing."""
     config = configure(recipe, data if isinstance(data, str) else data.name, settings)
-    experiment = build(config, load(data) if isinstance(data, str) else data)
-    federation, people = experiment.federation, experiment.split.train
+    prepared = prepare(config, load(data) if isinstance(data, str) else data)
+    federation, people = prepared.federation, prepared.split.train
     ledger, shares, params = PrivacyLedger(), [], None
-    for stage in experiment.stages():
+    for stage in prepared.stages():
         params = stage.start(params).params
         if not stage.volunteers:
             ledger = ledger.record(stage.release, stage.rounds)
         if stage.phone is not None:
             shares.append(stage.phone(params))
     if params:
-        shares.append(
-            _ranking(experiment, params, federation.take(usual_person(federation, people)))
-        )
+        shares.append(_ranking(prepared, params, federation.take(usual_person(federation, people))))
     epsilon = ledger.epsilon(config.delta) if ledger.entries else math.inf
     return Plan(
         config=config,
-        stages=experiment.stages(),
+        stages=prepared.stages(),
         epsilon=None if math.isinf(epsilon) else epsilon,
         phone=tuple(shares),
     )
 
 
-def _ranking(experiment: Experiment, params: Params, person: Clients) -> PhoneShare:
+def _ranking(prepared: PreparedRun, params: Params, person: Clients) -> DeviceCost:
     """Return what it takes to get the model once, adapt it and rank everything for one person."""
-    scorer = experiment.rankers.adapted(params)
-    return PhoneShare(
+    scorer = prepared.rankers.adapted(params)
+    return DeviceCost(
         what="get the model, rank for herself",
         bytes_down=sum(int(array.nbytes) for array in params.values()),
         bytes_up=0,
@@ -239,13 +236,13 @@ def _ranking(experiment: Experiment, params: Params, person: Clients) -> PhoneSh
 
 def open_run(path: str | Path) -> Run:
     """Return the run in a folder."""
-    folder, config = records.open_run(Path(path))
+    folder, config = records.read_run(Path(path))
 
     @cache
-    def load_experiment() -> Experiment:
-        return build(config, load(config.data))
+    def load_prepared() -> PreparedRun:
+        return prepare(config, load(config.data))
 
-    return Run(folder=folder, config=config, load_experiment=load_experiment)
+    return Run(folder=folder, config=config, load_prepared=load_prepared)
 
 
 def open_released(path: str | Path) -> Model:
@@ -257,7 +254,7 @@ def _started(path: Path | None) -> tuple[records.RunFolder, RunConfig] | None:
     """Return the run to go on with, or None where a kill came before there was anything in it."""
     if path is None:
         raise SettingsError("`resume` needs `out`, the folder of the run to go on with")
-    return None if records.is_untouched(path) else records.open_run(path)
+    return None if records.is_untouched(path) else records.read_run(path)
 
 
 def _check_same(folder: records.RunFolder, started: RunConfig, asked: RunConfig) -> None:

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from privrec.errors import SettingsError
-from privrec.paper import PRINTED_HITS
 from privrec.privacy.ledger import PrivacyLedger
+from privrec.privacy.paper import PRINTED_HITS
 from privrec.privacy.words import epsilon_text
 from privrec.runs import records
 from privrec.runs.api import open_run, train

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from privrec.algorithms.two_stage import TRAIN
+from privrec.algorithms.two_stage.phases import TRAIN
 from privrec.core.phase import RoundReport, ServerState, Stage
 from privrec.core.round import cohort_draw, play_stage_round
 from privrec.data.federation import Federation
@@ -24,8 +24,8 @@ from privrec.evaluation.references import (
 )
 from privrec.privacy.statement import PrivacyReport
 from privrec.runs import records
-from privrec.runs.book import open_book
-from privrec.runs.build import Experiment
+from privrec.runs.prepare import PreparedRun
+from privrec.runs.publisher import open_publisher
 from privrec.settings import RunConfig
 from privrec.types import IntArray, Params
 
@@ -36,8 +36,8 @@ OnProgress = Callable[[str, int, int], None]
 """(what is going on, how far, of how much)"""
 
 
-def train(
-    experiment: Experiment,
+def play_stages(
+    prepared: PreparedRun,
     folder: records.RunFolder,
     *,
     resume: bool = False,
@@ -48,7 +48,7 @@ def train(
     A kill at any moment loses the rounds since the last checkpoint, which are played again on
     resume, and publish the same again: from the same seed, or from the disk.
     """
-    config, stages = experiment.config, experiment.stages()
+    config, stages = prepared.config, prepared.stages()
     state, done = restore(folder, stages) if resume else (None, 0)
     if resume:
         records.keep_rounds(folder, done)
@@ -59,7 +59,7 @@ def train(
         if state is None or done <= stage.first:
             state = stage.start(None if state is None else state.params)
         if not stopped:
-            state = _play_stage(experiment, stage, state, folder, on_progress)
+            state = _play_stage(prepared, stage, state, folder, on_progress)
         # A stage whose budget ended early has nothing that a later one could stand on.
         stopped = stopped or state.round_index < stage.last
     if state is not None:
@@ -70,16 +70,16 @@ def train(
 
 
 def _play_stage(
-    experiment: Experiment,
+    prepared: PreparedRun,
     stage: Stage,
     state: ServerState,
     folder: records.RunFolder,
     on_progress: OnProgress | None,
 ) -> ServerState:
     """Return the state after the rounds of a stage that the budget affords."""
-    config, federation = experiment.config, experiment.federation
-    book = open_book(folder, stage, config, federation.population, federation.fingerprint)
-    last = book.last_round(state.round_index)
+    config, federation = prepared.config, prepared.federation
+    publisher = open_publisher(folder, stage, config, federation.population, federation.fingerprint)
+    last = publisher.last_round(state.round_index)
     draw = cohort_draw(config.seed, secret=config.draws_in_secret)
     what = "rounds" if stage.name == TRAIN else f"rounds for {stage.name}"
     if state.round_index < last:
@@ -89,13 +89,13 @@ def _play_stage(
     saved = time.monotonic()
     while state.round_index < last:
         started = time.monotonic()
-        state, report = play_stage_round(stage, state, draw=draw, publish=book.publish)
+        state, report = play_stage_round(stage, state, draw=draw, publish=publisher.publish)
         line: dict[str, Any] = {"round": report.round_index, "stage": stage.name}
         line |= {"seconds": round(time.monotonic() - started, 4), **_rest(report)}
         played = state.round_index - stage.first
         figures = config.shows_raw_figures
         if figures and stage.ranks and _is_due(played, last - stage.first, config):
-            line["validation"] = _validate(experiment, state.params)
+            line["validation"] = _validate(prepared, state.params)
         records.append_round(folder, line, figures=figures)
         # A cohort that was drawn in secret cannot be drawn again.
         due = config.draws_in_secret or time.monotonic() - saved > CHECKPOINT_SECONDS
@@ -154,15 +154,15 @@ class Evaluation:
 
 
 def evaluate_run(
-    experiment: Experiment,
+    prepared: PreparedRun,
     params: Params,
     privacy: PrivacyReport,
     *,
     on_progress: OnProgress | None = None,
 ) -> Evaluation:
     """Return the figures on the test people, with the references fitted and tested beside them."""
-    config, federation, split = experiment.config, experiment.federation, experiment.split
-    report = _evaluate_on(experiment, split.test, experiment.rankers.adapted(params), on_progress)
+    config, federation, split = prepared.config, prepared.federation, prepared.split
+    report = _evaluate_on(prepared, split.test, prepared.rankers.adapted(params), on_progress)
     if report.tested == 0:
         raise DataError(
             f"none of the {len(split.test)} test people has two likes, one of them to be tested"
@@ -171,18 +171,18 @@ def evaluate_run(
         federation, split.test, seed=config.seed, halving=config.halving, fewer_than=FEW_ITEMS
     )
     everybody = np.concatenate([split.train, split.validation])
-    unadapted = experiment.rankers.unadapted
+    unadapted = prepared.rankers.unadapted
     references = {}
     for name, reference in _references(config, federation).items():
         arrays = reference.fit(federation, everybody)
-        references[name] = _evaluate_on(experiment, split.test, reference.scorer(arrays), None)
+        references[name] = _evaluate_on(prepared, split.test, reference.scorer(arrays), None)
     return Evaluation(
         config=config,
         train=len(split.train),
         validation=len(split.validation),
         report=report,
-        few=_evaluate_on(experiment, few, experiment.rankers.adapted(params), None),
-        few_unadapted=unadapted and _evaluate_on(experiment, few, unadapted(params), None),
+        few=_evaluate_on(prepared, few, prepared.rankers.adapted(params), None),
+        few_unadapted=unadapted and _evaluate_on(prepared, few, unadapted(params), None),
         references=references,
         privacy=privacy,
     )
@@ -247,7 +247,7 @@ def _references(config: RunConfig, federation: Federation) -> dict[str, Referenc
 
 
 def _evaluate_on(
-    experiment: Experiment, people: IntArray, scorer: Scorer, on_progress: OnProgress | None
+    prepared: PreparedRun, people: IntArray, scorer: Scorer, on_progress: OnProgress | None
 ) -> EvalReport:
     done = 0
 
@@ -256,9 +256,9 @@ def _evaluate_on(
         done += count
         _report(on_progress, "people tested", done, len(people))
 
-    config = experiment.config
+    config = prepared.config
     return evaluate(
-        experiment.federation,
+        prepared.federation,
         people,
         scorer,
         seed=config.seed,
@@ -267,9 +267,9 @@ def _evaluate_on(
     )
 
 
-def _validate(experiment: Experiment, params: Params) -> Mapping[str, float | None]:
-    scorer = experiment.rankers.adapted(params)
-    report = _evaluate_on(experiment, experiment.split.validation, scorer, None)
+def _validate(prepared: PreparedRun, params: Params) -> Mapping[str, float | None]:
+    scorer = prepared.rankers.adapted(params)
+    report = _evaluate_on(prepared, prepared.split.validation, scorer, None)
     hits: dict[str, float | None] = report.as_json()["hits"]
     return {k: value if value is None else round(value, 5) for k, value in hits.items()}
 

@@ -159,7 +159,7 @@ def check_data(folder: RunFolder, fingerprint: str) -> None:
         )
 
 
-def open_run(path: Path) -> tuple[RunFolder, RunConfig]:
+def read_run(path: Path) -> tuple[RunFolder, RunConfig]:
     """Return an existing run folder and its settings."""
     folder = RunFolder(path=path)
     if not path.exists():
@@ -246,7 +246,7 @@ def drop_published(folder: RunFolder, before: int) -> None:
 
 def read_evaluation(path: Path) -> dict[str, Any]:
     """Return the `evaluation.json` of a run folder."""
-    folder, _ = open_run(path)
+    folder, _ = read_run(path)
     if not folder.evaluation_path.is_file():
         raise RunFolderError(f"{path} has no evaluation yet: run 'privrec evaluate {path}'")
     try:

@@ -8,9 +8,9 @@ from typing import Any
 from privrec.errors import RunFolderError
 from privrec.privacy.budget import refuse_large_delta
 from privrec.privacy.ledger import PrivacyLedger
-from privrec.runs.book import ledger_of, noise_of, volunteer_count
 from privrec.runs.ledgerfile import settled_ledger
-from privrec.runs.records import RunFolder, open_run
+from privrec.runs.publisher import ledger_of, noise_of, volunteer_count
+from privrec.runs.records import RunFolder, read_run
 
 
 def add_up(runs: Sequence[Path], delta: float, *, same_people: bool = False) -> dict[str, Any]:
@@ -20,7 +20,7 @@ def add_up(runs: Sequence[Path], delta: float, *, same_people: bool = False) -> 
     `epsilon_rdp`, `noise` and `volunteers`, together up to so many. The same run given twice counts
     once. Runs whose populations have different names are refused, unless `same_people`.
     """
-    folders = {str(path): open_run(path)[0] for path in runs}
+    folders = {str(path): read_run(path)[0] for path in runs}
     if not same_people:
         _check_population(folders)
     whole, ledgers = PrivacyLedger(), {name: ledger_of(f) for name, f in folders.items()}
@@ -54,7 +54,7 @@ def _check_population(folders: dict[str, RunFolder]) -> None:
 
 def _check_delta(folder: RunFolder, delta: float, ledger: PrivacyLedger) -> None:
     users = max((release.sampling.users for release, _ in ledger.entries), default=1)
-    forced = open_run(folder.path)[1].force_delta
+    forced = read_run(folder.path)[1].force_delta
     if ledger.entries and not forced:
         refuse_large_delta(delta, users, forced=False)
 

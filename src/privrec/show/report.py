@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from privrec.data.text import safe_text
-from privrec.paper import PRINTED_HITS
+from privrec.privacy.paper import PRINTED_HITS
 from privrec.privacy.words import epsilon_text
 from privrec.show.charts import line_chart
 

@@ -9,10 +9,9 @@ from typing import Any
 import jax
 import numpy as np
 
+from privrec.core.local import LocalTrain, Packed
 from privrec.data.federation import Federation, chunks
 from privrec.data.schema import Bags
-from privrec.federated.local import LocalTrain
-from privrec.federated.pack import Packed
 from privrec.models.api import ITEM_TABLE
 from privrec.types import IntArray, Params
 
@@ -22,7 +21,7 @@ _NUMBER = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PhoneShare:
+class DeviceCost:
     """One person's part of one round (or of ranking for herself), for a person of usual size.
 
     `multiply_adds` is a count, or about one where a compiler made the code, or None where nobody
@@ -43,14 +42,14 @@ def usual_person(federation: Federation, people: IntArray) -> IntArray:
     return people[order[len(order) // 2 : len(order) // 2 + 1]]
 
 
-def share_of_training(
+def cost_of_training(
     what: str,
     local: LocalTrain,
     params: Params,
     catalogue: Bags,
     client: Packed,
     steps: int,
-) -> PhoneShare:
+) -> DeviceCost:
     """Return what local training asks of a phone.
 
     All parameters come down, because asking for some rows would tell which items the person has;
@@ -66,7 +65,7 @@ def share_of_training(
     rows = int((np.asarray(client.rows) < len(params[ITEM_TABLE])).sum())
     width = params[ITEM_TABLE].shape[1]
     dense = sum(value.size for name, value in params.items() if name != ITEM_TABLE)
-    return PhoneShare(
+    return DeviceCost(
         what=what,
         bytes_down=_NUMBER * sum(value.size for value in params.values()),
         bytes_up=_NUMBER * (dense + rows * (width + 1)),

@@ -3,22 +3,24 @@
 import numpy as np
 import scipy.sparse as sp
 
+from privrec.algorithms.privrec_plus.layout import Layout, entries_of
 from privrec.data.federation import Clients
-from privrec.history.layout import Layout, entries_of
 
-Rows = sp.csr_array
+SparseRows = sp.csr_array
 """One row a person, one column for each thing that can be known of her."""
 
 
-def rows_of(clients: Clients, layout: Layout) -> Rows:
+def rows_of(clients: Clients, layout: Layout) -> SparseRows:
     """Return the people's rows, shape (people, layout.size)."""
     person, column, value = entries_of(clients, layout)
-    rows = Rows((value.astype(np.float32), (person, column)), shape=(len(clients), layout.size))
+    rows = SparseRows(
+        (value.astype(np.float32), (person, column)), shape=(len(clients), layout.size)
+    )
     rows.sort_indices()
     return rows
 
 
-def without_items(rows: Rows, layout: Layout) -> Rows:
+def without_items(rows: SparseRows, layout: Layout) -> SparseRows:
     """Return the rows as those of people who have said nothing about any item yet."""
     known = np.repeat([0.0, 0.0, *(1.0 for _ in layout.sizes[2:])], layout.sizes)
     return sp.csr_array(rows @ sp.diags_array(known.astype(np.float32)))

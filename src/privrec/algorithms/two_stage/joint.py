@@ -5,11 +5,11 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
+from privrec.algorithms.reptile.pack import PackedClient
+from privrec.algorithms.two_stage.views import SequenceClient
+from privrec.core.local import LocalResult, LocalTrain
 from privrec.data.schema import Bags
-from privrec.federated.local import LocalResult, LocalTrain
-from privrec.federated.pack import PackedClient
 from privrec.models.api import ITEM_TABLE
-from privrec.pretrain.views import SequenceClient
 from privrec.types import Array, Leaf, Params
 
 

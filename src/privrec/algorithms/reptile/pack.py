@@ -1,8 +1,7 @@
 """A client's data as fixed-shape arrays for compiled code, drawn and shuffled on the device."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
@@ -11,18 +10,6 @@ from privrec.data.negatives import draw_negatives
 from privrec.data.schema import Bag, Bags
 from privrec.seeds import client_words
 from privrec.types import FloatArray, IntArray, Leaf
-
-
-class Packed(Protocol):
-    """What the loop over a cohort needs to know of a client's data: its item rows and its size."""
-
-    @property
-    def rows(self) -> Leaf:
-        """The catalogue positions of the rows that the client touches, padded."""
-
-    @property
-    def size(self) -> Leaf:
-        """How many instances are real; 0 for a client that has nothing to train on."""
 
 
 class PackedClient(NamedTuple):
@@ -131,21 +118,6 @@ def row_bucket(size: int, n_items: int) -> int:
 def steps_of(client: PackedClient, batch_size: int, epochs: int) -> int:
     """Return how many mini-batch steps the client's local training takes."""
     return epochs * -(-int(client.size) // batch_size)
-
-
-def assign(loads: Sequence[int], n_lanes: int) -> list[list[int]]:
-    """Return which clients run on which lane: heaviest first, each to the lightest lane.
-
-    >>> assign([5, 1, 4], 2)
-    [[0], [2, 1]]
-    """
-    lanes: list[list[int]] = [[] for _ in range(n_lanes)]
-    totals = [0] * n_lanes
-    for k in sorted(range(len(loads)), key=lambda k: (-loads[k], k)):
-        lane = totals.index(min(totals))
-        lanes[lane].append(k)
-        totals[lane] += loads[k]
-    return lanes
 
 
 def _labels(clients: Clients, instances: Instances) -> FloatArray:

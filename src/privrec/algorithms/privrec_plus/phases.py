@@ -16,13 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from privrec.algorithms.budgets import sampling_of
-from privrec.algorithms.plus_softmax import softmax_phase
-from privrec.core.phase import Phase, ServerState
-from privrec.data.catalogue import Catalogue
-from privrec.data.federation import Federation, chunks
-from privrec.data.splits import Split
-from privrec.errors import SettingsError
-from privrec.history.fit import (
+from privrec.algorithms.privrec_plus.fit import (
     Frequent,
     Regression,
     exact_tower,
@@ -32,16 +26,22 @@ from privrec.history.fit import (
     popularity_of,
     taste_moments,
 )
-from privrec.history.layout import Layout, layout_of
-from privrec.history.rows import Rows, rows_of
-from privrec.history.scoring import BIAS, POPULARITY
-from privrec.history.tower import bias_of, blank
+from privrec.algorithms.privrec_plus.layout import Layout, layout_of
+from privrec.algorithms.privrec_plus.rows import SparseRows, rows_of
+from privrec.algorithms.privrec_plus.scoring import BIAS, POPULARITY
+from privrec.algorithms.privrec_plus.softmax import softmax_phase
+from privrec.algorithms.privrec_plus.tower import bias_of, blank
+from privrec.core.phase import Phase, ServerState
+from privrec.data.catalogue import Catalogue
+from privrec.data.federation import Federation, chunks
+from privrec.data.splits import Split
+from privrec.errors import SettingsError
 from privrec.privacy.aggregate import Aggregator, CohortTotal, Published, gaussian, plain
 from privrec.privacy.budget import check_budget, find_noise
 from privrec.privacy.ledger import PrivacyLedger
 from privrec.privacy.sampling import Sampling
 from privrec.settings import RunConfig
-from privrec.simulate.cost import PhoneShare, milliseconds, usual_person
+from privrec.simulate.cost import DeviceCost, milliseconds, usual_person
 from privrec.types import Array, IntArray, Params
 
 POPULAR, MOMENTS = "popularity", "moments"
@@ -64,7 +64,7 @@ class _Task:
     layout: Layout
     rank: int
 
-    def rows(self, cohort: IntArray) -> Iterator[Rows]:
+    def rows(self, cohort: IntArray) -> Iterator[SparseRows]:
         """Yield people's rows a few hundred at a time: what each device has of its person."""
         return (rows_of(self.federation.take(part), self.layout) for part in chunks(cohort))
 
@@ -93,11 +93,11 @@ class _Task:
             **parts,
         )
 
-    def phone(self, what: str, down: int, pairs: bool, params: Params) -> PhoneShare:
+    def phone(self, what: str, down: int, pairs: bool, params: Params) -> DeviceCost:
         """Return one person's part of a sum."""
         person = self.federation.take(usual_person(self.federation, self.split.train))
         entries = rows_of(person, self.layout).nnz
-        return PhoneShare(
+        return DeviceCost(
             what=what,
             bytes_down=down,
             # A position and a weight each; the trusted server multiplies them out.

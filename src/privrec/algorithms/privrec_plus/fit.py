@@ -7,11 +7,11 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from privrec.history import moments, solve
-from privrec.history.layout import DISLIKES, LIKES, Layout
-from privrec.history.rows import Rows
-from privrec.history.scoring import OUT, Floats
-from privrec.history.tower import blank
+from privrec.algorithms.privrec_plus import moments, solve
+from privrec.algorithms.privrec_plus.layout import DISLIKES, LIKES, Layout
+from privrec.algorithms.privrec_plus.rows import SparseRows
+from privrec.algorithms.privrec_plus.scoring import OUT, Floats
+from privrec.algorithms.privrec_plus.tower import blank
 from privrec.types import IntArray, Leaf
 
 _FEWEST = 50
@@ -44,7 +44,7 @@ class Regression:
         return np.repeat(np.array(kinds, np.float32), layout.sizes)
 
 
-def popularity_of(parts: Iterable[Rows], layout: Layout, dislike: float) -> moments.Doubles:
+def popularity_of(parts: Iterable[SparseRows], layout: Layout, dislike: float) -> moments.Doubles:
     """Return how popular each item is; a person's likes and dislikes add a vector of length 1."""
     merged = (_merged(rows, layout, dislike) for rows in parts)
     return moments.sum_of_rows(
@@ -74,7 +74,7 @@ def columns_of(layout: Layout, kept: IntArray, how: Regression) -> IntArray:
 
 
 def history_moments(
-    parts: Iterable[Rows], layout: Layout, kept: IntArray, how: Regression
+    parts: Iterable[SparseRows], layout: Layout, kept: IntArray, how: Regression
 ) -> dict[str, Leaf]:
     """Return Σ w·row·rowᵀ over people, `squares`, and Σ 1, `people`, and Σ w, `weight`.
 
@@ -85,7 +85,7 @@ def history_moments(
     scales = how.scales(layout)[columns]
     people, weight = 0, 0.0
 
-    def weighted() -> Iterator[tuple[Rows, moments.Doubles]]:
+    def weighted() -> Iterator[tuple[SparseRows, moments.Doubles]]:
         nonlocal people, weight
         for rows in parts:
             likes = np.asarray(rows[:, : layout.n_items].sum(1), np.float64)
@@ -150,7 +150,7 @@ class Frequent:
 
 
 def taste_moments(
-    parts: Iterable[Rows], layout: Layout, items: Frequent, dislike: float
+    parts: Iterable[SparseRows], layout: Layout, items: Frequent, dislike: float
 ) -> moments.Doubles:
     """Return Σ of the upper triangle of taste·tasteᵀ, each person's of length at most 1.
 
@@ -159,7 +159,7 @@ def taste_moments(
     is scaled up to 1 like everybody else.
     """
 
-    def weighted() -> Iterator[tuple[Rows, moments.Doubles]]:
+    def weighted() -> Iterator[tuple[SparseRows, moments.Doubles]]:
         for rows in parts:
             own = sp.csr_array(_merged(rows, layout, dislike)[:, items.kept] * items.power[None, :])
             taste = _without(own.toarray(), items.common)
@@ -200,7 +200,7 @@ def _without(rows: npt.NDArray[np.float64], common: npt.NDArray[np.float64]) -> 
     return sp.csr_array(np.where(small[:, None], 0.0, rest))
 
 
-def _merged(rows: Rows, layout: Layout, dislike: float) -> Rows:
+def _merged(rows: SparseRows, layout: Layout, dislike: float) -> SparseRows:
     """Return like + dislike · weight in one column an item: what she chose, and how much."""
     n = layout.n_items
     chosen = rows[:, :n] + dislike * rows[:, n : 2 * n]

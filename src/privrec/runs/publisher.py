@@ -27,7 +27,7 @@ from privrec.settings import RunConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Book:
+class Publisher:
     """Publishes a stage's rounds: the noised sum, then its ledger line, then its use.
 
     `lines` are the ledger's. `ledger` is what those from before cost the people whom the guarantee
@@ -133,10 +133,10 @@ class Book:
         return next((line for line in reversed(self.lines) if line["round"] == round_index), None)
 
 
-def open_book(
+def open_publisher(
     folder: records.RunFolder, stage: Stage, config: RunConfig, population: str, fingerprint: str
-) -> Book:
-    """Return the book of a stage that starts or goes on, with what was released so far."""
+) -> Publisher:
+    """Return the publisher of a stage that starts or goes on, with what was released so far."""
     start_ledger(folder)
     lines = read_ledger(folder)
     for line in lines:
@@ -148,7 +148,7 @@ def open_book(
     # Under "paper" the first stage has no noise: the budget is that of the second alone, and is
     # never called anything else.
     stages = {stage.name} if config.stage1 == "paper" else None
-    return Book(
+    return Publisher(
         folder=folder,
         stage=stage,
         config=config,

@@ -6,12 +6,12 @@ import numpy as np
 import numpy.typing as npt
 from scipy.stats import rankdata
 
+from privrec.algorithms.privrec_plus.layout import DISLIKES, Layout
+from privrec.algorithms.privrec_plus.rows import rows_of, without_items
+from privrec.algorithms.privrec_plus.scoring import BIAS, OUT, Arrays, Floats, row_scorer
 from privrec.data.federation import Clients
 from privrec.evaluation.ranking import Scorer
 from privrec.evaluation.references import own_first
-from privrec.history.layout import DISLIKES, Layout
-from privrec.history.rows import rows_of, without_items
-from privrec.history.scoring import BIAS, OUT, Arrays, Floats, row_scorer
 
 _UNKNOWN = -1e3
 _HAIR = 1e-6

@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from privrec.algorithms.reptile.pack import PackedClient, bucket
 from privrec.core.phase import RoundReport, ServerState
 from privrec.data.schema import Bag, Bags
-from privrec.federated.pack import PackedClient, bucket
 from privrec.models.api import ITEM_TABLE, Recommender, look_up, score_pairs
 from privrec.privacy.sampling import Sampling
 from privrec.seeds import rng

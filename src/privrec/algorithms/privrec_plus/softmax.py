@@ -8,18 +8,25 @@ import jax
 import numpy as np
 import numpy.typing as npt
 
-from privrec.algorithms.two_stage import TRAIN
+from privrec.algorithms.privrec_plus.layout import Layout
+from privrec.algorithms.privrec_plus.learn import (
+    Bounded,
+    Histories,
+    bounded_sum,
+    fresh,
+    hide_half,
+    histories,
+)
+from privrec.algorithms.privrec_plus.scoring import closed_form, learned_of
+from privrec.algorithms.two_stage.phases import TRAIN
 from privrec.core.optimize import decayed, mean_step, server_optimizer
 from privrec.core.phase import Phase, ServerState
 from privrec.data.federation import Federation, chunks
-from privrec.federated.lanes import map_clients
-from privrec.history.layout import Layout
-from privrec.history.learn import Bounded, Histories, bounded_sum, fresh, hide_half, histories
-from privrec.history.scoring import closed_form, learned_of
 from privrec.privacy.aggregate import Aggregator, CohortTotal, Published
 from privrec.seeds import key
 from privrec.settings import RunConfig
-from privrec.simulate.cost import PhoneShare, milliseconds, usual_person
+from privrec.simulate.cost import DeviceCost, milliseconds, usual_person
+from privrec.simulate.lanes import map_clients
 from privrec.types import IntArray, Params
 
 _TOGETHER = 128
@@ -129,7 +136,7 @@ def _phone(
     first: int,
     compiled: Callable[..., Bounded],
     params: Params,
-) -> PhoneShare:
+) -> DeviceCost:
     """Return one person's part of a round."""
     layout, size = devices.layout, devices.config.embedding_size
     (batch,) = devices.packed(params, usual_person(devices.federation, population), first, 1)
@@ -140,7 +147,7 @@ def _phone(
     def train_once() -> None:
         compiled(learned, batch=batch, clip_norm=bound).loss.block_until_ready()
 
-    return PhoneShare(
+    return DeviceCost(
         what="train round",
         bytes_down=4 * sum(int(value.size) for value in params.values()),
         # Every item's output vector changes; of the row's vectors, those it has.

@@ -11,11 +11,11 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from privrec.history.rows import Rows
+from privrec.algorithms.privrec_plus.rows import SparseRows
 
 Doubles = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.floating]
-Parts = Iterable[tuple[Rows, Doubles]]
+Parts = Iterable[tuple[SparseRows, Doubles]]
 """The rows of some people and the weight of each, a few hundred people at a time."""
 
 # A multiplication in a dense product costs so much less than one in a sparse product.
@@ -43,12 +43,12 @@ def sum_of_squares(parts: Parts, size: int, dtype: npt.DTypeLike = np.float64) -
     return total
 
 
-def row_lengths(rows: Rows) -> Doubles:
+def row_lengths(rows: SparseRows) -> Doubles:
     """Return ‖row‖ of each person."""
     return np.sqrt(np.asarray(rows.multiply(rows).sum(1), np.float64))
 
 
-def triangle_lengths(rows: Rows) -> Doubles:
+def triangle_lengths(rows: SparseRows) -> Doubles:
     """Return the length of each person's row rowᵀ, upper triangle with its diagonal.
 
     Σ_{i<=j} (r_i r_j)² = (‖r‖⁴ + Σ r_i⁴) / 2.

@@ -6,14 +6,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from privrec.algorithms.reptile.local import apply_update
+from privrec.algorithms.reptile.pack import Instances, PackedClient, pack
+from privrec.core.local import LocalTrain
 from privrec.data.catalogue import Catalogue
 from privrec.data.federation import Clients
 from privrec.data.schema import Bag, Bags
 from privrec.evaluation.ranking import Scorer, Scores
-from privrec.federated.lanes import map_clients
-from privrec.federated.local import LocalTrain, apply_update
-from privrec.federated.pack import Instances, PackedClient, pack
 from privrec.models.api import ITEM_TABLE, Recommender, dense_of, look_up
+from privrec.simulate.lanes import map_clients
 from privrec.types import Array, IntArray, Params
 
 _MOMENTS = 16

@@ -14,9 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import SingleDeviceSharding
 
+from privrec.core.local import LocalTrain, Packed
 from privrec.data.schema import Bags
-from privrec.federated.local import LocalTrain
-from privrec.federated.pack import Packed, assign
 from privrec.models.api import ITEM_TABLE
 from privrec.privacy.clipping import Clipped
 from privrec.types import Array, Leaf, Params
@@ -140,6 +139,21 @@ def map_clients(
 
     results = _side_by_side(run_lane, len(lanes))
     return [results[k % len(lanes)][k // len(lanes)] for k in range(len(clients))]
+
+
+def assign(loads: Sequence[int], n_lanes: int) -> list[list[int]]:
+    """Return which clients run on which lane: heaviest first, each to the lightest lane.
+
+    >>> assign([5, 1, 4], 2)
+    [[0], [2, 1]]
+    """
+    lanes: list[list[int]] = [[] for _ in range(n_lanes)]
+    totals = [0] * n_lanes
+    for k in sorted(range(len(loads)), key=lambda k: (-loads[k], k)):
+        lane = totals.index(min(totals))
+        lanes[lane].append(k)
+        totals[lane] += loads[k]
+    return lanes
 
 
 def _side_by_side(run_lane: Callable[[int], Result], n_lanes: int) -> list[Result]:

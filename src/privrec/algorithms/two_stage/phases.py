@@ -5,23 +5,30 @@ from dataclasses import dataclass, replace
 
 import jax
 
-from privrec.algorithms.budgets import find_noises, volunteers_of
+from privrec.algorithms.budgets import stage_aggregators, volunteers_of
+from privrec.algorithms.reptile.local import local_sgd
+from privrec.algorithms.reptile.pack import Instances, PackedClient, buckets, dummy, pack
+from privrec.algorithms.reptile.phase import DeviceHalf, reptile
+from privrec.algorithms.two_stage.features import vectors_of_features
+from privrec.algorithms.two_stage.joint import join, local_joint, rescaled
+from privrec.algorithms.two_stage.objectives import SelfSupervision, local_ssl, self_supervision
+from privrec.algorithms.two_stage.views import (
+    SequenceClient,
+    Views,
+    draw_views,
+    empty_client,
+    row_buckets,
+)
+from privrec.core.local import LocalTrain, Packed
 from privrec.core.optimize import server_optimizer
 from privrec.core.phase import Phase
 from privrec.data.federation import Federation
 from privrec.data.splits import Split
-from privrec.federated.local import LocalTrain, local_sgd
-from privrec.federated.pack import Instances, Packed, PackedClient, buckets, dummy, pack
-from privrec.federated.reptile import DeviceHalf, reptile
 from privrec.models.api import ITEM_TABLE, Recommender
-from privrec.pretrain.features import vectors_of_features
-from privrec.pretrain.joint import join, local_joint, rescaled
-from privrec.pretrain.objectives import SelfSupervision, local_ssl, self_supervision
-from privrec.pretrain.views import SequenceClient, Views, draw_views, empty_client, row_buckets
 from privrec.privacy.aggregate import Aggregator
 from privrec.seeds import key
 from privrec.settings import RunConfig
-from privrec.simulate.cost import PhoneShare, share_of_training, usual_person
+from privrec.simulate.cost import DeviceCost, cost_of_training, usual_person
 from privrec.types import IntArray, Params
 
 ITEMS, TRAIN = "items", "train"
@@ -59,7 +66,7 @@ class Task:
 def federated_stages(task: Task) -> tuple[Phase, ...]:
     """Return the phases of a federated recipe: one, or first the item vectors and then the rest."""
     config = task.config
-    first, rest = find_noises(config, task.federation, task.split)
+    first, rest = stage_aggregators(config, task.federation, task.split)
     if config.stage1 == "none":
         device = DeviceHalf(
             pack=task.pairs,
@@ -183,11 +190,11 @@ def _with_phone(phase: Phase, task: Task, device: DeviceHalf) -> Phase:
     """Return the phase with what measures one person's part of it."""
     config = task.config
 
-    def phone(params: Params) -> PhoneShare:
+    def phone(params: Params) -> DeviceCost:
         (client,) = device.pack(usual_person(task.federation, phase.population), phase.first)
         steps = config.local_epochs * -(-int(client.size) // config.batch_size)
         what = f"{phase.name} round"
-        return share_of_training(what, device.local, params, device.catalogue, client, steps)
+        return cost_of_training(what, device.local, params, device.catalogue, client, steps)
 
     return replace(phase, phone=phone)
 

@@ -6,13 +6,12 @@ from dataclasses import dataclass, replace
 import jax
 import optax
 
+from privrec.core.local import LocalTrain, Packed
 from privrec.core.optimize import mean_step
 from privrec.core.phase import Phase, ServerState
 from privrec.data.schema import Bags
-from privrec.federated.lanes import cohort_runner, warm_up
-from privrec.federated.local import LocalTrain
-from privrec.federated.pack import Packed
 from privrec.privacy.aggregate import Aggregator, CohortTotal, Published
+from privrec.simulate.lanes import cohort_runner, warm_up
 from privrec.types import IntArray, Params
 
 PackPeople = Callable[[IntArray, int], Sequence[Packed]]

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 
+from privrec.algorithms.two_stage.views import SequenceClient
+from privrec.core.local import LocalResult
 from privrec.data.schema import Bags
-from privrec.federated.local import LocalResult
 from privrec.models.api import ITEM_TABLE
-from privrec.pretrain.views import SequenceClient
 from privrec.types import Array, Key, Leaf, Params
 
 

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from privrec.algorithms.privrec_plus.layout import LIKES, Layout
 from privrec.errors import RunFolderError
-from privrec.history.layout import LIKES, Layout
 from privrec.types import Leaf
 
 Floats = npt.NDArray[np.float32]
@@ -65,7 +65,7 @@ def forward(
 def closed_form(tower: Arrays, layout: Layout) -> Callable[[Leaf], Floats]:
     """Return what scores all items for people's rows, without anything that was learned later.
 
-    Rows are a numpy array or a sparse matrix of shape (people, columns).
+    SparseRows are a numpy array or a sparse matrix of shape (people, columns).
     """
     width = tower[LIKES].shape[1]
     inside = np.concatenate(

@@ -9,11 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from privrec.algorithms.budgets import sampling_of
-from privrec.algorithms.central import central_round
-from privrec.algorithms.plus import history_stages
+from privrec.algorithms.privrec_plus.phases import history_stages
 from privrec.algorithms.rankers import Rankers, instances_of, rankers, recommender_of
 from privrec.algorithms.recipes import recipe_named
-from privrec.algorithms.two_stage import TRAIN, Task, federated_stages, packer
+from privrec.algorithms.reptile.central import central_round
+from privrec.algorithms.two_stage.phases import TRAIN, Task, federated_stages, packer
 from privrec.core.optimize import server_optimizer
 from privrec.core.phase import CentralFit, RoundReport, ServerState, Stage
 from privrec.data.federation import Federation
@@ -29,7 +29,7 @@ from privrec.types import Params
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Experiment:
+class PreparedRun:
     """A recipe on a data set: `stages()` finds the noise, `rankers` rank on the device.
 
     Ranking needs no noise, and finding it takes a moment: so it is done when first asked for.
@@ -42,8 +42,8 @@ class Experiment:
     rankers: Rankers
 
 
-def build(config: RunConfig, federation: Federation) -> Experiment:
-    """Return the experiment of these settings; wrong ones are found before any file is written."""
+def prepare(config: RunConfig, federation: Federation) -> PreparedRun:
+    """Return the prepared of these settings; wrong ones are found before any file is written."""
     recipe = recipe_named(config.recipe)
     split = split_clients(
         federation.ids(np.arange(federation.n_clients)),
@@ -84,7 +84,7 @@ def build(config: RunConfig, federation: Federation) -> Experiment:
         made = federated_stages(task)
         return made[:1] if recipe.method == "items" else made
 
-    return Experiment(
+    return PreparedRun(
         config=config,
         federation=federation,
         split=split,

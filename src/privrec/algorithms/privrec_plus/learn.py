@@ -14,16 +14,16 @@ import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 
-from privrec.data.federation import Clients
-from privrec.history.layout import Layout
-from privrec.history.rows import Rows, rows_of
-from privrec.history.scoring import (
+from privrec.algorithms.privrec_plus.layout import Layout
+from privrec.algorithms.privrec_plus.rows import SparseRows, rows_of
+from privrec.algorithms.privrec_plus.scoring import (
     LEARNED_BIAS,
     LEARNED_OUT,
     LEARNED_TRUST,
     forward,
     learned_names,
 )
+from privrec.data.federation import Clients
 from privrec.privacy.clipping import MARGIN
 from privrec.seeds import client_words
 from privrec.types import Array, Key, Leaf, Params
@@ -68,7 +68,7 @@ def fresh(key: Key, layout: Layout, size: int, scale: float) -> dict[str, Array]
 
 def hide_half(
     clients: Clients, layout: Layout, *, seed: int, round_index: int
-) -> tuple[Rows, Rows]:
+) -> tuple[SparseRows, SparseRows]:
     """Return each client's row by the lines that it keeps, and its likes that only others have.
 
     Every line is hidden by a coin of the device's own.
@@ -80,10 +80,12 @@ def hide_half(
     shown = rows_of(clients.keep(kept), layout)
     hidden = rows_of(clients.keep(~kept & clients.liked), Layout(n_items=n))[:, :n]
     known = shown[:, :n] + shown[:, n : 2 * n]
-    return shown, Rows(hidden - hidden.multiply(known > 0))
+    return shown, SparseRows(hidden - hidden.multiply(known > 0))
 
 
-def histories(shown: Rows, hidden: Rows, score: npt.NDArray[np.float32], size: int) -> Histories:
+def histories(
+    shown: SparseRows, hidden: SparseRows, score: npt.NDArray[np.float32], size: int
+) -> Histories:
     """Return the clients as dense arrays, padded to `size` clients who have nothing."""
     target = hidden.toarray().astype(np.float32)
     target /= np.maximum(target.sum(1, keepdims=True), 1)

@@ -1,13 +1,13 @@
 """Local training, written for one client: what a phone runs once and the simulator many times."""
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from privrec.algorithms.reptile.pack import PackedClient
+from privrec.core.local import LocalResult, LocalTrain
 from privrec.data.schema import Bag, Bags
-from privrec.federated.pack import PackedClient
 from privrec.models.api import (
     ITEM_TABLE,
     Recommender,
@@ -18,21 +18,6 @@ from privrec.models.api import (
     tables_of,
 )
 from privrec.types import Array, Leaf, Params
-
-
-class LocalResult(NamedTuple):
-    """What local training returns.
-
-    `update` is θ_τ - θ_0 by parameter name, where `embed/item` has only the rows of
-    `client.rows`. `loss` is the mean loss over the steps, a figure of the simulator only.
-    """
-
-    update: dict[str, Array]
-    loss: Array
-
-
-LocalTrain = Callable[[Params, Bags, Any], LocalResult]
-"""(parameters, catalogue, one client's packed data)"""
 
 
 def local_sgd(
