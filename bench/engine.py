@@ -20,11 +20,13 @@ import numpy as np
 
 from figures import Figure
 from privrec.algorithms.reptile.local import local_sgd
-from privrec.algorithms.reptile.pack import Instances, PackedClient, buckets, dummy, pack, steps_of
-from privrec.algorithms.reptile.phase import DeviceHalf, reptile
+from privrec.algorithms.reptile.pack import Instances, buckets, dummy, pack, steps_of
+from privrec.algorithms.reptile.packed import PackedClient
+from privrec.algorithms.reptile.phase import Training, reptile
 from privrec.core.optimize import server_optimizer
 from privrec.core.phase import Phase, ServerState
-from privrec.core.round import cohort_draw, play_round
+from privrec.core.round import play_round
+from privrec.data.clients import Clients
 from privrec.data.federation import Federation
 from privrec.data.sources import load
 from privrec.models.dssm import dssm
@@ -32,10 +34,10 @@ from privrec.privacy.aggregate import plain
 from privrec.privacy.sampling import Sampling
 from privrec.seeds import key, rng
 from privrec.types import IntArray
-from scale import unrecorded
+from scale import surroundings
 
 COHORT, BATCH, EPOCHS, RATE, ROUNDS = 30, 32, 5, 0.05, 14
-PackPeople = Callable[[IntArray, int], list[PackedClient]]
+PackPeople = Callable[[Clients, int], list[PackedClient]]
 PEERS = {"torch loop": "torch_loop.py", "FedJAX": "fedjax_loop.py"}
 HERE = Path(__file__).parent
 
@@ -46,9 +48,9 @@ def engine() -> list[Figure]:
     instances = Instances(negatives=1, batch_size=BATCH)
     people = np.arange(federation.n_clients)
 
-    def pack_people(cohort: IntArray, round_index: int) -> list[PackedClient]:
+    def pack_people(clients: Clients, round_index: int) -> list[PackedClient]:
         return pack(
-            federation.take(cohort),
+            clients,
             instances,
             n_items=federation.n_items,
             # With seeds 0 and 1 some client meets a ReLU at its kink: there the last bit of a sum
@@ -59,16 +61,19 @@ def engine() -> list[Figure]:
 
     def examples() -> list[PackedClient]:
         sizes = buckets(federation.largest, instances)
-        (example,) = pack_people(people[:1], 0)
+        (example,) = pack_people(federation.take(people[:1]), 0)
         return [dummy(example, size, federation.n_items) for size in sizes]
 
     recommender = dssm(federation.schema, federation.n_items)
     phase = reptile(
-        DeviceHalf(
+        Training(
             pack=pack_people,
             local=local_sgd(recommender, learning_rate=RATE, epochs=EPOCHS, batch_size=BATCH),
             catalogue=dict(federation.items),
             examples=examples,
+            usual=lambda: federation.take(people[:1]),
+            batch_size=BATCH,
+            epochs=EPOCHS,
         ),
         name="train",
         first=0,
@@ -79,12 +84,12 @@ def engine() -> list[Figure]:
         start=lambda before: jax.jit(recommender.init)(key(0, 0, "init")),
     )
     state = phase.start(None)
-    phase.prepare(state.params)
+    phase.device.prepare(state.params)
     with tempfile.TemporaryDirectory() as folder:
         workload = Path(folder) / "workload.npz"
         cohorts = [people_of_round(r, people) for r in range(ROUNDS)]
         steps = _write_workload(workload, federation, state.params, cohorts, pack_people)
-        speeds = _take_turns(workload, phase, state, steps)
+        speeds = _take_turns(workload, federation, phase, state, steps)
     ours = statistics.median(speeds["ours"])
     figures = [
         Figure(
@@ -128,14 +133,14 @@ def flops_per_step(federation: Federation) -> float:
 
 
 def _take_turns(
-    workload: Path, phase: Phase, state: ServerState, steps: list[int]
+    workload: Path, federation: Federation, phase: Phase, state: ServerState, steps: list[int]
 ) -> dict[str, list[float]]:
     speeds: dict[str, list[float]] = {"ours": [], **{name: [] for name in PEERS}}
     peers = {name: start_peer(script, workload) for name, script in PEERS.items()}
-    before, draw = state, cohort_draw(0, secret=False)
+    before, around = state, surroundings(phase.aggregator, federation)
     for r in range(ROUNDS):
         started = time.perf_counter()
-        state, _ = play_round(phase, state, draw=draw, publish=unrecorded(phase.aggregator))
+        state, _ = play_round(phase, state, around)
         jax.block_until_ready(state.params)  # type: ignore[no-untyped-call]  # JAX has no stub
         speeds["ours"].append(steps[r] / (time.perf_counter() - started))
         for name, peer in peers.items():
@@ -190,7 +195,7 @@ def _write_workload(
     pack_people: PackPeople,
 ) -> list[int]:
     """Write what the peers train on; returns the steps of each round."""
-    rounds = [pack_people(cohort, r) for r, cohort in enumerate(cohorts)]
+    rounds = [pack_people(federation.take(cohort), r) for r, cohort in enumerate(cohorts)]
     clients = [client for cohort in rounds for client in cohort]
     users = federation.schema.of("user")
     genres = federation.items["embed/item.genres"]

@@ -5,14 +5,14 @@ import time
 from collections.abc import Callable
 
 from figures import Figure
-from privrec.algorithms.recipes import configure
+from privrec.algorithms.recipes import configure, prepare
 from privrec.data.sources import load
 from privrec.privacy import accountant
 from privrec.privacy.calibrate import calibrate
 from privrec.privacy.ledger import PrivacyLedger
 from privrec.privacy.release import Release
-from privrec.privacy.sampling import Law, Sampling
-from privrec.runs.prepare import prepare
+from privrec.privacy.sampling import Sampling
+from privrec.types import Law
 from scale import seconds_of_rounds
 
 LAWS: tuple[Law, ...] = ("poisson", "fixed")
@@ -23,11 +23,11 @@ def private_round() -> list[Figure]:
     federation = load("movielens-1m")
     # Secure noise would draw other cohorts.
     noised = {"mechanism": "gaussian", "noise_multiplier": 1.0, "noise": "seeded"}
-    stages = [
-        prepare(configure("privrec", "movielens-1m", {"cohort": 100, **extra}), federation).stages()
+    made = [
+        prepare(configure("privrec", "movielens-1m", {"cohort": 100, **extra}), federation)
         for extra in ({}, noised)
     ]
-    plain, private = seconds_of_rounds([stage for (stage,) in stages])
+    plain, private = seconds_of_rounds(made)
     return [
         Figure(
             name="round under differential privacy, MovieLens-1M, cohort 100",

@@ -13,45 +13,57 @@ import jax.numpy as jnp
 import numpy as np
 
 from figures import Figure
-from privrec.algorithms.recipes import configure
+from privrec.algorithms.recipe import PreparedRun
+from privrec.algorithms.recipes import configure, prepare
 from privrec.algorithms.reptile.local import local_sgd
 from privrec.algorithms.reptile.pack import Instances, pack
-from privrec.core.phase import Publish, ServerState, Stage
-from privrec.core.round import cohort_draw, play_stage_round
+from privrec.core.phase import ServerState, Stage
+from privrec.core.round import Surroundings, cohort_draw, play_stage_round
+from privrec.data.federation import Federation
 from privrec.data.sources import load
 from privrec.models.api import ITEM_TABLE
 from privrec.models.dssm import dssm
 from privrec.privacy.aggregate import Aggregator, CohortTotal, Published
 from privrec.privacy.noise import seeded
-from privrec.runs.prepare import prepare
 from privrec.seeds import key, rng
+from privrec.simulate.executors import fastest
 
 
-def seconds_of_rounds(stages: Sequence[Stage], rounds: int = 25) -> list[float]:
-    """Return the median time of a round of each stage; they take turns."""
-    states, draw = [stage.start(None) for stage in stages], cohort_draw(0, secret=False)
+def seconds_of_rounds(made: Sequence[PreparedRun], rounds: int = 25) -> list[float]:
+    """Return the median time of a round of each run's first stage; they take turns."""
+    stages: list[Stage] = [prepared.stages()[0] for prepared in made]
+    states = [stage.start(None) for stage in stages]
+    around = [
+        surroundings(stage.aggregator, prepared.federation)
+        for stage, prepared in zip(stages, made, strict=True)
+    ]
     for stage, state in zip(stages, states, strict=True):
-        stage.prepare(state.params)
+        if stage.device is not None:
+            stage.device.prepare(state.params)
     seconds: list[list[float]] = [[] for _ in stages]
     for turn in range(rounds + 5):
         for k, stage in enumerate(stages):
             started = time.perf_counter()
-            publish = unrecorded(stage.aggregator)
-            states[k], _ = play_stage_round(stage, states[k], draw=draw, publish=publish)
+            states[k], _ = play_stage_round(stage, states[k], around[k])
             jax.block_until_ready(states[k].params)  # type: ignore[no-untyped-call]
             if turn >= 5:
                 seconds[k].append(time.perf_counter() - started)
     return [statistics.median(found) for found in seconds]
 
 
-def unrecorded(aggregator: Aggregator) -> Publish:
-    """Return what noises a round without writing its release down: nothing here is published."""
+def surroundings(aggregator: Aggregator, federation: Federation) -> Surroundings:
+    """Return what a round needs, with noise that is not written down: nothing is published."""
 
     def publish(state: ServerState, add_up: Callable[[], CohortTotal]) -> Published:
         noise = seeded(rng(0, state.round_index, "noise"))
         return aggregator.publish_round(add_up(), state.clip_norm, noise)
 
-    return publish
+    return Surroundings(
+        take=federation.take,
+        run=fastest,
+        draw=cohort_draw(0, secret=False),
+        publish=publish,
+    )
 
 
 def population() -> list[Figure]:
@@ -60,7 +72,7 @@ def population() -> list[Figure]:
     for users in (1_000, 1_000_000):
         data = f"synthetic:users={users}"
         config = configure("privrec", data, {"cohort": 100})
-        (experiments[users],) = prepare(config, load(data)).stages()
+        experiments[users] = prepare(config, load(data))
     small, large = seconds_of_rounds(list(experiments.values()))
     return [
         Figure(

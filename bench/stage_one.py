@@ -12,14 +12,13 @@ import numpy as np
 
 from engine import ask_peer, start_peer
 from figures import Figure
-from privrec.algorithms.recipes import configure
+from privrec.algorithms.recipes import configure, prepare
 from privrec.algorithms.two_stage.objectives import self_supervision
-from privrec.algorithms.two_stage.phases import local_views, views_of
+from privrec.algorithms.two_stage.plan import local_views, views_of
 from privrec.algorithms.two_stage.views import SequenceClient, draw_views, empty_client, row_buckets
 from privrec.data.sources import load
 from privrec.models.api import ITEM_TABLE
 from privrec.privacy.clipping import clip
-from privrec.runs.prepare import prepare
 from privrec.simulate.lanes import cohort_runner, warm_up
 
 COHORT, TURNS = 50, 9
@@ -33,7 +32,7 @@ def stage_one() -> list[Figure]:
     ssl = self_supervision(
         item_weight=config.item_mask_weight, segment_weight=config.segment_mask_weight
     )
-    local = local_views(config, ssl, views, config.stage1_lr)
+    local = local_views(config, ssl, config.stage1_lr)
     people = prepare(config, federation).split.train[:COHORT]
     clients = draw_views(
         federation.take(people), views, n_items=federation.n_items, seed=0, round_index=0

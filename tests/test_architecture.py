@@ -39,8 +39,8 @@ HOMES = {
     "typer": {"cli"},
     "matplotlib": {"runs"},
     "rich": {"cli"},
-    "safetensors": {"runs"},
-    "pydantic": {"settings"},
+    "safetensors": {"runs", "core"},
+    "pydantic": {"settings", "algorithms"},
 }
 
 

@@ -178,7 +178,7 @@ def test_the_command_line_overrules_the_file_which_may_be_another_runs(
 def test_a_file_of_settings_counts_unless_overruled(scratch: Path) -> None:
     lines = [f"{key} = {value}" for key, value in TINY.items()]
     (scratch / "my.toml").write_text("\n".join([*lines, f'data = "{DATA}"', "seed = 5"]))
-    words = ["train", "popularity", "--config", "my.toml", "--set", "cohort=4"]
+    words = ["train", "privrec", "--config", "my.toml", "--set", "cohort=4"]
     assert document(*words, "--json")["run"].endswith("longest-20-5")
     [run] = (scratch / "runs").iterdir()
     text = (run / "config.toml").read_text()

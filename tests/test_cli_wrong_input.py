@@ -233,9 +233,9 @@ def test_a_damaged_run_is_refused(refused: Refused, copy: RunFolder) -> None:
         copy.config_path.write_text(damaged_text)
         for command in ("evaluate", "recommend", "compare"):
             assert "run/config.toml" in refused(command, "run")
-    copy.config_path.write_text(text.replace("format = 3", "format = 99"))
+    copy.config_path.write_text(text.replace("format = 4", "format = 99"))
     for command in ("evaluate", "recommend", "compare"):
-        assert "format 99; this privrec reads format 3" in refused(command, "run")
+        assert "format 99; this privrec reads format 4" in refused(command, "run")
 
 
 def test_a_damaged_evaluation_is_not_compared(refused: Refused, copy: RunFolder) -> None:

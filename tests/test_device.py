@@ -10,14 +10,14 @@ import polars as pl
 import pytest
 
 import privrec
+from privrec.algorithms.recipe import PreparedRun
+from privrec.core.scorer import Scores
 from privrec.data.catalogue import Catalogue
-from privrec.data.federation import Clients
+from privrec.data.clients import Clients
 from privrec.data.manifest import Manifest
 from privrec.data.tables import Tables, to_federation
 from privrec.device import Device, Recommendation, find_item, new_device
 from privrec.errors import DataError, SettingsError
-from privrec.evaluation.ranking import Scores
-from privrec.runs.prepare import PreparedRun
 from tiny import DATA, MODEL
 
 TINY = {**MODEL, "rounds": 3, "validate_every": 0}

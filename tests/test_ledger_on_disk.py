@@ -19,7 +19,7 @@ from privrec.privacy.aggregate import CohortTotal, Published
 from privrec.runs import loop, records
 from privrec.runs.ledgerfile import append_release, read_ledger
 from privrec.runs.publisher import Publisher, ledger_of
-from tiny import DATA, MODEL
+from tiny import DATA, MODEL, own
 
 ROUNDS = 12
 TINY = {**MODEL, "rounds": ROUNDS, "validate_every": 0, "delta": 1e-3}
@@ -28,7 +28,7 @@ TINY = {**MODEL, "rounds": ROUNDS, "validate_every": 0, "delta": 1e-3}
 def train(
     path: Path | None = None, recipe: str = "dp-privrec-one", /, **settings: Any
 ) -> privrec.Run:
-    return privrec.train(recipe, DATA, out=path, **{**TINY, **settings})
+    return privrec.train(recipe, DATA, out=path, **{**own(recipe, TINY), **settings})
 
 
 def lines_of(path: Path) -> list[dict[str, Any]]:
@@ -85,7 +85,7 @@ def test_nobody_takes_an_experiment_for_a_promise(tmp_path: Path) -> None:
 
 def test_given_noise_the_run_tells_its_epsilon(tmp_path: Path) -> None:
     run = train(tmp_path / "run", noise_multiplier=2.0)
-    assert run.config.epsilon is None
+    assert run.config.budget.epsilon is None
     assert run.rounds == ROUNDS
     assert {line["noise_multiplier"] for line in lines_of(tmp_path / "run")} == {2.0}
     sampling = privrec.Sampling(law="poisson", users=43, cohort=8)
@@ -163,7 +163,8 @@ def test_empty_cohorts_release_noise_and_are_counted(tmp_path: Path) -> None:
 
 def test_recipes_without_noise_have_a_ledger_that_says_so(tmp_path: Path) -> None:
     for recipe in ("privrec", "privrec-cen", "popularity"):
-        run = privrec.train(recipe, DATA, out=tmp_path / recipe, **{**TINY, "rounds": 2})
+        settings = own(recipe, {**TINY, "rounds": 2})
+        run = privrec.train(recipe, DATA, out=tmp_path / recipe, **settings)
         assert {line["mechanism"] for line in lines_of(tmp_path / recipe)} == {"none"}
         assert run.ledger.epsilon(1e-6) == math.inf
         assert run.privacy().epsilon is None
@@ -215,8 +216,8 @@ def test_a_budget_that_affords_nothing_says_what_would(tmp_path: Path) -> None:
 def test_noise_needs_a_recipe_that_adds_it() -> None:
     with pytest.raises(SettingsError, match="`epsilon` needs a recipe with noise, such as dp-priv"):
         train(None, "privrec", epsilon=8)
-    with pytest.raises(SettingsError, match="which is central"):
-        train(None, "privrec-cen", mechanism="gaussian", epsilon=8)
+    with pytest.raises(SettingsError, match="privrec-cen is central and adds none"):
+        privrec.train("privrec-cen", DATA, mechanism="gaussian", epsilon=8)
     with pytest.raises(SettingsError, match="`clip_quantile` needs the Gaussian"):
         train(None, "lm-privrec", clip_quantile=0.5)
 

@@ -26,7 +26,7 @@ def test_training_sends_the_dense_weights_and_the_rows_that_were_touched() -> No
     made = plan("privrec", DATA, **MODEL, rounds=3)
     (stage,) = made.stages
     params = stage.start(None).params
-    training, ranking = made.phone
+    training, ranking = made.devices
     assert training.bytes_down == 4 * sum(value.size for value in params.values())
     dense = sum(value.size for name, value in params.items() if name != "embed/item")
     rows = (training.bytes_up / 4 - dense) / (params["embed/item"].shape[1] + 1)
@@ -44,7 +44,7 @@ def test_a_history_is_sent_as_positions_and_weights() -> None:
     made = plan("dp-privrec-plus", DATA, delta=1e-3)
     train = made.stages[0].release.sampling.users
     assert train == 48  # Nobody is kept for validation.
-    popularity, relate, ranking = made.phone
+    popularity, relate, ranking = made.devices
     sizes = set(data.take(np.arange(data.n_clients)).sizes.tolist())
     assert popularity.bytes_up / 8 in sizes  # Each item once, liked or not; nothing else.
     assert relate.bytes_up == popularity.bytes_up

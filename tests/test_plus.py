@@ -15,13 +15,15 @@ from hypothesis import strategies as st
 from scipy import stats
 
 import privrec
-from privrec.algorithms.privrec_plus import fit, tower
-from privrec.algorithms.privrec_plus import phases as plus
-from privrec.algorithms.privrec_plus.phases import MOMENTS, POPULAR, popularity_share
+from privrec.algorithms.privrec_plus import fit
+from privrec.algorithms.privrec_plus import plan as plus
+from privrec.algorithms.privrec_plus.budget import popularity_share
+from privrec.algorithms.privrec_plus.plan import MOMENTS, POPULAR
 from privrec.algorithms.privrec_plus.scoring import POPULARITY
-from privrec.algorithms.recipes import configure
+from privrec.algorithms.recipes import configure, prepare
 from privrec.core.phase import ServerState, Stage
-from privrec.data.federation import Clients, Federation
+from privrec.data.clients import Clients
+from privrec.data.federation import Federation
 from privrec.data.splits import split_clients
 from privrec.errors import SettingsError
 from privrec.privacy.aggregate import Aggregator
@@ -29,7 +31,6 @@ from privrec.privacy.noise import NoiseSource, seeded
 from privrec.runs import records
 from privrec.runs.ledgerfile import read_ledger
 from privrec.runs.loop import load_params
-from privrec.runs.prepare import prepare
 from privrec.seeds import rng
 from privrec.types import BoolArray, IntArray, Leaf
 from tiny import DATA, by_hand, round_of
@@ -173,9 +174,9 @@ def test_both_sums_get_the_noise_that_is_counted(
         first, second = stages_of(federation, **settings, sampling=sampling)
         for seed in range(200 if settings is GIVEN else 1):
             noise = noise_of(seed)
-            round_of(first, first.start(None), by_hand(first.aggregator, noise))
+            round_of(federation, first, first.start(None), by_hand(first.aggregator, noise))
             known = second.start({POPULARITY: jnp.ones(ITEMS)})
-            round_of(second, known, by_hand(second.aggregator, noise))
+            round_of(federation, second, known, by_hand(second.aggregator, noise))
     for place, (name, part) in enumerate(zip(names, (share, 1 - share), strict=True)):
         truth, *found = (np.asarray(after[name], np.float64) for _, after in published[place::2])
         errors = np.array(found) - truth
@@ -212,10 +213,11 @@ def test_one_person_moves_either_sum_by_no_more_than_is_counted(
     people = split_clients(np.arange(60), seed=0, validation_share=0).train[:8]
     moved = []
     for somebody in [people[:0], *np.split(people, 8)]:
-        first, second = stages_of(changed(federation, somebody, change), **GIVEN)
-        round_of(first, first.start(None), by_hand(first.aggregator))
+        data = changed(federation, somebody, change)
+        first, second = stages_of(data, **GIVEN)
+        round_of(data, first, first.start(None), by_hand(first.aggregator))
         known = second.start({POPULARITY: jnp.arange(ITEMS) * 0.3})
-        round_of(second, known, by_hand(second.aggregator))
+        round_of(data, second, known, by_hand(second.aggregator))
         moved.append([total for total, _ in published[-2:]])
     for name, place in ((POPULARITY, 0), ("triangle", 1)):
         truth, *rest = (np.asarray(totals[place][name], np.float64) for totals in moved)
@@ -247,7 +249,7 @@ def test_no_sum_is_used_before_its_release_is_on_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, noise: str
 ) -> None:
     folder, releases = records.RunFolder(path=tmp_path / "run"), []
-    use_first, use_second = tower.bias_of, fit.noisy_tower
+    use_first, use_second = fit.bias_of, fit.noisy_tower
 
     def bias_of(*arguments: Any) -> Any:
         releases.append(len(read_ledger(folder)))
@@ -274,8 +276,8 @@ RANK = "`history_rank` must be > 0 for more than 30 items (`history_items`); got
     ("recipe", "settings", "said"),
     [
         ("dp-privrec-plus", {"mechanism": "laplace"}, GAUSSIAN),
-        ("dp-privrec-plus", {"stage1": "private"}, '`stage1` must be "none" for dp-privrec-plus'),
-        ("privrec-plus", {"stage1": "paper"}, '`stage1` must be "none" for privrec-plus'),
+        ("dp-privrec-plus", {"stage1": "private"}, "unknown key 'stage1' for dp-privrec-plus"),
+        ("privrec-plus", {"stage1": "paper"}, "unknown key 'stage1' for privrec-plus"),
         ("privrec-plus", {"history_rank": 0, "history_items": 30}, RANK),
         ("dp-privrec-plus", {"clip_quantile": 0.5}, "`clip_quantile` is for rounds of training"),
         (

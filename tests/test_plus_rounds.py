@@ -10,13 +10,12 @@ from dp_accounting.pld import privacy_loss_distribution as pld
 
 import privrec
 from privrec.algorithms.privrec_plus.scoring import BIAS, LEARNED_TRUST, POPULARITY, learned_of
-from privrec.algorithms.recipes import configure
+from privrec.algorithms.recipes import configure, prepare
 from privrec.data.sources import load
 from privrec.privacy.noise import NoiseSource
 from privrec.runs import loop, records
 from privrec.runs.ledgerfile import read_ledger
 from privrec.runs.loop import load_params
-from privrec.runs.prepare import prepare
 from privrec.runs.publisher import ledger_of, open_publisher
 from tiny import DATA, by_hand, new_folder, round_of
 
@@ -66,7 +65,7 @@ def test_sums_and_rounds_are_one_budget(whole: dict[str, privrec.Run]) -> None:
     assert 0.98 * 6 <= (found.epsilon or 0) <= 6
     seeded = whole["dp-privrec-plus"].privacy()
     assert (seeded.epsilon, seeded.epsilon_of_mechanism) == (None, found.epsilon)
-    assert lines[-1]["clip_norm"] == run.config.clip_norm
+    assert lines[-1]["clip_norm"] == configure("dp-privrec-plus", DATA, {}).clip_norm
     assert lines[0]["clip_norm"] == lines[1]["clip_norm"] == 1
 
 
@@ -175,7 +174,7 @@ def test_a_budget_that_ends_after_popularity_leaves_what_is_popular(tmp_path: Pa
     state = made.stages()[0].start(None)
     folder = new_folder(tmp_path / "run", made)
     publisher = open_publisher(folder, made.stages()[0], made.config, "people", "data")
-    after, _ = round_of(made.stages()[0], state, publisher.publish)
+    after, _ = round_of(made.federation, made.stages()[0], state, publisher.publish)
     assert len(read_ledger(folder)) == 1
     order = np.argsort(-np.asarray(after.params[BIAS]), kind="stable")
     popular = np.argsort(-np.asarray(after.params[POPULARITY]), kind="stable")
@@ -194,7 +193,8 @@ def test_a_rounds_noise_is_on_every_learned_number_and_nowhere_else() -> None:
             return np.full(count, size)
 
         noise = NoiseSource(normal=fill, laplace=fill)
-        after, _ = round_of(stage, before, by_hand(stage.aggregator, lambda state: noise))
+        publish = by_hand(stage.aggregator, lambda state: noise)
+        after, _ = round_of(made.federation, stage, before, publish)
         return {name: np.asarray(value) for name, value in after.params.items()}
 
     still, moved = played(0.0), played(1.0)

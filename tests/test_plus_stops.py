@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import privrec
-from privrec.algorithms.privrec_plus.phases import MOMENTS, POPULAR
+from privrec.algorithms.privrec_plus.plan import MOMENTS, POPULAR
 from privrec.runs import records
 from privrec.runs.ledgerfile import read_ledger
 from stops import KEPT, STEPS, stopping

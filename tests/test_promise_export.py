@@ -26,7 +26,14 @@ RECIPES: dict[str, list[str]] = {
     "privrec-plus": ["--set", "rounds=2", "--set", "cohort=8", "--set", "embedding_size=4"],
     "privrec": SMALL,
     "ease": [],
-    "ssl-items": [*SMALL, "--set", "stage1_rounds=1", "--set", "stage1_cohort=4"],
+    "ssl-items": [
+        "--set",
+        "embedding_size=4",
+        "--set",
+        "stage1_rounds=1",
+        "--set",
+        "stage1_cohort=4",
+    ],
 }
 ASKED = ["--like", "film 3", "--like", "i5", "--dislike", "film 7", "--feature", "town=x"]
 

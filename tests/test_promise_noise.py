@@ -20,16 +20,14 @@ from privrec.privacy.aggregate import Aggregator, CohortTotal, Published
 from privrec.privacy.noise import NoiseSource, seeded
 from privrec.runs.publisher import Publisher
 from privrec.seeds import rng
-from tiny import DATA, MODEL
+from tiny import DATA, MODEL, own
 
 Floats = npt.NDArray[np.float64]
 SMALL = {**MODEL, "rounds": 1, "stage1_rounds": 1, "stage1_cohort": 8, "views": 4, "batch_size": 4}
 SUMS = {"rounds": 0, "stage1_cohort": 10**9}
 RECIPES: dict[str, dict[str, Any]] = {
     "dp-privrec-plus": SUMS,
-    "dp-privrec-one": SMALL,
-    "dp-privrec": SMALL,
-    "lm-privrec": SMALL,
+    **{name: own(name, SMALL) for name in ("dp-privrec-one", "dp-privrec", "lm-privrec")},
 }
 
 

@@ -18,11 +18,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import privrec
-from privrec.algorithms.budgets import volunteers_of
-from privrec.algorithms.privrec_plus.fit import popularity_of
 from privrec.algorithms.privrec_plus.layout import Layout
 from privrec.algorithms.privrec_plus.rows import rows_of
-from privrec.algorithms.recipes import configure
+from privrec.algorithms.privrec_plus.sums import popularity_of
+from privrec.algorithms.recipe import PreparedRun
+from privrec.algorithms.recipes import configure, prepare
+from privrec.algorithms.two_stage.plan import volunteers_among
 from privrec.core.phase import ServerState, Stage
 from privrec.data.catalogue import to_json
 from privrec.data.federation import Federation
@@ -30,7 +31,6 @@ from privrec.data.published import load_published
 from privrec.data.splits import chosen, split_clients
 from privrec.data.tables import Tables, person_ids, to_federation
 from privrec.privacy.aggregate import CohortTotal, Published
-from privrec.runs.prepare import PreparedRun, prepare
 from privrec.runs.publisher import population_mark
 from tiny import MODEL, round_of
 
@@ -106,7 +106,7 @@ def sums_of(prepared: PreparedRun) -> list[tuple[Stage, dict[str, npt.NDArray[np
             totals.append(add_up())
             return Published(dict(totals[0].update), state.clip_norm)
 
-        round_of(stage, state, publish)
+        round_of(prepared.federation, stage, state, publish)
         update = totals[0].update
         found.append((stage, {name: np.asarray(update[name], np.float64) for name in update}))
         params = state.params
@@ -229,7 +229,7 @@ def test_volunteers_are_chosen_by_their_own_id() -> None:
         whole, part = synthetic_without(None), synthetic_without(gone)
         config = configure("dp-privrec", "synthetic", {"stage1": "public", "volunteers": 0.5})
         had, has = (
-            set(f.ids(volunteers_of(config, f, prepare(config, f).split)).tolist())
+            set(f.ids(volunteers_among(config, f, prepare(config, f).split)).tolist())
             for f in (whole, part)
         )
         assert has == had - {gone}

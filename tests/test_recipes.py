@@ -4,7 +4,6 @@ import pytest
 
 from privrec.algorithms.recipes import RECIPES, configure, recipe_named
 from privrec.errors import SettingsError
-from privrec.evaluation.references import Reference
 
 DATA = ("synthetic", "movielens-1m", "frappe")
 EACH = pytest.mark.parametrize("name", sorted(RECIPES))
@@ -16,7 +15,7 @@ def test_every_recipe_configures_for_every_data_set(name: str, data: str) -> Non
     config = configure(name, data, {})
     assert (config.recipe, config.data) == (name, data)
     recipe = RECIPES[name]
-    for key, value in {**recipe.settings, **recipe.presets.get(data, {})}.items():
+    for key, value in {**recipe.values, **recipe.presets.get(data, {})}.items():
         assert getattr(config, key) == value
 
 
@@ -30,7 +29,7 @@ def test_the_users_own_settings_come_last() -> None:
     # A preset is for its own data set, and for that one only.
     presets = RECIPES["privrec"].presets["movielens-1m"]
     assert configure("privrec", "movielens-1m", {}).rounds == presets["rounds"]
-    assert configure("privrec", "synthetic", {}).rounds == RECIPES["privrec"].settings["rounds"]
+    assert configure("privrec", "synthetic", {}).rounds == RECIPES["privrec"].values["rounds"]
 
 
 def test_the_papers_printed_settings() -> None:
@@ -58,17 +57,41 @@ def test_privrec_cen_is_the_same_network() -> None:
     cen, plain = configure("privrec-cen", "frappe", {}), configure("privrec", "frappe", {})
     for key in ("embedding_size", "tower_size", "hidden", "activation", "adapt_epochs"):
         assert getattr(cen, key) == getattr(plain, key)
-    assert RECIPES["privrec-cen"].method == "central"
+    assert RECIPES["privrec-cen"].server_sees == "everything"
 
 
 @EACH
-def test_a_recipe_is_a_reference_or_is_trained(name: str) -> None:
+def test_a_recipe_is_said_in_one_line(name: str) -> None:
     recipe = RECIPES[name]
-    assert (recipe.method == "reference") == (recipe.reference is not None)
-    if recipe.reference is not None:
-        assert isinstance(recipe.reference(configure(name, "synthetic", {})), Reference)
     assert recipe.summary
     assert "\n" not in recipe.summary
+
+
+@EACH
+def test_every_key_of_a_recipe_is_explained(name: str) -> None:
+    for key, field in RECIPES[name].settings.model_fields.items():
+        assert field.description, key
+        assert field.description[0].isupper()
+        assert field.description.endswith("."), key
+
+
+@EACH
+def test_a_recipe_refuses_the_keys_of_all_others(name: str) -> None:
+    own = set(RECIPES[name].settings.model_fields)
+    every = {key for recipe in RECIPES.values() for key in recipe.settings.model_fields}
+    for key in sorted(every - own):
+        with pytest.raises(SettingsError, match=rf"unknown key '{key}' for {name}|`{key}` needs"):
+            configure(name, "synthetic", {key: 1})
+
+
+def test_a_recipe_has_only_the_keys_that_it_uses() -> None:
+    keys = {name: set(recipe.settings.model_fields) for name, recipe in RECIPES.items()}
+    assert keys["ease"] - keys["popularity"] == {"ease_l2"}
+    assert not {"negatives", "hidden", "adapt_epochs", "local_lr"} & keys["privrec-plus"]
+    assert not {"history_l2", "stage1", "views", "central_batch_size"} & keys["privrec"]
+    assert not {"epsilon", "noise", "local_epochs"} & keys["privrec-cen"]
+    assert not {"tower_size", "adapt_epochs", "rounds"} & keys["ssl-items"]
+    assert {"stage1", "views", "hidden"} <= keys["dp-privrec"]
 
 
 @EACH
@@ -76,7 +99,7 @@ def test_no_recipe_claims_privacy_that_it_does_not_give(name: str) -> None:
     # Where nothing adds noise, the statement begins with No, whatever else it says.
     recipe = RECIPES[name]
     statement = recipe.without_noise
-    if configure(name, "synthetic", {}).mechanism == "none":
+    if configure(name, "synthetic", {}).budget.mechanism == "none":
         assert recipe.statement == statement
     else:
         assert "not covered: the server" in recipe.statement
@@ -108,7 +131,12 @@ def test_an_unknown_recipe_gets_the_nearest_name() -> None:
 
 def test_a_wrong_setting_is_refused_for_every_recipe() -> None:
     for name in RECIPES:
-        with pytest.raises(SettingsError, match="did you mean 'cohort'"):
-            configure(name, "synthetic", {"cohrt": 3})
-        with pytest.raises(SettingsError, match="must be 0 with target"):
-            configure(name, "synthetic", {"target": "rating", "negatives": 1})
+        with pytest.raises(SettingsError, match="did you mean 'test_share'"):
+            configure(name, "synthetic", {"tst_share": 3})
+        keys = RECIPES[name].settings.model_fields
+        for key in {"cohort", "stage1_cohort"} & set(keys):
+            with pytest.raises(SettingsError, match=f"did you mean '{key}'"):
+                configure(name, "synthetic", {key.replace("o", "", 1): 3})
+        if "target" in keys:
+            with pytest.raises(SettingsError, match="must be 0 with target"):
+                configure(name, "synthetic", {"target": "rating", "negatives": 1})

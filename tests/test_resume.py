@@ -21,12 +21,12 @@ from typing import Any
 
 import pytest
 
-from privrec.algorithms.recipes import configure
+from privrec.algorithms.recipe import PreparedRun
+from privrec.algorithms.recipes import configure, prepare
 from privrec.data.sources import load
 from privrec.errors import RunFolderError, SettingsError
 from privrec.runs import loop, records
 from privrec.runs.api import train
-from privrec.runs.prepare import PreparedRun, prepare
 from tiny import DATA, MODEL, new_folder
 
 ROUNDS = 40
@@ -296,7 +296,7 @@ def test_a_stopped_run_goes_on_without_its_settings_being_repeated(
     (path / ".params.safetensors.1.tmp").write_bytes(b"torn")
     tear(path, '{"round": 30, "clie')
     run = train("privrec", DATA, out=path, resume=True)
-    assert run.config.rounds == ROUNDS
+    assert run.config.model_dump()["rounds"] == ROUNDS
     assert_same_run(path, whole_here)
 
 

@@ -80,7 +80,8 @@ def test_what_is_on_the_disk_is_used_and_nobody_is_asked_again(
         patch.setattr("privrec.privacy.aggregate.Aggregator.publish", refuse)
         run = train(folder.path, resume=True)
     after = records.read_arrays(folder.params_path)
-    rate = run.config.server_lr / run.config.cohort
+    values = run.config.model_dump()
+    rate = values["server_lr"] / values["cohort"]
     before = [checkpoint[name] for name in sorted(checkpoint) if name.isdecimal()]
     assert len(before) == len(after)
     for name, start in zip(sorted(after), before, strict=True):

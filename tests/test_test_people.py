@@ -13,11 +13,12 @@ import numpy as np
 import pytest
 
 import privrec
-from privrec.data.federation import Clients, Federation
+from privrec.data.clients import Clients
+from privrec.data.federation import Federation
 from privrec.data.schema import Bag
 from privrec.data.splits import Split, split_clients
 from privrec.types import IntArray
-from tiny import DATA, MODEL
+from tiny import DATA, MODEL, own
 
 TINY = {**MODEL, "rounds": 4, "validate_every": 2}
 TRAINED = ["privrec", "privrec-cen"]
@@ -61,6 +62,10 @@ def with_garbage(federation: Federation, people: IntArray) -> Federation:
         )
 
     return replace(federation, take=take)
+
+
+def trained(recipe: str, data: Federation, path: Path) -> privrec.Run:
+    return privrec.train(recipe, data, out=path, seed=SEED, **own(recipe, TINY))
 
 
 def watched(federation: Federation) -> tuple[Federation, Callable[[], set[int]]]:
@@ -110,7 +115,7 @@ def honest(
     recipe: str = request.param
     population, since = watched(federation)
     path = tmp_path_factory.mktemp("honest") / "run"
-    run = privrec.train(recipe, population, out=path, seed=SEED, **TINY)
+    run = trained(recipe, population, path)
     asked = {"training": since()}
     run.device(likes=["i1"], dislikes=["i2"]).recommend(5)
     asked["recommending"] = since()
@@ -123,7 +128,9 @@ def test_a_run_does_not_depend_on_the_test_people(
     federation: Federation, split: Split, honest: Honest, tmp_path: Path
 ) -> None:
     garbage = with_garbage(federation, split.test)
-    spoilt = privrec.train(honest.recipe, garbage, out=tmp_path / "run", seed=SEED, **TINY)
+    spoilt = privrec.train(
+        honest.recipe, garbage, out=tmp_path / "run", seed=SEED, **own(honest.recipe, TINY)
+    )
     assert spoilt.folder.params_path.read_bytes() == honest.run.folder.params_path.read_bytes()
     assert rounds_of(spoilt) == rounds_of(honest.run)
     if honest.recipe in TRAINED:
@@ -137,7 +144,9 @@ def test_a_run_does_depend_on_the_others(
 ) -> None:
     """The same garbage in the place of those who train is noticed, so the test above can fail."""
     garbage = with_garbage(federation, split.train)
-    spoilt = privrec.train(honest.recipe, garbage, out=tmp_path / "run", seed=SEED, **TINY)
+    spoilt = privrec.train(
+        honest.recipe, garbage, out=tmp_path / "run", seed=SEED, **own(honest.recipe, TINY)
+    )
     assert spoilt.folder.params_path.read_bytes() != honest.run.folder.params_path.read_bytes()
 
 

@@ -13,26 +13,27 @@ import pytest
 from dp_accounting.pld import privacy_loss_distribution as pld
 
 import privrec
-from privrec.algorithms.budgets import volunteers_of
-from privrec.algorithms.recipes import configure
+from privrec.algorithms.recipe import TRAIN, PreparedRun
+from privrec.algorithms.recipes import configure, prepare
 from privrec.algorithms.reptile.pack import Instances, pack
 from privrec.algorithms.two_stage.features import vectors_of_features
 from privrec.algorithms.two_stage.joint import join, local_joint
-from privrec.algorithms.two_stage.phases import ITEMS, TRAIN, views_of
+from privrec.algorithms.two_stage.plan import ITEMS, views_of, volunteers_among
+from privrec.algorithms.two_stage.settings import StageOneSettings
 from privrec.algorithms.two_stage.views import draw_views
 from privrec.core.local import LocalResult
-from privrec.data.federation import Clients
+from privrec.data.clients import Clients
 from privrec.data.schema import Bags
 from privrec.data.sources import load
 from privrec.errors import SettingsError
 from privrec.models.api import ITEM_TABLE
+from privrec.privacy.ledger import PrivacyLedger
 from privrec.runs import loop, records
-from privrec.runs.ledgerfile import read_ledger
-from privrec.runs.prepare import prepare
+from privrec.runs.ledgerfile import read_ledger, release_of
 from privrec.runs.publisher import ledger_of
 from privrec.show.report import comparison_rows, render_comparison
 from privrec.types import IntArray, Params
-from tiny import DATA, MODEL, by_hand, new_folder, round_of
+from tiny import DATA, MODEL, by_hand, new_folder, own, round_of
 
 FIRST, SECOND, DELTA = 4, 3, 1e-3
 TINY: dict[str, Any] = {
@@ -70,6 +71,11 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, privrec.Run]:
     return made
 
 
+def stage_one(made: PreparedRun) -> StageOneSettings:
+    assert isinstance(made.config, StageOneSettings)
+    return made.config
+
+
 def test_a_private_run_costs_what_one_accountant_says_of_both_stages(
     runs: dict[str, privrec.Run],
 ) -> None:
@@ -96,7 +102,11 @@ def test_a_private_run_costs_what_one_accountant_says_of_both_stages(
     assert (seeded_.epsilon, seeded_.epsilon_of_mechanism) == (None, found.epsilon)
     assert seeded_.statement.startswith("For experiments only: no protection.")
     # Stage one takes its share and no more.
-    assert ledger_of(run.folder, {ITEMS}).epsilon(DELTA) == pytest.approx(0.3 * 5, rel=0.01)
+    first = PrivacyLedger()
+    for line in read_ledger(run.folder):
+        if line["stage"] == ITEMS:
+            first = first.record(release_of(line))
+    assert first.epsilon(DELTA) == pytest.approx(0.3 * 5, rel=0.01)
 
 
 def test_the_papers_first_stage_leaves_no_number_to_be_misread(
@@ -168,7 +178,7 @@ def test_only_volunteers_take_part_in_a_public_first_stage(tmp_path: Path) -> No
     with pytest.raises(KeyboardInterrupt):
         privrec.train("dp-privrec", replace(data, take=take), out=tmp_path / "run", **wanted)
     made = prepare(configure("dp-privrec", DATA, {**TINY, "stage1": "public"}), data)
-    people = volunteers_of(made.config, data, made.split)
+    people = volunteers_among(stage_one(made), data, made.split)
     assert 0 < len(people) < len(made.split.train)
     assert asked
     assert set.union(*asked) <= set(people.tolist())
@@ -177,11 +187,11 @@ def test_only_volunteers_take_part_in_a_public_first_stage(tmp_path: Path) -> No
 def test_a_volunteer_is_one_whoever_else_is_there() -> None:
     many = {**TINY, "delta": 1e-6}
     made = prepare(configure("dp-privrec", DATA, many), load("synthetic:users=4000"))
-    split, people = made.split, volunteers_of(made.config, made.federation, made.split)
+    split, people = made.split, volunteers_among(stage_one(made), made.federation, made.split)
     assert 0.08 < len(people) / len(split.train) < 0.12
     assert set(people.tolist()) <= set(split.train.tolist())
     some = replace(split, train=split.train[1::3])
-    left = volunteers_of(made.config, made.federation, some)
+    left = volunteers_among(stage_one(made), made.federation, some)
     assert left.tolist() == [person for person in people.tolist() if person in some.train]
 
 
@@ -274,7 +284,7 @@ def test_a_device_adapts_a_model_of_two_stages(runs: dict[str, privrec.Run]) -> 
 
 
 def test_stage_one_alone_ranks_by_neighbours(tmp_path: Path) -> None:
-    settings = {key: value for key, value in TINY.items() if key != "epsilon"}
+    settings = own("ssl-items", {key: TINY[key] for key in TINY if key != "epsilon"})
     run = privrec.train("ssl-items", DATA, out=tmp_path / "run", **settings)
     assert set(records.read_arrays(run.folder.params_path)) >= {ITEM_TABLE, "gru/in"}
     assert run.privacy().epsilon is None
@@ -300,19 +310,19 @@ def test_wrong_settings_of_a_stage_are_named(
 
 def test_a_private_first_stage_needs_noise() -> None:
     with pytest.raises(SettingsError, match=r'`stage1` = "private" needs a recipe with noise'):
-        configure("privrec", DATA, {"stage1": "private"})
+        configure("dp-privrec", DATA, {"mechanism": "none"})
 
 
 def test_item_vectors_that_stage_two_leaves_alone_stay_as_they_are() -> None:
     """At rate 0 they stay as they were, bit for bit; at 1 they move; and the rest moves anyway."""
     for rate in (0.0, 1.0):
-        experiment_ = prepare(
+        prepared = prepare(
             configure("dp-privrec", DATA, {**TINY, "stage1": "paper", "item_rate": rate}),
             load(DATA),
         )
-        stage = experiment_.stages()[1]
-        before = stage.start(experiment_.stages()[0].start(None).params)
-        after, _ = round_of(stage, before, by_hand(stage.aggregator))
+        stage = prepared.stages()[1]
+        before = stage.start(prepared.stages()[0].start(None).params)
+        after, _ = round_of(prepared.federation, stage, before, by_hand(stage.aggregator))
         moved = {
             name: bool(np.any(np.asarray(after.params[name]) != np.asarray(before.params[name])))
             for name in before.params

@@ -4,14 +4,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from privrec.algorithms.recipe import PreparedRun
+from privrec.algorithms.recipes import RECIPES
 from privrec.core.phase import Publish, RoundReport, ServerState, Stage
-from privrec.core.round import cohort_draw, play_stage_round
+from privrec.core.round import Surroundings, cohort_draw, play_stage_round
 from privrec.data.catalogue import to_json
+from privrec.data.federation import Federation
 from privrec.privacy.aggregate import Aggregator, CohortTotal, Published
 from privrec.privacy.noise import NoiseSource, seeded
 from privrec.runs import records
-from privrec.runs.prepare import PreparedRun
 from privrec.seeds import rng
+from privrec.simulate.executors import fastest
 
 DATA = "synthetic:users=60,items=40,longest=20"
 MODEL: dict[str, Any] = {
@@ -45,9 +48,18 @@ def by_hand(
     return publish
 
 
-def round_of(stage: Stage, state: ServerState, publish: Publish) -> tuple[ServerState, RoundReport]:
+def round_of(
+    data: Federation, stage: Stage, state: ServerState, publish: Publish
+) -> tuple[ServerState, RoundReport]:
     """Return the state after a round of a stage, with a seeded cohort."""
-    return play_stage_round(stage, state, draw=cohort_draw(0, secret=False), publish=publish)
+    draw = cohort_draw(0, secret=False)
+    around = Surroundings(take=data.take, run=fastest, draw=draw, publish=publish)
+    return play_stage_round(stage, state, around)
+
+
+def own(recipe: str, values: dict[str, Any]) -> dict[str, Any]:
+    """Return those of the values for which the recipe has a key."""
+    return {key: values[key] for key in values if key in RECIPES[recipe].settings.model_fields}
 
 
 def as_options(settings: dict[str, Any]) -> list[str]:

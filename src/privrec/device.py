@@ -16,12 +16,12 @@ import numpy as np
 import numpy.typing as npt
 
 from privrec.algorithms.privrec_plus.layout import LIKES, dense_rows, layout_in
-from privrec.algorithms.privrec_plus.scoring import check_shapes, row_scorer, tower_shapes
+from privrec.algorithms.privrec_plus.scoring import row_scorer, tower_shapes
+from privrec.core.scorer import Scorer, check_shapes
 from privrec.data.catalogue import Catalogue, from_json
-from privrec.data.federation import Clients
+from privrec.data.clients import Clients
 from privrec.data.schema import Bag, encode_one
 from privrec.errors import DataError, RunFolderError, SettingsError, nearest
-from privrec.evaluation.ranking import Scorer
 
 FORMAT = 1
 _ROOM = 64 * 2**20
@@ -158,10 +158,9 @@ class Model:
     def _scorer(self) -> Scorer:
         if LIKES in self.params:
             return tower_scorer(self.params, self.catalogue)
-        from privrec.algorithms.rankers import rankers
-        from privrec.settings import make_config
+        from privrec.algorithms.recipes import rankers, settings_of
 
-        return rankers(make_config(self.settings), self.catalogue).adapted(self.params)
+        return rankers(settings_of(self.settings), self.catalogue).adapted(self.params)
 
 
 def tower_scorer(params: Mapping[str, npt.NDArray[Any]], catalogue: Catalogue) -> Scorer:

@@ -23,6 +23,10 @@ class RunFolderError(PrivrecError):
     """A run folder is missing, incomplete, in the way, or of another version."""
 
 
+class WireError(PrivrecError):
+    """Bytes that came over the wire are no message of privrec."""
+
+
 def nearest(name: str, options: Iterable[str]) -> str:
     """Return "; did you mean 'x'?" for the option closest to `name`, or "" if none is close.
 

@@ -1,22 +1,20 @@
-"""Everything that shapes a run, as one frozen record read from TOML and `--set key=value`."""
+"""What shapes a run: settings that every run has, and how settings are read, checked and written.
+
+Each algorithm adds its own settings beside its code, as a subclass of `RunSettings`.
+"""
 
 import tomllib
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from privrec.core.optimize import ServerOptimizer
-from privrec.data.splits import Halving
 from privrec.errors import SettingsError, nearest
-from privrec.models.dssm import Activation, Target
-from privrec.privacy.noise import NoiseKind
-from privrec.privacy.release import Mechanism
-from privrec.privacy.sampling import Law
 from privrec.toml import toml_value
+from privrec.types import Halving, MechanismName, NoiseKind
 
-Stage1 = Literal["none", "paper", "public", "private"]
 Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, lt=1)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -24,127 +22,17 @@ Count = Annotated[int, Field(ge=0)]
 Size = Annotated[int, Field(ge=1)]
 
 
-class RunConfig(BaseModel):
-    """The settings of a run; `privrec recipes NAME` shows a recipe's own values."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """What a run spends on privacy. The defaults are those of a run without noise."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    recipe: str
-    data: str
-    seed: Count = 0
-
-    test_share: Annotated[float, Field(gt=0, lt=1)] = 0.2
-    """Share of the people who are tested and never train."""
-    validation_share: Share = 0.1
-    """Share of the training people who are cut out for validation."""
-    validate_every: Count = 50
-    """Rounds between two looks at the validation people; 0 means never."""
-    halving: Halving = "random"
-    """How a tested person's data is halved: at random, or the earlier half first."""
-
-    rounds: Count = 100
-    cohort: Size = 100
-    """People per round, on average where each is drawn by a coin of her own."""
-    sampling: Law = "poisson"
-    """How a cohort is drawn: each person by a coin, or exactly so many (the paper's)."""
-    local_epochs: Size = 1
-    local_steps: Count = 0
-    """At most so many mini-batch steps per client and round; 0 means no limit."""
-    batch_size: Size = 32
-    central_batch_size: Size = 256
-    """Batch size where training is central; adaptation uses `batch_size`."""
-    local_lr: Positive = 0.1
-    server_optimizer: ServerOptimizer = "adam"
-    server_lr: Positive = 0.003
-    weight_decay: Weight = 0.0
-    """Pulls what PrivRec+ learns on top of the closed form towards nothing."""
-
-    negatives: Count = 4
-    """Unseen items drawn for each like."""
-    dislike_target: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """Target of an item rated low, between unseen (0) and liked (1); the paper's is 0."""
-    target: Target = "implicit"
-
-    embedding_size: Size = 64
-    tower_size: Size = 64
-    hidden: Annotated[tuple[Size, ...], Field(min_length=1)] = (64, 64, 64, 64)
-    activation: Activation = "relu"
-    embedding_scale: Positive = 0.1
-
-    adapt_epochs: Count = 5
-    """Epochs over a person's own data before ranking for her; 0 means no adaptation."""
-    adapt_steps: Count = 0
-    """At most so many steps of adaptation; 0 means no limit."""
-    adapt_lr: Positive = 0.1
-    adapt_negatives: Count = 4
-
-    mechanism: Mechanism = "none"
-    """The noise on each round's sum of updates: none, gaussian (L2 bound), laplace (L1 bound)."""
-    epsilon: Positive | None = None
-    """The budget: finds the noise where none is given, else ends the run when it is spent."""
-    delta: Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)] = 1e-6
-    noise_multiplier: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
-    """Noise on the sum over what one person can move it by; 0 bounds updates and adds none."""
-    clip_norm: Positive = 1.0
-    """The longest that one client's update may be."""
-    clip_quantile: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Lets the bound follow this quantile of the clients' norms; 0 keeps it where it is."""
+    mechanism: MechanismName = "none"
+    epsilon: float | None = None
+    delta: float = 1e-6
     noise: NoiseKind = "secure"
-    """Secure noise cannot be repeated or taken off; seeded noise can: for experiments only."""
-    train_people: Count = 0
-    """How many people train, as the accountant counts: a public number. 0 derives it from the
-    number of people that the data set declares."""
     force_delta: bool = False
-    """Takes a delta of 1/N or more, under which a guarantee means little."""
+    train_people: int = 0
     diagnostics: bool = False
-    """Writes losses, counts, timings and validation figures under secure noise too. They are
-    computed from raw data, and no guarantee covers them."""
-
-    stage1: Stage1 = "none"
-    """How item vectors are learned first: not at all; from everybody without noise, as in the
-    paper (no guarantee end to end); from volunteers or public item features; or under noise."""
-    volunteers: Share = 0.1
-    """Share of the training people behind a public stage one; 0 means item features alone."""
-    stage1_share: Annotated[float, Field(gt=0, lt=1)] = 0.3
-    """Share of epsilon that a private stage one takes."""
-    stage1_rounds: Size = 100
-    stage1_cohort: Size = 100
-    stage1_clip_norm: Positive = 1.0
-    stage1_lr: Positive = 0.5
-    stage1_server_lr: Positive = 0.01
-    views: Size = 32
-    """Masked views of a person's sequence per round, at most."""
-    view_window: Annotated[int, Field(ge=3)] = 20
-    """Items of a sequence that a view shows, at most."""
-    view_segment: Size = 5
-    view_negatives: Size = 64
-    """Unseen items among which a masked one must be found."""
-    view_others: Size = 4
-    """Other segments among which a masked one must be found."""
-    item_mask_weight: Weight = 1.0
-    segment_mask_weight: Weight = 0.3
-    dssm_weight: Positive = 1.0
-    """Weight of the DSSM's loss beside the self-supervised one in stage two."""
-    item_rate: Annotated[float, Field(ge=0, le=1)] = 1.0
-    """How fast stage two moves the item vectors, beside the rest; 0 leaves them to stage one."""
-
-    history_rank: Count = 128
-    """Length of the history tower's vectors; 0 is that of the catalogue, which ranks best and
-    makes the largest model. Under noise the length follows from the noise."""
-    history_items: Size = 8000
-    """The most popular items that get a vector; all others come after them, by popularity."""
-    history_l2: Positive = 50.0
-    """Ridge on every column of a person's history, in people."""
-    history_dropout: Share = 0.7
-    """How much of each column is taken as missing: a ridge that grows with its frequency."""
-    dislike_input: Weight = 0.5
-    """How much a disliked item in a person's history counts beside a liked one."""
-    feature_input: Weight = 0.2
-    """How much a person's features count beside a liked item; none under noise."""
-    context_input: Weight = 0.5
-    """How much a person's usual contexts count beside a liked item; none under noise."""
-
-    ease_l2: Positive = 500.0
 
     @property
     def draws_in_secret(self) -> bool:
@@ -156,43 +44,49 @@ class RunConfig(BaseModel):
         """Whether losses, counts and timings of a run are written down at all."""
         return self.diagnostics or not self.draws_in_secret
 
-    @model_validator(mode="after")
-    def _ratings_have_no_negatives(self) -> "RunConfig":
-        if self.target == "rating" and (self.negatives or self.adapt_negatives):
-            raise ValueError(
-                '`negatives` and `adapt_negatives` must be 0 with target = "rating":'
-                " an item that was never seen has no rating"
-            )
-        return self
 
-    @model_validator(mode="after")
-    def _noise_needs_a_mechanism(self) -> "RunConfig":
-        if self.mechanism == "none":
-            for key in ("epsilon", "noise_multiplier", "clip_quantile"):
-                if getattr(self, key):
-                    raise ValueError(
-                        f"`{key}` needs a recipe with noise, such as dp-privrec-one or"
-                        f" lm-privrec; {self.recipe} adds none"
-                    )
-        elif self.epsilon is None and self.noise_multiplier is None:
-            raise ValueError("give `epsilon`, from which the noise is found, or `noise_multiplier`")
-        if self.stage1 == "private" and self.mechanism == "none":
-            raise ValueError('`stage1` = "private" needs a recipe with noise, such as dp-privrec')
-        if self.clip_quantile and self.mechanism == "laplace":
-            raise ValueError("`clip_quantile` needs the Gaussian mechanism, not laplace")
-        return self
+class RunSettings(BaseModel):
+    """The settings that every run has."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    recipe: str
+    """The name of the recipe."""
+    data: str
+    """A built-in data set, or a data folder."""
+    seed: Count = 0
+    """Fixes every random number of the run, except noise and cohorts that are drawn in secret."""
+
+    test_share: Annotated[float, Field(gt=0, lt=1)] = 0.2
+    """Share of the people who are tested and never train."""
+    validation_share: Share = 0.1
+    """Share of the training people who are cut out for validation."""
+    halving: Halving = "random"
+    """How a tested person's data is halved: at random, or the earlier half first."""
+
+    @property
+    def budget(self) -> Budget:
+        """What the run spends on privacy: nothing, unless its settings have noise."""
+        return Budget()
+
+    def validates_after(self, played: int, rounds: int) -> bool:
+        """Return whether the validation people are looked at after `played` of `rounds` rounds."""
+        return False
 
 
-def make_config(values: Mapping[str, Any]) -> RunConfig:
-    """Return the checked settings; the first fault is raised as one line."""
-    for key in values:
-        if key not in RunConfig.model_fields:
-            raise SettingsError(f"unknown key {key!r}{nearest(key, RunConfig.model_fields)}")
-        takes_truth = RunConfig.model_fields[key].annotation is bool
-        if isinstance(values[key], bool) and not takes_truth:
-            raise SettingsError(f"`{key}` must not be a truth value; got {values[key]}")
+Settings = TypeVar("Settings", bound=RunSettings)
+
+
+def make_settings(kind: type[Settings], values: Mapping[str, Any]) -> Settings:
+    """Return checked settings of a recipe; the first fault is raised as one line."""
+    for key, value in values.items():
+        if key not in kind.model_fields:
+            raise SettingsError(_unknown(key, kind, str(values.get("recipe", ""))))
+        takes_truth = kind.model_fields[key].annotation is bool
+        if isinstance(value, bool) and not takes_truth:
+            raise SettingsError(f"`{key}` must not be a truth value; got {value}")
     try:
-        return RunConfig.model_validate(dict(values))
+        return kind.model_validate(dict(values))
     except ValidationError as error:
         fault = error.errors()[0]
         if not fault["loc"]:
@@ -202,6 +96,23 @@ def make_config(values: Mapping[str, Any]) -> RunConfig:
         for words, sign in _SIGNS.items():
             must = must.replace(words, sign)
         raise SettingsError(f"`{name}` {must}; got {fault['input']!r}") from error
+
+
+def _unknown(key: str, kind: type[RunSettings], recipe: str) -> str:
+    if key in _OF_NOISE:
+        return (
+            f"`{key}` needs a recipe with noise, such as dp-privrec-one or lm-privrec;"
+            f" {recipe} is central and adds none"
+        )
+    return (
+        f"unknown key {key!r} for {recipe}{nearest(key, kind.model_fields)}"
+        f" ('privrec recipes {recipe}' lists its keys)"
+    )
+
+
+_OF_NOISE = frozenset(
+    ("mechanism", "epsilon", "delta", "noise", "noise_multiplier", "clip_norm", "clip_quantile")
+)
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -230,7 +141,7 @@ def parse_overrides(pairs: Iterable[str]) -> dict[str, Any]:
     return values
 
 
-def to_toml(config: RunConfig, *, header: Mapping[str, Any]) -> str:
+def to_toml(config: RunSettings, *, header: Mapping[str, Any]) -> str:
     """Return the settings as TOML, with `header` before them."""
     return "".join(
         f"{key} = {toml_value(value)}\n"

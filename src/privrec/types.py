@@ -1,7 +1,7 @@
 """Names for the arrays and mappings that travel between modules. No logic."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -24,3 +24,14 @@ Leaf: TypeAlias = Any
 Key: TypeAlias = Array
 Params: TypeAlias = Mapping[str, Array]
 """Parameters by name. Names that start with `embed/` are tables of one row per value."""
+
+Halving = Literal["random", "time"]
+"""How a tested person's lines are divided: at random, or the earlier half first."""
+MechanismName = Literal["none", "gaussian", "laplace"]
+"""The noise on a sum."""
+NoiseKind = Literal["secure", "seeded"]
+"""Where noise comes from: the operating system, or the run's seed."""
+Law = Literal["poisson", "fixed"]
+"""How a cohort is drawn: each person with the same probability, or a fixed number of people."""
+ServerOptimizer = Literal["plain", "momentum", "adam"]
+"""How the server steps along the mean update."""

@@ -8,12 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from privrec.core.optimize import ServerOptimizer, mean_step, server_optimizer
-from privrec.core.phase import Phase, RoundReport, ServerState
-from privrec.core.round import cohort_draw, play_round
+from privrec.core.contribution import Contribution
+from privrec.core.optimize import mean_step, server_optimizer
+from privrec.core.phase import Cohort, DeviceHalf, Phase, Publish, RoundReport, ServerState, Told
+from privrec.core.round import Surroundings, cohort_draw, play_round
+from privrec.data.clients import Clients
 from privrec.privacy.aggregate import Aggregator, CohortTotal, Published, gaussian, plain
 from privrec.privacy.sampling import Sampling
-from privrec.types import IntArray, Params
+from privrec.types import IntArray, Params, ServerOptimizer
 from tiny import by_hand
 
 COHORT = 4
@@ -28,25 +30,33 @@ class Asked:
     def __init__(self, total: list[float]) -> None:
         self.total = total
         self.people: list[int] = []
-        self.told: list[Params] = []
+        self.told: list[Told] = []
         self.bounds: list[float] = []
 
-    def add_up(
-        self, told: Params, cohort: IntArray, round_index: int, clip_norm: float
+    def run(
+        self, phase: Phase, told: Told, cohort: Cohort, round_index: int, clip_norm: float
     ) -> CohortTotal:
-        self.people += cohort.tolist()
+        self.people += cohort.people.tolist()
         self.told.append(told)
         self.bounds.append(clip_norm)
         update = {"w": jnp.array(self.total)}
         return CohortTotal(update, clipped=2, dropped=1, skipped=1, loss=6.0)
 
 
-def phase(
-    name: ServerOptimizer,
-    rate: float,
-    asked: Asked | None = None,
-    aggregator: Aggregator | None = None,
-) -> Phase:
+def nobody_is_asked(told: Told, person: Clients, round_index: int) -> Contribution:
+    raise AssertionError
+
+
+def nobody(positions: IntArray) -> Clients:
+    raise AssertionError
+
+
+def around(asked: Asked, publish: Publish) -> Surroundings:
+    draw = cohort_draw(0, secret=False)
+    return Surroundings(take=nobody, run=asked.run, draw=draw, publish=publish)
+
+
+def phase(name: ServerOptimizer, rate: float, aggregator: Aggregator | None = None) -> Phase:
     optimizer = server_optimizer(name, rate)
     step = mean_step(optimizer, COHORT)
     maker = aggregator or plain(SAMPLING)
@@ -68,16 +78,13 @@ def phase(
         aggregator=maker,
         start=start,
         tell=lambda state: state.params,
-        add_up=(asked or Asked([0.0, 0.0])).add_up,
+        device=DeviceHalf(contribute=nobody_is_asked),
         absorb=absorb,
     )
 
 
 def absorbed(made: Phase, state: ServerState, total: list[float]) -> ServerState:
-    found = replace(made, add_up=Asked(total).add_up)
-    return play_round(
-        found, state, draw=cohort_draw(0, secret=False), publish=by_hand(made.aggregator)
-    )[0]
+    return play_round(made, state, around(Asked(total), by_hand(made.aggregator)))[0]
 
 
 def play(made: Phase, sums: list[list[float]]) -> list[np.ndarray]:
@@ -132,8 +139,8 @@ def played(
     publish: Callable[[ServerState, Callable[[], CohortTotal]], Published],
     aggregator: Aggregator | None = None,
 ) -> tuple[ServerState, RoundReport]:
-    made = phase("plain", 0.5, asked, aggregator)
-    return play_round(made, made.start(None), draw=cohort_draw(0, secret=False), publish=publish)
+    made = phase("plain", 0.5, aggregator)
+    return play_round(made, made.start(None), around(asked, publish))
 
 
 def test_the_bound_of_the_next_round_is_the_published_one() -> None:

@@ -4,8 +4,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chi2
 
-from privrec.data.federation import Clients
-from privrec.data.negatives import draw_negatives
+from privrec.algorithms.reptile.pack import draw_negatives
+from privrec.data.clients import Clients
 from privrec.data.splits import halve
 
 Ints = npt.NDArray[np.int64]

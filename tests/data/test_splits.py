@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from privrec.data.federation import Clients
+from privrec.data.clients import Clients
 from privrec.data.schema import Bag
-from privrec.data.splits import Halving, Split, halve, split_clients
+from privrec.data.splits import Split, halve, split_clients
 from privrec.errors import SettingsError
+from privrec.types import Halving
 
 PLACE = "embed/context.place"
 

@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from privrec.data import synthetic as module
-from privrec.data.federation import Clients, Federation
+from privrec.data.clients import Clients
+from privrec.data.federation import Federation
 from privrec.data.synthetic import SyntheticSettings, synthetic
 from privrec.errors import SettingsError
 from privrec.seeds import client_words

@@ -6,14 +6,16 @@ import numpy as np
 import polars as pl
 import pytest
 
-from privrec.data.federation import Clients, Federation, chunks
+from privrec.core.scorer import Scorer, Scores
+from privrec.data.clients import Clients
+from privrec.data.federation import Federation, chunks
 from privrec.data.manifest import Manifest
-from privrec.data.splits import Halving, halve
+from privrec.data.splits import halve
 from privrec.data.synthetic import SyntheticSettings, synthetic
 from privrec.data.tables import Tables, to_federation
 from privrec.evaluation import ranking
-from privrec.evaluation.ranking import EvalReport, Scorer, Scores, evaluate, with_few_items
-from privrec.types import IntArray
+from privrec.evaluation.ranking import EvalReport, evaluate, with_few_items
+from privrec.types import Halving, IntArray
 
 Line = tuple[str, int, float]
 

@@ -1,17 +1,16 @@
 import math
 
 import numpy as np
-import polars as pl
 import pytest
 
-from privrec.data.federation import Clients, Federation, chunks
-from privrec.data.manifest import Manifest
+from privrec.core.scorer import Scores
+from privrec.data.clients import Clients
+from privrec.data.federation import Federation, chunks
 from privrec.data.splits import split_clients
 from privrec.data.synthetic import SyntheticSettings, synthetic
-from privrec.data.tables import Tables, to_federation
 from privrec.errors import SettingsError
 from privrec.evaluation import references
-from privrec.evaluation.ranking import Scores, evaluate
+from privrec.evaluation.ranking import evaluate
 from privrec.evaluation.references import (
     Arrays,
     Reference,
@@ -21,6 +20,7 @@ from privrec.evaluation.references import (
     popularity,
 )
 from privrec.types import IntArray
+from toys import checkerboard, toy
 
 ALL: dict[str, Reference] = {
     "popularity": popularity(),
@@ -30,23 +30,6 @@ ALL: dict[str, Reference] = {
 }
 HAIR = 1e-6
 """How much popularity may add to a weight, to order what scores the same."""
-
-
-def toy(lines: list[tuple[int, int, float]], *, n_items: int) -> Federation:
-    """(person, item, stars); more than 3 stars are a like."""
-    people = sorted({person for person, _, _ in lines})
-    return to_federation(
-        Tables(
-            manifest=Manifest(name="toy", value="stars", positive_above=3.0),
-            interactions=pl.DataFrame(
-                lines,
-                schema={"user": pl.Int64, "item": pl.Int64, "stars": pl.Float64},
-                orient="row",
-            ),
-            users=pl.DataFrame({"id": people}),
-            items=pl.DataFrame({"id": list(range(n_items))}),
-        )
-    )
 
 
 def random_toy(*, people: int = 30, n_items: int = 12) -> Federation:
@@ -172,17 +155,6 @@ def test_items_that_score_the_same_are_ordered_by_popularity() -> None:
         fitted = reference.fit(federation, everybody(federation))
         (table,) = scores_of(reference, fitted, federation.take(np.array([0])))
         assert np.argsort(-table[0]).tolist() == [0, 2, 1, 3]
-
-
-def checkerboard() -> Federation:
-    """120 people: even ones like 14 of the 20 even items, odd ones 14 of the 20 odd ones."""
-    draw = np.random.default_rng(0)
-    lines = [
-        (person, int(2 * item + person % 2), 5.0)
-        for person in range(120)
-        for item in draw.choice(20, 14, replace=False)
-    ]
-    return toy(lines, n_items=40)
 
 
 def test_who_sees_the_two_tastes_solves_the_checkerboard() -> None:

@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 from slow_loop import Instance, Problem, train_client, values_of
 
 from privrec.algorithms.reptile.local import apply_update, local_sgd
-from privrec.algorithms.reptile.pack import Instances, PackedClient, bucket, buckets, dummy, pack
+from privrec.algorithms.reptile.pack import Instances, bucket, buckets, dummy, pack
+from privrec.algorithms.reptile.packed import PackedClient
 from privrec.core.local import LocalTrain
-from privrec.data.federation import Clients, Federation
+from privrec.data.clients import Clients
+from privrec.data.federation import Federation
 from privrec.data.manifest import Manifest
 from privrec.data.tables import Tables, to_federation
 from privrec.models.api import ITEM_TABLE, Recommender

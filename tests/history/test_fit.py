@@ -12,19 +12,12 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from test_solve import slow_ridge
 
-from privrec.algorithms.privrec_plus.fit import (
-    Frequent,
-    Regression,
-    exact_tower,
-    frequent,
-    history_moments,
-    noisy_tower,
-    popularity_of,
-    taste_moments,
-)
+from privrec.algorithms.privrec_plus.fit import exact_tower, frequent, noisy_tower
 from privrec.algorithms.privrec_plus.layout import DISLIKES, LIKES, Layout
 from privrec.algorithms.privrec_plus.rows import SparseRows
 from privrec.algorithms.privrec_plus.scoring import OUT, Arrays
+from privrec.algorithms.privrec_plus.sums import history_moments, popularity_of, taste_moments
+from privrec.algorithms.privrec_plus.told import Frequent, Regression
 from privrec.data.schema import Feature
 from privrec.types import IntArray
 

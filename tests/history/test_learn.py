@@ -13,8 +13,6 @@ from privrec.algorithms.privrec_plus.learn import (
     Histories,
     bounded_sum,
     fresh,
-    hide_half,
-    histories,
     logits_of,
     losses_of,
 )
@@ -27,7 +25,8 @@ from privrec.algorithms.privrec_plus.scoring import (
     forward,
     learned_names,
 )
-from privrec.data.federation import Clients
+from privrec.algorithms.privrec_plus.softmax import hide_half, histories
+from privrec.data.clients import Clients
 from privrec.data.sources import load
 from privrec.types import Params
 from tiny import DATA

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from privrec.algorithms.privrec_plus.layout import Layout, dense_rows, layout_in, layout_of
 from privrec.algorithms.privrec_plus.rows import rows_of, without_items
-from privrec.data.federation import Clients
+from privrec.data.clients import Clients
 from privrec.data.schema import Feature, Schema, encode
 from privrec.data.sources import load
 from tiny import DATA

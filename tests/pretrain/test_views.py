@@ -17,7 +17,7 @@ from privrec.algorithms.two_stage.views import (
     row_buckets,
     unseen,
 )
-from privrec.data.federation import Clients
+from privrec.data.clients import Clients
 
 N_ITEMS = 60
 VIEWS = Views(most=8, window=6, segment=3, negatives=5, others=4, batch_size=4)

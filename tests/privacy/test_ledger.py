@@ -16,16 +16,17 @@ from privrec.privacy.aggregate import gaussian, laplace
 from privrec.privacy.calibrate import calibrate
 from privrec.privacy.ledger import PrivacyLedger
 from privrec.privacy.noise import seeded
-from privrec.privacy.release import Mechanism, Release
-from privrec.privacy.sampling import Law, Sampling
+from privrec.privacy.release import Release
+from privrec.privacy.sampling import Sampling
 from privrec.seeds import rng
+from privrec.types import Law, MechanismName
 
 LAWS: tuple[Law, ...] = ("poisson", "fixed")
-MECHANISMS: tuple[Mechanism, ...] = ("gaussian", "laplace")
+MECHANISMS: tuple[MechanismName, ...] = ("gaussian", "laplace")
 
 
 def release(
-    law: Law, users: int, cohort: int, z: float, mechanism: Mechanism = "gaussian"
+    law: Law, users: int, cohort: int, z: float, mechanism: MechanismName = "gaussian"
 ) -> Release:
     sampling = Sampling(law=law, users=users, cohort=cohort)
     return Release(mechanism=mechanism, sampling=sampling, noise_multiplier=z)
@@ -170,7 +171,7 @@ small = st.integers(1, 40)
     rounds=st.sampled_from([1, 3, 40, 400]),
 )
 def test_the_tight_figure_is_never_above_the_cross_check(
-    law: Law, mechanism: Mechanism, cohort: int, z: float, rounds: int
+    law: Law, mechanism: MechanismName, cohort: int, z: float, rounds: int
 ) -> None:
     ledger = PrivacyLedger().record(release(law, 50, cohort, z, mechanism), rounds)
     assert 0 <= ledger.epsilon(1e-5) <= ledger.epsilon_rdp(1e-5) * 1.001
@@ -287,7 +288,7 @@ def test_a_delta_that_is_no_probability_is_refused(delta: float) -> None:
     epsilon=st.floats(0.2, 50),
 )
 def test_calibration_never_exceeds_its_target_and_wastes_little(
-    law: Law, mechanism: Mechanism, users: int, share: float, rounds: int, epsilon: float
+    law: Law, mechanism: MechanismName, users: int, share: float, rounds: int, epsilon: float
 ) -> None:
     sampling = Sampling(law=law, users=users, cohort=max(1, round(share * users)))
     z = calibrate(sampling, rounds=rounds, epsilon=epsilon, delta=1e-6, mechanism=mechanism)

@@ -16,8 +16,9 @@ from privrec.errors import SettingsError
 from privrec.privacy.aggregate import Aggregator, gaussian, laplace, plain
 from privrec.privacy.clipping import Norm, clip
 from privrec.privacy.noise import NoiseSource, secure, seeded
-from privrec.privacy.sampling import Law, Sampling
+from privrec.privacy.sampling import Sampling
 from privrec.seeds import rng
+from privrec.types import Law
 
 DRAWS = 1_000_000
 finite = st.floats(width=32, allow_nan=False, allow_infinity=False)

@@ -7,8 +7,9 @@ import pytest
 from scipy import stats
 
 from privrec.errors import SettingsError
-from privrec.privacy.sampling import Law, Sampling
+from privrec.privacy.sampling import Sampling
 from privrec.seeds import rng
+from privrec.types import Law
 
 USERS, COHORT, ROUNDS = 20, 4, 5000
 PEOPLE = np.arange(10, 10 + USERS)

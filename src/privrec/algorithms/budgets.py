@@ -1,83 +1,68 @@
-"""How a run's budget becomes the bound and the noise of each of its stages."""
+"""How the budget of a run becomes the bound and the noise of its rounds."""
 
-from privrec.data.federation import Federation
-from privrec.data.splits import Split, chosen
+from privrec.algorithms.settings import FederatedSettings, NoiseSettings
+from privrec.data.splits import Split
 from privrec.privacy.aggregate import Aggregator, gaussian, laplace, plain
 from privrec.privacy.budget import check_budget, find_noise
 from privrec.privacy.ledger import PrivacyLedger
-from privrec.privacy.sampling import Law, Sampling
-from privrec.settings import RunConfig
-from privrec.types import IntArray
+from privrec.privacy.sampling import Sampling
+from privrec.types import Law
 
 
-def volunteers_of(config: RunConfig, federation: Federation, split: Split) -> IntArray:
-    """Return who volunteered for stage one: each by a coin of her own, as she got her role."""
-    ids = federation.ids(split.train)
-    return split.train[chosen(ids, config.volunteers, seed=config.seed, purpose="volunteers")]
+def sampling_of(law: Law, cohort: int, split: Split) -> Sampling:
+    """Return the law of drawing cohorts from the people who train.
 
-
-def sampling_of(law: Law, cohort: int, *, true: int, public: int) -> Sampling:
-    """Return the law of drawing cohorts from people of whom there are `true`, publicly `public`.
-
-    A Poisson coin is made from the public number. Fixed-size cohorts compare data sets of the
-    same size, so the true number is nothing that they protect.
+    The probability of Poisson sampling is made from the public number of people. Fixed-size cohorts
+    compare data sets of the same size, so the true number is nothing that they protect.
     """
-    return Sampling(law=law, users=true if law == "fixed" else public, cohort=cohort)
+    users = len(split.train) if law == "fixed" else split.public_train
+    return Sampling(law=law, users=users, cohort=cohort)
 
 
-def stage_aggregators(
-    config: RunConfig, federation: Federation, split: Split
-) -> tuple[Aggregator, Aggregator]:
-    """Return what bounds and noises the updates of stage one and of stage two.
-
-    A private stage one gets its share of ε, and stage two what that leaves of the whole.
-    """
-    public, true = split.public_train, len(split.train)
-    sampling = sampling_of(config.sampling, config.cohort, true=true, public=public)
-    if config.stage1 == "public":
-        true = max(len(volunteers_of(config, federation, split)), 1)
-        public = max(round(config.volunteers * public), 1)
-    most = true if config.sampling == "fixed" else public
-    cohort = min(config.stage1_cohort, most)
-    items = sampling_of(config.sampling, cohort, true=true, public=public)
-    first, spent = plain(items), PrivacyLedger()
-    if config.stage1 == "private":
-        share = config.epsilon and config.epsilon * config.stage1_share
-        first = _noised(config, items, PrivacyLedger(), share, stage_one=True)
-        spent = spent.record(first.release, config.stage1_rounds)
-    return first, _noised(config, sampling, spent, config.epsilon, stage_one=False)
-
-
-def _noised(
-    config: RunConfig,
-    sampling: Sampling,
-    spent: PrivacyLedger,
-    epsilon: float | None,
-    *,
-    stage_one: bool,
+def aggregator_of(
+    settings: FederatedSettings, split: Split, spent: PrivacyLedger | None = None
 ) -> Aggregator:
-    if config.mechanism == "none":
+    """Return what bounds and noises the rounds of `settings`, given what was spent before."""
+    return noised(
+        settings,
+        sampling_of(settings.sampling, settings.cohort, split),
+        rounds=settings.rounds,
+        clip_norm=settings.clip_norm,
+        epsilon=settings.epsilon,
+        spent=spent or PrivacyLedger(),
+    )
+
+
+def noised(
+    settings: NoiseSettings,
+    sampling: Sampling,
+    *,
+    rounds: int,
+    clip_norm: float,
+    epsilon: float | None,
+    spent: PrivacyLedger,
+) -> Aggregator:
+    """Return the mechanism whose `rounds` releases, with what is `spent`, cost `epsilon`."""
+    if settings.mechanism == "none":
         return plain(sampling)
-    rounds = config.stage1_rounds if stage_one else config.rounds
-    clip_norm = config.stage1_clip_norm if stage_one else config.clip_norm
-    multiplier = config.noise_multiplier
+    multiplier = settings.noise_multiplier
     if multiplier is None:
         multiplier = find_noise(
             sampling,
             rounds=rounds,
             epsilon=epsilon,
-            delta=config.delta,
-            mechanism=config.mechanism,
+            delta=settings.delta,
+            mechanism=settings.mechanism,
             spent=spent,
         )
-    if config.mechanism == "laplace":
+    if settings.mechanism == "laplace":
         made = laplace(sampling, clip_norm=clip_norm, noise_multiplier=multiplier)
     else:
         made = gaussian(
             sampling,
             clip_norm=clip_norm,
             noise_multiplier=multiplier,
-            clip_quantile=config.clip_quantile or None,
+            clip_quantile=settings.clip_quantile or None,
         )
-    check_budget(made.release, rounds=rounds, epsilon=epsilon, delta=config.delta, spent=spent)
+    check_budget(made.release, rounds=rounds, epsilon=epsilon, delta=settings.delta, spent=spent)
     return made

@@ -290,13 +290,14 @@ def _say_what_was_trained(run: "Run") -> None:
 
     config, privacy = run.config, run.privacy()
     print_line(f"trained {config.recipe} on {config.data}: {run.folder.path}")
-    if config.mechanism != "none":
+    if config.budget.mechanism != "none":
         print_line(privacy.statement)
     asked = sum(stage.rounds for stage in run.prepared.stages())
-    if config.epsilon is not None and run.rounds < asked:
+    epsilon = config.budget.epsilon
+    if epsilon is not None and run.rounds < asked:
         print_line(
             f"stopped after {run.rounds} of {asked} rounds: the budget, epsilon"
-            f" {config.epsilon:g}, affords no more"
+            f" {epsilon:g}, affords no more"
         )
     if line := mark_line({"data": config.data}, run.figures):
         print_line(line)
@@ -315,9 +316,9 @@ def _say_plan(found: "Plan", json_: bool) -> None:
         rounds = "1 round" if stage.rounds == 1 else f"{stage.rounds:,} rounds"
         print_line(f"{stage.name}: {rounds} of {sampling.cohort:,} of {sampling.users:,} people")
     if found.epsilon is not None:
-        seeded = "" if found.config.draws_in_secret else " of the mechanism (seeded noise)"
+        seeded = "" if found.config.budget.draws_in_secret else " of the mechanism (seeded noise)"
         epsilon = f"epsilon{seeded} {epsilon_text(found.epsilon)}"
-        print_line(f"all of it: {epsilon} at delta {found.config.delta:g}")
+        print_line(f"all of it: {epsilon} at delta {found.config.budget.delta:g}")
     rows = [
         (
             share.what,
@@ -326,7 +327,7 @@ def _say_plan(found: "Plan", json_: bool) -> None:
             "-" if share.multiply_adds is None else f"{share.multiply_adds:,}",
             f"{share.milliseconds:.2f}",
         )
-        for share in found.phone
+        for share in found.devices
     ]
     if not rows:
         print_line("nothing is asked of a phone: all data is collected in one place")
@@ -369,7 +370,7 @@ def _data_of(run: Path | None) -> str:
 
     if run is None or not (run / "config.toml").is_file():
         return "synthetic"
-    return read_run(run)[1].data
+    return str(read_run(run)[1]["data"])
 
 
 def _features(pairs: Sequence[str]) -> dict[str, str | list[str]]:

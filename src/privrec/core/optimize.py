@@ -1,16 +1,14 @@
 """The server's step along the mean of a published sum."""
 
 from collections.abc import Callable
-from typing import Literal
 
 import jax
 import optax
 from jax.sharding import SingleDeviceSharding
 
 from privrec.models.api import ITEM_TABLE
-from privrec.types import Array, Leaf, Params
+from privrec.types import Array, Leaf, Params, ServerOptimizer
 
-ServerOptimizer = Literal["plain", "momentum", "adam"]
 Step = Callable[[Params, optax.OptState, dict[str, Leaf]], tuple[dict[str, Array], optax.OptState]]
 
 

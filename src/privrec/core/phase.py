@@ -1,17 +1,22 @@
 """What a training is made of: phases, each a number of rounds of one kind.
 
 All that is learned from people is sums over a cohort of one bounded contribution per person. So a
-phase is two halves and a mechanism: what the server tells and what it makes of a published sum,
-how a cohort's contributions are added up, and how cohorts are drawn, sums noised and counted.
+phase is a device's half (`contribute`), a server's half (`start`, `tell`, `absorb`) and an
+aggregator, which draws cohorts, bounds contributions, adds noise to sums and is counted.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
+from privrec.core.contribution import Contribution
+from privrec.data.clients import Clients
 from privrec.privacy.aggregate import Aggregator, CohortTotal, Published
 from privrec.privacy.release import Release
-from privrec.types import Array, IntArray, Params
+from privrec.types import Array, IntArray, Leaf, Params
+
+Told = Mapping[str, Leaf]
+"""What the server tells every device of a round: public arrays by name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,17 +48,30 @@ class RoundReport:
     skipped: int = 0
 
 
-AddUp = Callable[[Any, IntArray, int, float], CohortTotal]
-"""(told, cohort, round_index, clip_norm) -> the sum of the cohort's bounded contributions.
+class Cohort(NamedTuple):
+    """The people of one round: their positions, and what reads the data on their devices."""
 
-It asks nobody but the cohort, and what it does for one person depends on nobody else.
-"""
-Publish = Callable[[ServerState, Callable[[], CohortTotal]], Published]
-"""(state, what adds up the cohort) -> what the round publishes.
+    people: IntArray
+    take: Callable[[IntArray], Clients]
 
-It and its line in the ledger are on the disk when this returns. Where a kill came after that, the
-resumed run gets the same again, and no cohort is asked a second time.
-"""
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class DeviceHalf:
+    """What runs on a device: a function of what was told and of one person's own data.
+
+    `contribute(told, person, round_index)` returns what the device of one person sends, before it
+    is bounded; `person` has one client. What is random in it comes from the person's id, the round
+    and the seed. For a person without data it has the same names and shapes.
+
+    `kernel(told, cohort, round_index, clip_norm)`, where an algorithm offers one, returns the sum
+    of the bounded contributions of a whole cohort, only faster. `prepare(params)` compiles it.
+    `cost(params)` measures one person's part of a round.
+    """
+
+    contribute: Callable[[Told, Clients, int], Contribution]
+    kernel: Callable[[Told, Cohort, int, float], CohortTotal] | None = None
+    prepare: Callable[[Params], None] = lambda params: None
+    cost: Callable[[Params], Any] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -62,12 +80,10 @@ class Phase:
 
     The server's half: `start(params)` returns the state before the first round, given the
     parameters of the phase before; `tell(state)` what every device is told; `absorb(state,
-    published)` the state with the new parameters. The devices' half is `add_up`. `aggregator` draws
-    from `population`, bounds, noises, and has the release that is counted.
+    published)` the state with the new parameters.
 
-    `prepare(params)` compiles; `phone(params)` measures one person's part of a round. After a
-    phase that `ranks` there is something to rank with. `volunteers` tells that only people take
-    part who gave up the guarantee.
+    After a phase that `ranks` there is something to rank with. `volunteers` tells that only people
+    take part who gave up the guarantee.
     """
 
     name: str
@@ -75,12 +91,10 @@ class Phase:
     first: int
     population: IntArray
     aggregator: Aggregator
+    device: DeviceHalf
     start: Callable[[Params | None], ServerState]
-    tell: Callable[[ServerState], Any]
-    add_up: AddUp
+    tell: Callable[[ServerState], Told]
     absorb: Callable[[ServerState, Published], ServerState]
-    prepare: Callable[[Params], None] = lambda params: None
-    phone: Callable[[Params], Any] | None = None
     ranks: bool = True
     volunteers: bool = False
 
@@ -112,7 +126,7 @@ class CentralFit:
     first = 0
     ranks = True
     volunteers = False
-    phone = None
+    device = None
 
     @property
     def last(self) -> int:
@@ -124,8 +138,17 @@ class CentralFit:
         """What one round publishes."""
         return self.aggregator.release
 
-    def prepare(self, params: Params) -> None:
-        """Do nothing: there is nothing to compile beforehand."""
-
 
 Stage = Phase | CentralFit
+
+Executor = Callable[[Phase, Told, Cohort, int, float], CohortTotal]
+"""(phase, told, cohort, round_index, clip_norm) -> the sum of the cohort's bounded contributions.
+
+It asks nobody but the cohort, and what it does for one person depends on nobody else.
+"""
+Publish = Callable[[ServerState, Callable[[], CohortTotal]], Published]
+"""(state, what adds up the cohort) -> what the round publishes.
+
+It and its line in the ledger are on the disk when this returns. Where a kill came after that, the
+resumed run gets the same again, and no cohort is asked a second time.
+"""

@@ -1,16 +1,13 @@
 """Who trains, who validates, who tests; and which half of a person's data is tested."""
 
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
-from privrec.data.federation import Clients
+from privrec.data.clients import Clients
 from privrec.errors import SettingsError
 from privrec.seeds import client_words
-from privrec.types import BoolArray, IntArray
-
-Halving = Literal["random", "time"]
+from privrec.types import BoolArray, Halving, IntArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,8 @@ import numpy.typing as npt
 from scipy.special import ndtri
 
 from privrec.data.catalogue import Catalogue
-from privrec.data.federation import Clients, Federation
+from privrec.data.clients import Clients
+from privrec.data.federation import Federation
 from privrec.data.schema import Bag, Feature, Schema, encode
 from privrec.errors import SettingsError
 from privrec.seeds import client_words, rng

@@ -10,7 +10,8 @@ import numpy.typing as npt
 import polars as pl
 
 from privrec.data.catalogue import Catalogue, to_json
-from privrec.data.federation import Clients, Federation
+from privrec.data.clients import Clients
+from privrec.data.federation import Federation
 from privrec.data.manifest import Manifest, manifest_text, read_manifest
 from privrec.data.schema import (
     Bag,

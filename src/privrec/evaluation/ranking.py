@@ -1,14 +1,15 @@
 """The protocol of spec section 6: halve each test person's data, adapt, rank everything."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from privrec.data.federation import Clients, Federation, chunks
-from privrec.data.splits import Halving, halve
+from privrec.core.scorer import Scorer
+from privrec.data.clients import Clients
+from privrec.data.federation import Federation, chunks
+from privrec.data.splits import halve
 from privrec.evaluation.metrics import (
     KS,
     UserRanks,
@@ -18,16 +19,7 @@ from privrec.evaluation.metrics import (
     new_hits_at,
     rank_user,
 )
-from privrec.types import IntArray
-
-Scores = npt.NDArray[np.floating]
-
-Scorer = Callable[[Clients, Clients], Iterable[Scores]]
-"""(what is on each device, the lines to be ranked for) -> each client's scores of all items.
-
-The second argument holds the moments of the held-out likes; a scorer may use their context and
-nothing else of them. Scores have shape (1, n_items), or one row for each line of the client.
-"""
+from privrec.types import Halving, IntArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,14 +12,17 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from privrec.data.federation import Clients, Federation, chunks
+from privrec.core.scorer import Scorer
+from privrec.data.clients import Clients
+from privrec.data.federation import Federation, chunks
 from privrec.errors import SettingsError
-from privrec.evaluation.ranking import Scorer
 from privrec.types import IntArray
 
 Arrays = dict[str, npt.NDArray[np.float32]]
 DENSE_LIMIT = 20_000
 _OWN = 1e6
+EASE_L2 = 500.0
+"""The ridge of EASE on MovieLens in its paper (Steck 2019)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +70,7 @@ def item_knn() -> Reference:
     return Reference(fit=fit, scorer=lambda arrays: _item_to_item(arrays["weights"]))
 
 
-def ease(l2: float = 500.0) -> Reference:
+def ease(l2: float = EASE_L2) -> Reference:
     """Return own items first, then EASE (Steck 2019): item weights in closed form, ridge `l2`."""
 
     def fit(federation: Federation, people: IntArray) -> Arrays:

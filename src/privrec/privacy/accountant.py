@@ -37,6 +37,8 @@ _FINEST = 1e-4
 _LOSS_POINTS = 2e4
 _POINTS_PER_DEVIATION = 2e3
 _LARGEST_LOSS = 1e5
+_LARGEST_LAPLACE = 600.0
+"""From about e^709 on the library overflows; such a loss protects nobody."""
 
 
 def epsilon(entries: Entries, delta: float) -> float:
@@ -107,7 +109,10 @@ def _without_accounting(entries: Entries, delta: float) -> float | None:
         return 0.0
     # First: what has no noise costs everything, whatever stands beside it.
     bounded = all(
-        release.is_private and _largest_loss(release) < _LARGEST_LOSS for release, _ in entries
+        release.is_private
+        and _largest_loss(release)
+        < (_LARGEST_LAPLACE if release.mechanism == "laplace" else _LARGEST_LOSS)
+        for release, _ in entries
     )
     if not bounded:
         return math.inf

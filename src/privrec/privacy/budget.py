@@ -5,9 +5,10 @@ import warnings
 from privrec.errors import PrivacyWarning, SettingsError
 from privrec.privacy.calibrate import calibrate
 from privrec.privacy.ledger import PrivacyLedger
-from privrec.privacy.release import Mechanism, Release
+from privrec.privacy.release import Release
 from privrec.privacy.sampling import Sampling
 from privrec.privacy.words import epsilon_text
+from privrec.types import MechanismName
 
 
 def find_noise(
@@ -16,7 +17,7 @@ def find_noise(
     rounds: int,
     epsilon: float | None,
     delta: float,
-    mechanism: Mechanism,
+    mechanism: MechanismName,
     spent: PrivacyLedger | None = None,
 ) -> float:
     """Return the `noise_multiplier` for these rounds; a run of none needs none."""

@@ -10,9 +10,10 @@ from scipy.special import ndtr
 from privrec.errors import SettingsError
 from privrec.privacy.accountant import check_delta
 from privrec.privacy.ledger import PrivacyLedger, check_epsilon
-from privrec.privacy.release import Mechanism, Release
+from privrec.privacy.release import Release
 from privrec.privacy.sampling import Sampling
 from privrec.privacy.words import epsilon_text
+from privrec.types import MechanismName
 
 _SLACK = 0.005
 _DIGITS = 6
@@ -26,7 +27,7 @@ def calibrate(
     rounds: int,
     epsilon: float,
     delta: float,
-    mechanism: Mechanism = "gaussian",
+    mechanism: MechanismName = "gaussian",
     spent: PrivacyLedger | None = None,
 ) -> float:
     """Return the least `noise_multiplier` for `rounds` releases on top of what was `spent`.

@@ -3,14 +3,13 @@
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 Doubles: TypeAlias = npt.NDArray[np.float64]
-NoiseKind = Literal["seeded", "secure"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,12 +3,12 @@
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any
 
 from privrec.errors import SettingsError
 from privrec.privacy.sampling import Sampling
+from privrec.types import MechanismName
 
-Mechanism = Literal["none", "gaussian", "laplace"]
 MECHANISMS = ("none", "gaussian", "laplace")
 
 
@@ -23,7 +23,7 @@ class Release:
     adaptive clipping publishes from the same cohort.
     """
 
-    mechanism: Mechanism
+    mechanism: MechanismName
     sampling: Sampling
     noise_multiplier: float = 0.0
     quantile_multiplier: float | None = None

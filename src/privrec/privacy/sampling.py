@@ -6,9 +6,8 @@ from typing import Literal
 import numpy as np
 
 from privrec.errors import SettingsError
-from privrec.types import IntArray
+from privrec.types import IntArray, Law
 
-Law = Literal["poisson", "fixed"]
 Adjacency = Literal["add or remove one person", "replace one person"]
 
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from privrec.privacy.ledger import PrivacyLedger
-from privrec.privacy.noise import NoiseKind
 from privrec.privacy.words import epsilon_text
+from privrec.types import NoiseKind
 
 FEDERATED = (
     "No differential privacy guarantee (epsilon is infinite): raw data stays on the devices, but "

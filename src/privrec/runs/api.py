@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from privrec.algorithms.recipes import configure, recipe_named
-from privrec.algorithms.two_stage.phases import TRAIN
+from privrec.algorithms.recipe import PreparedRun
+from privrec.algorithms.recipes import configure, prepare, recipe_named, settings_of
 from privrec.core.phase import Stage
 from privrec.data.catalogue import Catalogue, from_json, to_json
-from privrec.data.federation import Clients, Federation
+from privrec.data.clients import Clients
+from privrec.data.federation import Federation
 from privrec.data.sources import load
 from privrec.device import Device, Model, open_model
 from privrec.errors import DataError, RunFolderError, SettingsError
@@ -24,9 +25,8 @@ from privrec.privacy.ledger import PrivacyLedger
 from privrec.privacy.statement import PrivacyReport, privacy_report
 from privrec.runs import records
 from privrec.runs.loop import Evaluation, OnProgress, evaluate_run, load_params, play_stages
-from privrec.runs.prepare import PreparedRun, prepare
 from privrec.runs.publisher import ledger_of, noise_of, volunteer_count
-from privrec.settings import RunConfig
+from privrec.settings import RunSettings
 from privrec.show.report import render_report
 from privrec.simulate.cost import DeviceCost, milliseconds, usual_person
 from privrec.types import Params
@@ -37,7 +37,7 @@ class Run:
     """A run folder, opened. The data is loaded when it is needed, and ranking needs none."""
 
     folder: records.RunFolder
-    config: RunConfig
+    config: RunSettings
     load_prepared: Callable[[], PreparedRun]
 
     @property
@@ -86,17 +86,17 @@ class Run:
     def privacy(self) -> PrivacyReport:
         """Return what the run promises, by its ledger."""
         ledger = self.ledger
-        if ledger.is_private and ledger.entries and not self.config.force_delta:
+        if ledger.is_private and ledger.entries and not self.config.budget.force_delta:
             users = max(release.sampling.users for release, _ in ledger.entries)
-            refuse_large_delta(self.config.delta, users, forced=False)
+            refuse_large_delta(self.config.budget.delta, users, forced=False)
         return privacy_report(
             ledger,
-            delta=self.config.delta,
+            delta=self.config.budget.delta,
             noise=noise_of(self.folder),
             without=recipe_named(self.config.recipe).without_noise,
             server=recipe_named(self.config.recipe).server,
             volunteers=volunteer_count(self.folder),
-            second=ledger_of(self.folder, {TRAIN}) if self.config.stage1 == "paper" else None,
+            second=ledger_of(self.folder, only_noised=True),
             undeclared=self.catalogue.undeclared,
         )
 
@@ -143,12 +143,13 @@ def train(
     if started is None:
         config = configure(recipe, name, settings)
     else:
+        _check_same(started[0], started[1], {"recipe": recipe, "data": name})
         before = started[1].model_dump(exclude_none=True)
         config = configure(recipe, name, {**before, **settings})
-        _check_same(*started, config)
+        _check_same(*started, config.model_dump())
     prepared = prepare(config, load(data) if isinstance(data, str) else data)
     federation = prepared.federation
-    if strict and config.mechanism != "none":
+    if strict and config.budget.mechanism != "none":
         _refuse_undeclared(federation)
     prepared.stages()  # Wrong settings are found before any file is written.
     if started is None:
@@ -178,10 +179,10 @@ def _refuse_undeclared(federation: Federation) -> None:
 class Plan:
     """What a run would do: its stages, what they would cost, and one phone's part of each."""
 
-    config: RunConfig
+    config: RunSettings
     stages: tuple[Stage, ...]
     epsilon: float | None
-    phone: tuple[DeviceCost, ...]
+    devices: tuple[DeviceCost, ...]
 
     def as_json(self) -> dict[str, Any]:
         """Return the plan as `privrec train --dry-run --json` prints it."""
@@ -189,13 +190,13 @@ class Plan:
             {"stage": stage.name, "rounds": stage.rounds, **asdict(stage.release.sampling)}
             for stage in self.stages
         ]
-        secure = self.config.draws_in_secret
+        secure = self.config.budget.draws_in_secret
         privacy = {
             "epsilon": self.epsilon if secure else None,
             "epsilon_of_mechanism": self.epsilon,
-            "delta": self.config.delta if self.epsilon else None,
+            "delta": self.config.budget.delta if self.epsilon else None,
         }
-        phone = [asdict(share) for share in self.phone]
+        phone = [asdict(share) for share in self.devices]
         return {"stages": stages, "privacy": privacy, "phone": phone}
 
 
@@ -209,16 +210,16 @@ def plan(recipe: str, data: str | Federation, **settings: Any) -> Plan:
         params = stage.start(params).params
         if not stage.volunteers:
             ledger = ledger.record(stage.release, stage.rounds)
-        if stage.phone is not None:
-            shares.append(stage.phone(params))
+        if stage.device is not None and stage.device.cost is not None:
+            shares.append(stage.device.cost(params))
     if params:
         shares.append(_ranking(prepared, params, federation.take(usual_person(federation, people))))
-    epsilon = ledger.epsilon(config.delta) if ledger.entries else math.inf
+    epsilon = ledger.epsilon(config.budget.delta) if ledger.entries else math.inf
     return Plan(
         config=config,
         stages=prepared.stages(),
         epsilon=None if math.isinf(epsilon) else epsilon,
-        phone=tuple(shares),
+        devices=tuple(shares),
     )
 
 
@@ -236,7 +237,7 @@ def _ranking(prepared: PreparedRun, params: Params, person: Clients) -> DeviceCo
 
 def open_run(path: str | Path) -> Run:
     """Return the run in a folder."""
-    folder, config = records.read_run(Path(path))
+    folder, config = _read(Path(path))
 
     @cache
     def load_prepared() -> PreparedRun:
@@ -250,19 +251,28 @@ def open_released(path: str | Path) -> Model:
     return open_model(path) if Path(path).is_file() else open_run(path).model()
 
 
-def _started(path: Path | None) -> tuple[records.RunFolder, RunConfig] | None:
+def _read(path: Path) -> tuple[records.RunFolder, RunSettings]:
+    """Return an existing run folder and its checked settings."""
+    folder, values = records.read_run(path)
+    try:
+        return folder, settings_of(values)
+    except SettingsError as error:
+        raise RunFolderError(f"{folder.config_path}: {error}") from error
+
+
+def _started(path: Path | None) -> tuple[records.RunFolder, RunSettings] | None:
     """Return the run to go on with, or None where a kill came before there was anything in it."""
     if path is None:
         raise SettingsError("`resume` needs `out`, the folder of the run to go on with")
-    return None if records.is_untouched(path) else records.read_run(path)
+    return None if records.is_untouched(path) else _read(path)
 
 
-def _check_same(folder: records.RunFolder, started: RunConfig, asked: RunConfig) -> None:
+def _check_same(folder: records.RunFolder, started: RunSettings, asked: Mapping[str, Any]) -> None:
     """Refuse to go on with other settings: the result would be neither run."""
-    old, new = started.model_dump(), asked.model_dump()
-    for key, value in old.items():
-        if new[key] != value:
+    old = started.model_dump()
+    for key, value in asked.items():
+        if old[key] != value:
             raise RunFolderError(
-                f"{folder.path} was started with {key} = {value!r}, not {new[key]!r}:"
+                f"{folder.path} was started with {key} = {old[key]!r}, not {value!r}:"
                 " resume with the same settings, or choose another --out"
             )

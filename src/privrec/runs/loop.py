@@ -8,12 +8,13 @@ from typing import Any
 import jax
 import numpy as np
 
-from privrec.algorithms.two_stage.phases import TRAIN
+from privrec.algorithms.recipe import TRAIN, PreparedRun
 from privrec.core.phase import RoundReport, ServerState, Stage
-from privrec.core.round import cohort_draw, play_stage_round
+from privrec.core.round import Surroundings, cohort_draw, play_stage_round
+from privrec.core.scorer import Scorer
 from privrec.data.federation import Federation
 from privrec.errors import DataError, RunFolderError
-from privrec.evaluation.ranking import EvalReport, Scorer, evaluate, with_few_items
+from privrec.evaluation.ranking import EvalReport, evaluate, with_few_items
 from privrec.evaluation.references import (
     DENSE_LIMIT,
     Reference,
@@ -24,9 +25,9 @@ from privrec.evaluation.references import (
 )
 from privrec.privacy.statement import PrivacyReport
 from privrec.runs import records
-from privrec.runs.prepare import PreparedRun
 from privrec.runs.publisher import open_publisher
-from privrec.settings import RunConfig
+from privrec.settings import RunSettings
+from privrec.simulate.executors import fastest
 from privrec.types import IntArray, Params
 
 CHECKPOINT_SECONDS = 5.0
@@ -80,25 +81,32 @@ def _play_stage(
     config, federation = prepared.config, prepared.federation
     publisher = open_publisher(folder, stage, config, federation.population, federation.fingerprint)
     last = publisher.last_round(state.round_index)
-    draw = cohort_draw(config.seed, secret=config.draws_in_secret)
+    budget = config.budget
+    around = Surroundings(
+        take=federation.take,
+        run=fastest,
+        draw=cohort_draw(config.seed, secret=budget.draws_in_secret),
+        publish=publisher.publish,
+    )
     what = "rounds" if stage.name == TRAIN else f"rounds for {stage.name}"
     if state.round_index < last:
         _report(on_progress, "compiling", 0, 1)
-        stage.prepare(state.params)
+        if stage.device is not None:
+            stage.device.prepare(state.params)
         _report(on_progress, "compiling", 1, 1)
     saved = time.monotonic()
     while state.round_index < last:
         started = time.monotonic()
-        state, report = play_stage_round(stage, state, draw=draw, publish=publisher.publish)
+        state, report = play_stage_round(stage, state, around)
         line: dict[str, Any] = {"round": report.round_index, "stage": stage.name}
         line |= {"seconds": round(time.monotonic() - started, 4), **_rest(report)}
         played = state.round_index - stage.first
-        figures = config.shows_raw_figures
-        if figures and stage.ranks and _is_due(played, last - stage.first, config):
+        due = config.validates_after(played, last - stage.first)
+        if budget.shows_raw_figures and stage.ranks and due:
             line["validation"] = _validate(prepared, state.params)
-        records.append_round(folder, line, figures=figures)
+        records.append_round(folder, line, figures=budget.shows_raw_figures)
         # A cohort that was drawn in secret cannot be drawn again.
-        due = config.draws_in_secret or time.monotonic() - saved > CHECKPOINT_SECONDS
+        due = budget.draws_in_secret or time.monotonic() - saved > CHECKPOINT_SECONDS
         if due or state.round_index == last:
             checkpoint(folder, state)
             records.drop_published(folder, state.round_index)
@@ -114,7 +122,7 @@ class Evaluation:
     `few` are those with few items on their device, `few_unadapted` the same without adaptation.
     """
 
-    config: RunConfig
+    config: RunSettings
     train: int
     validation: int
     report: EvalReport
@@ -170,10 +178,10 @@ def evaluate_run(
     few = with_few_items(
         federation, split.test, seed=config.seed, halving=config.halving, fewer_than=FEW_ITEMS
     )
-    everybody = np.concatenate([split.train, split.validation])
+    everybody = np.union1d(split.train, split.validation)
     unadapted = prepared.rankers.unadapted
     references = {}
-    for name, reference in _references(config, federation).items():
+    for name, reference in _references(federation).items():
         arrays = reference.fit(federation, everybody)
         references[name] = _evaluate_on(prepared, split.test, reference.scorer(arrays), None)
     return Evaluation(
@@ -239,10 +247,10 @@ def load_params(folder: records.RunFolder) -> dict[str, jax.Array]:
     }
 
 
-def _references(config: RunConfig, federation: Federation) -> dict[str, Reference]:
+def _references(federation: Federation) -> dict[str, Reference]:
     references = {"popularity": popularity(), "own-items": own_items()}
     if federation.n_items <= DENSE_LIMIT:
-        references |= {"item-knn": item_knn(), "ease": ease(config.ease_l2)}
+        references |= {"item-knn": item_knn(), "ease": ease()}
     return references
 
 
@@ -272,12 +280,6 @@ def _validate(prepared: PreparedRun, params: Params) -> Mapping[str, float | Non
     report = _evaluate_on(prepared, prepared.split.validation, scorer, None)
     hits: dict[str, float | None] = report.as_json()["hits"]
     return {k: value if value is None else round(value, 5) for k, value in hits.items()}
-
-
-def _is_due(played: int, rounds: int, config: RunConfig) -> bool:
-    if not config.validate_every or not config.validation_share:
-        return False
-    return played % config.validate_every == 0 or played == rounds
 
 
 def _report(on_progress: OnProgress | None, what: str, done: int, total: int) -> None:

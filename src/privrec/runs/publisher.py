@@ -12,7 +12,7 @@ from privrec.core.phase import ServerState, Stage
 from privrec.errors import RunFolderError
 from privrec.privacy.aggregate import CohortTotal, Published
 from privrec.privacy.ledger import PrivacyLedger
-from privrec.privacy.noise import NoiseKind, NoiseSource, secure, seeded
+from privrec.privacy.noise import NoiseSource, secure, seeded
 from privrec.runs import records
 from privrec.runs.ledgerfile import (
     Line,
@@ -23,7 +23,8 @@ from privrec.runs.ledgerfile import (
     start_ledger,
 )
 from privrec.seeds import rng
-from privrec.settings import RunConfig
+from privrec.settings import RunSettings
+from privrec.types import NoiseKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +37,7 @@ class Publisher:
 
     folder: records.RunFolder
     stage: Stage
-    config: RunConfig
+    config: RunSettings
     population: str
     fingerprint: str
     ledger: PrivacyLedger
@@ -45,7 +46,7 @@ class Publisher:
     @property
     def _keeps(self) -> bool:
         """Whether what is published must be kept: its noise cannot be drawn again."""
-        return self.config.draws_in_secret and self.stage.release.is_private
+        return self.config.budget.draws_in_secret and self.stage.release.is_private
 
     def publish(self, state: ServerState, add_up: Callable[[], CohortTotal]) -> Published:
         """Return what a round publishes, once it and its ledger line are on the disk.
@@ -73,15 +74,15 @@ class Publisher:
 
     def last_round(self, round_index: int) -> int:
         """Return how many rounds there will have been when the budget or the stage ends it."""
-        config, last = self.config, self.stage.last
-        if config.epsilon is None or not self.stage.release.is_private:
+        budget, last = self.config.budget, self.stage.last
+        if budget.epsilon is None or not self.stage.release.is_private:
             return last
         # What is paid for and still there to be used costs nothing more.
         paid = round_index
         while paid < last and self._is_there(paid):
             paid += 1
         more = self.ledger.affordable(
-            self.stage.release, epsilon=config.epsilon, delta=config.delta, most=last - paid
+            self.stage.release, epsilon=budget.epsilon, delta=budget.delta, most=last - paid
         )
         return paid + more
 
@@ -92,7 +93,7 @@ class Publisher:
         return path.is_file() and line.get("published") == _digest(path.read_bytes())
 
     def _noise(self, state: ServerState) -> NoiseSource:
-        if self.config.draws_in_secret:
+        if self.config.budget.draws_in_secret:
             return secure()
         # All that shapes the release goes into the seed: two runs that differ in anything, were
         # it one person less, must not share their noise, or the difference would show it all.
@@ -120,7 +121,7 @@ class Publisher:
             "stage": self.stage.name,
             "people": "volunteers" if self.stage.volunteers else "everybody",
             "population": self.population,
-            "noise": self.config.noise if has_bound else "none",
+            "noise": self.config.budget.noise if has_bound else "none",
             **aggregator.release.as_json(),
             "clip_norm": state.clip_norm if has_bound else None,
             "noise_scale": aggregator.noise_scale(state.clip_norm) if has_bound else None,
@@ -134,7 +135,7 @@ class Publisher:
 
 
 def open_publisher(
-    folder: records.RunFolder, stage: Stage, config: RunConfig, population: str, fingerprint: str
+    folder: records.RunFolder, stage: Stage, config: RunSettings, population: str, fingerprint: str
 ) -> Publisher:
     """Return the publisher of a stage that starts or goes on, with what was released so far."""
     start_ledger(folder)
@@ -145,16 +146,15 @@ def open_publisher(
                 f"{folder.ledger_path} has releases of other noise or cohorts than these settings"
                 " give: go on with the version of privrec that began the run"
             )
-    # Under "paper" the first stage has no noise: the budget is that of the second alone, and is
-    # never called anything else.
-    stages = {stage.name} if config.stage1 == "paper" else None
+    # The first stage of the paper has no noise. The budget is then that of the second stage alone,
+    # and the statement says so.
     return Publisher(
         folder=folder,
         stage=stage,
         config=config,
         population=population_mark(population),
         fingerprint=fingerprint,
-        ledger=_counted(lines, stages),
+        ledger=_counted(lines, only_noised=stage.release.is_private),
         lines=lines,
     )
 
@@ -164,20 +164,21 @@ def population_mark(population: str) -> str:
     return hashlib.sha256(f"privrec population {population}".encode()).hexdigest()[:16]
 
 
-def ledger_of(folder: records.RunFolder, stages: set[str] | None = None) -> PrivacyLedger:
-    """Return what a run's ledger counts, of all its stages or of some.
+def ledger_of(folder: records.RunFolder, *, only_noised: bool = False) -> PrivacyLedger:
+    """Return what a run's ledger counts, of all its releases or of those with noise alone.
 
     What was released of volunteers alone costs nobody else anything and is left out; the statement
     says how many they are.
     """
-    return _counted(settled_ledger(folder), stages)
+    return _counted(settled_ledger(folder), only_noised=only_noised)
 
 
-def _counted(lines: list[Line], stages: set[str] | None) -> PrivacyLedger:
+def _counted(lines: list[Line], *, only_noised: bool) -> PrivacyLedger:
     ledger = PrivacyLedger()
     for line in lines:
-        if line["people"] != "volunteers" and (stages is None or line["stage"] in stages):
-            ledger = ledger.record(release_of(line))
+        release = release_of(line)
+        if line["people"] != "volunteers" and (release.is_private or not only_noised):
+            ledger = ledger.record(release)
     return ledger
 
 

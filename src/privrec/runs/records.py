@@ -26,10 +26,10 @@ import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load, save
 
-from privrec.errors import RunFolderError, SettingsError
-from privrec.settings import RunConfig, make_config, to_toml
+from privrec.errors import RunFolderError
+from privrec.settings import RunSettings, to_toml
 
-FORMAT = 3
+FORMAT = 4
 SIMULATION = "simulation"
 Arrays = Mapping[str, npt.NDArray[Any]]
 _TEMPORARY = ".tmp"
@@ -105,7 +105,7 @@ class RunFolder:
         return self.path / f"published-{round_index}.safetensors"
 
 
-def create_run(path: Path, config: RunConfig, catalogue: str, fingerprint: str) -> RunFolder:
+def create_run(path: Path, config: RunSettings, catalogue: str, fingerprint: str) -> RunFolder:
     """Return a new run folder; a folder that has anything in it is left alone.
 
     `catalogue` is JSON. `fingerprint` is that of the data: only the same data may go on with it.
@@ -159,8 +159,8 @@ def check_data(folder: RunFolder, fingerprint: str) -> None:
         )
 
 
-def read_run(path: Path) -> tuple[RunFolder, RunConfig]:
-    """Return an existing run folder and its settings."""
+def read_run(path: Path) -> tuple[RunFolder, dict[str, Any]]:
+    """Return an existing run folder and its settings, as they were written."""
     folder = RunFolder(path=path)
     if not path.exists():
         raise RunFolderError(f"{path} does not exist")
@@ -177,10 +177,9 @@ def read_run(path: Path) -> tuple[RunFolder, RunConfig]:
         raise RunFolderError(
             f"{path} is a run folder of format {version}; this privrec reads format {FORMAT}"
         )
-    try:
-        return folder, make_config(values)
-    except SettingsError as error:
-        raise RunFolderError(f"{folder.config_path}: {error}") from error
+    if not {"recipe", "data"} <= values.keys():
+        raise RunFolderError(f"{folder.config_path} names no recipe or no data")
+    return folder, values
 
 
 def append_round(folder: RunFolder, line: Mapping[str, Any], *, figures: bool) -> None:

@@ -54,7 +54,7 @@ def _check_population(folders: dict[str, RunFolder]) -> None:
 
 def _check_delta(folder: RunFolder, delta: float, ledger: PrivacyLedger) -> None:
     users = max((release.sampling.users for release, _ in ledger.entries), default=1)
-    forced = read_run(folder.path)[1].force_delta
+    forced = read_run(folder.path)[1].get("force_delta", False)
     if ledger.entries and not forced:
         refuse_large_delta(delta, users, forced=False)
 

@@ -46,40 +46,18 @@ def cohort_runner(
     local: LocalTrain,
     clip: Clip,
     catalogue: Bags,
-    devices: Sequence[jax.Device] | None = None,
+    cores: Sequence[jax.Device] | None = None,
 ) -> RunCohort:
     """Return a function that trains a cohort and returns the sum of its bounded updates.
 
-    Only the running sum is kept: one per device, added up at the end in the order of the devices.
+    Only the running sum is kept: one per core, added up at the end in the order of the cores.
     """
-    lanes = list(devices or jax.local_devices())
-    catalogues = [jax.device_put(dict(catalogue), device) for device in lanes]
-
-    def accumulate(
-        total: CohortSum,
-        params: Params,
-        clip_norm: Leaf,
-        catalogue: Bags,
-        client: Packed,
-    ) -> CohortSum:
-        trained = local(params, catalogue, client)
-        update, was_long, is_finite = clip(trained.update, clip_norm)
-        rows = total.update[ITEM_TABLE].at[client.rows].add(update[ITEM_TABLE], mode="drop")
-        others = {name: total.update[name] + update[name] for name in update if name != ITEM_TABLE}
-        return CohortSum(
-            update={**others, ITEM_TABLE: rows},
-            loss=total.loss + jnp.where(is_finite, trained.loss, 0.0),
-            clipped=total.clipped + was_long,
-            dropped=total.dropped + ~is_finite,
-        )
-
-    def zero(params: Params) -> CohortSum:
-        none = jnp.zeros((), jnp.int32)
-        return CohortSum(jax.tree.map(jnp.zeros_like, dict(params)), jnp.zeros(()), none, none)
-
-    # Bound to their device, so that where an argument came from never makes them compile again.
-    places = [SingleDeviceSharding(device) for device in lanes]
-    zeros = [jax.jit(zero, in_shardings=place, out_shardings=place) for place in places]
+    lanes = list(cores or jax.local_devices())
+    catalogues = [jax.device_put(dict(catalogue), core) for core in lanes]
+    # Bound to their core, so that where an argument came from never makes them compile again.
+    places = [SingleDeviceSharding(core) for core in lanes]
+    zeros = [jax.jit(_zero, in_shardings=place, out_shardings=place) for place in places]
+    accumulate = _accumulator(local, clip)
     adders = [
         jax.jit(accumulate, donate_argnums=0, in_shardings=place, out_shardings=place)
         for place in places
@@ -110,13 +88,40 @@ def cohort_runner(
     return run
 
 
+def _accumulator(
+    local: LocalTrain, clip: Clip
+) -> Callable[[CohortSum, Params, Leaf, Bags, Packed], CohortSum]:
+    """Return what trains one client and adds its bounded update to a running sum."""
+
+    def accumulate(
+        total: CohortSum, params: Params, clip_norm: Leaf, catalogue: Bags, client: Packed
+    ) -> CohortSum:
+        trained = local(params, catalogue, client)
+        update, was_long, is_finite = clip(trained.update, clip_norm)
+        rows = total.update[ITEM_TABLE].at[client.rows].add(update[ITEM_TABLE], mode="drop")
+        others = {name: total.update[name] + update[name] for name in update if name != ITEM_TABLE}
+        return CohortSum(
+            update={**others, ITEM_TABLE: rows},
+            loss=total.loss + jnp.where(is_finite, trained.loss, 0.0),
+            clipped=total.clipped + was_long,
+            dropped=total.dropped + ~is_finite,
+        )
+
+    return accumulate
+
+
+def _zero(params: Params) -> CohortSum:
+    none = jnp.zeros((), jnp.int32)
+    return CohortSum(jax.tree.map(jnp.zeros_like, dict(params)), jnp.zeros(()), none, none)
+
+
 def warm_up(run: RunCohort, params: Params, examples: Sequence[Packed]) -> None:
-    """Compile for clients of every shape, on every device, before the first round.
+    """Compile for clients of every shape, on every core, before the first round.
 
     `examples` are empty clients, one of each shape.
     """
     for example in examples:
-        # One per device: equal loads are dealt out one each.
+        # One per core: equal loads are dealt out one each.
         run(params, [example] * jax.local_device_count(), math.inf)
 
 
@@ -125,13 +130,13 @@ def map_clients(
     params: Params,
     catalogue: Bags,
     clients: Sequence[Client],
-    devices: Sequence[jax.Device] | None = None,
+    cores: Sequence[jax.Device] | None = None,
 ) -> list[Result]:
     """Return `function(params, catalogue, client)` for each client, in order.
 
     `function` must call compiled functions only, so that a sweep in pieces compiles once.
     """
-    lanes = list(devices or jax.local_devices())
+    lanes = list(cores or jax.local_devices())
 
     def run_lane(lane: int) -> list[Result]:
         here, items = jax.device_put((dict(params), dict(catalogue)), lanes[lane])

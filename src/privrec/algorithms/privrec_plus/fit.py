@@ -1,56 +1,20 @@
-"""The tower of some people's rows: from exact sums, or from bounded sums with noise on them."""
+"""The server's half of the two sums: what it asks for, and the tower that it solves from them."""
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 
 import numpy as np
 import numpy.typing as npt
-import scipy.sparse as sp
+from scipy.stats import rankdata
 
 from privrec.algorithms.privrec_plus import moments, solve
 from privrec.algorithms.privrec_plus.layout import DISLIKES, LIKES, Layout
-from privrec.algorithms.privrec_plus.rows import SparseRows
-from privrec.algorithms.privrec_plus.scoring import OUT, Floats
-from privrec.algorithms.privrec_plus.tower import blank
+from privrec.algorithms.privrec_plus.scoring import BIAS, OUT, Floats
+from privrec.algorithms.privrec_plus.told import Frequent, Regression, columns_of
 from privrec.types import IntArray, Leaf
 
 _FEWEST = 50
-_ITEM_POWER = 0.25
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Regression:
-    """How likes are explained by rows: the weight of each kind of column, and the ridge.
-
-    `dislike_target` is how much of a like a disliked item counts as a target: a person who rated
-    it chose it all the same.
-    """
-
-    dislike: float
-    feature: float
-    context: float
-    dislike_target: float
-    l2: float
-    dropout: float
-
-    def scales(self, layout: Layout) -> Floats:
-        """Return the weight of each column."""
-        kinds = [
-            1.0,
-            self.dislike,
-            *(self.feature for _ in layout.users),
-            *(self.context for _ in layout.contexts),
-        ]
-        return np.repeat(np.array(kinds, np.float32), layout.sizes)
-
-
-def popularity_of(parts: Iterable[SparseRows], layout: Layout, dislike: float) -> moments.Doubles:
-    """Return how popular each item is; a person's likes and dislikes add a vector of length 1."""
-    merged = (_merged(rows, layout, dislike) for rows in parts)
-    return moments.sum_of_rows(
-        ((rows, moments.to_length_one(moments.row_lengths(rows))) for rows in merged),
-        layout.n_items,
-    )
+_UNKNOWN = -1e3
+_HAIR = 1e-6
 
 
 def frequent(popularity: moments.Doubles, *, noise_scale: float, most: int) -> IntArray:
@@ -64,37 +28,6 @@ def frequent(popularity: moments.Doubles, *, noise_scale: float, most: int) -> I
     enough = np.flatnonzero(popularity[order] >= needed)
     count = max(int(enough[-1]) + 1 if len(enough) else 0, _FEWEST)
     return order[: min(count, most)]
-
-
-def columns_of(layout: Layout, kept: IntArray, how: Regression) -> IntArray:
-    """Return the columns of a row that explain: kept items liked and disliked, and features."""
-    n = layout.n_items
-    disliked = n + kept if how.dislike else kept[:0]
-    return np.concatenate([kept, disliked, np.arange(2 * n, layout.size)])
-
-
-def history_moments(
-    parts: Iterable[SparseRows], layout: Layout, kept: IntArray, how: Regression
-) -> dict[str, Leaf]:
-    """Return Σ w·row·rowᵀ over people, `squares`, and Σ 1, `people`, and Σ w, `weight`.
-
-    A person with n likes, kept or not, weighs w = n^-½: otherwise the busiest people would
-    decide for everybody.
-    """
-    columns = columns_of(layout, kept, how)
-    scales = how.scales(layout)[columns]
-    people, weight = 0, 0.0
-
-    def weighted() -> Iterator[tuple[SparseRows, moments.Doubles]]:
-        nonlocal people, weight
-        for rows in parts:
-            likes = np.asarray(rows[:, : layout.n_items].sum(1), np.float64)
-            weights = 1 / np.sqrt(np.maximum(likes, 1.0))
-            people, weight = people + len(weights), weight + float(weights.sum())
-            yield sp.csr_array(rows[:, columns] * scales[None, :]), weights
-
-    squares = moments.sum_of_squares(weighted(), len(columns), np.float32)
-    return {"squares": squares, "people": np.float64(people), "weight": np.float64(weight)}
 
 
 def exact_tower(
@@ -128,47 +61,6 @@ def exact_tower(
     return tower
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Frequent:
-    """The items whose company is asked for, and what is known of them: all from release one.
-
-    `kept` (m,) are their positions, `power` (m,) the weight of each, less for popular ones, and
-    `common` (m,) the unit vector of what every row has in common with popularity.
-    """
-
-    kept: IntArray
-    power: moments.Doubles
-    common: moments.Doubles
-
-    @classmethod
-    def of(cls, popularity: moments.Doubles, kept: IntArray) -> "Frequent":
-        """Return it for these items of the published popularity."""
-        counted = np.maximum(popularity[kept], 1.0)
-        power = (counted / counted.mean()) ** -_ITEM_POWER
-        common = counted * power / np.linalg.norm(counted * power)
-        return cls(kept=kept, power=power, common=common)
-
-
-def taste_moments(
-    parts: Iterable[SparseRows], layout: Layout, items: Frequent, dislike: float
-) -> moments.Doubles:
-    """Return Σ of the upper triangle of taste·tasteᵀ, each person's of length at most 1.
-
-    A person's taste is her row over the frequent items, less its part along popularity, because
-    that is known already: all of her length goes to what is left. Whoever has few of these items
-    is scaled up to 1 like everybody else.
-    """
-
-    def weighted() -> Iterator[tuple[SparseRows, moments.Doubles]]:
-        for rows in parts:
-            own = sp.csr_array(_merged(rows, layout, dislike)[:, items.kept] * items.power[None, :])
-            taste = _without(own.toarray(), items.common)
-            yield taste, moments.to_length_one(moments.triangle_lengths(taste))
-
-    total = moments.sum_of_squares(weighted(), len(items.kept))
-    return np.asarray(moments.triangle(total), np.float64)
-
-
 def noisy_tower(
     triangle: moments.Matrix,
     layout: Layout,
@@ -193,15 +85,25 @@ def noisy_tower(
     return tower
 
 
-def _without(rows: npt.NDArray[np.float64], common: npt.NDArray[np.float64]) -> sp.csr_array:
-    """Return the rows less their part along `common`, a unit vector; empty if that is all."""
-    rest = rows - np.outer(rows @ common, common)
-    small = np.linalg.norm(rest, axis=1) <= 1e-6 * np.linalg.norm(rows, axis=1)
-    return sp.csr_array(np.where(small[:, None], 0.0, rest))
+def blank(layout: Layout, *, rank: int, dislikes: bool) -> dict[str, Floats]:
+    """Return a tower that ranks everything alike; `rank` 0 is as long as the catalogue."""
+    width = rank or layout.n_items
+    tower = {
+        name: np.zeros((size, width), np.float32)
+        for name, size in zip(layout.names, layout.sizes, strict=True)
+        if dislikes or name != DISLIKES
+    }
+    if rank:
+        tower[OUT] = np.zeros((layout.n_items, width), np.float32)
+    return {**tower, BIAS: np.zeros(layout.n_items, np.float32)}
 
 
-def _merged(rows: SparseRows, layout: Layout, dislike: float) -> SparseRows:
-    """Return like + dislike · weight in one column an item: what she chose, and how much."""
-    n = layout.n_items
-    chosen = rows[:, :n] + dislike * rows[:, n : 2 * n]
-    return sp.csr_array(chosen.astype(np.float64))
+def bias_of(popularity: npt.NDArray[np.floating], kept: npt.NDArray[np.integer]) -> Floats:
+    """Return what orders items that a person's history does not: how popular they are.
+
+    Items that were not kept have no vector; they come after all others, the popular ones first.
+    """
+    # By place, not by popularity: far below zero 32 bits tell whole numbers apart, not shares.
+    bias = _UNKNOWN - rankdata(-popularity, "min")
+    bias[kept] = _HAIR * popularity[kept] / max(float(np.max(np.abs(popularity), initial=0)), 1e-12)
+    return np.asarray(bias, np.float32)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from privrec.data.federation import Clients
+from privrec.data.clients import Clients
 from privrec.data.schema import Bag, Feature, Schema
 from privrec.types import FloatArray, IntArray
 

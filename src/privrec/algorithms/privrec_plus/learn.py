@@ -12,10 +12,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import numpy.typing as npt
 
 from privrec.algorithms.privrec_plus.layout import Layout
-from privrec.algorithms.privrec_plus.rows import SparseRows, rows_of
 from privrec.algorithms.privrec_plus.scoring import (
     LEARNED_BIAS,
     LEARNED_OUT,
@@ -23,9 +21,7 @@ from privrec.algorithms.privrec_plus.scoring import (
     forward,
     learned_names,
 )
-from privrec.data.federation import Clients
 from privrec.privacy.clipping import MARGIN
-from privrec.seeds import client_words
 from privrec.types import Array, Key, Leaf, Params
 
 _TRUST = 2.0
@@ -64,36 +60,6 @@ def fresh(key: Key, layout: Layout, size: int, scale: float) -> dict[str, Array]
         for key, (name, shape) in zip(keys, shapes.items(), strict=True)
     }
     return {**drawn, LEARNED_BIAS: jnp.zeros(layout.n_items), LEARNED_TRUST: jnp.asarray(_TRUST)}
-
-
-def hide_half(
-    clients: Clients, layout: Layout, *, seed: int, round_index: int
-) -> tuple[SparseRows, SparseRows]:
-    """Return each client's row by the lines that it keeps, and its likes that only others have.
-
-    Every line is hidden by a coin of the device's own.
-    """
-    place = np.arange(len(clients.owner)) - clients.offsets[clients.owner]
-    words = client_words(seed, round_index, "hide", clients.ids[clients.owner], place)
-    kept = (words >> np.uint64(63)).astype(np.bool_)
-    n = layout.n_items
-    shown = rows_of(clients.keep(kept), layout)
-    hidden = rows_of(clients.keep(~kept & clients.liked), Layout(n_items=n))[:, :n]
-    known = shown[:, :n] + shown[:, n : 2 * n]
-    return shown, SparseRows(hidden - hidden.multiply(known > 0))
-
-
-def histories(
-    shown: SparseRows, hidden: SparseRows, score: npt.NDArray[np.float32], size: int
-) -> Histories:
-    """Return the clients as dense arrays, padded to `size` clients who have nothing."""
-    target = hidden.toarray().astype(np.float32)
-    target /= np.maximum(target.sum(1, keepdims=True), 1)
-    return Histories(
-        row=_padded(shown.toarray(), size),
-        score=_padded(score, size),
-        target=_padded(target, size),
-    )
 
 
 def logits_of(params: Mapping[str, Leaf], layout: Layout, row: Leaf, score: Leaf) -> Leaf:
@@ -161,9 +127,3 @@ def _losses(seen: Array, batch: Histories) -> Array:
 
 def _squares(values: Leaf) -> Array:
     return jnp.sum(jnp.square(values), axis=1)
-
-
-def _padded(array: npt.NDArray[np.float32], size: int) -> npt.NDArray[np.float32]:
-    out = np.zeros((size, array.shape[1]), np.float32)
-    out[: len(array)] = array
-    return out

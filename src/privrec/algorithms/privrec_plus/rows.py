@@ -4,7 +4,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from privrec.algorithms.privrec_plus.layout import Layout, entries_of
-from privrec.data.federation import Clients
+from privrec.data.clients import Clients
 
 SparseRows = sp.csr_array
 """One row a person, one column for each thing that can be known of her."""

@@ -17,7 +17,6 @@ import numpy as np
 import numpy.typing as npt
 
 from privrec.algorithms.privrec_plus.layout import LIKES, Layout
-from privrec.errors import RunFolderError
 from privrec.types import Leaf
 
 Floats = npt.NDArray[np.float32]
@@ -99,17 +98,6 @@ def tower_shapes(params: Mapping[str, Leaf], layout: Layout) -> dict[str, tuple[
         shapes |= {name: (rows, *size) for name, rows in named}
         shapes |= {LEARNED_OUT: (n, *size), LEARNED_BIAS: (n,), LEARNED_TRUST: ()}
     return shapes
-
-
-def check_shapes(params: Mapping[str, Leaf], expected: Mapping[str, tuple[int, ...]]) -> None:
-    """Raise unless the parameters are there and of the shapes that the catalogue asks for."""
-    for name, shape in expected.items():
-        found = np.shape(params[name]) if name in params else None
-        if found != shape:
-            raise RunFolderError(
-                f"the parameters do not fit the catalogue: {name!r} must have shape {shape}; "
-                + ("it is missing" if found is None else f"got {found}")
-            )
 
 
 def row_scorer(tower: Arrays, layout: Layout) -> Callable[[Leaf], Floats]:

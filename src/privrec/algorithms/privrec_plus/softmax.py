@@ -2,29 +2,25 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 
 import jax
 import numpy as np
 import numpy.typing as npt
 
-from privrec.algorithms.privrec_plus.layout import Layout
-from privrec.algorithms.privrec_plus.learn import (
-    Bounded,
-    Histories,
-    bounded_sum,
-    fresh,
-    hide_half,
-    histories,
-)
-from privrec.algorithms.privrec_plus.scoring import closed_form, learned_of
-from privrec.algorithms.two_stage.phases import TRAIN
+from privrec.algorithms.privrec_plus.layout import LIKES, Layout
+from privrec.algorithms.privrec_plus.learn import Bounded, Histories, bounded_sum, fresh
+from privrec.algorithms.privrec_plus.rows import SparseRows, rows_of
+from privrec.algorithms.privrec_plus.scoring import closed_form, learned_names, learned_of
+from privrec.algorithms.privrec_plus.settings import PlusSettings
+from privrec.algorithms.recipe import TRAIN
+from privrec.core.contribution import Contribution, TouchedRows
 from privrec.core.optimize import decayed, mean_step, server_optimizer
-from privrec.core.phase import Phase, ServerState
+from privrec.core.phase import Cohort, DeviceHalf, Phase, ServerState, Told
+from privrec.data.clients import Clients
 from privrec.data.federation import Federation, chunks
 from privrec.privacy.aggregate import Aggregator, CohortTotal, Published
-from privrec.seeds import key
-from privrec.settings import RunConfig
+from privrec.seeds import client_words, key
 from privrec.simulate.cost import DeviceCost, milliseconds, usual_person
 from privrec.simulate.lanes import map_clients
 from privrec.types import IntArray, Params
@@ -37,26 +33,68 @@ _TOGETHER = 128
 class _Devices:
     """The devices' half: hide half of one's own lines, and step once on what was hidden."""
 
-    config: RunConfig
-    federation: Federation
+    settings: PlusSettings
     layout: Layout
 
     def packed(
-        self, params: Params, people: IntArray, round_index: int, size: int
+        self, told: Told, cohort: Cohort, round_index: int, size: int
     ) -> Iterator[Histories]:
         """Yield some people's halves, `size` people at a time."""
-        tower = {name: np.asarray(value) for name, value in params.items()}
-        score = closed_form(tower, self.layout)
-        for part in chunks(people, size):
-            clients = self.federation.take(part)
-            shown, hidden = hide_half(
-                clients, self.layout, seed=self.config.seed, round_index=round_index
-            )
-            yield histories(shown, hidden, score(shown), size)
+        score = self._scorer(told)
+        for part in chunks(cohort.people, size):
+            yield self._halves(cohort.take(part), round_index, score, size)
+
+    def contribute(self, told: Told, person: Clients, round_index: int) -> Contribution:
+        """Return one person's update: one step on what her device hid from itself."""
+        batch = self._halves(person, round_index, self._scorer(told), 1)
+        found = _compiled(self.layout)(learned_of(told), batch=batch, clip_norm=np.float32(np.inf))
+        update = {name: np.asarray(leaf) for name, leaf in found.update.items()}
+        ends = np.cumsum(self.layout.sizes)
+        rows = {}
+        for name, end, size in zip(
+            learned_names(self.layout), ends, self.layout.sizes, strict=True
+        ):
+            ids = np.flatnonzero(batch.row[0, end - size : end])
+            rows[name] = TouchedRows(ids, update.pop(name)[ids], size)
+        return Contribution(dense=update, rows=rows)
+
+    def kernel(self, told: Told, cohort: Cohort, round_index: int, clip_norm: float) -> CohortTotal:
+        """Return the bounded sum of a cohort, `_TOGETHER` people in one compiled call."""
+        batches = list(self.packed(told, cohort, round_index, _TOGETHER)) or [_nobody(self.layout)]
+        total = _summed(_compiled(self.layout), learned_of(told), batches, clip_norm)
+        answered = sum(int((batch.target.sum(1) > 0).sum()) for batch in batches)
+        return CohortTotal(
+            total.update,
+            clipped=int(total.clipped),
+            dropped=int(total.dropped),
+            skipped=len(cohort.people) - answered,
+            loss=float(total.loss),
+        )
+
+    def _scorer(self, told: Told) -> Callable[[SparseRows], npt.NDArray[np.float32]]:
+        tower = {name: np.asarray(value) for name, value in told.items()}
+        return closed_form(tower, self.layout)
+
+    def _halves(
+        self,
+        clients: Clients,
+        round_index: int,
+        score: Callable[[SparseRows], npt.NDArray[np.float32]],
+        size: int,
+    ) -> Histories:
+        shown, hidden = hide_half(
+            clients, self.layout, seed=self.settings.seed, round_index=round_index
+        )
+        return histories(shown, hidden, score(shown), size)
+
+
+@cache
+def _compiled(layout: Layout) -> Callable[..., Bounded]:
+    return jax.jit(partial(bounded_sum, layout=layout))
 
 
 def softmax_phase(
-    config: RunConfig,
+    settings: PlusSettings,
     federation: Federation,
     population: IntArray,
     aggregator: Aggregator,
@@ -69,15 +107,14 @@ def softmax_phase(
 
     A client takes one step on what it hid from itself; the server steps along the mean.
     """
-    chosen = server_optimizer(config.server_optimizer, config.server_lr)
-    optimizer = decayed(chosen, config.weight_decay)
+    chosen = server_optimizer(settings.server_optimizer, settings.server_lr)
+    optimizer = decayed(chosen, settings.weight_decay)
     step = mean_step(optimizer, aggregator.release.sampling.cohort)
-    compiled = jax.jit(partial(bounded_sum, layout=layout))
-    devices = _Devices(config=config, federation=federation, layout=layout)
+    devices = _Devices(settings=settings, layout=layout)
 
     def start(before: Params | None) -> ServerState:
         learned = fresh(
-            key(config.seed, 0, "init"), layout, config.embedding_size, config.embedding_scale
+            key(settings.seed, 0, "init"), layout, settings.embedding_size, settings.embedding_scale
         )
         return ServerState(
             round_index=first,
@@ -86,32 +123,55 @@ def softmax_phase(
             clip_norm=aggregator.clip_norm,
         )
 
-    def add_up(told: Params, cohort: IntArray, round_index: int, clip_norm: float) -> CohortTotal:
-        batches = list(devices.packed(told, cohort, round_index, _TOGETHER)) or [_nobody(layout)]
-        total = _summed(compiled, learned_of(told), batches, clip_norm)
-        return CohortTotal(
-            total.update,
-            clipped=int(total.clipped),
-            dropped=int(total.dropped),
-            skipped=len(cohort) - sum(int((batch.target.sum(1) > 0).sum()) for batch in batches),
-            loss=float(total.loss),
-        )
-
     def absorb(state: ServerState, published: Published) -> ServerState:
         learned, opt_state = step(learned_of(state.params), state.opt_state, published.update)
         return replace(state, params={**state.params, **learned}, opt_state=opt_state)
 
+    def cost(params: Params) -> DeviceCost:
+        usual = Cohort(usual_person(federation, population), federation.take)
+        (batch,) = devices.packed(params, usual, first, 1)
+        return _cost(params, layout, batch, settings)
+
     return Phase(
         name=TRAIN,
-        rounds=config.rounds,
+        rounds=settings.rounds,
         first=first,
         population=population,
         aggregator=aggregator,
+        device=DeviceHalf(contribute=devices.contribute, kernel=devices.kernel, cost=cost),
         start=start,
         tell=lambda state: state.params,
-        add_up=add_up,
         absorb=absorb,
-        phone=partial(_phone, devices, population, first, compiled),
+    )
+
+
+def hide_half(
+    clients: Clients, layout: Layout, *, seed: int, round_index: int
+) -> tuple[SparseRows, SparseRows]:
+    """Return each client's row by the lines that it keeps, and its likes that only others have.
+
+    Every line is hidden by a coin of the device's own.
+    """
+    place = np.arange(len(clients.owner)) - clients.offsets[clients.owner]
+    words = client_words(seed, round_index, "hide", clients.ids[clients.owner], place)
+    kept = (words >> np.uint64(63)).astype(np.bool_)
+    n = layout.n_items
+    shown = rows_of(clients.keep(kept), layout)
+    hidden = rows_of(clients.keep(~kept & clients.liked), Layout(n_items=n))[:, :n]
+    known = shown[:, :n] + shown[:, n : 2 * n]
+    return shown, SparseRows(hidden - hidden.multiply(known > 0))
+
+
+def histories(
+    shown: SparseRows, hidden: SparseRows, score: npt.NDArray[np.float32], size: int
+) -> Histories:
+    """Return the clients as dense arrays, padded to `size` clients who have nothing."""
+    target = hidden.toarray().astype(np.float32)
+    target /= np.maximum(target.sum(1, keepdims=True), 1)
+    return Histories(
+        row=_padded(shown.toarray(), size),
+        score=_padded(score, size),
+        target=_padded(target, size),
     )
 
 
@@ -130,22 +190,15 @@ def _summed(
     return whole
 
 
-def _phone(
-    devices: _Devices,
-    population: IntArray,
-    first: int,
-    compiled: Callable[..., Bounded],
-    params: Params,
-) -> DeviceCost:
+def _cost(params: Params, layout: Layout, batch: Histories, settings: PlusSettings) -> DeviceCost:
     """Return one person's part of a round."""
-    layout, size = devices.layout, devices.config.embedding_size
-    (batch,) = devices.packed(params, usual_person(devices.federation, population), first, 1)
-    entries, n = int((batch.row > 0).sum()), layout.n_items
-    learned, width = learned_of(params), params["history/like"].shape[1]
-    bound = np.float32(devices.config.clip_norm)
+    size, n = settings.embedding_size, layout.n_items
+    entries = int((batch.row > 0).sum())
+    learned, width = learned_of(params), params[LIKES].shape[1]
+    bound = np.float32(settings.clip_norm)
 
     def train_once() -> None:
-        compiled(learned, batch=batch, clip_norm=bound).loss.block_until_ready()
+        _compiled(layout)(learned, batch=batch, clip_norm=bound).loss.block_until_ready()
 
     return DeviceCost(
         what="train round",
@@ -161,3 +214,9 @@ def _nobody(layout: Layout) -> Histories:
     """Return an empty cohort, which Poisson draws may give; its sum is zero, and is noised."""
     none: npt.NDArray[np.float32] = np.zeros((_TOGETHER, layout.n_items), np.float32)
     return Histories(np.zeros((_TOGETHER, layout.size), np.float32), none, none)
+
+
+def _padded(array: npt.NDArray[np.float32], size: int) -> npt.NDArray[np.float32]:
+    out = np.zeros((size, array.shape[1]), np.float32)
+    out[: len(array)] = array
+    return out

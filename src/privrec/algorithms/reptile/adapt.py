@@ -1,24 +1,55 @@
 """Adapting the shared model to one person by local training, and scoring every item for her."""
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from privrec.algorithms.reptile.local import apply_update
-from privrec.algorithms.reptile.pack import Instances, PackedClient, pack
+from privrec.algorithms.reptile.local import apply_update, local_sgd
+from privrec.algorithms.reptile.model import instances_of, recommender_of
+from privrec.algorithms.reptile.pack import Instances, pack
+from privrec.algorithms.reptile.packed import PackedClient
+from privrec.algorithms.reptile.settings import DssmSettings
 from privrec.core.local import LocalTrain
+from privrec.core.scorer import Ranker, Rankers, Scorer, Scores, check_shapes
 from privrec.data.catalogue import Catalogue
-from privrec.data.federation import Clients
+from privrec.data.clients import Clients
 from privrec.data.schema import Bag, Bags
-from privrec.evaluation.ranking import Scorer, Scores
 from privrec.models.api import ITEM_TABLE, Recommender, dense_of, look_up
 from privrec.simulate.lanes import map_clients
 from privrec.types import Array, IntArray, Params
 
-_MOMENTS = 16
+_CONTEXTS = 16
 """How many contexts are scored in one compiled call."""
+
+
+def dssm_rankers(settings: DssmSettings, catalogue: Catalogue) -> Rankers:
+    """Return how a device ranks: adapt the DSSM to the person's own data, then score all items."""
+    recommender = recommender_of(settings, catalogue)
+    expected = jax.eval_shape(recommender.init, jax.random.key(0))
+    shapes = {name: leaf.shape for name, leaf in expected.items()}
+
+    def adapted(epochs: int) -> Ranker:
+        local = local_sgd(
+            recommender,
+            learning_rate=settings.adapt_lr,
+            epochs=epochs,
+            batch_size=settings.batch_size,
+            max_steps=settings.adapt_steps or None,
+        )
+        instances = replace(instances_of(settings), negatives=settings.adapt_negatives)
+        ranker = adapted_scorer(recommender, local, catalogue, instances, seed=settings.seed)
+
+        def fitting(params: Params) -> Scorer:
+            check_shapes(params, shapes)
+            return ranker(params)
+
+        return fitting
+
+    epochs = settings.adapt_epochs
+    return Rankers(adapted=adapted(epochs), unadapted=adapted(0) if epochs else None)
 
 
 def adapted_scorer(
@@ -44,22 +75,22 @@ def adapted_scorer(
         params: Params,
         catalogue: Bags,
         features: Mapping[str, Bag],
-        moments: Mapping[str, Bag],
+        contexts: Mapping[str, Bag],
     ) -> Array:
-        return score_items(recommender, params, catalogue, {**features, **moments})
+        return score_items(recommender, params, catalogue, {**features, **contexts})
 
     def serve(
         params: Params, catalogue: Bags, job: tuple[PackedClient, Mapping[str, Bag]]
     ) -> Scores:
-        client, moments = job
+        client, contexts = job
         own = adapt(params, catalogue, client)
-        if not moments:
+        if not contexts:
             return np.asarray(score(own, catalogue, client.features, {}))
-        distinct, inverse = _distinct_moments(moments)
+        distinct, inverse = _distinct_contexts(contexts)
         count = len(next(iter(distinct.values())).codes)
         parts = [
             np.asarray(score(own, catalogue, client.features, _window(distinct, start)))
-            for start in range(0, count, _MOMENTS)
+            for start in range(0, count, _CONTEXTS)
         ]
         scores: Scores = np.concatenate(parts)[inverse]
         return scores
@@ -69,7 +100,7 @@ def adapted_scorer(
             if len(first) == 0:
                 return []
             packed = pack(first, instances, n_items=n_items, seed=seed, round_index=0)
-            jobs = [(client, _moments(lines, k)) for k, client in enumerate(packed)]
+            jobs = [(client, _contexts_of(lines, k)) for k, client in enumerate(packed)]
             return map_clients(serve, params, items, jobs)
 
         return scorer
@@ -80,35 +111,35 @@ def adapted_scorer(
 def score_items(
     recommender: Recommender, params: Params, catalogue: Bags, bags: Mapping[str, Bag]
 ) -> Array:
-    """Return the scores of all items for each moment in `bags`: shape (moments or 1, n_items)."""
+    """Return the scores of all items for each context in `bags`: shape (contexts or 1, n_items)."""
     dense, ids = dense_of(params), params[ITEM_TABLE]
     every_item = Bag(jnp.arange(len(ids))[:, None], jnp.ones((len(ids), 1)))
     rows, weights = look_up(params, {**catalogue, **bags, ITEM_TABLE: every_item})
     item = recommender.item(dense, rows, weights)
     user = recommender.user(dense, rows, weights)
 
-    def one_moment(moment: Array) -> Array:
-        return recommender.head(dense, moment[None, :], item)
+    def one_context(context: Array) -> Array:
+        return recommender.head(dense, context[None, :], item)
 
-    scores: Array = jax.lax.map(one_moment, user)
+    scores: Array = jax.lax.map(one_context, user)
     return scores
 
 
-def _moments(lines: Clients, k: int) -> dict[str, Bag]:
+def _contexts_of(lines: Clients, k: int) -> dict[str, Bag]:
     rows = slice(int(lines.offsets[k]), int(lines.offsets[k + 1]))
     return {name: bag.take(rows) for name, bag in lines.context.items()}
 
 
-def _distinct_moments(moments: Mapping[str, Bag]) -> tuple[dict[str, Bag], IntArray]:
+def _distinct_contexts(contexts: Mapping[str, Bag]) -> tuple[dict[str, Bag], IntArray]:
     """Return each context once, and for each line which of them is its own."""
-    columns = [part for bag in moments.values() for part in (bag.codes, bag.weights)]
+    columns = [part for bag in contexts.values() for part in (bag.codes, bag.weights)]
     table = np.concatenate([np.asarray(column, np.float64) for column in columns], axis=1)
     _, place, inverse = np.unique(table, axis=0, return_index=True, return_inverse=True)
-    return {name: bag.take(place) for name, bag in moments.items()}, inverse.reshape(-1)
+    return {name: bag.take(place) for name, bag in contexts.items()}, inverse.reshape(-1)
 
 
-def _window(moments: Mapping[str, Bag], start: int) -> dict[str, Bag]:
-    """Return `_MOMENTS` contexts from `start` on, the last one repeated to fill up."""
-    count = len(next(iter(moments.values())).codes)
-    rows = np.minimum(np.arange(start, start + _MOMENTS), count - 1)
-    return {name: bag.take(rows) for name, bag in moments.items()}
+def _window(contexts: Mapping[str, Bag], start: int) -> dict[str, Bag]:
+    """Return `_CONTEXTS` contexts from `start` on, the last one repeated to fill up."""
+    count = len(next(iter(contexts.values())).codes)
+    rows = np.minimum(np.arange(start, start + _CONTEXTS), count - 1)
+    return {name: bag.take(rows) for name, bag in contexts.items()}

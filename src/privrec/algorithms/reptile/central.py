@@ -2,18 +2,20 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 
-from privrec.algorithms.reptile.pack import PackedClient, bucket
+from privrec.algorithms.reptile.model import Network
+from privrec.algorithms.reptile.pack import bucket
+from privrec.algorithms.reptile.packed import PackedClient
 from privrec.core.phase import RoundReport, ServerState
+from privrec.data.federation import Federation
 from privrec.data.schema import Bag, Bags
 from privrec.models.api import ITEM_TABLE, Recommender, look_up, score_pairs
-from privrec.privacy.sampling import Sampling
 from privrec.seeds import rng
 from privrec.types import Array, IntArray, Leaf, Params
 
@@ -27,15 +29,17 @@ class Pool(NamedTuple):
     size: Leaf
 
 
+Train = Callable[[Params, optax.OptState, Bags, Pool], tuple[Any, optax.OptState, Array]]
+"""(params, opt_state, catalogue, pool) -> the first two after a pass over the pool; mean loss."""
+
+
 def central_round(
-    recommender: Recommender,
+    network: Network,
+    federation: Federation,
     *,
-    sampling: Sampling,
     optimizer: optax.GradientTransformation,
+    draw: Callable[[np.random.Generator], IntArray],
     batch_size: int,
-    catalogue: Bags,
-    population: IntArray,
-    pack: Callable[[IntArray, int], list[PackedClient]],
     seed: int,
 ) -> Callable[[ServerState], tuple[ServerState, RoundReport]]:
     """Return a round of central training: mini-batches over the pooled data of a few people.
@@ -43,6 +47,28 @@ def central_round(
     Each person is a task: her features stand beside each of her instances. The optimizer steps
     on every mini-batch, over all parameters.
     """
+    train = jax.jit(_pass_over_pool(network.recommender, optimizer, batch_size))
+
+    def play(state: ServerState) -> tuple[ServerState, RoundReport]:
+        people = draw(rng(seed, state.round_index, "cohort"))
+        order = rng(seed, state.round_index, "pool")
+        clients = network.pack(federation.take(people), state.round_index)
+        pool = pooled(clients, order, batch_size)
+        params, opt_state, loss = train(state.params, state.opt_state, dict(federation.items), pool)
+        after = replace(
+            state, round_index=state.round_index + 1, params=params, opt_state=opt_state
+        )
+        return after, RoundReport(
+            round_index=state.round_index, clients=len(people), loss=float(loss)
+        )
+
+    return play
+
+
+def _pass_over_pool(
+    recommender: Recommender, optimizer: optax.GradientTransformation, batch_size: int
+) -> Train:
+    """Return one pass of mini-batch steps over a pool."""
 
     def mean_loss(params: Params, catalogue: Bags, pool: Pool, begin: Array) -> Array:
         def window(column: Leaf) -> Array:
@@ -59,7 +85,6 @@ def central_round(
         mean: Array = (real * recommender.loss(score, window(pool.target))).sum() / real.sum()
         return mean
 
-    @jax.jit
     def train(
         params: Params, opt_state: optax.OptState, catalogue: Bags, pool: Pool
     ) -> tuple[dict[str, Array], optax.OptState, Array]:
@@ -77,19 +102,7 @@ def central_round(
         end, opt_state, total = jax.lax.fori_loop(0, steps, step, start)
         return end, opt_state, total / jnp.maximum(steps, 1)
 
-    def play(state: ServerState) -> tuple[ServerState, RoundReport]:
-        people = sampling.draw(population, rng(seed, state.round_index, "cohort"))
-        order = rng(seed, state.round_index, "pool")
-        pool = pooled(pack(people, state.round_index), order, batch_size)
-        params, opt_state, loss = train(state.params, state.opt_state, dict(catalogue), pool)
-        after = replace(
-            state, round_index=state.round_index + 1, params=params, opt_state=opt_state
-        )
-        return after, RoundReport(
-            round_index=state.round_index, clients=len(people), loss=float(loss)
-        )
-
-    return play
+    return train
 
 
 def pooled(clients: Sequence[PackedClient], order: np.random.Generator, batch_size: int) -> Pool:

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from privrec.algorithms.reptile.pack import PackedClient
+from privrec.algorithms.reptile.packed import PackedClient
 from privrec.core.local import LocalResult, LocalTrain
 from privrec.data.schema import Bag, Bags
 from privrec.models.api import (

@@ -1,32 +1,16 @@
 """A client's data as fixed-shape arrays for compiled code, drawn and shuffled on the device."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
-from privrec.data.federation import Clients
-from privrec.data.negatives import draw_negatives
-from privrec.data.schema import Bag, Bags
+from privrec.algorithms.reptile.packed import PackedClient
+from privrec.data.clients import Clients
+from privrec.data.schema import Bag
 from privrec.seeds import client_words
-from privrec.types import FloatArray, IntArray, Leaf
+from privrec.types import BoolArray, FloatArray, IntArray
 
-
-class PackedClient(NamedTuple):
-    """One client's training instances, padded to a bucket; a pytree.
-
-    `rows` (R,): the catalogue positions of the items that occur, ascending, padded with the size of
-    the catalogue. `item` (C,): for each instance an index into `rows`. `target` (C,). `features`:
-    the client's own bags, one row each. `context`: one row an instance. `size`: how many of
-    the C instances are real. The order is the order of training.
-    """
-
-    rows: Leaf
-    item: Leaf
-    target: Leaf
-    features: Bags
-    context: Bags
-    size: Leaf
+_TRIES = 24
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +65,40 @@ def pack(
         )
         for k, (start, end) in enumerate(spans)
     ]
+
+
+def draw_negatives(
+    clients: Clients, *, n_items: int, per_positive: int, seed: int, round_index: int
+) -> tuple[IntArray, IntArray]:
+    """Return (`line`, `item`): for each liked line of each client, `per_positive` unseen items.
+
+    `line` is the interaction row that a negative stands beside: it shares its owner and context.
+    Unseen means unseen *in the data given here*. For a test person that is the first half, so an
+    item of the second half is as likely to be drawn as any other: leaving it out would tell a
+    model what will be tested. Draws are uniform; a client who has seen nearly everything may get
+    fewer, because a draw that hits a seen item `_TRIES` times is given up.
+    """
+    line = np.repeat(np.flatnonzero(clients.liked), per_positive)
+    owner = clients.owner
+    known = np.sort(owner * n_items + clients.item)
+    drawn = np.zeros(len(line), np.int64)
+    open_ = np.arange(len(line))
+    number = np.arange(len(line)) - _first_of(owner[line], len(clients))[owner[line]]
+    for attempt in range(_TRIES):
+        words = client_words(
+            seed,
+            round_index,
+            "negatives",
+            clients.ids[owner[line[open_]]],
+            number[open_] * _TRIES + attempt,
+        )
+        drawn[open_] = (words % np.uint64(n_items)).astype(np.int64)
+        open_ = open_[_contains(known, owner[line[open_]] * n_items + drawn[open_])]
+        if len(open_) == 0:
+            break
+    kept = np.ones(len(line), np.bool_)
+    kept[open_] = False
+    return line[kept], drawn[kept]
 
 
 def bucket(size: int, batch_size: int) -> int:
@@ -171,3 +189,16 @@ def _padded(bag: Bag, size: int, cap: int) -> Bag:
     weights = np.zeros((cap, width), np.float32)
     codes[:size], weights[:size] = bag.codes[:size], bag.weights[:size]
     return Bag(codes, weights)
+
+
+def _first_of(owner: IntArray, n_clients: int) -> IntArray:
+    """Return for each client where its entries start in the sorted `owner`."""
+    return np.searchsorted(owner, np.arange(n_clients))
+
+
+def _contains(known: IntArray, wanted: IntArray) -> BoolArray:
+    """Return for each wanted number whether the sorted `known` has it."""
+    if len(known) == 0:
+        return np.zeros(len(wanted), np.bool_)
+    place = np.minimum(np.searchsorted(known, wanted), len(known) - 1)
+    return np.asarray(known[place] == wanted)

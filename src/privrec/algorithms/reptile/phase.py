@@ -2,34 +2,91 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import jax
+import numpy as np
 import optax
 
+from privrec.algorithms.budgets import aggregator_of
+from privrec.algorithms.recipe import TRAIN
+from privrec.algorithms.reptile.local import local_sgd
+from privrec.algorithms.reptile.model import Network, empty_pairs, network_of
+from privrec.algorithms.reptile.settings import ReptileSettings
+from privrec.core.contribution import Contribution, TouchedRows
 from privrec.core.local import LocalTrain, Packed
-from privrec.core.optimize import mean_step
-from privrec.core.phase import Phase, ServerState
+from privrec.core.optimize import mean_step, server_optimizer
+from privrec.core.phase import Cohort, DeviceHalf, Phase, ServerState, Told
+from privrec.data.clients import Clients
+from privrec.data.federation import Federation
 from privrec.data.schema import Bags
+from privrec.data.splits import Split
+from privrec.models.api import ITEM_TABLE
 from privrec.privacy.aggregate import Aggregator, CohortTotal, Published
+from privrec.simulate.cost import DeviceCost, cost_of_training, usual_person
 from privrec.simulate.lanes import cohort_runner, warm_up
 from privrec.types import IntArray, Params
 
-PackPeople = Callable[[IntArray, int], Sequence[Packed]]
-"""(people, round_index) -> what each of their devices trains on."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceHalf:
-    """What a device does: build what it trains on, and train. `examples` has one of each shape."""
+class Training:
+    """How a device trains.
 
-    pack: PackPeople
+    `pack(people, round_index)` builds what each of them trains on, `local` trains on it, `examples`
+    has an empty one of each shape, and `usual()` is a person of usual size. `batch_size` and
+    `epochs` give the number of steps.
+    """
+
+    pack: Callable[[Clients, int], Sequence[Packed]]
     local: LocalTrain
     catalogue: Bags
     examples: Callable[[], Sequence[Packed]]
+    usual: Callable[[], Clients]
+    batch_size: int
+    epochs: int
+
+
+def device_half(training: Training, aggregator: Aggregator, *, name: str, first: int) -> DeviceHalf:
+    """Return what a device sends: the difference that local training made (Algorithm 1)."""
+    run_cohort = cohort_runner(training.local, aggregator.clip, training.catalogue)
+    train_one = jax.jit(training.local)
+
+    def contribute(told: Told, person: Clients, round_index: int) -> Contribution:
+        (client,) = training.pack(person, round_index)
+        trained = train_one(dict(told), dict(training.catalogue), client)
+        update = {name: np.asarray(leaf) for name, leaf in trained.update.items()}
+        rows, size = np.asarray(client.rows, np.int64), len(told[ITEM_TABLE])
+        real = rows < size
+        touched = TouchedRows(rows[real], update.pop(ITEM_TABLE)[real], size)
+        return Contribution(dense=update, rows={ITEM_TABLE: touched})
+
+    def kernel(told: Told, cohort: Cohort, round_index: int, clip_norm: float) -> CohortTotal:
+        clients = training.pack(cohort.take(cohort.people), round_index)
+        total = run_cohort(told, clients, clip_norm)
+        return CohortTotal(
+            total.update,
+            clipped=int(total.clipped),
+            dropped=int(total.dropped),
+            skipped=sum(int(client.size) == 0 for client in clients),
+            loss=float(total.loss),
+        )
+
+    def cost(params: Params) -> DeviceCost:
+        (client,) = training.pack(training.usual(), first)
+        steps = training.epochs * -(-int(client.size) // training.batch_size)
+        what, items = f"{name} round", training.catalogue
+        return cost_of_training(what, training.local, params, items, client, steps)
+
+    return DeviceHalf(
+        contribute=contribute,
+        kernel=kernel,
+        prepare=lambda params: warm_up(run_cohort, params, training.examples()),
+        cost=cost,
+    )
 
 
 def reptile(
-    device: DeviceHalf,
+    training: Training,
     *,
     name: str,
     first: int,
@@ -40,7 +97,6 @@ def reptile(
     start: Callable[[Params | None], Params],
 ) -> Phase:
     """Return the rounds of Algorithms 1 and 2, from the parameters that `start(before)` returns."""
-    run_cohort = cohort_runner(device.local, aggregator.clip, device.catalogue)
     step = mean_step(optimizer, aggregator.release.sampling.cohort)
 
     def begin(before: Params | None) -> ServerState:
@@ -50,17 +106,6 @@ def reptile(
             params=params,
             opt_state=jax.jit(optimizer.init)(params),
             clip_norm=aggregator.clip_norm,
-        )
-
-    def add_up(told: Params, cohort: IntArray, round_index: int, clip_norm: float) -> CohortTotal:
-        clients = device.pack(cohort, round_index)
-        total = run_cohort(told, clients, clip_norm)
-        return CohortTotal(
-            total.update,
-            clipped=int(total.clipped),
-            dropped=int(total.dropped),
-            skipped=sum(int(client.size) == 0 for client in clients),
-            loss=float(total.loss),
         )
 
     def absorb(state: ServerState, published: Published) -> ServerState:
@@ -73,9 +118,48 @@ def reptile(
         first=first,
         population=population,
         aggregator=aggregator,
+        device=device_half(training, aggregator, name=name, first=first),
         start=begin,
         tell=lambda state: state.params,
-        add_up=add_up,
         absorb=absorb,
-        prepare=lambda params: warm_up(run_cohort, params, device.examples()),
+    )
+
+
+def reptile_stages(
+    settings: ReptileSettings, federation: Federation, split: Split
+) -> tuple[Phase, ...]:
+    """Return the one phase of federated Reptile on the DSSM."""
+    network = network_of(settings, federation.catalogue)
+    return (
+        reptile(
+            training_of(settings, network, federation, split),
+            name=TRAIN,
+            first=0,
+            rounds=settings.rounds,
+            population=split.train,
+            aggregator=aggregator_of(settings, split),
+            optimizer=server_optimizer(settings.server_optimizer, settings.server_lr),
+            start=lambda before: network.fresh(),
+        ),
+    )
+
+
+def training_of(
+    settings: ReptileSettings, network: Network, federation: Federation, split: Split
+) -> Training:
+    """Return how a device trains the DSSM on its own pairs of person and item."""
+    return Training(
+        pack=network.pack,
+        local=local_sgd(
+            network.recommender,
+            learning_rate=settings.local_lr,
+            epochs=settings.local_epochs,
+            batch_size=settings.batch_size,
+            max_steps=settings.local_steps or None,
+        ),
+        catalogue=dict(federation.items),
+        examples=partial(empty_pairs, network, settings, federation, split.train),
+        usual=lambda: federation.take(usual_person(federation, split.train)),
+        batch_size=settings.batch_size,
+        epochs=settings.local_epochs,
     )

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from privrec.algorithms.reptile.pack import PackedClient
+from privrec.algorithms.reptile.packed import PackedClient
 from privrec.algorithms.two_stage.views import SequenceClient
 from privrec.core.local import LocalResult, LocalTrain
 from privrec.data.schema import Bags

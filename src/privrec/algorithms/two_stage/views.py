@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from privrec.data.federation import Clients
+from privrec.data.clients import Clients
 from privrec.seeds import client_words
 from privrec.types import IntArray, Leaf
 

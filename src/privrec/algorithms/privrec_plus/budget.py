@@ -1,0 +1,85 @@
+"""How the budget of PrivRec+ is split between its two sums and the rounds on top."""
+
+import math
+
+from privrec.algorithms.budgets import sampling_of
+from privrec.algorithms.privrec_plus.settings import PlusSettings
+from privrec.data.splits import Split
+from privrec.errors import SettingsError
+from privrec.privacy.aggregate import Aggregator, gaussian, plain
+from privrec.privacy.budget import check_budget, find_noise
+from privrec.privacy.ledger import PrivacyLedger
+from privrec.privacy.sampling import Sampling
+
+BOUND = 1.0
+"""The length of what one person adds to a noised sum."""
+
+_PEOPLE_PER_NOISE = 12.0
+
+
+def split_budget(
+    settings: PlusSettings, split: Split, n_items: int
+) -> tuple[Aggregator, Aggregator, Aggregator]:
+    """Return what bounds and noises the two sums and each round; all together cost `epsilon`.
+
+    Where there are rounds on top, the sums get `stage1_share` of it, and all of it where not.
+    """
+    users = len(split.train) if settings.sampling == "fixed" else split.public_train
+    everybody, some = (
+        sampling_of(settings.sampling, min(cohort, users), split)
+        for cohort in (settings.stage1_cohort, settings.cohort)
+    )
+    if settings.mechanism == "none":
+        return plain(everybody), plain(everybody), plain(some)
+    if settings.mechanism != "gaussian":
+        raise SettingsError(
+            f"{settings.recipe} takes Gaussian noise only; got {settings.mechanism}"
+        )
+    if settings.clip_quantile and not settings.rounds:
+        raise SettingsError(
+            "`clip_quantile` is for rounds of training; `rounds` is 0, and the two sums have a"
+            " fixed bound"
+        )
+    given, epsilon = settings.noise_multiplier, settings.epsilon
+
+    def found(sampling: Sampling, rounds: int, share: float, spent: PrivacyLedger) -> float:
+        return find_noise(
+            sampling,
+            rounds=rounds,
+            epsilon=epsilon and share * epsilon,
+            delta=settings.delta,
+            mechanism="gaussian",
+            spent=spent,
+        )
+
+    part = settings.stage1_share if settings.rounds else 1.0
+    whole = found(everybody, 1, part, PrivacyLedger()) if given is None else given
+    popular = popularity_share(everybody.cohort, n_items, whole)
+    first = gaussian(everybody, clip_norm=BOUND, noise_multiplier=whole / math.sqrt(popular))
+    check_budget(first.release, rounds=1, epsilon=epsilon, delta=settings.delta)
+    spent = PrivacyLedger().record(first.release)
+    rest = found(everybody, 1, part, spent) if given is None else whole / math.sqrt(1 - popular)
+    second = gaussian(everybody, clip_norm=BOUND, noise_multiplier=rest)
+    check_budget(second.release, rounds=1, epsilon=epsilon, delta=settings.delta, spent=spent)
+    if not settings.rounds:
+        return first, second, plain(some)
+    spent = spent.record(second.release)
+    third = gaussian(
+        some,
+        clip_norm=settings.clip_norm,
+        noise_multiplier=found(some, settings.rounds, 1.0, spent) if given is None else given,
+        clip_quantile=settings.clip_quantile or None,
+    )
+    rounds = settings.rounds
+    check_budget(third.release, rounds=rounds, epsilon=epsilon, delta=settings.delta, spent=spent)
+    return first, second, third
+
+
+def popularity_share(people: int, n_items: int, noise_multiplier: float) -> float:
+    """Return the share of the precision 1/z² that goes to popularity: 5 to 50 %.
+
+    Noise on n numbers reaches about z√(2 ln n); the fewer people there are per unit of noise, the
+    more of the budget it takes to tell popular items from unpopular ones at all.
+    """
+    wanted = _PEOPLE_PER_NOISE * math.log(max(n_items, 2)) * noise_multiplier / people
+    return min(max(wanted, 0.05), 0.5)

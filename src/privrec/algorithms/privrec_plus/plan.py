@@ -1,0 +1,344 @@
+"""PrivRec+: two sums over people, a history tower from them in closed form, and rounds on top.
+
+Everybody who takes part adds her row once to say what is popular, and once more to say what goes
+together (`history/`). Then come rounds of training, if any (`plus_softmax.py`). Under noise each
+sum is one release, as each round is, and the budget's split is found here.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import numpy.typing as npt
+
+from privrec.algorithms.privrec_plus.budget import BOUND, split_budget
+from privrec.algorithms.privrec_plus.fit import (
+    bias_of,
+    blank,
+    exact_tower,
+    frequent,
+    noisy_tower,
+)
+from privrec.algorithms.privrec_plus.layout import LIKES, Layout, layout_of
+from privrec.algorithms.privrec_plus.rows import SparseRows, rows_of
+from privrec.algorithms.privrec_plus.scoring import BIAS, POPULARITY, tower_shapes
+from privrec.algorithms.privrec_plus.settings import PlusSettings
+from privrec.algorithms.privrec_plus.softmax import softmax_phase
+from privrec.algorithms.privrec_plus.sums import (
+    TRIANGLE,
+    history_contribution,
+    history_moments,
+    popularity_contribution,
+    popularity_of,
+    taste_contribution,
+    taste_moments,
+)
+from privrec.algorithms.privrec_plus.told import Frequent, Regression
+from privrec.algorithms.privrec_plus.tower import history_scorer
+from privrec.algorithms.recipe import Recipe
+from privrec.core.contribution import Contribution
+from privrec.core.phase import Cohort, DeviceHalf, Phase, ServerState, Told
+from privrec.core.scorer import Rankers, Scorer, check_shapes
+from privrec.data.catalogue import Catalogue
+from privrec.data.clients import Clients
+from privrec.data.federation import Federation, chunks
+from privrec.data.splits import Split
+from privrec.errors import RunFolderError, SettingsError
+from privrec.privacy.aggregate import Aggregator, CohortTotal, Published
+from privrec.simulate.cost import DeviceCost, milliseconds, usual_person
+from privrec.types import Array, Params
+
+POPULAR, MOMENTS = "popularity", "moments"
+"""The names of the first two stages."""
+
+_RANK_UNDER_NOISE = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Task:
+    """What the phases of PrivRec+ are built from."""
+
+    settings: PlusSettings
+    federation: Federation
+    split: Split
+    layout: Layout
+    rank: int
+
+    def rows(self, cohort: Cohort) -> Iterator[SparseRows]:
+        """Yield people's rows a few hundred at a time: what each device has of its person."""
+        return (rows_of(cohort.take(part), self.layout) for part in chunks(cohort.people))
+
+    def kept(self, before: Params | None) -> dict[str, Array]:
+        """Return the tower of the phase before, or one that ranks everything alike."""
+        dislikes = self.settings.dislike_input > 0
+        start = blank(self.layout, rank=self.rank, dislikes=dislikes)
+        start[POPULARITY] = np.zeros(self.layout.n_items, np.float32)
+        known = before or {}
+        return {name: jnp.asarray(known.get(name, array)) for name, array in start.items()}
+
+    def phase(self, name: str, first: int, aggregator: Aggregator, **parts: Any) -> Phase:
+        """Return a phase of one round; what the one before published is kept."""
+
+        def start(before: Params | None) -> ServerState:
+            return ServerState(
+                round_index=first,
+                params=self.kept(before),
+                opt_state=(),
+                clip_norm=aggregator.clip_norm,
+            )
+
+        return Phase(
+            name=name,
+            rounds=1,
+            first=first,
+            population=self.split.train,
+            aggregator=aggregator,
+            start=start,
+            ranks=name == MOMENTS,
+            **parts,
+        )
+
+    def cost(self, what: str, down: int, pairs: bool, params: Params) -> DeviceCost:
+        """Return one person's part of a sum."""
+        person = self.federation.take(usual_person(self.federation, self.split.train))
+        entries = rows_of(person, self.layout).nnz
+        return DeviceCost(
+            what=what,
+            bytes_down=down,
+            # A position and a weight each; the trusted server multiplies them out.
+            bytes_up=8 * entries,
+            multiply_adds=entries * (entries + 1) // 2 if pairs else 2 * entries,
+            milliseconds=milliseconds(lambda: rows_of(person, self.layout)),
+        )
+
+
+def plus_stages(settings: PlusSettings, federation: Federation, split: Split) -> tuple[Phase, ...]:
+    """Return the phases of PrivRec+: what is popular, what goes together, and rounds on top."""
+    layout = layout_for(settings, federation.catalogue)
+    rank = rank_for(settings, federation)
+    task = _Task(settings=settings, federation=federation, split=split, layout=layout, rank=rank)
+    first, second, rest = split_budget(settings, split, federation.n_items)
+    moments = _exact_phase if settings.mechanism == "none" else _noisy_phase
+    sums = (_popularity_phase(task, first), moments(task, second))
+    if not settings.rounds:
+        return sums
+    people = split.train
+    return (
+        *sums,
+        softmax_phase(settings, federation, people, rest, layout=layout, first=2, kept=task.kept),
+    )
+
+
+def _popularity_phase(task: _Task, aggregator: Aggregator) -> Phase:
+    """Return the first sum: how popular each item is."""
+    layout, dislike = task.layout, task.settings.dislike_input
+
+    def contribute(told: Told, person: Clients, round_index: int) -> Contribution:
+        return popularity_contribution(rows_of(person, layout), layout, dislike)
+
+    def kernel(told: Told, cohort: Cohort, round_index: int, clip_norm: float) -> CohortTotal:
+        return CohortTotal({POPULARITY: popularity_of(task.rows(cohort), layout, dislike)})
+
+    def absorb(state: ServerState, published: Published) -> ServerState:
+        found = published.update[POPULARITY]
+        # Should the budget end here, there is something to rank by.
+        bias = bias_of(np.asarray(found), np.zeros(0, np.int64))
+        return _with(state, {POPULARITY: found, BIAS: bias})
+
+    cost = partial(task.cost, "popularity round", 0, False)
+    return task.phase(
+        POPULAR,
+        0,
+        aggregator,
+        device=DeviceHalf(contribute=contribute, kernel=kernel, cost=cost),
+        tell=lambda state: {},
+        absorb=absorb,
+    )
+
+
+def _exact_phase(task: _Task, aggregator: Aggregator) -> Phase:
+    """Return the second sum without noise: the moments of whole rows."""
+    how, layout, most = regression_of(task.settings), task.layout, task.settings.history_items
+
+    def tell(state: ServerState) -> Told:
+        return {"kept": frequent(_popularity(state), noise_scale=0.0, most=most)}
+
+    def contribute(told: Told, person: Clients, round_index: int) -> Contribution:
+        return history_contribution(rows_of(person, layout), layout, told["kept"], how)
+
+    def kernel(told: Told, cohort: Cohort, round_index: int, clip_norm: float) -> CohortTotal:
+        return CohortTotal(history_moments(task.rows(cohort), layout, told["kept"], how))
+
+    def absorb(state: ServerState, published: Published) -> ServerState:
+        kept = tell(state)["kept"]
+        tower = exact_tower(published.update, layout, kept, how, task.rank)
+        return _with(state, {**tower, BIAS: bias_of(_popularity(state), kept)})
+
+    cost = partial(task.cost, "moments round", 4 * min(layout.n_items, most), True)
+    return task.phase(
+        MOMENTS,
+        1,
+        aggregator,
+        device=DeviceHalf(contribute=contribute, kernel=kernel, cost=cost),
+        tell=tell,
+        absorb=absorb,
+    )
+
+
+def _noisy_phase(task: _Task, aggregator: Aggregator) -> Phase:
+    """Return the second sum under noise: the moments of tastes over the frequent items."""
+    layout, dislike, most = task.layout, task.settings.dislike_input, task.settings.history_items
+    scale = aggregator.noise_scale(BOUND)
+
+    def asked(state: ServerState) -> Frequent:
+        popularity = _popularity(state)
+        return Frequent.of(popularity, frequent(popularity, noise_scale=scale, most=most))
+
+    def contribute(told: Told, person: Clients, round_index: int) -> Contribution:
+        items = Frequent.of_told(told)
+        return taste_contribution(rows_of(person, layout), layout, items, dislike)
+
+    def kernel(told: Told, cohort: Cohort, round_index: int, clip_norm: float) -> CohortTotal:
+        items = Frequent.of_told(told)
+        return CohortTotal({TRIANGLE: taste_moments(task.rows(cohort), layout, items, dislike)})
+
+    def absorb(state: ServerState, published: Published) -> ServerState:
+        items = asked(state)
+        tower = noisy_tower(
+            np.asarray(published.update[TRIANGLE]),
+            layout,
+            items,
+            dislike=dislike,
+            rank=task.rank,
+            noise_scale=scale,
+        )
+        return _with(state, {**tower, BIAS: bias_of(_popularity(state), items.kept)})
+
+    # A phone is told which items count, and how much.
+    cost = partial(task.cost, "moments round", 8 * min(layout.n_items, most), True)
+    return task.phase(
+        MOMENTS,
+        1,
+        aggregator,
+        device=DeviceHalf(contribute=contribute, kernel=kernel, cost=cost),
+        tell=lambda state: asked(state).told(),
+        absorb=absorb,
+    )
+
+
+def _popularity(state: ServerState) -> npt.NDArray[np.float64]:
+    return np.asarray(state.params[POPULARITY], np.float64)
+
+
+def _with(state: ServerState, found: Mapping[str, npt.ArrayLike]) -> ServerState:
+    new = {name: jnp.asarray(array) for name, array in found.items()}
+    return replace(state, params={**state.params, **new})
+
+
+def layout_for(settings: PlusSettings, catalogue: Catalogue) -> Layout:
+    """Return what a row has: under noise only items, since every further column costs."""
+    if settings.mechanism != "none":
+        return Layout(n_items=catalogue.n_items)
+    layout = layout_of(catalogue.schema, catalogue.n_items)
+    return replace(
+        layout,
+        users=layout.users if settings.feature_input else (),
+        contexts=layout.contexts if settings.context_input else (),
+    )
+
+
+def rank_for(settings: PlusSettings, federation: Federation) -> int:
+    """Return the length of the tower's vectors; 0 is that of the catalogue."""
+    if settings.mechanism != "none":
+        return _RANK_UNDER_NOISE
+    if settings.history_rank == 0 and federation.n_items > settings.history_items:
+        raise SettingsError(
+            f"`history_rank` must be > 0 for more than {settings.history_items:,} items"
+            f" (`history_items`); got 0 with {federation.n_items:,} items"
+        )
+    return min(settings.history_rank, federation.n_items)
+
+
+def regression_of(settings: PlusSettings) -> Regression:
+    """Return how likes are explained."""
+    return Regression(
+        dislike=settings.dislike_input,
+        feature=settings.feature_input,
+        context=settings.context_input,
+        dislike_target=settings.dislike_target,
+        l2=settings.history_l2,
+        dropout=settings.history_dropout,
+    )
+
+
+def plus_rankers(settings: PlusSettings, catalogue: Catalogue) -> Rankers:
+    """Return how the history tower ranks: by what is on the device."""
+    layout = layout_for(settings, catalogue)
+
+    def by_history(params: Params, *, adapted: bool) -> Scorer:
+        tower = {name: np.asarray(array) for name, array in params.items()}
+        if LIKES not in tower:
+            raise RunFolderError(f"the parameters have no {LIKES!r}: they are of another recipe")
+        check_shapes(tower, tower_shapes(tower, layout))
+        return history_scorer(tower, layout, adapted=adapted)
+
+    return Rankers(
+        adapted=partial(by_history, adapted=True), unadapted=partial(by_history, adapted=False)
+    )
+
+
+# The sums ask everybody: a smaller `stage1_cohort` asks fewer. Nothing is adapted by steps.
+_VALUES: Mapping[str, Any] = {
+    "stage1_cohort": 10**9,
+    "sampling": "fixed",
+    "rounds": 200,
+    "cohort": 200,
+    "validate_every": 50,
+    "server_lr": 0.003,
+    "weight_decay": 6e-5,
+    "embedding_scale": 0.05,
+    "dislike_target": 0.6,
+}
+PRIVREC_PLUS = Recipe(
+    summary="a tower over the device's own history: in closed form, then trained on top",
+    settings=PlusSettings,
+    server_sees="items",
+    stages=plus_stages,
+    rankers=plus_rankers,
+    values=_VALUES,
+    presets={
+        # The settings are chosen; a fiftieth is enough for the curve.
+        "movielens-1m": {
+            "rounds": 300,
+            "cohort": 500,
+            "history_l2": 200.0,
+            "history_dropout": 0.75,
+            "validation_share": 0.02,
+        },
+        "frappe": {
+            "rounds": 0,
+            "history_rank": 0,
+            "history_l2": 20.0,
+            "history_dropout": 0.66,
+            "dislike_input": 0.0,
+            "validation_share": 0.0,
+        },
+    },
+)
+# Noise on a few hundred thousand weights costs more than the rounds on top bring.
+DP_PRIVREC_PLUS = replace(
+    PRIVREC_PLUS,
+    summary="the same under user-level differential privacy: two noised sums over people",
+    values={
+        **_VALUES,
+        "mechanism": "gaussian",
+        "sampling": "poisson",
+        "epsilon": 8.0,
+        "rounds": 0,
+        "validation_share": 0.0,
+    },
+    presets={},
+)

@@ -1,0 +1,127 @@
+"""The devices' half of the two sums: what one person adds, and a whole cohort's sum at once.
+
+A person's share of a sum is her row (`rows.py`), changed and weighted by what was told and by her
+own data alone. One device sends its share; a kernel multiplies out the shares of many people.
+"""
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from privrec.algorithms.privrec_plus import moments
+from privrec.algorithms.privrec_plus.layout import Layout
+from privrec.algorithms.privrec_plus.rows import SparseRows
+from privrec.algorithms.privrec_plus.scoring import POPULARITY
+from privrec.algorithms.privrec_plus.told import Frequent, Regression, columns_of
+from privrec.core.contribution import Contribution, TouchedRows
+from privrec.types import IntArray, Leaf
+
+SQUARES, PEOPLE, WEIGHT, TRIANGLE = "squares", "people", "weight", "triangle"
+"""The sums of the second phase: the first three without noise, the last one under noise."""
+Shares = tuple[SparseRows, moments.Doubles]
+"""People's rows, changed, and the weight of each."""
+
+
+def popularity_shares(rows: SparseRows, layout: Layout, dislike: float) -> Shares:
+    """Return each person's likes and dislikes, and the weight that gives them length 1."""
+    merged = merged_items(rows, layout, dislike)
+    return merged, moments.to_length_one(moments.row_lengths(merged))
+
+
+def popularity_contribution(row: SparseRows, layout: Layout, dislike: float) -> Contribution:
+    """Return what one device adds to the popularity of the items; `row` has one person."""
+    merged, weights = popularity_shares(row, layout, dislike)
+    values = np.asarray(merged.data, np.float64) * weights[0]
+    ids = np.asarray(merged.indices, np.int64)
+    return Contribution(rows={POPULARITY: TouchedRows(ids, values, layout.n_items)})
+
+
+def popularity_of(parts: Iterable[SparseRows], layout: Layout, dislike: float) -> moments.Doubles:
+    """Return how popular each item is; a person's likes and dislikes add a vector of length 1."""
+    shares = (popularity_shares(rows, layout, dislike) for rows in parts)
+    return moments.sum_of_rows(shares, layout.n_items)
+
+
+def history_shares(rows: SparseRows, layout: Layout, kept: IntArray, how: Regression) -> Shares:
+    """Return each person's row over the columns that explain, and its weight.
+
+    A person with n likes, kept or not, weighs n^-½: otherwise the people with the most likes would
+    decide for everybody.
+    """
+    columns = columns_of(layout, kept, how)
+    likes = np.asarray(rows[:, : layout.n_items].sum(1), np.float64)
+    scaled = sp.csr_array(rows[:, columns] * how.scales(layout)[columns][None, :])
+    return scaled, 1 / np.sqrt(np.maximum(likes, 1.0))
+
+
+def history_contribution(
+    row: SparseRows, layout: Layout, kept: IntArray, how: Regression
+) -> Contribution:
+    """Return what one device adds to the moments of whole rows; `row` has one person."""
+    scaled, weights = history_shares(row, layout, kept, how)
+    vector = np.sqrt(weights[0]) * np.asarray(scaled.toarray()[0], np.float64)
+    return Contribution(
+        outer={SQUARES: vector}, dense={PEOPLE: np.float64(1.0), WEIGHT: weights[0]}
+    )
+
+
+def history_moments(
+    parts: Iterable[SparseRows], layout: Layout, kept: IntArray, how: Regression
+) -> dict[str, Leaf]:
+    """Return Σ w·row·rowᵀ over people, `squares`, and Σ 1, `people`, and Σ w, `weight`."""
+    people, weight = 0, 0.0
+
+    def weighted() -> Iterator[Shares]:
+        nonlocal people, weight
+        for rows in parts:
+            shares, weights = history_shares(rows, layout, kept, how)
+            people, weight = people + len(weights), weight + float(weights.sum())
+            yield shares, weights
+
+    squares = moments.sum_of_squares(weighted(), len(columns_of(layout, kept, how)), np.float32)
+    return {SQUARES: squares, PEOPLE: np.float64(people), WEIGHT: np.float64(weight)}
+
+
+def taste_shares(rows: SparseRows, layout: Layout, items: Frequent, dislike: float) -> Shares:
+    """Return each person's taste, and the weight that gives its triangle length 1.
+
+    A person's taste is her row over the frequent items, less its part along popularity, because
+    that is known already: all of her length goes to what is left. Whoever has few of these items
+    is scaled up to 1 like everybody else.
+    """
+    chosen = merged_items(rows, layout, dislike)[:, items.kept]
+    taste = _without(sp.csr_array(chosen * items.power[None, :]).toarray(), items.common)
+    return taste, moments.to_length_one(moments.triangle_lengths(taste))
+
+
+def taste_contribution(
+    row: SparseRows, layout: Layout, items: Frequent, dislike: float
+) -> Contribution:
+    """Return what one device adds to the moments of tastes; `row` has one person."""
+    taste, weights = taste_shares(row, layout, items, dislike)
+    return Contribution(triangle={TRIANGLE: np.sqrt(weights[0]) * taste.toarray()[0]})
+
+
+def taste_moments(
+    parts: Iterable[SparseRows], layout: Layout, items: Frequent, dislike: float
+) -> moments.Doubles:
+    """Return Σ of the upper triangle of taste·tasteᵀ, each person's of length at most 1."""
+    shares = (taste_shares(rows, layout, items, dislike) for rows in parts)
+    total = moments.sum_of_squares(shares, len(items.kept))
+    return np.asarray(moments.triangle(total), np.float64)
+
+
+def _without(rows: npt.NDArray[np.float64], common: npt.NDArray[np.float64]) -> sp.csr_array:
+    """Return the rows less their part along `common`, a unit vector; empty if that is all."""
+    rest = rows - np.outer(rows @ common, common)
+    small = np.linalg.norm(rest, axis=1) <= 1e-6 * np.linalg.norm(rows, axis=1)
+    return sp.csr_array(np.where(small[:, None], 0.0, rest))
+
+
+def merged_items(rows: SparseRows, layout: Layout, dislike: float) -> SparseRows:
+    """Return like + dislike · weight in one column an item: what she chose, and how much."""
+    n = layout.n_items
+    chosen = rows[:, :n] + dislike * rows[:, n : 2 * n]
+    return sp.csr_array(chosen.astype(np.float64))

@@ -1,0 +1,76 @@
+"""What the server of PrivRec+ tells every device before it asks for the second sum."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from privrec.algorithms.privrec_plus.layout import Layout
+from privrec.algorithms.privrec_plus.moments import Doubles
+from privrec.algorithms.privrec_plus.scoring import Floats
+from privrec.types import IntArray, Leaf
+
+_ITEM_POWER = 0.25
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Regression:
+    """How likes are explained by rows: the weight of each kind of column, and the ridge.
+
+    `dislike_target` is how much of a like a disliked item counts as a target: a person who rated
+    it chose it all the same.
+    """
+
+    dislike: float
+    feature: float
+    context: float
+    dislike_target: float
+    l2: float
+    dropout: float
+
+    def scales(self, layout: Layout) -> Floats:
+        """Return the weight of each column."""
+        kinds = [
+            1.0,
+            self.dislike,
+            *(self.feature for _ in layout.users),
+            *(self.context for _ in layout.contexts),
+        ]
+        return np.repeat(np.array(kinds, np.float32), layout.sizes)
+
+
+def columns_of(layout: Layout, kept: IntArray, how: Regression) -> IntArray:
+    """Return the columns of a row that explain: kept items liked and disliked, and features."""
+    n = layout.n_items
+    disliked = n + kept if how.dislike else kept[:0]
+    return np.concatenate([kept, disliked, np.arange(2 * n, layout.size)])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frequent:
+    """The items whose company is asked for, and what is known of them: all from release one.
+
+    `kept` (m,) are their positions, `power` (m,) the weight of each, less for popular ones, and
+    `common` (m,) the unit vector of what every row has in common with popularity.
+    """
+
+    kept: IntArray
+    power: Doubles
+    common: Doubles
+
+    @classmethod
+    def of(cls, popularity: Doubles, kept: IntArray) -> "Frequent":
+        """Return it for these items of the published popularity."""
+        counted = np.maximum(popularity[kept], 1.0)
+        power = (counted / counted.mean()) ** -_ITEM_POWER
+        common = counted * power / np.linalg.norm(counted * power)
+        return cls(kept=kept, power=power, common=common)
+
+    @classmethod
+    def of_told(cls, told: Mapping[str, Leaf]) -> "Frequent":
+        """Return it from what was told."""
+        return cls(**{name: np.asarray(told[name]) for name in ("kept", "power", "common")})
+
+    def told(self) -> dict[str, Leaf]:
+        """Return what is told of it."""
+        return {"kept": self.kept, "power": self.power, "common": self.common}

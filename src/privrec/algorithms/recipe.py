@@ -1,0 +1,71 @@
+"""What a recipe is: a name for a way of training, with its own settings."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from privrec.core.phase import Stage
+from privrec.core.scorer import Rankers
+from privrec.data.catalogue import Catalogue
+from privrec.data.federation import Federation
+from privrec.data.splits import Split
+from privrec.privacy import statement
+from privrec.settings import RunSettings
+
+ServerSees = Literal["updates", "items", "everything"]
+"""What a server learns of one person besides what is published: each single update of hers, the
+list of her items, or all of her data."""
+
+TRAIN = "train"
+"""The name of the last stage of a training."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """A recipe: its settings, how it trains and how it ranks.
+
+    `settings` has its keys; `values` are its defaults where they differ from those of the keys, and
+    `presets` better ones for data sets we know. They were chosen on validation people
+    (docs/results.md), never on test people. `stages(settings, federation, split)` returns its
+    phases, or one fit in one place. `rankers(settings, catalogue)` returns how it ranks.
+    """
+
+    summary: str
+    settings: type[RunSettings]
+    server_sees: ServerSees
+    stages: Callable[[Any, Federation, Split], tuple[Stage, ...]]
+    rankers: Callable[[Any, Catalogue], Rankers]
+    values: Mapping[str, Any] = field(default_factory=dict)
+    presets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    @property
+    def without_noise(self) -> str:
+        """What a run of it promises whose releases had no noise."""
+        if self.server_sees == "items":
+            return statement.SUMS
+        return statement.FEDERATED if self.server_sees == "updates" else statement.CENTRAL
+
+    @property
+    def server(self) -> str:
+        """What the server of a run with noise sees, and no guarantee covers."""
+        return statement.SEES_ITEMS if self.server_sees == "items" else statement.SEES_UPDATES
+
+    @property
+    def statement(self) -> str:
+        """Who is protected, from whom, how strongly, and what is not covered."""
+        noised = self.values.get("mechanism", "none") != "none"
+        return statement.noised(self.server) if noised else self.without_noise
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PreparedRun:
+    """A recipe on a data set: `stages()` finds the noise, `rankers` rank on the device.
+
+    Ranking needs no noise, and finding it takes a moment: so it is done when first asked for.
+    """
+
+    config: RunSettings
+    federation: Federation
+    split: Split
+    stages: Callable[[], tuple[Stage, ...]]
+    rankers: Rankers

@@ -1,0 +1,96 @@
+"""The recipes that fit everything in one round where all data lies: references for the others."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from privrec.algorithms.recipe import TRAIN, Recipe
+from privrec.core.phase import CentralFit, RoundReport, ServerState
+from privrec.core.scorer import Rankers, Scorer, check_shapes
+from privrec.data.catalogue import Catalogue
+from privrec.data.federation import Federation
+from privrec.data.splits import Split
+from privrec.evaluation.references import (
+    EASE_L2,
+    Reference,
+    ease,
+    item_knn,
+    own_items,
+    popularity,
+)
+from privrec.privacy.aggregate import plain
+from privrec.privacy.sampling import Sampling
+from privrec.settings import Positive, RunSettings
+from privrec.types import Params
+
+
+class EaseSettings(RunSettings):
+    """EASE."""
+
+    ease_l2: Positive = EASE_L2
+    """The ridge of EASE."""
+
+
+def reference_recipe(
+    summary: str,
+    make: Callable[[Any], Reference],
+    settings: type[RunSettings] = RunSettings,
+) -> Recipe:
+    """Return the recipe of a reference; `make(settings)` returns how it fits and ranks."""
+
+    def stages(config: RunSettings, federation: Federation, split: Split) -> tuple[CentralFit, ...]:
+        return (_one_fit(federation, split, make(config)),)
+
+    def rankers(config: RunSettings, catalogue: Catalogue) -> Rankers:
+        reference = make(config)
+
+        def ranker(params: Params) -> Scorer:
+            n_items = catalogue.n_items
+            check_shapes(params, {name: (n_items,) * np.ndim(params[name]) for name in params})
+            return reference.scorer({name: np.asarray(array) for name, array in params.items()})
+
+        return Rankers(adapted=ranker)
+
+    return Recipe(
+        summary=summary,
+        settings=settings,
+        server_sees="everything",
+        stages=stages,
+        rankers=rankers,
+    )
+
+
+def _one_fit(federation: Federation, split: Split, reference: Reference) -> CentralFit:
+    """Return a fit of one round, in which all there is to fit is fitted."""
+    people = np.union1d(split.train, split.validation)
+    sampling = Sampling(law="fixed", users=len(people), cohort=len(people))
+
+    def start(before: Params | None) -> ServerState:
+        return ServerState(round_index=0, params={}, opt_state=(), clip_norm=np.inf)
+
+    def play(state: ServerState) -> tuple[ServerState, RoundReport]:
+        arrays = reference.fit(federation, people)
+        params = {name: jnp.asarray(array) for name, array in arrays.items()}
+        after = replace(state, round_index=state.round_index + 1, params=params)
+        return after, RoundReport(round_index=state.round_index, clients=len(people), loss=None)
+
+    return CentralFit(name=TRAIN, rounds=1, aggregator=plain(sampling), start=start, play=play)
+
+
+POPULARITY = reference_recipe(
+    "most liked first, the same for everybody", lambda settings: popularity()
+)
+OWN_ITEMS = reference_recipe(
+    "a person's own items first, then the most liked", lambda settings: own_items()
+)
+ITEM_KNN = reference_recipe(
+    "own items first, then cosine similarity to what the person likes", lambda settings: item_knn()
+)
+EASE = reference_recipe(
+    "own items first, then EASE, a linear model in closed form",
+    lambda settings: ease(settings.ease_l2),
+    EaseSettings,
+)

@@ -1,0 +1,106 @@
+"""The recipes that train the DSSM in one stage: by federated Reptile, or where all data lies."""
+
+from dataclasses import replace
+from functools import partial
+
+import jax
+import numpy as np
+
+from privrec.algorithms.budgets import sampling_of
+from privrec.algorithms.recipe import TRAIN, Recipe
+from privrec.algorithms.reptile.adapt import dssm_rankers
+from privrec.algorithms.reptile.central import central_round
+from privrec.algorithms.reptile.model import network_of
+from privrec.algorithms.reptile.phase import reptile_stages
+from privrec.algorithms.reptile.settings import CentralSettings, ReptileSettings
+from privrec.algorithms.reptile.values import (
+    NOISED_PRESETS,
+    NOISED_VALUES,
+    PAPER_VALUES,
+    PRIVREC_PRESETS,
+    PRIVREC_VALUES,
+)
+from privrec.core.optimize import server_optimizer
+from privrec.core.phase import CentralFit, ServerState
+from privrec.data.federation import Federation
+from privrec.data.splits import Split
+from privrec.privacy.aggregate import plain
+from privrec.types import Params
+
+
+def central_stages(
+    settings: CentralSettings, federation: Federation, split: Split
+) -> tuple[CentralFit, ...]:
+    """Return the training of the same network where all data lies in one place."""
+    network = network_of(settings, federation.catalogue)
+    optimizer = server_optimizer(settings.server_optimizer, settings.server_lr)
+    sampling = sampling_of(settings.sampling, settings.cohort, split)
+
+    def start(before: Params | None) -> ServerState:
+        params = network.fresh()
+        opt_state = jax.jit(optimizer.init)(params)
+        return ServerState(round_index=0, params=params, opt_state=opt_state, clip_norm=np.inf)
+
+    play = central_round(
+        network,
+        federation,
+        optimizer=optimizer,
+        draw=partial(sampling.draw, split.train),
+        batch_size=settings.central_batch_size,
+        seed=settings.seed,
+    )
+    return (
+        CentralFit(
+            name=TRAIN,
+            rounds=settings.rounds,
+            aggregator=plain(sampling),
+            start=start,
+            play=play,
+        ),
+    )
+
+
+PRIVREC = Recipe(
+    summary="federated Reptile on the DSSM, server Adam, many short local trainings",
+    settings=ReptileSettings,
+    server_sees="updates",
+    stages=reptile_stages,
+    rankers=dssm_rankers,
+    values=PRIVREC_VALUES,
+    presets=PRIVREC_PRESETS,
+)
+PRIVREC_PAPER = replace(
+    PRIVREC,
+    summary="the paper's printed settings: few rounds, 100 local epochs, plain averaging",
+    values=PAPER_VALUES,
+    presets={"frappe": {"rounds": 40, "cohort": 30}},
+)
+PRIVREC_SGD = replace(
+    PRIVREC,
+    summary="one local step in training and in adaptation (the paper's PrivRec-SGD)",
+    values={**PRIVREC_VALUES, "local_steps": 1, "adapt_steps": 1},
+)
+PRIVREC_CEN = Recipe(
+    summary="the same network trained centrally, adapted on the device as usual",
+    settings=CentralSettings,
+    server_sees="everything",
+    stages=central_stages,
+    rankers=dssm_rankers,
+    values={
+        **{key: PRIVREC_VALUES[key] for key in PRIVREC_VALUES if not key.startswith("local_")},
+        "server_lr": 0.001,
+    },
+    presets=PRIVREC_PRESETS,
+)
+DP_PRIVREC_ONE = replace(
+    PRIVREC,
+    summary="privrec under user-level differential privacy, in one stage",
+    values=NOISED_VALUES,
+    presets=NOISED_PRESETS,
+)
+LM_PRIVREC = replace(
+    PRIVREC,
+    summary="the same with Laplace noise and updates bounded in the L1 norm",
+    values={**NOISED_VALUES, "mechanism": "laplace", "clip_norm": 1.0},
+    presets=NOISED_PRESETS,
+)

@@ -1,0 +1,69 @@
+"""The settings of the DSSM and of federated Reptile."""
+
+from typing import Annotated
+
+from pydantic import Field, model_validator
+
+from privrec.algorithms.settings import FederatedSettings, RoundSettings
+from privrec.models.dssm import Activation, Target
+from privrec.settings import Count, Positive, RunSettings, Size
+
+
+class DssmSettings(RunSettings):
+    """The network, what it is trained on, and how a device adapts it."""
+
+    embedding_size: Size = 64
+    """Length of an embedding vector."""
+    tower_size: Size = 64
+    """Outputs of the user's and of the item's tower."""
+    hidden: Annotated[tuple[Size, ...], Field(min_length=1)] = (64, 64, 64, 64)
+    """Sizes of the layers that compare a user with an item."""
+    activation: Activation = "relu"
+    """The activation function: relu, sigmoid or tanh."""
+    embedding_scale: Positive = 0.1
+    """Standard deviation of embeddings before training."""
+
+    target: Target = "implicit"
+    """What is predicted: whether a person likes an item, or the rating itself."""
+    negatives: Count = 4
+    """Unseen items drawn for each like."""
+    dislike_target: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Target of an item rated low, between unseen (0) and liked (1); the paper's is 0."""
+    batch_size: Size = 32
+    """Instances per step on a device."""
+
+    adapt_epochs: Count = 5
+    """Epochs over a person's own data before ranking for her; 0 means no adaptation."""
+    adapt_steps: Count = 0
+    """At most so many steps of adaptation; 0 means no limit."""
+    adapt_lr: Positive = 0.1
+    """The learning rate of adaptation."""
+    adapt_negatives: Count = 4
+    """Unseen items drawn for each like in adaptation."""
+
+    @model_validator(mode="after")
+    def _ratings_have_no_negatives(self) -> "DssmSettings":
+        if self.target == "rating" and (self.negatives or self.adapt_negatives):
+            raise ValueError(
+                '`negatives` and `adapt_negatives` must be 0 with target = "rating":'
+                " an item that was never seen has no rating"
+            )
+        return self
+
+
+class ReptileSettings(FederatedSettings, DssmSettings):
+    """The DSSM trained by federated Reptile."""
+
+    local_epochs: Size = 1
+    """Epochs over a client's data per round."""
+    local_steps: Count = 0
+    """At most so many mini-batch steps per client and round; 0 means no limit."""
+    local_lr: Positive = 0.1
+    """The learning rate on a client."""
+
+
+class CentralSettings(RoundSettings, DssmSettings):
+    """The DSSM trained where all data lies in one place."""
+
+    central_batch_size: Size = 256
+    """Instances per step of training; adaptation uses `batch_size`."""

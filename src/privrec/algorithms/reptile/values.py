@@ -1,0 +1,65 @@
+"""The recipes' own values of the DSSM's settings; docs/results.md has how they were chosen."""
+
+from collections.abc import Mapping
+from typing import Any
+
+PRIVREC_VALUES: Mapping[str, Any] = {
+    "rounds": 200,
+    "validate_every": 25,
+    "cohort": 50,
+    "sampling": "fixed",
+    "local_epochs": 1,
+    "local_lr": 0.1,
+    "server_optimizer": "adam",
+    "server_lr": 0.003,
+    "negatives": 6,
+    "dislike_target": 0.7,
+    "adapt_epochs": 5,
+    "adapt_lr": 0.1,
+    "adapt_negatives": 6,
+}
+PAPER_VALUES: Mapping[str, Any] = {
+    "rounds": 80,
+    "cohort": 20,
+    "sampling": "fixed",
+    "local_epochs": 100,
+    "local_lr": 0.05,
+    "server_optimizer": "plain",
+    "server_lr": 1.0,
+    "negatives": 2,
+    "dislike_target": 0.0,
+    "adapt_epochs": 100,
+    "adapt_lr": 0.05,
+    "adapt_negatives": 2,
+    "validate_every": 20,
+}
+PRIVREC_PRESETS: Mapping[str, Mapping[str, Any]] = {
+    "movielens-1m": {"rounds": 1000, "validate_every": 100},
+    # People return to what they use, so a device that trains longer on its own data ranks better.
+    # And after the settings were chosen, 77 of 766 people are too many to keep out of training.
+    "frappe": {
+        "rounds": 300,
+        "validation_share": 0.0,
+        "adapt_epochs": 20,
+        "adapt_negatives": 20,
+    },
+}
+# Noise goes on every parameter: small layers, large cohorts, a bound that clips nearly everybody.
+NOISED_VALUES: Mapping[str, Any] = {
+    **PRIVREC_VALUES,
+    "mechanism": "gaussian",
+    "sampling": "poisson",
+    "epsilon": 8.0,
+    "rounds": 80,
+    "cohort": 200,
+    "clip_norm": 0.1,
+    "server_lr": 0.01,
+    "embedding_size": 16,
+    "tower_size": 16,
+    "hidden": (16,),
+    "validate_every": 40,
+}
+NOISED_PRESETS: Mapping[str, Mapping[str, Any]] = {
+    "movielens-1m": {"cohort": 500},
+    "frappe": {"adapt_epochs": 20, "adapt_negatives": 20, "validation_share": 0.0},
+}

@@ -1,0 +1,91 @@
+"""The settings of rounds, cohorts and noise, which several algorithms share."""
+
+from typing import Annotated
+
+from pydantic import Field, model_validator
+
+from privrec.settings import Budget, Count, Positive, RunSettings, Size
+from privrec.types import Law, MechanismName, NoiseKind, ServerOptimizer
+
+
+class RoundSettings(RunSettings):
+    """The settings of a training in rounds."""
+
+    rounds: Count = 100
+    """Rounds of training."""
+    cohort: Size = 100
+    """People per round; under Poisson sampling this is the expected number."""
+    sampling: Law = "poisson"
+    """How a cohort is drawn: each person with the same probability, or a fixed number (paper)."""
+    validate_every: Count = 50
+    """Rounds between two looks at the validation people; 0 means never."""
+    server_optimizer: ServerOptimizer = "adam"
+    """How the server steps along the mean update: plain, momentum or adam."""
+    server_lr: Positive = 0.003
+    """The learning rate of the server's step."""
+
+    def validates_after(self, played: int, rounds: int) -> bool:
+        """Return whether the validation people are looked at after `played` of `rounds` rounds."""
+        if not self.validate_every or not self.validation_share:
+            return False
+        return played % self.validate_every == 0 or played == rounds
+
+
+class NoiseSettings(RunSettings):
+    """The settings of what is published under noise."""
+
+    mechanism: MechanismName = "none"
+    """The noise on each published sum: none, gaussian (L2 bound), laplace (L1 bound)."""
+    epsilon: Positive | None = None
+    """The budget: sets the noise, unless `noise_multiplier` does; training stops when it is
+    spent."""
+    delta: Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)] = 1e-6
+    """The delta of the guarantee."""
+    noise_multiplier: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    """Scale of the noise on a sum over what one person can change it by; 0 bounds, adds none."""
+    clip_norm: Positive = 1.0
+    """The largest norm of one client's update."""
+    clip_quantile: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Lets the bound follow this quantile of the clients' norms; 0 keeps it fixed."""
+    noise: NoiseKind = "secure"
+    """Secure noise cannot be repeated or removed; seeded noise can: for experiments only."""
+    train_people: Count = 0
+    """How many people train, as the accountant counts: a public number. 0 derives it from the
+    number of people that the data set declares."""
+    force_delta: bool = False
+    """Accepts a delta of 1/N or more, with which a guarantee means little."""
+    diagnostics: bool = False
+    """Writes losses, counts, timings and validation figures under secure noise too. They are
+    computed from raw data, and no guarantee covers them."""
+
+    @property
+    def budget(self) -> Budget:
+        """What the run spends on privacy."""
+        return Budget(
+            mechanism=self.mechanism,
+            epsilon=self.epsilon,
+            delta=self.delta,
+            noise=self.noise,
+            force_delta=self.force_delta,
+            train_people=self.train_people,
+            diagnostics=self.diagnostics,
+        )
+
+    @model_validator(mode="after")
+    def _noise_needs_a_mechanism(self) -> "NoiseSettings":
+        if self.mechanism == "none":
+            for key in ("epsilon", "noise_multiplier", "clip_quantile"):
+                if getattr(self, key):
+                    raise ValueError(
+                        f"`{key}` needs a recipe with noise, such as dp-privrec-one or"
+                        f" lm-privrec; {self.recipe} adds none"
+                    )
+        elif self.epsilon is None and self.noise_multiplier is None:
+            raise ValueError("give `epsilon`, from which the noise is found, or `noise_multiplier`")
+        if self.clip_quantile and self.mechanism == "laplace":
+            raise ValueError("`clip_quantile` needs the Gaussian mechanism, not laplace")
+        return self
+
+
+class FederatedSettings(NoiseSettings, RoundSettings):
+    """The settings of a federated training."""

@@ -1,0 +1,323 @@
+"""The recipes of two stages: first item vectors by self-supervision, then the DSSM from them."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+
+from privrec.algorithms.budgets import aggregator_of, noised
+from privrec.algorithms.recipe import TRAIN, Recipe
+from privrec.algorithms.reptile.adapt import dssm_rankers
+from privrec.algorithms.reptile.local import local_sgd
+from privrec.algorithms.reptile.model import Network, empty_pairs, fresh, network_of
+from privrec.algorithms.reptile.phase import Training, reptile, reptile_stages
+from privrec.algorithms.reptile.values import NOISED_PRESETS, NOISED_VALUES
+from privrec.algorithms.two_stage.features import vectors_of_features
+from privrec.algorithms.two_stage.joint import join, local_joint, rescaled
+from privrec.algorithms.two_stage.objectives import SelfSupervision, local_ssl, self_supervision
+from privrec.algorithms.two_stage.settings import StageOneSettings, TwoStageSettings
+from privrec.algorithms.two_stage.views import (
+    SequenceClient,
+    Views,
+    draw_views,
+    empty_client,
+    row_buckets,
+)
+from privrec.core.local import LocalTrain, Packed
+from privrec.core.optimize import server_optimizer
+from privrec.core.phase import Phase
+from privrec.core.scorer import Rankers, Scorer, check_shapes
+from privrec.data.catalogue import Catalogue
+from privrec.data.clients import Clients
+from privrec.data.federation import Federation
+from privrec.data.splits import Split, chosen
+from privrec.errors import SettingsError
+from privrec.evaluation.references import neighbours
+from privrec.models.api import ITEM_TABLE
+from privrec.models.dssm import dssm
+from privrec.privacy.aggregate import Aggregator, plain
+from privrec.privacy.ledger import PrivacyLedger
+from privrec.privacy.sampling import Sampling
+from privrec.seeds import key
+from privrec.simulate.cost import usual_person
+from privrec.types import IntArray, Params
+
+ITEMS = "items"
+"""The name of the first stage."""
+
+
+def two_stages(
+    settings: TwoStageSettings, federation: Federation, split: Split
+) -> tuple[Phase, ...]:
+    """Return both phases; only the second where item vectors come from public features alone."""
+    if settings.stage1 == "none":
+        return reptile_stages(settings, federation, split)
+    task = _task(settings, federation, split)
+    first = _stage_one_aggregator(settings, federation, split)
+    spent = PrivacyLedger()
+    if settings.stage1 == "private":
+        spent = spent.record(first.release, settings.stage1_rounds)
+    network = network_of(settings, federation.catalogue)
+    items = _item_phase(task, first, network.fresh)
+    second = aggregator_of(settings, split, spent)
+    begin = sum(phase.rounds for phase in items)
+    return (*items, _joint_phase(settings, task, network, second, begin))
+
+
+def item_stage(
+    settings: StageOneSettings, federation: Federation, split: Split
+) -> tuple[Phase, ...]:
+    """Return stage one alone."""
+    if settings.stage1 == "none":
+        raise SettingsError(f'`stage1` must not be "none" for {settings.recipe}: it has no other')
+    network = dssm(
+        federation.schema,
+        federation.n_items,
+        embedding_size=settings.embedding_size,
+        embedding_scale=settings.embedding_scale,
+    )
+    aggregator = _stage_one_aggregator(settings, federation, split)
+    phases = _item_phase(
+        _task(settings, federation, split), aggregator, partial(fresh, network, settings.seed)
+    )
+    if not phases:
+        raise SettingsError(
+            f"`volunteers` must be > 0 for {settings.recipe}; got {settings.volunteers}"
+        )
+    return phases
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Task:
+    """What both stages are built from: the self-supervision, and the views that it sees."""
+
+    settings: StageOneSettings
+    federation: Federation
+    split: Split
+    ssl: SelfSupervision
+    views: Views
+
+    def pack(self, people: Clients, round_index: int) -> list[SequenceClient]:
+        """Return the views of some people in some round."""
+        return draw_views(
+            people,
+            self.views,
+            n_items=self.federation.n_items,
+            seed=self.settings.seed,
+            round_index=round_index,
+        )
+
+    def training(
+        self,
+        pack: Callable[[Clients, int], Sequence[Packed]],
+        local: LocalTrain,
+        examples: Callable[[], Sequence[Packed]],
+    ) -> Training:
+        """Return how a device trains in one of the stages."""
+        federation = self.federation
+        return Training(
+            pack=pack,
+            local=local,
+            catalogue=dict(federation.items),
+            examples=examples,
+            usual=lambda: federation.take(usual_person(federation, self.split.train)),
+            batch_size=self.settings.batch_size,
+            epochs=self.settings.local_epochs,
+        )
+
+
+def _task(settings: StageOneSettings, federation: Federation, split: Split) -> _Task:
+    ssl = self_supervision(
+        item_weight=settings.item_mask_weight, segment_weight=settings.segment_mask_weight
+    )
+    return _Task(
+        settings=settings,
+        federation=federation,
+        split=split,
+        ssl=ssl,
+        views=views_of(settings),
+    )
+
+
+def views_of(settings: StageOneSettings) -> Views:
+    """Return how sequences become views."""
+    return Views(
+        most=settings.views,
+        window=settings.view_window,
+        segment=settings.view_segment,
+        negatives=settings.view_negatives,
+        others=settings.view_others,
+        batch_size=min(settings.batch_size, settings.views),
+    )
+
+
+def local_views(settings: StageOneSettings, ssl: SelfSupervision, rate: float) -> LocalTrain:
+    """Return the self-supervised local training, with this learning rate."""
+    return local_ssl(
+        ssl,
+        learning_rate=rate,
+        epochs=settings.local_epochs,
+        batch_size=views_of(settings).batch_size,
+    )
+
+
+def volunteers_among(settings: StageOneSettings, federation: Federation, split: Split) -> IntArray:
+    """Return who volunteered for stage one: each person by a hash of (seed, her id)."""
+    ids = federation.ids(split.train)
+    return split.train[chosen(ids, settings.volunteers, seed=settings.seed, purpose="volunteers")]
+
+
+def _stage_one_aggregator(
+    settings: StageOneSettings, federation: Federation, split: Split
+) -> Aggregator:
+    """Return what bounds and noises stage one; a private one gets its share of epsilon."""
+    public, true = split.public_train, len(split.train)
+    if settings.stage1 == "public":
+        true = max(len(volunteers_among(settings, federation, split)), 1)
+        public = max(round(settings.volunteers * public), 1)
+    users = true if settings.sampling == "fixed" else public
+    cohort = min(settings.stage1_cohort, users)
+    sampling = Sampling(law=settings.sampling, users=users, cohort=cohort)
+    if settings.stage1 != "private":
+        return plain(sampling)
+    return noised(
+        settings,
+        sampling,
+        rounds=settings.stage1_rounds,
+        clip_norm=settings.stage1_clip_norm,
+        epsilon=settings.epsilon and settings.epsilon * settings.stage1_share,
+        spent=PrivacyLedger(),
+    )
+
+
+def _item_phase(
+    task: _Task, aggregator: Aggregator, fresh_model: Callable[[], Params]
+) -> tuple[Phase, ...]:
+    """Return phase one; none where item vectors come from the items' own features alone."""
+    settings, federation, views = task.settings, task.federation, task.views
+    public = settings.stage1 == "public"
+    people = volunteers_among(settings, federation, task.split) if public else task.split.train
+    if len(people) == 0:
+        return ()
+
+    def examples() -> list[Packed]:
+        sizes = row_buckets(federation.largest, views)
+        return [empty_client(views, size, federation.n_items) for size in sizes]
+
+    def start(before: Params | None) -> Params:
+        encoders = task.ssl.init(key(settings.seed, 0, "encoders"), settings.embedding_size)
+        return {ITEM_TABLE: fresh_model()[ITEM_TABLE], **encoders}
+
+    local = local_views(settings, task.ssl, settings.stage1_lr)
+    phase = reptile(
+        task.training(task.pack, local, examples),
+        name=ITEMS,
+        first=0,
+        rounds=settings.stage1_rounds,
+        population=people,
+        aggregator=aggregator,
+        optimizer=server_optimizer(settings.server_optimizer, settings.stage1_server_lr),
+        start=start,
+    )
+    return (replace(phase, volunteers=public, ranks=False),)
+
+
+def _joint_phase(
+    settings: TwoStageSettings, task: _Task, network: Network, aggregator: Aggregator, first: int
+) -> Phase:
+    """Return phase two: the DSSM from phase one's item vectors, on the joint loss."""
+    federation, views, n_items = task.federation, task.views, task.federation.n_items
+
+    def pack_both(people: Clients, round_index: int) -> Sequence[Packed]:
+        both = zip(network.pack(people, round_index), task.pack(people, round_index), strict=True)
+        return [join(pairs, own_views, n_items) for pairs, own_views in both]
+
+    def examples() -> list[Packed]:
+        nobody = empty_client(views, len(empty_client(views, 1, n_items).rows), n_items)
+        empty = empty_pairs(network, settings, federation, task.split.train)
+        return [join(pairs, nobody, n_items) for pairs in empty]
+
+    def start(before: Params | None) -> Params:
+        model: dict[str, jax.Array] = dict(network.fresh())
+        scale = settings.embedding_scale
+        if before is None:
+            model[ITEM_TABLE] = vectors_of_features(federation, model[ITEM_TABLE], scale)
+            encoders = task.ssl.init(key(settings.seed, 0, "encoders"), settings.embedding_size)
+            return {**model, **encoders}
+        return {**model, **rescaled(before, scale)}
+
+    local = local_joint(
+        local_views(settings, task.ssl, settings.local_lr),
+        local_sgd(
+            network.recommender,
+            learning_rate=settings.local_lr * settings.dssm_weight,
+            epochs=settings.local_epochs,
+            batch_size=settings.batch_size,
+            max_steps=settings.local_steps or None,
+        ),
+        settings.item_rate,
+    )
+    return reptile(
+        task.training(pack_both, local, examples),
+        name=TRAIN,
+        first=first,
+        rounds=settings.rounds,
+        population=task.split.train,
+        aggregator=aggregator,
+        optimizer=server_optimizer(
+            settings.server_optimizer, settings.server_lr, settings.item_rate
+        ),
+        start=start,
+    )
+
+
+def item_rankers(settings: StageOneSettings, catalogue: Catalogue) -> Rankers:
+    """Return how item vectors rank: by nearness to what a person likes."""
+
+    def by_neighbours(params: Params) -> Scorer:
+        check_shapes(params, {ITEM_TABLE: (catalogue.n_items, settings.embedding_size)})
+        return neighbours(np.asarray(params[ITEM_TABLE]))
+
+    return Rankers(adapted=by_neighbours)
+
+
+_STAGE_ONE: Mapping[str, Any] = {
+    "stage1": "paper",
+    "stage1_rounds": 300,
+    "sampling": "fixed",
+    "server_optimizer": "adam",
+    "local_epochs": 1,
+}
+DP_PRIVREC = Recipe(
+    summary="item vectors by self-supervision first, then privrec; both under noise",
+    settings=TwoStageSettings,
+    server_sees="updates",
+    stages=two_stages,
+    rankers=dssm_rankers,
+    # Noise rewards few rounds and large cohorts, in stage one as in stage two. Noisy steps wear
+    # off what stage one found, so stage two moves the item vectors slowly.
+    values={
+        **NOISED_VALUES,
+        "item_rate": 0.1,
+        "stage1": "private",
+        "stage1_rounds": 40,
+        "stage1_cohort": 200,
+        "stage1_clip_norm": 0.3,
+    },
+    presets={
+        **NOISED_PRESETS,
+        "movielens-1m": {**NOISED_PRESETS["movielens-1m"], "stage1_cohort": 500},
+    },
+)
+SSL_ITEMS = Recipe(
+    summary="stage one alone: neighbours of item vectors learned from sequences",
+    settings=StageOneSettings,
+    server_sees="updates",
+    stages=item_stage,
+    rankers=item_rankers,
+    values=_STAGE_ONE,
+    presets={"movielens-1m": {"stage1_rounds": 600}},
+)

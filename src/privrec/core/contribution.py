@@ -1,0 +1,201 @@
+"""All that one device sends in one round: its parts, its length, its bound, and its bytes.
+
+The arithmetic is numpy's in 64 bits, for one person at a time: it is what a phone runs, and the
+truth that compiled code is tested against.
+"""
+
+import math
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+
+from privrec.errors import WireError
+from privrec.privacy.clipping import MARGIN, Norm
+from privrec.types import IntArray, Leaf
+
+Arrays = Mapping[str, Leaf]
+_ROUNDING = 1e-9
+"""The part of the bound that is kept free for rounding of 64-bit numbers (32 bits: `MARGIN`)."""
+
+
+class TouchedRows(NamedTuple):
+    """Some rows of a table that has `size` rows: `ids` (k,), each once, and `values` (k, …)."""
+
+    ids: IntArray
+    values: Leaf
+    size: int
+
+
+_NO_ARRAYS: Arrays = MappingProxyType({})
+_NO_ROWS: Mapping[str, TouchedRows] = MappingProxyType({})
+
+
+class Contribution(NamedTuple):
+    """What one device sends, by the name of the sum that it is added to.
+
+    `dense` arrays are added as they are. `rows` are added to their rows of a table, so that the
+    size of a message follows what a person touched. A vector r in `outer` stands for the matrix
+    r rᵀ, and one in `triangle` for the upper triangle of r rᵀ with its diagonal, row by row.
+    """
+
+    dense: Arrays = _NO_ARRAYS
+    rows: Mapping[str, TouchedRows] = _NO_ROWS
+    outer: Arrays = _NO_ARRAYS
+    triangle: Arrays = _NO_ARRAYS
+
+
+class Bounded(NamedTuple):
+    """A contribution within the bound, whether it was too long, and whether it was usable."""
+
+    contribution: Contribution
+    was_long: bool
+    is_finite: bool
+
+
+def length(contribution: Contribution, norm: Norm = "l2") -> float:
+    """Return the length of all that the contribution adds to the sums, taken as one vector.
+
+    With p = Σ|r|^k, r rᵀ has p² and its upper triangle (p² + Σ|r|^2k) / 2, k = 1 or 2 by the norm.
+    """
+    power = 1 if norm == "l1" else 2
+    total = 0.0
+    for part in (*contribution.dense.values(), *(r.values for r in contribution.rows.values())):
+        total += float((np.abs(np.asarray(part, np.float64)) ** power).sum())
+    for vector in contribution.outer.values():
+        total += float((np.abs(np.asarray(vector, np.float64)) ** power).sum()) ** 2
+    for vector in contribution.triangle.values():
+        powers = np.abs(np.asarray(vector, np.float64)) ** power
+        total += (float(powers.sum()) ** 2 + float((powers**2).sum())) / 2
+    return total if norm == "l1" else math.sqrt(total)
+
+
+def bounded(contribution: Contribution, clip_norm: float, norm: Norm = "l2") -> Bounded:
+    """Return the contribution times min(1, clip_norm / its length).
+
+    A contribution that is not finite, or that names a row twice or out of range, adds nothing.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        found = length(contribution, norm)
+    if not math.isfinite(found) or not _rows_are_sound(contribution):
+        return Bounded(_nothing(contribution), was_long=False, is_finite=False)
+    leaves = (*contribution.dense.values(), *(r.values for r in contribution.rows.values()))
+    coarse = any(np.asarray(leaf).dtype == np.float32 for leaf in leaves)
+    margin = MARGIN if coarse else _ROUNDING
+    most = clip_norm * (1 - margin)
+    if found <= most:
+        return Bounded(contribution, was_long=False, is_finite=True)
+    # What was made exactly as long as the bound is shortened by a rounding error, and not counted.
+    was_long = found > (most if coarse else clip_norm * (1 + _ROUNDING))
+    return Bounded(scaled(contribution, most / found), was_long=was_long, is_finite=True)
+
+
+def scaled(contribution: Contribution, factor: float) -> Contribution:
+    """Return what adds `factor` times as much to every sum; 0 also removes what is not finite."""
+
+    def times(leaf: Leaf, by: float) -> Leaf:
+        return np.asarray(leaf, np.float64) * by if by else np.zeros(np.shape(leaf))
+
+    root = math.sqrt(factor)
+    return Contribution(
+        dense={name: times(leaf, factor) for name, leaf in contribution.dense.items()},
+        rows={
+            name: rows._replace(values=times(rows.values, factor))
+            for name, rows in contribution.rows.items()
+        },
+        outer={name: times(leaf, root) for name, leaf in contribution.outer.items()},
+        triangle={name: times(leaf, root) for name, leaf in contribution.triangle.items()},
+    )
+
+
+def add_to(total: dict[str, Leaf], contribution: Contribution) -> None:
+    """Add a contribution to the sums in `total`, which begin as an empty dict."""
+    for name, leaf in contribution.dense.items():
+        _part(total, name, np.shape(leaf))[...] += np.asarray(leaf, np.float64)
+    for name, (ids, values, size) in contribution.rows.items():
+        table = _part(total, name, (size, *np.shape(values)[1:]))
+        table[np.asarray(ids)] += np.asarray(values, np.float64)
+    for name, vector in contribution.outer.items():
+        wide = np.asarray(vector, np.float64)
+        _part(total, name, (len(wide), len(wide)))[...] += np.outer(wide, wide)
+    for name, vector in contribution.triangle.items():
+        wide = np.asarray(vector, np.float64)
+        above = np.triu_indices(len(wide))
+        _part(total, name, (len(above[0]),))[...] += wide[above[0]] * wide[above[1]]
+
+
+def to_bytes(contribution: Contribution) -> bytes:
+    """Return the contribution as it goes over the wire: safetensors, one array a part."""
+    arrays = {f"dense {name}": np.asarray(leaf) for name, leaf in contribution.dense.items()}
+    for name, (ids, values, size) in contribution.rows.items():
+        arrays[f"ids {name}"] = np.asarray(ids)
+        arrays[f"values {name}"] = np.asarray(values)
+        arrays[f"size {name}"] = np.asarray(size)
+    arrays |= {f"outer {name}": np.asarray(leaf) for name, leaf in contribution.outer.items()}
+    arrays |= {f"triangle {name}": np.asarray(leaf) for name, leaf in contribution.triangle.items()}
+    return told_to_bytes(arrays)
+
+
+def from_bytes(content: bytes) -> Contribution:
+    """Return the contribution in these bytes, or raise `WireError`."""
+    parts: dict[str, dict[str, Leaf]] = {}
+    for name, array in told_from_bytes(content).items():
+        kind, _, rest = name.partition(" ")
+        parts.setdefault(kind, {})[rest] = array
+    ids, values, sizes = (parts.pop(kind, {}) for kind in ("ids", "values", "size"))
+    if not parts.keys() <= {"dense", "outer", "triangle"} or not (
+        ids.keys() == values.keys() == sizes.keys()
+    ):
+        raise WireError(f"a contribution has unknown or missing parts: {sorted(parts)}")
+    if any(size.shape != () or size.dtype.kind not in "iu" for size in sizes.values()):
+        raise WireError("a contribution has a table whose size is not a whole number")
+    rows = {name: TouchedRows(ids[name], values[name], int(sizes[name])) for name in ids}
+    found = Contribution(rows=rows, **parts)
+    if not _rows_are_sound(found):
+        raise WireError("a contribution names a row of a table twice or out of range")
+    return found
+
+
+def told_to_bytes(told: Arrays) -> bytes:
+    """Return what the server tells every device, as it goes over the wire."""
+    return bytes(save({name: np.asarray(leaf, order="C") for name, leaf in told.items()}))
+
+
+def told_from_bytes(content: bytes) -> dict[str, Leaf]:
+    """Return what the server told, or raise `WireError`."""
+    try:
+        return dict(load(content))
+    except SafetensorError as error:
+        raise WireError(f"a message is not of privrec's format: {error}") from error
+
+
+def _rows_are_sound(contribution: Contribution) -> bool:
+    """Return whether each row is named once, is in its table, and has its values."""
+    for ids, values, size in contribution.rows.values():
+        named = np.asarray(ids)
+        if named.ndim != 1 or named.shape != np.shape(values)[:1] or named.dtype.kind not in "iu":
+            return False
+        if len(np.unique(named)) != len(named) or (named < 0).any() or (named >= size).any():
+            return False
+    return True
+
+
+def _nothing(contribution: Contribution) -> Contribution:
+    """Return what adds zeros to the same sums."""
+    whole = scaled(contribution, 0.0)
+    rows = {
+        name: TouchedRows(
+            np.zeros(0, np.int64), np.zeros((0, *np.shape(found.values)[1:])), found.size
+        )
+        for name, found in contribution.rows.items()
+    }
+    return whole._replace(rows=rows)
+
+
+def _part(total: dict[str, Leaf], name: str, shape: tuple[int, ...]) -> Leaf:
+    if name not in total:
+        total[name] = np.zeros(shape)
+    return total[name]
