@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from privrec.core.optimize import ServerOptimizer
 from privrec.data.splits import Halving
 from privrec.errors import SettingsError, nearest
+from privrec.evaluation.protocols import Candidates, ProtocolName
 from privrec.models.dssm import Activation, Target
 from privrec.privacy.noise import NoiseKind
 from privrec.privacy.release import Mechanism
@@ -41,6 +42,10 @@ class RunConfig(BaseModel):
     """Rounds between two looks at the validation people; 0 means never."""
     halving: Halving = "random"
     """How a tested person's data is halved: at random, or the earlier half first."""
+    protocol: Literal["auto", ProtocolName] = "auto"
+    """Who trains and what is tested; auto is files for data with a test file, else halves."""
+    candidates: Literal["auto", Candidates] = "auto"
+    """What a tested item is ranked among; auto is not-kept for files, else unseen."""
 
     rounds: Count = 100
     cohort: Size = 100

@@ -74,6 +74,9 @@ def import_data(
     items: Annotated[
         Path | None, typer.Option(help="The public catalogue: a file of items and features.")
     ] = None,
+    test: Annotated[
+        Path | None, typer.Option(help="A file of lines to test, which nobody trains on.")
+    ] = None,
     context: Annotated[
         list[str] | None, typer.Option(metavar="COLUMN", help="A column of the moment; repeat.")
     ] = None,
@@ -100,6 +103,7 @@ def import_data(
             mapping=dict(pair.split("=", 1) for pair in pairs),
             users=users,
             items=items,
+            test=test,
             positive_above=positive_above,
             name=name,
             skip_bad=skip_bad,
@@ -108,7 +112,9 @@ def import_data(
         )
         write_import(result, out)
         lines = result.tables.interactions.height
-        print_line(f"imported {lines:,} interactions: {out}")
+        held_out = result.tables.test
+        more = "" if held_out is None else f" and {held_out.height:,} to be tested"
+        print_line(f"imported {lines:,} interactions{more}: {out}")
         manifest = result.tables.manifest
         if manifest.value is not None:
             found = "as given" if manifest.public.threshold else "found from most people's values"

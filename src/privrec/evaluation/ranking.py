@@ -1,14 +1,14 @@
-"""The protocol of spec section 6: halve each test person's data, adapt, rank everything."""
+"""Testing (spec section 6): what a device keeps adapts it, then everything is ranked."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from privrec.data.federation import Clients, Federation, chunks
-from privrec.data.splits import Halving, halve
+from privrec.data.splits import Halving
 from privrec.evaluation.metrics import (
     KS,
     UserRanks,
@@ -17,7 +17,9 @@ from privrec.evaluation.metrics import (
     ndcg_at,
     new_hits_at,
     rank_user,
+    recall_at,
 )
+from privrec.evaluation.protocols import Candidates, Held, View, halved
 from privrec.types import IntArray
 
 Scores = npt.NDArray[np.floating]
@@ -32,7 +34,10 @@ nothing else of them. Scores have shape (1, n_items), or one row for each line o
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalReport:
-    """Figures over the people tested; keys of the mappings are k. `skipped` had nothing to test."""
+    """Figures over the people tested; keys of the mappings are k. `skipped` had nothing to test.
+
+    `recall` is empty where the protocol does not ask for it.
+    """
 
     tested: int
     skipped: int
@@ -40,6 +45,7 @@ class EvalReport:
     ndcg: dict[int, float]
     list_ndcg: dict[int, float]
     new_only: dict[int, float]
+    recall: dict[int, float] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
         """Return the figures in the shape of `evaluation.json`."""
@@ -49,6 +55,7 @@ class EvalReport:
             "ndcg": _text_keys(figures["ndcg"]),
             "list_ndcg": _text_keys(figures["list_ndcg"]),
             "new_only": {"hits": _text_keys(figures["new_only"])},
+            **({"recall": _text_keys(figures["recall"])} if self.recall else {}),
         }
 
 
@@ -61,13 +68,31 @@ def evaluate(
     halving: Halving = "random",
     on_progress: Callable[[int], None] | None = None,
 ) -> EvalReport:
-    """Return the figures of a scorer over `people`, a few hundred of them in memory at a time.
+    """Return the figures of a scorer over `people` by the paper's protocol: their data is halved.
 
     Skipped and counted are people with fewer than two likes, or none in the second half.
     """
+    view = halved(federation, seed=seed, halving=halving)
+    return evaluate_view(view, people, scorer, on_progress=on_progress)
+
+
+def evaluate_view(
+    view: View,
+    people: IntArray,
+    scorer: Scorer,
+    *,
+    candidates: Candidates = "unseen",
+    with_recall: bool = False,
+    on_progress: Callable[[int], None] | None = None,
+) -> EvalReport:
+    """Return the figures of a scorer over `people`, a few hundred of them in memory at a time.
+
+    `view` says what is on a device and what is tested; whoever has nothing to test is skipped and
+    counted.
+    """
     ranked: list[UserRanks] = []
     for positions in chunks(people, 256):
-        ranked += _rank_chunk(federation.take(positions), scorer, seed=seed, halving=halving)
+        ranked += _rank_chunk(view(positions), scorer, compete=candidates == "not-kept")
         if on_progress is not None:
             on_progress(len(positions))
     return EvalReport(
@@ -77,42 +102,32 @@ def evaluate(
         ndcg={k: ndcg_at(ranked, k) for k in KS},
         list_ndcg={k: list_ndcg_at(ranked, k) for k in KS},
         new_only={k: new_hits_at(ranked, k) for k in KS},
+        recall={k: recall_at(ranked, k) for k in KS} if with_recall else {},
     )
 
 
-def with_few_items(
-    federation: Federation,
-    people: IntArray,
-    *,
-    seed: int,
-    halving: Halving = "random",
-    fewer_than: int = 20,
-) -> IntArray:
+def with_few_items(view: View, people: IntArray, *, fewer_than: int = 20) -> IntArray:
     """Return those of the people whose device holds fewer items than that when it adapts."""
     found = []
     for positions in chunks(people, 256):
-        first, _ = halve(federation.take(positions), seed=seed, halving=halving)
-        items = [len(np.unique(_items(first, k))) for k in range(len(first))]
+        kept = view(positions).kept
+        items = [len(np.unique(_items(kept, k))) for k in range(len(kept))]
         found.append(positions[np.array(items, np.int64) < fewer_than])
     return np.concatenate([people[:0], *found])
 
 
-def _rank_chunk(
-    clients: Clients, scorer: Scorer, *, seed: int, halving: Halving
-) -> list[UserRanks]:
-    first, second = halve(clients, seed=seed, halving=halving)
-    liked = second.keep(second.liked)
-    likes = np.bincount(clients.owner[clients.liked], minlength=len(clients))
-    testable = np.flatnonzero((likes >= 2) & (liked.sizes > 0))
-    first, second, liked = first.take(testable), second.take(testable), liked.take(testable)
+def _rank_chunk(held: Held, scorer: Scorer, *, compete: bool) -> list[UserRanks]:
+    testable = np.flatnonzero(held.tested.sizes > 0)
+    kept, hidden, tested = (part.take(testable) for part in (held.kept, held.hidden, held.tested))
     return [
         rank_user(
             scores,
-            liked=_items(liked, k),
-            first_half=_items(first, k),
-            second_half=_items(second, k),
+            liked=_items(tested, k),
+            first_half=_items(kept, k),
+            second_half=_items(hidden, k),
+            compete=compete,
         )
-        for k, scores in zip(range(len(testable)), scorer(first, liked), strict=True)
+        for k, scores in zip(range(len(testable)), scorer(kept, tested), strict=True)
     ]
 
 

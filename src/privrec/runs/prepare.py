@@ -17,8 +17,9 @@ from privrec.algorithms.two_stage.phases import TRAIN, Task, federated_stages, p
 from privrec.core.optimize import server_optimizer
 from privrec.core.phase import CentralFit, RoundReport, ServerState, Stage
 from privrec.data.federation import Federation
-from privrec.data.splits import Split, split_clients
+from privrec.data.splits import Split
 from privrec.errors import SettingsError
+from privrec.evaluation.protocols import Protocol, protocol_named, resolve
 from privrec.evaluation.references import Reference
 from privrec.privacy.aggregate import plain
 from privrec.privacy.budget import refuse_large_delta
@@ -33,25 +34,23 @@ class PreparedRun:
     """A recipe on a data set: `stages()` finds the noise, `rankers` rank on the device.
 
     Ranking needs no noise, and finding it takes a moment: so it is done when first asked for.
+    `federation` is what training sees, `whole` has what is held out too: for evaluation alone.
     """
 
     config: RunConfig
+    protocol: Protocol
     federation: Federation
+    whole: Federation
     split: Split
     stages: Callable[[], tuple[Stage, ...]]
     rankers: Rankers
 
 
-def prepare(config: RunConfig, federation: Federation) -> PreparedRun:
+def prepare(config: RunConfig, whole: Federation) -> PreparedRun:
     """Return the prepared of these settings; wrong ones are found before any file is written."""
     recipe = recipe_named(config.recipe)
-    split = split_clients(
-        federation.ids(np.arange(federation.n_clients)),
-        seed=config.seed,
-        test_share=config.test_share,
-        validation_share=config.validation_share,
-        people=federation.people,
-    )
+    config, protocol = _with_protocol(config, whole)
+    split, federation = protocol.roles(whole), protocol.training(whole)
     if config.mechanism != "none":
         most = max(split.public_train, config.train_people)
         refuse_large_delta(config.delta, most, forced=config.force_delta)
@@ -86,11 +85,27 @@ def prepare(config: RunConfig, federation: Federation) -> PreparedRun:
 
     return PreparedRun(
         config=config,
+        protocol=protocol,
         federation=federation,
+        whole=whole,
         split=split,
         stages=stages,
         rankers=rankers(config, federation.catalogue),
     )
+
+
+def _with_protocol(config: RunConfig, federation: Federation) -> tuple[RunConfig, Protocol]:
+    """Return the settings with the protocol by its name where it was left to the data, and it."""
+    name, candidates = resolve(config.protocol, config.candidates, federation)
+    protocol = protocol_named(
+        name,
+        candidates=candidates,
+        seed=config.seed,
+        halving=config.halving,
+        test_share=config.test_share,
+        validation_share=config.validation_share,
+    )
+    return config.model_copy(update={"protocol": name, "candidates": candidates}), protocol
 
 
 def _central(config: RunConfig, federation: Federation, split: Split) -> CentralFit:
@@ -122,7 +137,7 @@ def _central(config: RunConfig, federation: Federation, split: Split) -> Central
 
 def _fitted(federation: Federation, split: Split, reference: Reference) -> CentralFit:
     """Return a fit of one round, in which all there is to fit is fitted."""
-    people = np.concatenate([split.train, split.validation])
+    people = split.fitted
     sampling = Sampling(law="fixed", users=len(people), cohort=len(people))
 
     def init(before: Params | None) -> ServerState:
