@@ -15,7 +15,9 @@ from privrec.algorithms.recipes import configure
 from privrec.data.federation import Clients, Federation
 from privrec.data.splits import chosen
 from privrec.errors import DataError, SettingsError
+from privrec.runs import publisher
 from privrec.runs.prepare import prepare
+from privrec.seeds import rng
 from privrec.types import BoolArray, IntArray
 from tiny import DATA
 
@@ -173,7 +175,13 @@ def test_a_network_trains_where_somebody_has_no_line_at_all(tmp_path: Path) -> N
         clients = whole.take(positions)
         return clients.keep(~np.isin(clients.ids[clients.owner], [0, 1, 2]))
 
-    settings = {"rounds": 1, "cohort": 60, "embedding_size": 4, "tower_size": 4, "hidden": [4]}
+    settings: dict[str, Any] = {
+        "rounds": 1,
+        "cohort": 60,
+        "embedding_size": 4,
+        "tower_size": 4,
+        "hidden": [4],
+    }
     for recipe in ("privrec", "privrec-plus"):
         run = privrec.train(
             recipe, replace(whole, take=take), out=tmp_path / recipe, seed=SEED, **settings
@@ -183,27 +191,37 @@ def test_a_network_trains_where_somebody_has_no_line_at_all(tmp_path: Path) -> N
         assert found.train == 60
 
 
-def test_the_noise_of_a_run_does_not_hang_on_how_it_ranks(tmp_path: Path) -> None:
-    settings = {"noise": "seeded", "force_delta": True, "delta": 0.01, "validation_share": 0.0}
-    found = {
-        (protocol, among): params_of(
-            privrec.train(
-                *("dp-privrec-plus", DATA),
-                out=tmp_path / f"{protocol}-{among}",
-                protocol=protocol,
-                candidates=among,
-                **settings,
-            )
+def test_the_noise_depends_on_what_is_trained_and_not_on_how_it_is_ranked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Runs that differ in what they train on must not share noise: it would cancel out."""
+    drawn: list[str] = []
+
+    def listening(seed: int, round_index: int, purpose: str) -> np.random.Generator:
+        drawn.append(purpose)
+        return rng(seed, round_index, purpose)
+
+    monkeypatch.setattr(publisher, "rng", listening)
+
+    def noise_of(protocol: str, candidates: str) -> list[str]:
+        drawn.clear()
+        privrec.train(
+            *("dp-privrec-plus", DATA),
+            out=tmp_path / f"{protocol}-{candidates}",
+            protocol=protocol,
+            candidates=candidates,
+            noise="seeded",
+            force_delta=True,
+            delta=0.01,
+            # All else is the same, down to the public number of people.
+            train_people=50,
         )
-        for protocol, among in [
-            ("auto", "auto"),
-            ("halves", "unseen"),
-            ("halves", "not-kept"),
-            ("leave-last", "unseen"),
-        ]
-    }
-    assert found["auto", "auto"] == found["halves", "unseen"] == found["halves", "not-kept"]
-    assert found["leave-last", "unseen"] != found["halves", "unseen"]
+        return list(drawn)
+
+    usual = noise_of("auto", "auto")
+    assert len(usual) == 2
+    assert usual == noise_of("halves", "unseen") == noise_of("halves", "not-kept")
+    assert not set(usual) & set(noise_of("leave-last", "unseen"))
 
 
 def test_a_run_of_halves_is_tested_by_leave_last_on_its_own_test_people(tmp_path: Path) -> None:

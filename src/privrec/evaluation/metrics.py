@@ -60,10 +60,12 @@ def rank_user(
     ranks, list_ranks = np.empty(len(liked)), np.empty((len(table), len(distinct)))
     for r in range(len(table)):
         lines = row == r
-        above, equal = _count(np.sort(table[r, candidate]), own[lines])
+        others = np.sort(table[r, other])
+        rivals = np.sort(table[r, candidate]) if compete else others
+        above, equal = _count(rivals, own[lines])
         # Who is a candidate ties with itself, and that is no tie.
         ranks[lines] = 1 + above + (equal - candidate[liked[lines]]) / 2
-        list_ranks[r] = _places(np.sort(table[r, other]), np.sort(table[r, distinct]))
+        list_ranks[r] = _places(others, np.sort(table[r, distinct]))
     return UserRanks(
         ranks=ranks,
         list_ranks=list_ranks,
