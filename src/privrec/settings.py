@@ -7,13 +7,13 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from privrec.errors import SettingsError, nearest
 from privrec.toml import toml_value
-from privrec.types import Halving, MechanismName, NoiseKind
+from privrec.types import Candidates, Halving, MechanismName, NoiseKind, ProtocolName
 
 Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, lt=1)]
@@ -63,6 +63,10 @@ class RunSettings(BaseModel):
     """Share of the training people who are cut out for validation."""
     halving: Halving = "random"
     """How a tested person's data is halved: at random, or the earlier half first."""
+    protocol: Literal["auto", ProtocolName] = "auto"
+    """Who trains and what is tested; auto is files for data with a test file, else halves."""
+    candidates: Literal["auto", Candidates] = "auto"
+    """What a tested item is ranked among; auto is not-kept for files, else unseen."""
 
     @property
     def budget(self) -> Budget:

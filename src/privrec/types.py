@@ -27,6 +27,10 @@ Params: TypeAlias = Mapping[str, Array]
 
 Halving = Literal["random", "time"]
 """How a tested person's lines are divided: at random, or the earlier half first."""
+ProtocolName = Literal["halves", "leave-last", "files"]
+"""Who trains, what a device keeps and what is tested (docs/protocols.md)."""
+Candidates = Literal["unseen", "not-kept"]
+"""Which items a tested one is ranked among."""
 MechanismName = Literal["none", "gaussian", "laplace"]
 """The noise on a sum."""
 NoiseKind = Literal["secure", "seeded"]

@@ -14,6 +14,7 @@ from privrec.data.splits import halve
 from privrec.data.synthetic import SyntheticSettings, synthetic
 from privrec.data.tables import Tables, to_federation
 from privrec.evaluation import ranking
+from privrec.evaluation.protocols import halved
 from privrec.evaluation.ranking import EvalReport, evaluate, with_few_items
 from privrec.types import Halving, IntArray
 
@@ -301,11 +302,12 @@ def test_json_has_text_keys() -> None:
 @pytest.mark.parametrize("fewer_than", [1, 3, 5, 1000])
 def test_people_with_few_items_are_counted_by_what_is_on_the_device(fewer_than: int) -> None:
     federation = returning_people()
-    found = with_few_items(federation, everybody(federation), seed=2, fewer_than=fewer_than)
+    view = halved(federation, seed=2, halving="random")
+    found = with_few_items(view, everybody(federation), fewer_than=fewer_than)
     slow = []
     for person in everybody(federation):
         first, _ = halve(federation.take(np.array([person])), seed=2)
         if len(set(first.item.tolist())) < fewer_than:
             slow.append(int(person))
     assert found.tolist() == slow
-    assert with_few_items(federation, everybody(federation)[:0], seed=2).tolist() == []
+    assert with_few_items(view, everybody(federation)[:0]).tolist() == []

@@ -9,6 +9,7 @@ from privrec.core.scorer import Rankers
 from privrec.data.catalogue import Catalogue
 from privrec.data.federation import Federation
 from privrec.data.splits import Split
+from privrec.evaluation.protocols import Protocol
 from privrec.privacy import statement
 from privrec.settings import RunSettings
 
@@ -62,10 +63,13 @@ class PreparedRun:
     """A recipe on a data set: `stages()` finds the noise, `rankers` rank on the device.
 
     Ranking needs no noise, and finding it takes a moment: so it is done when first asked for.
+    `federation` is what training sees, `whole` has what is held out too: for evaluation alone.
     """
 
     config: RunSettings
+    protocol: Protocol
     federation: Federation
+    whole: Federation
     split: Split
     stages: Callable[[], tuple[Stage, ...]]
     rankers: Rankers

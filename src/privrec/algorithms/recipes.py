@@ -5,8 +5,6 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-import numpy as np
-
 from privrec.algorithms import references
 from privrec.algorithms.privrec_plus.plan import DP_PRIVREC_PLUS, PRIVREC_PLUS
 from privrec.algorithms.recipe import PreparedRun, Recipe
@@ -16,8 +14,8 @@ from privrec.core.phase import Stage
 from privrec.core.scorer import Rankers
 from privrec.data.catalogue import Catalogue
 from privrec.data.federation import Federation
-from privrec.data.splits import split_clients
 from privrec.errors import SettingsError, nearest
+from privrec.evaluation.protocols import Protocol, protocol_named, resolve
 from privrec.privacy.budget import refuse_large_delta
 from privrec.settings import RunSettings, make_settings
 
@@ -70,16 +68,11 @@ def rankers(settings: RunSettings, catalogue: Catalogue) -> Rankers:
     return recipe_named(settings.recipe).rankers(settings, catalogue)
 
 
-def prepare(settings: RunSettings, federation: Federation) -> PreparedRun:
+def prepare(settings: RunSettings, whole: Federation) -> PreparedRun:
     """Return the recipe bound to its data; wrong settings are found before any file is written."""
     recipe, budget = recipe_named(settings.recipe), settings.budget
-    split = split_clients(
-        federation.ids(np.arange(federation.n_clients)),
-        seed=settings.seed,
-        test_share=settings.test_share,
-        validation_share=settings.validation_share,
-        people=federation.people,
-    )
+    settings, protocol = _with_protocol(settings, whole)
+    split, federation = protocol.roles(whole), protocol.training(whole)
     if budget.mechanism != "none":
         most = max(split.public_train, budget.train_people)
         refuse_large_delta(budget.delta, most, forced=budget.force_delta)
@@ -92,8 +85,24 @@ def prepare(settings: RunSettings, federation: Federation) -> PreparedRun:
 
     return PreparedRun(
         config=settings,
+        protocol=protocol,
         federation=federation,
+        whole=whole,
         split=split,
         stages=stages,
         rankers=rankers(settings, federation.catalogue),
     )
+
+
+def _with_protocol(settings: RunSettings, data: Federation) -> tuple[RunSettings, Protocol]:
+    """Return the settings with the protocol's name, where that was left to the data; and it."""
+    name, candidates = resolve(settings.protocol, settings.candidates, data)
+    protocol = protocol_named(
+        name,
+        candidates=candidates,
+        seed=settings.seed,
+        halving=settings.halving,
+        test_share=settings.test_share,
+        validation_share=settings.validation_share,
+    )
+    return settings.model_copy(update={"protocol": name, "candidates": candidates}), protocol

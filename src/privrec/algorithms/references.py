@@ -65,7 +65,7 @@ def reference_recipe(
 
 def _one_fit(federation: Federation, split: Split, reference: Reference) -> CentralFit:
     """Return a fit of one round, in which all there is to fit is fitted."""
-    people = np.union1d(split.train, split.validation)
+    people = split.fitted
     sampling = Sampling(law="fixed", users=len(people), cohort=len(people))
 
     def start(before: Params | None) -> ServerState:

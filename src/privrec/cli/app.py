@@ -17,6 +17,7 @@ from privrec.cli.console import (
 )
 from privrec.cli.data import data_app
 from privrec.cli.frontier import frontier
+from privrec.cli.options import CandidatesOption, ProtocolOption
 from privrec.cli.privacy import privacy_app
 
 if TYPE_CHECKING:
@@ -105,6 +106,7 @@ def train(
     set_: SetOption = None,
     seed: SeedOption = None,
     rounds: RoundsOption = None,
+    protocol: ProtocolOption = None,
     epsilon: EpsilonOption = None,
     delta: DeltaOption = None,
     noise_multiplier: NoiseOption = None,
@@ -129,6 +131,7 @@ def train(
             "data": data,
             "seed": seed,
             "rounds": rounds,
+            "protocol": protocol,
             "epsilon": epsilon,
             "delta": delta,
             "noise_multiplier": noise_multiplier,
@@ -157,28 +160,32 @@ def train(
 
 
 @app.command()
-def evaluate(run: RunArgument, json_: JsonOption = False) -> None:
+def evaluate(
+    run: RunArgument,
+    protocol: ProtocolOption = None,
+    candidates: CandidatesOption = None,
+    json_: JsonOption = False,
+) -> None:
     """Rank all items for every test person, after adapting on the device."""
     with plain_errors():
         from privrec.runs.api import open_run
-        from privrec.show.report import few_items_line, mark_line, table_rows
+        from privrec.show.report import few_items_line, mark_line, protocol_words, table_rows
 
-        opened = open_run(run)
+        opened, asked = open_run(run), {"protocol": protocol, "candidates": candidates}
         with progress() as on_progress:
-            found = opened.evaluate(on_progress=on_progress).as_json()
+            found = opened.evaluate(**asked, on_progress=on_progress).as_json()
         if json_:
             print_json(found)
             return
         users = found["users"]
         tested = f"{users['test']} test people, {users['skipped']} skipped"
-        _print_hits(
-            f"Hits@k on {found['data']}, seed {found['seed']} ({tested})", table_rows(found)
-        )
+        title = f"Hits@k on {found['data']}, seed {found['seed']}{protocol_words(found)}"
+        _print_hits(f"{title} ({tested})", table_rows(found))
         for line in (few_items_line(found), mark_line(found, opened.figures)):
             if line:
                 print_line(line)
         print_line(found["privacy"]["statement"])
-        print_line(f"report: {opened.folder.report_path}")
+        print_line(f"report: {opened.report_path(**asked)}")
 
 
 @app.command()
@@ -299,7 +306,8 @@ def _say_what_was_trained(run: "Run") -> None:
             f"stopped after {run.rounds} of {asked} rounds: the budget, epsilon"
             f" {epsilon:g}, affords no more"
         )
-    if line := mark_line({"data": config.data}, run.figures):
+    about = config.model_dump(include={"data", "protocol", "candidates"})
+    if line := mark_line(about, run.figures):
         print_line(line)
     print_line(f"next: privrec evaluate {run.folder.path}")
     print_line(f"or:   privrec export {run.folder.path} --out model.privrec")

@@ -1,11 +1,14 @@
 """`privrec data`: what data sets there are, what is in one, getting one, bringing your own."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from privrec.cli.console import plain_errors, print_json, print_line, print_table
+
+if TYPE_CHECKING:
+    from privrec.data.importing import ImportResult
 
 data_app = typer.Typer(help="List, describe, fetch and import data sets.", no_args_is_help=True)
 
@@ -74,6 +77,9 @@ def import_data(
     items: Annotated[
         Path | None, typer.Option(help="The public catalogue: a file of items and features.")
     ] = None,
+    test: Annotated[
+        Path | None, typer.Option(help="A file of lines to test, which nobody trains on.")
+    ] = None,
     context: Annotated[
         list[str] | None, typer.Option(metavar="COLUMN", help="A column of the moment; repeat.")
     ] = None,
@@ -100,6 +106,7 @@ def import_data(
             mapping=dict(pair.split("=", 1) for pair in pairs),
             users=users,
             items=items,
+            test=test,
             positive_above=positive_above,
             name=name,
             skip_bad=skip_bad,
@@ -107,17 +114,23 @@ def import_data(
             encoding=encoding,
         )
         write_import(result, out)
-        lines = result.tables.interactions.height
-        print_line(f"imported {lines:,} interactions: {out}")
-        manifest = result.tables.manifest
-        if manifest.value is not None:
-            found = "as given" if manifest.public.threshold else "found from most people's values"
-            print_line(f"a like is a value above {manifest.positive_above:g} ({found})")
-        for warning in result.warnings:
-            print_line(f"warning: {warning}")
-        if result.skipped:
-            print_line(f"skipped {len(result.skipped):,} bad rows, listed in {out / 'skipped.csv'}")
-        print_line(f"next: privrec data describe {out}")
+        _say_imported(result, out)
+
+
+def _say_imported(result: "ImportResult", out: Path) -> None:
+    lines = result.tables.interactions.height
+    held_out = result.tables.test
+    more = "" if held_out is None else f" and {held_out.height:,} to be tested"
+    print_line(f"imported {lines:,} interactions{more}: {out}")
+    manifest = result.tables.manifest
+    if manifest.value is not None:
+        found = "as given" if manifest.public.threshold else "found from most people's values"
+        print_line(f"a like is a value above {manifest.positive_above:g} ({found})")
+    for warning in result.warnings:
+        print_line(f"warning: {warning}")
+    if result.skipped:
+        print_line(f"skipped {len(result.skipped):,} bad rows, listed in {out / 'skipped.csv'}")
+    print_line(f"next: privrec data describe {out}")
 
 
 def _figure(value: object) -> str:

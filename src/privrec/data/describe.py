@@ -15,17 +15,19 @@ def describe_data(data: str) -> dict[str, Any]:
     """
     federation = load(data)
     sizes: list[np.ndarray] = []
-    liked = 0
+    liked = tested = 0
     for part in chunks(np.arange(federation.n_clients)):
         clients = federation.take(part)
         sizes.append(clients.sizes)
         liked += int(clients.liked.sum())
+        tested += 0 if federation.take_test is None else len(federation.take_test(part).item)
     counts = np.concatenate(sizes)
     return {
         "people": federation.n_clients,
         "items": federation.n_items,
         "interactions": int(counts.sum()),
         "likes": liked,
+        **({} if federation.take_test is None else {"interactions in the test file": tested}),
         "a value is a like above": federation.catalogue.positive_above,
         "interactions per person, median": float(np.median(counts)),
         "interactions per person, largest": int(counts.max()),

@@ -15,7 +15,11 @@ class Federation:
 
     `take(positions)` is the only way to anybody's data: it builds the columns of those clients
     and of nobody else; `ids(positions)` are their `Clients.ids`. `largest` bounds the interactions
-    of one client. `repeats` tells whether anybody has the same item twice.
+    of one client. `repeats` tells whether anybody has the same item twice, `has_times` whether the
+    lines' order in time is known.
+
+    `take_test(positions)` are lines that a data set's own test file holds out, of the same clients;
+    None where there is no such file. `take` never gives them.
 
     `population` names the people in ledgers, and `people` is their public number. `fingerprint` is
     a hash of the raw data: it binds a run to its data and is never released.
@@ -30,6 +34,8 @@ class Federation:
     population: str
     people: int
     fingerprint: str
+    has_times: bool = True
+    take_test: Callable[[IntArray], Clients] | None = None
 
     @property
     def name(self) -> str:

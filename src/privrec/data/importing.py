@@ -57,6 +57,7 @@ def import_files(
     mapping: Mapping[str, str],
     users: Path | None = None,
     items: Path | None = None,
+    test: Path | None = None,
     positive_above: float | None = None,
     name: str | None = None,
     skip_bad: bool = False,
@@ -71,6 +72,7 @@ def import_files(
     and `items` are features: many-valued where values are separated by `|`, numeric where they are
     numbers with a point. Without those files everybody and everything in `source` is listed. An
     atomic `source` (its .inter file or the folder of it) brings the .user and .item next to it.
+    `test` has the same columns and holds lines to be tested; nothing but ids is read off it.
 
     The threshold `positive_above` is, unless given, 0 where there is no value; 0.5 where values are
     0 or 1; 3 for ratings up to 5 and 6 for ratings up to 10, in whole or half steps; else 0. What
@@ -89,21 +91,18 @@ def import_files(
     reader = _Reader(mapping=mapping, skip_bad=skip_bad, encoding=encoding, skipped=[])
     people = reader.entities(users, "user") if users else None
     things = reader.entities(items, "item") if items else None
-    lines = reader.interactions(source, context, {"user": people, "item": things})
-    manifest = Manifest(
-        name=name or source.stem,
-        value="value" if "value" in lines.columns else None,
-        time="time" if "time" in lines.columns else None,
-        context=tuple(name for name in lines.columns if name not in _READ),
-        positive_above=_threshold(lines, positive_above, source),
-        population=secrets.token_hex(16),
-        public=Public(items=is_public, threshold=positive_above is not None),
-    )
+    known = {"user": people, "item": things}
+    lines = reader.interactions(source, context, known)
+    asked = _alike(reader.interactions(test, context, known), lines, test, source) if test else None
+    public = Public(items=is_public, threshold=positive_above is not None)
+    above = _threshold(lines, positive_above, source)
+    manifest = _manifest(lines, name=name or source.stem, positive_above=above, public=public)
     tables = Tables(
         manifest=manifest,
         interactions=lines,
-        users=_listed(lines["user"]) if people is None else people,
-        items=_listed(lines["item"]) if things is None else things,
+        users=_listed("user", lines, asked) if people is None else people,
+        items=_listed("item", lines, asked) if things is None else things,
+        test=asked,
     )
     warnings = [] if people is None else _nearly_unique(people, people["id"])
     warnings += _nearly_unique(lines.select(manifest.context), lines["user"])
@@ -165,7 +164,34 @@ def _check_mapping(mapping: Mapping[str, str], *, has_users: bool, has_items: bo
         raise SettingsError(f"`--map` gives the column {twice[0]!r} two meanings")
 
 
-def _listed(ids: pl.Series) -> pl.DataFrame:
+def _manifest(lines: pl.DataFrame, *, name: str, positive_above: float, public: Public) -> Manifest:
+    return Manifest(
+        name=name,
+        value="value" if "value" in lines.columns else None,
+        time="time" if "time" in lines.columns else None,
+        context=tuple(column for column in lines.columns if column not in _READ),
+        positive_above=positive_above,
+        population=secrets.token_hex(16),
+        public=public,
+    )
+
+
+def _alike(asked: pl.DataFrame, lines: pl.DataFrame, test: Path, source: Path) -> pl.DataFrame:
+    """Return the lines to be tested with the columns, and the kinds of columns, of the others."""
+    if asked.columns != lines.columns:
+        raise DataError(
+            f"{test} must have the same columns as {source}: {', '.join(lines.columns)};"
+            f" got {', '.join(asked.columns)}"
+        )
+    try:
+        return asked.cast(lines.schema)
+    except pl.exceptions.PolarsError as error:
+        raise DataError(f"{test} must have the same kinds of columns as {source}") from error
+
+
+def _listed(what: str, lines: pl.DataFrame, asked: pl.DataFrame | None) -> pl.DataFrame:
+    """Return everybody or everything that has a line, those with a training line first."""
+    ids = lines[what] if asked is None else pl.concat([lines[what], asked[what]])
     return ids.unique(maintain_order=True).to_frame("id")
 
 

@@ -12,10 +12,11 @@ from privrec.types import BoolArray, Halving, IntArray
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
-    """Positions of the people in each role; nobody has two. Spec: 80 % train, 20 % test.
+    """Positions of the people in each role. Spec: 80 % train, 20 % test.
 
-    Validation people are cut out of the training people. Everything that is chosen (settings,
-    rounds, curves) looks at them; the test people are looked at by the final report alone.
+    Nobody has two roles where people are split; where their lines are, everybody trains and is
+    tested, and some validate. Everything that is chosen (settings, rounds, curves) looks at what
+    validation people hold out; what is tested is looked at by the final report alone.
     `public_train` is about how many train, as everybody may know.
     """
 
@@ -23,6 +24,11 @@ class Split:
     train: IntArray
     validation: IntArray
     test: IntArray
+
+    @property
+    def fitted(self) -> IntArray:
+        """Everybody but those who are only tested: whom a reference is fitted to."""
+        return np.union1d(self.train, self.validation)
 
 
 def split_clients(
@@ -66,7 +72,13 @@ def chosen(ids: IntArray, share: float, *, seed: int, purpose: str) -> BoolArray
 
 
 def halve(clients: Clients, *, seed: int, halving: Halving = "random") -> tuple[Clients, Clients]:
-    """Return each client's first half, which stays on the device, and second half, to be tested.
+    """Return each client's first half, which stays on the device, and second half, to be tested."""
+    first = first_half(clients, seed=seed, halving=halving)
+    return clients.keep(first), clients.keep(~first)
+
+
+def first_half(clients: Clients, *, seed: int, halving: Halving) -> BoolArray:
+    """Return for each interaction whether it is in its client's first half.
 
     Likes and dislikes are halved together (spec section 6); of an odd number the second half gets
     one more. A person's halves do not depend on who else is asked about.
@@ -78,5 +90,4 @@ def halve(clients: Clients, *, seed: int, halving: Halving = "random") -> tuple[
         order = np.lexsort((words, owner))
         place = np.empty_like(place)
         place[order] = np.arange(len(owner)) - clients.offsets[owner]
-    first = place < (clients.sizes // 2)[owner]
-    return clients.keep(first), clients.keep(~first)
+    return np.asarray(place < (clients.sizes // 2)[owner])

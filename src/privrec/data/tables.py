@@ -2,16 +2,16 @@
 
 import hashlib
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
 from privrec.data.catalogue import Catalogue, to_json
 from privrec.data.clients import Clients
 from privrec.data.federation import Federation
+from privrec.data.lines import ids_of, read_lines, require
 from privrec.data.manifest import Manifest, manifest_text, read_manifest
 from privrec.data.schema import (
     Bag,
@@ -25,26 +25,37 @@ from privrec.data.schema import (
 )
 from privrec.data.text import safe_text
 from privrec.errors import DataError, nearest
-from privrec.types import FloatArray, IntArray
+from privrec.types import IntArray
 
 RESERVED = ("id", "title")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tables:
-    """A data set as it lies in a folder. `users` and `items` have a column `id` and features."""
+    """A data set as it lies in a folder. `users` and `items` have a column `id` and features.
+
+    `test` has lines that are tested and that nobody trains on, with the columns of `interactions`.
+    """
 
     manifest: Manifest
     interactions: pl.DataFrame
     users: pl.DataFrame
     items: pl.DataFrame
+    test: pl.DataFrame | None = None
 
 
 def read_folder(folder: Path) -> Tables:
     """Return the tables of a data folder; every fault is a `DataError` that names the file."""
     manifest = read_manifest(folder / "dataset.toml")
     frames = [_read_parquet(folder / f"{name}.parquet") for name in _FRAMES]
-    return Tables(manifest=manifest, interactions=frames[0], users=frames[1], items=frames[2])
+    held_out = folder / "test.parquet"
+    return Tables(
+        manifest=manifest,
+        interactions=frames[0],
+        users=frames[1],
+        items=frames[2],
+        test=_read_parquet(held_out) if held_out.exists() else None,
+    )
 
 
 def write_folder(tables: Tables, folder: Path) -> None:
@@ -52,44 +63,29 @@ def write_folder(tables: Tables, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name, frame in zip(_FRAMES, (tables.interactions, tables.users, tables.items), strict=True):
         frame.write_parquet(folder / f"{name}.parquet")
+    if tables.test is not None:
+        tables.test.write_parquet(folder / "test.parquet")
     (folder / "dataset.toml").write_text(manifest_text(tables.manifest), encoding="utf-8")
 
 
 def to_federation(tables: Tables) -> Federation:
     """Return the federation of the tables, after checking every id and value in them."""
-    manifest, lines = tables.manifest, tables.interactions
+    manifest = tables.manifest
     users = _checked_ids(tables.users, "users")
     items = _checked_ids(tables.items, "items")
     _check_columns(tables)
-    if lines.height == 0:
-        raise DataError("interactions has no rows")
-    user = _positions(lines, manifest.user, users, "user")
-    item = _positions(lines, manifest.item, items, "item")
-    value = _values(lines, manifest)
-    time = _times(lines, manifest)
-    order = np.lexsort((time, user))
+    lines = read_lines(tables.interactions, manifest, users=users, items=items)
     user_features, user_bags = _encode_frame(tables.users, "user", manifest)
     item_features, item_bags = _encode_frame(tables.items, "item", manifest)
-    context = lines.select(manifest.context)
-    context_features, context_bags = _encode_frame(context, "context", manifest)
-    sizes = np.bincount(user, minlength=len(users))
-    liked = value > manifest.positive_above
-    if not liked.any():
-        raise DataError(
-            f"nobody likes anything: no value is greater than positive_above ="
-            f" {manifest.positive_above:g}; the largest is {value.max():g}"
-        )
-    columns = Clients(
-        ids=person_ids(users),
-        offsets=np.concatenate([[0], np.cumsum(sizes)]),
-        item=item[order].astype(np.int32),
-        value=value[order],
-        liked=liked[order],
-        time=time[order],
-        features=user_bags,
-        context={name: bag.take(order) for name, bag in context_bags.items()},
-    )
-    pairs = np.sort(user * len(items) + item)
+    moments = tables.interactions.select(manifest.context)
+    context_features, context_bags = _encode_frame(moments, "context", manifest)
+    columns = lines.clients(ids=person_ids(users), features=user_bags, context=context_bags)
+    test = None
+    if tables.test is not None:
+        asked = read_lines(tables.test, manifest, users=users, items=items, where="test")
+        bags = _encode_like(tables.test, context_features, manifest)
+        test = asked.clients(ids=columns.ids, features=user_bags, context=bags)
+    pairs = np.sort(columns.owner * len(items) + columns.item)
     catalogue = Catalogue(
         name=manifest.name,
         schema=Schema(features=(*user_features, *item_features, *context_features)),
@@ -104,11 +100,13 @@ def to_federation(tables: Tables) -> Federation:
         n_clients=len(users),
         take=columns.take,
         ids=lambda positions: columns.ids[positions],
-        largest=int(sizes.max()),
+        largest=int(columns.sizes.max()),
         repeats=bool((pairs[1:] == pairs[:-1]).any()),
         population=manifest.population or manifest.name,
         people=manifest.public.people or len(users),
-        fingerprint=_fingerprint(columns, catalogue, manifest),
+        fingerprint=_fingerprint(columns, test, catalogue, manifest),
+        has_times=manifest.time is not None,
+        take_test=None if test is None else test.take,
     )
 
 
@@ -138,15 +136,18 @@ def _undeclared(tables: Tables) -> tuple[str, ...]:
     )
 
 
-def _fingerprint(columns: Clients, catalogue: Catalogue, manifest: Manifest) -> str:
-    """Return a hash of all that a training can depend on: people's data and the public side."""
+def _fingerprint(
+    columns: Clients, test: Clients | None, catalogue: Catalogue, manifest: Manifest
+) -> str:
+    """Return a hash of all that a run can depend on: people's data and the public side."""
     digest = hashlib.sha256(to_json(catalogue).encode())
     digest.update(f"{manifest.population}\0{manifest.public.people}".encode())
-    bags = {**columns.features, **columns.context}
-    arrays = [columns.ids, columns.offsets, columns.item, columns.value, columns.liked]
-    for array in [*arrays, *(part for name in sorted(bags) for part in bags[name])]:
-        digest.update(f"{array.shape}".encode())
-        digest.update(np.ascontiguousarray(array).tobytes())
+    for lines in [columns] if test is None else [columns, test]:
+        bags = {**lines.features, **lines.context}
+        arrays = [lines.ids, lines.offsets, lines.item, lines.value, lines.liked]
+        for array in [*arrays, *(part for name in sorted(bags) for part in bags[name])]:
+            digest.update(f"{array.shape}".encode())
+            digest.update(np.ascontiguousarray(array).tobytes())
     return digest.hexdigest()
 
 
@@ -162,19 +163,9 @@ def _read_parquet(path: Path) -> pl.DataFrame:
         raise DataError(f"cannot read {path}: it is not a whole Parquet file") from error
 
 
-def _require(frame: pl.DataFrame, column: str, where: str) -> None:
-    if column not in frame.columns:
-        raise DataError(
-            f"{where} has no column {column!r}{nearest(column, frame.columns)}"
-            f" (it has: {', '.join(frame.columns) or 'none'})"
-        )
-
-
 def _check_columns(tables: Tables) -> None:
     """Raise unless the manifest's columns are there and each has one meaning."""
     manifest = tables.manifest
-    for column in [manifest.user, manifest.item, *manifest.context]:
-        _require(tables.interactions, column, "interactions")
     named = [manifest.user, manifest.item, manifest.value, manifest.time, *manifest.context]
     for column in manifest.context:
         if named.count(column) > 1:
@@ -198,40 +189,15 @@ def _check_columns(tables: Tables) -> None:
                 )
 
 
-def _ids(column: pl.Series, where: str) -> pl.Series:
-    kind = column.dtype
-    if not (kind.is_integer() or kind in (pl.String, pl.Categorical, pl.Enum, pl.Null)):
-        raise DataError(f"{where} ids must be text or whole numbers; got {kind}")
-    ids = column.cast(pl.String)
-    missing = (ids.is_null() | (ids == "")).arg_true()
-    if missing.len():
-        raise DataError(f"{where} has no id in row {missing[0]}")
-    return ids
-
-
 def _checked_ids(frame: pl.DataFrame, where: str) -> list[str]:
-    _require(frame, "id", where)
-    ids = _ids(frame["id"], where)
+    require(frame, "id", where)
+    ids = ids_of(frame["id"], where)
     if ids.len() == 0:
         raise DataError(f"{where} has no rows")
     if ids.n_unique() < ids.len():
         twice = ids.filter(ids.is_duplicated())[0]
         raise DataError(f"{where} has the id {twice!r} more than once")
     return ids.to_list()
-
-
-def _positions(lines: pl.DataFrame, column: str, known: list[str], what: str) -> IntArray:
-    ids = _ids(lines[column], f"interactions column {column!r}")
-    table = pl.DataFrame({"id": known, "position": np.arange(len(known))})
-    found = ids.to_frame("id").join(table, on="id", how="left", maintain_order="left")["position"]
-    if found.null_count():
-        row = int(np.flatnonzero(found.is_null().to_numpy())[0])
-        raise DataError(
-            f"interactions row {row} names the {what} {ids[row]!r}, whom {what}s does not list"
-            if what == "user"
-            else f"interactions row {row} names the item {ids[row]!r}, which items does not list"
-        )
-    return found.to_numpy().astype(np.int64)
 
 
 def _titles(items: pl.DataFrame, ids: list[str]) -> list[str]:
@@ -243,37 +209,6 @@ def _titles(items: pl.DataFrame, ids: list[str]) -> list[str]:
         raise DataError(f"items column 'title' must be text; got {titles.dtype}")
     shown = zip(titles.cast(pl.String), ids, strict=True)
     return [safe_text(title or item_id) for title, item_id in shown]
-
-
-def _values(lines: pl.DataFrame, manifest: Manifest) -> FloatArray:
-    if manifest.value is None:
-        return np.ones(lines.height, np.float32)
-    _require(lines, manifest.value, "interactions")
-    column = lines[manifest.value]
-    if not (column.dtype.is_numeric() or column.dtype == pl.Boolean):
-        raise DataError(
-            f"interactions column {manifest.value!r} must be numbers; got {column.dtype}"
-        )
-    value = column.cast(pl.Float32).fill_null(float("nan")).to_numpy()
-    if not np.isfinite(value).all():
-        row = int(np.flatnonzero(~np.isfinite(value))[0])
-        raise DataError(
-            f"interactions row {row}: {manifest.value} must be a finite number; got {column[row]}"
-        )
-    return np.asarray(value, np.float32)
-
-
-def _times(lines: pl.DataFrame, manifest: Manifest) -> npt.NDArray[np.float64]:
-    """Return the time of each line in the data's own unit; its number where there is none."""
-    if manifest.time is None:
-        return np.arange(lines.height, dtype=np.float64)
-    _require(lines, manifest.time, "interactions")
-    time = lines[manifest.time]
-    if not (time.dtype.is_numeric() or time.dtype.is_temporal()):
-        raise DataError(f"interactions column {manifest.time!r} must be times; got {time.dtype}")
-    if time.null_count() or (time.dtype.is_float() and not time.is_finite().all()):
-        raise DataError(f"interactions column {manifest.time!r} has rows without a finite time")
-    return time.to_physical().cast(pl.Float64).to_numpy()
 
 
 def _encode_frame(
@@ -297,6 +232,23 @@ def _encode_frame(
         features.append(feature)
         bags[feature.table] = bag
     return features, bags
+
+
+def _encode_like(
+    frame: pl.DataFrame, features: list[Feature], manifest: Manifest
+) -> dict[str, Bag]:
+    """Return the bags of other lines' context by features that are known already.
+
+    What the training lines never had counts as missing: a test file must not shape a model.
+    """
+    numbers = {f.name: (f.mean, f.scale) for f in features if f.kind == "numeric"}
+    values = {f.name: f.values for f in features if f.kind != "numeric"}
+    fixed = replace(
+        manifest,
+        kinds={f.name: f.kind for f in features},
+        public=replace(manifest.public, values=values, numbers=numbers),
+    )
+    return _encode_frame(frame.select([f.name for f in features]), "context", fixed)[1]
 
 
 def _encode_column(

@@ -14,11 +14,11 @@ KS = (5, 10, 20, 30)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserRanks:
-    """The ranks of one test person's held-out likes, one entry for each line of the second half.
+    """The ranks of one test person's held-out likes, one entry for each line that is tested.
 
-    `ranks`: among the items that she never interacted with, plus itself. `new`: whether the first
-    half lacks the item. `list_ranks`, shape (lists, distinct likes): where her likes stand, best
-    first, in each whole list that was made for her: one list, or one for each line.
+    `ranks`: among the candidates, plus itself. `new`: whether the device lacks the item.
+    `list_ranks`, shape (lists, distinct likes): where her likes stand, best first, in each whole
+    list that was made for her: one list, or one for each line.
     """
 
     ranks: Ranks
@@ -33,11 +33,13 @@ def rank_user(
     liked: IntArray,
     first_half: IntArray,
     second_half: IntArray,
+    compete: bool = False,
 ) -> UserRanks:
     """Return the ranks of one person's held-out likes.
 
     `scores` has shape (1, n_items), or one row for each entry of `liked`, the held-out likes.
-    Candidates are all items outside both halves. A score that is not a number ranks last.
+    Candidates are all items outside both halves; with `compete` those of the second half too, so
+    that the held-out items compete with each other. A score that is not a number ranks last.
 
     >>> scores = np.array([[0.1, 0.9, 0.5, 0.7]])
     >>> halves = {"first_half": np.array([1]), "second_half": np.array([2])}
@@ -47,16 +49,22 @@ def rank_user(
     table = np.nan_to_num(np.asarray(scores, np.float64), nan=-np.inf, posinf=np.inf)
     candidate = np.ones(table.shape[1], np.bool_)
     candidate[first_half] = False
-    candidate[second_half] = False
+    if not compete:
+        candidate[second_half] = False
     distinct = np.unique(liked)
+    # In the whole list each like has its own place, and all other candidates stand between.
+    other = candidate.copy()
+    other[distinct] = False
     row = np.arange(len(liked)) if len(table) > 1 else np.zeros(len(liked), np.int64)
     own = table[row, liked]
     ranks, list_ranks = np.empty(len(liked)), np.empty((len(table), len(distinct)))
     for r in range(len(table)):
         lines = row == r
-        others = np.sort(table[r, candidate])
-        above, equal = _count(others, own[lines])
-        ranks[lines] = 1 + above + equal / 2
+        others = np.sort(table[r, other])
+        rivals = np.sort(table[r, candidate]) if compete else others
+        above, equal = _count(rivals, own[lines])
+        # Who is a candidate ties with itself, and that is no tie.
+        ranks[lines] = 1 + above + (equal - candidate[liked[lines]]) / 2
         list_ranks[r] = _places(others, np.sort(table[r, distinct]))
     return UserRanks(
         ranks=ranks,
@@ -87,6 +95,14 @@ def list_ndcg_at(users: Sequence[UserRanks], k: int) -> float:
     Where a user has a list for each line, it is the mean over her lists.
     """
     return _mean([_list_ndcg(user.list_ranks, k) for user in users])
+
+
+def recall_at(users: Sequence[UserRanks], k: int) -> float:
+    """Return Recall@k: the share of a user's distinct held-out likes in the first k of her list.
+
+    Averaged over her lists where she has one for each line, then over users.
+    """
+    return _mean([float((user.list_ranks <= k).mean()) for user in users])
 
 
 def _list_ndcg(ranks: Ranks, k: int) -> float:

@@ -1,7 +1,7 @@
-"""The protocol of spec section 6: halve each test person's data, adapt, rank everything."""
+"""Testing (spec section 6): what a device keeps adapts it, then everything is ranked."""
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -9,7 +9,6 @@ import numpy as np
 from privrec.core.scorer import Scorer
 from privrec.data.clients import Clients
 from privrec.data.federation import Federation, chunks
-from privrec.data.splits import halve
 from privrec.evaluation.metrics import (
     KS,
     UserRanks,
@@ -18,13 +17,18 @@ from privrec.evaluation.metrics import (
     ndcg_at,
     new_hits_at,
     rank_user,
+    recall_at,
 )
-from privrec.types import Halving, IntArray
+from privrec.evaluation.protocols import Held, View, halved
+from privrec.types import Candidates, Halving, IntArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalReport:
-    """Figures over the people tested; keys of the mappings are k. `skipped` had nothing to test."""
+    """Figures over the people tested; keys of the mappings are k. `skipped` had nothing to test.
+
+    `recall` is empty where the protocol does not ask for it.
+    """
 
     tested: int
     skipped: int
@@ -32,6 +36,7 @@ class EvalReport:
     ndcg: dict[int, float]
     list_ndcg: dict[int, float]
     new_only: dict[int, float]
+    recall: dict[int, float] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
         """Return the figures in the shape of `evaluation.json`."""
@@ -41,6 +46,7 @@ class EvalReport:
             "ndcg": _text_keys(figures["ndcg"]),
             "list_ndcg": _text_keys(figures["list_ndcg"]),
             "new_only": {"hits": _text_keys(figures["new_only"])},
+            **({"recall": _text_keys(figures["recall"])} if self.recall else {}),
         }
 
 
@@ -53,13 +59,31 @@ def evaluate(
     halving: Halving = "random",
     on_progress: Callable[[int], None] | None = None,
 ) -> EvalReport:
-    """Return the figures of a scorer over `people`, a few hundred of them in memory at a time.
+    """Return the figures of a scorer over `people` by the paper's protocol: their data is halved.
 
     Skipped and counted are people with fewer than two likes, or none in the second half.
     """
+    view = halved(federation, seed=seed, halving=halving)
+    return evaluate_view(view, people, scorer, on_progress=on_progress)
+
+
+def evaluate_view(
+    view: View,
+    people: IntArray,
+    scorer: Scorer,
+    *,
+    candidates: Candidates = "unseen",
+    with_recall: bool = False,
+    on_progress: Callable[[int], None] | None = None,
+) -> EvalReport:
+    """Return the figures of a scorer over `people`, a few hundred of them in memory at a time.
+
+    `view` says what is on a device and what is tested; whoever has nothing to test is skipped and
+    counted.
+    """
     ranked: list[UserRanks] = []
     for positions in chunks(people, 256):
-        ranked += _rank_chunk(federation.take(positions), scorer, seed=seed, halving=halving)
+        ranked += _rank_chunk(view(positions), scorer, compete=candidates == "not-kept")
         if on_progress is not None:
             on_progress(len(positions))
     return EvalReport(
@@ -69,42 +93,32 @@ def evaluate(
         ndcg={k: ndcg_at(ranked, k) for k in KS},
         list_ndcg={k: list_ndcg_at(ranked, k) for k in KS},
         new_only={k: new_hits_at(ranked, k) for k in KS},
+        recall={k: recall_at(ranked, k) for k in KS} if with_recall else {},
     )
 
 
-def with_few_items(
-    federation: Federation,
-    people: IntArray,
-    *,
-    seed: int,
-    halving: Halving = "random",
-    fewer_than: int = 20,
-) -> IntArray:
+def with_few_items(view: View, people: IntArray, *, fewer_than: int = 20) -> IntArray:
     """Return those of the people whose device holds fewer items than that when it adapts."""
     found = []
     for positions in chunks(people, 256):
-        first, _ = halve(federation.take(positions), seed=seed, halving=halving)
-        items = [len(np.unique(_items(first, k))) for k in range(len(first))]
+        kept = view(positions).kept
+        items = [len(np.unique(_items(kept, k))) for k in range(len(kept))]
         found.append(positions[np.array(items, np.int64) < fewer_than])
     return np.concatenate([people[:0], *found])
 
 
-def _rank_chunk(
-    clients: Clients, scorer: Scorer, *, seed: int, halving: Halving
-) -> list[UserRanks]:
-    first, second = halve(clients, seed=seed, halving=halving)
-    liked = second.keep(second.liked)
-    likes = np.bincount(clients.owner[clients.liked], minlength=len(clients))
-    testable = np.flatnonzero((likes >= 2) & (liked.sizes > 0))
-    first, second, liked = first.take(testable), second.take(testable), liked.take(testable)
+def _rank_chunk(held: Held, scorer: Scorer, *, compete: bool) -> list[UserRanks]:
+    testable = np.flatnonzero(held.tested.sizes > 0)
+    kept, hidden, tested = (part.take(testable) for part in (held.kept, held.hidden, held.tested))
     return [
         rank_user(
             scores,
-            liked=_items(liked, k),
-            first_half=_items(first, k),
-            second_half=_items(second, k),
+            liked=_items(tested, k),
+            first_half=_items(kept, k),
+            second_half=_items(hidden, k),
+            compete=compete,
         )
-        for k, scores in zip(range(len(testable)), scorer(first, liked), strict=True)
+        for k, scores in zip(range(len(testable)), scorer(kept, tested), strict=True)
     ]
 
 

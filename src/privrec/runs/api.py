@@ -25,6 +25,7 @@ from privrec.privacy.ledger import PrivacyLedger
 from privrec.privacy.statement import PrivacyReport, privacy_report
 from privrec.runs import records
 from privrec.runs.loop import Evaluation, OnProgress, evaluate_run, load_params, play_stages
+from privrec.runs.protocols import ending_of, tested_by
 from privrec.runs.publisher import ledger_of, noise_of, volunteer_count
 from privrec.settings import RunSettings
 from privrec.show.report import render_report
@@ -45,21 +46,36 @@ class Run:
         """The recipe bound to its data."""
         return self.load_prepared()
 
-    def evaluate(self, *, on_progress: OnProgress | None = None) -> Evaluation:
-        """Return the figures on the test people.
+    def evaluate(
+        self,
+        *,
+        protocol: str | None = None,
+        candidates: str | None = None,
+        on_progress: OnProgress | None = None,
+    ) -> Evaluation:
+        """Return the figures on the test people, by the run's own protocol or another one.
 
-        Writes `evaluation.json` and `report.html` to `simulation/`.
+        Writes `evaluation.json` and `report.html` to `simulation/`, or files that are named for
+        the protocol where it is not the run's own.
         """
         if self.folder.data_path.is_file():
             records.check_data(self.folder, self.prepared.federation.fingerprint)
+        tested = tested_by(self.prepared, protocol, candidates)
         params = load_params(self.folder)
-        evaluation = evaluate_run(self.prepared, params, self.privacy(), on_progress=on_progress)
+        evaluation = evaluate_run(tested, params, self.privacy(), on_progress=on_progress)
         found = evaluation.as_json()
         text = json.dumps(found, indent=2) + "\n"
-        records.write_whole(self.folder.evaluation_path, text.encode())
+        ending = ending_of(self.prepared, tested)
+        place = self.folder.evaluation_path.with_stem(f"evaluation{ending}")
+        records.write_whole(place, text.encode())
         page = render_report(found, self.figures, self.config.model_dump())
-        records.write_whole(self.folder.report_path, page.encode())
+        records.write_whole(self.report_path(protocol, candidates), page.encode())
         return evaluation
+
+    def report_path(self, protocol: str | None = None, candidates: str | None = None) -> Path:
+        """Return where `evaluate` writes the report for people."""
+        ending = ending_of(self.prepared, tested_by(self.prepared, protocol, candidates))
+        return self.folder.report_path.with_stem(f"report{ending}")
 
     @property
     def figures(self) -> list[dict[str, Any]]:
@@ -148,7 +164,7 @@ def train(
         config = configure(recipe, name, {**before, **settings})
         _check_same(*started, config.model_dump())
     prepared = prepare(config, load(data) if isinstance(data, str) else data)
-    federation = prepared.federation
+    config, federation = prepared.config, prepared.federation
     if strict and config.budget.mechanism != "none":
         _refuse_undeclared(federation)
     prepared.stages()  # Wrong settings are found before any file is written.

@@ -14,7 +14,8 @@ from privrec.core.round import Surroundings, cohort_draw, play_stage_round
 from privrec.core.scorer import Scorer
 from privrec.data.federation import Federation
 from privrec.errors import DataError, RunFolderError
-from privrec.evaluation.ranking import EvalReport, evaluate, with_few_items
+from privrec.evaluation.protocols import View
+from privrec.evaluation.ranking import EvalReport, evaluate_view, with_few_items
 from privrec.evaluation.references import (
     DENSE_LIMIT,
     Reference,
@@ -123,6 +124,8 @@ class Evaluation:
     """
 
     config: RunSettings
+    protocol: str
+    candidates: str
     train: int
     validation: int
     report: EvalReport
@@ -149,6 +152,8 @@ class Evaluation:
                 "test": report.tested,
                 "skipped": report.skipped,
             },
+            "protocol": self.protocol,
+            "candidates": self.candidates,
             **report.as_json(),
             "few_items": {
                 "fewer_than": FEW_ITEMS,
@@ -170,27 +175,28 @@ def evaluate_run(
 ) -> Evaluation:
     """Return the figures on the test people, with the references fitted and tested beside them."""
     config, federation, split = prepared.config, prepared.federation, prepared.split
-    report = _evaluate_on(prepared, split.test, prepared.rankers.adapted(params), on_progress)
+    protocol = prepared.protocol
+    view = protocol.testing(prepared.whole)
+    report = _evaluate_on(prepared, view, split.test, prepared.rankers.adapted(params), on_progress)
     if report.tested == 0:
         raise DataError(
             f"none of the {len(split.test)} test people has two likes, one of them to be tested"
         )
-    few = with_few_items(
-        federation, split.test, seed=config.seed, halving=config.halving, fewer_than=FEW_ITEMS
-    )
-    everybody = np.union1d(split.train, split.validation)
+    few = with_few_items(view, split.test, fewer_than=FEW_ITEMS)
     unadapted = prepared.rankers.unadapted
     references = {}
     for name, reference in _references(federation).items():
-        arrays = reference.fit(federation, everybody)
-        references[name] = _evaluate_on(prepared, split.test, reference.scorer(arrays), None)
+        arrays = reference.fit(federation, split.fitted)
+        references[name] = _evaluate_on(prepared, view, split.test, reference.scorer(arrays), None)
     return Evaluation(
         config=config,
+        protocol=protocol.name,
+        candidates=protocol.candidates,
         train=len(split.train),
         validation=len(split.validation),
         report=report,
-        few=_evaluate_on(prepared, few, prepared.rankers.adapted(params), None),
-        few_unadapted=unadapted and _evaluate_on(prepared, few, unadapted(params), None),
+        few=_evaluate_on(prepared, view, few, prepared.rankers.adapted(params), None),
+        few_unadapted=unadapted and _evaluate_on(prepared, view, few, unadapted(params), None),
         references=references,
         privacy=privacy,
     )
@@ -255,7 +261,11 @@ def _references(federation: Federation) -> dict[str, Reference]:
 
 
 def _evaluate_on(
-    prepared: PreparedRun, people: IntArray, scorer: Scorer, on_progress: OnProgress | None
+    prepared: PreparedRun,
+    view: View,
+    people: IntArray,
+    scorer: Scorer,
+    on_progress: OnProgress | None,
 ) -> EvalReport:
     done = 0
 
@@ -264,20 +274,21 @@ def _evaluate_on(
         done += count
         _report(on_progress, "people tested", done, len(people))
 
-    config = prepared.config
-    return evaluate(
-        prepared.federation,
+    protocol = prepared.protocol
+    return evaluate_view(
+        view,
         people,
         scorer,
-        seed=config.seed,
-        halving=config.halving,
+        candidates=protocol.candidates,
+        with_recall=protocol.name != "halves",
         on_progress=advance,
     )
 
 
 def _validate(prepared: PreparedRun, params: Params) -> Mapping[str, float | None]:
     scorer = prepared.rankers.adapted(params)
-    report = _evaluate_on(prepared, prepared.split.validation, scorer, None)
+    view = prepared.protocol.validating(prepared.whole)
+    report = _evaluate_on(prepared, view, prepared.split.validation, scorer, None)
     hits: dict[str, float | None] = report.as_json()["hits"]
     return {k: value if value is None else round(value, 5) for k, value in hits.items()}
 

@@ -97,8 +97,10 @@ class Publisher:
             return secure()
         # All that shapes the release goes into the seed: two runs that differ in anything, were
         # it one person less, must not share their noise, or the difference would show it all.
+        # `candidates` shapes figures alone, and "halves" trains on all that it is given.
+        left_out = {"candidates"} | ({"protocol"} if self.config.protocol == "halves" else set())
         shape = [
-            self.config.model_dump_json(),
+            self.config.model_dump_json(exclude=left_out),
             json.dumps(self.stage.release.as_json()),
             self.stage.name,
             repr(state.clip_norm),

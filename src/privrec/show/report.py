@@ -40,12 +40,39 @@ def table_rows(evaluation: Mapping[str, Any]) -> list[Row]:
         for name, figures in evaluation["references"].items()
         if name != evaluation["recipe"]
     ]
-    return rows + paper_rows(evaluation["data"])
+    return rows + _printed(evaluation)
+
+
+def _protocol(evaluation: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the protocol and the candidates; the paper's where an older file names none."""
+    return evaluation.get("protocol", "halves"), evaluation.get("candidates", "unseen")
+
+
+def _is_papers(evaluation: Mapping[str, Any]) -> bool:
+    """Return whether figures were found as the paper found its own."""
+    return _protocol(evaluation) == ("halves", "unseen")
+
+
+def _printed(evaluation: Mapping[str, Any]) -> list[Row]:
+    return paper_rows(evaluation["data"]) if _is_papers(evaluation) else []
+
+
+def protocol_words(evaluation: Mapping[str, Any]) -> str:
+    """Return how people were tested, for a title; "" where it was the paper's way."""
+    name, candidates = _protocol(evaluation)
+    return "" if _is_papers(evaluation) else f", {name} among {candidates} items"
 
 
 def paper_rows(data: str) -> list[Row]:
     """Return the figures printed in the paper for a data set."""
     return [(f"{name} (paper)", hits, "paper") for name, hits in PRINTED_HITS.get(data, {}).items()]
+
+
+_TESTED = {
+    "halves": "{:,} others who never took part",
+    "leave-last": "the last like of {:,} people, which nobody trained on",
+    "files": "the test file's likes of {:,} people, which nobody trained on",
+}
 
 
 def render_report(
@@ -59,12 +86,13 @@ def render_report(
     parts = [
         f"<h1>{_text(title)}</h1>",
         (
-            f"<p>Trained by {users['train']:,} people, tested on {users['test']:,} others who"
-            f" never took part ({users['skipped']:,} skipped: too few likes to test).</p>"
+            f"<p>Trained by {users['train']:,} people, tested on"
+            f" {_TESTED[_protocol(evaluation)[0]].format(users['test'])}"
+            f" ({users['skipped']:,} skipped: too few likes to test).</p>"
         ),
         _statement(evaluation["privacy"]),
         _RAW,
-        "<h2>Hits@k on the test people</h2>",
+        f"<h2>Hits@k on the test people{_text(protocol_words(evaluation))}</h2>",
         hits_table(table_rows(evaluation)),
         (
             '<p class="note">References are fitted and tested in the same run. Rows marked'
@@ -97,13 +125,14 @@ def render_comparison(evaluations: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def comparison_rows(evaluations: Mapping[str, Mapping[str, Any]]) -> dict[str, list[Row]]:
-    """Return for each data set the runs' rows, then the references, then the paper's.
+    """Return for each data set and protocol the runs' rows, the references, then the paper's.
 
     References depend on the split, so they are shown once for each seed among the runs.
     """
     tables: dict[str, list[Row]] = {}
-    for data in dict.fromkeys(evaluation["data"] for evaluation in evaluations.values()):
-        runs = {name: e for name, e in evaluations.items() if e["data"] == data}
+    titles = {name: f"{e['data']}{protocol_words(e)}" for name, e in evaluations.items()}
+    for title in dict.fromkeys(titles.values()):
+        runs = {name: e for name, e in evaluations.items() if titles[name] == title}
         rows: list[Row] = [
             (f"{name} ({_guarantee(e['privacy'])})", e["hits"], "ours") for name, e in runs.items()
         ]
@@ -113,7 +142,7 @@ def comparison_rows(evaluations: Mapping[str, Mapping[str, Any]]) -> dict[str, l
                 (f"{name} (seed {seed})", figures["hits"], "reference")
                 for name, figures in evaluation["references"].items()
             ]
-        tables[data] = rows + paper_rows(data)
+        tables[title] = rows + _printed(next(iter(runs.values())))
     return tables
 
 
@@ -196,7 +225,7 @@ def mark_line(evaluation: Mapping[str, Any], rounds: Sequence[Mapping[str, Any]]
     training led to.
     """
     printed = PRINTED_HITS.get(evaluation["data"], {}).get(_UPPER_BOUND)
-    if printed is None:
+    if printed is None or not _is_papers(evaluation):
         return ""
     goal, spent = printed["10"], 0.0
     for line in rounds:

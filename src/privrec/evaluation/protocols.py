@@ -1,0 +1,313 @@
+"""Who trains, what a device keeps, and what is tested: three protocols (docs/protocols.md)."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import get_args
+
+import numpy as np
+
+from privrec.data.clients import Clients
+from privrec.data.federation import Federation
+from privrec.data.splits import Split, chosen, first_half, split_clients
+from privrec.errors import SettingsError, nearest
+from privrec.types import BoolArray, Candidates, Halving, IntArray, ProtocolName
+
+PROTOCOLS: tuple[ProtocolName, ...] = get_args(ProtocolName)
+CANDIDATES: tuple[Candidates, ...] = get_args(Candidates)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Held:
+    """Some people's data as a test sees it; the same people, in the same order, in all three.
+
+    `kept` is on the device. `tested` are the liked lines that are ranked; somebody without any is
+    not tested. `hidden` are all lines that she has and the device does not, the tested ones too.
+    """
+
+    kept: Clients
+    hidden: Clients
+    tested: Clients
+
+
+View = Callable[[IntArray], Held]
+"""Positions of people -> their data as a test sees it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Protocol:
+    """A way of testing, as a value.
+
+    `roles(federation)` says who trains, validates and is tested. `training(federation)` is the data
+    that training may see: its `take` lacks everything that is held out. `testing` and `validating`
+    take the whole data and give what the final report, and a look at validation people, see of
+    it. `candidates` says which items a tested one is ranked among: those that the person never
+    met, or all that the device does not keep; the tested one is always among them.
+    """
+
+    name: ProtocolName
+    candidates: Candidates
+    roles: Callable[[Federation], Split]
+    training: Callable[[Federation], Federation]
+    testing: Callable[[Federation], View]
+    validating: Callable[[Federation], View]
+
+
+def protocol_named(
+    name: ProtocolName,
+    *,
+    candidates: Candidates,
+    seed: int,
+    halving: Halving = "random",
+    test_share: float = 0.2,
+    validation_share: float = 0.1,
+) -> Protocol:
+    """Return a protocol by its name; each takes what it needs of the settings."""
+    if name == "halves":
+        return halves(
+            seed=seed,
+            halving=halving,
+            test_share=test_share,
+            validation_share=validation_share,
+            candidates=candidates,
+        )
+    if name == "leave-last":
+        return leave_last(seed=seed, validation_share=validation_share, candidates=candidates)
+    return files(
+        seed=seed, halving=halving, validation_share=validation_share, candidates=candidates
+    )
+
+
+def halves(
+    *,
+    seed: int,
+    halving: Halving = "random",
+    test_share: float = 0.2,
+    validation_share: float = 0.1,
+    candidates: Candidates = "unseen",
+) -> Protocol:
+    """Return the paper's: some people are tested and never train, on one half of their lines."""
+
+    def roles(federation: Federation) -> Split:
+        return split_clients(
+            federation.ids(np.arange(federation.n_clients)),
+            seed=seed,
+            test_share=test_share,
+            validation_share=validation_share,
+            people=federation.people,
+        )
+
+    view = partial(halved, seed=seed, halving=halving)
+    return Protocol(
+        name="halves",
+        candidates=candidates,
+        roles=roles,
+        training=lambda federation: federation,
+        testing=view,
+        validating=view,
+    )
+
+
+def leave_last(
+    *, seed: int, validation_share: float = 0.1, candidates: Candidates = "unseen"
+) -> Protocol:
+    """Return leave-last-out by time: everybody trains, and is tested on her last like.
+
+    Validation people hold back the like before it too. From the first held-out like on, nothing is
+    in training: a line that came later would be a look into the future.
+    """
+    backs = partial(_held_back, seed=seed, validation_share=validation_share)
+
+    def training(federation: Federation) -> Federation:
+        def take(positions: IntArray) -> Clients:
+            clients = federation.take(positions)
+            trained, _ = backs(clients)
+            return clients.keep(_row(clients) < _cut(clients, trained)[clients.owner])
+
+        return replace(federation, take=take, take_test=None)
+
+    def testing(federation: Federation) -> View:
+        def view(positions: IntArray) -> Held:
+            clients = federation.take(positions)
+            _, tested = backs(clients)
+            return _cut_at(clients, _cut(clients, tested), clients.offsets[1:])
+
+        return view
+
+    def validating(federation: Federation) -> View:
+        def view(positions: IntArray) -> Held:
+            clients = federation.take(positions)
+            trained, tested = backs(clients)
+            # As it was before the like that the final report asks for.
+            return _cut_at(clients, _cut(clients, trained), _cut(clients, tested))
+
+        return view
+
+    return Protocol(
+        name="leave-last",
+        candidates=candidates,
+        roles=partial(_everybody, seed=seed, validation_share=validation_share),
+        training=training,
+        testing=testing,
+        validating=validating,
+    )
+
+
+def files(
+    *,
+    seed: int,
+    halving: Halving = "random",
+    validation_share: float = 0.1,
+    candidates: Candidates = "not-kept",
+) -> Protocol:
+    """Return fixed train and test files: everybody trains on the one and is tested on the other.
+
+    Validation people hold half of their training lines out of training, to be looked at.
+    """
+
+    def training(federation: Federation) -> Federation:
+        def take(positions: IntArray) -> Clients:
+            clients = federation.take(positions)
+            validates = chosen(clients.ids, validation_share, seed=seed, purpose="validation")
+            first = first_half(clients, seed=seed, halving=halving)
+            return clients.keep(first | ~validates[clients.owner])
+
+        return replace(federation, take=take, take_test=None)
+
+    def testing(federation: Federation) -> View:
+        take_test = federation.take_test
+        if take_test is None:
+            raise SettingsError(_no_test_file(federation))
+
+        def view(positions: IntArray) -> Held:
+            hidden = take_test(positions)
+            kept = federation.take(positions)
+            return Held(kept=kept, hidden=hidden, tested=hidden.keep(hidden.liked))
+
+        return view
+
+    return Protocol(
+        name="files",
+        candidates=candidates,
+        roles=partial(_everybody, seed=seed, validation_share=validation_share),
+        training=training,
+        testing=testing,
+        validating=partial(halved, seed=seed, halving=halving),
+    )
+
+
+def halved(federation: Federation, *, seed: int, halving: Halving) -> View:
+    """Return the view in which people keep one half of their lines and the other is tested.
+
+    Whoever has fewer than two likes is not tested.
+    """
+
+    def view(positions: IntArray) -> Held:
+        clients = federation.take(positions)
+        first = first_half(clients, seed=seed, halving=halving)
+        enough = (_likes(clients) >= 2)[clients.owner]
+        return Held(
+            kept=clients.keep(first),
+            hidden=clients.keep(~first),
+            tested=clients.keep(~first & clients.liked & enough),
+        )
+
+    return view
+
+
+def resolve(
+    name: str | None, candidates: str | None, federation: Federation
+) -> tuple[ProtocolName, Candidates]:
+    """Return the protocol and candidates asked for, or those that go with the data ("auto").
+
+    Raises:
+        SettingsError: There is no such protocol, or the data does not have what it needs.
+    """
+    if name in (None, "auto"):
+        name = "halves" if federation.take_test is None else "files"
+    found = next((known for known in PROTOCOLS if known == name), None)
+    if found is None:
+        raise SettingsError(
+            f"`protocol` must be {_or(PROTOCOLS)}; got {name!r}{nearest(str(name), PROTOCOLS)}"
+        )
+    if found == "leave-last" and not federation.has_times:
+        raise SettingsError(
+            "`protocol` must not be 'leave-last' where lines have no times, because nobody knows"
+            f" which like is the last; got it for {federation.name}"
+        )
+    if found == "files" and federation.take_test is None:
+        raise SettingsError(_no_test_file(federation))
+    if candidates in (None, "auto"):
+        return found, "not-kept" if found == "files" else "unseen"
+    among = next((known for known in CANDIDATES if known == candidates), None)
+    if among is None:
+        raise SettingsError(
+            f"`candidates` must be {_or(CANDIDATES)}; got {candidates!r}"
+            f"{nearest(str(candidates), CANDIDATES)}"
+        )
+    return found, among
+
+
+def _no_test_file(federation: Federation) -> str:
+    return (
+        "`protocol` must be 'halves' or 'leave-last' for data without a test file; got 'files' for"
+        f" {federation.name} ('privrec data import --test' writes one)"
+    )
+
+
+def _or(names: tuple[str, ...]) -> str:
+    return f"{', '.join(map(repr, names[:-1]))} or {names[-1]!r}"
+
+
+def _everybody(federation: Federation, *, seed: int, validation_share: float) -> Split:
+    everybody = np.arange(federation.n_clients)
+    validates = chosen(federation.ids(everybody), validation_share, seed=seed, purpose="validation")
+    return Split(
+        public_train=federation.people,
+        train=everybody,
+        validation=everybody[validates],
+        test=everybody,
+    )
+
+
+def _likes(clients: Clients) -> IntArray:
+    """Return how many likes each client has."""
+    return np.bincount(clients.owner[clients.liked], minlength=len(clients))
+
+
+def _held_back(
+    clients: Clients, *, seed: int, validation_share: float
+) -> tuple[IntArray, IntArray]:
+    """Return how many of each client's last likes training does not see, and the device at test.
+
+    Two and one for validation people, one and one for others; none for whoever has no like left
+    then.
+    """
+    validates = chosen(clients.ids, validation_share, seed=seed, purpose="validation")
+    most = np.where(validates, 2, 1)
+    enough = _likes(clients) > most
+    return np.where(enough, most, 0), np.where(enough, 1, 0)
+
+
+def _row(clients: Clients) -> IntArray:
+    return np.arange(len(clients.item))
+
+
+def _cut(clients: Clients, back: IntArray) -> IntArray:
+    """Return for each client the row of her `back`-th like from the end, or where her rows end."""
+    likes, until = np.flatnonzero(clients.liked), np.cumsum(_likes(clients))
+    cut = clients.offsets[1:].copy()
+    some = back > 0
+    cut[some] = likes[until[some] - back[some]]
+    return cut
+
+
+def _cut_at(clients: Clients, cut: IntArray, end: IntArray) -> Held:
+    """Return the rows before `cut` as kept, that row as tested, and those up to `end` as hidden."""
+    row, owner = _row(clients), clients.owner
+    hidden: BoolArray = (row >= cut[owner]) & (row < end[owner])
+    return Held(
+        kept=clients.keep(row < cut[owner]),
+        hidden=clients.keep(hidden),
+        tested=clients.keep(hidden & (row == cut[owner])),
+    )
