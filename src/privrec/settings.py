@@ -1,4 +1,4 @@
-"""Everything that shapes a run, as one frozen record read from TOML and `--set key=value`."""
+"""All settings of a run, as one frozen record read from TOML and `--set key=value`."""
 
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -34,30 +34,30 @@ class RunConfig(BaseModel):
     seed: Count = 0
 
     test_share: Annotated[float, Field(gt=0, lt=1)] = 0.2
-    """Share of the people who are tested and never train."""
+    """Share of people who are test people; they never train."""
     validation_share: Share = 0.1
-    """Share of the training people who are cut out for validation."""
+    """Share of the other people who are used for validation and do not train."""
     validate_every: Count = 50
-    """Rounds between two looks at the validation people; 0 means never."""
+    """Rounds between two evaluations on the validation people; 0 means never."""
     halving: Halving = "random"
-    """How a tested person's data is halved: at random, or the earlier half first."""
+    """How a test person's data is halved: at random, or by time with the earlier half first."""
 
     rounds: Count = 100
     cohort: Size = 100
-    """People per round, on average where each is drawn by a coin of her own."""
+    """People per round; the expected number with Poisson sampling."""
     sampling: Law = "poisson"
-    """How a cohort is drawn: each person by a coin, or exactly so many (the paper's)."""
+    """How a cohort is drawn: Poisson sampling, or a fixed size (the paper's)."""
     local_epochs: Size = 1
     local_steps: Count = 0
-    """At most so many mini-batch steps per client and round; 0 means no limit."""
+    """The most mini-batch steps per client and round; 0 means no limit."""
     batch_size: Size = 32
     central_batch_size: Size = 256
-    """Batch size where training is central; adaptation uses `batch_size`."""
+    """Batch size of central training; adaptation uses `batch_size`."""
     local_lr: Positive = 0.1
     server_optimizer: ServerOptimizer = "adam"
     server_lr: Positive = 0.003
     weight_decay: Weight = 0.0
-    """Pulls what PrivRec+ learns on top of the closed form towards nothing."""
+    """L2 weight decay on the parameters that PrivRec+ trains on top of the closed form."""
 
     negatives: Count = 4
     """Unseen items drawn for each like."""
@@ -74,39 +74,41 @@ class RunConfig(BaseModel):
     adapt_epochs: Count = 5
     """Epochs over a person's own data before ranking for her; 0 means no adaptation."""
     adapt_steps: Count = 0
-    """At most so many steps of adaptation; 0 means no limit."""
+    """The most steps of adaptation; 0 means no limit."""
     adapt_lr: Positive = 0.1
     adapt_negatives: Count = 4
 
     mechanism: Mechanism = "none"
     """The noise on each round's sum of updates: none, gaussian (L2 bound), laplace (L1 bound)."""
     epsilon: Positive | None = None
-    """The budget: finds the noise where none is given, else ends the run when it is spent."""
+    """The privacy budget. Without `noise_multiplier`, the noise is calibrated to it. With both,
+    the run ends when the budget is spent."""
     delta: Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)] = 1e-6
     noise_multiplier: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
-    """Noise on the sum over what one person can move it by; 0 bounds updates and adds none."""
+    """Noise scale on the sum, divided by the sensitivity; 0 clips updates and adds no noise."""
     clip_norm: Positive = 1.0
-    """The longest that one client's update may be."""
+    """The clipping bound: the largest norm of one client's update."""
     clip_quantile: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Lets the bound follow this quantile of the clients' norms; 0 keeps it where it is."""
+    """Adaptive clipping: the bound follows this quantile of the update norms; 0 keeps it fixed."""
     noise: NoiseKind = "secure"
-    """Secure noise cannot be repeated or taken off; seeded noise can: for experiments only."""
+    """Secure noise cannot be repeated or removed. Seeded noise can: it is for experiments only."""
     train_people: Count = 0
-    """How many people train, as the accountant counts: a public number. 0 derives it from the
+    """The public number of training people, which the accountant uses. 0 derives it from the
     number of people that the data set declares."""
     force_delta: bool = False
-    """Takes a delta of 1/N or more, under which a guarantee means little."""
+    """Allows a delta of 1/N or more, with which a guarantee means little."""
     diagnostics: bool = False
-    """Writes losses, counts, timings and validation figures under secure noise too. They are
+    """Writes losses, counts, timings and validation figures also under secure noise. They are
     computed from raw data, and no guarantee covers them."""
 
     stage1: Stage1 = "none"
-    """How item vectors are learned first: not at all; from everybody without noise, as in the
-    paper (no guarantee end to end); from volunteers or public item features; or under noise."""
+    """How stage one learns item vectors. "none": no stage one. "paper": from all training people
+    without noise (no guarantee end to end). "public": from volunteers or public item features.
+    "private": under noise."""
     volunteers: Share = 0.1
-    """Share of the training people behind a public stage one; 0 means item features alone."""
+    """Share of the training people who are in a public stage one; 0 means item features alone."""
     stage1_share: Annotated[float, Field(gt=0, lt=1)] = 0.3
-    """Share of epsilon that a private stage one takes."""
+    """Share of epsilon for a private stage one; in PrivRec+ with noised rounds, for the sums."""
     stage1_rounds: Size = 100
     stage1_cohort: Size = 100
     stage1_clip_norm: Positive = 1.0
@@ -118,31 +120,34 @@ class RunConfig(BaseModel):
     """Items of a sequence that a view shows, at most."""
     view_segment: Size = 5
     view_negatives: Size = 64
-    """Unseen items among which a masked one must be found."""
+    """Negative items per masked item in the item loss."""
     view_others: Size = 4
-    """Other segments among which a masked one must be found."""
+    """Negative segments per masked segment in the segment loss."""
     item_mask_weight: Weight = 1.0
     segment_mask_weight: Weight = 0.3
     dssm_weight: Positive = 1.0
-    """Weight of the DSSM's loss beside the self-supervised one in stage two."""
+    """Weight of the DSSM's loss relative to the self-supervised loss in stage two."""
     item_rate: Annotated[float, Field(ge=0, le=1)] = 1.0
-    """How fast stage two moves the item vectors, beside the rest; 0 leaves them to stage one."""
+    """How fast stage two changes the item vectors, relative to other parameters; 0 keeps them as
+    stage one left them."""
 
     history_rank: Count = 128
-    """Length of the history tower's vectors; 0 is that of the catalogue, which ranks best and
-    makes the largest model. Under noise the length follows from the noise."""
+    """Length of the history tower's vectors. 0 means the size of the catalogue, which makes the
+    largest model. Under noise this setting is ignored: vectors have length 64, of which the noise
+    decides how many entries are used."""
     history_items: Size = 8000
-    """The most popular items that get a vector; all others come after them, by popularity."""
+    """How many items get a vector, the most popular ones. All others are ranked after them, by
+    popularity."""
     history_l2: Positive = 50.0
-    """Ridge on every column of a person's history, in people."""
+    """Ridge on every column of a person's history, in units of people."""
     history_dropout: Share = 0.7
-    """How much of each column is taken as missing: a ridge that grows with its frequency."""
+    """Dropout probability of each column in EDLAE: a ridge that grows with its frequency."""
     dislike_input: Weight = 0.5
-    """How much a disliked item in a person's history counts beside a liked one."""
+    """Weight of a disliked item in a person's history; a liked item has weight 1."""
     feature_input: Weight = 0.2
-    """How much a person's features count beside a liked item; none under noise."""
+    """Weight of a person's features; a liked item has weight 1. Not used under noise."""
     context_input: Weight = 0.5
-    """How much a person's usual contexts count beside a liked item; none under noise."""
+    """Weight of a person's usual contexts; a liked item has weight 1. Not used under noise."""
 
     ease_l2: Positive = 500.0
 
@@ -153,7 +158,7 @@ class RunConfig(BaseModel):
 
     @property
     def shows_raw_figures(self) -> bool:
-        """Whether losses, counts and timings of a run are written down at all."""
+        """Whether losses, counts and timings of a run are written to the run folder."""
         return self.diagnostics or not self.draws_in_secret
 
     @model_validator(mode="after")
@@ -184,7 +189,7 @@ class RunConfig(BaseModel):
 
 
 def make_config(values: Mapping[str, Any]) -> RunConfig:
-    """Return the checked settings; the first fault is raised as one line."""
+    """Return the checked settings; raise the first error as one line."""
     for key in values:
         if key not in RunConfig.model_fields:
             raise SettingsError(f"unknown key {key!r}{nearest(key, RunConfig.model_fields)}")

@@ -1,4 +1,4 @@
-"""How a run's budget becomes the bound and the noise of each of its stages."""
+"""From a run's privacy budget to the clipping bound and the noise of each of its stages."""
 
 from privrec.data.federation import Federation
 from privrec.data.splits import Split, chosen
@@ -11,16 +11,17 @@ from privrec.types import IntArray
 
 
 def volunteers_of(config: RunConfig, federation: Federation, split: Split) -> IntArray:
-    """Return who volunteered for stage one: each by a coin of her own, as she got her role."""
+    """Return the volunteers for stage one; a hash of seed and id decides for each person alone."""
     ids = federation.ids(split.train)
     return split.train[chosen(ids, config.volunteers, seed=config.seed, purpose="volunteers")]
 
 
 def sampling_of(law: Law, cohort: int, *, true: int, public: int) -> Sampling:
-    """Return the law of drawing cohorts from people of whom there are `true`, publicly `public`.
+    """Return how cohorts are sampled; `true` people train, `public` is their public number.
 
-    A Poisson coin is made from the public number. Fixed-size cohorts compare data sets of the
-    same size, so the true number is nothing that they protect.
+    Poisson sampling takes its probability from the public number. Fixed-size sampling takes the
+    true number: its guarantee compares data sets of the same size, so it does not protect that
+    number.
     """
     return Sampling(law=law, users=true if law == "fixed" else public, cohort=cohort)
 
@@ -28,9 +29,9 @@ def sampling_of(law: Law, cohort: int, *, true: int, public: int) -> Sampling:
 def stage_aggregators(
     config: RunConfig, federation: Federation, split: Split
 ) -> tuple[Aggregator, Aggregator]:
-    """Return what bounds and noises the updates of stage one and of stage two.
+    """Return the aggregators (clipping and noise) of stage one and of stage two.
 
-    A private stage one gets its share of ε, and stage two what that leaves of the whole.
+    A private stage one gets its share of ε. Stage two gets the rest of ε.
     """
     public, true = split.public_train, len(split.train)
     sampling = sampling_of(config.sampling, config.cohort, true=true, public=public)

@@ -1,4 +1,4 @@
-"""How a recipe's trained parameters rank on a device: from its settings and the catalogue alone."""
+"""How trained parameters rank on a device; needs only the recipe's settings and the catalogue."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -32,7 +32,7 @@ Ranker = Callable[[Params], Scorer]
 class Rankers:
     """`adapted(params)` ranks on the device.
 
-    `unadapted(params)` ranks without what a person said about items; None where that is the same.
+    `unadapted(params)` ranks without the person's likes and dislikes; None if that is the same.
     """
 
     adapted: Ranker
@@ -110,7 +110,7 @@ def _by_history(
 
 
 def _fitting(recommender: Recommender, params: Params) -> Params:
-    """Return the parameters, once it is clear that they are this model's."""
+    """Return the parameters after checking that their shapes are those of this model."""
     expected = jax.eval_shape(recommender.init, jax.random.key(0))
     check_shapes(params, {name: leaf.shape for name, leaf in expected.items()})
     return params

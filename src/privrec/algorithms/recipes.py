@@ -1,4 +1,4 @@
-"""Named presets: the one table where a name becomes a way of training."""
+"""The table of recipes: each name stands for a way of training and its settings."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -27,7 +27,7 @@ class Recipe:
 
     @property
     def without_noise(self) -> str:
-        """What a run of it promises whose releases had no noise."""
+        """What a run of this recipe promises if its releases have no noise."""
         if self.method == "history":
             return statement.SUMS
         on_devices = self.method in ("federated", "items")
@@ -35,7 +35,7 @@ class Recipe:
 
     @property
     def server(self) -> str:
-        """What the server of a run with noise sees, and no guarantee covers."""
+        """What the server sees in a run with noise; no guarantee covers it."""
         return statement.SEES_ITEMS if self.method == "history" else statement.SEES_UPDATES
 
     @property
@@ -77,8 +77,8 @@ _PAPER: Mapping[str, Any] = {
 }
 _PRIVREC_PRESETS: Mapping[str, Mapping[str, Any]] = {
     "movielens-1m": {"rounds": 1000, "validate_every": 100},
-    # People return to what they use: a device that studies its own data for longer knows it. And
-    # after the settings were chosen, 77 of 766 people are too many to keep out of training.
+    # People use the same apps again, so longer adaptation to the own data helps. Validation would
+    # take 77 of 766 people out of training, too many once the settings are chosen.
     "frappe": {
         "rounds": 300,
         "validation_share": 0.0,
@@ -86,7 +86,8 @@ _PRIVREC_PRESETS: Mapping[str, Mapping[str, Any]] = {
         "adapt_negatives": 20,
     },
 }
-# Noise goes on every parameter: small layers, large cohorts, a bound that clips nearly everybody.
+# Every parameter gets noise. So layers are small, cohorts are large, and the clipping bound is so
+# low that it clips nearly every update.
 _NOISED: Mapping[str, Any] = {
     **_PRIVREC,
     "mechanism": "gaussian",
@@ -105,7 +106,8 @@ _NOISED_PRESETS: Mapping[str, Mapping[str, Any]] = {
     "movielens-1m": {"cohort": 500},
     "frappe": {"adapt_epochs": 20, "adapt_negatives": 20, "validation_share": 0.0},
 }
-# The sums ask everybody: a smaller `stage1_cohort` asks fewer. Nothing is adapted by steps.
+# All training people contribute to the sums; a smaller `stage1_cohort` samples fewer. Adaptation
+# takes no gradient steps.
 _PLUS: Mapping[str, Any] = {
     "stage1_cohort": 10**9,
     "sampling": "fixed",
@@ -125,7 +127,7 @@ RECIPES: dict[str, Recipe] = {
         method="history",
         settings=_PLUS,
         presets={
-            # The settings are chosen; a fiftieth is enough for the curve.
+            # The settings are chosen already: 2 % validation people are enough for the curve.
             "movielens-1m": {
                 "rounds": 300,
                 "cohort": 500,
@@ -143,7 +145,7 @@ RECIPES: dict[str, Recipe] = {
             },
         },
     ),
-    # Noise on a few hundred thousand weights costs more than the rounds on top bring.
+    # No rounds on top: the noise on a few hundred thousand weights costs more than they gain.
     "dp-privrec-plus": Recipe(
         summary="the same under user-level differential privacy: two noised sums over people",
         method="history",
@@ -189,8 +191,8 @@ RECIPES: dict[str, Recipe] = {
     "dp-privrec": Recipe(
         summary="item vectors by self-supervision first, then privrec; both under noise",
         method="federated",
-        # Noise rewards few rounds and large cohorts, in stage one as in stage two. Steps on noise
-        # wear off what stage one found, so stage two moves the item vectors slowly.
+        # Under noise, few rounds with large cohorts are better, in both stages. Noisy steps would
+        # destroy the item vectors of stage one, so stage two changes them slowly (`item_rate`).
         settings={
             **_NOISED,
             "item_rate": 0.1,
@@ -262,7 +264,7 @@ def configure(recipe: str, data: str, overrides: Mapping[str, Any]) -> RunConfig
     preset = recipe_named(recipe)
     settings = {**preset.settings, **preset.presets.get(data, {})}
     if "noise_multiplier" in overrides:
-        settings.pop("epsilon", None)  # Who gives the noise wants to know ε, not to meet ours.
+        settings.pop("epsilon", None)  # With a given noise, the recipe's ε must not end the run.
     return make_config(
         {
             **settings,

@@ -1,4 +1,4 @@
-"""A recipe bound to a data set: the stages of its training, the data, and how it ranks."""
+"""A recipe together with a data set: the stages of its training, the data, and how it ranks."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -32,7 +32,8 @@ from privrec.types import Params
 class PreparedRun:
     """A recipe on a data set: `stages()` finds the noise, `rankers` rank on the device.
 
-    Ranking needs no noise, and finding it takes a moment: so it is done when first asked for.
+    The noise is calibrated at the first call of `stages()`, because it takes time and ranking does
+    not need it.
     """
 
     config: RunConfig
@@ -43,7 +44,7 @@ class PreparedRun:
 
 
 def prepare(config: RunConfig, federation: Federation) -> PreparedRun:
-    """Return the prepared of these settings; wrong ones are found before any file is written."""
+    """Return the prepared run; wrong settings raise here, before any file is written."""
     recipe = recipe_named(config.recipe)
     split = split_clients(
         federation.ids(np.arange(federation.n_clients)),
@@ -121,7 +122,7 @@ def _central(config: RunConfig, federation: Federation, split: Split) -> Central
 
 
 def _fitted(federation: Federation, split: Split, reference: Reference) -> CentralFit:
-    """Return a fit of one round, in which all there is to fit is fitted."""
+    """Return a central fit of one round, which fits the whole reference."""
     people = np.concatenate([split.train, split.validation])
     sampling = Sampling(law="fixed", users=len(people), cohort=len(people))
 

@@ -1,4 +1,4 @@
-"""The ledger of one run: what is published, in which order it reaches the disk, what it costs."""
+"""Publishing the rounds of a run: noise, then disk, then ledger line, then use; and its cost."""
 
 import hashlib
 import json
@@ -28,10 +28,11 @@ from privrec.settings import RunConfig
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Publisher:
-    """Publishes a stage's rounds: the noised sum, then its ledger line, then its use.
+    """Publishes a stage's rounds: writes the noised sum, then its ledger line, then returns it.
 
-    `lines` are the ledger's. `ledger` is what those from before cost the people whom the guarantee
-    covers. `population` and `fingerprint` are those of the data.
+    `lines` are all lines of the ledger. `ledger` has the releases from before this stage started
+    or resumed, for the people whom the guarantee covers. `population` and `fingerprint` are those
+    of the data.
     """
 
     folder: records.RunFolder
@@ -44,15 +45,15 @@ class Publisher:
 
     @property
     def _keeps(self) -> bool:
-        """Whether what is published must be kept: its noise cannot be drawn again."""
+        """Whether published sums must be kept, because their noise cannot be drawn again."""
         return self.config.draws_in_secret and self.stage.release.is_private
 
     def publish(self, state: ServerState, add_up: Callable[[], CohortTotal]) -> Published:
-        """Return what a round publishes, once it and its ledger line are on the disk.
+        """Return what a round publishes, after it and its ledger line are on the disk.
 
-        A kill may come at any moment. Noise that nobody can draw again is kept with its sum: what
-        is on the disk is published, and is paid once. A round that is played again with the same
-        seeded noise publishes the same numbers again: no second release.
+        The process may be killed at any moment. Secure noise cannot be drawn again, so the noised
+        sum is kept on the disk; the resumed run uses it, and it is counted once. With seeded
+        noise, a repeated round publishes the same numbers again, which is no second release.
         """
         round_index, path = state.round_index, self.folder.published_path(state.round_index)
         line = self._line(round_index)
@@ -66,17 +67,17 @@ class Publisher:
         total = add_up()
         published = self.stage.aggregator.publish_round(total, state.clip_norm, self._noise(state))
         digest = self._keep(path, published) if self._keeps else None
-        # A lost sum under secure noise is published anew, and is another release.
+        # If a sum under secure noise was lost, the new one is another release and is counted.
         if line is None or self._keeps:
             self._write_down(state, digest)
         return published
 
     def last_round(self, round_index: int) -> int:
-        """Return how many rounds there will have been when the budget or the stage ends it."""
+        """Return the number of rounds at which the budget or the stage ends."""
         config, last = self.config, self.stage.last
         if config.epsilon is None or not self.stage.release.is_private:
             return last
-        # What is paid for and still there to be used costs nothing more.
+        # Sums that are already in the ledger and still on the disk cost nothing more.
         paid = round_index
         while paid < last and self._is_there(paid):
             paid += 1
@@ -94,8 +95,8 @@ class Publisher:
     def _noise(self, state: ServerState) -> NoiseSource:
         if self.config.draws_in_secret:
             return secure()
-        # All that shapes the release goes into the seed: two runs that differ in anything, were
-        # it one person less, must not share their noise, or the difference would show it all.
+        # Everything that shapes the release goes into the seed. Two runs that differ in anything,
+        # even in one person, must not have the same noise: it would cancel in their difference.
         shape = [
             self.config.model_dump_json(),
             json.dumps(self.stage.release.as_json()),
@@ -136,7 +137,7 @@ class Publisher:
 def open_publisher(
     folder: records.RunFolder, stage: Stage, config: RunConfig, population: str, fingerprint: str
 ) -> Publisher:
-    """Return the publisher of a stage that starts or goes on, with what was released so far."""
+    """Return the publisher of a stage that starts or resumes, with the releases so far."""
     start_ledger(folder)
     lines = read_ledger(folder)
     for line in lines:
@@ -145,8 +146,8 @@ def open_publisher(
                 f"{folder.ledger_path} has releases of other noise or cohorts than these settings"
                 " give: go on with the version of privrec that began the run"
             )
-    # Under "paper" the first stage has no noise: the budget is that of the second alone, and is
-    # never called anything else.
+    # With stage1 = "paper" the first stage has no noise. The budget then covers only the second
+    # stage, and is always reported as such.
     stages = {stage.name} if config.stage1 == "paper" else None
     return Publisher(
         folder=folder,
@@ -160,15 +161,15 @@ def open_publisher(
 
 
 def population_mark(population: str) -> str:
-    """Return the mark under which ledgers name a population; it says nothing about its people."""
+    """Return the identifier of a population in ledgers: a hash of its name, not of its people."""
     return hashlib.sha256(f"privrec population {population}".encode()).hexdigest()[:16]
 
 
 def ledger_of(folder: records.RunFolder, stages: set[str] | None = None) -> PrivacyLedger:
-    """Return what a run's ledger counts, of all its stages or of some.
+    """Return the releases that a run's ledger counts, of all its stages or of some.
 
-    What was released of volunteers alone costs nobody else anything and is left out; the statement
-    says how many they are.
+    Releases from volunteers alone are left out: they cost other people nothing. The statement says
+    how many volunteers there are.
     """
     return _counted(settled_ledger(folder), stages)
 
@@ -188,7 +189,7 @@ def volunteer_count(folder: records.RunFolder) -> int:
 
 
 def noise_of(folder: records.RunFolder) -> NoiseKind:
-    """Return the weakest noise that the ledger has: one seeded release takes a guarantee away."""
+    """Return the weakest kind of noise in the ledger: one seeded release ends the guarantee."""
     kinds = {line["noise"] for line in settled_ledger(folder)} - {"none"}
     return "secure" if kinds <= {"secure"} else "seeded"
 

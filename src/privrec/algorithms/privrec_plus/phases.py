@@ -1,8 +1,8 @@
 """PrivRec+: two sums over people, a history tower from them in closed form, and rounds on top.
 
-Everybody who takes part adds her row once to say what is popular, and once more to say what goes
-together (`history/`). Then come rounds of training, if any (`plus_softmax.py`). Under noise each
-sum is one release, as each round is, and the budget's split is found here.
+Each participant contributes to two sums: one counts popularity, one counts which items occur
+together (`fit.py`). Rounds of training may follow (`softmax.py`). Under noise each sum is one
+release, and so is each round. This file also splits the privacy budget among them.
 """
 
 import math
@@ -48,10 +48,13 @@ POPULAR, MOMENTS = "popularity", "moments"
 """The names of the first two stages."""
 
 BOUND = 1.0
-"""The length of what one person adds to a noised sum."""
+"""The L2 bound on what one person adds to a noised sum."""
 
 _RANK_UNDER_NOISE = 64
+"""The length of the tower's vectors under noise. Chosen by hand: at ε = 8 on MovieLens-1M, 56
+directions were above the noise (docs/results.md)."""
 _PEOPLE_PER_NOISE = 12.0
+"""The factor of `popularity_share`. Chosen by hand; not tuned."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -65,11 +68,11 @@ class _Task:
     rank: int
 
     def rows(self, cohort: IntArray) -> Iterator[SparseRows]:
-        """Yield people's rows a few hundred at a time: what each device has of its person."""
+        """Yield people's rows, a few hundred at a time; each device has one row."""
         return (rows_of(self.federation.take(part), self.layout) for part in chunks(cohort))
 
     def kept(self, before: Params | None) -> dict[str, Array]:
-        """Return the tower of the phase before, or one that ranks everything alike."""
+        """Return the tower of the phase before; if none, one that scores all items alike."""
         dislikes = self.config.dislike_input > 0
         start = blank(self.layout, rank=self.rank, dislikes=dislikes)
         start[POPULARITY] = np.zeros(self.layout.n_items, np.float32)
@@ -77,7 +80,7 @@ class _Task:
         return {name: jnp.asarray(known.get(name, array)) for name, array in start.items()}
 
     def phase(self, name: str, first: int, **parts: Any) -> Phase:
-        """Return a phase of one round; what the one before published is kept."""
+        """Return a phase of one round; it keeps the parameters of the phase before."""
 
         def start(before: Params | None) -> ServerState:
             params = self.kept(before)
@@ -94,13 +97,13 @@ class _Task:
         )
 
     def phone(self, what: str, down: int, pairs: bool, params: Params) -> DeviceCost:
-        """Return one person's part of a sum."""
+        """Return what contributing to a sum costs one device."""
         person = self.federation.take(usual_person(self.federation, self.split.train))
         entries = rows_of(person, self.layout).nnz
         return DeviceCost(
             what=what,
             bytes_down=down,
-            # A position and a weight each; the trusted server multiplies them out.
+            # Per entry: a position and a weight. The trusted server computes the products.
             bytes_up=8 * entries,
             multiply_adds=entries * (entries + 1) // 2 if pairs else 2 * entries,
             milliseconds=milliseconds(lambda: rows_of(person, self.layout)),
@@ -108,7 +111,7 @@ class _Task:
 
 
 def history_stages(config: RunConfig, federation: Federation, split: Split) -> tuple[Phase, ...]:
-    """Return the phases of PrivRec+: what is popular, what goes together, and rounds on top."""
+    """Return the phases of PrivRec+: popularity, moments, and rounds on top if there are any."""
     layout = layout_for(config, federation.catalogue)
     rank = rank_for(config, federation)
     task = _Task(config=config, federation=federation, split=split, layout=layout, rank=rank)
@@ -133,7 +136,7 @@ def _popularity_phase(task: _Task, aggregator: Aggregator) -> Phase:
 
     def absorb(state: ServerState, published: Published) -> ServerState:
         found = published.update[POPULARITY]
-        # Should the budget end here, there is something to rank by.
+        # If the budget ends after this phase, the model can still rank by popularity.
         bias = bias_of(np.asarray(found), np.zeros(0, np.int64))
         return _with(state, {POPULARITY: found, BIAS: bias})
 
@@ -197,7 +200,7 @@ def _noisy(task: _Task, aggregator: Aggregator) -> Phase:
         )
         return _with(state, {**tower, BIAS: bias_of(_popularity(state), items.kept)})
 
-    # A phone is told which items count, and how much.
+    # A phone receives the positions of the items and their weights.
     down = 8 * min(layout.n_items, task.config.history_items)
     return task.phase(
         MOMENTS,
@@ -220,7 +223,7 @@ def _with(state: ServerState, found: Mapping[str, npt.ArrayLike]) -> ServerState
 
 
 def layout_for(config: RunConfig, catalogue: Catalogue) -> Layout:
-    """Return what a row has: under noise only items, since every further column costs."""
+    """Return the columns of a row; under noise only items, because each column adds noise."""
     if config.mechanism != "none":
         return Layout(n_items=catalogue.n_items)
     layout = layout_of(catalogue.schema, catalogue.n_items)
@@ -232,7 +235,7 @@ def layout_for(config: RunConfig, catalogue: Catalogue) -> Layout:
 
 
 def rank_for(config: RunConfig, federation: Federation) -> int:
-    """Return the length of the tower's vectors; 0 is that of the catalogue."""
+    """Return the length of the tower's vectors; 0 means the size of the catalogue."""
     if config.mechanism != "none":
         return _RANK_UNDER_NOISE
     if config.history_rank == 0 and federation.n_items > config.history_items:
@@ -244,7 +247,7 @@ def rank_for(config: RunConfig, federation: Federation) -> int:
 
 
 def regression_of(config: RunConfig) -> Regression:
-    """Return how likes are explained."""
+    """Return the settings of the regression."""
     return Regression(
         dislike=config.dislike_input,
         feature=config.feature_input,
@@ -258,9 +261,9 @@ def regression_of(config: RunConfig) -> Regression:
 def split_budget(
     config: RunConfig, split: Split, n_items: int
 ) -> tuple[Aggregator, Aggregator, Aggregator]:
-    """Return what bounds and noises the two sums and each round; all together cost `epsilon`.
+    """Return the aggregators of the two sums and of the rounds; together they cost `epsilon`.
 
-    Where there are rounds on top, the sums get `stage1_share` of it, and all of it where not.
+    With rounds on top, the sums get the share `stage1_share` of ε. Without, they get all of it.
     """
     public, true = split.public_train, len(split.train)
     users = true if config.sampling == "fixed" else public
@@ -315,8 +318,9 @@ def split_budget(
 def popularity_share(people: int, n_items: int, noise_multiplier: float) -> float:
     """Return the share of the precision 1/z² that goes to popularity: 5 to 50 %.
 
-    Noise on n numbers reaches about z√(2 ln n); the fewer people there are per unit of noise, the
-    more of the budget it takes to tell popular items from unpopular ones at all.
+    The largest of n noise values is about z√(2 ln n). With fewer people per unit of noise, a
+    larger share of the budget is needed to tell popular items from unpopular ones. The formula
+    and its limits were chosen by hand; not tuned.
     """
     wanted = _PEOPLE_PER_NOISE * math.log(max(n_items, 2)) * noise_multiplier / people
     return min(max(wanted, 0.05), 0.5)

@@ -30,12 +30,12 @@ from privrec.simulate.lanes import map_clients
 from privrec.types import IntArray, Params
 
 _TOGETHER = 128
-"""How many clients are in one compiled call."""
+"""How many clients are in one compiled call. Chosen by hand; no measurement is on record."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Devices:
-    """The devices' half: hide half of one's own lines, and step once on what was hidden."""
+    """The device side: hide about half of the own lines, take one step on the hidden likes."""
 
     config: RunConfig
     federation: Federation
@@ -44,7 +44,7 @@ class _Devices:
     def packed(
         self, params: Params, people: IntArray, round_index: int, size: int
     ) -> Iterator[Histories]:
-        """Yield some people's halves, `size` people at a time."""
+        """Yield the packed data of some people, `size` people at a time."""
         tower = {name: np.asarray(value) for name, value in params.items()}
         score = closed_form(tower, self.layout)
         for part in chunks(people, size):
@@ -65,9 +65,9 @@ def softmax_phase(
     first: int,
     kept: Callable[[Params | None], dict[str, jax.Array]],
 ) -> Phase:
-    """Return the rounds that learn on top of the closed form that `kept(before)` hands over.
+    """Return the rounds of training on top of the closed form that `kept(before)` returns.
 
-    A client takes one step on what it hid from itself; the server steps along the mean.
+    A client takes one gradient step on its hidden likes. The server steps along the mean.
     """
     chosen = server_optimizer(config.server_optimizer, config.server_lr)
     optimizer = decayed(chosen, config.weight_decay)
@@ -118,7 +118,7 @@ def softmax_phase(
 def _summed(
     compiled: Callable[..., Bounded], learned: Params, batches: list[Histories], clip_norm: float
 ) -> Bounded:
-    """Return the sum over all batches, the batches side by side on the cores."""
+    """Return the sum over all batches; batches run in parallel on the cores."""
     bound = np.float32(clip_norm)
 
     def local(params: Params, _: object, batch: Histories) -> Bounded:
@@ -137,7 +137,7 @@ def _phone(
     compiled: Callable[..., Bounded],
     params: Params,
 ) -> DeviceCost:
-    """Return one person's part of a round."""
+    """Return what one round costs one device."""
     layout, size = devices.layout, devices.config.embedding_size
     (batch,) = devices.packed(params, usual_person(devices.federation, population), first, 1)
     entries, n = int((batch.row > 0).sum()), layout.n_items
@@ -150,7 +150,7 @@ def _phone(
     return DeviceCost(
         what="train round",
         bytes_down=4 * sum(int(value.size) for value in params.values()),
-        # Every item's output vector changes; of the row's vectors, those it has.
+        # All output vectors change. Of the input vectors, only those of the row's columns change.
         bytes_up=4 * (n * (size + 1) + 1 + entries * (size + 1)),
         multiply_adds=3 * n * size + 2 * entries * size + (n + entries) * width,
         milliseconds=milliseconds(train_once),
@@ -158,6 +158,6 @@ def _phone(
 
 
 def _nobody(layout: Layout) -> Histories:
-    """Return an empty cohort, which Poisson draws may give; its sum is zero, and is noised."""
+    """Return an empty cohort. Poisson sampling may draw one; its sum is 0 and still gets noise."""
     none: npt.NDArray[np.float32] = np.zeros((_TOGETHER, layout.n_items), np.float32)
     return Histories(np.zeros((_TOGETHER, layout.size), np.float32), none, none)

@@ -1,4 +1,4 @@
-"""The history tower of many people: how it begins, and how a device's list comes out of it."""
+"""The history tower for many people: its initial values, and how it ranks items on a device."""
 
 from collections.abc import Iterator
 
@@ -14,11 +14,13 @@ from privrec.evaluation.ranking import Scorer
 from privrec.evaluation.references import own_first
 
 _UNKNOWN = -1e3
+"""The bias of items without a vector is below this. Chosen by hand: far below any score."""
 _HAIR = 1e-6
+"""The largest bias of an item with a vector. Chosen by hand: so small that it only breaks ties."""
 
 
 def blank(layout: Layout, *, rank: int, dislikes: bool) -> dict[str, Floats]:
-    """Return a tower that ranks everything alike; `rank` 0 is as long as the catalogue."""
+    """Return a tower that scores all items alike; with `rank` 0, vectors of catalogue size."""
     width = rank or layout.n_items
     tower = {
         name: np.zeros((size, width), np.float32)
@@ -31,21 +33,22 @@ def blank(layout: Layout, *, rank: int, dislikes: bool) -> dict[str, Floats]:
 
 
 def bias_of(popularity: npt.NDArray[np.floating], kept: npt.NDArray[np.integer]) -> Floats:
-    """Return what orders items that a person's history does not: how popular they are.
+    """Return the bias that orders items by popularity where the person's history gives a tie.
 
-    Items that were not kept have no vector; they come after all others, the popular ones first.
+    Items that were not kept have no vector. They come after all others, the most popular first.
     """
-    # By place, not by popularity: far below zero 32 bits tell whole numbers apart, not shares.
+    # By rank in popularity, not by popularity: near -1000, float32 resolves integers well, but
+    # not small differences.
     bias = _UNKNOWN - rankdata(-popularity, "min")
     bias[kept] = _HAIR * popularity[kept] / max(float(np.max(np.abs(popularity), initial=0)), 1e-12)
     return np.asarray(bias, np.float32)
 
 
 def history_scorer(tower: Arrays, layout: Layout, *, adapted: bool = True) -> Scorer:
-    """Return own items first, then the tower's scores, computed from what is on the device.
+    """Return a scorer: own items first, then the tower's scores from the data on the device.
 
-    Not `adapted`, a device leaves out what its person said about items: all people of the same
-    features get the same list.
+    If `adapted` is false, likes and dislikes are ignored: people with the same features get the
+    same list.
     """
     score_rows = row_scorer(tower, layout)
 

@@ -33,10 +33,10 @@ class PackedClient(NamedTuple):
 class Instances:
     """How interactions become instances: `negatives` sampled for each like, and labels.
 
-    A disliked item has the target `dislike_target`: 0 is the paper's; a person who rated an item
-    chose it all the same, which sets it apart from the unseen ones that it is never ranked with.
-    With `ratings` the target is the value itself and nothing is sampled. Padding goes to a whole
-    number of batches of `batch_size`.
+    A disliked item has the target `dislike_target`; the paper's is 0. A higher target separates it
+    from unseen items: the person did choose it, and it is never ranked against unseen items. With
+    `ratings` the target is the rating itself and no negatives are sampled. Clients are padded to
+    whole batches of `batch_size`.
     """
 
     negatives: int
@@ -84,7 +84,7 @@ def pack(
 
 
 def bucket(size: int, batch_size: int) -> int:
-    """Return the padded length for `size` instances: batches, 2, 4, 8, … of them.
+    """Return the padded length for `size` instances: 2, 4, 8, … whole batches.
 
     >>> bucket(1, 32), bucket(65, 32), bucket(1000, 48)
     (64, 128, 1536)

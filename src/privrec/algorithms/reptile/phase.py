@@ -1,4 +1,4 @@
-"""Federated Reptile: devices train from what they are told, the server steps along the mean."""
+"""Federated Reptile: devices train from the server's parameters, the server averages updates."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +20,7 @@ PackPeople = Callable[[IntArray, int], Sequence[Packed]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceHalf:
-    """What a device does: build what it trains on, and train. `examples` has one of each shape."""
+    """The device side: `pack` builds training data, `local` trains; `examples`: one per shape."""
 
     pack: PackPeople
     local: LocalTrain

@@ -1,4 +1,4 @@
-"""The phases of the DSSM's recipes: one, or first the item vectors and then the rest."""
+"""The phases of the DSSM's recipes: one phase, or item vectors first and then the DSSM."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -64,7 +64,7 @@ class Task:
 
 
 def federated_stages(task: Task) -> tuple[Phase, ...]:
-    """Return the phases of a federated recipe: one, or first the item vectors and then the rest."""
+    """Return the phases of a federated recipe: one, or item vectors first and then the DSSM."""
     config = task.config
     first, rest = stage_aggregators(config, task.federation, task.split)
     if config.stage1 == "none":
@@ -104,7 +104,7 @@ def views_of(config: RunConfig) -> Views:
 
 
 def _item_phase(task: Task, ssl: SelfSupervision, aggregator: Aggregator) -> tuple[Phase, ...]:
-    """Return phase one; none where item vectors come from the items' own features alone."""
+    """Return phase one; no phase where item vectors come from item features alone."""
     config, federation, views = task.config, task.federation, views_of(task.config)
     public = config.stage1 == "public"
     people = volunteers_of(config, federation, task.split) if public else task.split.train
@@ -187,7 +187,7 @@ def _joint_phase(task: Task, ssl: SelfSupervision, aggregator: Aggregator) -> Ph
 
 
 def _with_phone(phase: Phase, task: Task, device: DeviceHalf) -> Phase:
-    """Return the phase with what measures one person's part of it."""
+    """Return the phase with a `phone` that measures what one round costs one device."""
     config = task.config
 
     def phone(params: Params) -> DeviceCost:
@@ -225,7 +225,7 @@ def local_views(
 def packer(
     config: RunConfig, federation: Federation, instances: Instances
 ) -> Callable[[IntArray, int], list[PackedClient]]:
-    """Return what builds the instances of some people in some round."""
+    """Return the function that builds the instances of some people in some round."""
 
     def pack_people(people: IntArray, round_index: int) -> list[PackedClient]:
         return pack(
@@ -242,7 +242,7 @@ def packer(
 def view_packer(
     config: RunConfig, federation: Federation, views: Views
 ) -> Callable[[IntArray, int], list[SequenceClient]]:
-    """Return what draws the views of some people in some round."""
+    """Return the function that draws the views of some people in some round."""
 
     def pack_views(people: IntArray, round_index: int) -> list[SequenceClient]:
         return draw_views(
