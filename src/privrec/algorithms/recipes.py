@@ -218,7 +218,7 @@ RECIPES: dict[str, Recipe] = {
         presets={"movielens-1m": {"stage1_rounds": 600}},
     ),
     "lm-privrec": Recipe(
-        summary="the same with Laplace noise and updates bounded in the L1 norm",
+        summary="dp-privrec-one with Laplace noise and updates clipped in the L1 norm",
         method="federated",
         settings={**_NOISED, "mechanism": "laplace", "clip_norm": 1.0},
         presets=_NOISED_PRESETS,

@@ -1,4 +1,4 @@
-"""`privrec data`: what data sets there are, what is in one, getting one, bringing your own."""
+"""`privrec data`: list, describe and fetch data sets, and import your own."""
 
 from pathlib import Path
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""A population of clients, held as columns and sliced only for the clients that are asked for."""
+"""A population of clients, stored as columns; only the data of requested clients is read."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -15,10 +15,10 @@ from privrec.types import BoolArray, CodeArray, FloatArray, IntArray
 class Clients:
     """The data of some clients, one after another.
 
-    Client k owns the interaction rows `offsets[k]:offsets[k + 1]`, in the order of `time`, which is
-    in the data's own unit (the line number where it has no times). `ids[k]` is a number made from
-    her id alone: what her device draws depends on it, and never on who else is in the data.
-    `features` has one row a client, `context` one row an interaction.
+    Client k has the interaction rows `offsets[k]:offsets[k + 1]`, in the order of `time`. Time is
+    in the data's own unit, or the line number if the data has no times. `ids[k]` is a number
+    computed from the person's id alone. The random numbers of a device depend on it and never on
+    other people. `features` has one row per client, `context` one row per interaction.
     """
 
     ids: IntArray
@@ -73,14 +73,14 @@ class Clients:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Federation:
-    """A data set as the devices that hold it.
+    """A data set, seen as the devices that hold it.
 
-    `take(positions)` is the only way to anybody's data: it builds the columns of those clients
-    and of nobody else; `ids(positions)` are their `Clients.ids`. `largest` bounds the interactions
-    of one client. `repeats` tells whether anybody has the same item twice.
+    `take(positions)` is the only access to people's data: it builds the columns of those clients
+    only. `ids(positions)` returns their `Clients.ids`. `largest` is an upper bound on the
+    interactions of one client. `repeats` is true if a client may have the same item twice.
 
     `population` names the people in ledgers, and `people` is their public number. `fingerprint` is
-    a hash of the raw data: it binds a run to its data and is never released.
+    a hash of the raw data. It binds a run to its data and is never released.
     """
 
     catalogue: Catalogue
@@ -105,7 +105,7 @@ class Federation:
 
     @property
     def items(self) -> Bags:
-        """The items' features, one row an item."""
+        """The items' features, one row per item."""
         return self.catalogue.items
 
     @property
@@ -127,5 +127,5 @@ def ranges(starts: npt.NDArray[np.integer], sizes: npt.NDArray[np.integer]) -> I
 
 
 def chunks(positions: IntArray, size: int = 1024) -> Sequence[IntArray]:
-    """Return the positions in pieces of at most `size`, so that a sweep never holds everybody."""
+    """Return the positions in chunks of at most `size`, to bound the memory of a full pass."""
     return [positions[start : start + size] for start in range(0, len(positions), size)]

@@ -1,4 +1,4 @@
-"""Items that a device draws as "not interacted with", from what it knows and nothing else."""
+"""Negative sampling: a device draws items that are not in its own data."""
 
 import numpy as np
 
@@ -7,6 +7,7 @@ from privrec.seeds import client_words
 from privrec.types import BoolArray, IntArray
 
 _TRIES = 24
+"""The most draws for one negative. Chosen by hand; not tuned."""
 
 
 def draw_negatives(
@@ -14,11 +15,11 @@ def draw_negatives(
 ) -> tuple[IntArray, IntArray]:
     """Return (`line`, `item`): for each liked line of each client, `per_positive` unseen items.
 
-    `line` is the interaction row that a negative stands beside: it shares its owner and context.
-    Unseen means unseen *in the data given here*. For a test person that is the first half, so an
-    item of the second half is as likely to be drawn as any other: leaving it out would tell a
-    model what will be tested. Draws are uniform; a client who has seen nearly everything may get
-    fewer, because a draw that hits a seen item `_TRIES` times is given up.
+    `line` is the interaction row of the like: the negative has the same owner and context. Unseen
+    means unseen *in the data given here*. For a test person that is the first half, so an item of
+    the second half is as likely to be drawn as any other; excluding it would leak the test data
+    into the model. Draws are uniform. A client who has seen nearly all items may get fewer
+    negatives, because a draw is given up after `_TRIES` seen items.
     """
     line = np.repeat(np.flatnonzero(clients.liked), per_positive)
     owner = clients.owner

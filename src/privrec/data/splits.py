@@ -1,4 +1,4 @@
-"""Who trains, who validates, who tests; and which half of a person's data is tested."""
+"""The split into training, validation and test people, and the halves of a test person's data."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -15,11 +15,11 @@ Halving = Literal["random", "time"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
-    """Positions of the people in each role; nobody has two. Spec: 80 % train, 20 % test.
+    """Positions of the people in each role; each person has one. Spec: 80 % train, 20 % test.
 
-    Validation people are cut out of the training people. Everything that is chosen (settings,
-    rounds, curves) looks at them; the test people are looked at by the final report alone.
-    `public_train` is about how many train, as everybody may know.
+    Validation people are taken out of the training people. Settings, rounds and curves are chosen
+    on validation people. Only the final report uses the test people. `public_train` is the public,
+    approximate number of training people.
     """
 
     public_train: int
@@ -36,10 +36,11 @@ def split_clients(
     validation_share: float = 0.1,
     people: int | None = None,
 ) -> Split:
-    """Return the roles of the people with these `Clients.ids`, publicly `people` of them.
+    """Return the roles of the people with these `Clients.ids`; `people` is their public number.
 
-    Each role is a hash of (seed, her id), so that nobody's presence changes anybody else's role.
-    The shares hold on average. The test people depend on `seed` and `test_share` alone.
+    Each role is a hash of (seed, the person's id), so one person's presence never changes another
+    person's role. The shares hold on average. The test people depend on `seed` and `test_share`
+    alone.
 
     >>> split = split_clients(np.arange(1000), seed=0)
     >>> len(split.train), len(split.validation), len(split.test)
@@ -63,7 +64,7 @@ def split_clients(
 
 
 def chosen(ids: IntArray, share: float, *, seed: int, purpose: str) -> BoolArray:
-    """Return for each person whether a coin of her own, a hash of (seed, her id), falls so."""
+    """Return for each person whether she is chosen: a hash of (seed, her id) decides alone."""
     words = client_words(seed, 0, f"choose {purpose}", ids, np.zeros(1, np.int64))
     return np.asarray(words.astype(np.float64) * 2.0**-64 < share)
 
@@ -71,8 +72,8 @@ def chosen(ids: IntArray, share: float, *, seed: int, purpose: str) -> BoolArray
 def halve(clients: Clients, *, seed: int, halving: Halving = "random") -> tuple[Clients, Clients]:
     """Return each client's first half, which stays on the device, and second half, to be tested.
 
-    Likes and dislikes are halved together (spec section 6); of an odd number the second half gets
-    one more. A person's halves do not depend on who else is asked about.
+    Likes and dislikes are halved together (spec section 6). With an odd number, the second half
+    has one more. A person's halves do not depend on the other people in `clients`.
     """
     owner = clients.owner
     place = np.arange(len(owner)) - clients.offsets[owner]

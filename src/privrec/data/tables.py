@@ -31,7 +31,7 @@ RESERVED = ("id", "title")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tables:
-    """A data set as it lies in a folder. `users` and `items` have a column `id` and features."""
+    """The tables of a data folder. `users` and `items` have a column `id` and features."""
 
     manifest: Manifest
     interactions: pl.DataFrame
@@ -40,14 +40,14 @@ class Tables:
 
 
 def read_folder(folder: Path) -> Tables:
-    """Return the tables of a data folder; every fault is a `DataError` that names the file."""
+    """Return the tables of a data folder; every error is a `DataError` that names the file."""
     manifest = read_manifest(folder / "dataset.toml")
     frames = [_read_parquet(folder / f"{name}.parquet") for name in _FRAMES]
     return Tables(manifest=manifest, interactions=frames[0], users=frames[1], items=frames[2])
 
 
 def write_folder(tables: Tables, folder: Path) -> None:
-    """Write the tables so that a reader sees all of them or nothing: `dataset.toml` comes last."""
+    """Write the tables; `dataset.toml` comes last, so a reader sees all of them or nothing."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, frame in zip(_FRAMES, (tables.interactions, tables.users, tables.items), strict=True):
         frame.write_parquet(folder / f"{name}.parquet")
@@ -112,20 +112,20 @@ def to_federation(tables: Tables) -> Federation:
 
 
 def person_ids(names: list[str]) -> IntArray:
-    """Return for each person a number that is made from her id alone."""
+    """Return for each person a number that is computed from her id alone."""
     digests = (hashlib.blake2b(name.encode(), digest_size=8).digest() for name in names)
     return np.frombuffer(b"".join(digests), np.int64).copy()
 
 
 def _undeclared(tables: Tables) -> tuple[str, ...]:
-    """Return what was read off people's data, in words that a statement can list."""
+    """Return what was computed from people's data, in words for the privacy statement."""
     manifest, public = tables.manifest, tables.manifest.public
     found = [] if public.items else ["the list of items and their features"]
     if manifest.value is not None and not public.threshold:
         found.append("the value above which a rating is a like")
     if public.people is None:
         found.append("the number of people")
-    # A feature that nobody has a value of is left out, and that is read off the data too.
+    # A feature without any value is left out, which also depends on people's data.
     features = [name for name in tables.users.columns if name not in RESERVED]
     return (
         *found,
@@ -138,7 +138,7 @@ def _undeclared(tables: Tables) -> tuple[str, ...]:
 
 
 def _fingerprint(columns: Clients, catalogue: Catalogue, manifest: Manifest) -> str:
-    """Return a hash of all that a training can depend on: people's data and the public side."""
+    """Return a hash of all that training can depend on: people's data and the public side."""
     digest = hashlib.sha256(to_json(catalogue).encode())
     digest.update(f"{manifest.population}\0{manifest.public.people}".encode())
     bags = {**columns.features, **columns.context}
@@ -170,7 +170,7 @@ def _require(frame: pl.DataFrame, column: str, where: str) -> None:
 
 
 def _check_columns(tables: Tables) -> None:
-    """Raise unless the manifest's columns are there and each has one meaning."""
+    """Raise unless the manifest's columns exist and each has one meaning."""
     manifest = tables.manifest
     for column in [manifest.user, manifest.item, *manifest.context]:
         _require(tables.interactions, column, "interactions")
@@ -234,7 +234,7 @@ def _positions(lines: pl.DataFrame, column: str, known: list[str], what: str) ->
 
 
 def _titles(items: pl.DataFrame, ids: list[str]) -> list[str]:
-    """Return what to call each item: its title, or its id where it has none."""
+    """Return the name of each item: its title, or its id if it has none."""
     if "title" not in items.columns:
         return [safe_text(item_id) for item_id in ids]
     titles = items["title"]
@@ -263,7 +263,7 @@ def _values(lines: pl.DataFrame, manifest: Manifest) -> FloatArray:
 
 
 def _times(lines: pl.DataFrame, manifest: Manifest) -> npt.NDArray[np.float64]:
-    """Return the time of each line in the data's own unit; its number where there is none."""
+    """Return the time of each line in the data's own unit, or the line number without times."""
     if manifest.time is None:
         return np.arange(lines.height, dtype=np.float64)
     _require(lines, manifest.time, "interactions")
@@ -291,7 +291,7 @@ def _encode_frame(
             numbers=None if side == "item" else numbers.get(column.name),
         )
         if feature.rows == 0:
-            # Nobody has a value: there is nothing to learn, and no table without rows.
+            # The feature has no values, so its table would have no rows: leave it out.
             continue
         features.append(feature)
         bags[feature.table] = bag
@@ -308,8 +308,9 @@ def _encode_column(
 ) -> tuple[Feature, Bag]:
     """Return a column's feature and its bag.
 
-    The vocabulary is `values`, or read off the column where there are none; a value outside it
-    counts as missing. Only the distinct values are encoded one by one, so long columns cost little.
+    The vocabulary is `values`, or the values of the column if `values` is not given. A value
+    outside it counts as missing. Only distinct values are encoded one by one, so long columns cost
+    little.
     """
     is_list = column.dtype in (pl.List, pl.Array)
     if column.dtype in (pl.Struct, pl.Binary, pl.Object) or (
@@ -319,7 +320,7 @@ def _encode_column(
     if is_list and kind not in (None, "multi"):
         raise DataError(f"{side} feature {column.name!r} holds lists: its kind must be multi")
     if kind is None:
-        # What is declared says what kind it is, whatever numbers somebody has.
+        # The declaration decides the kind of the feature, not the values in the data.
         is_numeric = numbers is not None or (column.dtype.is_float() and not values)
         kind = "multi" if is_list else "numeric" if is_numeric else "categorical"
     if (values and kind == "numeric") or (numbers and kind != "numeric"):

@@ -1,4 +1,4 @@
-"""The protocol of spec section 6: halve each test person's data, adapt, rank everything."""
+"""The protocol of spec section 6: halve each test person's data, adapt, rank all items."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
@@ -23,16 +23,16 @@ from privrec.types import IntArray
 Scores = npt.NDArray[np.floating]
 
 Scorer = Callable[[Clients, Clients], Iterable[Scores]]
-"""(what is on each device, the lines to be ranked for) -> each client's scores of all items.
+"""(the data on each device, the held-out lines) -> each client's scores of all items.
 
-The second argument holds the moments of the held-out likes; a scorer may use their context and
-nothing else of them. Scores have shape (1, n_items), or one row for each line of the client.
+Of the held-out lines a scorer may use the context and nothing else. Scores have shape
+(1, n_items), or one row for each line of the client.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalReport:
-    """Figures over the people tested; keys of the mappings are k. `skipped` had nothing to test."""
+    """Figures over the test people; keys of the mappings are k. `skipped` people had no test."""
 
     tested: int
     skipped: int
@@ -63,7 +63,7 @@ def evaluate(
 ) -> EvalReport:
     """Return the figures of a scorer over `people`, a few hundred of them in memory at a time.
 
-    Skipped and counted are people with fewer than two likes, or none in the second half.
+    People with fewer than two likes, or with no like in the second half, are skipped and counted.
     """
     ranked: list[UserRanks] = []
     for positions in chunks(people, 256):
@@ -88,7 +88,7 @@ def with_few_items(
     halving: Halving = "random",
     fewer_than: int = 20,
 ) -> IntArray:
-    """Return those of the people whose device holds fewer items than that when it adapts."""
+    """Return the people whose device has fewer items than the limit when it adapts."""
     found = []
     for positions in chunks(people, 256):
         first, _ = halve(federation.take(positions), seed=seed, halving=halving)
@@ -121,5 +121,5 @@ def _items(clients: Clients, k: int) -> IntArray:
 
 
 def _text_keys(figures: dict[int, float]) -> dict[str, float | None]:
-    """Return the figures by k as text; JSON has no NaN, so where nothing was tested it is null."""
+    """Return the figures by k as text; NaN (nothing was tested) becomes null for JSON."""
     return {str(k): None if np.isnan(value) else value for k, value in figures.items()}
