@@ -46,7 +46,7 @@ def describe(
         print_table("Features", ("name", "of", "kind", "values"), rows)
         if undeclared:
             print_line(
-                f"read off people's data and not declared public: {', '.join(undeclared)};"
+                f"computed from people's data, not declared public: {', '.join(undeclared)};"
                 " no guarantee covers it (docs/data.md says how to declare it)"
             )
 

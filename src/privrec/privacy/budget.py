@@ -70,5 +70,5 @@ def refuse_large_delta(delta: float, users: int, *, forced: bool) -> None:
         " that publishes everything about one person picked at random would meet it"
     )
     if not forced:
-        raise SettingsError(f"{why} (--force-delta takes it all the same)")
+        raise SettingsError(f"{why} (--force-delta accepts it)")
     warnings.warn(why, PrivacyWarning, stacklevel=2)

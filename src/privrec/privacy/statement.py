@@ -63,7 +63,8 @@ def not_covered(server: str, undeclared: Sequence[str] = ()) -> str:
     ]
     if undeclared:
         parts.append(
-            "what was read off people's data because the data set does not declare it public: "
+            "what was computed from people's data because the data set does not declare it"
+            " public: "
             + ", ".join(undeclared)
         )
     return f"not covered: {'; '.join(parts[:-1])}; and {parts[-1]}"

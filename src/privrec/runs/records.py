@@ -150,12 +150,12 @@ def check_data(folder: RunFolder, fingerprint: str) -> None:
         began = json.loads(folder.data_path.read_text(encoding="utf-8"))["fingerprint"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise RunFolderError(
-            f"{folder.data_path} cannot be read, so nobody knows whether the data is still the"
+            f"{folder.data_path} cannot be read, so it is unknown whether the data is still the"
             " same: begin a new run"
         ) from error
     if began != fingerprint:
         raise RunFolderError(
-            f"the data has changed since {folder.path} was begun: two releases would tell apart"
+            f"the data has changed since {folder.path} was begun: two releases would reveal"
             " what changed, and figures would be of other people; begin a new run"
         )
 

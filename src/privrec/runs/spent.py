@@ -48,8 +48,8 @@ def _check_population(folders: dict[str, RunFolder]) -> None:
                 population, first = line["population"], name
             if line["population"] != population:
                 raise RunFolderError(
-                    f"{first} and {name} name different populations. If nobody is in both, ask"
-                    " about each alone; if somebody may be, --same-people adds them up"
+                    f"{first} and {name} name different populations. If no person is in both, ask"
+                    " about each alone; if a person may be in both, --same-people adds them up"
                 )
 
 
