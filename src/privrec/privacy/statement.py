@@ -64,8 +64,7 @@ def not_covered(server: str, undeclared: Sequence[str] = ()) -> str:
     if undeclared:
         parts.append(
             "what was computed from people's data because the data set does not declare it"
-            " public: "
-            + ", ".join(undeclared)
+            " public: " + ", ".join(undeclared)
         )
     return f"not covered: {'; '.join(parts[:-1])}; and {parts[-1]}"
 

@@ -59,8 +59,9 @@ def popularity_of(parts: Iterable[SparseRows], layout: Layout, dislike: float) -
 def frequent(popularity: moments.Doubles, *, noise_scale: float, most: int) -> IntArray:
     """Return the items that enter the matrix of co-occurrences, the most popular first.
 
-    In a matrix over m items, the noise in each row has L2 norm s√m. The result is the largest m
-    for which the m-th item has a popularity of at least s√m.
+    In a matrix over m items, the noise in each row has L2 norm s√m. The result has the largest m
+    for which the m-th item has a popularity of at least s√m; m is at least `_FEWEST` and at most
+    `most`.
     """
     order = np.argsort(-popularity, kind="stable")
     needed = noise_scale * np.sqrt(np.arange(1, len(order) + 1))
