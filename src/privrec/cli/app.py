@@ -69,7 +69,7 @@ ResumeOption = Annotated[
 
 StrictOption = Annotated[
     bool,
-    typer.Option("--strict", help="Refuse noise unless the data declares all that must be public."),
+    typer.Option("--strict", help="Refuse noise unless the data declares all it must."),
 ]
 ForceDeltaOption = Annotated[
     bool, typer.Option("--force-delta", help="Accept a delta of 1/N or more.")
