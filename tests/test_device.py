@@ -280,7 +280,7 @@ def test_recommending_leaves_no_trace(run: privrec.Run) -> None:
 
 
 def test_likes_of_one_genre_bring_more_of_it(tmp_path: Path) -> None:
-    """Each of eight new people likes eight items of one genre; genres are not given as features."""
+    """Each of eight new people likes eight items of one genre; the genres are not given."""
     data = privrec.load("synthetic:users=400,items=200,longest=40")
     settings = {**TINY, "rounds": 50, "cohort": 40, "negatives": 6, "adapt_negatives": 6}
     settings |= {"embedding_size": 16, "tower_size": 16, "hidden": [16]}

@@ -157,7 +157,7 @@ def test_rounds_are_independent() -> None:
 
 
 def test_a_second_try_does_not_take_the_next_draw() -> None:
-    # Half of all tries hit a seen item. Still, consecutive draws agree 1/10 of the time: 10 unseen.
+    # Half of all tries hit a seen item. Consecutive draws still agree 1/10 of the time: 10 unseen.
     clients = people_with([[(item, True) for item in range(10)]] * 300)
     line, item = draw(clients, n_items=20, each=4)
     assert len(item) == 300 * 10 * 4

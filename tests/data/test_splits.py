@@ -121,7 +121,7 @@ def test_the_public_number_of_training_people_is_not_counted() -> None:
 
 
 def test_roles_are_spread_over_the_population() -> None:
-    # Files are often sorted, for example by date of joining: a role must not be a contiguous range.
+    # Files are often sorted, for example by joining date: a role must not be a contiguous range.
     split = split_clients(np.arange(3000), seed=1)
     for people in (split.train, split.validation, split.test):
         # The mean of a random subset is within 5 standard errors of the middle.

@@ -72,7 +72,7 @@ def test_the_table_of_the_specification(
 @pytest.mark.parametrize("law", LAWS)
 @pytest.mark.parametrize("z", [0.3, 1.0, 5.0])
 def test_everybody_in_one_round_is_the_gaussian_mechanism(law: Law, z: float) -> None:
-    """δ(ε) = Φ(1/2z - εz) - e^ε Φ(-1/2z - εz) (Balle and Wang 2018); z includes the sensitivity."""
+    """δ(ε) = Φ(1/2z - εz) - e^ε Φ(-1/2z - εz) (Balle and Wang 2018); z has the sensitivity."""
     epsilon = spent(law, 50, 50, z, 1).epsilon(1e-5)
     delta = norm.cdf(0.5 / z - epsilon * z) - math.exp(epsilon) * norm.cdf(-0.5 / z - epsilon * z)
     assert delta <= 1e-5 * 1.0001

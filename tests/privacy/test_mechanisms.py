@@ -138,7 +138,7 @@ def test_secure_noise_never_repeats_and_seeded_noise_always_does() -> None:
 def test_the_sum_gets_noise_of_the_scale_that_is_counted(
     law: Law, source: Callable[[], NoiseSource]
 ) -> None:
-    """s = z · S with Poisson and z · 2S with fixed cohorts, on every entry, also unchanged ones."""
+    """s = z · S with Poisson and z · 2S with fixed cohorts, on all entries, also unchanged."""
     sampling = Sampling(law=law, users=100, cohort=10)
     total = {"a": jnp.full((1000, 900), 7.0), "b": jnp.zeros((100_000,))}
     s = 1.5 * 0.4 * (1 if law == "poisson" else 2)
