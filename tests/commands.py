@@ -20,7 +20,7 @@ def invoke(*words: str | Path) -> Result:
 
 
 def done(*words: str | Path) -> str:
-    """Return what a command that must succeed prints; it says nothing on stderr."""
+    """Run a command that must succeed without output on stderr; return what it prints."""
     result = invoke(*words)
     assert (result.exit_code, result.stderr) == (0, ""), result.output
     return result.stdout

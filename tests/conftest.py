@@ -16,13 +16,13 @@ from privrec.data.sources import is_here
 from privrec.runs.records import RunFolder
 from tiny import DATA
 
-# No test depends on the clock.
+# Tests do not depend on time, so hypothesis needs no deadline.
 settings.register_profile("privrec", deadline=None)
 settings.load_profile("privrec")
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip, visibly, what needs the real data sets where they are not."""
+    """Mark tests that need the real data sets as skipped if the files are missing."""
     if item.get_closest_marker("realdata") and not all(map(is_here, ("movielens-1m", "frappe"))):
         pytest.skip("MovieLens-1M or Frappe is not in $PRIVREC_DATA")
 
@@ -35,7 +35,7 @@ def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def refused(scratch: Path) -> Refused:
-    """Run a command that must be refused; return its one line. Nothing may change on disk."""
+    """Run a command that must fail; return its one line. Check that nothing changes on disk."""
 
     def check(*words: str | Path) -> str:
         before = tree(scratch)

@@ -12,20 +12,20 @@ from privrec.runs import loop, publisher, records
 from privrec.runs.publisher import Publisher
 
 UNUSED = ("line", "use", "checkpoint")
-"""Before the ledger line of a noised sum, before its use, before the checkpoint has it."""
+"""Before the ledger line of a noised sum, before its use, before the checkpoint includes it."""
 KEPT = (*UNUSED, "tidy")
-"""The steps at which a sum with secure noise lies on the disk, the last one for nothing."""
+"""The steps at which a sum with secure noise is on the disk; at the last one it is not needed."""
 STEPS = ("sum", *KEPT, "next")
-"""And before there is a noised sum, and after all that."""
+"""The same steps, plus one before the noised sum exists and one after everything."""
 
 
 class Stopped(BaseException):
-    """The process goes away."""
+    """Simulates the end of the process."""
 
 
 @contextmanager
 def stopping(patch: pytest.MonkeyPatch, step: str, time: int) -> Iterator[loop.OnProgress]:
-    """Yield what a run must be told of its progress; it ends at a step of its release `time`.
+    """Yield a progress callback that stops the run at a step of its release number `time`.
 
     Releases count from 1.
     """

@@ -1,4 +1,4 @@
-"""Who may import whom (docs/architecture.md); and the limits that keep files readable."""
+"""The allowed imports between packages (docs/architecture.md), and limits on file sizes."""
 
 import ast
 import subprocess
@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1] / "src" / "privrec"
 
-# A room may import itself and the rooms in the lines below its own, and nothing else of privrec.
+# A package may import itself and the packages in the lines below its own, nothing else of privrec.
 LAYERS: list[set[str]] = [
     {"cli"},
     {"runs"},
@@ -22,14 +22,14 @@ LAYERS: list[set[str]] = [
     {"data"},
     {"errors", "seeds", "toml", "types"},
 ]
-# Whoever imports `privrec` gets its names from anywhere, one by one, when they are first used.
+# The top-level `privrec` imports its public names from any package, each at its first use.
 DOOR = "__init__"
 
-# In these rooms a concrete model is an argument, never an import.
+# In these packages a concrete model is an argument, never an import.
 CONCRETE_MODELS = {"privrec.models.dssm"}
 SERVED_BY_API_ONLY = {"core", "simulate", "evaluation"}
 
-# Heavy or risky libraries stay where they belong.
+# Heavy or risky libraries may be imported only in these places.
 HOMES = {
     "polars": {"data"},
     "optax": {"core", "algorithms"},
@@ -79,7 +79,7 @@ def test_imports_point_one_way(path: Path) -> None:
         if name.startswith("privrec.") and name != "privrec.__version__" and part != DOOR:
             target = name.split(".")[1]
             down = layer_of(target) > layer_of(part)
-            # The phone imports what adapts by steps only where a model needs it.
+            # The phone imports gradient-based adaptation only if a model needs it.
             lazy = (part, target) == ("device", "settings")
             assert down or target == part or lazy, f"{part} must not import {name}"
             if part in SERVED_BY_API_ONLY:
@@ -99,7 +99,7 @@ def test_files_and_functions_stay_small(path: Path) -> None:
     assert len(text.splitlines()) <= 400
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.FunctionDef) and node.end_lineno is not None:
-            # A factory holds the functions that it returns; they count for themselves.
+            # The inner functions of a factory are counted separately.
             inner = [child for child in node.body if isinstance(child, ast.FunctionDef)]
             own = node.end_lineno - node.lineno + 1
             own -= sum((child.end_lineno or 0) - child.lineno + 1 for child in inner)
@@ -114,7 +114,7 @@ def test_no_drawer_modules_and_no_asserts(path: Path) -> None:
 
 
 def test_a_phone_needs_numpy_alone() -> None:
-    """What ranks with a history tower waits for none of the libraries that train it."""
+    """Ranking with a history tower imports none of the libraries that training needs."""
     heavy = sorted({*HOMES, "jax", "jaxlib", "scipy"})
     code = f"import sys, privrec.device; print(sorted(sys.modules.keys() & set({heavy})))"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

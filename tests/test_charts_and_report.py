@@ -57,7 +57,7 @@ def words_of(root: ET.Element) -> list[str]:
 
 
 def ticks_of(root: ET.Element) -> dict[float, float]:
-    """The numbers on the upright axis and where they stand."""
+    """The numbers on the y axis and their positions."""
     return {
         float(node.text or "nan"): float(node.attrib["y"]) - 4
         for node in root.iter("text")
@@ -71,7 +71,7 @@ def test_points_stand_where_the_axis_says() -> None:
     ticks = ticks_of(root)
     for value, (_, y) in ((0.2, first), (0.8, second), (0.5, third)):
         assert y == pytest.approx(ticks[value], abs=0.11)
-    # Up is better, right is later, and rounds have their distance.
+    # Higher values are higher, later rounds are further right, and distances are proportional.
     assert second[1] < third[1] < first[1]
     assert (third[0] - second[0]) == pytest.approx(3 * (second[0] - first[0]), abs=0.3)
     assert 4 <= len(ticks) <= 10
@@ -89,7 +89,7 @@ def test_a_constant_series_is_a_flat_line(level: float) -> None:
     root = chart({"hits": [(1, level), (2, level), (3, level)]})
     ((one, two, three),) = points_of(root)
     assert one[1] == two[1] == three[1]
-    # The axis has room, and no number on it stands twice.
+    # The axis has a range, and no number on it is repeated.
     written = [w.text for w in root.iter("text") if w.attrib.get("text-anchor") == "end"]
     assert len(set(written)) == len(written) >= 2
 
@@ -158,7 +158,7 @@ def test_chart_names_are_escaped() -> None:
 
 
 class Page(HTMLParser):
-    """What a browser would find: tags, their attributes, and the text between them."""
+    """Parses the page as a browser does: tags, their attributes, and the text between them."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -214,7 +214,7 @@ SETTINGS = {"cohort": 50, "hidden": [64, 64], "data": "movielens-1m"}
 
 
 def rows_of(cells: list[str]) -> dict[str, list[str]]:
-    """Each name in the tables with the four cells behind it."""
+    """Each name in the tables with the four cells after it."""
     return {
         cell: cells[n + 1 : n + 5]
         for n, cell in enumerate(cells)
@@ -265,7 +265,7 @@ def test_a_row_never_says_more_than_its_run_promises(privacy: dict[str, Any], sa
     made = evaluation(privacy={"statement": "words", **privacy})
     ((name, _, _), *_) = comparison_rows({"mine": made})["movielens-1m"]
     assert name == f"mine ({said})"
-    # Only a promise is shown in the colour of one.
+    # Only a run with a guarantee has the colour of a guarantee.
     promised = privacy["epsilon"] is not None
     assert ('class="privacy noised"' in render_report(made, [], {})) == promised
 
@@ -314,7 +314,7 @@ def test_the_curves_are_those_of_the_rounds() -> None:
     # Hits@30 comes first and stands highest.
     assert ends == sorted(ends)
     assert len(set(ends)) == 4
-    # Un-noised figures of the devices are labelled as what no server sees.
+    # Un-noised figures of the devices are labelled as not visible to a server.
     assert "Simulation only" in page
     assert "<svg" not in render_report(evaluation(), [], SETTINGS)
 

@@ -1,4 +1,4 @@
-"""The command line as a newcomer and a script meet it: figures, JSON, help, progress."""
+"""The command line for a new user and for a script: figures, JSON, help, progress."""
 
 import json
 import os
@@ -39,7 +39,7 @@ def test_training_leaves_the_run_folder_of_the_contract(trained: Path) -> None:
         "rounds.jsonl",
         "simulation",
     ]
-    # Whatever comes from raw data lies apart.
+    # Everything that comes from raw data is in `simulation/`.
     assert sorted(os.listdir(trained / "simulation")) == ["data.json", "rounds.jsonl"]
     assert lines_of(trained / "rounds.jsonl") == [
         {"round": number, "stage": "train"} for number in range(3)
@@ -95,7 +95,7 @@ def test_evaluation_for_people_shows_the_same_figures(copy: RunFolder) -> None:
         assert [f"{figures['hits'][k]:.3f}" for k in KS] == [
             cell.strip() for cell in rows[name].split("│")[2:6]
         ]
-    # A script gets the statement and the path in one piece each.
+    # A script gets the statement and the path on one line each.
     assert found["privacy"]["statement"] in said.splitlines()
     assert f"report: {copy.report_path}" in said.splitlines()
     assert found["privacy"]["statement"].split(":")[0] in copy.report_path.read_text()
@@ -113,7 +113,7 @@ def test_recommending_ranks_what_is_not_known_yet(trained: Path) -> None:
         said.index(entry["title"]) for entry in found
     )
     assert len(document("recommend", trained, *given, "--json")) == 10
-    # 40 items, three of them hers.
+    # 40 items, of which the person has three.
     assert len(document("recommend", trained, *given, "--top", "999", "--json")) == 37
 
 
@@ -251,7 +251,7 @@ def test_a_failure_of_ours_ends_with_one(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_there_is_no_progress_bar_in_a_file(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nor where colours are forced, as continuous integration does."""
+    """Also not with forced colours, as in continuous integration."""
     monkeypatch.setenv("FORCE_COLOR", "1")
     with progress() as advance:
         advance("rounds", 1, 2)
@@ -295,7 +295,7 @@ def test_there_is_one_on_a_terminal_with_rate_and_time_left() -> None:
 
 
 def test_titles_are_shown_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
-    """Square brackets are no markup, whatever else they may be to the library that prints."""
+    """Square brackets are printed; the printing library must not read them as markup."""
     titles = [
         "[red]Alarm[/red]",
         "[/] Slash",

@@ -1,4 +1,4 @@
-"""`privrec privacy` and the privacy options of `privrec train`, as a script meets them."""
+"""`privrec privacy` and the privacy options of `privrec train`, as used by a script."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""The command line given what it cannot use: one line, exit code 2, nothing left behind."""
+"""The command line with wrong input: one line, exit code 2, no files left behind."""
 
 import errno
 import os
@@ -152,7 +152,7 @@ def test_importing_refuses_wrong_options(refused: Refused, scratch: Path) -> Non
 
 
 def test_an_imported_file_can_be_trained_on(scratch: Path) -> None:
-    """Odd ones too: square brackets and other scripts in titles, a person who likes nothing."""
+    """Unusual cases too: square brackets and other scripts in titles, a person without likes."""
     rows = [f"{user},{item},{1 + (user * item) % 5}" for user in range(12) for item in range(1, 7)]
     rows += ["99,1,1", "99,2,1", "99,7,5,"[:-1]]
     (scratch / "mine.csv").write_text("\n".join(["user,item,rating", *rows]) + "\n")
@@ -161,7 +161,7 @@ def test_an_imported_file_can_be_trained_on(scratch: Path) -> None:
     (scratch / "items.csv").write_text("\n".join(["id,title", *items]) + "\n")
     done("data", "import", "mine.csv", "--out", "mine", "--items", "items.csv")
     assert document("data", "describe", "mine", "--json")["people"] == 13
-    # A fifth of so few people may be nobody: each has a coin of her own.
+    # With so few people there may be no test person: each role is an independent draw.
     done("train", "item-knn", "--data", "mine", "--out", "run", "--set", "test_share=0.5")
     done("evaluate", "run")
     liked = ["--like", "STRASSE", "--like", "千と千尋の神隠し"]

@@ -124,9 +124,9 @@ def test_noise_is_secret_unless_it_is_asked_for_by_name() -> None:
     secret, repeatable = make_config(noised), make_config({**noised, "noise": "seeded"})
     assert (secret.noise, secret.budget.draws_in_secret) == ("secure", True)
     assert not repeatable.budget.draws_in_secret
-    # Without noise there is nothing to hide, and a run can be repeated.
+    # Without noise there is no guarantee to protect, and a run can be repeated.
     assert not make_config(LEAST).budget.draws_in_secret
-    # Raw figures are for experiments, and for whoever asks for them.
+    # Raw figures are written for experiments, and on request.
     told = make_config({**noised, "diagnostics": True})
     shown = [
         config.budget.shows_raw_figures for config in (secret, repeatable, told, make_config(LEAST))

@@ -1,4 +1,4 @@
-"""What lives on a phone: a newcomer's likes shape her list, and nothing of them is kept."""
+"""What is on a phone: a new person's likes change her list, and nothing of them is stored."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -60,7 +60,7 @@ def films() -> Catalogue:
 
 
 class Scored:
-    """A scorer that gives fixed scores and remembers what it was asked."""
+    """A scorer that returns fixed scores and records its arguments."""
 
     def __init__(self, scores: list[float]) -> None:
         self.scores = np.array([scores], np.float32)
@@ -117,7 +117,7 @@ def test_her_data_is_what_she_said() -> None:
     assert first.features["embed/user.town"].codes.tolist() == [[1]]  # Bern, Ulm
     assert first.features["embed/user.tags"].codes.tolist() == [[2, 0]]  # x, y, z
     assert first.features["embed/user.tags"].weights.tolist() == [[0.5, 0.5]]
-    # The moment is that of the list, and of each of her likes.
+    # The given context applies to the list and to each of her likes.
     assert first.context["embed/context.place"].codes.tolist() == [[0], [0], [0]]  # bus, home
     assert lines.context["embed/context.place"].codes.tolist() == [[0]]
     assert (len(lines), lines.sizes.tolist()) == (1, [1])
@@ -233,7 +233,7 @@ def test_likes_dislikes_and_features_all_count(run: privrec.Run) -> None:
 
 
 def test_there_may_be_nobody_to_rank_for(tmp_path: Path) -> None:
-    """In a small data set the people who validate, or those who are tested, may like too little."""
+    """In a small data set the validation or test people may have too few likes."""
     lines = pl.DataFrame({"user": ["a", "b", "c", "d"], "item": ["x", "x", "y", "z"]})
     ids = {name: pl.DataFrame({"id": lines[name].unique().sort()}) for name in ("user", "item")}
     data = to_federation(
@@ -280,7 +280,7 @@ def test_recommending_leaves_no_trace(run: privrec.Run) -> None:
 
 
 def test_likes_of_one_genre_bring_more_of_it(tmp_path: Path) -> None:
-    """Each of eight newcomers likes eight items of a genre; nobody says what a genre is."""
+    """Each of eight new people likes eight items of one genre; the genres are not given."""
     data = privrec.load("synthetic:users=400,items=200,longest=40")
     settings = {**TINY, "rounds": 50, "cohort": 40, "negatives": 6, "adapt_negatives": 6}
     settings |= {"embedding_size": 16, "tower_size": 16, "hidden": [16]}
@@ -291,7 +291,7 @@ def test_likes_of_one_genre_bring_more_of_it(tmp_path: Path) -> None:
     has = np.zeros((200, n_genres), np.bool_)
     for item in range(200):
         has[item, bag.codes[item][bag.weights[item] > 0]] = True
-    shown = np.zeros((n_genres, n_genres))  # how often a genre (row) is shown to a lover (column)
+    shown = np.zeros((n_genres, n_genres))  # genre shown (row), genre liked (column)
     for genre in range(n_genres):
         purest = sorted(np.flatnonzero(has[:, genre]), key=lambda item: has[item].sum())[:8]
         found = run.device(likes=[f"i{item}" for item in purest]).recommend(20)
@@ -303,7 +303,7 @@ def test_likes_of_one_genre_bring_more_of_it(tmp_path: Path) -> None:
 
 
 def test_the_moment_counts_too(tmp_path: Path) -> None:
-    """At home people like the first ten items, on the bus the others; the list must know where."""
+    """At home people like the first ten items, on the bus the others; the context must count."""
     rows = [
         (f"u{user}", f"i{item:02d}", "home" if item < 10 else "bus")
         for user in range(40)

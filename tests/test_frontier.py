@@ -1,4 +1,4 @@
-"""`privrec frontier`: what it trains, what it shows, and what it leaves alone."""
+"""`privrec frontier`: what it trains, what it shows, and what it does not train again."""
 
 import json
 import math
@@ -41,7 +41,7 @@ def test_each_epsilon_is_a_run_of_its_own_and_the_ledgers_have_it(found: tuple[P
         runs = [evaluation(place, f"epsilon-{name}-seed-{seed}") for seed in (0, 1)]
         for k in ("5", "10", "20", "30"):
             assert point["hits"][k] == pytest.approx((runs[0]["hits"][k] + runs[1]["hits"][k]) / 2)
-        # An experiment, whose noise can be had again, promises nothing.
+        # An experiment with repeatable noise has no guarantee.
         assert {run["privacy"]["epsilon"] for run in runs} == {None}
         spent = [run["privacy"]["epsilon_of_mechanism"] for run in runs]
         if point["epsilon"] is None:
@@ -132,7 +132,7 @@ def test_the_page_escapes_names_and_says_what_has_no_guarantee() -> None:
     assert "∞ is privrec-plus, which has no noise" in page
     assert "For experiments only: no protection." in page
     assert page.count("<svg") == 1
-    # Rounded up: less than what it costs is never shown.
+    # Rounded up: the shown ε is never below the true one.
     assert "<td>0.990</td>" in page
     assert "epsilon 1.24 together, at delta 1e-06" in page
     assert "The runs without noise alone make it infinite." in page

@@ -1,9 +1,9 @@
-"""A model that learns nothing but "training never drew this item as a negative" gains nothing.
+"""A model that learns only "training never drew this item as a negative" must gain nothing.
 
-If a device drew its negatives from the items outside *both* halves of its data, as is easily done
-by mistake, the items to be tested would be the only ones that it never saw called bad. The canary
-is a model that can learn only that. It goes through the whole path that a real model goes through:
-packing, local training, scoring and ranking.
+An easy mistake is to draw a device's negatives from the items outside *both* halves of its data.
+Then the held-out items would be the only unknown items that are never drawn as negatives. The
+canary is a model that can learn only that. It uses the same code as a real model: packing, local
+training, scoring and ranking.
 """
 
 from collections.abc import Iterable, Mapping
@@ -28,8 +28,8 @@ from privrec.models.api import ITEM_TABLE, Recommender
 from privrec.types import Array, Key, Params
 
 N_ITEMS = 60
-# A first half has about nine likes: with 50 negatives each, an item of the fifty or so that the
-# device does not know is drawn nine times on average, and never drawn with chance e^-9.
+# A first half has about nine likes, with 50 negatives each. The device does not know about fifty
+# items. Each of them is drawn nine times on average, and never with probability e^-9.
 INSTANCES = Instances(negatives=50, batch_size=64, dislike_target=0.5)
 
 
@@ -39,7 +39,7 @@ def federation() -> Federation:
 
 
 def canary_model(federation: Federation) -> Recommender:
-    """An item's score is its one parameter, whoever asks; features are there and say nothing."""
+    """An item's score is its one parameter, the same for all people; features have no effect."""
 
     def init(key: Key) -> dict[str, Array]:
         features = {f.table: jnp.zeros((f.rows, 1)) for f in federation.schema.features}
@@ -58,7 +58,7 @@ def canary_model(federation: Federation) -> Recommender:
 
 
 def count_negatives(params: Params, catalogue: Bags, client: PackedClient) -> LocalResult:
-    """Take 1 off an item each time it is drawn as a negative: the only instances of target 0."""
+    """Subtract 1 from an item each time it is drawn as a negative (an instance of target 0)."""
     real = jnp.arange(len(client.target)) < client.size
     negative = (real & (client.target == 0)).astype(jnp.float32)
     counts = jnp.zeros((len(client.rows), 1)).at[client.item, 0].add(negative)
@@ -79,18 +79,18 @@ def sing(federation: Federation, canary: Scorer, *, leaking: bool) -> EvalReport
 
     def scorer(first: Clients, lines: Clients) -> Iterable[Scores]:
         known = federation.take(first.ids) if leaking else first
-        # Counts are whole numbers: less than 1 puts equal ones in a random order.
+        # Counts are integers: adding less than 1 puts equal ones in a random order.
         return [table + chance.random(table.shape) for table in canary(known, lines)]
 
     return evaluate(federation, np.arange(federation.n_clients), scorer, seed=0)
 
 
 def chance_of_hits(federation: Federation, k: int) -> tuple[float, float]:
-    """Hits@k of a blind guess, k of (candidates + itself), and a bound on its standard error."""
+    """Hits@k of a random guess, k / (candidates + 1), and a bound on its standard error."""
     sizes = federation.take(np.arange(federation.n_clients)).sizes
-    # Nobody repeats an item, so all that is not hers is a candidate.
+    # No person has an item twice, so all items that she does not have are candidates.
     shares = k / (N_ITEMS - sizes + 1)
-    # A person's figure is a mean of draws with this chance: it varies no more than one draw.
+    # A person's figure is a mean of draws with this probability: its variance is at most theirs.
     error = np.sqrt((shares * (1 - shares)).sum()) / len(shares)
     return float(shares.mean()), float(error)
 
@@ -101,7 +101,7 @@ def test_the_canary_gains_nothing(federation: Federation, canary: Scorer) -> Non
     for k in (5, 10, 20):
         expected, error = chance_of_hits(federation, k)
         assert error < 0.016
-        # Not better than chance; and not worse, which would be the same leak upside down.
+        # Not better than chance, and not worse: worse would be the same leak with opposite sign.
         assert abs(report.hits[k] - expected) < 4 * error, k
 
 
@@ -113,7 +113,7 @@ def test_the_canary_can_sing(federation: Federation, canary: Scorer) -> None:
 
 
 def test_nearly_everything_unknown_is_drawn(federation: Federation) -> None:
-    # Otherwise the canary would be deaf: most counts 0, most ranks a toss.
+    # Otherwise the canary could detect nothing: most counts would be 0, most ranks random.
     first, second = halve(federation.take(np.arange(300)), seed=0)
     line, item = draw_negatives(first, n_items=N_ITEMS, per_positive=50, seed=0, round_index=0)
     drawn = np.zeros((300, N_ITEMS), np.bool_)

@@ -1,4 +1,4 @@
-"""Every way of training learns: on made-up people with tastes, all beat popularity."""
+"""Every way of training learns: on synthetic people with tastes, all beat popularity."""
 
 import os
 from pathlib import Path

@@ -1,6 +1,6 @@
-"""A run under differential privacy that is killed at any moment: its ledger lacks no release.
+"""A run under differential privacy that is killed at any moment: its ledger has every release.
 
-And it has none twice: what was released before a kill is used again, not released again.
+It has no release twice: what was released before a kill is used again, not released again.
 """
 
 import os
@@ -26,8 +26,8 @@ ROUNDS = 12
 TINY = {**MODEL, "rounds": ROUNDS, "validate_every": 0, "delta": 1e-3}
 
 
-# Each use of a release leaves a fingerprint in a file of its own, on disk before the sum goes on.
-# Around the ledger line there is time for a kill.
+# Each use of a release writes a hash to a separate file, on disk before the sum is used. Pauses
+# around the ledger line leave time for a kill.
 PROGRAM = """
 import hashlib, os, sys, time
 import numpy as np
@@ -59,7 +59,7 @@ privrec.train("dp-privrec-one", data, out=out, resume=resume, on_progress=slowly
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Victim:
-    """Training processes that are killed, and the accounts that are compared after each kill."""
+    """Kills training processes, and compares the ledger with the used releases after each kill."""
 
     path: Path
     cache: Path
@@ -107,7 +107,7 @@ class Victim:
         lines = read_ledger(folder)
         assert [line["round"] for line in lines] == list(range(len(lines)))
         assert {line["noise"] for line in lines} <= {self.settings["noise"]}
-        # The same numbers once more are no further release.
+        # Publishing the same numbers again is not another release.
         assert len(set(self.used())) <= len(lines)
 
     def clear(self) -> None:
@@ -143,7 +143,7 @@ def victims(pytestconfig: pytest.Config, tmp_path: Path) -> list[Victim]:
 
 @pytest.mark.parametrize("kills", [3, pytest.param(100, marks=pytest.mark.slow)])
 def test_kills_lose_no_release(pytestconfig: pytest.Config, tmp_path: Path, kills: int) -> None:
-    """So many kills with each kind of noise, side by side."""
+    """Many kills with each kind of noise, in parallel."""
     with ThreadPoolExecutor(2) as pool:
         pair = victims(pytestconfig, tmp_path)
         list(pool.map(torment, pair, [kills] * 2, [1, 2]))

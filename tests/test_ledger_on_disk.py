@@ -45,7 +45,7 @@ def test_an_epsilon_is_met_and_written_down(tmp_path: Path, recipe: str, samplin
     lines = lines_of(tmp_path / "run")
     assert [line["round"] for line in lines] == list(range(ROUNDS))
     assert {line["sampling"]["law"] for line in lines} == {sampling}
-    # A coin needs a public number of people; a cohort of fixed size the true one.
+    # Poisson sampling uses the public number of people, fixed-size sampling the true number.
     users = 43 if sampling == "poisson" else 46
     assert {line["sampling"]["users"] for line in lines} == {users}
     assert {line["noise"] for line in lines} == {"secure"}
@@ -119,7 +119,7 @@ def test_noise_changes_every_parameter_and_a_run_can_be_repeated() -> None:
     for name, values in quiet.items():
         assert np.mean(values != noisy[name]) > 0.99, name
         assert np.array_equal(noisy[name], again[name]), name
-    # Noise lies on a grid, so that secure noise may be the same in a few places.
+    # Noise is rounded to a grid, so two draws of secure noise may agree in a few entries.
     fresh = np.concatenate([np.ravel(other[name] != noisy[name]) for name in quiet])
     assert np.mean(fresh) > 0.99
     # Plain: the noise on the parameters is server_lr · z · S / M, with z = 1.
@@ -170,7 +170,7 @@ def test_recipes_without_noise_have_a_ledger_that_says_so(tmp_path: Path) -> Non
         assert run.privacy().epsilon is None
 
 
-# --- wrong wishes ----------------------------------------------------------------------------
+# --- wrong settings --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -251,7 +251,7 @@ def test_other_privacy_settings_are_refused_on_resume(
 
 
 def test_a_ledger_of_other_noise_is_not_gone_on_with(tmp_path: Path) -> None:
-    """Even one whose lines fit each other, such as another version of privrec may leave."""
+    """Even if its lines are consistent, for example from another version of privrec."""
     with pytest.raises(KeyboardInterrupt):
         train(tmp_path / "run", epsilon=5.0, on_progress=stop_after(3))
     folder = records.RunFolder(path=tmp_path / "run")
@@ -280,9 +280,9 @@ def stop_after(rounds: int) -> loop.OnProgress:
 def test_no_sum_is_handed_out_before_its_release_is_on_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, noise: str
 ) -> None:
-    """Whenever a noised sum is handed out, the ledger on disk has the round, fsync included.
+    """When a noised sum is returned, the ledger on disk has the round, after fsync.
 
-    And a secure one itself, which nobody can draw again, is there before its ledger line.
+    A sum with secure noise, which cannot be drawn again, is on disk before its ledger line.
     """
     folder = records.RunFolder(path=tmp_path / "run")
     synced: list[tuple[int, bool]] = []

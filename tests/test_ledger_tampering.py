@@ -1,4 +1,4 @@
-"""A ledger that was changed, cut or put together from others is refused, and says where."""
+"""A ledger that was changed, cut or combined from others is refused, with the line number."""
 
 import json
 from pathlib import Path
@@ -33,7 +33,7 @@ def ledger(run: privrec.Run) -> Any:
 
 
 def refusal(run: privrec.Run) -> str:
-    """Return the one reason for which nothing is said about what the run cost."""
+    """Return the error that all commands give instead of the cost of the run."""
     reasons = set()
     for ask in (run.privacy, run.evaluate, run.model):
         with pytest.raises(RunFolderError) as caught:

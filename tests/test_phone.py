@@ -1,4 +1,4 @@
-"""What `--dry-run` says of one phone: bytes against counts by hand, and that nothing is left."""
+"""What `--dry-run` prints about one phone: bytes against counts by hand; it writes no files."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Runs of PrivRec+ without rounds on top: two sums, their cost, and what one person can move."""
+"""Runs of PrivRec+ without rounds on top: two sums, their cost, and their sensitivity."""
 
 import math
 from collections.abc import Callable
@@ -39,7 +39,7 @@ DELTA, BUDGET, USERS, ITEMS = 1e-3, 5.0, 48, 40
 TINY: dict[str, Any] = {"delta": DELTA, "epsilon": BUDGET}
 Z = 0.3
 GIVEN: dict[str, Any] = {"delta": DELTA, "noise_multiplier": Z}
-"""Noise that is given need not be found; it is not split in halves."""
+"""A given noise multiplier needs no calibration; the split is not one half each."""
 BOTH = pytest.mark.parametrize(
     ("recipe", "settings"), [("privrec-plus", {"rounds": 0}), ("dp-privrec-plus", GIVEN)]
 )
@@ -70,7 +70,7 @@ def federation() -> Federation:
     [
         ({}, 1.0),
         ({"stage1_cohort": 12}, 0.25),
-        # Replacing one of everybody is a Gaussian whose mean moves by the reach, 2.
+        # With all people in the cohort, replacing one moves the Gaussian's mean by 2.
         ({"sampling": "fixed"}, 1.0),
         ({"epsilon": 0.5}, 1.0),
     ],
@@ -142,7 +142,7 @@ def noise_of(seed: int) -> Callable[[ServerState], NoiseSource]:
 
 
 def publishing(patch: pytest.MonkeyPatch, instead: Callable[[Totals, Real], Totals]) -> None:
-    """Let every sum be published by `instead(total, publish)`."""
+    """Publish every sum by `instead(total, publish)`."""
     real = Aggregator.publish
 
     def publish(self: Aggregator, total: Totals, clip_norm: float, noise: NoiseSource) -> Totals:
@@ -153,7 +153,7 @@ def publishing(patch: pytest.MonkeyPatch, instead: Callable[[Totals, Real], Tota
 
 @pytest.fixture
 def published(monkeypatch: pytest.MonkeyPatch) -> Published:
-    """Each sum that is handed over for noise, and what came out."""
+    """Each sum before noise, and what was published of it."""
     seen: Published = []
 
     def keep(total: Totals, publish: Real) -> Totals:
@@ -168,7 +168,7 @@ def published(monkeypatch: pytest.MonkeyPatch) -> Published:
 def test_both_sums_get_the_noise_that_is_counted(
     federation: Federation, published: Published, sampling: str
 ) -> None:
-    """Beside the same rounds without noise, over 200 draws of the noise."""
+    """Compared with the same rounds without noise, over 200 draws of the noise."""
     names, share = (POPULARITY, "triangle"), popularity_share(USERS, ITEMS, Z)
     for settings in ({"noise_multiplier": 0.0}, GIVEN):
         first, second = stages_of(federation, **settings, sampling=sampling)
@@ -262,10 +262,10 @@ def test_no_sum_is_used_before_its_release_is_on_the_disk(
     monkeypatch.setattr(plus, "bias_of", bias_of)
     monkeypatch.setattr(plus, "noisy_tower", noisy_tower)
     train(folder.path, **GIVEN, noise=noise)
-    assert releases == [1, 2, 2]  # What is popular is used once more at the end.
+    assert releases == [1, 2, 2]  # Popularity is used again at the end.
 
 
-# --- wrong wishes ----------------------------------------------------------------------------
+# --- wrong settings --------------------------------------------------------------------------
 
 
 GAUSSIAN = "dp-privrec-plus takes Gaussian noise only; got laplace"
@@ -300,7 +300,7 @@ def test_a_wrong_wish_is_one_clear_line(
 
 
 def watched(federation: Federation) -> tuple[Federation, list[set[int]]]:
-    """Return the population, and whom it is asked for, one set for each time."""
+    """Return the population, and the sets of people whose data is requested, one per request."""
     asked: list[set[int]] = []
 
     def take(positions: IntArray) -> Clients:
@@ -320,7 +320,7 @@ def test_nothing_of_a_test_person_is_taken_in_training(
     wanted["noise"] = "seeded"
     run = privrec.train(recipe, population, out=tmp_path / "run", **wanted)
     assert asked == [set(split.train.tolist())] * 2
-    # Garbage in the place of the others changes nothing; in the place of those who train it does.
+    # Random data for the other people changes nothing; for the training people it does.
     rest = np.concatenate([split.test, split.validation])
     for people, is_same in ((rest, True), (split.train[:1], False)):
         spoilt = changed(federation, people, others)

@@ -1,4 +1,4 @@
-"""PrivRec+ with rounds on top: what they cost, that they learn, that stopping changes nothing."""
+"""PrivRec+ with rounds on top: their cost, that they learn, that a stop changes nothing."""
 
 import json
 from pathlib import Path
@@ -131,7 +131,7 @@ def test_stopping_anywhere_changes_nothing(
 
 
 def test_rounds_on_top_learn(tmp_path: Path) -> None:
-    """On what the default people hide from themselves the loss falls, and validation rises."""
+    """On the hidden likes of the default data the loss falls, and validation figures rise."""
     run = privrec.train(
         "privrec-plus",
         "synthetic:users=600,items=120",
@@ -147,11 +147,11 @@ def test_rounds_on_top_learn(tmp_path: Path) -> None:
 
 
 def test_a_noised_round_is_bounded(whole: dict[str, privrec.Run], tmp_path: Path) -> None:
-    # At a bound of 1 hardly anybody is cut short; at a thousandth everybody is.
+    # With a bound of 1 hardly any update is clipped; with 0.001 every update is.
     rounds = whole["dp-privrec-plus"].figures[2:]
     assert len(rounds) == ROUNDS
     assert all(found["clipped"] <= found["clients"] for found in rounds)
-    # Under secure noise only who asks for it gets such figures.
+    # Under secure noise such figures are written only on request.
     assert not whole["secure"].figures
     settings = {**PRIVATE, "clip_norm": 1e-3, "diagnostics": True}
     tight = privrec.train("dp-privrec-plus", DATA, out=tmp_path / "tight", **settings)
@@ -182,7 +182,7 @@ def test_a_budget_that_ends_after_popularity_leaves_what_is_popular(tmp_path: Pa
 
 
 def test_a_rounds_noise_is_on_every_learned_number_and_nowhere_else() -> None:
-    """With plain steps of 1 the model moves by noise/cohort more, wherever something is learned."""
+    """With plain steps of 1, noise adds noise/cohort to each learned parameter."""
     settings = {**SEEDED, "server_optimizer": "plain", "server_lr": 1.0, "weight_decay": 0.0}
     made = prepare(configure("dp-privrec-plus", DATA, settings), load(DATA))
     stage = made.stages()[2]

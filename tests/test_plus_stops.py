@@ -1,4 +1,4 @@
-"""Runs of PrivRec+ that are stopped at any step of either sum, and what going on then costs."""
+"""Runs of PrivRec+ that are stopped at any step of either sum, and the cost of resuming."""
 
 import hashlib
 from pathlib import Path
@@ -24,7 +24,7 @@ def train(path: Path, **settings: Any) -> privrec.Run:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> privrec.Run:
-    """A run that nothing stopped."""
+    """A run without a stop."""
     return train(tmp_path_factory.mktemp("plus") / "run", **SEEDED)
 
 
@@ -55,7 +55,7 @@ def test_stopping_and_going_on_changes_nothing(
 def test_going_on_with_secure_noise_makes_no_release_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, time: int
 ) -> None:
-    """What was on the disk is what is used: its hash is in the ledger, which only grew."""
+    """The sum on the disk is used: its hash is in the ledger, which only gets longer."""
     folder = records.RunFolder(path=tmp_path / "run")
     with stopping(monkeypatch, step, time) as on_progress:
         train(folder.path, on_progress=on_progress, **TINY)

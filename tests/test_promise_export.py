@@ -1,4 +1,4 @@
-"""A model leaves home alone: one file, with nobody's interactions, ranks as the run did."""
+"""An export is one file without anybody's interactions, and ranks as the run does."""
 
 import io
 import json
@@ -40,7 +40,7 @@ ASKED = ["--like", "film 3", "--like", "i5", "--dislike", "film 7", "--feature",
 
 @pytest.fixture
 def data(scratch: Path) -> Path:
-    """A data folder of one's own, with a feature that is declared and a path that tells."""
+    """A user's data folder, with a declared feature and a path that must not be exported."""
     draw = np.random.default_rng(0)
     lines = [
         (f"u{k}", f"i{j}", float(draw.integers(1, 6)))
@@ -144,7 +144,7 @@ print(json.dumps([[found.item, found.score] for found in me.recommend()]))
 
 
 def test_the_page_of_ten_lines_does_what_it_says(scratch: Path) -> None:
-    """The code in docs/export.md, run as it stands, without privrec."""
+    """The code in docs/export.md, run unchanged, without privrec."""
     page = (Path(__file__).parents[1] / "docs" / "export.md").read_text(encoding="utf-8")
     with_privrec, with_numpy = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     done("train", "dp-privrec-plus", "--data", "synthetic:users=300", "--out", "run")

@@ -1,4 +1,4 @@
-"""What lies in a run folder, what may leave it, and what is said about it."""
+"""What is in a run folder, what may be released, and what the statements say about it."""
 
 import json
 import re
@@ -53,7 +53,7 @@ def files(path: Path) -> set[str]:
     return {str(file.relative_to(path)) for file in path.rglob("*") if file.is_file()}
 
 
-# 3 and 10: what is computed from raw data lies apart, and under secure noise is not written.
+# 3 and 10: figures from raw data are in `simulation/`; under secure noise they are not written.
 
 
 def test_what_may_be_released_lies_outside_of_simulation(secure: Path, seeded: Path) -> None:
@@ -87,7 +87,7 @@ def test_the_report_says_that_it_is_not_for_release(secure: Path) -> None:
     assert "Loss on the devices" not in page
 
 
-# 1 and 2, in what is said: seeded noise is no guarantee, anywhere.
+# 1 and 2, in all texts: seeded noise is never called a guarantee.
 
 
 def test_seeded_noise_is_called_an_experiment_everywhere(seeded: Path, secure: Path) -> None:
@@ -110,7 +110,7 @@ def test_two_secure_runs_add_up(secure: Path, tmp_path: Path) -> None:
     together = document("privacy", "spent", secure, tmp_path / "two", "--json")["together"]
     assert 8 < together["epsilon"] < 16
     assert together["releases"] == 4
-    # The same run named twice was made once.
+    # The same run given twice counts once.
     twice = document("privacy", "spent", secure, secure, "--json")["together"]
     assert (twice["releases"], twice["epsilon"] <= 8) == (2, True)
 
@@ -131,7 +131,7 @@ def test_a_frontier_is_an_experiment_and_says_what_it_costs(tmp_path: Path) -> N
     assert [p["epsilon_of_mechanism"] is None for p in found["points"]] == [False, False, True]
 
 
-# 11: a run goes on with the data that it began with.
+# 11: a run can be resumed only with the data that it began with.
 
 
 def people_without(gone: str | None) -> Federation:
@@ -162,7 +162,7 @@ def test_nobody_goes_on_with_one_person_less(noise: str, tmp_path: Path) -> None
     privrec.train("dp-privrec-plus", people_without(None), out=out, resume=True, **settings)
 
 
-# 12: the ledger and its adding up.
+# 12: the ledger, and adding up several ledgers.
 
 
 def edit(path: Path, number: int, change: Callable[[dict[str, Any]], None]) -> None:
@@ -216,7 +216,7 @@ def test_runs_on_other_people_are_not_added_up(
 
 
 def test_a_run_without_noise_costs_everything(secure: Path, tmp_path: Path) -> None:
-    """Its cohorts have a fixed size; what cannot be added up is not the point."""
+    """Its cohorts have a fixed size; the different adjacency is not tested here."""
     path = tmp_path / "bare"
     privrec.train("privrec-plus", DATA, out=path, rounds=0)
     together = document("privacy", "spent", secure, path, "--json")["together"]
@@ -287,7 +287,7 @@ def test_what_is_not_declared_is_named_and_strict_refuses(scratch: Path, refused
     assert "declare" not in statement
 
 
-# 15: text from data does not take over a terminal.
+# 15: text from data cannot control a terminal.
 
 HOSTILE = "\x1b[2J\x1b]0;mine\x07 evil \u202egpj \u2028 \x9b31m"
 
@@ -316,7 +316,7 @@ def test_a_title_does_not_take_over_the_terminal(scratch: Path) -> None:
     assert not set(page) & set("\x1b\x07\u202e\u2028\x9b")
 
 
-# 6: what we say of ourselves.
+# 6: the claims in README and docs.
 
 
 def test_nothing_claims_that_data_never_leaves_a_device() -> None:

@@ -1,4 +1,4 @@
-"""Under secure noise a kill costs time and nothing else: each release is made and used once."""
+"""Under secure noise a kill costs only time: each release is made and used once."""
 
 import hashlib
 import json
@@ -30,12 +30,12 @@ RECIPES: dict[str, dict[str, Any]] = {
 
 
 class Killed(BaseException):
-    """Stands for a kill: nothing catches it."""
+    """Simulates a kill: no code catches it."""
 
 
 @contextmanager
 def killed_at(moment: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Kill before or after the n-th time that something reaches the disk.
+    """Kill before or after the n-th write to the disk.
 
     Even moments are before the write, odd ones after it.
     """
@@ -66,7 +66,7 @@ def killed_at(moment: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @contextmanager
 def witnessed(used: list[tuple[int, str]], monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Note every published sum that a round goes on to use."""
+    """Record every published sum that a round uses."""
     publish = Publisher.publish
 
     def noted(
@@ -102,7 +102,7 @@ def check(run: privrec.Run, used: list[tuple[int, str]], rounds: int) -> None:
 def test_killed_at_every_write(
     recipe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every moment at which something reaches the disk, one after another."""
+    """A kill at every write to the disk, one after another."""
     settings, rounds = RECIPES[recipe], 2 if recipe == "dp-privrec-plus" else 3
     data = privrec.load(DATA)
     moment = 0
@@ -124,7 +124,7 @@ def test_killed_at_every_write(
 
 
 def test_killed_again_and_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each resumed run is killed a little later, until one gets through."""
+    """Each resumed run is killed a little later, until one finishes."""
     data, out = privrec.load(DATA), tmp_path / "run"
     used: list[tuple[int, str]] = []
     settings = RECIPES["dp-privrec-plus"]
@@ -146,7 +146,7 @@ def test_killed_again_and_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def test_a_ledger_line_before_the_sum_is_paid_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Plant the old order, in which nothing was kept: a kill then makes a second release."""
+    """Insert the old bug, in which sums were not kept: a kill then makes a second release."""
     monkeypatch.setattr(Publisher, "_keeps", property(lambda publisher: False))
     data, counts = privrec.load(DATA), set()
     settings = {**RECIPES["dp-privrec-plus"]}
@@ -176,7 +176,7 @@ def test_a_kept_sum_that_was_tampered_with_is_not_used(tmp_path: Path) -> None:
     content = bytearray(kept.read_bytes())
     content[-9] ^= 1
     kept.write_bytes(content)
-    # The first release is lost and its price is paid: what is left affords no other one.
+    # The first release is lost but counted: the rest of the budget allows no other release.
     run = privrec.train("dp-privrec-plus", data, out=out, resume=True, **RECIPES["dp-privrec-plus"])
     assert run.rounds < 2
     epsilon = run.privacy().epsilon
@@ -205,7 +205,7 @@ privrec.train("dp-privrec-plus", data, out=out, resume=os.path.exists(out), epsi
 
 @pytest.mark.slow
 def test_a_hundred_kills(tmp_path: Path) -> None:
-    """SIGKILL at random moments of real processes: each run is killed until it gets through."""
+    """SIGKILL at random moments of real processes: each run is killed until it finishes."""
     kills, number, draw = 0, 0, random.Random(0)  # noqa: S311 (moments, not secrets)
     whole = time_of(tmp_path / "timed", tmp_path / "timed.used")
     while kills < 100:

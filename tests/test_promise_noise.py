@@ -1,8 +1,8 @@
-"""Whoever has runs of ours on the same people cannot take their noise off.
+"""An attacker who has several runs on the same people cannot remove their noise.
 
-Each test plays the attacker: it gets what was published, knows the settings and the seeds, and is
-held against the un-noised sum, which it does not get. `share_noise` plants the noise as it once
-was, from (seed, round) alone: the same attacks then find the sum, so they can fail.
+Each test is an attack: it gets what was published and knows the settings and the seeds. Its result
+is compared with the un-noised sum, which it does not get. `share_noise` inserts an old bug, noise
+from (seed, round) alone: the same attacks then find the sum, so the tests can fail.
 """
 
 from collections.abc import Callable
@@ -32,7 +32,7 @@ RECIPES: dict[str, dict[str, Any]] = {
 
 
 class Tap:
-    """Notes the sum and what was published of it for every round of the runs that are played."""
+    """Records the sum and what was published of it, for every round of the runs."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.sums: list[Floats] = []
@@ -75,7 +75,7 @@ def old_noise(seed: int, round_index: int) -> NoiseSource:
 
 
 def share_noise(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Plant the fault: noise that depends on the seed and the round alone."""
+    """Insert the bug: noise that depends on the seed and the round alone."""
 
     def noise(publisher: Publisher, state: ServerState) -> NoiseSource:
         return old_noise(publisher.config.seed, state.round_index)
@@ -113,7 +113,7 @@ def test_two_budgets_do_not_cancel_the_noise(
     again, weak, t = played(tap, tmp_path / "2", recipe, epsilon=2.0, noise=noise)
     assert t > s > 0
     if noise == "seeded" or recipe == "dp-privrec-plus":
-        # The same cohort, so the same sum: what the attack needs.
+        # The attack needs the same cohort, and so the same sum.
         np.testing.assert_allclose(again, truth, atol=1e-5)
     # Laplace noise of scale s has a deviation of s√2.
     own = error(strong, truth)
@@ -153,13 +153,13 @@ def test_whatever_differs_the_noise_differs(
     again, other, t = played(tap, tmp_path / "2", recipe, **settings)
     size = min(len(one), len(other))
     first, second = (one - truth)[:size] / s, (other - again)[:size] / t
-    # Correlation of independent noise is below 0.6 for 40 numbers but once in 10,000 times, and
-    # this noise is seeded: it is always the same.
+    # For 40 numbers, the correlation of independent noise exceeds 0.6 once in 10,000 times. This
+    # noise is seeded, so the result is always the same.
     assert abs(np.corrcoef(first, second)[0, 1]) < 0.6
 
 
 def test_one_person_less_has_other_noise(tap: Tap, tmp_path: Path) -> None:
-    """Else two runs, with her and without, would differ by her row and nothing else."""
+    """Otherwise the difference of two runs, with and without her, would be exactly her row."""
     data = privrec.load(DATA)
     settings: dict[str, Any] = {**SUMS, "epsilon": 8.0, "noise": "seeded"}
     privrec.train("dp-privrec-plus", data, out=tmp_path / "1", **settings)
@@ -185,7 +185,7 @@ def guessed(seed: int) -> Callable[[int], Floats]:
 
 @pytest.mark.parametrize("recipe", MOST)
 def test_no_seed_takes_the_default_noise_off(recipe: str, tap: Tap, tmp_path: Path) -> None:
-    """Trying seeds is what found seed 20240 from a model alone."""
+    """The attack that tries all seeds once found seed 20240 from a model alone."""
     truth, published, s = played(tap, tmp_path / "run", recipe, seed=7)
     left = [error(published - s * guessed(seed)(len(truth)), truth) for seed in range(300)]
     assert min(left) > 0.7 * s

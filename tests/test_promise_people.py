@@ -1,7 +1,7 @@
-"""With and without one person: what the promise compares is what happens to a data set.
+"""With and without one person: the two data sets that the guarantee compares.
 
-Before noise, one person less changes nobody else's role, no shape, no sum by more than the bound,
-and nothing else that may be released.
+Before noise, removing one person changes no other person's role, no shape, no sum by more than the
+bound, and nothing else that may be released.
 """
 
 from collections.abc import Callable
@@ -61,9 +61,10 @@ def synthetic_without(gone: int | None) -> Federation:
 
 
 def published_without(name: str) -> tuple[Callable[[int | None], Federation], list[int]]:
-    """Return what reads the data set with few people and few lines of each, less one of them.
+    """Return a function that reads the data set without one person, and the people to remove.
 
-    And whom to try: some people, and one who alone rated some movie, which is among her lines.
+    The data has few people with few lines each. One of the people to remove is the only one who
+    rated some movie.
     """
     whole = load_published(name)
     lines = whole.interactions
@@ -114,7 +115,7 @@ def sums_of(prepared: PreparedRun) -> list[tuple[Stage, dict[str, npt.NDArray[np
 
 
 def experiment_on(federation: Federation, recipe: str) -> PreparedRun:
-    """Return the recipe with a cohort of everybody: her own coin is the only one that differs."""
+    """Return the recipe with all people in the cohort, so that only her own draw differs."""
     config = configure(recipe, federation.name, {"noise": "seeded", "test_share": 0.1})
     given = RECIPES[recipe]
     people = round(federation.people * 0.9 * (1 - config.validation_share))
@@ -177,9 +178,9 @@ def test_a_role_is_a_matter_of_ones_own_id(names: list[str], seed: int, data: An
 
 @pytest.mark.realdata
 def test_roles_and_popularity_of_all_of_movielens() -> None:
-    """Positions once decided: one person less changed 1,579 others' roles, and popularity by 36.8.
+    """Roles once depended on positions: removing one person changed 1,579 other roles.
 
-    Roles by position, planted here, show it again.
+    Popularity changed by 36.8. This test inserts roles by position and must find the bug.
     """
     federation = privrec.load("movielens-1m")
     ids, layout = federation.ids(np.arange(6040)), Layout(n_items=federation.n_items)
@@ -203,7 +204,7 @@ def test_roles_and_popularity_of_all_of_movielens() -> None:
 
 @pytest.mark.realdata
 def test_the_movies_are_the_public_list() -> None:
-    """81 people alone rated some movie: read off the ratings, the model's shape would tell."""
+    """81 people are the only ones to rate some movie: a shape from ratings would reveal them."""
     tables = load_published("movielens-1m")
     counts = tables.interactions.group_by("item").agg(pl.len(), pl.col("user").first())
     alone = counts.filter(pl.col("len") == 1)["user"].unique()

@@ -1,4 +1,4 @@
-"""What a hostile reading found: each was shown to break once, and must not again."""
+"""Regression tests for faults that a security review found."""
 
 import json
 import shutil
@@ -80,13 +80,13 @@ CHANGES: dict[str, Callable[[], Tables]] = {
 
 @pytest.mark.parametrize("name", CHANGES)
 def test_whatever_training_depends_on_is_in_the_fingerprint(name: str) -> None:
-    """Seeded noise is made from it, and a run goes on only with the same."""
+    """The seed of the noise depends on it, and a run resumes only with the same one."""
     whole = to_federation(tables()).fingerprint
     assert to_federation(tables()).fingerprint == whole
     assert to_federation(CHANGES[name]()).fingerprint != whole
 
 
-# Nobody is told a smaller epsilon because something is missing.
+# A missing file or line never makes the reported epsilon smaller.
 
 
 def cut_the_tail(run: Path) -> None:
@@ -195,7 +195,7 @@ def test_parameters_are_32_bit_numbers(kind: str, run: Path, refused: Refused) -
 
 
 def test_any_damaged_byte_of_an_export_is_no_traceback(run: Path) -> None:
-    """Some change a title or a number and go unnoticed; none may end in another error."""
+    """Some change only a title or a number and are not detected; none may raise another error."""
     done("export", "run", "--out", "whole")
     whole = Path("whole").read_bytes()
     draw = np.random.default_rng(0)
@@ -248,7 +248,7 @@ def test_a_damaged_folder_is_refused_in_one_line(name: str, run: Path, refused: 
 def test_a_lost_sum_ends_the_run_and_nothing_stands_on_it(
     scratch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first release is paid for and lost: what is left does not afford both."""
+    """The first release is counted and lost: the rest of the budget does not allow both."""
 
     def stop(*_: Any) -> None:
         raise KeyboardInterrupt
@@ -260,7 +260,7 @@ def test_a_lost_sum_ends_the_run_and_nothing_stands_on_it(
     Path("run/published-0.safetensors").unlink()
     run = privrec.train("dp-privrec-plus", DATA, out="run", resume=True, epsilon=8.0)
     lines = Path("run/ledger.jsonl").read_text().splitlines()
-    # Popularity is asked for and paid for again; what is left affords no moments.
+    # Popularity is released and counted again; the rest of the budget allows no moments.
     assert [json.loads(line)["stage"] for line in lines] == ["popularity", "popularity"]
     assert run.rounds == 1
     epsilon = run.privacy().epsilon
@@ -269,7 +269,7 @@ def test_a_lost_sum_ends_the_run_and_nothing_stands_on_it(
 
 
 def test_a_declared_feature_is_of_the_kind_it_was_declared(tmp_path: Path) -> None:
-    """One person's 25.5 must not make the whole set unloadable."""
+    """One person's value 25.5 must not make the whole data set unreadable."""
     users = pl.DataFrame({"id": [f"u{k}" for k in range(20)], "age": [25.0] * 19 + [25.5]})
     public = replace(PUBLIC, values={"age": ("25", "35")})
     made = changed(users=users, manifest=replace(tables().manifest, public=public))

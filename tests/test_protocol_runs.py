@@ -19,7 +19,7 @@ from privrec.errors import DataError, SettingsError
 from privrec.runs import publisher
 from privrec.seeds import rng
 from privrec.types import BoolArray, IntArray
-from tiny import DATA
+from tiny import DATA, own
 
 SEED = 3
 SHARE = 0.3
@@ -184,7 +184,11 @@ def test_a_network_trains_where_somebody_has_no_line_at_all(tmp_path: Path) -> N
     }
     for recipe in ("privrec", "privrec-plus"):
         run = privrec.train(
-            recipe, replace(whole, take=take), out=tmp_path / recipe, seed=SEED, **settings
+            recipe,
+            replace(whole, take=take),
+            out=tmp_path / recipe,
+            seed=SEED,
+            **own(recipe, settings),
         )
         found = run.evaluate()
         assert found.report.tested + found.report.skipped == 60
@@ -279,10 +283,10 @@ def test_leave_last_after_halves_asks_for_test_people_alone(tmp_path: Path) -> N
 
 def test_a_run_in_which_everybody_trained_has_one_protocol(tmp_path: Path) -> None:
     federation = with_test_lines(privrec.load(DATA))
-    for own, others in (("leave-last", ["halves", "files"]), ("files", ["halves", "leave-last"])):
-        run = play("popularity", federation, tmp_path / own, own)
+    for mine, others in (("leave-last", ["halves", "files"]), ("files", ["halves", "leave-last"])):
+        run = play("popularity", federation, tmp_path / mine, mine)
         for other in others:
-            with pytest.raises(SettingsError, match=f"must be '{own}' for a run.*got '{other}'"):
+            with pytest.raises(SettingsError, match=f"must be '{mine}' for a run.*got '{other}'"):
                 run.evaluate(protocol=other)
         assert not list(run.folder.evaluation_path.parent.glob("evaluation*"))
     # Nobody trains on a test file, so a run of halves may be tested on it: everybody.
@@ -363,7 +367,7 @@ def test_from_two_files_to_figures(refused: Refused, scratch: Path) -> None:
     )
     assert "the data has changed" in refused("evaluate", "run")
     (scratch / "data" / "test.parquet").write_bytes(changed)
-    # Side by side, a protocol has a table of its own.
+    # Side by side, a protocol has a table of its mine.
     done("train", "ease", "--data", "data", "--out", "halves", "--protocol", "halves")
     done("evaluate", "halves")
     tables = " ".join(done("compare", "run", "halves").split())

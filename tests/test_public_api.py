@@ -1,4 +1,4 @@
-"""`import privrec`: what it offers, that it is instant, and that it is the command's twin."""
+"""`import privrec`: its public names, that it is fast, and that it does what the command does."""
 
 import subprocess
 import sys
@@ -17,7 +17,7 @@ TINY = {**MODEL, "rounds": 3, "validate_every": 2}
 
 
 def test_every_public_name_can_be_imported() -> None:
-    """And a name that a type checker sees is one that Python finds: `__all__` and its table."""
+    """Names for the type checker are names that Python finds: `__all__` and its table agree."""
     assert sorted(privrec.__all__) == sorted([*privrec._HOME, "__version__"])
     for name in privrec.__all__:
         found = getattr(privrec, name)

@@ -96,7 +96,7 @@ def test_a_recipe_has_only_the_keys_that_it_uses() -> None:
 
 @EACH
 def test_no_recipe_claims_privacy_that_it_does_not_give(name: str) -> None:
-    # Where nothing adds noise, the statement begins with No, whatever else it says.
+    # Without noise the statement begins with "No".
     recipe = RECIPES[name]
     statement = recipe.without_noise
     if configure(name, "synthetic", {}).budget.mechanism == "none":
@@ -114,7 +114,7 @@ def test_no_recipe_claims_privacy_that_it_does_not_give(name: str) -> None:
 def test_statements_say_who_sees_the_raw_data() -> None:
     assert "raw data stays on the devices" in RECIPES["privrec"].statement
     for name in ("privrec-plus", "dp-privrec-plus"):
-        # A contribution to the sums is the list itself, to whoever sees it alone.
+        # A single contribution to the sums reveals the list of items.
         assert "list of items" in RECIPES[name].statement
         assert "raw data stays" not in RECIPES[name].statement
     for name in ("privrec-cen", "popularity", "own-items", "item-knn", "ease"):

@@ -1,4 +1,4 @@
-"""A run folder's files are whole or absent, and say so when they are neither."""
+"""A run folder's files are complete or absent; a damaged file gives an error."""
 
 import errno
 import os
@@ -116,7 +116,7 @@ SHAPES = hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4)
 def test_arrays_come_back_with_shape_type_and_bits(
     tmp_path: Path, array: npt.NDArray[Any], transposed: bool
 ) -> None:
-    """Shapes of no dimensions too: an optimizer counts its steps in one."""
+    """Also scalars, in which an optimizer counts its steps."""
     written = array.T if transposed else array
     records.write_arrays(tmp_path / "a.safetensors", {"x": written}, {"recipe": "privrec"})
     read = records.read_arrays(tmp_path / "a.safetensors")
@@ -165,7 +165,7 @@ def test_the_settings_come_back_as_they_went_in(tmp_path: Path, data: str) -> No
 
 
 def test_the_settings_come_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that there is no run whose data nobody can check."""
+    """Otherwise there could be a run whose data cannot be checked."""
     written: list[str] = []
     real = records.write_whole
 
@@ -266,7 +266,7 @@ def test_a_folder_that_cannot_get_its_settings_is_not_left_behind(
 
 
 def test_settings_cut_short_anywhere_are_refused(tmp_path: Path) -> None:
-    """Also between two lines, where the rest would silently be the defaults of another run."""
+    """Also between two lines: the missing settings would silently become defaults."""
     folder = create(tmp_path)
     whole = folder.config_path.read_bytes()
     for size in range(len(whole) - 1):  # the last byte is a newline

@@ -1,4 +1,4 @@
-"""The two lines under a table: what adaptation does with little data, and how soon it was good."""
+"""The two lines under a table: adaptation with little data, and the time to a good result."""
 
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ def test_without_validation_people_the_final_figure_tells() -> None:
     assert "on the test people with the 3.5 s of the whole training" in reached
     assert mark_line({"data": "movielens-1m", "hits": HITS}, rounds) == ""
     assert mark_line({"data": "movielens-1m"}, rounds) == ""
-    # Under secure noise nobody knows how long it took.
+    # Under secure noise no timings are written.
     assert mark_line({"data": "movielens-1m", "hits": {**HITS, "10": 0.28}}, []) == ""
 
 
@@ -67,7 +67,7 @@ def test_an_evaluation_has_them_and_the_report_shows_them(tmp_path: Path) -> Non
     run = train("privrec", DATA, out=tmp_path / "steps", **MODEL, rounds=2)
     found = run.evaluate().as_json()
     few = found["few_items"]
-    # On this data nobody has 20 items on the device: the few are everybody.
+    # In this data no person has 20 items on the device: all people count as having few items.
     assert few["people"] == found["users"]["test"]
     assert few["hits"] == found["hits"]
     assert few["without_adaptation"] != few["hits"]
@@ -75,7 +75,7 @@ def test_an_evaluation_has_them_and_the_report_shows_them(tmp_path: Path) -> Non
     assert few_items_line(found) in page
     reference = train("ease", DATA, out=tmp_path / "ease").evaluate().as_json()
     assert reference["few_items"]["without_adaptation"] is None
-    # Without adaptation a history tower has nothing but popularity here: all get one list.
+    # Without adaptation the history tower has only popularity here: all people get one list.
     alone = train("dp-privrec-plus", DATA, out=tmp_path / "history", delta=1e-3)
     unadapted = alone.prepared.rankers.unadapted
     assert unadapted is not None

@@ -1,7 +1,7 @@
-"""A run that is killed at any moment and resumed ends with the bits of one that never stopped.
+"""A run that is killed at any moment and resumed gives the same bits as a run without a kill.
 
-The killed processes have a compilation cache of their own: a kill may tear an entry of it, which
-must not befall the one that whoever runs these tests uses.
+The killed processes have a separate compilation cache: a kill may damage an entry of it, and the
+user's own cache must not be damaged.
 """
 
 import json
@@ -70,7 +70,7 @@ def assert_same_run(path: Path, whole: Path) -> None:
 
 
 def tear(path: Path, text: str) -> None:
-    """Leave what a kill in the middle of a line leaves."""
+    """Write what a kill in the middle of a line leaves."""
     for name in ("rounds.jsonl", "simulation/rounds.jsonl"):
         with (path / name).open("a") as file:
             file.write(text)
@@ -141,7 +141,7 @@ def has_played(path: Path, rounds: int, pause: float) -> Callable[[], bool]:
 
 
 def test_four_kills_change_nothing(killable: Killable, whole: Path, tmp_path: Path) -> None:
-    """Of two runs side by side, before the first checkpoint and at a random moment after it."""
+    """Two runs in parallel: kills before the first checkpoint and at a random time after it."""
 
     def play(seed: int) -> None:
         path = tmp_path / f"run{seed}"
@@ -151,7 +151,7 @@ def test_four_kills_change_nothing(killable: Killable, whole: Path, tmp_path: Pa
             when = has_played(path, rounds, pause=draw.uniform(0, 0.04))
             assert killable.kill(path, resume=kills > 0, when=when), "ended before it was killed"
             assert not (path / "params.safetensors").exists()
-            # What a kill in the middle of a write can leave besides.
+            # Other files that a kill in the middle of a write can leave.
             (path / f".checkpoint.safetensors.{kills}.tmp").write_bytes(b"torn")
             tear(path, '{"round": 99, "clie'[: 9 * kills])
         killable.finish(path, resume=True)
@@ -166,7 +166,7 @@ def test_four_kills_change_nothing(killable: Killable, whole: Path, tmp_path: Pa
 def test_many_kills_at_any_moment_change_nothing(
     killable: Killable, whole: Path, tmp_path: Path, seed: int
 ) -> None:
-    """Also while the process starts, compiles or ends; what is killed early is started again."""
+    """Also while the process starts, compiles or ends; a run killed early is started again."""
     path = tmp_path / "run"
     draw = random.Random(seed)  # noqa: S311
     kills = 0
@@ -182,11 +182,11 @@ def test_many_kills_at_any_moment_change_nothing(
     assert_same_run(path, whole)
 
 
-# --- every other way to stop, in this process ------------------------------------------------
+# --- other stops, simulated in this process --------------------------------------------------
 
 
 class Stopped(BaseException):
-    """The process goes away."""
+    """Simulates the end of the process."""
 
 
 def stop_after(rounds: int) -> loop.OnProgress:
@@ -348,7 +348,7 @@ def test_resuming_a_finished_run_changes_nothing(
 
 
 def test_other_data_is_refused_and_nothing_is_touched(tmp_path: Path) -> None:
-    """Even where all else is as before: two releases would tell apart what changed."""
+    """Even if all else is the same: two releases would reveal what changed."""
     path = tmp_path / "run"
     with pytest.raises(Stopped):
         train("privrec", DATA, out=path, on_progress=stop_after(3), **TINY)
@@ -362,7 +362,7 @@ def test_other_data_is_refused_and_nothing_is_touched(tmp_path: Path) -> None:
 def test_a_checkpoint_that_does_not_fit_is_refused(
     here: PreparedRun, whole_here: Path, tmp_path: Path
 ) -> None:
-    """Such as that of the same folder before its data was changed."""
+    """For example that of the same folder before its data was changed."""
     folder = new_folder(tmp_path / "run", here)
     arrays = records.read_arrays(whole_here / "checkpoint.safetensors")
     arrays["00000"] = arrays["00000"][:-1]

@@ -1,4 +1,4 @@
-"""The two files of a line per round, and what rounds published: as far as the checkpoint is."""
+"""The two files with a line per round, and the published sums, agree with the checkpoint."""
 
 import json
 import os
@@ -34,7 +34,7 @@ def folder_with_rounds(path: Path, rounds: str, figures: str | None = None) -> r
 
 @pytest.mark.parametrize("figures", [True, False])
 def test_rounds_are_read_as_they_were_appended(tmp_path: Path, figures: bool) -> None:
-    """What comes from raw data goes to the folder for it, and only if that is wanted."""
+    """Figures from raw data go to `simulation/`, and only if `figures` is true."""
     folder = new_folder(tmp_path)
     assert records.read_rounds(folder.rounds_path) == []
     assert records.read_rounds(folder.figures_path) == []
@@ -57,7 +57,7 @@ def test_a_line_torn_anywhere_costs_that_line_alone(tmp_path: Path) -> None:
         folder = folder_with_rounds(tmp_path, torn, torn)
         assert records.read_rounds(folder.rounds_path) == LINES[:-1], torn
         assert records.read_rounds(folder.figures_path) == LINES[:-1], torn
-    # Only the newline is missing: the line is whole, and the next one must not be glued to it.
+    # Only the line break is missing: the line is complete; the next one must start a new line.
     folder = folder_with_rounds(tmp_path, text_of(NAMED[:4])[:-1], whole[:-1])
     records.keep_rounds(folder, 4)
     more = {**NAMED[4], "clients": 9}

@@ -1,4 +1,4 @@
-"""Rounds under secure noise that are stopped at any step: each is released once, and paid once."""
+"""Rounds under secure noise that are stopped at any step: each is released and counted once."""
 
 import hashlib
 from pathlib import Path
@@ -49,7 +49,7 @@ def test_each_round_is_released_once(
     mark = hashlib.sha256(kept.read_bytes()).hexdigest() if is_kept else None
     next_bound = float(records.read_arrays(kept)["clip_norm"]) if is_kept else None
     run = train(folder.path, resume=True)
-    # No line is taken back.
+    # No ledger line is removed.
     assert folder.ledger_path.read_bytes().startswith(begun)
     lines = read_ledger(folder)
     assert [line["round"] for line in lines] == list(range(ROUNDS))
@@ -66,7 +66,7 @@ def test_each_round_is_released_once(
 def test_what_is_on_the_disk_is_used_and_nobody_is_asked_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    """Plain steps: the model moves by server_lr times what was published, over the cohort."""
+    """Plain steps: the model changes by server_lr · published / cohort."""
     folder = stopped(tmp_path / "run", monkeypatch, step, ROUNDS)
     update = records.read_arrays(folder.published_path(ROUNDS - 1))
 
@@ -91,7 +91,7 @@ def test_what_is_on_the_disk_is_used_and_nobody_is_asked_again(
 
 
 def spoil(path: Path) -> None:
-    """Put other numbers in the place of what was published."""
+    """Replace the published numbers by others."""
     arrays = records.read_arrays(path)
     records.write_arrays(path, {name: array + 1 for name, array in arrays.items()}, {})
 
@@ -112,7 +112,7 @@ def test_a_sum_that_was_lost_is_another_release_within_the_budget(
 def test_raw_figures_are_written_on_request_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A round that is taken from the disk has none: its cohort is not asked again."""
+    """A round that is read from the disk has no figures: its cohort is not asked again."""
     folder = stopped(tmp_path / "bare", monkeypatch, "use", 2, validate_every=1)
     run = train(folder.path, resume=True)
     assert run.figures == []

@@ -38,7 +38,7 @@ def grid(clients: int, positions: int, *, seed: int = 5) -> Grid:
 
 
 def p_value(counts: npt.NDArray[np.integer]) -> float:
-    """How likely counts at least this uneven are if all cells are equally likely."""
+    """The probability of counts at least this uneven if all cells are equally likely."""
     expected = counts.sum() / counts.size
     statistic = float(((counts - expected) ** 2 / expected).sum())
     return float(chi2.sf(statistic, counts.size - 1))
@@ -51,7 +51,7 @@ def test_same_seed_round_and_purpose_give_the_same_numbers(draw: Draw) -> None:
 
 @DRAWS
 def test_changing_any_one_part_changes_the_numbers(draw: Draw) -> None:
-    # (1, 23) and (12, 3) would be one and the same if the parts were only strung together.
+    # (1, 23) and (12, 3) would give the same text if the parts had no separator.
     asked = [(1, 23), (12, 3), (1, 3), (0, 0), (1, 0), (0, 1), (123, 0)]
     streams = [
         tuple(draw(seed, round_index, purpose))
@@ -135,7 +135,7 @@ def test_neighbours_say_nothing_about_each_other(axis: int) -> None:
     pair = (here % np.uint64(8)) * np.uint64(8) + there % np.uint64(8)
     counts = np.bincount(pair.reshape(-1).astype(np.int64), minlength=64)
     assert 1e-4 < p_value(counts) < 1 - 1e-4
-    # A good mixer turns over half of the 64 bits, give or take 4.
+    # A good mixer flips half of the 64 bits, with a standard deviation of 4.
     turned = np.bitwise_count(here ^ there)
     assert abs(float(turned.mean()) - 32) < 0.1
     assert abs(float(turned.std()) - 4) < 0.1

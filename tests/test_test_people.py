@@ -1,6 +1,6 @@
-"""Test people are looked at for the final report and for nothing else.
+"""Only the final report uses the test people.
 
-A run on a population whose test people are garbage must be the same run, bit for bit.
+If the test people's data is replaced by random data, the run must be the same, bit for bit.
 """
 
 import json
@@ -69,7 +69,7 @@ def trained(recipe: str, data: Federation, path: Path) -> privrec.Run:
 
 
 def watched(federation: Federation) -> tuple[Federation, Callable[[], set[int]]]:
-    """Return the population, and a function that tells whom has been asked about since."""
+    """Return the population, and a function that returns whose data was requested since."""
     asked: set[int] = set()
 
     def take(positions: IntArray) -> Clients:
@@ -85,7 +85,7 @@ def watched(federation: Federation) -> tuple[Federation, Callable[[], set[int]]]
 
 
 def rounds_of(run: privrec.Run) -> list[dict[str, Any]]:
-    """Return what is written of the rounds, for all to see and for the simulation alone."""
+    """Return what is written about the rounds, in the run folder and in `simulation/`."""
     played, figures = (
         [json.loads(line) for line in path.read_text().splitlines()]
         for path in (run.folder.rounds_path, run.folder.figures_path)
@@ -98,7 +98,7 @@ def rounds_of(run: privrec.Run) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Honest:
-    """A run on the population as it is, and whom each part of it asked about."""
+    """A run on the unchanged population, and whose data each part of it requested."""
 
     recipe: str
     run: privrec.Run
@@ -135,14 +135,14 @@ def test_a_run_does_not_depend_on_the_test_people(
     assert rounds_of(spoilt) == rounds_of(honest.run)
     if honest.recipe in TRAINED:
         assert ["validation" in line for line in rounds_of(spoilt)] == [False, True] * 2
-    # The garbage is garbage: the report, which does look at the test people, tells them apart.
+    # The random data has an effect: the report, which uses the test people, is different.
     assert spoilt.evaluate().as_json() != honest.evaluation
 
 
 def test_a_run_does_depend_on_the_others(
     federation: Federation, split: Split, honest: Honest, tmp_path: Path
 ) -> None:
-    """The same garbage in the place of those who train is noticed, so the test above can fail."""
+    """Random data for the training people does change the run, so the test above can fail."""
     garbage = with_garbage(federation, split.train)
     spoilt = privrec.train(
         honest.recipe, garbage, out=tmp_path / "run", seed=SEED, **own(honest.recipe, TINY)
@@ -157,7 +157,7 @@ def test_only_the_report_asks_for_those_who_are_tested(split: Split, honest: Hon
     assert not honest.asked["training"] & test
     assert validation <= honest.asked["training"]
     trained = honest.asked["training"] & training
-    # Four cohorts of eight are some of them; a reference is fitted to all of them.
+    # Four cohorts of eight are a part of the training people; a reference is fitted to all.
     assert len(trained) >= 8 if honest.recipe in TRAINED else trained == training
     assert honest.asked["recommending"] == set()
     assert test <= honest.asked["evaluating"]
@@ -166,7 +166,7 @@ def test_only_the_report_asks_for_those_who_are_tested(split: Split, honest: Hon
 def test_a_round_asks_for_its_cohort_alone(
     federation: Federation, split: Split, tmp_path: Path
 ) -> None:
-    """Simulated devices that were not drawn are not touched; one is, to learn shapes from."""
+    """Only sampled devices are read, plus one device to find the shapes of arrays."""
     population, since = watched(federation)
     settings = {**TINY, "validate_every": 0, "rounds": 1}
     seen: list[set[int]] = []

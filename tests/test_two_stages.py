@@ -1,4 +1,4 @@
-"""Runs of two stages: what the second takes over, what both cost, and what each kind may claim."""
+"""Runs of two stages: what stage two takes from stage one, the total cost, and the guarantees."""
 
 import json
 import math
@@ -97,11 +97,11 @@ def test_a_private_run_costs_what_one_accountant_says_of_both_stages(
     assert found.epsilon == found.epsilon_of_mechanism
     assert 4.95 <= (found.epsilon or 0) <= 5.0
     assert found.end_to_end
-    # Seeded noise is an experiment: the same figure is no promise.
+    # Seeded noise is an experiment: the same figure is no guarantee.
     seeded_ = runs["seeded"].privacy()
     assert (seeded_.epsilon, seeded_.epsilon_of_mechanism) == (None, found.epsilon)
     assert seeded_.statement.startswith("For experiments only: no protection.")
-    # Stage one takes its share and no more.
+    # Stage one costs at most its share.
     first = PrivacyLedger()
     for line in read_ledger(run.folder):
         if line["stage"] == ITEMS:
@@ -150,7 +150,7 @@ def test_volunteers_are_listed_as_not_covered(runs: dict[str, privrec.Run]) -> N
     lines = lines_of(run)
     assert {line["people"] for line in lines[:FIRST]} == {"volunteers"}
     assert {line["people"] for line in lines[FIRST:]} == {"everybody"}
-    # A tenth of about 43 who train, as everybody may know.
+    # A tenth of about 43 training people, the public number.
     assert {line["sampling"]["users"] for line in lines[:FIRST]} == {4}
     found = run.privacy()
     assert 4.95 <= (found.epsilon or 0) <= 5
@@ -257,7 +257,7 @@ def test_stopping_anywhere_in_two_stages_pays_each_secure_release_once(
 def stopped_often(path: Path, noise: str, *, every: int) -> records.RunFolder:
     """Return a finished run that was stopped after `every` rounds, then twice as many, and so on.
 
-    What is stopped before a checkpoint begins where it was.
+    A run that is stopped before a new checkpoint resumes from the old one.
     """
     settings = {**TINY, "stage1": "private", "noise": noise}
     made = prepare(configure("dp-privrec", DATA, settings), load(DATA))
@@ -314,7 +314,7 @@ def test_a_private_first_stage_needs_noise() -> None:
 
 
 def test_item_vectors_that_stage_two_leaves_alone_stay_as_they_are() -> None:
-    """At rate 0 they stay as they were, bit for bit; at 1 they move; and the rest moves anyway."""
+    """At rate 0 they keep every bit; at 1 they change; the other parameters always change."""
     for rate in (0.0, 1.0):
         prepared = prepare(
             configure("dp-privrec", DATA, {**TINY, "stage1": "paper", "item_rate": rate}),

@@ -1,4 +1,4 @@
-"""As few people, items and weights as a run can have: every test that trains shares them."""
+"""The smallest population, catalogue and model for a run, shared by all tests that train."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -38,7 +38,7 @@ def new_folder(path: Path, prepared: PreparedRun) -> records.RunFolder:
 def by_hand(
     aggregator: Aggregator, noise_of: Callable[[ServerState], NoiseSource] | None = None
 ) -> Publish:
-    """Return what publishes a round that a test plays by hand, without a ledger."""
+    """Return a publish function without a ledger, for a round that a test plays itself."""
 
     def publish(state: ServerState, add_up: Callable[[], CohortTotal]) -> Published:
         usual = seeded(rng(0, state.round_index, "noise"))

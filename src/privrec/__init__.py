@@ -60,7 +60,7 @@ prepare()
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name when it is first used: `import privrec` does not wait for JAX."""
+    """Import a public name at its first use, so that `import privrec` does not import JAX."""
     if name in _HOME:
         return getattr(import_module(_HOME[name]), name)
     raise AttributeError(f"module 'privrec' has no attribute {name!r}")

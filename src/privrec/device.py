@@ -1,6 +1,6 @@
-"""What lives on a phone: a released model, one person's own data, and her ranking.
+"""What is on a phone: a released model, one person's own data, and her ranking.
 
-A model of PrivRec+ needs nothing but numpy here. Others adapt by gradient steps and need JAX.
+A model of PrivRec+ needs only numpy here. Other models adapt by gradient steps and need JAX.
 """
 
 import io
@@ -26,7 +26,8 @@ from privrec.errors import DataError, RunFolderError, SettingsError, nearest
 FORMAT = 1
 _ROOM = 64 * 2**20
 _GROWTH = 20
-"""A file may unpack to `_GROWTH` times its size and `_ROOM` bytes more; exports stay below."""
+"""An export may unpack to at most `_GROWTH` times its size plus `_ROOM` bytes: a limit against
+malicious archives. Chosen by hand; exports stay below it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +41,7 @@ class Recommendation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """One person's device: it holds her data, adapts the model to it, and sends nothing."""
+    """One person's device: it has her data, adapts the model to it, and sends nothing."""
 
     catalogue: Catalogue
     scorer: Scorer
@@ -74,7 +75,7 @@ def new_device(
 ) -> Device:
     """Return the device of a newcomer who has no id in the system.
 
-    Items are given by id or title, features by name (of the user or of the moment).
+    Items are given by id or title, features (of the user or of the context) by name.
     """
     for name, items in (("likes", likes), ("dislikes", dislikes)):
         if isinstance(items, str):
@@ -164,7 +165,7 @@ class Model:
 
 
 def tower_scorer(params: Mapping[str, npt.NDArray[Any]], catalogue: Catalogue) -> Scorer:
-    """Return what ranks by a history tower, for one person at a time."""
+    """Return the scorer of a history tower, for one person at a time."""
     layout = layout_in(catalogue.schema, catalogue.n_items, set(params))
     check_shapes(params, tower_shapes(params, layout))
     score = row_scorer(params, layout)
@@ -212,7 +213,7 @@ _WRONG = (
     *(zipfile.BadZipFile, zlib.error, LookupError, ValueError, TypeError),
     *(EOFError, RuntimeError, MemoryError),
 )
-"""What a file that is no export can end in."""
+"""The exceptions that a file that is not an export can raise."""
 
 
 def _array(content: bytes) -> npt.NDArray[np.float32]:
@@ -223,12 +224,12 @@ def _array(content: bytes) -> npt.NDArray[np.float32]:
 
 
 def _members(where: Path) -> dict[str, bytes]:
-    """Return the files in an archive. A small one may claim any size, or unpack to any size."""
+    """Return the files in an archive; raise if they unpack to more than the limit."""
     left = _ROOM + _GROWTH * where.stat().st_size
     found = {}
     with zipfile.ZipFile(where) as file:
         for member in file.infolist():
-            # Other ways of compression unpack a whole block at once, however large it is.
+            # Other compression methods unpack a whole block at once, of any size.
             if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
                 raise zipfile.BadZipFile(f"{member.filename} is compressed in another way")
             with file.open(member) as stream:

@@ -1,11 +1,11 @@
-"""The errors that privrec raises on purpose, and the helper that words them."""
+"""The errors that privrec raises, and a helper for their messages."""
 
 import difflib
 from collections.abc import Iterable
 
 
 class PrivrecError(Exception):
-    """Anything wrong that the person in front of the screen can put right.
+    """An error that the user can correct.
 
     The command line prints the message as one line and ends with exit code 2.
     """
@@ -42,4 +42,4 @@ def nearest(name: str, options: Iterable[str]) -> str:
 
 
 class PrivacyWarning(UserWarning):
-    """A guarantee that holds and yet means little; the command line prints it as one line."""
+    """A warning about a guarantee that holds but is weak; the command line prints one line."""

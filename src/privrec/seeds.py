@@ -1,8 +1,9 @@
-"""Every random number of a run, derived from (seed, round, purpose) and nothing else.
+"""The random numbers of a run, derived from (seed, round, purpose), and one secret generator.
 
-Three kinds: numpy generators for what the server draws, JAX keys for what compiled code draws,
-and per-client words for what a device draws. The last are a pure function of the client and a
-position, so a client gets the same numbers whichever cohort, order or machine it appears in.
+There are three seeded kinds: numpy generators for the server, JAX keys for compiled code, and
+per-client words for a device. The words depend also on the client and a position, so a client
+gets the same numbers in any cohort, in any order and on any machine. `secret_rng` uses no seed;
+it draws the cohorts of runs with secure noise.
 """
 
 import hashlib
@@ -36,7 +37,7 @@ def rng(seed: int, round_index: int, purpose: str) -> np.random.Generator:
 
 def key(seed: int, round_index: int, purpose: str) -> "jax.Array":
     """Return the JAX key of this purpose in this round."""
-    import jax  # Not above: a phone draws its words without JAX.
+    import jax  # Imported here because a phone draws its words without JAX.
 
     return jax.random.key(int.from_bytes(_digest(seed, round_index, purpose)[:4]))
 
@@ -67,5 +68,5 @@ def _mix(word: Words) -> Words:
 
 
 def secret_rng() -> np.random.Generator:
-    """Return a generator that nobody can repeat: 128 bits of the operating system."""
+    """Return a generator with a seed of 128 random bits of the operating system."""
     return np.random.Generator(np.random.PCG64(secrets.randbits(128)))

@@ -41,7 +41,7 @@ class Budget:
 
     @property
     def shows_raw_figures(self) -> bool:
-        """Whether losses, counts and timings of a run are written down at all."""
+        """Whether losses, counts and timings of a run are written to the run folder."""
         return self.diagnostics or not self.draws_in_secret
 
 
@@ -58,11 +58,11 @@ class RunSettings(BaseModel):
     """Fixes every random number of the run, except noise and cohorts that are drawn in secret."""
 
     test_share: Annotated[float, Field(gt=0, lt=1)] = 0.2
-    """Share of the people who are tested and never train."""
+    """Share of people who are test people; they never train."""
     validation_share: Share = 0.1
-    """Share of the training people who are cut out for validation."""
+    """Share of the other people who are used for validation and do not train."""
     halving: Halving = "random"
-    """How a tested person's data is halved: at random, or the earlier half first."""
+    """How a test person's data is halved: at random, or by time with the earlier half first."""
     protocol: Literal["auto", ProtocolName] = "auto"
     """Who trains and what is tested; auto is files for data with a test file, else halves."""
     candidates: Literal["auto", Candidates] = "auto"

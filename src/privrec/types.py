@@ -1,4 +1,4 @@
-"""Names for the arrays and mappings that travel between modules. No logic."""
+"""Type names for arrays and mappings that several modules use. No logic."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     Array: TypeAlias = jax.Array
 else:
-    # A phone ranks with numpy alone.
+    # A phone needs only numpy: JAX is not imported at run time.
     Array = Any
 
 IntArray: TypeAlias = npt.NDArray[np.int64]

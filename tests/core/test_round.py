@@ -25,7 +25,7 @@ SAMPLING = Sampling(law="fixed", users=USERS, cohort=COHORT)
 
 
 class Asked:
-    """Devices that note who was asked, what they were told, and under which bound."""
+    """Devices that record which people were asked, what they received, and the bound."""
 
     def __init__(self, total: list[float]) -> None:
         self.total = total
@@ -103,7 +103,7 @@ def test_plain_is_the_papers_step() -> None:
 
 
 def test_the_mean_divides_by_the_expected_cohort_not_by_replies() -> None:
-    # One reply of 4 instead of four: the sum of one update, divided by 4 all the same.
+    # Only one of four clients replies: the sum of one update is still divided by 4.
     (after,) = play(phase("plain", 1.0), [[4.0, 0.0]])
     np.testing.assert_allclose(after, [2.0, -2.0])
 
@@ -153,7 +153,7 @@ def test_the_bound_of_the_next_round_is_the_published_one() -> None:
     after, _ = played(asked, publish, bounded)
     assert asked.bounds == [2.0]
     assert after.clip_norm == 1.25
-    # The published sum is used as it is: the noise is on it already.
+    # The published sum already has noise and is used unchanged.
     np.testing.assert_allclose(after.params["w"], [2.0, -1.5])
 
 
@@ -172,7 +172,7 @@ def test_a_round_publishes_what_its_cohort_adds_up_to() -> None:
     assert len(set(asked.people)) == COHORT
     np.testing.assert_array_equal(asked.told[0]["w"], START["w"])
     np.testing.assert_allclose(after.params["w"], [2.0, -1.5])
-    # The loss is a mean over the two who answered and had something to train on.
+    # The loss is a mean over the two clients that answered and had data to train on.
     assert (report.clients, report.loss, report.clipped, report.dropped) == (COHORT, 3.0, 2, 1)
 
 

@@ -15,7 +15,7 @@ from privrec.errors import DataError
 
 
 def same(one: Catalogue, other: Catalogue) -> bool:
-    """Return whether two catalogues agree in everything, weights to the last bit."""
+    """Return whether two catalogues are equal, including every bit of the weights."""
     plain = [
         (c.name, c.schema, list(c.item_ids), list(c.titles), c.positive_above, c.undeclared)
         for c in (one, other)
@@ -34,7 +34,7 @@ def same(one: Catalogue, other: Catalogue) -> bool:
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 finite = st.floats(allow_nan=False, allow_infinity=False)
-# Every 32-bit number there is, the smallest and the negative zero among them.
+# All finite float32 numbers, including the smallest ones and negative zero.
 weights = st.floats(width=32, allow_nan=False, allow_infinity=False)
 
 
@@ -81,7 +81,7 @@ def test_a_catalogue_comes_back_from_its_json_to_the_last_bit(catalogue: Catalog
 
 
 def test_every_kind_of_32_bit_weight_comes_back() -> None:
-    # Bit patterns at random; those of NaN and of infinities are no weights.
+    # Random bit patterns; NaN and infinities are not valid weights.
     bits = np.random.default_rng(0).integers(0, 2**32, 20_000, dtype=np.uint32)
     weights = bits.view(np.float32)
     weights = weights[np.isfinite(weights)][:, None]

@@ -27,7 +27,7 @@ def archive(files: dict[str, bytes]) -> bytes:
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache of our own, and a published data set called `tiny`."""
+    """A temporary cache, and a published data set called `tiny`."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     tiny = replace(
         PUBLISHED["movielens-1m"],
@@ -85,12 +85,12 @@ def test_what_is_not_as_published_is_refused_and_removed(
     assert f"get tiny.zip from https://example.org/about and put it into {cache}" in message
     assert source.as_uri() in message
     assert "\n" not in message
-    assert ".part" not in message  # a name that is gone by then
+    assert ".part" not in message  # this temporary file no longer exists
     assert left_behind(cache) == []
 
 
 class Publisher(BaseHTTPRequestHandler):
-    """Serves the archive whole or cut short; anything else is not found or never answered."""
+    """Serves the archive whole or truncated; other paths give 404 or never answer."""
 
     done = threading.Event()
 

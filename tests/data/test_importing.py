@@ -253,7 +253,7 @@ def test_iso_dates_are_times(tmp_path: Path, form: str) -> None:
     assert federation.take(np.array([0])).item.tolist() == [1, 0]
 
 
-@pytest.mark.parametrize("day", ["2020-13-45", "01/02/2020"])  # a wrong one, and which of two?
+@pytest.mark.parametrize("day", ["2020-13-45", "01/02/2020"])  # invalid, and ambiguous
 def test_other_dates_are_no_times(tmp_path: Path, day: str) -> None:
     with pytest.raises(DataError, match="line 2: 'time' must be a time"):
         load(tmp_path, f"user,item,time\n1,7,{day}\n")
@@ -345,7 +345,7 @@ def test_a_failure_leaves_nothing_behind(
     assert sorted(tmp_path.iterdir()) == before
 
 
-# Not a number, no space at the ends, nothing that a file without quotes could not hold.
+# Text that is not a number, without outer spaces, that needs no quotes in a file.
 names = st.text(
     st.characters(exclude_categories=["Cs", "Cc", "Z"], exclude_characters=',"'), min_size=1
 ).filter(lambda name: not re.search(r"^[\d.+-]", name))

@@ -15,7 +15,7 @@ def put(folder: Path, name: str, rows: Sequence[object]) -> Path:
 
 
 def rated(folder: Path, *people: Sequence[float]) -> ImportResult:
-    """Import the ratings of some people, each of other items."""
+    """Import the ratings of some people, each of different items."""
     rows = [
         f"u{person},i{place},{value}"
         for person, values in enumerate(people)
@@ -106,7 +106,7 @@ def test_a_feature_that_nearly_names_people_is_warned_of(tmp_path: Path) -> None
     assert "\n" not in warning
     # Whole numbers are categories too: a birthday, a phone number.
     assert len(people_with(tmp_path, range(30))) == 1
-    # Lists count by their words.
+    # The values of a list are counted one by one.
     assert len(people_with(tmp_path, [f"a|w{k}" for k in range(30)])) == 1
 
 
@@ -122,7 +122,7 @@ def test_numbers_with_a_point_name_nobody(tmp_path: Path) -> None:
 def test_a_moments_feature_that_nearly_names_people_is_warned_of(tmp_path: Path) -> None:
     rows = [f"u{k % 20},{k},w{k % 2},here {k}" for k in range(60)]
     ratings = put(tmp_path, "ratings.csv", ["user,item,weather,place", *rows])
-    # What is not made a context is not in the model.
+    # A column that is not a context is not in the model.
     assert import_files(ratings, mapping={}).warnings == ()
     [warning] = import_files(ratings, mapping={}, context=["weather", "place"]).warnings
     # 60 values of 20 people, not of 60 lines.

@@ -171,7 +171,7 @@ def test_a_declared_vocabulary_fixes_the_shape_whoever_is_there() -> None:
     assert found["user", "town"][0] == ("Bonn", "Köln", "Ulm")
     assert found["context", "place"][0] == ("home", "bus")
     assert found["user", "age"] == ((), 30.0, 20.0)
-    # An item's feature of the same name is the catalogue's business.
+    # An item's feature of the same name belongs to the catalogue and is not affected.
     assert found["item", "town"][0] == ("Oslo", "Rome")
 
 
@@ -219,7 +219,7 @@ def test_what_is_not_declared_is_listed(change: dict[str, Any], said: list[str])
 
 
 def test_a_feature_that_nobody_has_a_value_of_is_listed_too() -> None:
-    """It is no part of the model, and would be one if somebody had a value."""
+    """It is not part of the model, but would be if one person had a value."""
     federation = to_federation(films(DECLARED, colour=[None, None]))
     assert "colour" not in [feature.name for feature in federation.schema.features]
     assert federation.catalogue.undeclared == ("the values of 'colour'",)

@@ -59,7 +59,8 @@ HISTORIES = st.lists(
 @settings(deadline=None)
 @given(histories=HISTORIES, each=st.integers(0, 5), seed=st.integers(0, 99))
 def test_each_like_gets_its_unseen_items(histories: list[list[Line]], each: int, seed: int) -> None:
-    # Repeated items and dislikes occur. 8 of 30 seen: 24 misses in a row have a chance of 2e-14.
+    # Repeated items and dislikes occur. With 8 of 30 items seen, 24 failed tries in a row have
+    # probability 2e-14.
     clients = people_with(histories)
     drawn = draw(clients, n_items=30, each=each, seed=seed)
     for k, history in enumerate(histories):
@@ -148,7 +149,7 @@ def test_rounds_seeds_and_people_draw_differently() -> None:
 
 
 def test_rounds_are_independent() -> None:
-    # A second look at the same item 1/20 of the time and no more: 20 items unseen, 24,000 pairs.
+    # Two draws agree 1/20 of the time and no more: 20 items are unseen, 24,000 pairs.
     clients = people_with([[(20 + item, True) for item in range(10)]] * 600)
     one = draw(clients, n_items=30, each=4)[1]
     other = draw(clients, n_items=30, each=4, round_index=1)[1]
@@ -156,7 +157,7 @@ def test_rounds_are_independent() -> None:
 
 
 def test_a_second_try_does_not_take_the_next_draw() -> None:
-    # Half of all tries hit something seen. Still, neighbours agree 1/10 of the time: 10 unseen.
+    # Half of all tries hit a seen item. Consecutive draws still agree 1/10 of the time: 10 unseen.
     clients = people_with([[(item, True) for item in range(10)]] * 300)
     line, item = draw(clients, n_items=20, each=4)
     assert len(item) == 300 * 10 * 4

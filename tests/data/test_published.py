@@ -15,7 +15,7 @@ from privrec.data.published import PUBLISHED, cache_folder, load_published
 from privrec.data.tables import to_federation
 from privrec.errors import DataError
 
-# Titles in the publisher's encoding, a film that nobody rated, a zip code that stays out.
+# Titles in the publisher's encoding, a film without ratings, a zip code that must be left out.
 MOVIELENS = {
     "ratings.dat": b"1::10::5::200\n2::10::3::100\n1::30::4::100\n",
     "users.dat": b"1::F::25::7::02460\n2::M::56::16::70072\n",
@@ -74,7 +74,7 @@ def test_movielens_is_read_from_its_archive(folder: Path, publish: Publish) -> N
     assert tables.users.rows() == [("1", "F", "25", "7"), ("2", "M", "56", "16")]
     assert tables.items.select("id", "genres").rows() == [
         ("10", ["Comedy", "Romance"]),
-        ("20", ["War"]),  # nobody rated it, and it is in the list all the same
+        ("20", ["War"]),  # it has no ratings and is still in the list
         ("30", ["War"]),
     ]
     assert tables.items["title"][0].startswith("Amélie ")
@@ -84,7 +84,7 @@ def test_movielens_is_read_from_its_archive(folder: Path, publish: Publish) -> N
     assert clients.item.tolist() == [2, 0, 0]
     assert clients.liked.tolist() == [True, True, False]
     assert federation.catalogue.undeclared == ()
-    # The shape of the model is the publisher's description, not what these two people are.
+    # The shape of the model follows the publisher's description, not these two people's data.
     rows = {feature.name: feature.rows for feature in federation.schema.of("user")}
     assert rows == {"gender": 2, "age": 7, "occupation": 21}
 
@@ -108,7 +108,7 @@ def test_frappe_is_read_from_its_archive(folder: Path, publish: Publish) -> None
     values = {feature.name: feature.values for feature in federation.schema.of("context")}
     assert len(values["weekday"]) == 7
     assert {"Spain", "Peru", "unknown"} < set(values["country"])
-    # A place that is on no list counts as missing, and makes no list longer.
+    # A place that is not in the vocabulary counts as missing and is not added to it.
     assert "Atlantis" not in values["country"]
     for name, code in (("country", values["country"].index("Spain")), ("city", 0)):
         bag = clients.context[f"embed/context.{name}"]
@@ -239,7 +239,7 @@ FORGED = {**MOVIELENS, "users.dat": MOVIELENS["users.dat"].replace(b"F", b"M")}
 
 @pytest.mark.parametrize("packed", [True, False])
 def test_a_forged_file_is_refused(folder: Path, publish: Publish, packed: bool) -> None:
-    # It reads like the published one, to the last line: only its sum gives it away.
+    # The file can be read like the published one; only its SHA-256 sum differs.
     publish("movielens-1m", FORGED)
     pack(folder / "ml-1m.zip", FORGED)
     assert load_published("movielens-1m").users.height == 2
@@ -300,7 +300,7 @@ def test_a_small_archive_that_would_unpack_to_much_is_refused(
     finally:
         tracemalloc.stop()
     assert max(read, default=0) <= LIMIT + 1
-    # Three files of that size, one of them twice while it is put together, and some room.
+    # Three files of that size, one of them twice during assembly, and some margin.
     assert peak < 16 * LIMIT
 
 
@@ -310,7 +310,7 @@ def test_a_large_unpacked_file_is_not_read_to_its_end(
     publish("movielens-1m", MOVIELENS)
     for name in MOVIELENS:
         with (folder / name).open("wb") as file:
-            file.truncate(2**40)  # a hole: it takes no room on the disk
+            file.truncate(2**40)  # a sparse file: it takes no space on the disk
     monkeypatch.setattr(published, "_LARGEST_FILE", LIMIT)
     tracemalloc.start()
     try:
@@ -341,7 +341,7 @@ def test_movielens_has_the_published_counts() -> None:
     found = {feature.name: feature.rows for feature in federation.schema.features}
     assert found == {"gender": 2, "age": 7, "occupation": 21, "genres": 18}
     assert federation.catalogue.undeclared == ()
-    # Everybody has a gender, an age and an occupation of the declared lists.
+    # All people have a gender, an age and an occupation in the declared vocabularies.
     assert all((bag.weights == 1).all() for bag in clients.features.values())
     assert len(np.unique(clients.item)) == 3706
 
@@ -355,11 +355,11 @@ def test_frappe_has_the_published_counts() -> None:
     assert tables.interactions.height == 96_203
     assert federation.repeats
     assert federation.catalogue.undeclared == ()
-    # No moment is outside the declared lists.
+    # All contexts are in the declared vocabularies.
     clients = federation.take(np.arange(957))
     assert len(clients.context) == 7
     assert all((bag.weights == 1).all() for bag in clients.context.values())
-    # What the public list says an app costs is what the log says of it.
+    # The cost of an app is the same in the public list and in the log.
     with zipfile.ZipFile(Path(os.environ["PRIVREC_DATA"]) / "frappe.zip") as opened:
         [log] = [name for name in opened.namelist() if Path(name).name == "frappe.csv"]
         said = pl.read_csv(opened.read(log), separator="\t", infer_schema=False)

@@ -206,7 +206,7 @@ def test_what_the_csv_module_writes_is_read_back(
     end: str,
     mark: str,
 ) -> None:
-    if separator == "\t":  # where a quote does not reach over the end of a line
+    if separator == "\t":  # here a quoted field cannot contain a line break
         rows = [(a.replace("\n", ""), b.replace("\n", ""), c.replace("\n", "")) for a, b, c in rows]
     out = io.StringIO(newline="")
     writer = csv.writer(out, delimiter=separator, quoting=quoting, lineterminator=end)  # type: ignore[arg-type]

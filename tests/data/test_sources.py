@@ -14,7 +14,7 @@ from privrec.errors import DataError, PrivrecError, SettingsError
 
 @pytest.fixture(autouse=True)
 def nothing_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty place for published files, whatever this machine has."""
+    """An empty folder for published files, whatever files this machine has."""
     monkeypatch.setenv("PRIVREC_DATA", str(tmp_path / "published"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
@@ -160,7 +160,7 @@ def test_describe_counts_what_is_there(nothing_here: Path) -> None:
 
 
 def test_describe_sweeps_everybody() -> None:
-    # More people than one sweep holds at a time.
+    # More people than one chunk.
     federation = load("synthetic:users=1500,items=20")
     clients = federation.take(np.arange(1500))
     described = describe_data("synthetic:users=1500,items=20")

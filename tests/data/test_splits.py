@@ -16,7 +16,7 @@ PLACE = "embed/context.place"
 
 
 def people_with(sizes: list[int], ids: list[int] | None = None) -> Clients:
-    """Everybody's items are numbered by place in time; the context repeats the item."""
+    """Each person's items are numbered in the order of time; the context repeats the item."""
     item = np.concatenate([np.arange(size) for size in sizes] or [np.arange(0)]).astype(np.int32)
     return Clients(
         ids=np.array(ids if ids is not None else range(len(sizes)), np.int64),
@@ -39,7 +39,7 @@ def as_set(people: npt.NDArray[np.int64]) -> set[int]:
 
 
 def roles_of(ids: npt.NDArray[np.int64], split: Split) -> dict[int, str]:
-    """Return everybody's role by her id."""
+    """Return each person's role by id."""
     roles = {"train": split.train, "validation": split.validation, "test": split.test}
     return {int(ids[person]): role for role, people in roles.items() for person in people}
 
@@ -55,7 +55,7 @@ def test_sizes_are_about_the_shares(seed: int, tests: float, validates: float) -
     shares = (tests, (1 - tests) * validates, (1 - tests) * (1 - validates))
     sizes = (len(split.test), len(split.validation), len(split.train))
     for size, share in zip(sizes, shares, strict=True):
-        # A coin for each: 5 standard deviations of a binomial, which is 0 for a share of 0.
+        # Independent draws: 5 standard deviations of a binomial, which is 0 for a share of 0.
         assert abs(size - people * share) <= 5 * np.sqrt(people * share * (1 - share))
 
 
@@ -79,7 +79,7 @@ def test_everybody_has_exactly_one_role(
     try:
         found = split(ids)
     except SettingsError:
-        # It is true: with ten thousand others somebody trains, but none of these people.
+        # The error is right: with ten thousand more people some train, but none of these.
         others = np.setdiff1d(np.arange(10_000), ids)
         assert min(split(np.concatenate([ids, others])).train) >= len(ids)
         return
@@ -94,7 +94,7 @@ def test_nobodys_presence_changes_anybodys_role(
 ) -> None:
     everybody = np.concatenate([ids, np.setdiff1d(np.arange(100), ids)])
     whole = roles_of(everybody, split_clients(everybody, seed=seed))
-    # Some of them, in any order; nobody is sure to train, so a hundred stay.
+    # A subset in any order. At least a hundred people stay, so that some of them train.
     kept = data.draw(st.lists(st.sampled_from(ids.tolist()), unique=True))
     some = np.array(data.draw(st.permutations([*kept, *everybody[len(ids) :].tolist()])), np.int64)
     part = roles_of(some, split_clients(some, seed=seed))
@@ -112,7 +112,7 @@ def test_test_people_depend_on_the_seed_alone() -> None:
 
 
 def test_the_public_number_of_training_people_is_not_counted() -> None:
-    # 0.8 · 0.9 of the number that everybody knows, whoever is there and whatever their coins say.
+    # 0.8 · 0.9 of the public number, independent of the people in the data and of their roles.
     for ids in (np.arange(1000), np.arange(999), np.arange(5000, 6010)):
         assert split_clients(ids, seed=0, people=1000).public_train == 720
     assert split_clients(np.arange(1000), seed=0).public_train == 720
@@ -122,7 +122,7 @@ def test_the_public_number_of_training_people_is_not_counted() -> None:
 
 
 def test_roles_are_spread_over_the_population() -> None:
-    # Files are often sorted, by date of joining for one: a role must not be a stretch of them.
+    # Files are often sorted, for example by joining date: a role must not be a contiguous range.
     split = split_clients(np.arange(3000), seed=1)
     for people in (split.train, split.validation, split.test):
         # The mean of a random subset is within 5 standard errors of the middle.
@@ -158,7 +158,7 @@ def test_halves_are_floor_and_ceiling_of_each_person(
         assert one == sorted(one)
         assert other == sorted(other)
     for half in (first, second):
-        # Every column went with its line.
+        # All columns of a line stay together.
         assert half.value.tolist() == half.time.tolist() == half.item.tolist()
         assert half.liked.tolist() == [item % 3 > 0 for item in half.item.tolist()]
         assert half.context[PLACE].codes[:, 0].tolist() == half.item.tolist()
@@ -191,8 +191,8 @@ def test_random_halves_are_random() -> None:
     counts = np.bincount(first.item, minlength=10)
     # Each of 10 places is in the first half of half of 2000 people: 1000, sd 22.4.
     assert abs(counts - 1000).max() < 5 * np.sqrt(2000 / 4)
-    # Whether one line is in the first half says little about the next: a fair draw without
-    # replacement has both in it with chance 5/10 · 4/9, sd sqrt(444 · (1 - 0.222)).
+    # Neighbouring lines are drawn independently: a draw without replacement has both in the first
+    # half with probability 5/10 · 4/9, sd sqrt(444 · (1 - 0.222)).
     table = first.item.reshape(2000, 5)
     both = ((table == 0).any(1) & (table == 1).any(1)).sum()
     assert abs(int(both) - 2000 * 2 / 9) < 5 * np.sqrt(2000 * 2 / 9 * 7 / 9)

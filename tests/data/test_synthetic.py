@@ -93,7 +93,7 @@ def test_everybodys_lines_are_in_the_order_of_time(
     _, clients = population
     later = np.diff(clients.time)[clients.owner[1:] == clients.owner[:-1]]
     assert (later >= 0).all()
-    # The order says nothing about the stars: what is wanted most is not met first.
+    # The order is independent of the stars: the best-liked items do not come first.
     place = np.arange(len(clients.item)) - clients.offsets[clients.owner]
     earlier = place < (clients.sizes // 2)[clients.owner]
     stars = clients.value[earlier].mean() - clients.value[~earlier].mean()
@@ -113,7 +113,7 @@ def test_largest_bounds_everybody(items: int, longest: int, largest: int) -> Non
     federation = synthetic(SyntheticSettings(users=500, items=items, longest=longest))
     sizes = federation.take(np.arange(500)).sizes
     assert federation.largest == largest
-    # The bound is met, by the active ones, and never passed.
+    # Active people reach the bound; nobody exceeds it.
     assert sizes.max() == largest
 
 
@@ -129,7 +129,7 @@ def test_activity_and_fame_have_long_tails(population: tuple[Federation, Clients
 
 
 def genre_profiles(federation: Federation, clients: Clients) -> npt.NDArray[np.float64]:
-    """Each person's mean genre weights over what she likes, less the mean of everybody."""
+    """Each person's mean genre weights over her likes, minus the mean of all people."""
     bag = federation.items[GENRES]
     table = np.zeros((federation.n_items, 8))
     np.add.at(table, (np.arange(federation.n_items)[:, None], bag.codes), bag.weights)
@@ -157,7 +157,7 @@ def test_demographics_explain_part_of_taste(
 
     shuffled = np.random.default_rng(0).permutation(code)
     assert explained(shuffled) < 0.01
-    # A part, not all: two features and a taste of one's own share the rest.
+    # A part, not all: two features and an individual taste share the variance.
     assert 0.03 < explained(code) < 0.6
 
 
@@ -174,14 +174,14 @@ def test_genres_explain_part_of_taste(population: tuple[Federation, Clients]) ->
             ((a * b).sum(1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1)).mean()
         )
 
-    # Half of what a person likes tells the genres of the other half, and not somebody else's.
+    # Half of a person's likes predicts the genres of the other half, better than another person's.
     assert similarity(one, other) > 0.6
     assert abs(similarity(one, np.roll(other, 1, axis=0))) < 0.15
 
 
 def test_ratings_follow_taste_rather_than_chance(population: tuple[Federation, Clients]) -> None:
     _, clients = population
-    # Likes are neither rare nor everything, so that there is something to rank and to dislike.
+    # There are enough likes to rank and enough dislikes.
     assert 0.5 < clients.liked.mean() < 0.9
     likes = np.bincount(clients.owner[clients.liked], minlength=2000)
     assert (likes >= 2).mean() > 0.99

@@ -219,7 +219,7 @@ def test_a_persons_number_is_made_from_her_id_alone() -> None:
     ids = federation.take(everybody(federation)).ids
     assert len(set(ids.tolist())) == 3
     assert federation.ids(np.array([2, 0])).tolist() == ids[[2, 0]].tolist()
-    # Bea goes, Cem comes first, films are others: ann and cem keep their numbers.
+    # Without Bea, with Cem first and with other films: Ann and Cem keep their numbers.
     fewer = replace(
         tiny(),
         users=pl.DataFrame({"id": ["cem", "ann"]}),
@@ -269,7 +269,7 @@ def test_a_table_without_rows_is_refused(table: str) -> None:
 
 
 def test_a_folder_gives_back_what_was_written(tmp_path: Path) -> None:
-    folder = tmp_path / "odd [1] name"  # a name that is a pattern to some readers
+    folder = tmp_path / "odd [1] name"  # some readers take this name for a glob pattern
     write_folder(tiny(), folder)
     back = read_folder(folder)
     assert back.manifest == MANIFEST

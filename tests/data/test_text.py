@@ -11,7 +11,7 @@ from privrec.data.text import safe_text
     "unsafe",
     [
         "\x1b",  # starts an escape code
-        "\x9b",  # starts one too, in terminals of 8 bits
+        "\x9b",  # starts an escape code in 8-bit terminals
         "\x07",
         "\x08",
         "\x7f",
@@ -20,7 +20,7 @@ from privrec.data.text import safe_text
         "\t",
         "\x85",
         "\u200b",  # has no width: two titles that look the same
-        "\u202e",  # turns the letters around
+        "\u202e",  # reverses the direction of the letters
         "\u2066",
         "\u2028",
         "\u2029",
@@ -31,7 +31,7 @@ from privrec.data.text import safe_text
 )
 def test_what_could_mislead_is_replaced(unsafe: str) -> None:
     assert safe_text(f"Toy{unsafe}Story") == "Toy\ufffdStory"
-    # Next to letters of other scripts, too.
+    # Also next to letters of other scripts.
     assert safe_text(f"Кино{unsafe}") == "Кино\ufffd"
     assert safe_text(unsafe * 2) == "\ufffd\ufffd"
 
@@ -59,5 +59,5 @@ def test_any_text_is_safe_after_it_and_twice_is_once(text: str) -> None:
     assert len(safe) == len(text)
     assert not {unicodedata.category(letter) for letter in safe} & {"Cc", "Cf", "Cs", "Zl", "Zp"}
     assert safe_text(safe) == safe
-    # One line, whichever way lines are counted.
+    # One line by every definition of a line break.
     assert len(safe.splitlines()) <= 1

@@ -76,7 +76,7 @@ def test_scores_that_are_not_numbers_rank_last() -> None:
     table = [[NAN, 0.0, -1e300, -INF, INF]]
     assert rank(table, liked=[0], first=[]).ranks.tolist() == [5]
     assert rank(table, liked=[4], first=[]).ranks.tolist() == [1]
-    # And do not push others down.
+    # They do not change the ranks of others.
     assert rank([[1.0, NAN, NAN]], liked=[0], first=[]).ranks.tolist() == [1]
     assert rank([[NAN] * 5], liked=[0], first=[]).ranks.tolist() == [3]
 

@@ -57,7 +57,7 @@ def rows(clients: Clients, k: int) -> slice:
 
 
 def marking(n_items: int, mark: float) -> Scorer:
-    """A cheat: it marks the held-out likes, which a scorer is given but must not look at."""
+    """A cheating scorer: it uses the held-out likes, which scorers get but must not use."""
 
     def score(first: Clients, lines: Clients, k: int) -> Scores:
         table = np.zeros((1, n_items))
@@ -169,7 +169,7 @@ def test_a_scorer_has_the_first_half_and_never_the_second(halving: Halving) -> N
 
 
 def in_moments(n_items: int) -> Scorer:
-    """Scores that depend on the person and on the moment, and on nothing else."""
+    """Scores that depend only on the person and on the context."""
 
     def score(first: Clients, lines: Clients, k: int) -> Scores:
         hours = lines.context["embed/context.hour"].codes[rows(lines, k), 0]
@@ -182,7 +182,7 @@ def in_moments(n_items: int) -> Scorer:
 
 
 def returning_people() -> Federation:
-    """40 people with 0 to 24 lines over 45 items; they return to items, and dislike some."""
+    """40 people with 0 to 24 lines over 45 items, with repeated items and dislikes."""
     draw = np.random.default_rng(0)
     people = [f"p{n}" for n in range(40)]
     lines = [
@@ -242,7 +242,7 @@ def test_figures_equal_a_slow_loop() -> None:
     assert report.hits == pytest.approx(slow.hits)
     assert report.ndcg == pytest.approx(slow.ndcg)
     assert report.new_only == pytest.approx(slow.new_only)
-    # The three differ from each other here, so none can stand in for another.
+    # The three metrics have different values here, so a mix-up would be detected.
     assert report.new_only != pytest.approx(report.hits)
 
 

@@ -76,7 +76,7 @@ def test_popularity_counts_people_who_like_not_lines() -> None:
         n_items=4,
     )
     fitted = popularity().fit(federation, np.array([0, 1, 2]))
-    # Person 0 returned to item 0; item 2 was only disliked; person 3 is not among those asked.
+    # Person 0 has item 0 twice; item 2 was only disliked; person 3 is not in `people`.
     assert fitted["popularity"].tolist() == [1, 2, 0, 0]
     first = federation.take(np.array([3, 0]))
     assert [table.tolist() for table in scores_of(popularity(), fitted, first)] == [
@@ -161,13 +161,13 @@ def test_who_sees_the_two_tastes_solves_the_checkerboard() -> None:
     federation = checkerboard()
     split = split_clients(np.arange(120), seed=0)
     hits = {}
-    # Within a colour nobody's likes say anything; a strong ridge keeps EASE from fitting chance.
+    # Within a group, likes are random. A strong ridge prevents EASE from fitting this randomness.
     for name, reference in {**ALL, "ease": ease(500.0)}.items():
         scorer = reference.scorer(reference.fit(federation, split.train))
         hits[name] = evaluate(federation, split.test, scorer, seed=0).hits[10]
-    # A held-out like has 6 rivals of its own colour and 20 of the other: never behind place 7.
+    # A held-out like has 6 rivals of its own group and 20 of the other: its rank is at most 7.
     assert hits["item-knn"] == hits["ease"] == 1
-    # Popularity cannot tell the colours apart: 10 of 27 places.
+    # Popularity cannot distinguish the groups: 10 of 27 places.
     assert 0.2 < hits["popularity"] < 0.6
     assert hits["own-items"] == hits["popularity"]
 

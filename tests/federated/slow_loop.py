@@ -1,7 +1,7 @@
-"""The truth that the engine must equal: local training as an obvious loop in numpy, float64.
+"""The reference for the engine: local training as a simple loop in numpy, float64.
 
-Written from the equations alone: whole tables, one instance after another, derivatives by hand.
-It takes a client as plain lists of instances and shares no code with privrec.
+It is written from the equations alone: whole tables, one instance after another, derivatives by
+hand. It takes a client as plain lists of instances and shares no code with privrec.
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Towers from rows: what one person can move, what is asked for, and what is learned."""
+"""Towers from rows: sensitivity to one person, the selected items, and what is learned."""
 
 import math
 from dataclasses import replace
@@ -46,25 +46,25 @@ def rows_from(matrix: npt.ArrayLike) -> SparseRows:
 
 
 def in_two(matrix: npt.NDArray[np.bool_]) -> list[SparseRows]:
-    """The second part is empty where there is nobody."""
+    """The second part may be empty."""
     return [rows_from(matrix[:1]), rows_from(matrix[1:])] if len(matrix) else []
 
 
 def tripled(
     people: npt.NDArray[np.bool_], one: npt.NDArray[np.bool_], other: npt.NDArray[np.bool_]
 ) -> list[list[SparseRows]]:
-    """The people, the same with one more, and with another in her place."""
+    """The people, the same people plus one, and with one person replaced."""
     return [in_two(people), *(in_two(np.vstack([people, row])) for row in (one, other))]
 
 
 def handed_over(
     parts: list[SparseRows], kept: IntArray, popularity: Doubles, dislike: float
 ) -> npt.NDArray[np.floating]:
-    """Return the sum that is handed over for publishing."""
+    """Return the sum before noise."""
     return taste_moments(parts, LAYOUT, Frequent.of(popularity, kept), dislike)
 
 
-# --- what one person can move ----------------------------------------------------------------
+# --- sensitivity to one person ---------------------------------------------------------------
 
 
 @settings(max_examples=150)
@@ -99,7 +99,7 @@ def test_nobody_moves_the_published_matrix_by_more_than_one(
     kept: list[int],
     popularity: Doubles,
 ) -> None:
-    """Whatever was published before: popularity may be negative, and the kept items any."""
+    """For any result of release one: popularity may be negative, and any items may be kept."""
     without, added, replaced = (
         handed_over(parts, np.array(kept), popularity, dislike)
         for parts in tripled(people, one, other)
@@ -116,7 +116,7 @@ def test_everybody_adds_exactly_one_and_who_has_nothing_adds_nothing(name: str) 
     wanted = float(name != "nothing")
     assert np.linalg.norm(popularity_of([person], LAYOUT, 0.5)) == pytest.approx(wanted)
     assert np.linalg.norm(total) == pytest.approx(wanted)
-    # Nothing among the items that are kept is nothing too.
+    # A person without any of the kept items also adds nothing.
     alone = handed_over([rows_from([0, 1] + [0] * (2 * N - 2))], np.array([2]), popularity, 0.5)
     assert alone.tolist() == [0]
 
@@ -146,7 +146,7 @@ def test_the_published_matrix_is_that_of_a_slow_loop() -> None:
             (float(row[item]) + 0.4 * float(row[N + item])) * power
             for item, power in zip(kept, powers, strict=True)
         ]
-        # What it has in common with popularity is known already, and taken out.
+        # The component along popularity is already known and is removed.
         along = sum(x * y for x, y in zip(chosen, common, strict=True)) / math.hypot(*common) ** 2
         chosen = [x - along * y for x, y in zip(chosen, common, strict=True)]
         pairs = [chosen[i] * chosen[j] for i in range(4) for j in range(i, 4)]
@@ -154,7 +154,7 @@ def test_the_published_matrix_is_that_of_a_slow_loop() -> None:
     np.testing.assert_allclose(handed_over(in_two(people), kept, popularity, 0.4), wanted, 1e-6)
 
 
-# --- what is asked for -----------------------------------------------------------------------
+# --- the selected items ----------------------------------------------------------------------
 
 
 @settings(max_examples=150)
@@ -198,7 +198,7 @@ def with_features() -> tuple[Layout, npt.NDArray[np.float32]]:
 def tower_of(
     parts: list[SparseRows], layout: Layout, kept: IntArray, how: Regression, rank: int
 ) -> Arrays:
-    """Return what the server makes of what the devices add up to."""
+    """Return the tower that the server computes from the devices' sum."""
     return exact_tower(history_moments(parts, layout, kept, how), layout, kept, how, rank)
 
 
@@ -272,7 +272,7 @@ def two_tastes(people: int) -> npt.NDArray[np.float32]:
 
 
 def tells_tastes_apart(tower: Arrays) -> bool:
-    """Whoever likes three items of a taste is shown the rest of it before all of the other."""
+    """A person who likes three items of a group gets the rest of it before the other group."""
     for first in (0, 10):
         row = np.zeros((1, 40), np.float32)
         row[0, [first + 1, first + 4, first + 8]] = 1
@@ -309,13 +309,13 @@ def test_under_too_much_noise_no_taste_is_made_up() -> None:
 
 
 def test_whoever_likes_what_is_popular_and_no_more_adds_nothing() -> None:
-    """And one who likes a little more adds a length of 1, not a rounding error blown up."""
+    """A person whose likes differ from popularity adds norm 1; a rounding error adds nothing."""
     popularity, kept = np.array([3.0, 3, 3, 3, 0, 0]), np.arange(4)
     same = handed_over([rows_from([1, 1, 1, 1] + [0] * (2 * N - 4))], kept, popularity, 0.5)
     assert not np.any(same)
     more = handed_over([rows_from([1, 1, 1, 0] + [0] * (2 * N - 4))], kept, popularity, 0.5)
     assert np.linalg.norm(more) == pytest.approx(1)
-    # Two likes and a dislike of weight 0.7, as popular as that: floats leave a crumb of it.
+    # Two likes and a dislike of weight 0.7, parallel to popularity: floats leave a small rest.
     crumb = rows_from([1, 1, *[0] * (N - 2), 0, 0, 1, *[0] * (N - 3)])
     for unit in (3.3, 7.1, 11.9):
         found = handed_over([crumb], np.arange(3), unit * np.array([1, 1, 0.7, 0, 0, 0]), 0.7)

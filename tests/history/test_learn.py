@@ -54,7 +54,7 @@ def some_params(seed: int) -> dict[str, jax.Array]:
 def slow_sum(
     params: Params, batch: Histories, clip_norm: float
 ) -> tuple[dict[str, npt.NDArray[np.float64]], int]:
-    """Differentiate every client's loss for itself, bound it as one vector, add up."""
+    """Differentiate each client's loss separately, clip it as one vector, and add up."""
     total = {name: np.zeros(np.shape(value)) for name, value in params.items()}
     clipped = 0
     for k in range(len(batch.row)):
@@ -170,7 +170,7 @@ def test_a_loss_is_over_what_the_client_does_not_have_yet() -> None:
 
 
 def test_what_is_shown_and_hidden_at_once_is_no_target() -> None:
-    """People who return to an item have it on both sides; it must be found nowhere."""
+    """A repeated item may be in both halves; it must not be a target then."""
     lines = 40
     clients = Clients(
         ids=np.arange(1),

@@ -1,4 +1,4 @@
-"""Sums over people and lengths of shares, against dense loops."""
+"""Sums over people and norms of contributions, against dense loops."""
 
 import math
 
@@ -74,7 +74,7 @@ def test_singles_are_as_good_as_their_bits() -> None:
 def test_rows_of_few_and_of_many_entries_are_summed_alike(
     dtype: npt.DTypeLike, entries_each: int
 ) -> None:
-    """Dense and sparse rows may take different ways to the same sum, also within one call."""
+    """Dense and sparse rows may use different code for the same sum, also within one call."""
     draw = np.random.default_rng(1)
     rows, weights = np.zeros((30, 200)), draw.random(30)
     for row in rows[:20]:

@@ -1,4 +1,4 @@
-"""A person's row, against a slow loop over her lines as she would tell them."""
+"""A person's row, against a slow loop over her lines."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Person:
-    """`height` in centimetres; None and () are not known."""
+    """`height` in centimetres; None and () mean unknown."""
 
     lines: Sequence[Line] = ()
     age: str | None = None
@@ -123,7 +123,7 @@ def test_the_layout_has_what_is_known_of_people_and_nothing_of_items() -> None:
 
 
 def test_a_models_own_names_tell_its_layout() -> None:
-    """A model may have been trained with some of the blocks; others are not its business."""
+    """A model may have been trained with some of the blocks; it ignores the others."""
     others = {"items/out", "items/bias", "learn/like", "history/user.colour"}
     assert layout_in(SCHEMA, N_ITEMS, {*LAYOUT.names, *others}) == LAYOUT
     assert layout_in(SCHEMA, N_ITEMS, {*LAYOUT.names[:2], *others}) == Layout(n_items=N_ITEMS)
@@ -139,7 +139,7 @@ def test_rows_are_those_of_a_slow_loop(people: list[Person]) -> None:
     assert found.dtype == np.float32
     wanted = np.array([slow_row(person) for person in people]).reshape(-1, LAYOUT.size)
     np.testing.assert_allclose(found.toarray(), wanted, rtol=1e-5, atol=1e-6)
-    # What a phone builds for itself, without a sparse matrix, is the same.
+    # A phone builds the same row without a sparse matrix.
     dense = dense_rows(clients_of(people), LAYOUT)
     assert dense.dtype == np.float32
     np.testing.assert_array_equal(dense, found.toarray())

@@ -22,7 +22,7 @@ ITEMS, COLUMNS, PEOPLE = 4, 10, 80
 
 
 def likes_and_more() -> tuple[Doubles, Doubles]:
-    """Rows of items, of as many other things about them, and of more; and people's weights."""
+    """Rows with likes, as many dislikes, and further columns; and people's weights."""
     draw = np.random.default_rng(0)
     rows = (draw.random((PEOPLE, COLUMNS)) < 0.4) * draw.choice([0.5, 1.0, 2.0], (1, COLUMNS))
     return rows, draw.uniform(0.2, 1, PEOPLE)
@@ -101,7 +101,7 @@ def test_factors_of_full_rank_are_the_whole_regression(rank: int) -> None:
 @pytest.mark.parametrize("decay", [1.0, 0.95, 0.7])
 @pytest.mark.parametrize("rank", [1, 5, 12])
 def test_factors_of_lower_rank_are_nearly_as_near_as_can_be(decay: float, rank: int) -> None:
-    """What is seen more often matters more: errors count with the fourth root of its squares."""
+    """Frequent columns weigh more: errors are weighted by the fourth root of the square sum."""
     weights, often = a_regression(decay)
     inside, outside = truncated(weights, often, rank)
     assert inside.shape == (90, rank)
@@ -153,7 +153,7 @@ def test_of_noise_alone_next_to_nothing_is_kept(scale: float) -> None:
         inside, outside = denoised(symmetric_noise(150, scale, seed), noise_scale=scale, rank=64)
         assert inside.shape == outside.shape
         assert inside.shape[1] <= 2
-        # The edge is where noise ends on average: what passes it by chance is shrunk.
+        # Noise exceeds the edge only by chance, and such eigenvalues are shrunk.
         assert np.linalg.norm(inside) < 0.2
 
 
@@ -174,7 +174,7 @@ def test_under_noise_the_true_directions_are_found(scale: float) -> None:
 
 @pytest.mark.parametrize("strength", [1.6, 2.0, 4.0, 10.0])
 def test_a_direction_is_shrunk_to_what_noise_left_of_it(strength: float) -> None:
-    """The share is cos² · l / (l + edge), with the l and the cos that were planted."""
+    """The share is cos² · l / (l + edge), with the l and the cos of the simulated signal."""
     m, scale = 150, 0.7
     (truth,) = directions(m, 1).T
     size = strength * scale * math.sqrt(m)

@@ -1,4 +1,4 @@
-"""Ranking on the device: sums of vectors, own items first, what has no vector last."""
+"""Ranking on the device: sums of vectors, own items first, items without a vector last."""
 
 import jax
 import numpy as np
@@ -34,7 +34,7 @@ def a_tower(rank: int, *, dislikes: bool = True) -> dict[str, npt.NDArray[np.flo
 
 
 def tables_of(scorer: Scorer, people: list[Person]) -> list[Doubles]:
-    """Return each person's scores; what is tested is not looked at."""
+    """Return each person's scores; the held-out lines are not used."""
     first = clients_of(people)
     nothing: Clients = first.keep(np.zeros(len(first.item), np.bool_))
     found = [np.asarray(table, np.float64) for table in scorer(first, nothing)]
@@ -120,7 +120,7 @@ def test_not_adapted_a_device_leaves_out_what_was_said_about_items(rank: int) ->
         ],
     )
     assert one.tolist() == two.tolist()
-    assert np.abs(one).max() < OWN / 2  # Nor are her own items first.
+    assert np.abs(one).max() < OWN / 2  # Own items are not first either.
     row = slow_row(Person(lines=lines, age="old"))
     np.testing.assert_allclose(
         one, slow_scores(tower, [0.0] * 2 * N_ITEMS + row[2 * N_ITEMS :]), atol=1e-5
@@ -136,7 +136,7 @@ def test_not_adapted_a_device_leaves_out_what_was_said_about_items(rank: int) ->
 def test_what_has_no_vector_comes_last_the_popular_first(
     popularity: Doubles, kept: list[int]
 ) -> None:
-    """Whatever the history says of the others, within reason."""
+    """For any usual scores of the other items."""
     layout = Layout(n_items=12)
     draw = np.random.default_rng(0)
     tower = blank(layout, rank=2, dislikes=False)
@@ -164,13 +164,13 @@ def test_popularity_only_orders_what_scores_the_same() -> None:
     assert bias[3] > bias[1] > bias[0] > bias[2]
     unknown, kept, other = bias_of(np.zeros(3), np.array([1])).tolist()
     assert unknown == other < -1000 < kept == 0
-    # Far below zero, too, unpopular items are told apart, however popular the first is.
+    # Items without a vector still get different biases, however popular the first one is.
     tail = bias_of(np.array([1e6, 40, 30, 20, 10]), np.zeros(0, np.int64))
     assert np.all(np.diff(tail) < 0)
 
 
 def test_what_was_learned_says_nothing_about_who_has_no_history() -> None:
-    """She gets the closed form by her features, and popularity; who has an item gets both."""
+    """Without items: closed form from features, and popularity. With items: the learned part."""
     data = load(DATA)
     layout = layout_of(data.schema, data.n_items)
     draw = np.random.default_rng(0)
@@ -185,7 +185,7 @@ def test_what_was_learned_says_nothing_about_who_has_no_history() -> None:
     for clients, same in ((nobody, True), (people, False)):
         plain, more = (list(history_scorer(t, layout)(clients, clients)) for t in (tower, both))
         assert np.allclose(plain, more) == same
-        # A phone's one dense row scores as it does among many sparse ones.
+        # A dense row on a phone gets the same scores as among many sparse rows.
         score = row_scorer(both, layout)
         together = score(rows_of(clients, layout))
         for k, alone in enumerate(dense_rows(clients, layout)):

@@ -132,7 +132,7 @@ def test_every_slope_equals_a_finite_difference(
     for name, value in dense_of(by_name).items():
         assert np.abs(value).max() > 1e-6, name
     if activation != "relu":
-        # Only items of the batch move.
+        # Only the items of the batch change.
         moved = np.abs(by_name[ITEM_TABLE]).sum(1) > 0
         assert moved.tolist() == [True, True, False, True, False]
 
@@ -230,7 +230,7 @@ def test_fresh_weights_have_the_spread_of_he(monkeypatch: pytest.MonkeyPatch) ->
     used: list[tuple[int, ...]] = []
 
     def normal(key: Key, shape: tuple[int, ...]) -> Array:
-        """Numpy's, which need not be compiled for each shape."""
+        """Activations in numpy, which need no compilation for each shape."""
         used.append(tuple(jax.random.key_data(key).tolist()))
         return jnp.asarray(np.random.default_rng(used[-1]).normal(size=shape), jnp.float32)
 
@@ -253,7 +253,7 @@ def test_fresh_weights_have_the_spread_of_he(monkeypatch: pytest.MonkeyPatch) ->
         assert float(params[name].std()) == pytest.approx(np.sqrt(2 / fan_in), rel=0.07), name
         assert abs(float(params[name].mean())) < 0.02
     assert float(params[ITEM_TABLE].std()) == pytest.approx(0.3, rel=0.03)
-    # No two are drawn from the same key, and the key that is given decides them all.
+    # All are drawn from different keys, which depend only on the given key.
     assert len(set(used)) == len(used) == 4 + 6
     assert tuple(jax.random.key_data(jax.random.key(1)).tolist()) not in used
     other = model.init(jax.random.key(2))
@@ -314,7 +314,7 @@ def test_the_slope_is_sigmoid_less_target_however_extreme(score: float, target: 
     )
     sigmoid = 1 / (1 + np.exp(-np.clip(score, -500, 500)))
     assert float(slope) == pytest.approx(sigmoid - target, abs=1e-6)
-    # -t log p - (1 - t) log(1 - p), with -log p of a hopeless score being the score itself.
+    # -t log p - (1 - t) log(1 - p); for a very low score, -log p is the score's absolute value.
     expected = target * np.logaddexp(0, -score) + (1 - target) * np.logaddexp(0, score)
     assert float(value) == pytest.approx(expected, rel=1e-5, abs=1e-6)
 

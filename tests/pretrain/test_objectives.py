@@ -1,4 +1,4 @@
-"""The encoders and both objectives against a slow loop, finite differences and plain sense."""
+"""The encoders and both objectives against a slow loop, finite differences and simple cases."""
 
 from dataclasses import replace
 from typing import Any

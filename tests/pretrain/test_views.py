@@ -1,4 +1,4 @@
-"""Masked views: what is hidden stays hidden, segments never overlap, the short are skipped."""
+"""Masked views: masked items do not leak, segments never overlap, short sequences are skipped."""
 
 import numpy as np
 import pytest
@@ -113,7 +113,7 @@ def test_only_what_was_liked_makes_a_sequence() -> None:
         clients_of([1, 2, 3, 4], liked=liked), VIEWS, n_items=N_ITEMS, seed=0, round_index=0
     )
     assert set(client.rows[client.truth[:3]].tolist()) == {1, 2, 4}
-    # What she saw and did not like is no negative either.
+    # Disliked items are not negatives either.
     assert not {1, 2, 3, 4} & set(client.rows[client.pool].tolist())
 
 
@@ -142,7 +142,7 @@ def test_other_places_are_all_the_places_beside(total: int, span: int, seed: int
     if total < 3 * span - 1:
         return
     begin = np.arange(total - span + 1)
-    # So often that a place stays out with chance (18/19)^2000 = 1e-47.
+    # So many draws that a place is missed with probability (18/19)^2000 = 1e-47.
     found = other_places(begin, span, total, 2000, np.random.default_rng(seed))
     for k in begin:
         allowed = {b for b in range(total - span + 1) if abs(b - k) >= span}

@@ -36,7 +36,7 @@ def spent(law: Law, users: int, cohort: int, z: float, rounds: int) -> PrivacyLe
     return PrivacyLedger().record(release(law, users, cohort, z), rounds)
 
 
-# --- truth from outside ----------------------------------------------------------------------
+# --- published values and closed forms -------------------------------------------------------
 
 
 def test_the_constants_that_others_publish() -> None:
@@ -73,7 +73,7 @@ def test_the_table_of_the_specification(
 @pytest.mark.parametrize("law", LAWS)
 @pytest.mark.parametrize("z", [0.3, 1.0, 5.0])
 def test_everybody_in_one_round_is_the_gaussian_mechanism(law: Law, z: float) -> None:
-    """δ(ε) = Φ(1/2z - εz) - e^ε Φ(-1/2z - εz) (Balle and Wang 2018); the reach is in z already."""
+    """δ(ε) = Φ(1/2z - εz) - e^ε Φ(-1/2z - εz) (Balle and Wang 2018); z has the sensitivity."""
     epsilon = spent(law, 50, 50, z, 1).epsilon(1e-5)
     delta = norm.cdf(0.5 / z - epsilon * z) - math.exp(epsilon) * norm.cdf(-0.5 / z - epsilon * z)
     assert delta <= 1e-5 * 1.0001
@@ -91,7 +91,7 @@ def test_one_laplace_release_from_everybody_is_pure(law: Law) -> None:
 
 @pytest.mark.parametrize("parts", [2, 5, 20])
 def test_laplace_noise_on_many_entries_is_no_worse_than_on_one(parts: int) -> None:
-    """The accountant counts an update that lies in one entry: an even spread of it costs less."""
+    """The accountant assumes an update with one nonzero entry: an even spread costs less."""
     one = pld.from_laplace_mechanism(1.0, value_discretization_interval=1e-3)
     part = pld.from_laplace_mechanism(float(parts), value_discretization_interval=1e-3)
     spread = part.self_compose(parts)
@@ -99,7 +99,7 @@ def test_laplace_noise_on_many_entries_is_no_worse_than_on_one(parts: int) -> No
         assert spread.get_delta_for_epsilon(epsilon) <= one.get_delta_for_epsilon(epsilon) + 2e-3
 
 
-# --- worst-case pairs, played with our own draws and noise -------------------------------------
+# --- worst-case pairs, simulated with privrec's draws and noise --------------------------------
 
 
 USERS, COHORT, ROUNDS, DELTA, TRIALS = 20, 4, 12, 0.01, 20_000
@@ -145,13 +145,13 @@ def test_the_worst_pair_stays_within_delta(law: Law) -> None:
     s = made.noise_scale(1.0)
     found = violation(law, s, epsilon)
     assert found <= DELTA * 1.1  # 20,000 trials: a tenth is more than three standard errors
-    if law == "poisson":  # tight, so noise a little smaller is caught
+    if law == "poisson":  # tight, so the test detects a little less noise
         assert found > DELTA / 2
         assert violation(law, 0.85 * s, epsilon) > 1.5 * DELTA
 
 
 def test_leaving_the_factor_two_out_is_caught() -> None:
-    """Noise S on the sum of a fixed-size cohort, counted as if one person moved it by S."""
+    """Noise S on the sum of a fixed-size cohort, wrongly counted with a sensitivity of S."""
     ledger = spent("fixed", USERS, COHORT, 1.0, ROUNDS)
     for claimed in (ledger.epsilon(DELTA), ledger.epsilon_rdp(DELTA)):
         assert violation("fixed", 1.0, claimed) > 3 * DELTA
@@ -236,7 +236,7 @@ def test_the_two_kinds_of_guarantee_do_not_mix() -> None:
     mixed = spent("poisson", 100, 10, 1.0, 1).record(release("fixed", 100, 10, 1.0))
     with pytest.raises(SettingsError, match="cannot be added up"):
         mixed.epsilon(1e-6)
-    # But what has no noise costs everything, whatever stands beside it.
+    # But one release without noise makes the total infinite.
     bare = Release(mechanism="none", sampling=Sampling(law="fixed", users=100, cohort=1))
     for ledger in (spent("poisson", 100, 10, 1.0, 1).record(bare), mixed.record(bare)):
         assert ledger.epsilon(1e-6) == ledger.epsilon_rdp(1e-6) == math.inf
@@ -259,7 +259,7 @@ def test_the_cost_of_one_more_round_and_the_rounds_left() -> None:
 @pytest.mark.parametrize("z", [1e-4, 0.01, 100.0, 1e4])
 @pytest.mark.parametrize("law", LAWS)
 def test_extreme_noise_is_counted_without_a_fuss(law: Law, z: float) -> None:
-    """Hardly any noise ends at a large or infinite ε, not in gigabytes of memory."""
+    """Very little noise gives a large or infinite ε without using gigabytes of memory."""
     found = spent(law, 1000, 10, z, 10).epsilon(1e-6)
     if z < 0.1:
         assert found > 1000

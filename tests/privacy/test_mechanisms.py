@@ -39,7 +39,7 @@ def length(leaves: dict[str, jax.Array], norm: Norm) -> float:
 def test_no_finite_update_is_longer_than_the_bound(
     norm: Norm, first: np.ndarray, second: np.ndarray, bound: float
 ) -> None:
-    """Up to the largest floats there are; direction is kept, and what is short is untouched."""
+    """Up to the largest floats; the direction is kept, and short updates are not changed."""
     update = {"a": jnp.asarray(first), "b": jnp.asarray(second).reshape(-1, 1)}
     before = length(update, norm)
     found = compiled(update, np.float32(bound), norm=norm)
@@ -59,7 +59,7 @@ def test_no_finite_update_is_longer_than_the_bound(
 
 @pytest.mark.parametrize("norm", ["l1", "l2"])
 def test_the_bound_holds_for_many_entries_that_round_the_same_way(norm: Norm) -> None:
-    """A float32 sum of half a million equal terms is off by far more than one rounding."""
+    """A float32 sum of half a million equal terms has an error far above one rounding."""
     for value in (1.0, 0.1, 1 / 3, 1.0000001):
         update = {"a": jnp.full((500_000,), value, jnp.float32)}
         assert 0.995 < length(compiled(update, np.float32(1.0), norm=norm).update, norm) <= 1.0
@@ -92,7 +92,7 @@ def test_a_zero_update_and_an_infinite_bound_change_nothing() -> None:
 def test_one_person_moves_the_sum_by_at_most_the_reach(
     people: np.ndarray, other: np.ndarray
 ) -> None:
-    """Adding her by S, replacing her by 2S; the pair that is furthest apart attains it."""
+    """The sensitivity is S for adding and 2S for replacing; the worst pair attains it."""
     bound = 0.5
 
     def total(rows: np.ndarray) -> np.ndarray:
@@ -139,7 +139,7 @@ def test_secure_noise_never_repeats_and_seeded_noise_always_does() -> None:
 def test_the_sum_gets_noise_of_the_scale_that_is_counted(
     law: Law, source: Callable[[], NoiseSource]
 ) -> None:
-    """s = z · S under Poisson and z · 2S with fixed cohorts, on every entry, touched or not."""
+    """s = z · S with Poisson and z · 2S with fixed cohorts, on all entries, also unchanged."""
     sampling = Sampling(law=law, users=100, cohort=10)
     total = {"a": jnp.full((1000, 900), 7.0), "b": jnp.zeros((100_000,))}
     s = 1.5 * 0.4 * (1 if law == "poisson" else 2)
@@ -177,7 +177,7 @@ def test_adaptive_clipping_pays_for_its_count_out_of_the_same_release(law: Law) 
     assert made.release.joint_multiplier == pytest.approx(2.0)
     assert made.release.quantile_multiplier is not None
     assert made.release.noise_multiplier > 2.0
-    # In units of its own noise one person moves update and count by 1/z_u and 1/z_q: together 1/2.
+    # In units of the noise, update and count have sensitivities 1/z_u and 1/z_q: together 1/2.
     joint = made.release.noise_multiplier**-2 + made.release.quantile_multiplier**-2
     assert joint == pytest.approx(1 / 4)
     fixed = gaussian(sampling, clip_norm=1.0, noise_multiplier=2.0)

@@ -1,4 +1,4 @@
-"""The paper's tables of ε: the printed cells, reproduced; and what they should have been."""
+"""The paper's tables of ε: the printed cells, reproduced; and the recomputed ones."""
 
 import math
 

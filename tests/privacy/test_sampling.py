@@ -1,4 +1,4 @@
-"""The laws that draw cohorts: their probabilities, their limits, what they say of themselves."""
+"""Sampling of cohorts: probabilities, limits, and the adjacency that is reported."""
 
 import math
 
@@ -68,7 +68,7 @@ def test_a_population_that_is_not_accounted_for_is_refused() -> None:
 
 @pytest.mark.parametrize("true", [USERS - 1, USERS, USERS + 1, 3 * USERS, 1])
 def test_a_poisson_coin_is_the_same_however_many_people_there_are(true: int) -> None:
-    """What is accounted is the coin: one person more must not change anybody else's."""
+    """The accountant counts a fixed probability: one more person must not change it for others."""
     sampling = Sampling(law="poisson", users=USERS, cohort=COHORT)
     people = np.arange(10, 10 + true)
     counts = np.zeros(10 + true)
@@ -81,7 +81,7 @@ def test_a_poisson_coin_is_the_same_however_many_people_there_are(true: int) -> 
     # Each count is binomial(5000, 4/20), as it is accounted for, whatever the true number is.
     assert counts[:10].sum() == 0
     assert np.abs(counts[10:] - 1000).max() < 5 * math.sqrt(5000 * 0.2 * 0.8)
-    # And coins are independent: the size varies as a binomial number does.
+    # Draws are independent: the variance of the size is that of a binomial number.
     variance = true * 0.2 * 0.8
     assert np.var(sizes) == pytest.approx(variance, rel=0.15)
 

@@ -1,4 +1,4 @@
-"""ε in print says no less than it is."""
+"""The printed ε is never below the true ε."""
 
 import math
 from fractions import Fraction
@@ -19,7 +19,7 @@ def test_what_is_printed_is_never_less(epsilon: float, decimals: int | None) -> 
     text = epsilon_text(epsilon, decimals)
     shown = Fraction(text)
     _, _, behind = text.partition(".")
-    # Not below, and not a whole unit of the last figure above.
+    # Not below, and less than one unit of the last digit above.
     assert Fraction(epsilon) <= shown < Fraction(epsilon) + Fraction(1, 10 ** len(behind))
     if decimals is not None:
         assert len(behind) == decimals

@@ -10,10 +10,11 @@ from privrec.types import Law
 
 
 def sampling_of(law: Law, cohort: int, split: Split) -> Sampling:
-    """Return the law of drawing cohorts from the people who train.
+    """Return how cohorts are sampled from the people who train.
 
-    The probability of Poisson sampling is made from the public number of people. Fixed-size cohorts
-    compare data sets of the same size, so the true number is nothing that they protect.
+    Poisson sampling takes its probability from the public number of people. Fixed-size sampling
+    takes the true number: its guarantee compares data sets of the same size, so it does not protect
+    that number.
     """
     users = len(split.train) if law == "fixed" else split.public_train
     return Sampling(law=law, users=users, cohort=cohort)

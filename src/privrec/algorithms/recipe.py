@@ -41,14 +41,14 @@ class Recipe:
 
     @property
     def without_noise(self) -> str:
-        """What a run of it promises whose releases had no noise."""
+        """What a run of this recipe promises if its releases have no noise."""
         if self.server_sees == "items":
             return statement.SUMS
         return statement.FEDERATED if self.server_sees == "updates" else statement.CENTRAL
 
     @property
     def server(self) -> str:
-        """What the server of a run with noise sees, and no guarantee covers."""
+        """What the server sees in a run with noise; no guarantee covers it."""
         return statement.SEES_ITEMS if self.server_sees == "items" else statement.SEES_UPDATES
 
     @property
@@ -62,7 +62,8 @@ class Recipe:
 class PreparedRun:
     """A recipe on a data set: `stages()` finds the noise, `rankers` rank on the device.
 
-    Ranking needs no noise, and finding it takes a moment: so it is done when first asked for.
+    The noise is calibrated at the first call of `stages()`, because it takes time and ranking does
+    not need it.
     `federation` is what training sees, `whole` has what is held out too: for evaluation alone.
     """
 

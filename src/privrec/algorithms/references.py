@@ -64,7 +64,7 @@ def reference_recipe(
 
 
 def _one_fit(federation: Federation, split: Split, reference: Reference) -> CentralFit:
-    """Return a fit of one round, in which all there is to fit is fitted."""
+    """Return a central fit of one round, which fits the whole reference."""
     people = split.fitted
     sampling = Sampling(law="fixed", users=len(people), cohort=len(people))
 

@@ -14,11 +14,11 @@ class RoundSettings(RunSettings):
     rounds: Count = 100
     """Rounds of training."""
     cohort: Size = 100
-    """People per round; under Poisson sampling this is the expected number."""
+    """People per round; the expected number with Poisson sampling."""
     sampling: Law = "poisson"
-    """How a cohort is drawn: each person with the same probability, or a fixed number (paper)."""
+    """How a cohort is drawn: Poisson sampling, or a fixed size (the paper's)."""
     validate_every: Count = 50
-    """Rounds between two looks at the validation people; 0 means never."""
+    """Rounds between two evaluations on the validation people; 0 means never."""
     server_optimizer: ServerOptimizer = "adam"
     """How the server steps along the mean update: plain, momentum or adam."""
     server_lr: Positive = 0.003
@@ -37,25 +37,25 @@ class NoiseSettings(RunSettings):
     mechanism: MechanismName = "none"
     """The noise on each published sum: none, gaussian (L2 bound), laplace (L1 bound)."""
     epsilon: Positive | None = None
-    """The budget: sets the noise, unless `noise_multiplier` does; training stops when it is
-    spent."""
+    """The privacy budget. Without `noise_multiplier`, the noise is calibrated to it. With both,
+    the run ends when the budget is spent."""
     delta: Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)] = 1e-6
     """The delta of the guarantee."""
     noise_multiplier: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
-    """Scale of the noise on a sum over what one person can change it by; 0 bounds, adds none."""
+    """Noise scale on the sum, divided by the sensitivity; 0 clips updates and adds no noise."""
     clip_norm: Positive = 1.0
-    """The largest norm of one client's update."""
+    """The clipping bound: the largest norm of one client's update."""
     clip_quantile: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Lets the bound follow this quantile of the clients' norms; 0 keeps it fixed."""
+    """Adaptive clipping: the bound follows this quantile of the update norms; 0 keeps it fixed."""
     noise: NoiseKind = "secure"
-    """Secure noise cannot be repeated or removed; seeded noise can: for experiments only."""
+    """Secure noise cannot be repeated or removed. Seeded noise can: it is for experiments only."""
     train_people: Count = 0
-    """How many people train, as the accountant counts: a public number. 0 derives it from the
+    """The public number of training people, which the accountant uses. 0 derives it from the
     number of people that the data set declares."""
     force_delta: bool = False
     """Accepts a delta of 1/N or more, with which a guarantee means little."""
     diagnostics: bool = False
-    """Writes losses, counts, timings and validation figures under secure noise too. They are
+    """Writes losses, counts, timings and validation figures also under secure noise. They are
     computed from raw data, and no guarantee covers them."""
 
     @property

@@ -1,4 +1,4 @@
-"""The `privrec` command. Each command imports what it needs, so `--help` never waits for JAX."""
+"""The `privrec` command. Each command imports what it needs, so `--help` does not import JAX."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -47,14 +47,14 @@ SetOption = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="One setting; repeat.")
 ]
 SeedOption = Annotated[
-    int | None, typer.Option(help="Fixes every random number of the run.", show_default="0")
+    int | None, typer.Option(help="The seed; secure noise does not use it.", show_default="0")
 ]
 RoundsOption = Annotated[
     int | None, typer.Option(help="Rounds to play.", show_default="the recipe's")
 ]
 EpsilonOption = Annotated[
     float | None,
-    typer.Option(help="The privacy budget, from which the noise is found unless it is given."),
+    typer.Option(help="The privacy budget; the noise is calibrated to it unless it is given."),
 ]
 DeltaOption = Annotated[
     float | None, typer.Option(help="The delta of the guarantee.", show_default="1e-06")
@@ -70,21 +70,21 @@ ResumeOption = Annotated[
 
 StrictOption = Annotated[
     bool,
-    typer.Option("--strict", help="Refuse noise on data that does not declare all it must."),
+    typer.Option("--strict", help="Refuse noise unless the data declares all it must."),
 ]
 ForceDeltaOption = Annotated[
-    bool, typer.Option("--force-delta", help="Take a delta of 1/N or more all the same.")
+    bool, typer.Option("--force-delta", help="Accept a delta of 1/N or more.")
 ]
 DiagnosticsOption = Annotated[
     bool,
     typer.Option(
         "--diagnostics",
-        help="Write losses and counts under secure noise too: raw figures, for no release.",
+        help="Write losses and counts also under secure noise: raw figures, not for release.",
     ),
 ]
 DryRunOption = Annotated[
     bool,
-    typer.Option("--dry-run", help="Only say what it would cost, and ask of one phone."),
+    typer.Option("--dry-run", help="Only print the privacy cost and the cost for one phone."),
 ]
 
 
@@ -117,9 +117,9 @@ def train(
     dry_run: DryRunOption = False,
     json_: JsonOption = False,
 ) -> None:
-    """Train a recipe, simulated on this machine; leaves a run folder.
+    """Train a recipe, simulated on this machine; writes a run folder.
 
-    The command line overrules --config, which may be the config.toml of another run.
+    The command line overrides --config, which may be the config.toml of another run.
     """
     with plain_errors():
         from privrec.algorithms.recipes import configure
@@ -205,7 +205,7 @@ def recommend(
     top: Annotated[int, typer.Option(help="How many items.")] = 10,
     json_: JsonOption = False,
 ) -> None:
-    """Adapt to one person on the spot, then rank; nothing about her is stored or sent."""
+    """Adapt the model to one person and rank; nothing about her is stored or sent."""
     with plain_errors():
         from privrec.runs.api import open_released
 
@@ -353,7 +353,7 @@ def _print_hits(title: str, rows: "Sequence[Row]") -> None:
 
 
 def _settings(config: Path | None, pairs: list[str], options: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings of a file, of --set, and of the options of their own."""
+    """Return the settings from a file, from --set, and from options such as --seed."""
     from privrec.settings import parse_overrides, read_toml
 
     given = parse_overrides(pairs)
@@ -365,7 +365,7 @@ def _settings(config: Path | None, pairs: list[str], options: dict[str, Any]) ->
 
 
 def _give(given: dict[str, Any], key: str, value: str | float | None) -> None:
-    """Add what has an option of its own to the settings that `--set` gives."""
+    """Add the value of an option to the settings of `--set`; raise if both give it."""
     from privrec.errors import SettingsError
 
     if value is not None and str(given.setdefault(key, value)) != str(value):
@@ -373,7 +373,7 @@ def _give(given: dict[str, Any], key: str, value: str | float | None) -> None:
 
 
 def _data_of(run: Path | None) -> str:
-    """Return the data of the run that goes on, or what a new one takes unless told."""
+    """Return the data of the run to resume, or the default data of a new run."""
     from privrec.runs.records import read_run
 
     if run is None or not (run / "config.toml").is_file():
@@ -382,7 +382,7 @@ def _data_of(run: Path | None) -> str:
 
 
 def _features(pairs: Sequence[str]) -> dict[str, str | list[str]]:
-    """Return the values by name; a feature that is given more than once has a list of them."""
+    """Return the values by name; a feature that is given more than once has a list of values."""
     from privrec.errors import SettingsError
 
     values: dict[str, list[str]] = {}

@@ -36,8 +36,8 @@ def print_json(document: Any) -> None:
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table; a column that has figures in it is aligned at the right."""
-    # Text, because rich takes square brackets in a plain string for its markup.
+    """Print a table; columns of numbers are aligned right."""
+    # `Text`, because rich reads square brackets in a plain string as markup.
     table = Table(title=_safe(title), title_justify="left")
     for place, column in enumerate(columns):
         figures = any(_is_figure(row[place]) for row in rows)
@@ -48,12 +48,12 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
 
 
 def print_line(text: str) -> None:
-    """Print plain words, wrapped to the terminal; a script gets the line whole."""
+    """Print plain text, wrapped in a terminal and unwrapped otherwise."""
     out.print(_safe(text), soft_wrap=not sys.stdout.isatty())
 
 
 class _Rate(ProgressColumn):
-    """How many a second."""
+    """The column that shows the rate per second."""
 
     def render(self, task: Task) -> Text:
         speed = task.finished_speed or task.speed
@@ -62,9 +62,9 @@ class _Rate(ProgressColumn):
 
 @contextmanager
 def progress() -> Iterator[Callable[[str, int, int], None]]:
-    """Yield a callback (what, done, total) that draws a bar; none when stderr is no terminal."""
+    """Yield a callback (what, done, total) that draws a bar if stderr is a terminal."""
     columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), _Rate()]
-    # Not err.is_terminal, which FORCE_COLOR makes true of a file.
+    # `err.is_terminal` is not used: with FORCE_COLOR it is true for a file.
     disable = not sys.stderr.isatty()
     with Progress(
         *columns, TimeRemainingColumn(), console=err, disable=disable, transient=True
@@ -81,9 +81,9 @@ def progress() -> Iterator[Callable[[str, int, int], None]]:
 
 @contextmanager
 def plain_errors() -> Iterator[None]:
-    """Turn what the user can put right into one line on stderr and exit code 2.
+    """Turn errors that the user can correct into one line on stderr and exit code 2.
 
-    A warning about privacy is one line on stderr, too.
+    A warning about privacy is also one line on stderr.
     """
     try:
         with warnings.catch_warnings():
@@ -103,7 +103,7 @@ def file_name(data: str) -> str:
 
 
 def _safe(text: str) -> Text:
-    """Return text that may come from data, as what a terminal is given to show."""
+    """Return text that may come from data, made safe for a terminal."""
     return Text(safe_text(text))
 
 

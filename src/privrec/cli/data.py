@@ -1,4 +1,4 @@
-"""`privrec data`: what data sets there are, what is in one, getting one, bringing your own."""
+"""`privrec data`: list, describe and fetch data sets, and import your own."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -49,7 +49,7 @@ def describe(
         print_table("Features", ("name", "of", "kind", "values"), rows)
         if undeclared:
             print_line(
-                f"read off people's data and not declared public: {', '.join(undeclared)};"
+                f"computed from people's data, not declared public: {', '.join(undeclared)};"
                 " no guarantee covers it (docs/data.md says how to declare it)"
             )
 

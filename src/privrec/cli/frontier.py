@@ -31,8 +31,8 @@ def frontier(
 ) -> None:
     """Train dp-privrec-plus at each epsilon, test it, and draw Hits@20 against epsilon.
 
-    An prepared: its noise is seeded, so that it can be repeated, and protects nobody. What the
-    folder has already is not trained again. Leaves frontier.html, .png and .json.
+    This is an experiment: its noise is seeded, so that it can be repeated, and protects nobody.
+    Runs that are already in the folder are not trained again. Writes frontier.html, .png, .json.
     """
     with plain_errors():
         from privrec.privacy.words import epsilon_text

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from privrec.privacy.sampling import Sampling
 
 privacy_app = typer.Typer(
-    help="What noise costs in epsilon, and what noise an epsilon takes.", no_args_is_help=True
+    help="Compute epsilon from the noise, and the noise from epsilon.", no_args_is_help=True
 )
 
 UsersOption = Annotated[int, typer.Option(help="People who train.")]
@@ -33,7 +33,7 @@ MechanismOption = Annotated[
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
 ForceDeltaOption = Annotated[
-    bool, typer.Option("--force-delta", help="Take a delta of 1/N or more all the same.")
+    bool, typer.Option("--force-delta", help="Accept a delta of 1/N or more.")
 ]
 
 
@@ -45,7 +45,7 @@ def epsilon(
     noise_multiplier: Annotated[
         float,
         typer.Option(
-            help="Noise on the sum over what one person can move it by: the clip norm under"
+            help="Noise scale on the sum, divided by its sensitivity: the clip norm under"
             " poisson, twice that under fixed."
         ),
     ],
@@ -96,8 +96,8 @@ def spent(
 ) -> None:
     """Print what runs on the same people have cost together, by their ledgers.
 
-    Runs on populations of other names are refused. Where the noise of a run was seeded there is no
-    guarantee, alone or together: the figure then is that of the mechanism.
+    Runs whose populations have different names are refused. If the noise of a run was seeded there
+    is no guarantee, alone or together: the figure is then the epsilon of the mechanism.
     """
     with plain_errors():
         from privrec.runs.spent import add_up
@@ -169,7 +169,7 @@ def _law(sampling: str, users: int, cohort: int, delta: float, forced: bool) -> 
     from privrec.privacy.sampling import Sampling
 
     check_delta(delta)
-    # The record checks the word itself.
+    # `Sampling` checks the word.
     law = Sampling(law=sampling, users=users, cohort=cohort)  # type: ignore[arg-type]
     refuse_large_delta(delta, users, forced=forced)
     return law
@@ -222,7 +222,7 @@ def _print_epsilon(
 
 
 def _figures(ledger: "PrivacyLedger", delta: float) -> dict[str, Any]:
-    """Return ε by both ways; None where there is no guarantee."""
+    """Return ε by PLD and by RDP; None if there is no guarantee."""
     by_loss, by_rdp = ledger.epsilon(delta), ledger.epsilon_rdp(delta)
     return {
         "epsilon": by_loss if by_loss < float("inf") else None,

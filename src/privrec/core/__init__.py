@@ -1,1 +1,1 @@
-"""One round of everything that is learned from people: tell, contribute, publish, absorb."""
+"""The round that every algorithm shares: tell, contribute, publish, absorb."""

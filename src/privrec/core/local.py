@@ -1,4 +1,4 @@
-"""What local training takes and returns, whichever algorithm trains."""
+"""What local training takes and returns, the same for all algorithms."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
@@ -23,7 +23,7 @@ class LocalResult(NamedTuple):
     """What local training returns.
 
     `update` is θ_τ - θ_0 by parameter name, where `embed/item` has only the rows of
-    `client.rows`. `loss` is the mean loss over the steps, a figure of the simulator only.
+    `client.rows`. `loss` is the mean loss over the steps; only the simulator uses it.
     """
 
     update: dict[str, Array]

@@ -13,11 +13,11 @@ Step = Callable[[Params, optax.OptState, dict[str, Leaf]], tuple[dict[str, Array
 
 
 def mean_step(optimizer: optax.GradientTransformation, cohort: int) -> Step:
-    """Return (params, opt_state, sum) -> the two after a step along the mean (Algorithms 1, 2).
+    """Return (params, opt_state, sum) -> (params, opt_state) after one step (Algorithms 1, 2).
 
-    The mean divides by the expected cohort, never by the number of replies. The optimizer takes
-    -mean(update) for a gradient; plain with rate α_2 is the paper's θ_0 + α_2 · mean(update). All
-    that comes after the noise is post-processing.
+    The step follows the mean: the sum divided by the expected cohort size, never by the number of
+    replies. The optimizer uses -mean(update) as the gradient; "plain" with rate α_2 is the paper's
+    θ_0 + α_2 · mean(update). Everything after the noise is post-processing.
     """
 
     def step(
@@ -36,7 +36,7 @@ def server_optimizer(
 ) -> optax.GradientTransformation:
     """Return the server's optimizer; `momentum` is 0.9, Adam's settings are optax's own.
 
-    `item_rate` scales its steps on the item vectors: at 0 they stay where they are.
+    `item_rate` multiplies its steps on the item vectors; 0 leaves them unchanged.
     """
     if name == "adam":
         chosen = optax.adam(learning_rate)
@@ -54,5 +54,5 @@ def server_optimizer(
 def decayed(
     optimizer: optax.GradientTransformation, weight_decay: float
 ) -> optax.GradientTransformation:
-    """Return the optimizer of the loss plus half of `weight_decay` times the squared length."""
+    """Return the optimizer for the loss plus weight_decay/2 · ‖parameters‖²."""
     return optax.chain(optax.add_decayed_weights(weight_decay), optimizer)

@@ -1,4 +1,4 @@
-"""What a training is made of: phases, each a number of rounds of one kind.
+"""The phases of a training; a phase is a number of rounds of the same kind.
 
 All that is learned from people is sums over a cohort of one bounded contribution per person. So a
 phase is a device's half (`contribute`), a server's half (`start`, `tell`, `absorb`) and an
@@ -21,9 +21,10 @@ Told = Mapping[str, Leaf]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerState:
-    """All that the server carries from one round to the next.
+    """Everything that the server keeps from one round to the next.
 
-    `params` are public: they are told and, at the end, released. `opt_state` is never sent.
+    `params` are public: devices receive them, and the last ones are released. `opt_state` is never
+    sent.
     """
 
     round_index: int
@@ -36,8 +37,9 @@ class ServerState:
 class RoundReport:
     """What one round did. All but `round_index` comes from raw client data: simulation only.
 
-    `clients` is None for a round that was published before a kill and taken from the disk.
-    `dropped` clients had an update that is not finite, `skipped` ones too little data to train on.
+    `clients` is None if the round was published before a kill and is read from the disk.
+    `dropped` clients had an update that is not finite. `skipped` clients had too little data to
+    train on.
     """
 
     round_index: int
@@ -82,8 +84,8 @@ class Phase:
     parameters of the phase before; `tell(state)` what every device is told; `absorb(state,
     published)` the state with the new parameters.
 
-    After a phase that `ranks` there is something to rank with. `volunteers` tells that only people
-    take part who gave up the guarantee.
+    `ranks` is true if the model can rank after the phase. `volunteers` is true if only people take
+    part who gave up the guarantee.
     """
 
     name: str
@@ -100,7 +102,7 @@ class Phase:
 
     @property
     def last(self) -> int:
-        """The number of rounds of the run when the phase is over."""
+        """The number of rounds of the run at the end of this phase."""
         return self.first + self.rounds
 
     @property
@@ -111,10 +113,10 @@ class Phase:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CentralFit:
-    """Training where all data lies in one place: no cohort, no sum, no privacy.
+    """Training with all data in one place: no cohort, no sum, no privacy.
 
-    `play(state)` returns the state after one more round. Its ledger says that what was released
-    had no noise.
+    `play(state)` returns the state after one more round. Its ledger line says that the release had
+    no noise.
     """
 
     name: str
@@ -130,7 +132,7 @@ class CentralFit:
 
     @property
     def last(self) -> int:
-        """The number of rounds of the run when it is over."""
+        """The number of rounds of the run at the end of this stage."""
         return self.rounds
 
     @property
@@ -144,11 +146,11 @@ Stage = Phase | CentralFit
 Executor = Callable[[Phase, Told, Cohort, int, float], CohortTotal]
 """(phase, told, cohort, round_index, clip_norm) -> the sum of the cohort's bounded contributions.
 
-It asks nobody but the cohort, and what it does for one person depends on nobody else.
+It reads only the cohort's data. One person's contribution does not depend on other people.
 """
 Publish = Callable[[ServerState, Callable[[], CohortTotal]], Published]
-"""(state, what adds up the cohort) -> what the round publishes.
+"""(state, function that adds up the cohort) -> what the round publishes.
 
-It and its line in the ledger are on the disk when this returns. Where a kill came after that, the
-resumed run gets the same again, and no cohort is asked a second time.
+When it returns, the result and its ledger line are on the disk. If the run is killed after that,
+the resumed run gets the same result from the disk and asks no cohort a second time.
 """

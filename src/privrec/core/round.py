@@ -39,9 +39,10 @@ class Surroundings:
 
 
 def cohort_draw(seed: int, *, secret: bool) -> Draw:
-    """Return where cohorts come from: the seed, or the operating system.
+    """Return the generator for sampling cohorts: from the seed, or from the operating system.
 
-    A cohort that can be guessed amplifies nothing: secure noise comes with a secret draw.
+    Sampling amplifies privacy only if nobody can predict the cohort. So secure noise goes with
+    secret sampling.
     """
     return lambda round_index: secret_rng() if secret else rng(seed, round_index, "cohort")
 
@@ -76,8 +77,8 @@ def play_round(
 def play_stage_round(
     stage: Stage, state: ServerState, around: Surroundings
 ) -> tuple[ServerState, RoundReport]:
-    """Return the state after one more round of a phase, or of a fit in one place."""
+    """Return the state after one more round of a phase or of a central fit."""
     if isinstance(stage, CentralFit):
-        around.publish(state, lambda: CohortTotal({}))  # Nothing but the model is published.
+        around.publish(state, lambda: CohortTotal({}))  # Writes the ledger line; there is no sum.
         return stage.play(state)
     return play_round(stage, state, around)

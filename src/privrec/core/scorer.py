@@ -13,10 +13,10 @@ from privrec.types import Leaf, Params
 Scores = npt.NDArray[np.floating]
 
 Scorer = Callable[[Clients, Clients], Iterable[Scores]]
-"""(what is on each device, the lines to be ranked for) -> each client's scores of all items.
+"""(the data on each device, the held-out lines) -> each client's scores of all items.
 
-The second argument holds the moments of the held-out likes; a scorer may use their context and
-nothing else of them. Scores have shape (1, n_items), or one row for each line of the client.
+Of the held-out lines a scorer may use the context and nothing else. Scores have shape
+(1, n_items), or one row for each line of the client.
 """
 
 Ranker = Callable[[Params], Scorer]
@@ -26,7 +26,7 @@ Ranker = Callable[[Params], Scorer]
 class Rankers:
     """`adapted(params)` ranks on the device.
 
-    `unadapted(params)` ranks without what a person said about items; None where that is the same.
+    `unadapted(params)` ranks without the person's likes and dislikes; None if that is the same.
     """
 
     adapted: Ranker
@@ -34,7 +34,7 @@ class Rankers:
 
 
 def check_shapes(params: Mapping[str, Leaf], expected: Mapping[str, tuple[int, ...]]) -> None:
-    """Raise unless the parameters are there and of the shapes that the catalogue asks for."""
+    """Raise unless all expected parameters exist and have the expected shapes."""
     for name, shape in expected.items():
         found = np.shape(params[name]) if name in params else None
         if found != shape:

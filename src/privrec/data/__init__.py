@@ -1,1 +1,1 @@
-"""Data sets: their schema, their columns, and how clients are sliced out of them."""
+"""Data sets: their schema, their columns, and access to the data of single clients."""

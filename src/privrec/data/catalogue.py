@@ -1,6 +1,6 @@
-"""What everybody may know of a data set: its items, their titles and features, and the schema.
+"""The public side of a data set: its items, their titles and features, and the schema.
 
-It travels with a model, so that a phone can rank without anybody's interactions.
+It is stored with a model, so that a phone can rank without other people's interactions.
 """
 
 import json
@@ -18,9 +18,9 @@ from privrec.errors import DataError
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Catalogue:
-    """The public side of a data set. `titles` are safe to show; `items` has one row an item.
+    """The public side of a data set. `titles` are safe to show; `items` has one row per item.
 
-    `undeclared` lists what of it was read off people's data, and so is not covered by a guarantee.
+    `undeclared` lists the parts that were computed from people's data; no guarantee covers them.
     """
 
     name: str
@@ -38,7 +38,7 @@ class Catalogue:
 
 
 def to_json(catalogue: Catalogue) -> str:
-    """Return the catalogue as one JSON document; 32-bit weights keep every bit."""
+    """Return the catalogue as one JSON document; float32 weights are stored exactly."""
     return json.dumps(
         {
             "name": catalogue.name,
@@ -86,11 +86,11 @@ def from_json(text: str | bytes, where: str) -> Catalogue:
 
 
 _WRONG = (LookupError, ValueError, TypeError, AttributeError, ArithmeticError, RecursionError)
-"""What a document of another form can end in."""
+"""The exceptions that a document of another form can raise."""
 
 
 def _fault(catalogue: Catalogue) -> str | None:
-    """Return what does not fit together in a catalogue that was read."""
+    """Return the first inconsistency of a catalogue that was read, or None."""
     for names in (catalogue.item_ids, catalogue.titles):
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             return "items and titles must be lists of texts"

@@ -13,10 +13,10 @@ from privrec.types import BoolArray, CodeArray, FloatArray, IntArray
 class Clients:
     """The data of some clients, one after another.
 
-    Client k owns the interaction rows `offsets[k]:offsets[k + 1]`, in the order of `time`, which is
-    in the data's own unit (the line number where it has no times). `ids[k]` is a number made from
-    her id alone: what her device draws depends on it, and never on who else is in the data.
-    `features` has one row a client, `context` one row an interaction.
+    Client k has the interaction rows `offsets[k]:offsets[k + 1]`, in the order of `time`. Time is
+    in the data's own unit, or the line number if the data has no times. `ids[k]` is a number
+    computed from the person's id alone. The random numbers of a device depend on it and never on
+    other people. `features` has one row per client, `context` one row per interaction.
     """
 
     ids: IntArray

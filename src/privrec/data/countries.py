@@ -1,4 +1,4 @@
-"""The countries of the world as maps name them, so that no data set needs to say which it has.
+"""The countries of the world: a fixed vocabulary that does not depend on the data.
 
 Short English names as in the public-domain map data of Natural Earth, and a few territories.
 """

@@ -1,4 +1,4 @@
-"""What `privrec data describe` tells."""
+"""The figures that `privrec data describe` prints."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from privrec.data.sources import load
 def describe_data(data: str) -> dict[str, Any]:
     """Return counts of people, items, interactions and likes, and the features.
 
-    A sweep over everybody, a thousand people in memory at a time.
+    It reads all people, about a thousand at a time.
     """
     federation = load(data)
     sizes: list[np.ndarray] = []

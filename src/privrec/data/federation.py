@@ -1,4 +1,4 @@
-"""A population of clients, held as columns and sliced only for the clients that are asked for."""
+"""A population of clients, stored as columns; only the data of requested clients is read."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from privrec.types import IntArray
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Federation:
-    """A data set as the devices that hold it.
+    """A data set, seen as the devices that hold it.
 
     `take(positions)` is the only way to anybody's data: it builds the columns of those clients
     and of nobody else; `ids(positions)` are their `Clients.ids`. `largest` bounds the interactions
@@ -22,7 +22,7 @@ class Federation:
     None where there is no such file. `take` never gives them.
 
     `population` names the people in ledgers, and `people` is their public number. `fingerprint` is
-    a hash of the raw data: it binds a run to its data and is never released.
+    a hash of the raw data. It binds a run to its data and is never released.
     """
 
     catalogue: Catalogue
@@ -49,7 +49,7 @@ class Federation:
 
     @property
     def items(self) -> Bags:
-        """The items' features, one row an item."""
+        """The items' features, one row per item."""
         return self.catalogue.items
 
     @property
@@ -59,5 +59,5 @@ class Federation:
 
 
 def chunks(positions: IntArray, size: int = 1024) -> Sequence[IntArray]:
-    """Return the positions in pieces of at most `size`, so that a sweep never holds everybody."""
+    """Return the positions in chunks of at most `size`, to bound the memory of a full pass."""
     return [positions[start : start + size] for start in range(0, len(positions), size)]

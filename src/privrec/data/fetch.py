@@ -13,10 +13,10 @@ from privrec.errors import DataError, nearest
 
 
 def fetch(name: str, *, address: str | None = None, timeout: float = 60.0) -> Path:
-    """Return the archive of a published data set in the cache, downloaded unless it is there.
+    """Return the archive of a published data set in the cache; download it if it is missing.
 
-    The archive is kept only if the files in it are, to the last byte, the ones published.
-    `address` replaces the publisher's; `timeout` (seconds) bounds how long it may stay silent.
+    The archive is kept only if the SHA-256 sums of its files are those of the published files.
+    `address` replaces the publisher's. `timeout` is the longest wait for data, in seconds.
 
     Raises:
         DataError: The download failed; the message says which file to put where by hand.
@@ -46,7 +46,7 @@ def fetch(name: str, *, address: str | None = None, timeout: float = 60.0) -> Pa
 
 
 def _download(source: str, target: Path, published: Published, timeout: float) -> str | None:
-    """Return what is wrong with the download, or put it in its place."""
+    """Download the archive to `target`; return what is wrong with it, or None."""
     if not source.startswith(("https://", "http://", "file://")):
         return "the address must start with https://, http:// or file://"
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -68,7 +68,7 @@ def _download(source: str, target: Path, published: Published, timeout: float) -
 
 
 def _fault(archive: Path, published: Published) -> str | None:
-    """Return what distinguishes the archive's files from the published ones, None if nothing."""
+    """Return how the archive's files differ from the published ones, or None."""
     try:
         read_archive(archive, published)
     except DataError as error:

@@ -1,4 +1,4 @@
-"""Other people's files made into a data folder: which column is what, which rows will not do."""
+"""Import of the user's own files into a data folder: the meaning of columns, and bad rows."""
 
 import contextlib
 import csv
@@ -39,12 +39,12 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "id": ("id",),
     "title": ("title", "name", "movietitle", "itemtitle", "itemname"),
 }
-"""Names under which a column is known without a mapping, best first; case and `_` do not count."""
+"""Column names that need no mapping, preferred names first; case and `_` are ignored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportResult:
-    """What an import gives: the tables, the rows that it left out, and what to be warned of."""
+    """The result of an import: the tables, the rows that were left out, and warnings."""
 
     tables: Tables
     skipped: list[BadRow]
@@ -66,20 +66,21 @@ def import_files(
 ) -> ImportResult:
     """Return the tables of CSV, TSV, `::`-separated, Parquet or RecBole atomic files.
 
-    `mapping` says which of their columns is our user, item, value, time, id or title; common names
-    need none, and the columns of a file without a header are "1", "2", … and count as user, item,
-    value, time. Further columns of `source` are used only if `context` names them, those of `users`
-    and `items` are features: many-valued where values are separated by `|`, numeric where they are
-    numbers with a point. Without those files everybody and everything in `source` is listed. An
-    atomic `source` (its .inter file or the folder of it) brings the .user and .item next to it.
+    `mapping` says which column is the user, item, value, time, id or title. Common names need no
+    mapping. The columns of a file without a header are "1", "2", … and mean user, item, value,
+    time. Other columns of `source` are used only if `context` names them. Other columns of `users`
+    and `items` are features: multi-valued if values are separated by `|`, numeric if they are
+    numbers with a decimal point. Without those files, the users and items of `source` are listed.
+    An atomic `source` (its .inter file or its folder) includes the .user and .item files next to
+    it.
     `test` has the same columns and holds lines to be tested; nothing but ids is read off it.
 
-    The threshold `positive_above` is, unless given, 0 where there is no value; 0.5 where values are
-    0 or 1; 3 for ratings up to 5 and 6 for ratings up to 10, in whole or half steps; else 0. What
-    fits at least half of the people decides, so that nobody's odd rating takes all likes away.
+    The default of the threshold `positive_above` is 0 if there is no value; 0.5 if values are 0 or
+    1; 3 for ratings up to 5 and 6 for ratings up to 10, in whole or half steps; else 0. The rule
+    that fits at least half of the people is used, so one unusual rating cannot change it.
 
-    A given `items` file is taken for the public catalogue, a given `positive_above` for a public
-    choice; everything else is read off the data and not declared public (docs/data.md).
+    A given `items` file counts as the public catalogue, a given `positive_above` as a public
+    choice. Everything else is computed from the data and not declared public (docs/data.md).
 
     Raises:
         DataError: A bad row (with `skip_bad` they are left out and listed instead), a missing
@@ -110,7 +111,7 @@ def import_files(
 
 
 def write_import(result: ImportResult, folder: Path) -> None:
-    """Write the data folder, and `skipped.csv` where rows were left out: all of it or nothing."""
+    """Write the data folder atomically, with `skipped.csv` if rows were left out."""
     folder = folder.resolve()
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
         raise DataError(f"{folder} is in the way: it exists and is not an empty folder")
@@ -196,7 +197,7 @@ def _listed(what: str, lines: pl.DataFrame, asked: pl.DataFrame | None) -> pl.Da
 
 
 def _threshold(lines: pl.DataFrame, given: float | None, source: Path) -> float:
-    """Return above which value a line is a like; raise where none is."""
+    """Return the value above which a line is a like; raise if no line would be a like."""
     has_values = "value" in lines.columns
     found = given if given is not None else _found_threshold(lines) if has_values else 0.0
     if not math.isfinite(found):
@@ -232,11 +233,11 @@ def _found_threshold(lines: pl.DataFrame) -> float:
 
 
 _TELLING = 5
-"""People per value, on average, below which a feature singles people out."""
+"""A feature with fewer people per value, on average, gets a warning. Chosen by hand; not tuned."""
 
 
 def _nearly_unique(frame: pl.DataFrame, owner: pl.Series) -> list[str]:
-    """Return a warning for each categorical feature that nearly names its people."""
+    """Return a warning for each categorical feature whose values nearly identify people."""
     found = []
     people = owner.n_unique()
     for column in frame.get_columns():
@@ -253,7 +254,7 @@ def _nearly_unique(frame: pl.DataFrame, owner: pl.Series) -> list[str]:
 
 
 _PLACES = {"user": "1", "item": "2", "value": "3", "time": "4", "id": "1"}
-"""Which column of a file without a header is what."""
+"""The meaning of the columns of a file without a header."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -266,7 +267,7 @@ class _Reader:
     skipped: list[BadRow]
 
     def entities(self, path: Path, what: Literal["user", "item"]) -> pl.DataFrame:
-        """Return a users or items file as a table with a column `id`, perhaps `title`, features."""
+        """Return a users or items file as a table: `id`, `title` if it has one, and features."""
         table = read_raw(path, encoding=self.encoding)
         key = self._key(table, what)
         title = self._find(table, "title", taken={key}) if what == "item" else None
@@ -312,7 +313,7 @@ class _Reader:
         return self._without_bad(table, pl.DataFrame(columns), checks)
 
     def _meanings(self, table: RawTable, context: Sequence[str]) -> dict[str, str]:
-        """Return which of their columns is our user, item, value and time."""
+        """Return which column of the file is the user, item, value and time."""
         roles = ("user", "item", "value", "time")
         taken = {*context, *(self.mapping[ours] for ours in roles if ours in self.mapping)}
         found: dict[str, str] = {}
@@ -346,7 +347,7 @@ class _Reader:
         return found
 
     def _find(self, table: RawTable, ours: str, *, taken: set[str]) -> str | None:
-        """Return the column that has our meaning: the mapped one, or one known by its name."""
+        """Return the column with this meaning: the mapped one, or one with a common name."""
         theirs = self.mapping.get(ours)
         if theirs is not None:
             if theirs not in table.frame.columns:
@@ -368,13 +369,13 @@ class _Reader:
     def _without_bad(
         self, table: RawTable, frame: pl.DataFrame, checks: Sequence[Check]
     ) -> pl.DataFrame:
-        """Return the rows that pass all checks; raise for the first that does not, or list them."""
+        """Return the rows that pass all checks; raise for the first bad row, or list bad rows."""
         seen = np.zeros(frame.height, np.bool_)
         bad = list(table.bad)
         for check in checks:
             fresh = check.mask & ~seen
             seen |= check.mask
-            # Of a million bad rows the error names one: making the others would take a while.
+            # The error names one bad row: building messages for a million rows would be slow.
             rows = np.flatnonzero(fresh) if self.skip_bad else np.flatnonzero(fresh)[:1]
             bad += table.bad_rows(rows, check.column, check.reason)
         bad.sort(key=lambda row: row.line)

@@ -129,7 +129,7 @@ def _values(lines: pl.DataFrame, manifest: Manifest, where: str) -> FloatArray:
 
 
 def _times(lines: pl.DataFrame, manifest: Manifest, where: str) -> npt.NDArray[np.float64]:
-    """Return the time of each line in the data's own unit; its number where there is none."""
+    """Return the time of each line in the data's own unit, or the line number without times."""
     if manifest.time is None:
         return np.arange(lines.height, dtype=np.float64)
     require(lines, manifest.time, where)

@@ -1,4 +1,4 @@
-"""`dataset.toml`: which column is what, when a value is a like, and what is public."""
+"""`dataset.toml`: the meaning of columns, when a value is a like, and what is public."""
 
 import math
 import tomllib
@@ -14,12 +14,12 @@ from privrec.toml import toml_value
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Public:
-    """What was fixed without looking at people's data, so that nothing about them is in it.
+    """What the data set declares public: fixed without looking at people's data.
 
-    `people` is about how many there are; `items` tells that the items are a list of their own,
-    which does not depend on who is in the data; `threshold` that `positive_above` was chosen, not
-    found from the values. `values` has vocabularies, `numbers` the mean and scale of numbers, of
-    features of people and moments; those of items are as public as the list of items.
+    `people`: about how many people there are. `items`: the list of items does not depend on who is
+    in the data. `threshold`: `positive_above` was chosen, not computed from the values. `values`:
+    vocabularies of the features of people and contexts. `numbers`: mean and scale of their numeric
+    features. Item features are as public as the list of items.
     """
 
     people: int | None = None
@@ -35,8 +35,8 @@ class Manifest:
 
     A value counts as positive when it is greater than `positive_above`. `kinds` overrides the kind
     that a feature's column type suggests (numbers with a point are numeric, lists multi-valued,
-    everything else categorical). `population` names the people, in ledgers; two data sets about
-    the same people should share it.
+    everything else categorical). `population` names the people in ledgers. Two data sets about the
+    same people should have the same `population`.
     """
 
     name: str
@@ -119,7 +119,7 @@ def manifest_text(manifest: Manifest) -> str:
 
 
 def _check(raw: dict[str, Any], path: Path) -> None:
-    """Raise for the first thing in `dataset.toml` that is not what it must be."""
+    """Raise for the first wrong entry in `dataset.toml`."""
     columns, kinds, public = (raw.get(key, {}) for key in ("columns", "kinds", "public"))
     for key, table in (("columns", columns), ("kinds", kinds), ("public", public)):
         if not isinstance(table, dict):
@@ -177,5 +177,5 @@ def _is_number(value: object) -> bool:
         return False
     try:
         return math.isfinite(value)
-    except OverflowError:  # A whole number that no float can hold.
+    except OverflowError:  # An integer too large for a float.
         return False

@@ -17,15 +17,15 @@ from privrec.data.tables import Tables
 from privrec.errors import DataError
 
 _LARGEST_FILE = 64 * 2**20
-"""Bytes: more than the largest published file has. A small archive can unpack to any size."""
+"""In bytes, more than the largest published file. Limits what a malicious archive can unpack."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
     """A published data set: where it comes from, which files it has, how they are read.
 
-    `address` is where people find it, `download` where the archive itself lies if the publisher
-    offers that. `sums` holds the SHA-256 sum of each file that is read.
+    `address` is the web page of the data set. `download` is the address of the archive, if the
+    publisher offers one. `sums` has the SHA-256 sum of each file that is read.
     """
 
     archive: str
@@ -74,7 +74,7 @@ def read_archive(archive: Path, published: Published) -> dict[str, bytes]:
     """Return the contents of the published files, wherever in the zip archive they lie.
 
     Raises:
-        DataError: A file is missing or is not, to the last byte, the one published.
+        DataError: A file is missing, or its SHA-256 sum is not that of the published file.
     """
     try:
         with zipfile.ZipFile(archive) as opened:
@@ -84,7 +84,7 @@ def read_archive(archive: Path, published: Published) -> dict[str, bytes]:
                 raise DataError(f"{archive} does not hold {missing[0]}")
             contents = {}
             for file in published.files:
-                # Other ways of compression unpack a whole block at once, however large it is.
+                # Other compression methods unpack a whole block at once, of any size.
                 kind = opened.getinfo(members[file]).compress_type
                 if kind not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
                     raise DataError(
@@ -92,7 +92,7 @@ def read_archive(archive: Path, published: Published) -> dict[str, bytes]:
                     )
                 with opened.open(members[file]) as member:
                     contents[file] = member.read(_LARGEST_FILE + 1)
-    # A damaged byte can look like a password or a compression that nobody knows.
+    # A damaged byte can look like an encrypted file or an unknown compression method.
     except (OSError, EOFError, zipfile.BadZipFile, zlib.error, RuntimeError) as error:
         raise DataError(f"{archive} is not a whole zip file ({error})") from error
     return _checked(contents, published, str(archive))
@@ -120,7 +120,7 @@ def _checked(contents: dict[str, bytes], published: Published, where: str) -> di
 
 def find_unpacked(folder: Path, files: tuple[str, ...]) -> Path | None:
     """Return the folder at or below `folder` that holds all the files, if there is one."""
-    # Frappe's archive unpacks into a folder in a folder.
+    # Frappe's archive unpacks into nested folders.
     below = [path for pattern in ("*", "*/*") for path in sorted(folder.glob(pattern))]
     for place in [folder, *filter(Path.is_dir, below)]:
         if all((place / file).is_file() for file in files):
@@ -154,8 +154,8 @@ def _read_movielens(files: dict[str, bytes]) -> Tables:
         interactions=ratings,
         # A zip code names a few dozen people: it is left out, as in the paper.
         users=users.drop("zip"),
-        # All movies of the public list, not only the 3,706 that somebody rated: whether a movie
-        # is in the model must not depend on a single person.
+        # All movies of the public list, not only the 3,706 rated ones: whether a movie is in the
+        # model must not depend on one person.
         items=movies.with_columns(pl.col("genres").str.split("|")),
     )
 
@@ -163,8 +163,8 @@ def _read_movielens(files: dict[str, bytes]) -> Tables:
 def _read_ratings(raw: bytes) -> pl.DataFrame:
     """Return the million ratings as numbers.
 
-    The quick reader knows separators of one letter only: to it, `a::b` is a, nothing, b. What it
-    does not take is read line by line, to say what is wrong.
+    The fast reader takes single-character separators only: it reads `a::b` as a, empty, b. If it
+    fails, the file is read line by line to find the wrong line.
     """
     names = ["user", "item", "value", "time"]
     gaps = ["gap1", "gap2", "gap3"]
@@ -213,10 +213,10 @@ _MOMENTS: Mapping[str, tuple[str, ...]] = {
         *("cloudy", "drizzle", "foggy", "rainy", "sleet", "snowy", "stormy", "sunny", "unknown"),
     ),
     "country": (*COUNTRIES, "unknown"),
-    # Cities are numbers without a name; those that nobody has mentioned have a row too.
+    # Cities are numbers without a name. Cities that do not occur in the data have a row too.
     "city": tuple(map(str, range(1200))),
 }
-"""What Frappe's contexts can be, by what the words mean and not by who was where."""
+"""The vocabularies of Frappe's contexts: all possible values, not those in the data."""
 
 
 def _read_frappe(files: dict[str, bytes]) -> Tables:
@@ -226,7 +226,7 @@ def _read_frappe(files: dict[str, bytes]) -> Tables:
             io.BytesIO(files["meta.csv"]), separator="\t", quote_char=None, infer_schema=False
         )
         price = pl.col("price")
-        # The list of apps and their prices is public; the log says the same of each app's cost.
+        # The list of apps and their prices is public; the log has the same cost for each app.
         cost = pl.when(price == "Free").then(pl.lit("free")).otherwise(pl.lit("paid"))
         title = pl.when(pl.col("name").is_in(["unknown", ""])).then(None).otherwise("name")
         return Tables(
@@ -235,7 +235,7 @@ def _read_frappe(files: dict[str, bytes]) -> Tables:
                 context=tuple(_MOMENTS),
                 public=Public(people=957, items=True, threshold=True, values=_MOMENTS),
             ),
-            # `cnt`, how often this user used this app, is the outcome itself: never an input.
+            # `cnt`, how often this user used this app, is the outcome itself: it is not an input.
             interactions=log.select("user", "item", *_MOMENTS),
             users=log.select(pl.col("user").unique().sort().alias("id")),
             items=meta.select(

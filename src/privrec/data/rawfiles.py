@@ -1,4 +1,4 @@
-"""Files as people have them (separated text, RecBole atomic files, Parquet), read into columns."""
+"""Reads files (separated text, RecBole atomic files, Parquet) into columns."""
 
 import csv
 import io
@@ -21,10 +21,10 @@ PARQUET = (".parquet", ".pq")
 
 
 class BadRow(NamedTuple):
-    """A row that cannot be used: where it stands and what is wrong with it.
+    """A row that cannot be used: its file and line, and what is wrong with it.
 
-    `line` counts the lines of a text file, the header included, and the rows of a Parquet file,
-    both from 1. `column` is empty when the whole line is at fault.
+    `line` counts the lines of a text file, including the header, or the rows of a Parquet file,
+    both from 1. `column` is empty if the whole line is wrong.
 
     >>> print(BadRow("ratings.csv", 3, "score", "good", "must be a finite number"))
     ratings.csv line 3: 'score' must be a finite number; got 'good'
@@ -45,12 +45,11 @@ class BadRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawTable:
-    """A file's columns under its own names, before anybody says what they mean.
+    """A file's columns under their original names, before a meaning is assigned to them.
 
-    `lines` holds the line of each row of `frame`. The columns of a text file are all text,
-    without the spaces around a value; where it has no header they are called "1", "2", … .
-    `types` holds the types that an atomic file's header states. `bad` are the rows left out
-    because they do not even have columns.
+    `lines` has the line of each row of `frame`. The columns of a text file are all text, without
+    the spaces around a value; if it has no header they are called "1", "2", … . `types` has the
+    types in an atomic file's header. `bad` has the rows that could not be split into columns.
     """
 
     file: str
@@ -62,7 +61,7 @@ class RawTable:
 
     @property
     def is_text(self) -> bool:
-        """Whether the file is text, so that the columns' types say nothing."""
+        """Whether the file is text, so that columns have no types."""
         return not self.file.lower().endswith(PARQUET)
 
     def bad_rows(self, rows: IntArray, column: str, reason: str) -> list[BadRow]:
@@ -75,10 +74,10 @@ class RawTable:
 
 
 def read_raw(path: Path, *, encoding: str = "utf-8") -> RawTable:
-    """Return the columns of a file; its name's ending says Parquet or atomic, the rest is text.
+    """Return the columns of a file: Parquet or atomic by its name's ending, else text.
 
-    What separates the columns of a text file and whether it has a header is read off its first
-    lines: a first line with a number in it is no header.
+    The separator and the header of a text file are detected from its first lines. A first line
+    that contains a number is not a header.
     """
     if path.is_dir():
         raise DataError(f"{path} is a folder; name the file in it")
@@ -112,7 +111,7 @@ def _read_parquet(raw: bytes, path: Path) -> RawTable:
 
 @dataclass(frozen=True, slots=True)
 class _Fields:
-    """The fields of a text file, header and all, in columns that have no names yet."""
+    """The fields of a text file, including the header, in columns without names."""
 
     frame: pl.DataFrame
     lines: IntArray
@@ -156,7 +155,7 @@ _BROKEN = "\N{REPLACEMENT CHARACTER}"
 
 
 def _decode(raw: bytes, path: Path, encoding: str) -> tuple[str, bool]:
-    """Return the text, with one kind of line end, and whether some bytes of it had no meaning."""
+    """Return the text with uniform line ends, and whether some bytes could not be decoded."""
     broken = False
     try:
         text = raw.decode(encoding)
@@ -170,7 +169,7 @@ def _decode(raw: bytes, path: Path, encoding: str) -> tuple[str, bool]:
     text = text.removeprefix("\ufeff").replace("\r\n", "\n")
     text = text if "\n" in text else text.replace("\r", "\n")
     first = text.split("\n", 1)[0]
-    # The names in a broken header cannot be trusted, and a NUL is how UTF-16 looks in UTF-8.
+    # The names in a broken header are not reliable. A NUL means UTF-16 that was read as UTF-8.
     if (broken and _BROKEN in first) or "\0" in first:
         raise DataError(
             f"{path} line 1 is not text in {encoding}; save the file as UTF-8 or name its"
@@ -180,7 +179,7 @@ def _decode(raw: bytes, path: Path, encoding: str) -> tuple[str, bool]:
 
 
 def _sniff(text: str) -> str:
-    """Return the separator that the first lines agree on, `,` if there is none."""
+    """Return the separator that fits all of the first lines, or `,`."""
     sample = re.sub(r'"[^"\n]*"', "quoted", text[:65536]).split("\n")[:50]
     sample = [line for line in sample if line.strip()]
     for group in (("::",), ("\t",), (",", ";"), ("|",)):
@@ -197,11 +196,11 @@ def _sniff(text: str) -> str:
 
 
 def _split_plain(text: str, separator: str, file: str) -> _Fields:
-    """Return the fields of a text in which quotes mean nothing."""
+    """Return the fields of a text in which quotes are ordinary characters."""
     lines = pl.Series("line", [text.rstrip("\n")]).str.split("\n").explode()
     filled = (lines.str.strip_chars(" ") != "").to_numpy()
     width = lines[int(np.flatnonzero(filled)[0])].count(separator) + 1
-    # One field more than there should be, so that a longer line shows.
+    # Allow one field too many, so that a line with too many fields is detected.
     frame = lines.str.split_exact(separator, width).struct.unnest()
     whole = (frame[:, width - 1].is_not_null() & frame[:, width].is_null()).to_numpy()
     numbers = np.arange(1, len(lines) + 1)
@@ -220,9 +219,9 @@ def _split_plain(text: str, separator: str, file: str) -> _Fields:
 
 
 def _unquoted(fields: _Fields) -> _Fields | None:
-    """Return the fields without the quotes around them, or None if a quote means more than that.
+    """Return the fields without the quotes around them, or None if quotes need a full parser.
 
-    Most files with quotes are this simple, and this is much faster than going row by row.
+    Most files with quotes are simple, and this is much faster than parsing row by row.
     """
     if fields.bad:
         return None
@@ -237,10 +236,10 @@ def _unquoted(fields: _Fields) -> _Fields | None:
 
 
 def _split_quoted(text: str, separator: str, file: str) -> _Fields | None:
-    """Return the fields of a text in which a quoted field may hold anything.
+    """Return the fields of a text in which quoted fields may have any content.
 
-    Many tab-separated files mean their quotes literally: None says that this must be one, as a
-    quote is not closed within its line.
+    Many tab-separated files use quotes as ordinary characters. The result is None for such a file:
+    a quote is not closed within its line.
     """
     source = list(io.StringIO(text, newline="\n"))
     rows: list[list[str]] = []
@@ -251,7 +250,7 @@ def _split_quoted(text: str, separator: str, file: str) -> _Fields | None:
         if separator == "\t" and (fault or last > line):
             return None
         if row is None and last > line:
-            # How many rows it swallowed is unknown, so this is never skipped.
+            # It is unknown how many rows the open quote covers, so it cannot be skipped.
             raise DataError(f"{file} line {line} {fault}")
         fields = [field.strip(" ") for field in row or []]
         if not fault and fields in ([], [""]):

@@ -1,4 +1,4 @@
-"""The columns of a raw file as ids, numbers, times and features, and the rows that are not."""
+"""Converts the columns of a raw file to ids, numbers, times and features, and finds bad rows."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ from privrec.types import BoolArray
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Rows of a file that will not do, by the column at fault."""
+    """The bad rows of a file for one column."""
 
     column: str
     mask: BoolArray
@@ -20,11 +20,11 @@ class Check:
 
 
 def read_ids(table: RawTable, name: str) -> tuple[pl.Series, Check]:
-    """Return a column as text, and where it says nothing."""
+    """Return a column as text, and the rows where it is empty."""
     column = table.frame[name]
     kind = column.dtype
     if kind.is_float():
-        # A whole number is stored with a point where other rows of the column have none at all.
+        # Integers are stored as floats if other rows of the column are empty.
         whole = column.cast(pl.Int64, strict=False)
         text = whole.set(whole.cast(kind) != column, None).cast(pl.String)
     elif kind.is_integer() or kind in (pl.String, pl.Categorical, pl.Enum, pl.Null):
@@ -36,7 +36,7 @@ def read_ids(table: RawTable, name: str) -> tuple[pl.Series, Check]:
 
 
 def read_numbers(table: RawTable, name: str) -> tuple[pl.Series, Check]:
-    """Return a column as numbers, and where it is none that can be computed with."""
+    """Return a column as numbers, and the rows where it is not a finite number."""
     column = table.frame[name]
     if not (column.dtype.is_numeric() or column.dtype in (pl.String, pl.Boolean, pl.Null)):
         raise DataError(f"{table.file}: {name!r} must be numbers; got {column.dtype}")
@@ -47,7 +47,7 @@ def read_numbers(table: RawTable, name: str) -> tuple[pl.Series, Check]:
 
 
 def read_times(table: RawTable, name: str) -> tuple[pl.Series, Check]:
-    """Return a column as numbers or, where it holds none, as ISO dates; and where it is neither."""
+    """Return a column as numbers or else as ISO dates, and the rows where it is neither."""
     column = table.frame[name]
     times = column
     if column.dtype == pl.String:
@@ -64,7 +64,7 @@ def read_times(table: RawTable, name: str) -> tuple[pl.Series, Check]:
 
 
 def read_title(table: RawTable, name: str) -> pl.Series:
-    """Return a column as text to show, missing where it is empty."""
+    """Return a column as text to show; empty values become missing."""
     column = table.frame[name]
     if column.dtype.is_nested() or column.dtype == pl.Binary:
         raise DataError(f"{table.file}: {name!r} must be text; got {column.dtype}")
@@ -74,12 +74,12 @@ def read_title(table: RawTable, name: str) -> pl.Series:
 def read_feature(
     table: RawTable, name: str, *, may_split: bool
 ) -> tuple[list[pl.Series], list[Check]]:
-    """Return a column as the feature it looks like, and where it is infinite or no number.
+    """Return a column as a feature of the detected kind, and the rows with a bad number.
 
-    The types of an atomic file decide; its `float_seq` becomes a column for each position. In
-    other files text is split at `|` if some value has one and `may_split`, is a number if all
-    values are numbers and some have a point, and otherwise stays what it is. So do whole numbers,
-    which are categories; one with a leading zero stays text.
+    The types of an atomic file decide; its `float_seq` becomes one column per position. In other
+    files, text is split at `|` if some value has one and `may_split` is true. It is numeric if all
+    values are numbers and some have a decimal point. Otherwise it stays as it is. Integers are
+    categories; an integer with a leading zero stays text.
     """
     column = table.frame[name]
     if column.dtype == pl.String:

@@ -15,9 +15,9 @@ Kind = Literal["categorical", "multi", "numeric"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feature:
-    """One feature: whose it is, what kind it is, and the values it can take.
+    """One feature: its side (user, item or context), its kind, and the values it can take.
 
-    `values` is the vocabulary of a categorical or multi-valued feature. A numeric one is
+    `values` is the vocabulary of a categorical or multi-valued feature. A numeric feature is
     standardised with `mean` and `scale` and has a single table row that its value multiplies.
     """
 
@@ -44,7 +44,7 @@ class Bag(NamedTuple):
 
     `codes` and `weights` have shape (n, width). A categorical value is one code of weight 1, a
     list of m values m codes of weight 1/m, a number code 0 with the standardised value as weight.
-    A missing value has weight 0, whatever its code: it embeds as the zero vector.
+    A missing value has weight 0 and any code: it embeds as the zero vector.
     """
 
     codes: Leaf
@@ -106,7 +106,7 @@ def encode(feature: Feature, column: Sequence[object], *, strict: bool = False) 
 
 
 def encode_one(schema: Schema, side: Side, values: Mapping[str, object]) -> dict[str, Bag]:
-    """Return the bags (one row each) of one person's or moment's features; missing ones weigh 0."""
+    """Return the bags (one row each) of one person's or context's features; missing: weight 0."""
     for name in values:
         schema.named(name, side)
     return {
@@ -116,7 +116,7 @@ def encode_one(schema: Schema, side: Side, values: Mapping[str, object]) -> dict
 
 
 def value_text(value: object) -> str:
-    """Return the text under which a raw value stands in a vocabulary: 1, 1.0 and "1" are one.
+    """Return the text of a raw value in a vocabulary: 1, 1.0 and "1" have the same text.
 
     >>> value_text(1.0), value_text("1"), value_text(2.5), value_text(True)
     ('1', '1', '2.5', 'true')
@@ -129,7 +129,7 @@ def value_text(value: object) -> str:
 
 
 def is_missing(value: object) -> bool:
-    """Return whether a raw value says nothing: None, NaN or an empty string."""
+    """Return whether a raw value is missing: None, NaN or an empty string."""
     if isinstance(value, float | np.floating):
         return bool(np.isnan(value))
     return value is None or (isinstance(value, str) and value == "")

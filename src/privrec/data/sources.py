@@ -1,4 +1,4 @@
-"""Every data set that has a name, and how a name or a folder becomes a federation."""
+"""The built-in data sets, and loading a built-in name or a data folder as a federation."""
 
 from dataclasses import fields
 from pathlib import Path

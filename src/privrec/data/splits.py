@@ -1,4 +1,4 @@
-"""Who trains, who validates, who tests; and which half of a person's data is tested."""
+"""The split into training, validation and test people, and the halves of a test person's data."""
 
 from dataclasses import dataclass
 
@@ -39,10 +39,11 @@ def split_clients(
     validation_share: float = 0.1,
     people: int | None = None,
 ) -> Split:
-    """Return the roles of the people with these `Clients.ids`, publicly `people` of them.
+    """Return the roles of the people with these `Clients.ids`; `people` is their public number.
 
-    Each role is a hash of (seed, her id), so that nobody's presence changes anybody else's role.
-    The shares hold on average. The test people depend on `seed` and `test_share` alone.
+    Each role is a hash of (seed, the person's id), so one person's presence never changes another
+    person's role. The shares hold on average. The test people depend on `seed` and `test_share`
+    alone.
 
     >>> split = split_clients(np.arange(1000), seed=0)
     >>> len(split.train), len(split.validation), len(split.test)
@@ -66,7 +67,7 @@ def split_clients(
 
 
 def chosen(ids: IntArray, share: float, *, seed: int, purpose: str) -> BoolArray:
-    """Return for each person whether a coin of her own, a hash of (seed, her id), falls so."""
+    """Return for each person whether she is chosen: a hash of (seed, her id) decides alone."""
     words = client_words(seed, 0, f"choose {purpose}", ids, np.zeros(1, np.int64))
     return np.asarray(words.astype(np.float64) * 2.0**-64 < share)
 
@@ -80,8 +81,8 @@ def halve(clients: Clients, *, seed: int, halving: Halving = "random") -> tuple[
 def first_half(clients: Clients, *, seed: int, halving: Halving) -> BoolArray:
     """Return for each interaction whether it is in its client's first half.
 
-    Likes and dislikes are halved together (spec section 6); of an odd number the second half gets
-    one more. A person's halves do not depend on who else is asked about.
+    Likes and dislikes are halved together (spec section 6). With an odd number, the second half
+    has one more. A person's halves do not depend on the other people in `clients`.
     """
     owner = clients.owner
     place = np.arange(len(owner)) - clients.offsets[owner]

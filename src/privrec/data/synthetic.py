@@ -1,8 +1,9 @@
-"""A made-up population whose tastes are known, generated client by client and never held whole.
+"""A synthetic population, generated client by client and never in memory as a whole.
 
-Every person is a pure function of (seed, position): demographics, a taste that they partly
-explain, a long-tailed number of interactions, items chosen by taste and popularity, ratings
-and times. A cohort of a million people costs what the cohort costs.
+Every person is a pure function of (seed, position): demographics, a taste that partly depends on
+them, a long-tailed number of interactions, items chosen by taste and popularity, ratings and
+times. The cost of a cohort depends on the size of the cohort, not on that of the population. All
+numbers of the generator were chosen by hand.
 """
 
 import hashlib
@@ -38,7 +39,7 @@ _DAY = 86_400.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyntheticSettings:
-    """How large the population and the catalogue are, and how long the longest history."""
+    """The size of the population and of the catalogue, and the longest history."""
 
     users: int = 2000
     items: int = 600
@@ -55,7 +56,7 @@ class SyntheticSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _World:
-    """What everybody shares: item vectors, item appeal, and what demographics do to taste."""
+    """What all people share: item vectors, item popularity, and the tastes of demographics."""
 
     items: npt.NDArray[np.float64]
     appeal: npt.NDArray[np.float64]
@@ -97,7 +98,7 @@ def synthetic(settings: SyntheticSettings) -> Federation:
 
 
 def synthetic_name(settings: SyntheticSettings) -> str:
-    """Return the name under which `load` gives the same population.
+    """Return the name with which `load` returns the same population.
 
     >>> synthetic_name(SyntheticSettings(users=60, seed=3))
     'synthetic:users=60,seed=3'
@@ -117,7 +118,7 @@ def _world(settings: SyntheticSettings) -> _World:
     genres = [draw.choice(len(_GENRES), count, replace=False) for count in counts]
     own = draw.normal(size=(settings.items, _TASTE_SIZE))
     vectors = np.stack([centres[chosen].mean(0) for chosen in genres]) + 0.7 * own
-    # Zipf-like appeal: the k-th item in a random order of fame is drawn ~ 1/k^0.6 as often.
+    # Zipf-like popularity: the k-th item of a random order is drawn with weight 1/k^0.6.
     fame = draw.permutation(settings.items) + 1
     return _World(
         items=vectors / np.linalg.norm(vectors, axis=1, keepdims=True),
@@ -153,13 +154,13 @@ def _people(
     ranked = np.argsort(-(5.0 * affinity + world.appeal + gumbel), axis=1)[:, :longest]
     mood = ndtri(uniform("mood", longest))
     stars = np.clip(np.rint(3.3 + 2.0 * np.take_along_axis(affinity, ranked, 1) + 0.6 * mood), 1, 5)
-    # The most wanted come first in `ranked`; people meet items in an order of their own.
+    # `ranked` has the best-liked items first; the order of interactions is random instead.
     order = np.argsort(uniform("order", longest), axis=1)
     chosen = np.arange(longest)[None, :] < sizes[:, None]
     rows, places = np.nonzero(np.take_along_axis(chosen, order, 1))
     kept = order[rows, places]
     value = stars[rows, kept].astype(np.float32)
-    # Everybody starts on some day of a year and meets things at random moments from then on.
+    # Each person starts on a random day of a year; the pauses between interactions are random.
     days = 365 * uniform("start", 1) + np.cumsum(-np.log(uniform("pauses", longest)), axis=1)
     ones = np.ones((len(positions), 1), np.float32)
     return Clients(

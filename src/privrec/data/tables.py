@@ -45,7 +45,7 @@ class Tables:
 
 
 def read_folder(folder: Path) -> Tables:
-    """Return the tables of a data folder; every fault is a `DataError` that names the file."""
+    """Return the tables of a data folder; every error is a `DataError` that names the file."""
     manifest = read_manifest(folder / "dataset.toml")
     frames = [_read_parquet(folder / f"{name}.parquet") for name in _FRAMES]
     held_out = folder / "test.parquet"
@@ -59,7 +59,7 @@ def read_folder(folder: Path) -> Tables:
 
 
 def write_folder(tables: Tables, folder: Path) -> None:
-    """Write the tables so that a reader sees all of them or nothing: `dataset.toml` comes last."""
+    """Write the tables; `dataset.toml` comes last, so a reader sees all of them or nothing."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, frame in zip(_FRAMES, (tables.interactions, tables.users, tables.items), strict=True):
         frame.write_parquet(folder / f"{name}.parquet")
@@ -111,20 +111,20 @@ def to_federation(tables: Tables) -> Federation:
 
 
 def person_ids(names: list[str]) -> IntArray:
-    """Return for each person a number that is made from her id alone."""
+    """Return for each person a number that is computed from her id alone."""
     digests = (hashlib.blake2b(name.encode(), digest_size=8).digest() for name in names)
     return np.frombuffer(b"".join(digests), np.int64).copy()
 
 
 def _undeclared(tables: Tables) -> tuple[str, ...]:
-    """Return what was read off people's data, in words that a statement can list."""
+    """Return what was computed from people's data, in words for the privacy statement."""
     manifest, public = tables.manifest, tables.manifest.public
     found = [] if public.items else ["the list of items and their features"]
     if manifest.value is not None and not public.threshold:
         found.append("the value above which a rating is a like")
     if public.people is None:
         found.append("the number of people")
-    # A feature that nobody has a value of is left out, and that is read off the data too.
+    # A feature without any value is left out, which also depends on people's data.
     features = [name for name in tables.users.columns if name not in RESERVED]
     return (
         *found,
@@ -164,7 +164,7 @@ def _read_parquet(path: Path) -> pl.DataFrame:
 
 
 def _check_columns(tables: Tables) -> None:
-    """Raise unless the manifest's columns are there and each has one meaning."""
+    """Raise unless the manifest's columns exist and each has one meaning."""
     manifest = tables.manifest
     named = [manifest.user, manifest.item, manifest.value, manifest.time, *manifest.context]
     for column in manifest.context:
@@ -201,7 +201,7 @@ def _checked_ids(frame: pl.DataFrame, where: str) -> list[str]:
 
 
 def _titles(items: pl.DataFrame, ids: list[str]) -> list[str]:
-    """Return what to call each item: its title, or its id where it has none."""
+    """Return the name of each item: its title, or its id if it has none."""
     if "title" not in items.columns:
         return [safe_text(item_id) for item_id in ids]
     titles = items["title"]
@@ -227,7 +227,7 @@ def _encode_frame(
             numbers=None if side == "item" else numbers.get(column.name),
         )
         if feature.rows == 0:
-            # Nobody has a value: there is nothing to learn, and no table without rows.
+            # The feature has no values, so its table would have no rows: leave it out.
             continue
         features.append(feature)
         bags[feature.table] = bag
@@ -261,8 +261,9 @@ def _encode_column(
 ) -> tuple[Feature, Bag]:
     """Return a column's feature and its bag.
 
-    The vocabulary is `values`, or read off the column where there are none; a value outside it
-    counts as missing. Only the distinct values are encoded one by one, so long columns cost little.
+    The vocabulary is `values`, or the values of the column if `values` is not given. A value
+    outside it counts as missing. Only distinct values are encoded one by one, so long columns cost
+    little.
     """
     is_list = column.dtype in (pl.List, pl.Array)
     if column.dtype in (pl.Struct, pl.Binary, pl.Object) or (
@@ -272,7 +273,7 @@ def _encode_column(
     if is_list and kind not in (None, "multi"):
         raise DataError(f"{side} feature {column.name!r} holds lists: its kind must be multi")
     if kind is None:
-        # What is declared says what kind it is, whatever numbers somebody has.
+        # The declaration decides the kind of the feature, not the values in the data.
         is_numeric = numbers is not None or (column.dtype.is_float() and not values)
         kind = "multi" if is_list else "numeric" if is_numeric else "categorical"
     if (values and kind == "numeric") or (numbers and kind != "numeric"):

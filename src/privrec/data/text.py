@@ -1,4 +1,4 @@
-"""Text that comes from data, made safe to show: no control of a terminal, no reordered letters."""
+"""Makes text from data safe to show: no terminal control codes, no reordered letters."""
 
 import unicodedata
 
@@ -10,8 +10,8 @@ _UNSAFE = ("Cc", "Cf", "Cs", "Zl", "Zp")
 def safe_text(text: str) -> str:
     r"""Return the text with every control, formatting and separator character replaced by `�`.
 
-    An escape code in a title could rewrite the terminal that shows it, and a bidirectional
-    override could show another name than the one that is there.
+    An escape code in a title could change what the terminal shows. A bidirectional override could
+    make a name look like another name.
 
     >>> safe_text("Toy Story\x1b[2J"), safe_text("evil\u202egpj.exe"), safe_text("naïve ☂")
     ('Toy Story�[2J', 'evil�gpj.exe', 'naïve ☂')

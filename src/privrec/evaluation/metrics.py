@@ -1,4 +1,4 @@
-"""Hits and nDCG from ranks (spec section 6). A rank may be a half: ties get the middle rank."""
+"""Hits and nDCG from ranks (spec section 6). Ties get the middle rank, which may be fractional."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -80,7 +80,7 @@ def hits_at(users: Sequence[UserRanks], k: int) -> float:
 
 
 def new_hits_at(users: Sequence[UserRanks], k: int) -> float:
-    """Return Hits@k over held-out likes that the first half lacks, for users who have any."""
+    """Return Hits@k over held-out likes that are not in the first half, for users with any."""
     return _mean([float((user.ranks[user.new] <= k).mean()) for user in users if user.new.any()])
 
 
@@ -92,7 +92,7 @@ def ndcg_at(users: Sequence[UserRanks], k: int) -> float:
 def list_ndcg_at(users: Sequence[UserRanks], k: int) -> float:
     """Return the usual nDCG@k of a whole list, over each user's distinct held-out likes.
 
-    Where a user has a list for each line, it is the mean over her lists.
+    If a user has a list for each line, it is the mean over these lists.
     """
     return _mean([_list_ndcg(user.list_ranks, k) for user in users])
 
@@ -115,11 +115,11 @@ def _gain(ranks: Ranks, k: int) -> Ranks:
 
 
 def _places(others: npt.NDArray[np.float64], likes: npt.NDArray[np.float64]) -> Ranks:
-    """Return where likes stand in one list with the others, best first; both come sorted.
+    """Return the ranks of likes in one list with the others, best first; both are sorted.
 
-    No two likes can stand in one place, or nDCG could exceed 1: m likes that tie with each other
-    and with n others stand where m random ones of the m + n would on average. One like gets the
-    middle rank.
+    No two likes get the same rank, because nDCG could then exceed 1. If m likes tie with each
+    other and with n others, they get the average ranks of m random places among the m + n. A
+    single like gets the middle rank.
     """
     likes = likes[::-1]
     above, equal = _count(others, likes)
@@ -131,7 +131,7 @@ def _places(others: npt.NDArray[np.float64], likes: npt.NDArray[np.float64]) -> 
 def _count(
     ordered: npt.NDArray[np.float64], own: npt.NDArray[np.float64]
 ) -> tuple[IntArray, IntArray]:
-    """Return for each own score how many of the sorted others are above it and how many equal."""
+    """Return for each own score how many of the sorted others are above it, and how many equal."""
     left = np.searchsorted(ordered, own, side="left")
     right = np.searchsorted(ordered, own, side="right")
     return len(ordered) - right, right - left

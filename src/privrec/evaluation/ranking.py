@@ -61,7 +61,7 @@ def evaluate(
 ) -> EvalReport:
     """Return the figures of a scorer over `people` by the paper's protocol: their data is halved.
 
-    Skipped and counted are people with fewer than two likes, or none in the second half.
+    People with fewer than two likes, or with no like in the second half, are skipped and counted.
     """
     view = halved(federation, seed=seed, halving=halving)
     return evaluate_view(view, people, scorer, on_progress=on_progress)
@@ -98,7 +98,7 @@ def evaluate_view(
 
 
 def with_few_items(view: View, people: IntArray, *, fewer_than: int = 20) -> IntArray:
-    """Return those of the people whose device holds fewer items than that when it adapts."""
+    """Return the people whose device has fewer items than the limit when it adapts."""
     found = []
     for positions in chunks(people, 256):
         kept = view(positions).kept
@@ -127,5 +127,5 @@ def _items(clients: Clients, k: int) -> IntArray:
 
 
 def _text_keys(figures: dict[int, float]) -> dict[str, float | None]:
-    """Return the figures by k as text; JSON has no NaN, so where nothing was tested it is null."""
+    """Return the figures by k as text; NaN (nothing was tested) becomes null for JSON."""
     return {str(k): None if np.isnan(value) else value for k, value in figures.items()}

@@ -1,4 +1,4 @@
-"""What a recommender is to the rest of privrec: four pure functions over named parameters."""
+"""The interface of a recommender model: pure functions over named parameters."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ class Recommender:
     item)` the scores, shape (n,), of the pairs; the user side broadcasts, so that one client's
     user tower is computed once per batch. `loss(score, target)` is the loss of each pair.
 
-    Models hold no buffers: everything that training changes is a parameter.
+    Models have no other state: everything that training changes is a parameter.
     """
 
     init: Callable[[Key], dict[str, Array]]
@@ -72,7 +72,7 @@ def pooled(rows: Array, weights: Array) -> Array:
 def multi_hot(bag: Bag, n_rows: int) -> Bag:
     """Return the same bag over all rows of a small table: codes (1, n_rows), weights (n, n_rows).
 
-    Pooling is then one matrix product, where a lookup would gather and scatter row by row.
+    Pooling is then one matrix product instead of a gather and scatter of single rows.
     """
     hot = jax.nn.one_hot(bag.codes, n_rows) * bag.weights[..., None]
     return Bag(jnp.arange(n_rows)[None, :], hot.sum(-2))
@@ -81,7 +81,7 @@ def multi_hot(bag: Bag, n_rows: int) -> Bag:
 def implicit_loss(score: Array, target: Array) -> Array:
     """Return the cross-entropy of sigmoid(score) against a target in [0, 1], minimised.
 
-    softplus, not max(s, 0) + log1p(exp(-|s|)): the latter has a wrong gradient at s = 0.
+    It uses softplus. The form max(s, 0) + log1p(exp(-|s|)) has a wrong gradient at s = 0.
     """
     return jax.nn.softplus(score) - target * score
 

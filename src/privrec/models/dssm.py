@@ -3,9 +3,9 @@
     u = act([user and context vectors] W_u + b_u),  v = act([item id and features] W_v + b_v)
     x_1 = act(u W_1u + v W_1v + b_1),  x_i = act(x_{i-1} W_i + b_i),  score = x_N w + b
 
-There is no user id: a user is her features and the context. W_u is kept as one block for the user
-features and one for the context, and W_1 as one for u and one for v, which is the same as
-concatenating first but lets the part that is equal for a whole batch be computed once.
+There is no user id: a user is described by features and context. W_u is stored as one block for
+the user features and one for the context, and W_1 as one block for u and one for v. This is
+equivalent to concatenation, but the part that is equal for a whole batch is computed once.
 """
 
 from collections.abc import Callable, Sequence

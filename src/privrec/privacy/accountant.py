@@ -1,12 +1,12 @@
-"""What releases cost together. The only module that speaks to the accounting library.
+"""The ε of several releases together. Only this module calls the accounting library.
 
-ε comes from privacy loss distributions (PLD), which are tight for what they describe; Rényi
-divergences (RDP) give a second, looser figure from other code, as a cross-check.
+ε is computed by privacy loss distributions (PLD), which are tight for the mechanisms they
+describe. Rényi divergences (RDP) give a second, looser figure from other code, as a cross-check.
 
-The factor 2: `Release.noise_multiplier` is already relative to what one person can move the sum
-by, so both laws hand it on as it is. Under replace-one the library's PLD for a sampled Gaussian
-compares mixtures that lie on either side of the common part, an upper bound for cohorts drawn
-without replacement (docs/privacy.md).
+The factor 2: `Release.noise_multiplier` is already divided by the sensitivity of the sum, so it is
+passed on unchanged for both sampling laws. Under replace-one the library's PLD for a sampled
+Gaussian compares two mixtures, shifted to opposite sides of their common part. This is an upper
+bound for cohorts drawn without replacement (docs/privacy.md).
 """
 
 import math
@@ -29,9 +29,12 @@ _RELATIONS: dict[Adjacency, NeighboringRelation] = {
     "add or remove one person": NeighboringRelation.ADD_OR_REMOVE_ONE,
     "replace one person": NeighboringRelation.REPLACE_ONE,
 }
-# Integers: fractional orders fail to converge at large sampling shares.
+# RDP orders. Integers only: fractional orders fail to converge at large sampling shares.
 _ORDERS = [*range(2, 65), 72, 80, 96, 112, 128, 160, 192, 256]
-# What lies beyond counts as a sure breach, so leaving it out never makes ε smaller.
+# The log of the tail mass that the PLD cuts off. The tail counts as an infinite privacy loss, so
+# cutting it never makes ε smaller. The next three numbers set the step of the PLD's grid, on which
+# losses are rounded up. With a loss above the last number, ε counts as infinite. All of them were
+# chosen by hand.
 _LOG_TAIL = -40.0
 _FINEST = 1e-4
 _LOSS_POINTS = 2e4
@@ -45,11 +48,11 @@ def epsilon(entries: Entries, delta: float) -> float:
     """Return the ε of all the releases together at this δ, by PLD; infinite if one has no noise."""
     if (plain := _without_accounting(entries, delta)) is not None:
         return plain
-    with np.errstate(over="ignore"):  # The library divides by masses that are next to nothing.
+    with np.errstate(over="ignore"):  # The library divides by very small probabilities.
         found = float(_composed_loss(entries).get_epsilon_for_delta(delta))
     fixed = [release.sampling for release, _ in entries if release.sampling.law == "fixed"]
     if fixed and (found < 1 or max(sampling.share for sampling in fixed) >= 0.1):
-        # For these the PLD is an upper bound only, and that of RDP may be the smaller one.
+        # For these the PLD is only an upper bound, and the RDP's upper bound may be smaller.
         return min(found, epsilon_rdp(entries, delta))
     return min(found, _pure_total(entries))
 
@@ -80,7 +83,7 @@ def _composed_divergence(entries: Entries) -> RdpAccountant:
 
 
 def forget() -> None:
-    """Drop what was computed before, so that a benchmark measures the work."""
+    """Clear the caches, so that a benchmark measures the computation."""
     for cached in (_composed_loss, _composed_divergence, _loss):
         cached.cache_clear()
 
@@ -92,7 +95,7 @@ def check_delta(delta: float) -> None:
 
 
 def check_adjacency(entries: Entries) -> Adjacency:
-    """Return what all the releases compare; raise where they do not compare the same."""
+    """Return the adjacency of all the releases; raise if they have different ones."""
     first, *others = {release.sampling.adjacency for release, _ in entries}
     if others:
         raise SettingsError(
@@ -103,11 +106,11 @@ def check_adjacency(entries: Entries) -> Adjacency:
 
 
 def _without_accounting(entries: Entries, delta: float) -> float | None:
-    """Return the ε that needs no composition: of nothing 0, without noise worth counting ∞."""
+    """Return the ε that needs no composition: 0 without releases, ∞ without (enough) noise."""
     check_delta(delta)
     if not entries:
         return 0.0
-    # First: what has no noise costs everything, whatever stands beside it.
+    # Check this first: one release without noise makes the total infinite.
     bounded = all(
         release.is_private
         and _largest_loss(release)
@@ -130,13 +133,13 @@ def _loss(release: Release, step: float) -> pld.PrivacyLossDistribution:
             multiplier, value_discretization_interval=step, sampling_prob=share
         )
     if release.mechanism == "laplace":
-        # No library has the loss of this one; it is pure, and pure releases compose well too.
+        # The library has no PLD for this case. It is pure DP, which has a PLD of its own.
         return pld.from_privacy_parameters(
             DifferentialPrivacyParameters(_pure(release), 0.0), value_discretization_interval=step
         )
     if replacing and share >= 0.5:
-        # Replacing one shifts a Gaussian by at most the reach, whoever is drawn; from half of the
-        # people on that is the smaller of two upper bounds.
+        # Replacing one person shifts the Gaussian by at most the sensitivity, for any cohort. For
+        # shares of one half or more, this is the smaller of two upper bounds.
         share, replacing = 1.0, False
     relation: Adjacency = "replace one person" if replacing else "add or remove one person"
     return pld.from_gaussian_mechanism(
@@ -149,12 +152,12 @@ def _loss(release: Release, step: float) -> pld.PrivacyLossDistribution:
 
 
 def _step(release: Release, count: int) -> float:
-    """Return how finely to cut the loss: as fine as pays, from the spread of the composed one."""
+    """Return the grid step of the PLD, from the standard deviation of the composed loss."""
     largest = _largest_loss(release)
     if release.mechanism == "laplace":
         wanted = largest * math.sqrt(count) / _POINTS_PER_DEVIATION
-        # A whole number of steps, and a hair: then a loss that is always the largest is not rounded
-        # up to one step more.
+        # The largest loss is a whole number of steps, with a small margin so that it is not
+        # rounded up to one step more.
         return largest / max(1, math.floor(largest / wanted)) * (1 + 1e-9)
     growth = math.expm1(min(release.joint_multiplier**-2, 50.0))
     spread = release.sampling.share * math.sqrt(count * growth)
@@ -162,7 +165,7 @@ def _step(release: Release, count: int) -> float:
 
 
 def _largest_loss(release: Release) -> float:
-    """Return about the largest loss of one release that is worth writing down."""
+    """Return about the largest loss of one release whose probability is above the cut-off tail."""
     if release.mechanism == "laplace":
         return _pure(release)
     multiplier = release.joint_multiplier
@@ -172,12 +175,12 @@ def _largest_loss(release: Release) -> float:
 
 
 def _pure(release: Release) -> float:
-    """Return the pure ε of one Laplace release from a drawn cohort."""
+    """Return the pure ε of one Laplace release from a sampled cohort."""
     return _sampled(1 / release.joint_multiplier, release.sampling.share)
 
 
 def _pure_total(entries: Entries) -> float:
-    """Return the sum of pure ε, which no composition of pure releases exceeds at any δ."""
+    """Return the sum of pure ε: an upper bound on the composition of pure releases at any δ."""
     if any(release.mechanism != "laplace" for release, _ in entries):
         return math.inf
     return sum(count * _pure(release) for release, count in entries)
@@ -191,7 +194,7 @@ def _sampled(loss: float, share: float) -> float:
 def _event(release: Release) -> dp_event.DpEvent:
     sampling = release.sampling
     if release.mechanism == "laplace":
-        # Whatever is purely ε-private is ε²/2-concentrated (Bun and Steinke 2016).
+        # Pure ε-DP implies ε²/2-zCDP (Bun and Steinke 2016).
         return dp_event.ZCDpEvent(_pure(release) ** 2 / 2)
     event = dp_event.GaussianDpEvent(release.joint_multiplier)
     if sampling.cohort == sampling.users:

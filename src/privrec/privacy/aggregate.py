@@ -1,7 +1,7 @@
-"""How a cohort's updates become what is published: bounded one by one, summed, noised.
+"""From a cohort's updates to what is published: clip each update, sum, add noise.
 
-One object holds the bound, the noise and the release that the accountant counts, all made from the
-same numbers.
+One object has the clipping bound, the noise and the release that the accountant counts, so the
+three always agree.
 """
 
 import math
@@ -19,14 +19,17 @@ from privrec.privacy.sampling import Sampling
 from privrec.types import FloatArray, Leaf, Params
 
 _GRID = 2.0**-12
+"""The grid to which published values are rounded, relative to the scale of the noise (rounded down
+to a power of 2). Chosen by hand; not tuned (docs/privacy.md, floating point)."""
 _QUANTILE_RATE = 0.2
+"""The learning rate of adaptive clipping: η_C of Andrew et al. 2021."""
 
 
 class CohortTotal(NamedTuple):
-    """What a cohort's bounded contributions add up to, before noise, and how many were what.
+    """The sum of a cohort's bounded contributions before noise, and counts of clients.
 
-    `skipped` clients had nothing to train on; `loss` is the sum of the others'. Only the counts
-    that adaptive clipping needs are ever published, and with noise.
+    `skipped` clients had nothing to train on; `loss` is the sum over the others. Of the counts,
+    only the one that adaptive clipping needs is published, with noise.
     """
 
     update: Mapping[str, Leaf]
@@ -38,7 +41,7 @@ class CohortTotal(NamedTuple):
 
 
 class Published(NamedTuple):
-    """What a round lets the world see: the noised sum, and the bound of the next round."""
+    """What a round publishes: the noised sum, and the clipping bound of the next round."""
 
     update: dict[str, Leaf]
     clip_norm: float
@@ -46,9 +49,9 @@ class Published(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Aggregator:
-    """Bounds each client's update, and noises the sum over a cohort.
+    """Clips each client's update, and adds noise to the sum over a cohort.
 
-    `clip_quantile`, where given, lets the bound follow that quantile of the clients' norms.
+    With `clip_quantile` the clipping bound follows that quantile of the clients' update norms.
     """
 
     release: Release
@@ -69,17 +72,17 @@ class Aggregator:
         return "l1" if self.release.mechanism == "laplace" else "l2"
 
     def clip(self, update: Params, clip_norm: Leaf) -> Clipped:
-        """Return one client's bounded update; compiled into the loop over the cohort."""
+        """Return one client's clipped update; compiled into the loop over the cohort."""
         return clip(update, clip_norm, self.norm)
 
     def noise_scale(self, clip_norm: float) -> float:
-        """Return the noise's scale on the sum (the s of docs/privacy.md)."""
+        """Return the scale of the noise on the sum (the s of docs/privacy.md)."""
         if self.release.mechanism == "none":
             return 0.0
         return self.release.noise_multiplier * self.release.sampling.reach * clip_norm
 
     def publish_round(self, total: CohortTotal, clip_norm: float, noise: NoiseSource) -> Published:
-        """Return all that a round publishes, in one release."""
+        """Return everything that a round publishes, as one release."""
         return Published(
             self.publish(total.update, clip_norm, noise),
             self.next_clip_norm(
@@ -94,7 +97,7 @@ class Aggregator:
     def publish(
         self, total: Mapping[str, Leaf], clip_norm: float, noise: NoiseSource
     ) -> dict[str, Leaf]:
-        """Return the sum with noise on every parameter, touched or not."""
+        """Return the sum with noise on every parameter, also on those that no client changed."""
         scale = self.noise_scale(clip_norm)
         if scale == 0:
             return dict(total)
@@ -115,8 +118,8 @@ class Aggregator:
     ) -> float:
         """Return the bound of the next round (Andrew et al. 2021, section 2.1).
 
-        Each client that answered counts 1/2 if its update was within the bound and -1/2 if not;
-        the noised count moves the bound towards the wanted quantile.
+        Each client counts 1/2 if its update was within the bound, -1/2 if it was clipped, and 0 if
+        it was dropped. The noised count moves the bound towards the wanted quantile.
         """
         multiplier = self.release.quantile_multiplier
         if multiplier is None or self.clip_quantile is None:
@@ -144,8 +147,8 @@ def gaussian(
 ) -> Aggregator:
     """Return the Gaussian mechanism: updates of L2 norm <= `clip_norm`, normal noise on the sum.
 
-    With `clip_quantile` the multiplier is that of the whole release: a small part of it goes to
-    the count of clipped updates and the update's own noise grows to make up for it.
+    With `clip_quantile` the multiplier is that of the whole release: a small part of the budget
+    goes to the count of clipped updates, and the noise on the update is a little larger.
     """
     if clip_quantile is None or noise_multiplier == 0:
         release = Release(
@@ -155,7 +158,8 @@ def gaussian(
             quantile_multiplier=None if clip_quantile is None else 0.0,
         )
     else:
-        # A twentieth of the cohort, as Andrew et al.; never so little that the update pays for it.
+        # The noise on the count is a twentieth of the cohort, as in Andrew et al., and at least so
+        # large that the noise on the update hardly grows.
         count = max(sampling.cohort / 20 / (sampling.reach / 2), 4 * noise_multiplier)
         release = Release(
             mechanism="gaussian",
@@ -173,6 +177,6 @@ def laplace(sampling: Sampling, *, clip_norm: float, noise_multiplier: float) ->
 
 
 def _on_grid(values: Doubles, scale: float) -> FloatArray:
-    """Return the values rounded to a grid, which hides what the lowest bits of noise give away."""
+    """Return the values rounded to a grid, because the lowest bits of noise can reveal the sum."""
     step = 2.0 ** math.floor(math.log2(scale)) * _GRID
     return (np.round(values / step) * step).astype(np.float32)

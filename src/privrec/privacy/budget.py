@@ -1,4 +1,4 @@
-"""Before the first round: is there noise that fits the budget, and does it mean anything?"""
+"""Checks before the first round: the noise for the budget, whether one round fits, and δ."""
 
 import warnings
 
@@ -20,7 +20,7 @@ def find_noise(
     mechanism: MechanismName,
     spent: PrivacyLedger | None = None,
 ) -> float:
-    """Return the `noise_multiplier` for these rounds; a run of none needs none."""
+    """Return the `noise_multiplier` for these rounds; 0 rounds need no calibration."""
     if epsilon is None:
         raise SettingsError("give `epsilon`, from which the noise is found, or `noise_multiplier`")
     if rounds == 0:
@@ -38,7 +38,7 @@ def check_budget(
     delta: float,
     spent: PrivacyLedger | None = None,
 ) -> None:
-    """Raise where the budget affords no round."""
+    """Raise if the budget does not allow a single round."""
     if epsilon is None or rounds == 0:
         return
     once = (spent or PrivacyLedger()).record(release).epsilon(delta)
@@ -63,7 +63,7 @@ def check_budget(
 
 
 def refuse_large_delta(delta: float, users: int, *, forced: bool) -> None:
-    """Raise for a δ of 1/N or more; where it is `forced`, warn."""
+    """Raise for a δ of 1/N or more; if `forced`, only warn."""
     if delta < 1 / users:
         return
     why = (
@@ -71,5 +71,5 @@ def refuse_large_delta(delta: float, users: int, *, forced: bool) -> None:
         " that publishes everything about one person picked at random would meet it"
     )
     if not forced:
-        raise SettingsError(f"{why} (--force-delta takes it all the same)")
+        raise SettingsError(f"{why} (--force-delta accepts it)")
     warnings.warn(why, PrivacyWarning, stacklevel=2)

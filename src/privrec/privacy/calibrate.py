@@ -15,6 +15,8 @@ from privrec.privacy.sampling import Sampling
 from privrec.privacy.words import epsilon_text
 from privrec.types import MechanismName
 
+# The search accepts an ε at most this share below the target. This and the numbers below were
+# chosen by hand.
 _SLACK = 0.005
 _DIGITS = 6
 _LEAST, _MOST = 1e-3, 1e5
@@ -59,7 +61,8 @@ def calibrate(
 def _search(cost: Callable[[float], float], target: float, guess: float) -> float:
     """Return a multiplier whose cost is within the slack below `target`.
 
-    False position on logarithms, where cost is nearly a straight line; halving when it stalls.
+    It uses false position on logarithms, where the cost is nearly linear, and bisection every
+    fourth step.
     """
     low, high = _LEAST, _MOST  # Too little noise, enough noise.
     low_cost, high_cost = math.inf, 0.0
@@ -82,14 +85,14 @@ def _search(cost: Callable[[float], float], target: float, guess: float) -> floa
             place /= math.log(low_cost / high_cost)
             multiplier = low * (high / low) ** place
     if high < _MOST:
-        return high  # Cost jumps here: the least noise known to be enough.
+        return high  # The cost jumps here: return the least noise that is known to be enough.
     raise SettingsError(
         f"epsilon {target:g} needs a noise_multiplier above {_MOST:g}: raise it, or cut rounds"
     )
 
 
 def _widen(low: float, high: float, too_dear: bool, low_cost: float, high_cost: float) -> float:
-    """Return the next multiplier to look at while one side is unknown, else the middle."""
+    """Return the next multiplier to try: a small step if one side is unknown, else the middle."""
     if math.isinf(low_cost) and not too_dear:
         return max(high / 1.3, math.sqrt(low * high))
     if high_cost == 0 and too_dear:
@@ -98,12 +101,12 @@ def _widen(low: float, high: float, too_dear: bool, low_cost: float, high_cost: 
 
 
 def _first_guess(sampling: Sampling, rounds: int, epsilon: float, delta: float) -> float:
-    """Return the multiplier by the central limit of composed sampled Gaussians (Dong et al.)."""
+    """Return a first guess by the central limit theorem of Gaussian DP (Dong et al.)."""
 
     def excess(deviation: float) -> float:
         far = ndtr(-epsilon / deviation - deviation / 2)
         near = ndtr(-epsilon / deviation + deviation / 2)
-        # In logarithms e^ε would overflow long before its product with a tail does.
+        # Limit ε, because e^ε would overflow although its product with the tail is small.
         return float(near - math.exp(min(epsilon, 700)) * far) - delta
 
     try:
@@ -115,6 +118,6 @@ def _first_guess(sampling: Sampling, rounds: int, epsilon: float, delta: float) 
 
 
 def _rounded(multiplier: float) -> float:
-    """Return it rounded up to a few digits: what is printed is what was used."""
+    """Return it rounded up to a few digits, so that the printed number is the exact number."""
     step = 10.0 ** (math.floor(math.log10(multiplier)) + 1 - _DIGITS)
     return float(f"{math.ceil(multiplier / step) * step:.{_DIGITS}g}")

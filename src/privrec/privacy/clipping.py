@@ -1,4 +1,4 @@
-"""Bounding what one client can contribute: the whole update is one vector."""
+"""Clipping of a client's update; all parameters together are one vector."""
 
 from typing import Literal, NamedTuple
 
@@ -9,12 +9,13 @@ from privrec.types import Array, Leaf, Params
 
 Norm = Literal["l1", "l2"]
 
-# float32 sums of squares err by less: the bound holds in exact arithmetic, not just as computed.
+# Updates are clipped to clip_norm · (1 - MARGIN). The rounding error of a float32 sum of squares
+# is less than this margin, so the bound also holds in exact arithmetic. Chosen by hand.
 MARGIN = 1e-3
 
 
 class Clipped(NamedTuple):
-    """A bounded update, whether it was longer than the bound, and whether it was finite."""
+    """A clipped update, whether it was longer than the bound, and whether it was finite."""
 
     update: dict[str, Array]
     was_long: Array
@@ -24,11 +25,11 @@ class Clipped(NamedTuple):
 def clip(update: Params, clip_norm: Leaf, norm: Norm = "l2") -> Clipped:
     """Return `update · min(1, S/‖update‖)` over all parameters at once (Algorithm 2, line 21).
 
-    A zero update stays zero; one with a NaN or an infinity in it becomes zero and is marked. An
-    infinite `clip_norm` bounds nothing.
+    A zero update stays zero. An update with a NaN or an infinity becomes zero and is marked. An
+    infinite `clip_norm` clips nothing.
     """
     leaves = jax.tree.leaves(dict(update))
-    # Lengths are taken in units of the largest entry, so that squares of large ones stay finite.
+    # Entries are divided by the largest one before squaring, so that squares do not overflow.
     peak = jnp.max(jnp.stack([jnp.max(jnp.abs(leaf), initial=0.0) for leaf in leaves]))
     is_finite = jnp.isfinite(peak)
     unit = jnp.where(is_finite & (peak > 0), peak, 1.0)

@@ -10,7 +10,7 @@ from privrec.privacy.release import Release
 
 @dataclass(frozen=True, slots=True)
 class PrivacyLedger:
-    """Which releases were made, and how often. It is never changed: recording returns a new one.
+    """Which releases were made, and how often. It is immutable: `record` returns a new ledger.
 
     >>> from privrec.privacy.sampling import Sampling
     >>> sampling = Sampling(law="poisson", users=4800, cohort=30)
@@ -53,7 +53,7 @@ class PrivacyLedger:
         return accountant.epsilon(self.entries, delta)
 
     def epsilon_rdp(self, delta: float) -> float:
-        """Return ε at this δ, by RDP: a cross-check, never below what is true."""
+        """Return ε at this δ, by RDP: an upper bound, used as a cross-check."""
         return accountant.epsilon_rdp(self.entries, delta)
 
     def cost(self, release: Release, delta: float) -> float:

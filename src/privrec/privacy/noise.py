@@ -1,4 +1,4 @@
-"""Where noise comes from: a seed in simulation, a cryptographic generator everywhere else."""
+"""Sources of noise: a seeded generator for experiments, else a cryptographic generator."""
 
 import os
 from collections.abc import Callable
@@ -21,7 +21,7 @@ class NoiseSource:
 
 
 def seeded(rng: np.random.Generator) -> NoiseSource:
-    """Return repeatable noise. Whoever has the seed can take it off again: for experiments only."""
+    """Return repeatable noise. Anyone with the seed can remove it: for experiments only."""
     return NoiseSource(
         normal=rng.standard_normal,
         laplace=lambda size: rng.laplace(size=size),
@@ -31,13 +31,13 @@ def seeded(rng: np.random.Generator) -> NoiseSource:
 def secure() -> NoiseSource:
     """Return noise from AES-256 in counter mode under a fresh key of the operating system.
 
-    By hand, because numpy's generators are not cryptographic and no maintained library draws
-    floating-point noise from one that is.
+    It is written by hand because numpy's generators are not cryptographic, and no maintained
+    library draws floating-point noise from a cryptographic generator.
     """
     stream = Cipher(algorithms.AES(os.urandom(32)), modes.CTR(os.urandom(16))).encryptor()
 
     def uniform(size: int) -> Doubles:
-        """Return numbers strictly between 0 and 1: 53 random bits and a half."""
+        """Return numbers in (0, 1]: 53 random bits plus one half, times 2^-53, rounded."""
         words = np.frombuffer(stream.update(bytes(8 * size)), np.uint64)
         return ((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
 
@@ -48,7 +48,7 @@ def secure() -> NoiseSource:
         return np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])[:size]
 
     def normal(size: int) -> Doubles:
-        # The lowest bits of one draw can give away its state; those of a mean of four do not.
+        # The lowest bits of a single draw can reveal its value; a sum of four draws hides them.
         return 0.5 * (box_muller(size) + box_muller(size) + box_muller(size) + box_muller(size))
 
     def laplace(size: int) -> Doubles:

@@ -1,4 +1,4 @@
-"""The paper's two tables of ε, recomputed: as printed, as meant, and as true.
+"""The paper's two tables of ε: as printed, and recomputed in several ways.
 
 z = 1 and 1000 rounds throughout, so the noise on the sum is 2S.
 """
@@ -18,13 +18,13 @@ ROUNDS = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """One cell: what is printed, and what it should be.
+    """One cell: the printed ε, and recomputed ones.
 
-    `per_client` is autodp's bound for cohorts without replacement counted once per client, as the
-    paper must have done; `per_round` the same bound once per round, which is how often something
-    is released. `rdp` and `tight` are our figures for the same noise and cohorts (replace-one);
-    `poisson` and `poisson_half` those for Poisson cohorts (add or remove one) with the same noise,
-    2S on the sum, and with half of it.
+    `per_client` is autodp's bound for cohorts without replacement, composed once per client; it
+    reproduces the printed figures. `per_round` is the same bound composed once per round; there is
+    one release per round. `rdp` and `tight` are our figures for the same noise and cohorts
+    (replace-one). `poisson` and `poisson_half` are for Poisson cohorts (add or remove one), with
+    the same noise of 2S on the sum and with half of it.
     """
 
     data: str

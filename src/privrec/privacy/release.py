@@ -1,4 +1,4 @@
-"""One release: what was published, as the accountant counts it and the ledger writes it down."""
+"""One release: what was published, in the form for the accountant and the ledger."""
 
 import math
 from collections.abc import Mapping
@@ -14,13 +14,13 @@ MECHANISMS = ("none", "gaussian", "laplace")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Release:
-    """A sum over a drawn cohort, published with noise (or, as `none`, without).
+    """A sum over a sampled cohort, published with noise (or without, if `none`).
 
-    `noise_multiplier` is the scale of the noise on the sum over what one person can move the sum
-    by under this law: clip_norm for Poisson, twice that for fixed-size cohorts. The scale is the
-    Gaussian's standard deviation with updates clipped in the L2 norm, or Laplace's b with updates
-    clipped in the L1 norm. `quantile_multiplier` is the same for the count of clipped updates that
-    adaptive clipping publishes from the same cohort.
+    `noise_multiplier` is the scale of the noise on the sum divided by the sensitivity of the sum:
+    clip_norm for Poisson sampling, twice that for fixed-size cohorts. The scale is the Gaussian's
+    standard deviation with updates clipped in the L2 norm, or Laplace's b with updates clipped in
+    the L1 norm. `quantile_multiplier` is the same for the count of clipped updates that adaptive
+    clipping publishes from the same cohort.
     """
 
     mechanism: MechanismName
@@ -47,10 +47,10 @@ class Release:
 
     @property
     def joint_multiplier(self) -> float:
-        """The multiplier of the one Gaussian that the update and the clipped count make up.
+        """The multiplier of the update and the clipped count together, as one Gaussian release.
 
-        Both come from one cohort, so they are one release of a longer vector: in units of its own
-        noise one person moves it by (z_u^-2 + z_q^-2)^(1/2).
+        Both come from one cohort, so they are one release of a longer vector. Measured in units of
+        the noise, its sensitivity is (z_u^-2 + z_q^-2)^(1/2).
         """
         if self.quantile_multiplier is None:
             return self.noise_multiplier

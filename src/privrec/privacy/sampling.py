@@ -1,4 +1,4 @@
-"""Who takes part in a round. The object that draws the cohort is the one that is accounted for."""
+"""Sampling of cohorts. The accountant counts the same object that draws the cohort."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -13,12 +13,12 @@ Adjacency = Literal["add or remove one person", "replace one person"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
-    """A law of drawing cohorts from `users` people, and what a guarantee under it compares.
+    """How cohorts are sampled from `users` people, and the adjacency of the guarantee.
 
-    `poisson` takes each person by a coin of her own that falls with probability cohort/users:
-    `users` is a public number, and the coin is the same whatever the true number is. `fixed` takes
-    exactly `cohort` people, uniformly, without replacement (the paper's choice); there `users` must
-    be the true number, which is the same in the two data sets that it compares.
+    `poisson` takes each person independently with probability cohort/users. `users` is a public
+    number, so the probability does not depend on the true number of people. `fixed` takes exactly
+    `cohort` people, uniformly, without replacement (the paper's choice). There `users` must be the
+    true number, which is the same in the two data sets that the guarantee compares.
 
     >>> Sampling(law="fixed", users=4800, cohort=30).adjacency
     'replace one person'
@@ -44,18 +44,18 @@ class Sampling:
 
     @property
     def adjacency(self) -> Adjacency:
-        """What the two data sets differ by that the guarantee compares."""
+        """How the two data sets differ that the guarantee compares."""
         return "add or remove one person" if self.law == "poisson" else "replace one person"
 
     @property
     def reach(self) -> float:
-        """How far one person moves a sum of vectors of norm <= 1: the factor 2 of replace-one."""
+        """The sensitivity of a sum of vectors of norm <= 1: 1, or 2 for replace-one."""
         return 1.0 if self.law == "poisson" else 2.0
 
     def draw(self, population: IntArray, rng: np.random.Generator) -> IntArray:
         """Return the cohort of one round, a part of `population`; it may be empty under Poisson.
 
-        Drawing costs the same whether the population is a thousand or a million.
+        The cost of drawing does not depend on the size of the population.
         """
         count = len(population)
         if self.law == "fixed":
@@ -64,6 +64,6 @@ class Sampling:
                     f"the accountant counts {self.users} people; the population has {count}"
                 )
             return population[rng.choice(count, self.cohort, replace=False, shuffle=False)]
-        # Independent coins are a binomial number of heads, spread uniformly.
+        # Poisson sampling is a binomial number of people, chosen uniformly.
         heads = int(rng.binomial(count, self.share))
         return population[rng.choice(count, heads, replace=False, shuffle=False)]

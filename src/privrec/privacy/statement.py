@@ -1,4 +1,4 @@
-"""What a run promises, in plain English: never more than its ledger can show."""
+"""What a run promises, in plain English: never more than its ledger shows."""
 
 import math
 from collections.abc import Sequence
@@ -31,15 +31,15 @@ SEES_ITEMS = (
     "which sees what each device adds to the sums, a list of items, and is trusted to keep none"
 )
 SEEDED = (
-    "For experiments only: no protection. The noise of this run came from its seed, and whoever "
-    "knows or guesses the seed takes it off. The same run with secure noise would have epsilon "
-    "{epsilon} at delta {delta!r} ({how})."
+    "For experiments only: no protection. The noise of this run came from its seed, and anybody "
+    "who knows or guesses the seed can remove it. The same run with secure noise would have "
+    "epsilon {epsilon} at delta {delta!r} ({how})."
 )
 FIRST_STAGE_BARE = (
     "No differential privacy guarantee end to end (epsilon is infinite): the first stage learned "
     "item vectors from everybody's sequences without noise, and they depend on each of them; the "
-    "second stage alone, had the first seen nobody{seeded}, would have epsilon {alone} at delta "
-    "{delta!r}, which protects nobody here."
+    "second stage alone, if the first had seen nobody{seeded}, would have epsilon {alone} at "
+    "delta {delta!r}, which protects nobody here."
 )
 
 _CHANGE = {
@@ -50,10 +50,10 @@ _LAWS = {"poisson": "Poisson", "fixed": "fixed-size"}
 
 
 def not_covered(server: str, undeclared: Sequence[str] = ()) -> str:
-    """Return what no guarantee of ours covers.
+    """Return what the guarantee does not cover.
 
-    `server` says what the server sees, `undeclared` what was read off people's data although the
-    model's shape or scale depends on it.
+    `server` says what the server sees. `undeclared` lists what was computed from people's data
+    although the model's shape or scale depends on it.
     """
     parts = [
         f"the server, {server}",
@@ -63,14 +63,14 @@ def not_covered(server: str, undeclared: Sequence[str] = ()) -> str:
     ]
     if undeclared:
         parts.append(
-            "what was read off people's data because the data set does not declare it public: "
-            + ", ".join(undeclared)
+            "what was computed from people's data because the data set does not declare it"
+            " public: " + ", ".join(undeclared)
         )
     return f"not covered: {'; '.join(parts[:-1])}; and {parts[-1]}"
 
 
 def noised(server: str) -> str:
-    """Return what recipes with noise promise, before a run says how much."""
+    """Return what recipes with noise promise, before a run gives ε and δ."""
     return (
         "User-level differential privacy for the people who train, against anybody who sees the "
         "model during or after training, with the epsilon and delta that a run is given or its "
@@ -80,11 +80,12 @@ def noised(server: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrivacyReport:
-    """What a run costs at `delta`: `epsilon` is None where there is no guarantee.
+    """What a run costs at `delta`; `epsilon` is None if there is no guarantee.
 
-    `epsilon_of_mechanism` is what the releases would cost with secure noise: the same figure, or
-    a figure without a guarantee where the noise was seeded. `stage_two_epsilon` is what the second
-    stage would cost if the first had seen nobody: no guarantee, and given only where there is none.
+    `epsilon_of_mechanism` is what the releases would cost with secure noise. It equals `epsilon`,
+    or is a figure without a guarantee if the noise was seeded. `stage_two_epsilon` is what the
+    second stage would cost if the first had used nobody's data. It is no guarantee, and is given
+    only if there is none.
     """
 
     epsilon: float | None
@@ -116,11 +117,11 @@ def privacy_report(
     second: PrivacyLedger | None = None,
     undeclared: Sequence[str] = (),
 ) -> PrivacyReport:
-    """Return what the ledger's releases promise; `without` says it where they promise nothing.
+    """Return what the ledger's releases promise; if they promise nothing, say `without`.
 
-    `server` says what the server sees. `volunteers` people took part in a first stage without noise
-    and are not covered. `second` is the ledger of a second stage whose first had no noise.
-    `undeclared` was read off people's data and is not covered either.
+    `server` says what the server sees. `volunteers` people took part in a first stage without
+    noise and are not covered. `second` is the ledger of a second stage after a first stage without
+    noise. `undeclared` was computed from people's data and is not covered either.
     """
     epsilon = ledger.epsilon(delta) if ledger.entries else math.inf
     if math.isinf(epsilon):
@@ -165,7 +166,7 @@ def _without_guarantee(
 ) -> PrivacyReport:
     alone = second.epsilon(delta) if second is not None and second.entries else math.inf
     broken = not math.isinf(alone)
-    seeded = " and were its noise not seeded" if noise == "seeded" else ""
+    seeded = " and its noise were not seeded" if noise == "seeded" else ""
     words = FIRST_STAGE_BARE.format(alone=epsilon_text(alone), delta=delta, seeded=seeded)
     return PrivacyReport(
         epsilon=None,

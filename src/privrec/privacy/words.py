@@ -1,11 +1,11 @@
-"""ε in print: always rounded up, because a promise says less rather than more."""
+"""ε as text: always rounded up, so that the printed guarantee is never too strong."""
 
 import math
 from decimal import ROUND_CEILING, Decimal
 
 
 def epsilon_text(epsilon: float | None, decimals: int | None = None) -> str:
-    """Return ε rounded up: to so many decimals, or to three figures; "infinite" for none.
+    """Return ε rounded up to `decimals` decimals or to three digits; "infinite" for None.
 
     >>> epsilon_text(3.9841), epsilon_text(0.01234), epsilon_text(7.96, 4), epsilon_text(None)
     ('3.99', '0.0124', '7.9600', 'infinite')
@@ -14,6 +14,6 @@ def epsilon_text(epsilon: float | None, decimals: int | None = None) -> str:
         return "infinite"
     if decimals is None:
         decimals = max(0, 2 - math.floor(math.log10(epsilon))) if epsilon > 0 else 2
-    # A decimal number has all the digits of a binary one: nothing is cut off on the way.
+    # `Decimal` represents a float exactly, so rounding up is exact.
     exact = Decimal(epsilon).quantize(Decimal(1).scaleb(-decimals), rounding=ROUND_CEILING)
     return f"{exact:f}"

@@ -1,1 +1,1 @@
-"""Runs: their folder, ledger and loop, and what people do with them."""
+"""Runs: their folder, ledger and training loop; evaluation, export and added-up budgets."""

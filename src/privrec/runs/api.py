@@ -1,4 +1,4 @@
-"""The Python side of the command line: load, train, open a run, evaluate it, recommend."""
+"""The Python functions behind the command line: train, plan, open a run, evaluate, recommend."""
 
 import json
 import math
@@ -35,7 +35,7 @@ from privrec.types import Params
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """A run folder, opened. The data is loaded when it is needed, and ranking needs none."""
+    """An open run folder. The data is loaded only when needed; ranking does not need it."""
 
     folder: records.RunFolder
     config: RunSettings
@@ -79,12 +79,12 @@ class Run:
 
     @property
     def figures(self) -> list[dict[str, Any]]:
-        """What each round did, from raw data; nothing under secure noise, unless asked for."""
+        """What each round did, from raw data; empty under secure noise without `diagnostics`."""
         return records.read_rounds(self.folder.figures_path)
 
     @property
     def rounds(self) -> int:
-        """How many rounds were played: fewer than asked for where the budget ended first."""
+        """How many rounds were played; fewer than asked for if the budget ended first."""
         return len(records.read_rounds(self.folder.rounds_path))
 
     @property
@@ -117,7 +117,7 @@ class Run:
         )
 
     def model(self) -> Model:
-        """Return all that may be released, as a phone gets it."""
+        """Return everything that may be released, in the form that a phone gets."""
         return Model(
             params={name: np.asarray(a) for name, a in load_params(self.folder).items()},
             catalogue=self.catalogue,
@@ -148,10 +148,10 @@ def train(
 ) -> Run:
     """Return a finished run of a recipe; the same as `privrec train`.
 
-    Without `out` the run folder is a temporary one. With `resume` the interrupted run in `out` goes
-    on from its last checkpoint, under the settings it was started with, on the same data; none need
-    be repeated, and other ones are refused. With `strict` a run under noise is refused where the
-    model's shape or scale would be read off people's data.
+    Without `out` the run folder is temporary. With `resume` the interrupted run in `out` continues
+    from its last checkpoint, on the same data and with the settings it was started with. Settings
+    need not be given again; different ones are refused. With `strict` a run under noise is refused
+    if the model's shape or scale would be computed from people's data.
     """
     name = data if isinstance(data, str) else data.name
     path = None if out is None else Path(out)
@@ -193,7 +193,7 @@ def _refuse_undeclared(federation: Federation) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What a run would do: its stages, what they would cost, and one phone's part of each."""
+    """What a run would do: its stages, their privacy cost, and their cost for one phone."""
 
     config: RunSettings
     stages: tuple[Stage, ...]
@@ -217,7 +217,7 @@ class Plan:
 
 
 def plan(recipe: str, data: str | Federation, **settings: Any) -> Plan:
-    """Return what a run would do and ask of a phone; trains nothing and writes nothing."""
+    """Return what a run would do and what it would cost a phone; trains and writes nothing."""
     config = configure(recipe, data if isinstance(data, str) else data.name, settings)
     prepared = prepare(config, load(data) if isinstance(data, str) else data)
     federation, people = prepared.federation, prepared.split.train
@@ -240,7 +240,7 @@ def plan(recipe: str, data: str | Federation, **settings: Any) -> Plan:
 
 
 def _ranking(prepared: PreparedRun, params: Params, person: Clients) -> DeviceCost:
-    """Return what it takes to get the model once, adapt it and rank everything for one person."""
+    """Return what it costs one device to get the model once, adapt it and rank all items."""
     scorer = prepared.rankers.adapted(params)
     return DeviceCost(
         what="get the model, rank for herself",
@@ -277,14 +277,14 @@ def _read(path: Path) -> tuple[records.RunFolder, RunSettings]:
 
 
 def _started(path: Path | None) -> tuple[records.RunFolder, RunSettings] | None:
-    """Return the run to go on with, or None where a kill came before there was anything in it."""
+    """Return the run to resume; None if it was killed before anything was in its folder."""
     if path is None:
         raise SettingsError("`resume` needs `out`, the folder of the run to go on with")
     return None if records.is_untouched(path) else _read(path)
 
 
 def _check_same(folder: records.RunFolder, started: RunSettings, asked: Mapping[str, Any]) -> None:
-    """Refuse to go on with other settings: the result would be neither run."""
+    """Refuse to resume with other settings: the result would be a mixture of two runs."""
     old = started.model_dump()
     for key, value in asked.items():
         if old[key] != value:

@@ -17,6 +17,7 @@ from privrec.errors import RunFolderError
 from privrec.runs import records
 from privrec.runs.api import Run
 
+# A constant time stamp, the earliest that zip allows: the same run gives the same bytes.
 _NO_TIME = (1980, 1, 1, 0, 0, 0)
 
 
@@ -25,7 +26,7 @@ def export_run(run: Run, path: Path) -> None:
     if path.is_dir():
         raise RunFolderError(f"{path} is a folder: --out takes the name of a file")
     model = run.model()
-    # Where the data lay is nobody's business.
+    # The path of the data is private: leave it out.
     settings = {**model.settings, "data": model.catalogue.name}
     about = {"format": FORMAT, "settings": settings, "privacy": dict(model.privacy)}
     with records.words(run.folder.ledger_path, "read"):

@@ -1,4 +1,4 @@
-"""Quality against privacy: one run for each ε, drawn beside what needs no privacy at all."""
+"""Quality against privacy: one run for each ε, drawn beside results without privacy."""
 
 import html
 import io
@@ -39,9 +39,10 @@ class Point:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frontier:
-    """The points, from the strongest promise to none, and the lines beside them (Hits@20).
+    """The points, from the smallest ε to no noise, and the lines to compare with (Hits@20).
 
-    `together` is the ε of the mechanism of all noised runs on the same people; None for none.
+    `together` is the ε of the mechanism of all noised runs on the same people; None if there are
+    no noised runs.
     """
 
     data: str
@@ -67,7 +68,7 @@ def find_frontier(
     """Return the frontier; trains and evaluates what the folder does not have yet.
 
     Leaves one run folder for each ε and seed, and `frontier.json`, `.html` and `.png`. The noise is
-    seeded, so that the curve can be had again: an experiment, which protects nobody.
+    seeded, so that the curve can be reproduced. The runs are experiments and protect nobody.
     """
     _check(epsilons, seeds)
     wanted = sorted(set(epsilons))
@@ -192,7 +193,7 @@ def _point(epsilon: float, found: Sequence[dict[str, Any]]) -> Point:
 
 
 def _lines(data: str, found: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """Return the levels beside the curve, where there are such figures."""
+    """Return the levels of the lines beside the curve, where the figures exist."""
     lines = {}
     for name, shown in (("popularity", "popularity"), ("ease", "EASE, centralised")):
         levels = [one["references"][name]["hits"][_K] for one in found if name in one["references"]]
@@ -205,7 +206,7 @@ def _lines(data: str, found: Sequence[dict[str, Any]]) -> dict[str, float]:
 
 
 def experiment_line(frontier: Frontier) -> str:
-    """Return what the runs behind a frontier are, and what they would cost together."""
+    """Return the sentence that says that the runs are experiments and what they would cost."""
     line = (
         "For experiments only: no protection. The noise of these runs came from seeds, and their"
         " figures from raw data."
@@ -225,7 +226,7 @@ def experiment_line(frontier: Frontier) -> str:
 
 
 def _together(places: Sequence[Path], delta: float) -> float | None:
-    """Return the ε of all noised runs together: nobody is in more than all of them."""
+    """Return the ε of all noised runs together, for a person who is in all of them."""
     whole = PrivacyLedger()
     for place in places:
         whole = whole.compose(open_run(place).ledger)

@@ -1,9 +1,9 @@
-"""`ledger.jsonl`: one line a release, on the disk before the release is used, and self-checking.
+"""`ledger.jsonl`: one line per release, on the disk before the release is used, self-checking.
 
-Every line carries a hash of itself and of the line before it (`chain`), and says three numbers of
-which each follows from the other two: the bound, the multiplier, and the noise's scale. So a line
-that was changed, taken out or put in is found when the ledger is read. It is no signature: whoever
-rewrites the whole file can make the hashes fit.
+Every line has a hash of itself and of the line before it (`chain`). It also has three numbers of
+which each follows from the other two: the clipping bound, the noise multiplier and the scale of
+the noise. So a line that was changed, removed or inserted is found when the ledger is read. The
+chain is not a signature: someone who rewrites the whole file can make all hashes fit.
 """
 
 import hashlib
@@ -39,9 +39,9 @@ def append_release(folder: RunFolder, before: list[Line], line: Mapping[str, Any
 
 
 def start_ledger(folder: RunFolder) -> None:
-    """Make sure that `ledger.jsonl` is there, in a folder that is on the disk, and ends in a line.
+    """Make sure that `ledger.jsonl` exists, that its folder is on the disk, and its end is whole.
 
-    A last line that a kill cut short was never used, and is cut off.
+    A last line that a kill cut short is removed: its release was never used.
     """
     path = folder.ledger_path
     with words(path, "write"):
@@ -54,10 +54,10 @@ def start_ledger(folder: RunFolder) -> None:
 
 
 def read_ledger(folder: RunFolder) -> list[Line]:
-    """Return the lines of `ledger.jsonl`, all of them; one that does not add up is refused."""
+    """Return all lines of `ledger.jsonl`; raise if a line is not consistent."""
     with words(folder.ledger_path, "read"):
         text = folder.ledger_path.read_bytes() if folder.ledger_path.is_file() else b""
-    # What follows the last line's end was never used.
+    # Text after the last line break is an unfinished line; its release was never used.
     lines: list[Line] = []
     for number, line in enumerate(text[: text.rfind(b"\n") + 1].splitlines(), start=1):
         try:
@@ -78,11 +78,11 @@ def read_ledger(folder: RunFolder) -> list[Line]:
 
 
 def settled_ledger(folder: RunFolder) -> list[Line]:
-    """Return the lines of a ledger that is known to be whole, for whoever asks what was spent.
+    """Return the lines of a ledger after checking that it is complete: to count what was spent.
 
-    The checkpoint and the parameters know how many rounds were played, so that lines cut off at
-    the end are missed; and a sum that a kill left on the disk before its line was written may have
-    been seen: the run must go on first.
+    The checkpoint and the parameters say how many rounds were played, so missing lines at the end
+    are detected. After a kill, a sum may be on the disk without its ledger line. It may have been
+    seen, so the ledger is refused until the run is resumed.
     """
     lines = read_ledger(folder)
     known = {line["round"] for line in lines}
@@ -123,7 +123,7 @@ def _fault(line: object, before: str) -> str | None:
 
 
 def _disagreement(release: Release, line: Line) -> str | None:
-    """Return how the bound, the multiplier and the noise's scale disagree, if they do."""
+    """Return how the bound, the multiplier and the scale of the noise disagree, or None."""
     bound, scale = line["clip_norm"], line["noise_scale"]
     if not all(isinstance(number, int | float) for number in (bound, scale)):
         return "it has no bound and scale"

@@ -1,4 +1,4 @@
-"""The one visible loop: build the algorithm, play rounds, write records, evaluate."""
+"""The training loop: play rounds, validate, write records and checkpoints; then evaluate."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -32,10 +32,12 @@ from privrec.simulate.executors import fastest
 from privrec.types import IntArray, Params
 
 CHECKPOINT_SECONDS = 5.0
+"""The time between two checkpoints, for runs whose cohorts can be drawn again: about what a kill
+can lose. Chosen by hand; not tuned."""
 FEW_ITEMS = 20
-"""The paper calls people inactive who have fewer items."""
+"""The paper calls people with fewer items inactive."""
 OnProgress = Callable[[str, int, int], None]
-"""(what is going on, how far, of how much)"""
+"""(name of the step, how much is done, how much there is)"""
 
 
 def play_stages(
@@ -45,10 +47,10 @@ def play_stages(
     resume: bool = False,
     on_progress: OnProgress | None = None,
 ) -> None:
-    """Play the remaining rounds that the budget affords; leave `params.safetensors` in the folder.
+    """Play the remaining rounds that the budget allows; write `params.safetensors` at the end.
 
-    A kill at any moment loses the rounds since the last checkpoint, which are played again on
-    resume, and publish the same again: from the same seed, or from the disk.
+    A kill at any moment loses the rounds since the last checkpoint. Resume plays them again, and
+    they publish the same again: from the same seed, or from the disk.
     """
     config, stages = prepared.config, prepared.stages()
     state, done = restore(folder, stages) if resume else (None, 0)
@@ -57,12 +59,12 @@ def play_stages(
     stopped = False
     for stage in stages:
         if done >= stage.last and stage is not stages[-1]:
-            continue  # Its result is where the next stage begins.
+            continue  # Finished: the next stage starts from its result.
         if state is None or done <= stage.first:
             state = stage.start(None if state is None else state.params)
         if not stopped:
             state = _play_stage(prepared, stage, state, folder, on_progress)
-        # A stage whose budget ended early has nothing that a later one could stand on.
+        # If the budget ended inside a stage, later stages are not played.
         stopped = stopped or state.round_index < stage.last
     if state is not None:
         records.drop_published(folder, state.round_index)
@@ -78,7 +80,7 @@ def _play_stage(
     folder: records.RunFolder,
     on_progress: OnProgress | None,
 ) -> ServerState:
-    """Return the state after the rounds of a stage that the budget affords."""
+    """Return the state after the rounds of a stage that the budget allows."""
     config, federation = prepared.config, prepared.federation
     publisher = open_publisher(folder, stage, config, federation.population, federation.fingerprint)
     last = publisher.last_round(state.round_index)
@@ -106,7 +108,7 @@ def _play_stage(
         if budget.shows_raw_figures and stage.ranks and due:
             line["validation"] = _validate(prepared, state.params)
         records.append_round(folder, line, figures=budget.shows_raw_figures)
-        # A cohort that was drawn in secret cannot be drawn again.
+        # A secretly drawn cohort cannot be drawn again: write a checkpoint after every round.
         due = budget.draws_in_secret or time.monotonic() - saved > CHECKPOINT_SECONDS
         if due or state.round_index == last:
             checkpoint(folder, state)
@@ -120,7 +122,8 @@ def _play_stage(
 class Evaluation:
     """The final report: figures on the test people, and the reference rows of the same run.
 
-    `few` are those with few items on their device, `few_unadapted` the same without adaptation.
+    `few` is for test people with few items on their device, `few_unadapted` for the same people
+    without adaptation.
     """
 
     config: RunSettings
@@ -173,7 +176,7 @@ def evaluate_run(
     *,
     on_progress: OnProgress | None = None,
 ) -> Evaluation:
-    """Return the figures on the test people, with the references fitted and tested beside them."""
+    """Return the figures on the test people, for the run and for the reference recommenders."""
     config, federation, split = prepared.config, prepared.federation, prepared.split
     protocol = prepared.protocol
     view = protocol.testing(prepared.whole)
@@ -203,7 +206,7 @@ def evaluate_run(
 
 
 def checkpoint(folder: records.RunFolder, state: ServerState) -> None:
-    """Write the whole server state, replacing the one before in one step."""
+    """Write the whole server state; it replaces the checkpoint before atomically."""
     leaves = jax.tree.leaves((state.params, state.opt_state))
     arrays = {f"{i:05d}": np.asarray(leaf) for i, leaf in enumerate(leaves)}
     arrays["clip_norm"] = np.asarray(state.clip_norm)
@@ -212,9 +215,9 @@ def checkpoint(folder: records.RunFolder, state: ServerState) -> None:
 
 
 def restore(folder: records.RunFolder, stages: Sequence[Stage]) -> tuple[ServerState | None, int]:
-    """Return the state of the last checkpoint and its number of rounds; nothing if there is none.
+    """Return the state of the last checkpoint and its number of rounds, or (None, 0).
 
-    It is a state of the stage that played its last round.
+    The state belongs to the stage that played the last round.
     """
     if not folder.checkpoint_path.is_file():
         return None, 0
@@ -227,7 +230,7 @@ def restore(folder: records.RunFolder, stages: Sequence[Stage]) -> tuple[ServerS
         if fresh is None or stage.first < round_index:
             fresh = stage.start(None if fresh is None else fresh.params)
     if fresh is None or not fresh.params:
-        return None, 0  # What is fitted in a single round is fitted again.
+        return None, 0  # A fit of a single round is simply repeated.
     leaves, shape = jax.tree.flatten((fresh.params, fresh.opt_state))
     saved = [arrays[name] for name in sorted(arrays)]
     if [leaf.shape for leaf in leaves] != [leaf.shape for leaf in saved]:

@@ -1,4 +1,4 @@
-"""The ledger of one run: what is published, in which order it reaches the disk, what it costs."""
+"""Publishing the rounds of a run: noise, then disk, then ledger line, then use; and its cost."""
 
 import hashlib
 import json
@@ -29,10 +29,11 @@ from privrec.types import NoiseKind
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Publisher:
-    """Publishes a stage's rounds: the noised sum, then its ledger line, then its use.
+    """Publishes a stage's rounds: writes the noised sum, then its ledger line, then returns it.
 
-    `lines` are the ledger's. `ledger` is what those from before cost the people whom the guarantee
-    covers. `population` and `fingerprint` are those of the data.
+    `lines` are all lines of the ledger. `ledger` has the releases from before this stage started
+    or resumed, for the people whom the guarantee covers. `population` and `fingerprint` are those
+    of the data.
     """
 
     folder: records.RunFolder
@@ -45,15 +46,15 @@ class Publisher:
 
     @property
     def _keeps(self) -> bool:
-        """Whether what is published must be kept: its noise cannot be drawn again."""
+        """Whether published sums must be kept, because their noise cannot be drawn again."""
         return self.config.budget.draws_in_secret and self.stage.release.is_private
 
     def publish(self, state: ServerState, add_up: Callable[[], CohortTotal]) -> Published:
-        """Return what a round publishes, once it and its ledger line are on the disk.
+        """Return what a round publishes, after it and its ledger line are on the disk.
 
-        A kill may come at any moment. Noise that nobody can draw again is kept with its sum: what
-        is on the disk is published, and is paid once. A round that is played again with the same
-        seeded noise publishes the same numbers again: no second release.
+        The process may be killed at any moment. Secure noise cannot be drawn again, so the noised
+        sum is kept on the disk; the resumed run uses it, and it is counted once. With seeded
+        noise, a repeated round publishes the same numbers again, which is no second release.
         """
         round_index, path = state.round_index, self.folder.published_path(state.round_index)
         line = self._line(round_index)
@@ -67,17 +68,17 @@ class Publisher:
         total = add_up()
         published = self.stage.aggregator.publish_round(total, state.clip_norm, self._noise(state))
         digest = self._keep(path, published) if self._keeps else None
-        # A lost sum under secure noise is published anew, and is another release.
+        # If a sum under secure noise was lost, the new one is another release and is counted.
         if line is None or self._keeps:
             self._write_down(state, digest)
         return published
 
     def last_round(self, round_index: int) -> int:
-        """Return how many rounds there will have been when the budget or the stage ends it."""
+        """Return the number of rounds at which the budget or the stage ends."""
         budget, last = self.config.budget, self.stage.last
         if budget.epsilon is None or not self.stage.release.is_private:
             return last
-        # What is paid for and still there to be used costs nothing more.
+        # Sums that are already in the ledger and still on the disk cost nothing more.
         paid = round_index
         while paid < last and self._is_there(paid):
             paid += 1
@@ -95,8 +96,8 @@ class Publisher:
     def _noise(self, state: ServerState) -> NoiseSource:
         if self.config.budget.draws_in_secret:
             return secure()
-        # All that shapes the release goes into the seed: two runs that differ in anything, were
-        # it one person less, must not share their noise, or the difference would show it all.
+        # Everything that shapes the release goes into the seed. Two runs that differ in anything,
+        # even in one person, must not have the same noise: it would cancel in their difference.
         # `candidates` shapes figures alone, and "halves" trains on all that it is given.
         left_out = {"candidates"} | ({"protocol"} if self.config.protocol == "halves" else set())
         shape = [
@@ -139,7 +140,7 @@ class Publisher:
 def open_publisher(
     folder: records.RunFolder, stage: Stage, config: RunSettings, population: str, fingerprint: str
 ) -> Publisher:
-    """Return the publisher of a stage that starts or goes on, with what was released so far."""
+    """Return the publisher of a stage that starts or resumes, with the releases so far."""
     start_ledger(folder)
     lines = read_ledger(folder)
     for line in lines:
@@ -162,15 +163,15 @@ def open_publisher(
 
 
 def population_mark(population: str) -> str:
-    """Return the mark under which ledgers name a population; it says nothing about its people."""
+    """Return the identifier of a population in ledgers: a hash of its name, not of its people."""
     return hashlib.sha256(f"privrec population {population}".encode()).hexdigest()[:16]
 
 
 def ledger_of(folder: records.RunFolder, *, only_noised: bool = False) -> PrivacyLedger:
     """Return what a run's ledger counts, of all its releases or of those with noise alone.
 
-    What was released of volunteers alone costs nobody else anything and is left out; the statement
-    says how many they are.
+    Releases from volunteers alone are left out: they cost other people nothing. The statement says
+    how many volunteers there are.
     """
     return _counted(settled_ledger(folder), only_noised=only_noised)
 
@@ -191,7 +192,7 @@ def volunteer_count(folder: records.RunFolder) -> int:
 
 
 def noise_of(folder: records.RunFolder) -> NoiseKind:
-    """Return the weakest noise that the ledger has: one seeded release takes a guarantee away."""
+    """Return the weakest kind of noise in the ledger: one seeded release ends the guarantee."""
     kinds = {line["noise"] for line in settled_ledger(folder)} - {"none"}
     return "secure" if kinds <= {"secure"} else "seeded"
 

@@ -1,12 +1,12 @@
-"""The run folder: what a run writes, so that a kill at any moment costs time and nothing else.
+"""The run folder: the files of a run. A kill at any moment costs time and nothing else.
 
-What may be released lies in the folder itself: `config.toml`, which comes first and is never
+The folder itself has what may be released: `config.toml`, which is written first and never
 changed; `catalogue.json`; `ledger.jsonl`, a line per release, on the disk before the release is
 used (`ledgerfile.py`); `rounds.jsonl`, a line per round; and `params.safetensors`, which marks a
-finished run. While a run goes on, `checkpoint.safetensors` holds the whole server state and
-`published-N.safetensors` what round N published, until the checkpoint has it.
+finished run. During a run, `checkpoint.safetensors` has the whole server state, and
+`published-N.safetensors` has what round N published until the checkpoint includes it.
 
-What is computed from raw data lies in `simulation/`: the fingerprint of the data, losses, counts
+`simulation/` has what is computed from raw data: the fingerprint of the data, losses, counts
 and timings, validation, evaluation, report. No guarantee covers it.
 """
 
@@ -101,14 +101,15 @@ class RunFolder:
         return self.path / SIMULATION / "report.html"
 
     def published_path(self, round_index: int) -> Path:
-        """What a round published, until the checkpoint has it."""
+        """What a round published, until the checkpoint includes it."""
         return self.path / f"published-{round_index}.safetensors"
 
 
 def create_run(path: Path, config: RunSettings, catalogue: str, fingerprint: str) -> RunFolder:
-    """Return a new run folder; a folder that has anything in it is left alone.
+    """Return a new run folder; raise if the folder has more than the leftovers of a kill.
 
-    `catalogue` is JSON. `fingerprint` is that of the data: only the same data may go on with it.
+    `catalogue` is JSON. `fingerprint` is that of the data: the run can only resume on the same
+    data.
     """
     is_new = not path.exists()
     if not is_new and not is_untouched(path):
@@ -119,7 +120,7 @@ def create_run(path: Path, config: RunSettings, catalogue: str, fingerprint: str
     with words(path, "write"):
         folder.data_path.parent.mkdir(parents=True, exist_ok=True)
     clear_leftovers(folder)
-    # The format comes last: a file that was cut short has none.
+    # The format comes last, so a truncated file has none.
     text = to_toml(config, header={}) + f"format = {FORMAT}\n"
     try:
         write_whole(folder.data_path, json.dumps({"fingerprint": fingerprint}).encode() + b"\n")
@@ -132,7 +133,7 @@ def create_run(path: Path, config: RunSettings, catalogue: str, fingerprint: str
 
 
 def is_untouched(path: Path) -> bool:
-    """Return whether a folder holds nothing but what a kill during `create_run` can leave."""
+    """Return whether a folder has only files that a kill during `create_run` can leave."""
     return path.is_dir() and all(map(_is_leftover, path.iterdir()))
 
 
@@ -144,17 +145,17 @@ def clear_leftovers(folder: RunFolder) -> None:
 
 
 def check_data(folder: RunFolder, fingerprint: str) -> None:
-    """Raise unless the data is the same that the run began with, to the last rating."""
+    """Raise unless the data is exactly the data that the run began with."""
     try:
         began = json.loads(folder.data_path.read_text(encoding="utf-8"))["fingerprint"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise RunFolderError(
-            f"{folder.data_path} cannot be read, so nobody knows whether the data is still the"
+            f"{folder.data_path} cannot be read, so it is unknown whether the data is still the"
             " same: begin a new run"
         ) from error
     if began != fingerprint:
         raise RunFolderError(
-            f"the data has changed since {folder.path} was begun: two releases would tell apart"
+            f"the data has changed since {folder.path} was begun: two releases would reveal"
             " what changed, and figures would be of other people; begin a new run"
         )
 
@@ -218,7 +219,7 @@ def keep_rounds(folder: RunFolder, before: int) -> None:
 
 
 def published_rounds(folder: RunFolder) -> set[int]:
-    """Return the rounds whose published sum lies on the disk, whole or just about to be."""
+    """Return the rounds whose published sum is on the disk, also under its temporary name."""
     names = [path.name.split(".") for path in folder.path.glob("*published-*")]
     stems = [part for parts in names for part in parts if part.startswith("published-")]
     numbers = [stem.removeprefix("published-") for stem in stems]
@@ -226,7 +227,7 @@ def published_rounds(folder: RunFolder) -> set[int]:
 
 
 def played_rounds(folder: RunFolder) -> int:
-    """Return how many rounds a run has certainly played, by its checkpoint and its parameters."""
+    """Return how many rounds a run has played at least, by its checkpoint and its parameters."""
     counts = [0]
     if folder.checkpoint_path.is_file():
         counts.append(int(read_arrays(folder.checkpoint_path).get("round_index", 0)))
@@ -236,7 +237,7 @@ def played_rounds(folder: RunFolder) -> int:
 
 
 def drop_published(folder: RunFolder, before: int) -> None:
-    """Remove what rounds before the given one published: the checkpoint has it."""
+    """Remove what rounds before the given one published; the checkpoint includes it."""
     for path in folder.path.glob("published-*.safetensors"):
         number = path.stem.removeprefix("published-")
         if number.isdecimal() and int(number) < before:
@@ -261,10 +262,10 @@ def read_evaluation(path: Path) -> dict[str, Any]:
 
 
 def write_arrays(path: Path, arrays: Arrays, metadata: Mapping[str, str]) -> None:
-    """Write named arrays to a safetensors file, whole or not at all."""
-    # Not ascontiguousarray, which makes a scalar a vector.
+    """Write named arrays to a safetensors file, atomically."""
+    # `np.ascontiguousarray` is not used: it makes a scalar a vector.
     contiguous = {name: np.asarray(array, order="C") for name, array in arrays.items()}
-    # One entry: safetensors writes several in an order that differs from one call to the next.
+    # All metadata in one entry: safetensors writes several entries in an order that varies.
     entry = {"privrec": json.dumps(dict(metadata), sort_keys=True)}
     write_whole(path, save(contiguous, metadata=entry))
 
@@ -304,7 +305,7 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 def sync_folder(path: Path) -> None:
-    """Return when the names in a folder are on the disk: a renamed file outlives a power cut."""
+    """Flush the names in a folder to the disk, so that a renamed file survives a power cut."""
     place = os.open(path, os.O_RDONLY)
     try:
         os.fsync(place)
@@ -314,7 +315,7 @@ def sync_folder(path: Path) -> None:
 
 @contextlib.contextmanager
 def locked(folder: RunFolder) -> Iterator[None]:
-    """Keep a run folder to one process: two that train in it would spoil each other's ledger."""
+    """Lock a run folder: two processes that train in it would corrupt its ledger."""
     with words(folder.path, "read"):
         place = os.open(folder.path, os.O_RDONLY)
     try:
@@ -332,7 +333,7 @@ def _is_temporary(path: Path) -> bool:
 
 
 def _is_leftover(path: Path) -> bool:
-    """Return whether this is from before `config.toml`, without which there is no run."""
+    """Return whether a kill before `config.toml` was written can have left this file."""
     if path.name == SIMULATION:
         return path.is_dir() and all(
             inner.name == "data.json" or _is_temporary(inner) for inner in path.iterdir()
@@ -343,7 +344,7 @@ def _is_leftover(path: Path) -> bool:
 
 @contextlib.contextmanager
 def words(path: Path, verb: str) -> Iterator[None]:
-    """Turn a fault of the file system into an error that names the file."""
+    """Turn an error of the file system into a `RunFolderError` that names the file."""
     try:
         yield
     except OSError as error:

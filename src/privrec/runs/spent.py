@@ -1,4 +1,4 @@
-"""What several runs on the same people have cost together."""
+"""The privacy cost of several runs on the same people together."""
 
 import math
 from collections.abc import Sequence
@@ -17,8 +17,9 @@ def add_up(runs: Sequence[Path], delta: float, *, same_people: bool = False) -> 
     """Return `{"runs": {path: figures}, "together": figures}` of the runs' ledgers.
 
     Figures are `releases`, `epsilon` (None for no guarantee), `epsilon_of_mechanism`,
-    `epsilon_rdp`, `noise` and `volunteers`, together up to so many. The same run given twice counts
-    once. Runs whose populations have different names are refused, unless `same_people`.
+    `epsilon_rdp`, `noise` and `volunteers`; together this is an upper bound on the volunteers. The
+    same run given twice counts once. Runs whose populations have different names are refused,
+    unless `same_people`.
     """
     folders = {str(path): read_run(path)[0] for path in runs}
     if not same_people:
@@ -47,8 +48,8 @@ def _check_population(folders: dict[str, RunFolder]) -> None:
                 population, first = line["population"], name
             if line["population"] != population:
                 raise RunFolderError(
-                    f"{first} and {name} name different populations. If nobody is in both, ask"
-                    " about each alone; if somebody may be, --same-people adds them up"
+                    f"{first} and {name} name different populations. If no person is in both, ask"
+                    " about each alone; if a person may be in both, --same-people adds them up"
                 )
 
 

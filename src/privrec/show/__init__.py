@@ -1,1 +1,1 @@
-"""Pages for people: reports and charts."""
+"""HTML reports and charts."""

@@ -1,4 +1,4 @@
-"""Line charts as SVG text: a report must open without a network, a script or a library."""
+"""Line charts as SVG text: reports work without a network, a script or a library."""
 
 import html
 import math
@@ -21,7 +21,7 @@ def line_chart(
 ) -> str:
     """Return an SVG of named curves; `levels` are dashed horizontal lines, such as a baseline.
 
-    `x_names` are the labels of the x axis where it is not a scale of numbers.
+    `x_names` are the labels of an x axis that is not numeric.
 
     Points that are not finite, such as the loss of a run that diverged, are left out.
     """
@@ -75,7 +75,7 @@ def _finite(points: Points) -> Points:
 
 
 def _with_room(low: float, high: float) -> tuple[float, float]:
-    """Return the range, widened where everything lies on one level."""
+    """Return the range, widened if all values are equal."""
     size = max(abs(low), abs(high))
     if high - low > 1e-9 * size:
         return low, high
@@ -94,7 +94,7 @@ def _ticks(low: float, high: float) -> list[float]:
 
 
 def _apart(labels: list[tuple[float, str, str]]) -> list[tuple[float, str, str]]:
-    """Push labels down until none covers another, then those below the axis back up."""
+    """Move labels down until none overlaps another, then move those below the axis back up."""
     placed: list[tuple[float, str, str]] = []
     for y, name, colour in sorted(labels):
         below = max(y, placed[-1][0] + 14) if placed else y

@@ -153,7 +153,7 @@ def _statement(privacy: Mapping[str, Any], name: str = "") -> str:
 
 _RAW = (
     '<p class="note">This page is computed from raw data of the people tested and, for the'
-    " references, of those who trained. No guarantee covers it: it is for whoever holds the data,"
+    " references, of those who trained. No guarantee covers it: it is for the holder of the data,"
     " and not for release.</p>"
 )
 
@@ -170,7 +170,7 @@ def _guarantee(privacy: Mapping[str, Any]) -> str:
 
 
 def figure(value: float | None) -> str:
-    """Return a figure as text; a dash where there was nothing to test."""
+    """Return a figure as text; a dash if nothing was tested."""
     return "-" if value is None else f"{value:.3f}"
 
 
@@ -187,7 +187,7 @@ def hits_table(rows: Sequence[Row]) -> str:
 
 
 def _new_only(evaluation: Mapping[str, Any]) -> str:
-    """Return the table over items that the device did not know, where that is another question."""
+    """Return the table over items that are new to the person; "" if it equals the main table."""
     new = evaluation["new_only"]["hits"]
     if all(new[k] is None or abs(new[k] - evaluation["hits"][k]) < 1e-12 for k in KS):
         return ""
@@ -219,10 +219,10 @@ def _few_items(evaluation: Mapping[str, Any]) -> str:
 
 
 def mark_line(evaluation: Mapping[str, Any], rounds: Sequence[Mapping[str, Any]]) -> str:
-    """Return how long training took to the paper's upper bound at 10; "" where none is printed.
+    """Return how long training took to reach the paper's upper bound at 10; "" if not reached.
 
-    By the validation people where there are any; else by the final figure, which the whole
-    training led to.
+    It uses the validation figures of the rounds, else the final figure after the whole training.
+    It is also "" if the paper prints no upper bound for the data set.
     """
     printed = PRINTED_HITS.get(evaluation["data"], {}).get(_UPPER_BOUND)
     if printed is None or not _is_papers(evaluation):

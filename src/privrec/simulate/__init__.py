@@ -1,1 +1,1 @@
-"""How a training runs on this machine, and what it would ask of a phone."""
+"""How training is simulated on this machine, and what it would cost a phone."""

@@ -1,4 +1,4 @@
-"""What one round asks of one phone: bytes both ways, arithmetic, and time on one core."""
+"""What one round costs one phone: bytes down and up, arithmetic, and time on one core."""
 
 import statistics
 import time
@@ -16,16 +16,17 @@ from privrec.models.api import ITEM_TABLE
 from privrec.types import IntArray, Params
 
 _REPEATS = 5
+"""How often a call is timed. Chosen by hand."""
 _NUMBER = 4
-"""Bytes of a weight, and of the position of one."""
+"""Bytes of a weight (float32), and of a position (int32)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceCost:
-    """One person's part of one round (or of ranking for herself), for a person of usual size.
+    """The cost of one round (or of ranking) for one person with the median amount of data.
 
-    `multiply_adds` is a count, or about one where a compiler made the code, or None where nobody
-    counted; `milliseconds` is measured here, on one core, after the first call.
+    `multiply_adds` is exact, or the compiler's estimate, or None if unknown. `milliseconds` is
+    measured on this machine, on one core, after a first call.
     """
 
     what: str
@@ -50,10 +51,11 @@ def cost_of_training(
     client: Packed,
     steps: int,
 ) -> DeviceCost:
-    """Return what local training asks of a phone.
+    """Return what local training costs a phone.
 
-    All parameters come down, because asking for some rows would tell which items the person has;
-    the dense ones and the rows that she touched go up. The compiler counts the loop's body once.
+    The phone downloads all parameters, because a request for some rows would reveal which items
+    the person has. It uploads the dense parameters and the rows that it changed. The compiler
+    counts the body of the loop once, so its count is multiplied by the number of steps.
     """
     core = jax.local_devices()[0]
     here = jax.device_put((dict(params), dict(catalogue), client), core)
@@ -75,7 +77,7 @@ def cost_of_training(
 
 
 def milliseconds(call: Callable[[], Any]) -> float:
-    """Return the median time of a call that was made once before."""
+    """Return the median time of a call, after one call to warm up."""
     call()
     times = []
     for _ in range(_REPEATS):

@@ -1,4 +1,4 @@
-"""How JAX is set up for privrec: one host device per core, and a persistent compilation cache."""
+"""The setup of JAX for privrec: one host device per core, and a persistent compilation cache."""
 
 import contextlib
 import os
@@ -7,10 +7,11 @@ from pathlib import Path
 
 
 def prepare() -> None:
-    """Set what JAX reads when it is first imported or used; what the user has set stays.
+    """Set what JAX reads when it is first imported or used; settings of the user are kept.
 
-    A client's training is a chain of small matrix products. One core runs it fastest alone, with
-    another client on the next core, so XLA gets a device per core and no threads inside an op.
+    A client's training is a sequence of small matrix products. It is fastest on a single core,
+    with another client on the next core. So XLA gets one device per core and no threads inside an
+    operation.
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     os.environ.setdefault("JAX_NUM_CPU_DEVICES", str(cores or 1))
@@ -27,7 +28,7 @@ def prepare() -> None:
 
 
 def _prepare_imported() -> None:
-    """Do the same for a JAX that was imported before privrec, unless it is at work already."""
+    """Do the same for a JAX that was imported before privrec, unless it was already used."""
     config = sys.modules["jax"].config
     settings = {
         "jax_num_cpu_devices": (-1, int(os.environ["JAX_NUM_CPU_DEVICES"])),

@@ -1,7 +1,8 @@
-"""Runs a function of one client over many: one after another on each core, cores side by side.
+"""Runs a function of one client for many clients: one after another on each core, in parallel.
 
-A client's dense weights fit a core's cache, nothing is padded to the largest client, and an uneven
-cohort does not drain a stack; docs/architecture.md has the measurements behind this.
+A client's dense weights fit into a core's cache. Clients are not stacked, so no client is padded
+to the largest one, and an uneven cohort wastes no work in a stack. docs/architecture.md explains
+this; docs/results.md has the measurements.
 """
 
 import math
@@ -25,10 +26,10 @@ Result = TypeVar("Result")
 
 
 class CohortSum(NamedTuple):
-    """The running sum over a cohort: bounded updates with whole tables, mean losses, and counts.
+    """The running sum over a cohort: clipped updates with whole tables, mean losses, and counts.
 
-    `clipped` clients had a longer update than the bound; `dropped` ones had one that is not finite
-    and add nothing. All but `update` come from raw client data: simulation only.
+    `clipped` clients had an update longer than the bound. `dropped` clients had an update that is
+    not finite, and add nothing. All but `update` come from raw client data: simulation only.
     """
 
     update: dict[str, Array]
@@ -48,7 +49,7 @@ def cohort_runner(
     catalogue: Bags,
     cores: Sequence[jax.Device] | None = None,
 ) -> RunCohort:
-    """Return a function that trains a cohort and returns the sum of its bounded updates.
+    """Return a function that trains a cohort and returns the sum of its clipped updates.
 
     Only the running sum is kept: one per core, added up at the end in the order of the cores.
     """
@@ -69,7 +70,7 @@ def cohort_runner(
     )
 
     def run(params: Params, clients: Sequence[Packed], clip_norm: float) -> CohortSum:
-        # Even an empty client costs a call, so it counts as one instance.
+        # An empty client also costs a call, so its load is 1.
         shares = assign([int(client.size) + 1 for client in clients], len(lanes))
 
         def run_lane(lane: int) -> CohortSum:
@@ -134,7 +135,7 @@ def map_clients(
 ) -> list[Result]:
     """Return `function(params, catalogue, client)` for each client, in order.
 
-    `function` must call compiled functions only, so that a sweep in pieces compiles once.
+    `function` must call only compiled functions, so that several calls compile only once.
     """
     lanes = list(cores or jax.local_devices())
 

@@ -1,1 +1,1 @@
-"""A tower over the device's own history, from sums that every person adds to once."""
+"""PrivRec+: a model over the person's own history, from sums to which each person adds once."""

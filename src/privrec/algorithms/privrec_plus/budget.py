@@ -12,7 +12,7 @@ from privrec.privacy.ledger import PrivacyLedger
 from privrec.privacy.sampling import Sampling
 
 BOUND = 1.0
-"""The length of what one person adds to a noised sum."""
+"""The L2 bound on what one person adds to a noised sum."""
 
 _PEOPLE_PER_NOISE = 12.0
 
@@ -20,9 +20,9 @@ _PEOPLE_PER_NOISE = 12.0
 def split_budget(
     settings: PlusSettings, split: Split, n_items: int
 ) -> tuple[Aggregator, Aggregator, Aggregator]:
-    """Return what bounds and noises the two sums and each round; all together cost `epsilon`.
+    """Return the aggregators of the two sums and of the rounds; together they cost `epsilon`.
 
-    Where there are rounds on top, the sums get `stage1_share` of it, and all of it where not.
+    With rounds on top, the sums get the share `stage1_share` of ε. Without, they get all of it.
     """
     users = len(split.train) if settings.sampling == "fixed" else split.public_train
     everybody, some = (
@@ -78,8 +78,9 @@ def split_budget(
 def popularity_share(people: int, n_items: int, noise_multiplier: float) -> float:
     """Return the share of the precision 1/z² that goes to popularity: 5 to 50 %.
 
-    Noise on n numbers reaches about z√(2 ln n); the fewer people there are per unit of noise, the
-    more of the budget it takes to tell popular items from unpopular ones at all.
+    The largest of n noise values is about z√(2 ln n). With fewer people per unit of noise, a
+    larger share of the budget is needed to tell popular items from unpopular ones. The formula
+    and its limits were chosen by hand; not tuned.
     """
     wanted = _PEOPLE_PER_NOISE * math.log(max(n_items, 2)) * noise_multiplier / people
     return min(max(wanted, 0.05), 0.5)

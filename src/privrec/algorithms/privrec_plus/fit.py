@@ -18,10 +18,11 @@ _HAIR = 1e-6
 
 
 def frequent(popularity: moments.Doubles, *, noise_scale: float, most: int) -> IntArray:
-    """Return the items whose company is worth asking for, the most popular first.
+    """Return the items that enter the matrix of co-occurrences, the most popular first.
 
-    A matrix over m items has noise of length s√m in each row; so m grows as long as the m-th item
-    is at least s√m popular.
+    In a matrix over m items, the noise in each row has L2 norm s√m. The result has the largest m
+    for which the m-th item has a popularity of at least s√m; m is at least `_FEWEST` and at most
+    `most`.
     """
     order = np.argsort(-popularity, kind="stable")
     needed = noise_scale * np.sqrt(np.arange(1, len(order) + 1))
@@ -33,7 +34,7 @@ def frequent(popularity: moments.Doubles, *, noise_scale: float, most: int) -> I
 def exact_tower(
     total: Mapping[str, Leaf], layout: Layout, kept: IntArray, how: Regression, rank: int
 ) -> dict[str, Floats]:
-    """Return the tower that explains likes by rows, from the sums of `history_moments`."""
+    """Return the tower that predicts likes from rows, given the sums of `history_moments`."""
     n, columns = layout.n_items, columns_of(layout, kept, how)
     scales = how.scales(layout)[columns]
     people, weight = float(total["people"]), float(total["weight"])
@@ -70,7 +71,7 @@ def noisy_tower(
     rank: int,
     noise_scale: float,
 ) -> dict[str, Floats]:
-    """Return the tower of a published triangle; it adds the part along popularity again."""
+    """Return the tower of a published triangle; adds the component along popularity back."""
     kept, power, common = items.kept, items.power, items.common
     squares = moments.mirrored(triangle, len(kept))
     taste, outside = solve.denoised(squares, noise_scale=noise_scale, rank=rank - 1)
@@ -86,7 +87,7 @@ def noisy_tower(
 
 
 def blank(layout: Layout, *, rank: int, dislikes: bool) -> dict[str, Floats]:
-    """Return a tower that ranks everything alike; `rank` 0 is as long as the catalogue."""
+    """Return a tower that scores all items alike; with `rank` 0, vectors of catalogue size."""
     width = rank or layout.n_items
     tower = {
         name: np.zeros((size, width), np.float32)
@@ -99,11 +100,12 @@ def blank(layout: Layout, *, rank: int, dislikes: bool) -> dict[str, Floats]:
 
 
 def bias_of(popularity: npt.NDArray[np.floating], kept: npt.NDArray[np.integer]) -> Floats:
-    """Return what orders items that a person's history does not: how popular they are.
+    """Return the bias that orders items by popularity where the person's history gives a tie.
 
-    Items that were not kept have no vector; they come after all others, the popular ones first.
+    Items that were not kept have no vector. They come after all others, the most popular first.
     """
-    # By place, not by popularity: far below zero 32 bits tell whole numbers apart, not shares.
+    # By rank in popularity, not by popularity: near -1000, float32 resolves integers well, but
+    # not small differences.
     bias = _UNKNOWN - rankdata(-popularity, "min")
     bias[kept] = _HAIR * popularity[kept] / max(float(np.max(np.abs(popularity), initial=0)), 1e-12)
     return np.asarray(bias, np.float32)

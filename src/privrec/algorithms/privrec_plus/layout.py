@@ -1,4 +1,4 @@
-"""What a device knows about its person, as one row of numbers; numpy alone, as a phone has it."""
+"""What a device knows about its person, as one row of numbers; needs only numpy on a phone."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -15,10 +15,10 @@ LIKES, DISLIKES = "history/like", "history/dislike"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """Where things stand in a row: likes, dislikes, user features, then shares of contexts.
+    """The columns of a row: likes, dislikes, user features, then shares of contexts.
 
-    An item is 1 if it was liked (or disliked) at all. A context's value is the share of the
-    person's lines that have it: where and when she usually is.
+    An item's column is 1 if the person liked (or disliked) it at least once. A context's column is
+    the share of the person's lines that have this context.
     """
 
     n_items: int
@@ -27,7 +27,7 @@ class Layout:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """How many columns each block has: likes, dislikes, then one block a feature."""
+        """How many columns each block has: likes, dislikes, then one block per feature."""
         features = (*self.users, *self.contexts)
         return (self.n_items, self.n_items, *(feature.rows for feature in features))
 
@@ -43,7 +43,7 @@ class Layout:
 
 
 def layout_of(schema: Schema, n_items: int) -> Layout:
-    """Return the layout of a data set's rows, with all that its schema has of a person."""
+    """Return the layout of a data set's rows, with all user and context features of its schema."""
     return Layout(n_items=n_items, users=schema.of("user"), contexts=schema.of("context"))
 
 
@@ -57,7 +57,7 @@ def layout_in(schema: Schema, n_items: int, names: set[str]) -> Layout:
 
 
 class Entries(NamedTuple):
-    """The entries of people's rows that are not 0: row, column, value. No place occurs twice."""
+    """The nonzero entries of people's rows: row, column, value. Each (row, column) occurs once."""
 
     person: IntArray
     column: IntArray
@@ -85,7 +85,7 @@ def entries_of(clients: Clients, layout: Layout) -> Entries:
 
 
 def dense_rows(clients: Clients, layout: Layout) -> FloatArray:
-    """Return the people's rows, shape (people, layout.size): for a phone, which has one."""
+    """Return the people's rows as a dense array (people, layout.size); a phone has one row."""
     rows = np.zeros((len(clients), layout.size), np.float32)
     person, column, value = entries_of(clients, layout)
     rows[person, column] = value

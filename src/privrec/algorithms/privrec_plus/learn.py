@@ -1,9 +1,10 @@
-"""What is learned on top of the closed form: a softmax over all items, one step a round.
+"""Training on top of the closed form: a softmax over all items, one gradient step per round.
 
-`score` is the closed form's. A client hides half of its lines, and the loss is the mean of
--log softmax over the likes among them, over all items that the other half lacks. The gradient is
-written out: every part of it is an outer product, so a client's length is known without building
-it, and a cohort's bounded sum is two matrix products.
+`score` is the score of the closed form. A client hides about half of its lines. The loss is the
+mean of -log softmax over the hidden likes; the softmax runs over all items that are not in the
+other half. The gradient is written out by hand. Every part of it is an outer product, so the norm
+of a client's gradient is known without building it, and a cohort's clipped sum is two matrix
+products.
 """
 
 from collections.abc import Mapping
@@ -25,13 +26,16 @@ from privrec.privacy.clipping import MARGIN
 from privrec.types import Array, Key, Leaf, Params
 
 _TRUST = 2.0
+"""The weight of the closed form's log score before the first round; it is then trained. Chosen by
+hand: a start with "too little trust" made the ranking worse (docs/results.md)."""
 _HIDDEN_ITEM = -1e9
+"""The logit that excludes an item from the softmax: its exponential is 0 in float32."""
 
 
 class Histories(NamedTuple):
-    """Some clients' halves, as arrays: `row` (C, columns), `score` (C, n), `target` (C, n).
+    """The data of C clients, as arrays: `row` (C, columns), `score` (C, n), `target` (C, n).
 
-    A target row sums to 1, or to 0 for a client who has nothing to learn from.
+    A target row sums to 1, or to 0 for a client without a hidden like.
     """
 
     row: Leaf
@@ -40,7 +44,7 @@ class Histories(NamedTuple):
 
 
 class Bounded(NamedTuple):
-    """The sum of some clients' bounded updates, of their losses, and how many were cut short."""
+    """Sums of some clients' clipped updates and losses, and how many were clipped or dropped."""
 
     update: dict[str, Array]
     loss: Array
@@ -49,7 +53,7 @@ class Bounded(NamedTuple):
 
 
 def fresh(key: Key, layout: Layout, size: int, scale: float) -> dict[str, Array]:
-    """Return what is learned before anything was: next to nothing beside the closed form."""
+    """Return the initial learned parameters: small random vectors beside the closed form."""
     shapes = {
         name: (rows, size) for name, rows in zip(learned_names(layout), layout.sizes, strict=True)
     }
@@ -114,7 +118,7 @@ def bounded_sum(params: Params, layout: Layout, batch: Histories, clip_norm: Lea
 
 
 def _visible(logits: Array, layout: Layout, batch: Histories) -> Array:
-    """Return the logits with what the client already has taken out of the softmax."""
+    """Return the logits; items in the client's kept lines are excluded from the softmax."""
     n = layout.n_items
     known = batch.row[:, :n] + batch.row[:, n : 2 * n] > 0
     return jnp.where(known, _HIDDEN_ITEM, logits)

@@ -1,8 +1,8 @@
-"""Sums over people of what a row says once and of which columns occur together.
+"""Sums over people of rows (first moments) and of row·rowᵀ (second moments).
 
-Both are linear in people: a device adds its share once, and everything after the sum is
-arithmetic of the server. Where a person may add no more than a length of 1, her share is
-scaled to that; its length has a closed form, so nobody's triangle is ever built.
+Both are sums of one contribution per person. The server computes everything else from the sums.
+Where contributions are bounded, each is scaled to an L2 norm of 1. The norm of a person's triangle
+has a closed form, so the triangle itself is never built.
 """
 
 from collections.abc import Iterable
@@ -18,7 +18,8 @@ Matrix = npt.NDArray[np.floating]
 Parts = Iterable[tuple[SparseRows, Doubles]]
 """The rows of some people and the weight of each, a few hundred people at a time."""
 
-# A multiplication in a dense product costs so much less than one in a sparse product.
+# One multiplication in a sparse product counts as much as this many in a dense product.
+# Chosen by hand; no measurement is on record.
 _DENSE = 2000
 
 
@@ -49,7 +50,7 @@ def row_lengths(rows: SparseRows) -> Doubles:
 
 
 def triangle_lengths(rows: SparseRows) -> Doubles:
-    """Return the length of each person's row rowᵀ, upper triangle with its diagonal.
+    """Return the L2 norm of each person's row rowᵀ, upper triangle with its diagonal.
 
     Σ_{i<=j} (r_i r_j)² = (‖r‖⁴ + Σ r_i⁴) / 2.
     """
@@ -60,7 +61,7 @@ def triangle_lengths(rows: SparseRows) -> Doubles:
 
 
 def to_length_one(lengths: Doubles) -> Doubles:
-    """Return the weights that give shares of these lengths length 1; an empty one stays empty."""
+    """Return the weights that scale contributions of these norms to norm 1; 0 stays 0."""
     return np.where(lengths > 0, 1 / np.where(lengths > 0, lengths, 1.0), 0.0)
 
 

@@ -1,8 +1,8 @@
 """PrivRec+: two sums over people, a history tower from them in closed form, and rounds on top.
 
-Everybody who takes part adds her row once to say what is popular, and once more to say what goes
-together (`history/`). Then come rounds of training, if any (`plus_softmax.py`). Under noise each
-sum is one release, as each round is, and the budget's split is found here.
+Each participant contributes to two sums: one counts popularity, one counts which items occur
+together (`fit.py`). Rounds of training may follow (`softmax.py`). Under noise each sum is one
+release, and so is each round. This file also splits the privacy budget among them.
 """
 
 from collections.abc import Iterator, Mapping
@@ -68,11 +68,11 @@ class _Task:
     rank: int
 
     def rows(self, cohort: Cohort) -> Iterator[SparseRows]:
-        """Yield people's rows a few hundred at a time: what each device has of its person."""
+        """Yield people's rows, a few hundred at a time; each device has one row."""
         return (rows_of(cohort.take(part), self.layout) for part in chunks(cohort.people))
 
     def kept(self, before: Params | None) -> dict[str, Array]:
-        """Return the tower of the phase before, or one that ranks everything alike."""
+        """Return the tower of the phase before; if none, one that scores all items alike."""
         dislikes = self.settings.dislike_input > 0
         start = blank(self.layout, rank=self.rank, dislikes=dislikes)
         start[POPULARITY] = np.zeros(self.layout.n_items, np.float32)
@@ -80,7 +80,7 @@ class _Task:
         return {name: jnp.asarray(known.get(name, array)) for name, array in start.items()}
 
     def phase(self, name: str, first: int, aggregator: Aggregator, **parts: Any) -> Phase:
-        """Return a phase of one round; what the one before published is kept."""
+        """Return a phase of one round; it keeps the parameters of the phase before."""
 
         def start(before: Params | None) -> ServerState:
             return ServerState(
@@ -102,13 +102,13 @@ class _Task:
         )
 
     def cost(self, what: str, down: int, pairs: bool, params: Params) -> DeviceCost:
-        """Return one person's part of a sum."""
+        """Return what contributing to a sum costs one device."""
         person = self.federation.take(usual_person(self.federation, self.split.train))
         entries = rows_of(person, self.layout).nnz
         return DeviceCost(
             what=what,
             bytes_down=down,
-            # A position and a weight each; the trusted server multiplies them out.
+            # Per entry: a position and a weight. The trusted server computes the products.
             bytes_up=8 * entries,
             multiply_adds=entries * (entries + 1) // 2 if pairs else 2 * entries,
             milliseconds=milliseconds(lambda: rows_of(person, self.layout)),
@@ -116,7 +116,7 @@ class _Task:
 
 
 def plus_stages(settings: PlusSettings, federation: Federation, split: Split) -> tuple[Phase, ...]:
-    """Return the phases of PrivRec+: what is popular, what goes together, and rounds on top."""
+    """Return the phases of PrivRec+: popularity, moments, and rounds on top if there are any."""
     layout = layout_for(settings, federation.catalogue)
     rank = rank_for(settings, federation)
     task = _Task(settings=settings, federation=federation, split=split, layout=layout, rank=rank)
@@ -144,7 +144,7 @@ def _popularity_phase(task: _Task, aggregator: Aggregator) -> Phase:
 
     def absorb(state: ServerState, published: Published) -> ServerState:
         found = published.update[POPULARITY]
-        # Should the budget end here, there is something to rank by.
+        # If the budget ends after this phase, the model can still rank by popularity.
         bias = bias_of(np.asarray(found), np.zeros(0, np.int64))
         return _with(state, {POPULARITY: found, BIAS: bias})
 
@@ -217,7 +217,7 @@ def _noisy_phase(task: _Task, aggregator: Aggregator) -> Phase:
         )
         return _with(state, {**tower, BIAS: bias_of(_popularity(state), items.kept)})
 
-    # A phone is told which items count, and how much.
+    # A phone receives the positions of the items and their weights.
     cost = partial(task.cost, "moments round", 8 * min(layout.n_items, most), True)
     return task.phase(
         MOMENTS,
@@ -239,7 +239,7 @@ def _with(state: ServerState, found: Mapping[str, npt.ArrayLike]) -> ServerState
 
 
 def layout_for(settings: PlusSettings, catalogue: Catalogue) -> Layout:
-    """Return what a row has: under noise only items, since every further column costs."""
+    """Return the columns of a row; under noise only items, because each column adds noise."""
     if settings.mechanism != "none":
         return Layout(n_items=catalogue.n_items)
     layout = layout_of(catalogue.schema, catalogue.n_items)
@@ -251,7 +251,7 @@ def layout_for(settings: PlusSettings, catalogue: Catalogue) -> Layout:
 
 
 def rank_for(settings: PlusSettings, federation: Federation) -> int:
-    """Return the length of the tower's vectors; 0 is that of the catalogue."""
+    """Return the length of the tower's vectors; 0 means the size of the catalogue."""
     if settings.mechanism != "none":
         return _RANK_UNDER_NOISE
     if settings.history_rank == 0 and federation.n_items > settings.history_items:
@@ -263,7 +263,7 @@ def rank_for(settings: PlusSettings, federation: Federation) -> int:
 
 
 def regression_of(settings: PlusSettings) -> Regression:
-    """Return how likes are explained."""
+    """Return the settings of the regression."""
     return Regression(
         dislike=settings.dislike_input,
         feature=settings.feature_input,
@@ -290,7 +290,8 @@ def plus_rankers(settings: PlusSettings, catalogue: Catalogue) -> Rankers:
     )
 
 
-# The sums ask everybody: a smaller `stage1_cohort` asks fewer. Nothing is adapted by steps.
+# All training people contribute to the sums; a smaller `stage1_cohort` samples fewer. Adaptation
+# takes no gradient steps.
 _VALUES: Mapping[str, Any] = {
     "stage1_cohort": 10**9,
     "sampling": "fixed",
@@ -310,7 +311,7 @@ PRIVREC_PLUS = Recipe(
     rankers=plus_rankers,
     values=_VALUES,
     presets={
-        # The settings are chosen; a fiftieth is enough for the curve.
+        # The settings are chosen already: 2 % validation people are enough for the curve.
         "movielens-1m": {
             "rounds": 300,
             "cohort": 500,
@@ -328,7 +329,7 @@ PRIVREC_PLUS = Recipe(
         },
     },
 )
-# Noise on a few hundred thousand weights costs more than the rounds on top bring.
+# No rounds on top: the noise on a few hundred thousand weights costs more than they gain.
 DP_PRIVREC_PLUS = replace(
     PRIVREC_PLUS,
     summary="the same under user-level differential privacy: two noised sums over people",

@@ -7,7 +7,7 @@ from privrec.algorithms.privrec_plus.layout import Layout, entries_of
 from privrec.data.clients import Clients
 
 SparseRows = sp.csr_array
-"""One row a person, one column for each thing that can be known of her."""
+"""One row per person; the columns are those of `Layout`."""
 
 
 def rows_of(clients: Clients, layout: Layout) -> SparseRows:
@@ -21,6 +21,6 @@ def rows_of(clients: Clients, layout: Layout) -> SparseRows:
 
 
 def without_items(rows: SparseRows, layout: Layout) -> SparseRows:
-    """Return the rows as those of people who have said nothing about any item yet."""
+    """Return the rows with all likes and dislikes removed."""
     known = np.repeat([0.0, 0.0, *(1.0 for _ in layout.sizes[2:])], layout.sizes)
     return sp.csr_array(rows @ sp.diags_array(known.astype(np.float32)))

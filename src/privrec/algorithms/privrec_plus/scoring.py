@@ -1,10 +1,10 @@
-"""How the history tower scores items for a row; numpy alone, as a phone has it.
+"""How the history tower scores items for a row; needs only numpy on a phone.
 
     h = Σ like_i + Σ dislike_i + Σ feature vectors,   score_v = h · out_v
 
-The blocks named `history/…` have a vector for each column of a row; `items/out` has one for each
-item and is left out where vectors are as long as the catalogue: then h has the scores themselves.
-On top of that, where it was learned (`learn.py`):
+The blocks named `history/…` have a vector for each column of a row. `items/out` has a vector for
+each item. Where vectors are as long as the catalogue, `items/out` is absent and h is the scores.
+If rounds on top were trained (`learn.py`), the result is:
 
     logit_v = a · log(max(score_v, 0) + floor) + tanh(h') · out'_v + bias'_v,
     h' = Σ row_c · vector_c / √(1 + items in the row)
@@ -25,10 +25,11 @@ Arrays = Mapping[str, Floats]
 OUT, BIAS, POPULARITY = "items/out", "items/bias", "items/popularity"
 LEARNED_OUT, LEARNED_BIAS, LEARNED_TRUST = "learn/out", "learn/bias", "learn/trust"
 FLOOR = 0.01
+"""Added to closed-form scores so that their logarithm is finite. Chosen by hand; not tuned."""
 
 
 class Forward(NamedTuple):
-    """The logits of what was learned, and what leads to them."""
+    """The logits of the trained part, and the intermediate values that its gradient needs."""
 
     log_score: Leaf
     pooled: Leaf
@@ -42,7 +43,7 @@ def learned_names(layout: Layout) -> list[str]:
 
 
 def learned_of(params: Mapping[str, Leaf]) -> dict[str, Leaf]:
-    """Return the learned ones among the parameters."""
+    """Return the parameters that the rounds on top train."""
     return {name: value for name, value in params.items() if name.startswith("learn/")}
 
 
@@ -62,9 +63,9 @@ def forward(
 
 
 def closed_form(tower: Arrays, layout: Layout) -> Callable[[Leaf], Floats]:
-    """Return what scores all items for people's rows, without anything that was learned later.
+    """Return the function that scores all items for people's rows by the closed form alone.
 
-    SparseRows are a numpy array or a sparse matrix of shape (people, columns).
+    Its rows are a numpy array or a sparse matrix of shape (people, columns).
     """
     width = tower[LIKES].shape[1]
     inside = np.concatenate(
@@ -101,12 +102,12 @@ def tower_shapes(params: Mapping[str, Leaf], layout: Layout) -> dict[str, tuple[
 
 
 def row_scorer(tower: Arrays, layout: Layout) -> Callable[[Leaf], Floats]:
-    """Return what scores all items for people's rows: (people, columns) -> (people, n_items)."""
+    """Return the function that scores all items: (people, columns) -> (people, n_items)."""
     simple, learned = closed_form(tower, layout), learned_of(tower)
 
     def score(rows: Leaf) -> Floats:
         scores = simple(rows)
-        # What was learned refines a history; for who has none it would be noise.
+        # The trained part needs items in the row: people without any get the closed form alone.
         some = np.flatnonzero(rows[:, : 2 * layout.n_items].sum(1))
         if learned and len(some):
             scores[some] = forward(learned, layout, rows[some], scores[some]).logits

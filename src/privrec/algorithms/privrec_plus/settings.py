@@ -17,26 +17,28 @@ class PlusSettings(FederatedSettings):
     """Share of epsilon for the two sums where there are rounds on top; all of it where not."""
 
     history_rank: Count = 128
-    """Length of the history tower's vectors; 0 is that of the catalogue, which ranks best and
-    makes the largest model. Under noise the length follows from the noise."""
+    """Length of the history tower's vectors. 0 means the size of the catalogue, which makes the
+    largest model. Under noise this setting is ignored: vectors have length 64, of which the noise
+    decides how many entries are used."""
     history_items: Size = 8000
-    """The most popular items that get a vector; all others come after them, by popularity."""
+    """How many items get a vector, the most popular ones. All others are ranked after them, by
+    popularity."""
     history_l2: Positive = 50.0
-    """Ridge on every column of a person's history, in people."""
+    """Ridge on every column of a person's history, in units of people."""
     history_dropout: Share = 0.7
-    """How much of each column is taken as missing: a ridge that grows with its frequency."""
+    """Dropout probability of each column in EDLAE: a ridge that grows with its frequency."""
     dislike_input: Weight = 0.5
-    """How much a disliked item in a person's history counts beside a liked one."""
+    """Weight of a disliked item in a person's history; a liked item has weight 1."""
     dislike_target: Annotated[float, Field(ge=0, le=1)] = 0.0
     """Target of an item rated low, between unseen (0) and liked (1)."""
     feature_input: Weight = 0.2
-    """How much a person's features count beside a liked item; none under noise."""
+    """Weight of a person's features; a liked item has weight 1. Not used under noise."""
     context_input: Weight = 0.5
-    """How much a person's usual contexts count beside a liked item; none under noise."""
+    """Weight of a person's usual contexts; a liked item has weight 1. Not used under noise."""
 
     embedding_size: Size = 64
     """Length of the vectors that are learned on top of the closed form."""
     embedding_scale: Positive = 0.1
     """Standard deviation of those vectors before training."""
     weight_decay: Weight = 0.0
-    """Pulls what is learned on top of the closed form towards 0."""
+    """L2 weight decay on what is trained on top of the closed form."""

@@ -26,12 +26,12 @@ from privrec.simulate.lanes import map_clients
 from privrec.types import IntArray, Params
 
 _TOGETHER = 128
-"""How many clients are in one compiled call."""
+"""How many clients are in one compiled call. Chosen by hand; no measurement is on record."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Devices:
-    """The devices' half: hide half of one's own lines, and step once on what was hidden."""
+    """The device side: hide about half of the own lines, take one step on the hidden likes."""
 
     settings: PlusSettings
     layout: Layout
@@ -39,7 +39,7 @@ class _Devices:
     def packed(
         self, told: Told, cohort: Cohort, round_index: int, size: int
     ) -> Iterator[Histories]:
-        """Yield some people's halves, `size` people at a time."""
+        """Yield the packed data of some people, `size` people at a time."""
         score = self._scorer(told)
         for part in chunks(cohort.people, size):
             yield self._halves(cohort.take(part), round_index, score, size)
@@ -103,9 +103,9 @@ def softmax_phase(
     first: int,
     kept: Callable[[Params | None], dict[str, jax.Array]],
 ) -> Phase:
-    """Return the rounds that learn on top of the closed form that `kept(before)` hands over.
+    """Return the rounds of training on top of the closed form that `kept(before)` returns.
 
-    A client takes one step on what it hid from itself; the server steps along the mean.
+    A client takes one gradient step on its hidden likes. The server steps along the mean.
     """
     chosen = server_optimizer(settings.server_optimizer, settings.server_lr)
     optimizer = decayed(chosen, settings.weight_decay)
@@ -148,9 +148,10 @@ def softmax_phase(
 def hide_half(
     clients: Clients, layout: Layout, *, seed: int, round_index: int
 ) -> tuple[SparseRows, SparseRows]:
-    """Return each client's row by the lines that it keeps, and its likes that only others have.
+    """Return each client's row from the lines that it keeps, and its hidden likes.
 
-    Every line is hidden by a coin of the device's own.
+    The client hides each line with probability ½, by its own random numbers. A hidden like whose
+    item also occurs in a kept line is left out.
     """
     place = np.arange(len(clients.owner)) - clients.offsets[clients.owner]
     words = client_words(seed, round_index, "hide", clients.ids[clients.owner], place)
@@ -165,7 +166,7 @@ def hide_half(
 def histories(
     shown: SparseRows, hidden: SparseRows, score: npt.NDArray[np.float32], size: int
 ) -> Histories:
-    """Return the clients as dense arrays, padded to `size` clients who have nothing."""
+    """Return the clients as dense arrays, padded with empty clients to `size` clients."""
     target = hidden.toarray().astype(np.float32)
     target /= np.maximum(target.sum(1, keepdims=True), 1)
     return Histories(
@@ -178,7 +179,7 @@ def histories(
 def _summed(
     compiled: Callable[..., Bounded], learned: Params, batches: list[Histories], clip_norm: float
 ) -> Bounded:
-    """Return the sum over all batches, the batches side by side on the cores."""
+    """Return the sum over all batches; batches run in parallel on the cores."""
     bound = np.float32(clip_norm)
 
     def local(params: Params, _: object, batch: Histories) -> Bounded:
@@ -191,7 +192,7 @@ def _summed(
 
 
 def _cost(params: Params, layout: Layout, batch: Histories, settings: PlusSettings) -> DeviceCost:
-    """Return one person's part of a round."""
+    """Return what one round costs one device."""
     size, n = settings.embedding_size, layout.n_items
     entries = int((batch.row > 0).sum())
     learned, width = learned_of(params), params[LIKES].shape[1]
@@ -203,7 +204,7 @@ def _cost(params: Params, layout: Layout, batch: Histories, settings: PlusSettin
     return DeviceCost(
         what="train round",
         bytes_down=4 * sum(int(value.size) for value in params.values()),
-        # Every item's output vector changes; of the row's vectors, those it has.
+        # All output vectors change. Of the input vectors, only those of the row's columns change.
         bytes_up=4 * (n * (size + 1) + 1 + entries * (size + 1)),
         multiply_adds=3 * n * size + 2 * entries * size + (n + entries) * width,
         milliseconds=milliseconds(train_once),
@@ -211,7 +212,7 @@ def _cost(params: Params, layout: Layout, batch: Histories, settings: PlusSettin
 
 
 def _nobody(layout: Layout) -> Histories:
-    """Return an empty cohort, which Poisson draws may give; its sum is zero, and is noised."""
+    """Return an empty cohort. Poisson sampling may draw one; its sum is 0 and still gets noise."""
     none: npt.NDArray[np.float32] = np.zeros((_TOGETHER, layout.n_items), np.float32)
     return Histories(np.zeros((_TOGETHER, layout.size), np.float32), none, none)
 

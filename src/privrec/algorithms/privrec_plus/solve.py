@@ -1,4 +1,4 @@
-"""From sums to a tower, in closed form: with the exact sums, or with noisy ones."""
+"""The closed forms that compute a tower from sums, either exact or noisy."""
 
 import math
 from typing import NamedTuple
@@ -15,13 +15,14 @@ Floats = npt.NDArray[np.float32]
 
 
 _LEAST_RIDGE = 0.02
-"""Of the largest eigenvalue, where there is next to no noise."""
+"""The smallest ridge under noise, as a share of the largest eigenvalue. It matters only where the
+noise is very small. Chosen by hand; not tuned."""
 
 
 class Factors(NamedTuple):
-    """A tower: a person's columns pool to a vector by `inside`, an item's vector is in `outside`.
+    """A tower: `inside` (columns, d) has the input vectors, `outside` (items, d) the item vectors.
 
-    `inside` (columns, d), `outside` (items, d); scores are row @ inside @ outside.T.
+    Scores are row @ inside @ outside.T.
     """
 
     inside: Floats
@@ -33,12 +34,12 @@ def regression(
 ) -> Floats:
     """Return B, shape (columns, n_items): the score of item j is row @ B[:, j].
 
-    Minimises Σ w‖target - row·B‖² + Σ_i r_i‖B_i‖² with B_jj = 0, r_i = l2 + squares_ii·p/(1 - p):
-    the ridge of a model trained to find likes when each column is dropped with probability p
-    (EDLAE, Steck 2020). `squares` is Σ w·row·rowᵀ and is overwritten. The target of item j is
-    column j plus `also` times column n_items + j.
+    Minimises Σ w‖target - row·B‖² + Σ_i r_i‖B_i‖² with B_jj = 0, r_i = l2 + squares_ii·p/(1 - p).
+    This is the ridge of a model that predicts likes while each input column is dropped with
+    probability p (EDLAE, Steck 2020). `squares` is Σ w·row·rowᵀ and is overwritten. The target of
+    item j is column j plus `also` times column n_items + j.
 
-    With P = (squares + diag r)⁻¹, P·squares = I - P·diag(r): no product of matrices is needed.
+    With P = (squares + diag r)⁻¹, P·squares = I - P·diag(r), so no matrix product is needed.
     """
     own = np.diag_indices_from(squares)
     ridge = l2 + dropout / (1 - dropout) * squares[own]
@@ -54,7 +55,7 @@ def regression(
     if also:
         weights -= also * inverse[:, n_items : 2 * n_items] * ridge[n_items : 2 * n_items]
         weights[n_items + items, items] += also
-    # One multiplier for each item makes the score of an item blind to the item itself.
+    # One Lagrange multiplier per item enforces B_jj = 0.
     weights -= inverse[:, :n_items] * (weights[items, items] / inverse[items, items])
     return np.asarray(weights, np.float32)
 
@@ -62,8 +63,8 @@ def regression(
 def truncated(weights: Floats, columns: Matrix, rank: int) -> Factors:
     """Return the factors of rank `rank` nearest to B, by subspace iteration.
 
-    Errors on a column count with the fourth root of its square sum, `columns`: what is seen more
-    often matters more.
+    The error of a column is weighted by the fourth root of its square sum, `columns`, so frequent
+    columns weigh more.
     """
     power = np.asarray(np.maximum(columns, 1e-6) ** 0.25, np.float32)[:, None]
     scaled = weights * power
@@ -80,9 +81,11 @@ def truncated(weights: Floats, columns: Matrix, rank: int) -> Factors:
 def denoised(squares: Matrix, *, noise_scale: float, rank: int) -> Factors:
     """Return the smoother V diag(f) Vᵀ as factors, from a matrix with normal noise on each entry.
 
-    Noise alone has eigenvalues up to 2s√m, s its scale. An eigenvalue y above that edge came from
-    about l = (y + √(y² - edge²))/2, and its vector keeps 1 - (edge/2l)² of the true direction; so
-    f = that share of the ridge l/(l + edge). What lies below the edge is dropped.
+    Noise of scale s alone has eigenvalues up to edge = 2s√m. An observed eigenvalue y > edge
+    corresponds to a true eigenvalue of about l = (y + √(y² - edge²))/2, and its eigenvector keeps
+    the share 1 - (edge/2l)² of the true direction. So f = (1 - (edge/2l)²) · l/(l + ridge), where
+    ridge is the edge or, if that is larger, `_LEAST_RIDGE` times the largest l. Eigenvalues below
+    the edge are dropped.
     """
     m = len(squares)
     edge = 2 * noise_scale * math.sqrt(m)

@@ -39,7 +39,7 @@ def popularity_contribution(row: SparseRows, layout: Layout, dislike: float) -> 
 
 
 def popularity_of(parts: Iterable[SparseRows], layout: Layout, dislike: float) -> moments.Doubles:
-    """Return how popular each item is; a person's likes and dislikes add a vector of length 1."""
+    """Return how popular each item is; each person adds one vector of L2 norm 1."""
     shares = (popularity_shares(rows, layout, dislike) for rows in parts)
     return moments.sum_of_rows(shares, layout.n_items)
 
@@ -47,8 +47,8 @@ def popularity_of(parts: Iterable[SparseRows], layout: Layout, dislike: float) -
 def history_shares(rows: SparseRows, layout: Layout, kept: IntArray, how: Regression) -> Shares:
     """Return each person's row over the columns that explain, and its weight.
 
-    A person with n likes, kept or not, weighs n^-½: otherwise the people with the most likes would
-    decide for everybody.
+    A person with n likes (all likes, not only those of kept items) has weight n^-½. Without this
+    weight, people with many likes would dominate the sum.
     """
     columns = columns_of(layout, kept, how)
     likes = np.asarray(rows[:, : layout.n_items].sum(1), np.float64)
@@ -87,9 +87,9 @@ def history_moments(
 def taste_shares(rows: SparseRows, layout: Layout, items: Frequent, dislike: float) -> Shares:
     """Return each person's taste, and the weight that gives its triangle length 1.
 
-    A person's taste is her row over the frequent items, less its part along popularity, because
-    that is known already: all of her length goes to what is left. Whoever has few of these items
-    is scaled up to 1 like everybody else.
+    A person's taste is her row over the frequent items, without its component along popularity.
+    Popularity is already known, so the whole norm is used for the rest. Each contribution that is
+    not 0 is scaled to norm 1, also that of a person with few of these items.
     """
     chosen = merged_items(rows, layout, dislike)[:, items.kept]
     taste = _without(sp.csr_array(chosen * items.power[None, :]).toarray(), items.common)
@@ -114,14 +114,17 @@ def taste_moments(
 
 
 def _without(rows: npt.NDArray[np.float64], common: npt.NDArray[np.float64]) -> sp.csr_array:
-    """Return the rows less their part along `common`, a unit vector; empty if that is all."""
+    """Return the rows without their component along the unit vector `common`.
+
+    A row that has no other component becomes 0.
+    """
     rest = rows - np.outer(rows @ common, common)
     small = np.linalg.norm(rest, axis=1) <= 1e-6 * np.linalg.norm(rows, axis=1)
     return sp.csr_array(np.where(small[:, None], 0.0, rest))
 
 
 def merged_items(rows: SparseRows, layout: Layout, dislike: float) -> SparseRows:
-    """Return like + dislike · weight in one column an item: what she chose, and how much."""
+    """Return one column per item: 1 for a like, `dislike` for a dislike, added if both occur."""
     n = layout.n_items
     chosen = rows[:, :n] + dislike * rows[:, n : 2 * n]
     return sp.csr_array(chosen.astype(np.float64))

@@ -15,10 +15,10 @@ _ITEM_POWER = 0.25
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Regression:
-    """How likes are explained by rows: the weight of each kind of column, and the ridge.
+    """Settings of the regression of likes on rows: the weight of each kind of column, the ridge.
 
-    `dislike_target` is how much of a like a disliked item counts as a target: a person who rated
-    it chose it all the same.
+    `dislike_target` is the target of a disliked item; a liked item has target 1. It may be above 0
+    because the person chose the item before she rated it.
     """
 
     dislike: float
@@ -40,7 +40,7 @@ class Regression:
 
 
 def columns_of(layout: Layout, kept: IntArray, how: Regression) -> IntArray:
-    """Return the columns of a row that explain: kept items liked and disliked, and features."""
+    """Return the input columns of the regression: kept items (liked, disliked) and features."""
     n = layout.n_items
     disliked = n + kept if how.dislike else kept[:0]
     return np.concatenate([kept, disliked, np.arange(2 * n, layout.size)])
@@ -48,10 +48,10 @@ def columns_of(layout: Layout, kept: IntArray, how: Regression) -> IntArray:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frequent:
-    """The items whose company is asked for, and what is known of them: all from release one.
+    """The items in the matrix of co-occurrences, with weights: computed from release one alone.
 
-    `kept` (m,) are their positions, `power` (m,) the weight of each, less for popular ones, and
-    `common` (m,) the unit vector of what every row has in common with popularity.
+    `kept` (m,): their positions. `power` (m,): the weight of each item, smaller for popular items.
+    `common` (m,): the unit vector in the direction of popularity.
     """
 
     kept: IntArray
@@ -60,7 +60,7 @@ class Frequent:
 
     @classmethod
     def of(cls, popularity: Doubles, kept: IntArray) -> "Frequent":
-        """Return it for these items of the published popularity."""
+        """Return the `Frequent` of these items, given the published popularity."""
         counted = np.maximum(popularity[kept], 1.0)
         power = (counted / counted.mean()) ** -_ITEM_POWER
         common = counted * power / np.linalg.norm(counted * power)

@@ -11,10 +11,10 @@ from privrec.evaluation.references import own_first
 
 
 def history_scorer(tower: Arrays, layout: Layout, *, adapted: bool = True) -> Scorer:
-    """Return own items first, then the tower's scores, computed from what is on the device.
+    """Return a scorer: own items first, then the tower's scores from the data on the device.
 
-    Not `adapted`, a device leaves out what its person said about items: all people of the same
-    features get the same list.
+    If `adapted` is false, likes and dislikes are ignored: people with the same features get the
+    same list.
     """
     score_rows = row_scorer(tower, layout)
 

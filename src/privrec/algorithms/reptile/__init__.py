@@ -1,1 +1,1 @@
-"""Training on devices: what one client trains on, how, and a cohort of them over the cores."""
+"""Training on devices: a client's training data, its local training, and adaptation."""

@@ -44,8 +44,8 @@ def central_round(
 ) -> Callable[[ServerState], tuple[ServerState, RoundReport]]:
     """Return a round of central training: mini-batches over the pooled data of a few people.
 
-    Each person is a task: her features stand beside each of her instances. The optimizer steps
-    on every mini-batch, over all parameters.
+    Each person is a task: her features are repeated for each of her instances. The optimizer
+    takes one step over all parameters per mini-batch.
     """
     train = jax.jit(_pass_over_pool(network.recommender, optimizer, batch_size))
 

@@ -1,4 +1,4 @@
-"""Local training, written for one client: what a phone runs once and the simulator many times."""
+"""Local training of one client. A phone runs it once; the simulator runs it for each client."""
 
 from typing import NamedTuple
 
@@ -88,10 +88,11 @@ class _Batch(NamedTuple):
 
 
 _SMALL_TABLE = 128
+"""The most rows of a table that is worth a multi-hot product. Chosen by hand; not tuned."""
 
 
 def _cheapest(bag: Bag, n_rows: int) -> Bag:
-    """Return a multi-valued bag of a small table as multi-hot, which steps several times faster."""
+    """Return a multi-valued bag of a small table as multi-hot: a step is several times faster."""
     several = bag.codes.shape[1] > 1
     return multi_hot(bag, n_rows) if several and n_rows <= _SMALL_TABLE else bag
 

@@ -71,7 +71,7 @@ def instances_of(settings: DssmSettings) -> Instances:
 
 
 def packer(instances: Instances, n_items: int, seed: int) -> PackPairs:
-    """Return what builds the instances of some people in some round."""
+    """Return the function that builds the instances of some people in some round."""
 
     def pack_people(people: Clients, round_index: int) -> list[PackedClient]:
         return pack(people, instances, n_items=n_items, seed=seed, round_index=round_index)

@@ -17,10 +17,10 @@ _TRIES = 24
 class Instances:
     """How interactions become instances: `negatives` sampled for each like, and labels.
 
-    A disliked item has the target `dislike_target`: 0 is the paper's; a person who rated an item
-    chose it all the same, which sets it apart from the unseen ones that it is never ranked with.
-    With `ratings` the target is the value itself and nothing is sampled. Padding goes to a whole
-    number of batches of `batch_size`.
+    A disliked item has the target `dislike_target`; the paper's is 0. A higher target separates it
+    from unseen items: the person did choose it, and it is never ranked against unseen items. With
+    `ratings` the target is the rating itself and no negatives are sampled. Clients are padded to
+    whole batches of `batch_size`.
     """
 
     negatives: int
@@ -72,11 +72,11 @@ def draw_negatives(
 ) -> tuple[IntArray, IntArray]:
     """Return (`line`, `item`): for each liked line of each client, `per_positive` unseen items.
 
-    `line` is the interaction row that a negative stands beside: it shares its owner and context.
-    Unseen means unseen *in the data given here*. For a test person that is the first half, so an
-    item of the second half is as likely to be drawn as any other: leaving it out would tell a
-    model what will be tested. Draws are uniform; a client who has seen nearly everything may get
-    fewer, because a draw that hits a seen item `_TRIES` times is given up.
+    `line` is the interaction row of the like: the negative has the same owner and context. Unseen
+    means unseen *in the data given here*. For a test person that is the first half, so an item of
+    the second half is as likely to be drawn as any other; excluding it would leak the test data
+    into the model. Draws are uniform. A client who has seen nearly all items may get fewer
+    negatives, because a draw is given up after `_TRIES` seen items.
     """
     line = np.repeat(np.flatnonzero(clients.liked), per_positive)
     owner = clients.owner
@@ -102,7 +102,7 @@ def draw_negatives(
 
 
 def bucket(size: int, batch_size: int) -> int:
-    """Return the padded length for `size` instances: batches, 2, 4, 8, … of them.
+    """Return the padded length for `size` instances: 2, 4, 8, … whole batches.
 
     >>> bucket(1, 32), bucket(65, 32), bucket(1000, 48)
     (64, 128, 1536)

@@ -1,4 +1,4 @@
-"""Federated Reptile: devices train from what they are told, the server steps along the mean."""
+"""Federated Reptile: devices train from the server's parameters, the server averages updates."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

@@ -35,7 +35,7 @@ class DssmSettings(RunSettings):
     adapt_epochs: Count = 5
     """Epochs over a person's own data before ranking for her; 0 means no adaptation."""
     adapt_steps: Count = 0
-    """At most so many steps of adaptation; 0 means no limit."""
+    """The most steps of adaptation; 0 means no limit."""
     adapt_lr: Positive = 0.1
     """The learning rate of adaptation."""
     adapt_negatives: Count = 4
@@ -57,7 +57,7 @@ class ReptileSettings(FederatedSettings, DssmSettings):
     local_epochs: Size = 1
     """Epochs over a client's data per round."""
     local_steps: Count = 0
-    """At most so many mini-batch steps per client and round; 0 means no limit."""
+    """The most mini-batch steps per client and round; 0 means no limit."""
     local_lr: Positive = 0.1
     """The learning rate on a client."""
 

@@ -35,8 +35,8 @@ PAPER_VALUES: Mapping[str, Any] = {
 }
 PRIVREC_PRESETS: Mapping[str, Mapping[str, Any]] = {
     "movielens-1m": {"rounds": 1000, "validate_every": 100},
-    # People return to what they use, so a device that trains longer on its own data ranks better.
-    # And after the settings were chosen, 77 of 766 people are too many to keep out of training.
+    # People use the same apps again, so longer adaptation to the own data helps. Validation would
+    # take 77 of 766 people out of training, too many once the settings are chosen.
     "frappe": {
         "rounds": 300,
         "validation_share": 0.0,
@@ -44,7 +44,8 @@ PRIVREC_PRESETS: Mapping[str, Mapping[str, Any]] = {
         "adapt_negatives": 20,
     },
 }
-# Noise goes on every parameter: small layers, large cohorts, a bound that clips nearly everybody.
+# Every parameter gets noise. So layers are small, cohorts are large, and the clipping bound is so
+# low that it clips nearly every update.
 NOISED_VALUES: Mapping[str, Any] = {
     **PRIVREC_VALUES,
     "mechanism": "gaussian",

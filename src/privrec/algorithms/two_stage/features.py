@@ -1,4 +1,4 @@
-"""Item vectors that see no person: from the public features of the items."""
+"""Item vectors from the public features of the items; no person's data is used."""
 
 import jax
 import numpy as np
@@ -9,8 +9,8 @@ from privrec.data.federation import Federation
 def vectors_of_features(federation: Federation, table: jax.Array, scale: float) -> jax.Array:
     """Return item vectors from item features alone: their leading singular vectors.
 
-    They are scaled to a standard deviation of `scale`; what the features do not fill is left as
-    `table` has it.
+    They are scaled to a standard deviation of `scale`. Dimensions that the features do not fill
+    keep their values from `table`.
     """
     columns = []
     for feature in federation.schema.of("item"):

@@ -23,9 +23,9 @@ class JointClient(NamedTuple):
 
 
 def join(pairs: PackedClient, sequence: SequenceClient, n_items: int) -> JointClient:
-    """Return both over one set of rows, of as many places as the two need at most.
+    """Return both with indices into one common set of rows, padded to the most they can need.
 
-    The views' own items are among the instances': only their negatives can be further ones.
+    All liked items of the views are also items of the instances. Only negatives can be new.
     """
     rows = np.full(len(pairs.rows) + len(sequence.pool), n_items, np.int32)
     both = np.union1d(pairs.rows, sequence.rows)
@@ -33,7 +33,7 @@ def join(pairs: PackedClient, sequence: SequenceClient, n_items: int) -> JointCl
     rows[: len(both)] = both
 
     def place(old: Leaf, index: Leaf) -> Leaf:
-        # Padding points at what is no item; it is never looked at, but must not point nowhere.
+        # Padding is never read, but its index must be inside the array.
         found = np.searchsorted(both, old) if len(both) else np.zeros(len(old), np.int64)
         return np.minimum(found, max(len(both) - 1, 0)).astype(np.int32)[index]
 
@@ -54,9 +54,9 @@ def local_joint(
 ) -> LocalTrain:
     """Return SGD on L = λ_DSSM · L_DSSM + L_SSL over one client's data.
 
-    The loss is a sum over instances and views; its mini-batches are first those of the views,
-    then those of the instances. `local_pairs` has λ_DSSM in its learning rate. The change of the
-    item vectors is scaled by `item_rate`, before anything bounds the update.
+    The loss is a sum over instances and views. SGD passes over the mini-batches of the views
+    first, then over those of the instances. The learning rate of `local_pairs` contains λ_DSSM.
+    The update of the item vectors is multiplied by `item_rate` before clipping.
     """
 
     def local(params: Params, catalogue: Bags, client: JointClient) -> LocalResult:
@@ -76,8 +76,8 @@ def local_joint(
 def rescaled(params: Params, scale: float) -> dict[str, Array]:
     """Return stage one's parameters with item vectors of standard deviation `scale`.
 
-    The encoders' first layers make up for it, so that they encode what they did before; the DSSM
-    meets vectors of the size that it is made for.
+    The encoders' first layers are divided by the same factor, so their output does not change. The
+    DSSM then starts from item vectors of its usual scale.
     """
     factor = scale / jnp.maximum(jnp.std(params[ITEM_TABLE]), 1e-12)
     inverse = {name: params[name] / factor for name in ("gru/in", "encode/0/weight")}

@@ -33,7 +33,8 @@ def self_supervision(*, item_weight: float, segment_weight: float) -> SelfSuperv
 
     def loss(params: Params, batch: Batch) -> Array:
         share = (jnp.arange(len(batch.truth)) < batch.size) / jnp.maximum(batch.size, 1)
-        # Both kinds of views in one pass: the GRU's steps follow each other, so width is free.
+        # Both kinds of views run in one pass: the GRU's steps are sequential, so a wider batch
+        # costs little.
         both = jnp.concatenate([batch.masked, batch.torn])
         masked, torn = jnp.split(encode_sequences(params, both, jnp.tile(batch.length, 2)), 2)
         each = item_weight * item_losses(params, batch, masked)
@@ -64,9 +65,9 @@ def init_encoders(key: Key, size: int) -> dict[str, Array]:
 def encode_sequences(params: Params, items: Array, length: Array) -> Array:
     """Return the GRU's last state for each sequence: (n, L), (n,) -> (n, h).
 
-    What lies beyond a sequence's length leaves the state as it is.
+    Padding after the end of a sequence does not change the state.
     """
-    # A client has few items and meets them often: each goes through the input weights once.
+    # A client has few distinct items: multiply each by the input weights once, then look up.
     projected = params[ITEM_TABLE] @ params["gru/in"] + params["gru/bias"]
     gates = projected[items.T]
     start = jnp.zeros((len(items), params["gru/state"].shape[0]))

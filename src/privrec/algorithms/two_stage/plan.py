@@ -196,7 +196,7 @@ def _stage_one_aggregator(
 def _item_phase(
     task: _Task, aggregator: Aggregator, fresh_model: Callable[[], Params]
 ) -> tuple[Phase, ...]:
-    """Return phase one; none where item vectors come from the items' own features alone."""
+    """Return phase one; no phase where item vectors come from item features alone."""
     settings, federation, views = task.settings, task.federation, task.views
     public = settings.stage1 == "public"
     people = volunteers_among(settings, federation, task.split) if public else task.split.train
@@ -297,8 +297,8 @@ DP_PRIVREC = Recipe(
     server_sees="updates",
     stages=two_stages,
     rankers=dssm_rankers,
-    # Noise rewards few rounds and large cohorts, in stage one as in stage two. Noisy steps wear
-    # off what stage one found, so stage two moves the item vectors slowly.
+    # Under noise, few rounds with large cohorts are better, in both stages. Noisy steps would
+    # destroy the item vectors of stage one, so stage two changes them slowly (`item_rate`).
     values={
         **NOISED_VALUES,
         "item_rate": 0.1,

@@ -16,12 +16,13 @@ class StageOneSettings(NoiseSettings):
     """How item vectors are learned from sequences."""
 
     stage1: Stage1 = "none"
-    """How item vectors are learned first: not at all; from everybody without noise, as in the
-    paper (no guarantee end to end); from volunteers or public item features; or under noise."""
+    """How stage one learns item vectors. "none": no stage one. "paper": from all training people
+    without noise (no guarantee end to end). "public": from volunteers or public item features.
+    "private": under noise."""
     volunteers: Share = 0.1
-    """Share of the training people behind a public stage one; 0 means item features alone."""
+    """Share of the training people who are in a public stage one; 0 means item features alone."""
     stage1_share: Annotated[float, Field(gt=0, lt=1)] = 0.3
-    """Share of epsilon that a private stage one takes."""
+    """Share of epsilon for a private stage one; in PrivRec+ with noised rounds, for the sums."""
     stage1_rounds: Size = 100
     """Rounds of stage one."""
     stage1_cohort: Size = 100
@@ -33,7 +34,7 @@ class StageOneSettings(NoiseSettings):
     stage1_server_lr: Positive = 0.01
     """The learning rate of the server's step in stage one."""
     sampling: Law = "poisson"
-    """How a cohort is drawn: each person with the same probability, or a fixed number (paper)."""
+    """How a cohort is drawn: Poisson sampling, or a fixed size (the paper's)."""
     server_optimizer: ServerOptimizer = "adam"
     """How the server steps along the mean update: plain, momentum or adam."""
     local_epochs: Size = 1
@@ -52,9 +53,9 @@ class StageOneSettings(NoiseSettings):
     view_segment: Size = 5
     """Items of a masked segment."""
     view_negatives: Size = 64
-    """Unseen items among which a masked one must be found."""
+    """Negative items per masked item in the item loss."""
     view_others: Size = 4
-    """Other segments among which a masked one must be found."""
+    """Negative segments per masked segment in the segment loss."""
     item_mask_weight: Weight = 1.0
     """Weight of the loss of masked items."""
     segment_mask_weight: Weight = 0.3
@@ -71,6 +72,7 @@ class TwoStageSettings(ReptileSettings, StageOneSettings):
     """Item vectors first, then the DSSM from them."""
 
     dssm_weight: Positive = 1.0
-    """Weight of the DSSM's loss beside the self-supervised one in stage two."""
+    """Weight of the DSSM's loss relative to the self-supervised loss in stage two."""
     item_rate: Annotated[float, Field(ge=0, le=1)] = 1.0
-    """How fast stage two moves the item vectors, beside the rest; 0 leaves them to stage one."""
+    """How fast stage two changes the item vectors, relative to other parameters; 0 keeps them as
+    stage one left them."""

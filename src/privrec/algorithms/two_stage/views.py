@@ -1,7 +1,8 @@
 """A client's sequence as masked views, drawn on the device (the paper's section on SSL).
 
-The sequence is what she liked, by time, each item once. A view is a window of it: once with one
-item replaced by a negative, once with a segment replaced by another of her own.
+The sequence is the person's likes in the order of time, each item once. A view is a window of it
+in two versions: one item replaced by a negative, and a segment replaced by another segment of the
+same person.
 """
 
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ from privrec.seeds import client_words
 from privrec.types import IntArray, Leaf
 
 SHORTEST = 3
-"""A shorter sequence has no segment beside another: its owner is skipped."""
+"""A shorter sequence cannot hold two segments that do not overlap: its client is skipped."""
 
 
 class SequenceClient(NamedTuple):
@@ -85,7 +86,7 @@ def in_order(items: Leaf) -> IntArray:
 
 
 def empty_client(views: Views, size: int, n_items: int) -> SequenceClient:
-    """Return a client without views, with room for `size` rows: to compile, or to skip."""
+    """Return a client without views, with `size` rows: for compiling, or for a skipped client."""
     count, window, segment = views.padded, views.window, views.segment
     return SequenceClient(
         rows=np.full(size, n_items, np.int32),
@@ -110,6 +111,7 @@ def row_buckets(largest: int, views: Views) -> list[int]:
 
 
 _LEAST_ROWS = 128
+"""The smallest number of rows to which a client is padded. Chosen by hand; not tuned."""
 
 
 def _row_bucket(count: int) -> int:
@@ -167,7 +169,7 @@ def _packed(
 
 
 def unseen(seen: Leaf, count: int, n_items: int, draw: np.random.Generator) -> IntArray:
-    """Return `count` random items that are not among `seen`; none where she has seen them all."""
+    """Return `count` random items that are not among `seen`; none if all items were seen."""
     drawn = draw.integers(n_items, size=4 * count)
     drawn = drawn[~np.isin(drawn, seen)][:count]
     if len(drawn) < count:
@@ -181,7 +183,7 @@ def other_places(
 ) -> IntArray:
     """Return starts of `count` segments for each of `begin`, none of which overlaps it.
 
-    Needs total >= 3 · span - 1: then there is room on one side at least.
+    Needs total >= 3 · span - 1: then at least one side has room for a segment.
     """
     left = np.maximum(0, begin - span + 1)
     right = np.maximum(0, total - 2 * span - begin + 1)
