@@ -31,7 +31,7 @@ from privrec.data.federation import Federation
 from privrec.data.sources import load
 from privrec.models.dssm import dssm
 from privrec.privacy.aggregate import plain
-from privrec.privacy.sampling import Sampling
+from privrec.privacy.release import Sampling
 from privrec.seeds import key, rng
 from privrec.types import IntArray
 from scale import surroundings

@@ -7,11 +7,10 @@ from collections.abc import Callable
 from figures import Figure
 from privrec.algorithms.recipes import configure, prepare
 from privrec.data.sources import load
-from privrec.privacy import accountant
+from privrec.privacy import ledger as accountant
 from privrec.privacy.calibrate import calibrate
 from privrec.privacy.ledger import PrivacyLedger
-from privrec.privacy.release import Release
-from privrec.privacy.sampling import Sampling
+from privrec.privacy.release import Release, Sampling
 from privrec.types import Law
 from scale import seconds_of_rounds
 

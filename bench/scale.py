@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from figures import Figure
-from privrec.algorithms.recipe import PreparedRun
+from privrec.algorithms.prepared import PreparedRun
 from privrec.algorithms.recipes import configure, prepare
 from privrec.algorithms.reptile.local import local_sgd
 from privrec.algorithms.reptile.pack import Instances, pack

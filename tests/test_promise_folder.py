@@ -334,7 +334,7 @@ def test_nothing_claims_that_data_never_leaves_a_device() -> None:
 def test_the_adaptive_count_is_published_on_the_grid() -> None:
     from privrec.privacy.aggregate import gaussian
     from privrec.privacy.noise import secure as source
-    from privrec.privacy.sampling import Sampling
+    from privrec.privacy.release import Sampling
 
     sampling = Sampling(law="poisson", users=1000, cohort=100)
     made = gaussian(sampling, clip_norm=1.0, noise_multiplier=1.0, clip_quantile=0.5)

@@ -18,10 +18,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import privrec
+from privrec.algorithms.prepared import PreparedRun
 from privrec.algorithms.privrec_plus.layout import Layout
 from privrec.algorithms.privrec_plus.rows import rows_of
 from privrec.algorithms.privrec_plus.sums import popularity_of
-from privrec.algorithms.recipe import PreparedRun
 from privrec.algorithms.recipes import configure, prepare
 from privrec.algorithms.two_stage.plan import volunteers_among
 from privrec.core.phase import ServerState, Stage

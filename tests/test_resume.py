@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from privrec.algorithms.recipe import PreparedRun
+from privrec.algorithms.prepared import PreparedRun
 from privrec.algorithms.recipes import configure, prepare
 from privrec.data.sources import load
 from privrec.errors import RunFolderError, SettingsError

@@ -76,7 +76,7 @@ def test_what_is_on_the_disk_is_used_and_nobody_is_asked_again(
     checkpoint = records.read_arrays(folder.checkpoint_path)
     assert checkpoint["round_index"] == ROUNDS - 1
     with monkeypatch.context() as patch:
-        patch.setattr("privrec.privacy.sampling.Sampling.draw", refuse)
+        patch.setattr("privrec.privacy.release.Sampling.draw", refuse)
         patch.setattr("privrec.privacy.aggregate.Aggregator.publish", refuse)
         run = train(folder.path, resume=True)
     after = records.read_arrays(folder.params_path)

@@ -13,7 +13,8 @@ import pytest
 from dp_accounting.pld import privacy_loss_distribution as pld
 
 import privrec
-from privrec.algorithms.recipe import TRAIN, PreparedRun
+from privrec.algorithms.prepared import PreparedRun
+from privrec.algorithms.recipe import TRAIN
 from privrec.algorithms.recipes import configure, prepare
 from privrec.algorithms.reptile.pack import Instances, pack
 from privrec.algorithms.two_stage.features import vectors_of_features

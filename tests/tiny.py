@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from privrec.algorithms.recipe import PreparedRun
+from privrec.algorithms.prepared import PreparedRun
 from privrec.algorithms.recipes import RECIPES
 from privrec.core.phase import Publish, RoundReport, ServerState, Stage
 from privrec.core.round import Surroundings, cohort_draw, play_stage_round

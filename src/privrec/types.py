@@ -39,3 +39,6 @@ Law = Literal["poisson", "fixed"]
 """How a cohort is drawn: each person with the same probability, or a fixed number of people."""
 ServerOptimizer = Literal["plain", "momentum", "adam"]
 """How the server steps along the mean update."""
+Activation = Literal["relu", "sigmoid", "tanh"]
+Target = Literal["implicit", "rating"]
+"""What a model predicts: whether a person likes an item, or the rating itself."""

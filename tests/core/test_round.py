@@ -14,7 +14,7 @@ from privrec.core.phase import Cohort, DeviceHalf, Phase, Publish, RoundReport, 
 from privrec.core.round import Surroundings, cohort_draw, play_round
 from privrec.data.clients import Clients
 from privrec.privacy.aggregate import Aggregator, CohortTotal, Published, gaussian, plain
-from privrec.privacy.sampling import Sampling
+from privrec.privacy.release import Sampling
 from privrec.types import IntArray, Params, ServerOptimizer
 from tiny import by_hand
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from privrec.algorithms.privrec_plus.moments import (
+    SparseRows,
     mirrored,
     row_lengths,
     sum_of_rows,
@@ -19,7 +20,6 @@ from privrec.algorithms.privrec_plus.moments import (
     triangle,
     triangle_lengths,
 )
-from privrec.algorithms.privrec_plus.rows import SparseRows
 
 Doubles = npt.NDArray[np.float64]
 

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from test_rows import LAYOUT, N_ITEMS, Line, Person, a_person, clients_of, slow_row
 
+from privrec.algorithms.privrec_plus.entries import dense_rows
 from privrec.algorithms.privrec_plus.fit import bias_of, blank
-from privrec.algorithms.privrec_plus.layout import DISLIKES, LIKES, Layout, dense_rows, layout_of
+from privrec.algorithms.privrec_plus.layout import DISLIKES, LIKES, Layout, layout_of
 from privrec.algorithms.privrec_plus.learn import fresh
 from privrec.algorithms.privrec_plus.rows import rows_of
 from privrec.algorithms.privrec_plus.scoring import BIAS, OUT, row_scorer

@@ -20,8 +20,8 @@ from privrec.models.api import (
     score_pairs,
     tables_of,
 )
-from privrec.models.dssm import Activation, Target, dssm
-from privrec.types import Array, Key, Params
+from privrec.models.dssm import dssm
+from privrec.types import Activation, Array, Key, Params, Target
 
 Floats = npt.NDArray[np.float64]
 

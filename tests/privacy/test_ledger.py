@@ -16,8 +16,7 @@ from privrec.privacy.aggregate import gaussian, laplace
 from privrec.privacy.calibrate import calibrate
 from privrec.privacy.ledger import PrivacyLedger
 from privrec.privacy.noise import seeded
-from privrec.privacy.release import Release
-from privrec.privacy.sampling import Sampling
+from privrec.privacy.release import Release, Sampling
 from privrec.seeds import rng
 from privrec.types import Law, MechanismName
 

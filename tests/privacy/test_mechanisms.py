@@ -16,7 +16,7 @@ from privrec.errors import SettingsError
 from privrec.privacy.aggregate import Aggregator, gaussian, laplace, plain
 from privrec.privacy.clipping import Norm, clip
 from privrec.privacy.noise import NoiseSource, secure, seeded
-from privrec.privacy.sampling import Sampling
+from privrec.privacy.release import Sampling
 from privrec.seeds import rng
 from privrec.types import Law
 

@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from privrec.errors import SettingsError
-from privrec.privacy.sampling import Sampling
+from privrec.privacy.release import Sampling
 from privrec.seeds import rng
 from privrec.types import Law
 

@@ -3,9 +3,9 @@
 from privrec.algorithms.settings import FederatedSettings, NoiseSettings
 from privrec.data.splits import Split
 from privrec.privacy.aggregate import Aggregator, gaussian, laplace, plain
-from privrec.privacy.budget import check_budget, find_noise
+from privrec.privacy.calibrate import check_budget, find_noise
 from privrec.privacy.ledger import PrivacyLedger
-from privrec.privacy.sampling import Sampling
+from privrec.privacy.release import Sampling
 from privrec.types import Law
 
 

@@ -9,7 +9,6 @@ from privrec.core.scorer import Rankers
 from privrec.data.catalogue import Catalogue
 from privrec.data.federation import Federation
 from privrec.data.splits import Split
-from privrec.evaluation.protocols import Protocol
 from privrec.privacy import statement
 from privrec.settings import RunSettings
 
@@ -56,21 +55,3 @@ class Recipe:
         """Who is protected, from whom, how strongly, and what is not covered."""
         noised = self.values.get("mechanism", "none") != "none"
         return statement.noised(self.server) if noised else self.without_noise
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class PreparedRun:
-    """A recipe on a data set: `stages()` finds the noise, `rankers` rank on the device.
-
-    The noise is calibrated at the first call of `stages()`, because it takes time and ranking does
-    not need it.
-    `federation` is what training sees, `whole` has what is held out too: for evaluation alone.
-    """
-
-    config: RunSettings
-    protocol: Protocol
-    federation: Federation
-    whole: Federation
-    split: Split
-    stages: Callable[[], tuple[Stage, ...]]
-    rankers: Rankers

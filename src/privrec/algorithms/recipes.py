@@ -6,8 +6,9 @@ from functools import cache
 from typing import Any
 
 from privrec.algorithms import references
+from privrec.algorithms.prepared import PreparedRun
 from privrec.algorithms.privrec_plus.plan import DP_PRIVREC_PLUS, PRIVREC_PLUS
-from privrec.algorithms.recipe import PreparedRun, Recipe
+from privrec.algorithms.recipe import Recipe
 from privrec.algorithms.reptile import plan as reptile
 from privrec.algorithms.two_stage.plan import DP_PRIVREC, SSL_ITEMS
 from privrec.core.phase import Stage
@@ -16,7 +17,7 @@ from privrec.data.catalogue import Catalogue
 from privrec.data.federation import Federation
 from privrec.errors import SettingsError, nearest
 from privrec.evaluation.protocols import Protocol, protocol_named, resolve
-from privrec.privacy.budget import refuse_large_delta
+from privrec.privacy.calibrate import refuse_large_delta
 from privrec.settings import RunSettings, make_settings
 
 RECIPES: dict[str, Recipe] = {

@@ -22,7 +22,7 @@ from privrec.evaluation.references import (
     popularity,
 )
 from privrec.privacy.aggregate import plain
-from privrec.privacy.sampling import Sampling
+from privrec.privacy.release import Sampling
 from privrec.settings import Positive, RunSettings
 from privrec.types import Params
 

@@ -269,12 +269,15 @@ def recipes(
         from privrec.algorithms.recipes import RECIPES, configure
 
         if name is not None:
-            settings = configure(name, data, {}).model_dump()
+            settings, fields = configure(name, data, {}).model_dump(), RECIPES[name].settings
             if json_:
                 print_json(settings)
-            else:
-                rows = [(key, str(value)) for key, value in settings.items()]
-                print_table(f"{name} on {data}", ("key", "value"), rows)
+                return
+            rows = [
+                (key, str(value), " ".join((fields.model_fields[key].description or "").split()))
+                for key, value in settings.items()
+            ]
+            print_table(f"{name} on {data}", ("key", "value", "what it is"), rows)
             return
         listed = [
             {"name": key, "summary": recipe.summary, "privacy": recipe.statement}

@@ -10,7 +10,7 @@ from privrec.cli.console import plain_errors, print_json, print_line, print_tabl
 
 if TYPE_CHECKING:
     from privrec.privacy.ledger import PrivacyLedger
-    from privrec.privacy.sampling import Sampling
+    from privrec.privacy.release import Sampling
 
 privacy_app = typer.Typer(
     help="Compute epsilon from the noise, and the noise from epsilon.", no_args_is_help=True
@@ -164,9 +164,9 @@ def paper_tables(json_: JsonOption = False) -> None:
 
 
 def _law(sampling: str, users: int, cohort: int, delta: float, forced: bool) -> "Sampling":
-    from privrec.privacy.accountant import check_delta
-    from privrec.privacy.budget import refuse_large_delta
-    from privrec.privacy.sampling import Sampling
+    from privrec.privacy.calibrate import refuse_large_delta
+    from privrec.privacy.ledger import check_delta
+    from privrec.privacy.release import Sampling
 
     check_delta(delta)
     # `Sampling` checks the word.

@@ -9,7 +9,6 @@ equivalent to concatenation, but the part that is equal for a whole batch is com
 """
 
 from collections.abc import Callable, Sequence
-from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -24,10 +23,7 @@ from privrec.models.api import (
     pooled,
     rating_loss,
 )
-from privrec.types import Array, Key, Params
-
-Activation = Literal["relu", "sigmoid", "tanh"]
-Target = Literal["implicit", "rating"]
+from privrec.types import Activation, Array, Key, Params, Target
 
 ACTIVATIONS: dict[Activation, Callable[[Array], Array]] = {
     "relu": jax.nn.relu,

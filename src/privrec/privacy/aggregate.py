@@ -14,8 +14,7 @@ import numpy as np
 from privrec.errors import SettingsError
 from privrec.privacy.clipping import Clipped, Norm, clip
 from privrec.privacy.noise import Doubles, NoiseSource
-from privrec.privacy.release import Release
-from privrec.privacy.sampling import Sampling
+from privrec.privacy.release import Release, Sampling
 from privrec.types import FloatArray, Leaf, Params
 
 _GRID = 2.0**-12

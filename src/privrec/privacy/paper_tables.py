@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from privrec.errors import SettingsError
 from privrec.privacy.ledger import PrivacyLedger
 from privrec.privacy.paper import PRINTED_EPSILONS, PRINTED_USERS
-from privrec.privacy.release import Release
-from privrec.privacy.sampling import Sampling
+from privrec.privacy.release import Release, Sampling
 from privrec.types import Law
 
 ROUNDS = 1000

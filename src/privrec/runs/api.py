@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from privrec.algorithms.recipe import PreparedRun
+from privrec.algorithms.prepared import PreparedRun
 from privrec.algorithms.recipes import configure, prepare, recipe_named, settings_of
 from privrec.core.phase import Stage
 from privrec.data.catalogue import Catalogue, from_json, to_json
@@ -20,7 +20,7 @@ from privrec.data.federation import Federation
 from privrec.data.sources import load
 from privrec.device import Device, Model, open_model
 from privrec.errors import DataError, RunFolderError, SettingsError
-from privrec.privacy.budget import refuse_large_delta
+from privrec.privacy.calibrate import refuse_large_delta
 from privrec.privacy.ledger import PrivacyLedger
 from privrec.privacy.statement import PrivacyReport, privacy_report
 from privrec.runs import records

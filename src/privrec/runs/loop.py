@@ -8,7 +8,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from privrec.algorithms.recipe import TRAIN, PreparedRun
+from privrec.algorithms.prepared import PreparedRun
+from privrec.algorithms.recipe import TRAIN
 from privrec.core.phase import RoundReport, ServerState, Stage
 from privrec.core.round import Surroundings, cohort_draw, play_stage_round
 from privrec.core.scorer import Scorer

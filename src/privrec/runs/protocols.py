@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from privrec.algorithms.recipe import PreparedRun
+from privrec.algorithms.prepared import PreparedRun
 from privrec.errors import SettingsError
 from privrec.evaluation.protocols import protocol_named, resolve
 

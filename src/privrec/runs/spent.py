@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from privrec.errors import RunFolderError
-from privrec.privacy.budget import refuse_large_delta
+from privrec.privacy.calibrate import refuse_large_delta
 from privrec.privacy.ledger import PrivacyLedger
 from privrec.runs.ledgerfile import settled_ledger
 from privrec.runs.publisher import ledger_of, noise_of, volunteer_count

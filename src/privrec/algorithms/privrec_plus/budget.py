@@ -7,9 +7,9 @@ from privrec.algorithms.privrec_plus.settings import PlusSettings
 from privrec.data.splits import Split
 from privrec.errors import SettingsError
 from privrec.privacy.aggregate import Aggregator, gaussian, plain
-from privrec.privacy.budget import check_budget, find_noise
+from privrec.privacy.calibrate import check_budget, find_noise
 from privrec.privacy.ledger import PrivacyLedger
-from privrec.privacy.sampling import Sampling
+from privrec.privacy.release import Sampling
 
 BOUND = 1.0
 """The L2 bound on what one person adds to a noised sum."""

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from privrec.algorithms.privrec_plus.rows import SparseRows
-
+SparseRows = sp.csr_array
+"""One row per person; the columns are those of `Layout`."""
 Doubles = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.floating]
 Parts = Iterable[tuple[SparseRows, Doubles]]

@@ -23,7 +23,8 @@ from privrec.algorithms.privrec_plus.fit import (
     noisy_tower,
 )
 from privrec.algorithms.privrec_plus.layout import LIKES, Layout, layout_of
-from privrec.algorithms.privrec_plus.rows import SparseRows, rows_of
+from privrec.algorithms.privrec_plus.moments import SparseRows
+from privrec.algorithms.privrec_plus.rows import rows_of
 from privrec.algorithms.privrec_plus.scoring import BIAS, POPULARITY, tower_shapes
 from privrec.algorithms.privrec_plus.settings import PlusSettings
 from privrec.algorithms.privrec_plus.softmax import softmax_phase

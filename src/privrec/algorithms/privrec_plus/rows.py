@@ -3,11 +3,10 @@
 import numpy as np
 import scipy.sparse as sp
 
-from privrec.algorithms.privrec_plus.layout import Layout, entries_of
+from privrec.algorithms.privrec_plus.entries import entries_of
+from privrec.algorithms.privrec_plus.layout import Layout
+from privrec.algorithms.privrec_plus.moments import SparseRows
 from privrec.data.clients import Clients
-
-SparseRows = sp.csr_array
-"""One row per person; the columns are those of `Layout`."""
 
 
 def rows_of(clients: Clients, layout: Layout) -> SparseRows:

@@ -10,7 +10,8 @@ import numpy.typing as npt
 
 from privrec.algorithms.privrec_plus.layout import LIKES, Layout
 from privrec.algorithms.privrec_plus.learn import Bounded, Histories, bounded_sum, fresh
-from privrec.algorithms.privrec_plus.rows import SparseRows, rows_of
+from privrec.algorithms.privrec_plus.moments import SparseRows
+from privrec.algorithms.privrec_plus.rows import rows_of
 from privrec.algorithms.privrec_plus.scoring import closed_form, learned_names, learned_of
 from privrec.algorithms.privrec_plus.settings import PlusSettings
 from privrec.algorithms.recipe import TRAIN

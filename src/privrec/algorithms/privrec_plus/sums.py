@@ -12,7 +12,7 @@ import scipy.sparse as sp
 
 from privrec.algorithms.privrec_plus import moments
 from privrec.algorithms.privrec_plus.layout import Layout
-from privrec.algorithms.privrec_plus.rows import SparseRows
+from privrec.algorithms.privrec_plus.moments import SparseRows
 from privrec.algorithms.privrec_plus.scoring import POPULARITY
 from privrec.algorithms.privrec_plus.told import Frequent, Regression, columns_of
 from privrec.core.contribution import Contribution, TouchedRows

@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from privrec.algorithms.privrec_plus.layout import Layout
-from privrec.algorithms.privrec_plus.moments import Doubles
-from privrec.algorithms.privrec_plus.scoring import Floats
-from privrec.types import IntArray, Leaf
+from privrec.types import FloatArray, IntArray, Leaf
 
+Doubles = npt.NDArray[np.float64]
 _ITEM_POWER = 0.25
 
 
@@ -28,7 +28,7 @@ class Regression:
     l2: float
     dropout: float
 
-    def scales(self, layout: Layout) -> Floats:
+    def scales(self, layout: Layout) -> FloatArray:
         """Return the weight of each column."""
         kinds = [
             1.0,

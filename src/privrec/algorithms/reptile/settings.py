@@ -5,8 +5,8 @@ from typing import Annotated
 from pydantic import Field, model_validator
 
 from privrec.algorithms.settings import FederatedSettings, RoundSettings
-from privrec.models.dssm import Activation, Target
 from privrec.settings import Count, Positive, RunSettings, Size
+from privrec.types import Activation, Target
 
 
 class DssmSettings(RunSettings):

@@ -40,7 +40,7 @@ from privrec.models.api import ITEM_TABLE
 from privrec.models.dssm import dssm
 from privrec.privacy.aggregate import Aggregator, plain
 from privrec.privacy.ledger import PrivacyLedger
-from privrec.privacy.sampling import Sampling
+from privrec.privacy.release import Sampling
 from privrec.seeds import key
 from privrec.simulate.cost import usual_person
 from privrec.types import IntArray, Params
