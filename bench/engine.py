@@ -137,7 +137,7 @@ def _take_turns(
 ) -> dict[str, list[float]]:
     speeds: dict[str, list[float]] = {"ours": [], **{name: [] for name in PEERS}}
     peers = {name: start_peer(script, workload) for name, script in PEERS.items()}
-    before, around = state, surroundings(phase.aggregator, federation)
+    before, around = state, surroundings(federation)
     for r in range(ROUNDS):
         started = time.perf_counter()
         state, _ = play_round(phase, state, around)

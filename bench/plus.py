@@ -8,7 +8,8 @@ from figures import Figure
 from privrec.data.sources import load
 from privrec.evaluation.ranking import evaluate
 from privrec.evaluation.references import popularity
-from privrec.runs.api import Run, train
+from privrec.runs.loop import train
+from privrec.runs.run import Run
 
 COHORTS = (100, 500, 2000)
 MARK = 0.206

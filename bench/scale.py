@@ -5,7 +5,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import jax
@@ -17,26 +17,22 @@ from privrec.algorithms.prepared import PreparedRun
 from privrec.algorithms.recipes import configure, prepare
 from privrec.algorithms.reptile.local import local_sgd
 from privrec.algorithms.reptile.pack import Instances, pack
-from privrec.core.phase import ServerState, Stage
-from privrec.core.round import Surroundings, cohort_draw, play_stage_round
+from privrec.core.phase import Play, ServerState, Stage
+from privrec.core.round import Surroundings, cohort_draw, fastest, play_stage_round
 from privrec.data.federation import Federation
 from privrec.data.sources import load
 from privrec.models.api import ITEM_TABLE
 from privrec.models.dssm import dssm
-from privrec.privacy.aggregate import Aggregator, CohortTotal, Published
+from privrec.privacy.aggregate import Published
 from privrec.privacy.noise import seeded
 from privrec.seeds import key, rng
-from privrec.simulate.executors import fastest
 
 
 def seconds_of_rounds(made: Sequence[PreparedRun], rounds: int = 25) -> list[float]:
     """Return the median time of a round of each run's first stage; they take turns."""
     stages: list[Stage] = [prepared.stages()[0] for prepared in made]
     states = [stage.start(None) for stage in stages]
-    around = [
-        surroundings(stage.aggregator, prepared.federation)
-        for stage, prepared in zip(stages, made, strict=True)
-    ]
+    around = [surroundings(prepared.federation) for prepared in made]
     for stage, state in zip(stages, states, strict=True):
         if stage.device is not None:
             stage.device.prepare(state.params)
@@ -51,12 +47,11 @@ def seconds_of_rounds(made: Sequence[PreparedRun], rounds: int = 25) -> list[flo
     return [statistics.median(found) for found in seconds]
 
 
-def surroundings(aggregator: Aggregator, federation: Federation) -> Surroundings:
+def surroundings(federation: Federation) -> Surroundings:
     """Return what a round needs, with noise that is not written down: nothing is published."""
 
-    def publish(state: ServerState, add_up: Callable[[], CohortTotal]) -> Published:
-        noise = seeded(rng(0, state.round_index, "noise"))
-        return aggregator.publish_round(add_up(), state.clip_norm, noise)
+    def publish(state: ServerState, play: Play) -> Published:
+        return play(seeded(rng(0, state.round_index, "noise")))
 
     return Surroundings(
         take=federation.take,

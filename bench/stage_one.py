@@ -18,7 +18,7 @@ from privrec.algorithms.two_stage.plan import local_views, views_of
 from privrec.algorithms.two_stage.views import SequenceClient, draw_views, empty_client, row_buckets
 from privrec.data.sources import load
 from privrec.models.api import ITEM_TABLE
-from privrec.privacy.clipping import clip
+from privrec.privacy.aggregate import clip
 from privrec.simulate.lanes import cohort_runner, warm_up
 
 COHORT, TURNS = 50, 9

@@ -13,10 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from privrec.algorithms.budgets import noised, sampling_of
-from privrec.algorithms.recipe import TRAIN, Recipe
+from privrec.algorithms.recipe import Recipe
 from privrec.algorithms.settings import NoiseSettings
 from privrec.core.contribution import Contribution, TouchedRows
-from privrec.core.phase import DeviceHalf, Phase, ServerState, Told
+from privrec.core.phase import TRAIN, DeviceHalf, Phase, ServerState, Told
 from privrec.core.scorer import Rankers, Scorer, check_shapes
 from privrec.data.catalogue import Catalogue
 from privrec.data.clients import Clients

@@ -12,11 +12,10 @@ from privrec.algorithms.prepared import PreparedRun
 from privrec.algorithms.recipes import RECIPES, configure, prepare
 from privrec.core.contribution import Contribution
 from privrec.core.phase import Cohort, Phase, ServerState, Told
-from privrec.core.round import Surroundings, cohort_draw, play_round
+from privrec.core.round import Surroundings, cohort_draw, fastest, play_round
 from privrec.data.clients import Clients
 from privrec.data.federation import Federation
 from privrec.data.schema import Bag
-from privrec.simulate.executors import fastest
 from privrec.types import IntArray, Leaf
 from tiny import by_hand, own
 
@@ -94,7 +93,7 @@ def _placed(prepared: PreparedRun) -> Iterator[Place]:
             take=prepared.federation.take,
             run=fastest,
             draw=cohort_draw(0, secret=False),
-            publish=by_hand(stage.aggregator),
+            publish=by_hand(),
         )
         params = play_round(stage, state, around)[0].params
 

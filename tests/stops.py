@@ -1,14 +1,14 @@
 """Stopping a run at a given step of a given release, as a kill would."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
-from privrec.core.phase import ServerState
-from privrec.privacy.aggregate import Aggregator, CohortTotal, Published
-from privrec.runs import loop, publisher, records
+from privrec.core.phase import Play, ServerState
+from privrec.privacy.aggregate import Aggregator, Published
+from privrec.runs import evaluate, loop, publisher, records
 from privrec.runs.publisher import Publisher
 
 UNUSED = ("line", "use", "checkpoint")
@@ -24,7 +24,7 @@ class Stopped(BaseException):
 
 
 @contextmanager
-def stopping(patch: pytest.MonkeyPatch, step: str, time: int) -> Iterator[loop.OnProgress]:
+def stopping(patch: pytest.MonkeyPatch, step: str, time: int) -> Iterator[evaluate.OnProgress]:
     """Yield a progress callback that stops the run at a step of its release number `time`.
 
     Releases count from 1.
@@ -48,10 +48,8 @@ def stopping(patch: pytest.MonkeyPatch, step: str, time: int) -> Iterator[loop.O
 
     publish = Publisher.publish
 
-    def published(
-        self: Publisher, state: ServerState, add_up: Callable[[], CohortTotal]
-    ) -> Published:
-        found = publish(self, state, add_up)
+    def published(self: Publisher, state: ServerState, play: Play) -> Published:
+        found = publish(self, state, play)
         reach("use")
         return found
 

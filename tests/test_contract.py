@@ -33,11 +33,11 @@ from privrec.core.contribution import (
     told_to_bytes,
 )
 from privrec.core.phase import Cohort
+from privrec.core.round import fastest, one_by_one
 from privrec.data.clients import Clients
 from privrec.data.federation import Federation
 from privrec.errors import WireError
 from privrec.runs import loop
-from privrec.simulate.executors import fastest, one_by_one
 from privrec.types import IntArray
 from stops import Stopped
 from subspace import SUBSPACE

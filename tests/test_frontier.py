@@ -12,11 +12,11 @@ import pytest
 from commands import Refused, document, done
 from privrec.privacy.ledger import PrivacyLedger
 from privrec.privacy.paper import PRINTED_HITS
-from privrec.runs import api as runs
-from privrec.runs import frontier
+from privrec.runs import frontier, loop
 from privrec.runs.api import open_run
 from privrec.runs.frontier import Frontier, Point, draw, experiment_line, find_frontier, render
 from privrec.runs.records import read_evaluation
+from privrec.runs.run import Run
 from tiny import DATA
 
 DELTA = 1e-3
@@ -92,8 +92,8 @@ def test_what_is_there_is_not_trained_again(
     def refuse(*arguments: Any, **options: Any) -> Any:
         raise AssertionError("a run was trained or evaluated again")
 
-    monkeypatch.setattr(runs, "play_stages", refuse)
-    monkeypatch.setattr(runs.Run, "evaluate", refuse)
+    monkeypatch.setattr(loop, "play_stages", refuse)
+    monkeypatch.setattr(Run, "evaluate", refuse)
     again = find_frontier(DATA, [2, 8, math.inf], delta=DELTA, seeds=[0, 1], out=place)
     assert again.as_json() == {**said, "points": tuple(said["points"])}
     assert (place / "epsilon-2-seed-0" / "ledger.jsonl").read_bytes() == before

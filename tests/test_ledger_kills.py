@@ -36,8 +36,8 @@ from privrec.runs.publisher import Publisher
 out, data, settings = sys.argv[1], sys.argv[2], eval(sys.argv[3])
 privrec.runs.loop.CHECKPOINT_SECONDS = 0.05
 real, real_line = Publisher.publish, privrec.runs.publisher.append_release
-def publish(self, state, add_up):
-    found = real(self, state, add_up)
+def publish(self, state, play):
+    found = real(self, state, play)
     update = found.update
     whole = b"".join(np.asarray(update[name]).tobytes() for name in sorted(update))
     with open(out + ".used", "a") as file:

@@ -4,7 +4,6 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +12,10 @@ import pytest
 
 import privrec
 from privrec.algorithms.recipes import configure
-from privrec.core.phase import ServerState
+from privrec.core.phase import Play, ServerState
 from privrec.errors import PrivacyWarning, RunFolderError, SettingsError
-from privrec.privacy.aggregate import CohortTotal, Published
-from privrec.runs import loop, records
+from privrec.privacy.aggregate import Published
+from privrec.runs import evaluate, loop, records
 from privrec.runs.ledgerfile import append_release, read_ledger
 from privrec.runs.publisher import Publisher, ledger_of
 from tiny import DATA, MODEL, own
@@ -268,7 +267,7 @@ def test_a_ledger_of_other_noise_is_not_gone_on_with(tmp_path: Path) -> None:
     assert lines_of(folder.path) == made
 
 
-def stop_after(rounds: int) -> loop.OnProgress:
+def stop_after(rounds: int) -> evaluate.OnProgress:
     def on_progress(what: str, done: int, total: int) -> None:
         if what == "rounds" and done == rounds:
             raise KeyboardInterrupt
@@ -295,11 +294,9 @@ def test_no_sum_is_handed_out_before_its_release_is_on_the_disk(
             lines = len(folder.ledger_path.read_bytes().splitlines())
             synced.append((lines, folder.published_path(lines - 1).exists()))
 
-    def publish(
-        self: Publisher, state: ServerState, add_up: Callable[[], CohortTotal]
-    ) -> Published:
+    def publish(self: Publisher, state: ServerState, play: Play) -> Published:
         synced.clear()
-        found = real_publish(self, state, add_up)
+        found = real_publish(self, state, play)
         assert state.round_index == len(published)
         published.append(found)
         # At the last line's fsync the secure sum had its name, so its content was on the disk.

@@ -30,7 +30,7 @@ from privrec.privacy.aggregate import Aggregator
 from privrec.privacy.noise import NoiseSource, seeded
 from privrec.runs import records
 from privrec.runs.ledgerfile import read_ledger
-from privrec.runs.loop import load_params
+from privrec.runs.run import load_params
 from privrec.seeds import rng
 from privrec.types import BoolArray, IntArray, Leaf
 from tiny import DATA, by_hand, round_of
@@ -174,9 +174,9 @@ def test_both_sums_get_the_noise_that_is_counted(
         first, second = stages_of(federation, **settings, sampling=sampling)
         for seed in range(200 if settings is GIVEN else 1):
             noise = noise_of(seed)
-            round_of(federation, first, first.start(None), by_hand(first.aggregator, noise))
+            round_of(federation, first, first.start(None), by_hand(noise))
             known = second.start({POPULARITY: jnp.ones(ITEMS)})
-            round_of(federation, second, known, by_hand(second.aggregator, noise))
+            round_of(federation, second, known, by_hand(noise))
     for place, (name, part) in enumerate(zip(names, (share, 1 - share), strict=True)):
         truth, *found = (np.asarray(after[name], np.float64) for _, after in published[place::2])
         errors = np.array(found) - truth
@@ -215,9 +215,9 @@ def test_one_person_moves_either_sum_by_no_more_than_is_counted(
     for somebody in [people[:0], *np.split(people, 8)]:
         data = changed(federation, somebody, change)
         first, second = stages_of(data, **GIVEN)
-        round_of(data, first, first.start(None), by_hand(first.aggregator))
+        round_of(data, first, first.start(None), by_hand())
         known = second.start({POPULARITY: jnp.arange(ITEMS) * 0.3})
-        round_of(data, second, known, by_hand(second.aggregator))
+        round_of(data, second, known, by_hand())
         moved.append([total for total, _ in published[-2:]])
     for name, place in ((POPULARITY, 0), ("triangle", 1)):
         truth, *rest = (np.asarray(totals[place][name], np.float64) for totals in moved)

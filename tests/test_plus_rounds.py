@@ -15,8 +15,8 @@ from privrec.data.sources import load
 from privrec.privacy.noise import NoiseSource
 from privrec.runs import loop, records
 from privrec.runs.ledgerfile import read_ledger
-from privrec.runs.loop import load_params
 from privrec.runs.publisher import ledger_of, open_publisher
+from privrec.runs.run import load_params
 from tiny import DATA, by_hand, new_folder, round_of
 
 DELTA, ROUNDS = 1e-3, 4
@@ -193,7 +193,7 @@ def test_a_rounds_noise_is_on_every_learned_number_and_nowhere_else() -> None:
             return np.full(count, size)
 
         noise = NoiseSource(normal=fill, laplace=fill)
-        publish = by_hand(stage.aggregator, lambda state: noise)
+        publish = by_hand(lambda state: noise)
         after, _ = round_of(made.federation, stage, before, publish)
         return {name: np.asarray(value) for name, value in after.params.items()}
 

@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 
 import privrec
-from privrec.core.phase import ServerState
-from privrec.privacy.aggregate import CohortTotal, Published
+from privrec.core.phase import Play, ServerState
+from privrec.privacy.aggregate import Published
 from privrec.runs import ledgerfile, records
 from privrec.runs.publisher import Publisher
 from tiny import DATA, MODEL
@@ -69,10 +69,8 @@ def witnessed(used: list[tuple[int, str]], monkeypatch: pytest.MonkeyPatch) -> I
     """Record every published sum that a round uses."""
     publish = Publisher.publish
 
-    def noted(
-        publisher: Publisher, state: ServerState, add_up: Callable[[], CohortTotal]
-    ) -> Published:
-        found = publish(publisher, state, add_up)
+    def noted(publisher: Publisher, state: ServerState, play: Play) -> Published:
+        found = publish(publisher, state, play)
         digest = hashlib.sha256()
         for name in sorted(found.update):
             digest.update(np.asarray(found.update[name]).tobytes())
@@ -190,8 +188,8 @@ import numpy as np
 import privrec
 from privrec.runs.publisher import Publisher
 publish = Publisher.publish
-def noted(publisher, state, add_up):
-    found = publish(publisher, state, add_up)
+def noted(publisher, state, play):
+    found = publish(publisher, state, play)
     arrays = [np.asarray(found.update[name]) for name in sorted(found.update)]
     digest = hashlib.sha256(b"".join(array.tobytes() for array in arrays)).hexdigest()
     with open(sys.argv[2], "a") as out:

@@ -24,15 +24,16 @@ from privrec.algorithms.privrec_plus.rows import rows_of
 from privrec.algorithms.privrec_plus.sums import popularity_of
 from privrec.algorithms.recipes import configure, prepare
 from privrec.algorithms.two_stage.plan import volunteers_among
-from privrec.core.phase import ServerState, Stage
+from privrec.core.phase import Stage
+from privrec.core.round import fastest
 from privrec.data.catalogue import to_json
 from privrec.data.federation import Federation
 from privrec.data.published import load_published
 from privrec.data.splits import chosen, split_clients
 from privrec.data.tables import Tables, person_ids, to_federation
-from privrec.privacy.aggregate import CohortTotal, Published
+from privrec.privacy.aggregate import CohortTotal
 from privrec.runs.publisher import population_mark
-from tiny import MODEL, round_of
+from tiny import MODEL, by_hand, round_of
 
 SMALL = {**MODEL, "rounds": 1, "stage1_rounds": 1, "views": 4, "view_window": 4}
 RECIPES: dict[str, dict[str, Any]] = {
@@ -99,15 +100,11 @@ def sums_of(prepared: PreparedRun) -> list[tuple[Stage, dict[str, npt.NDArray[np
             state = replace(state, params={**state.params, "items/popularity": jnp.asarray(some)})
         totals: list[CohortTotal] = []
 
-        def publish(
-            state: ServerState,
-            add_up: Callable[[], CohortTotal],
-            totals: list[CohortTotal] = totals,
-        ) -> Published:
-            totals.append(add_up())
-            return Published(dict(totals[0].update), state.clip_norm)
+        def run(*round_: Any, totals: list[CohortTotal] = totals) -> CohortTotal:
+            totals.append(fastest(*round_))
+            return totals[0]
 
-        round_of(prepared.federation, stage, state, publish)
+        round_of(prepared.federation, stage, state, by_hand(), run)
         update = totals[0].update
         found.append((stage, {name: np.asarray(update[name], np.float64) for name in update}))
         params = state.params

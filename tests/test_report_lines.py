@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from privrec.runs.api import train
+from privrec.runs.loop import train
 from privrec.show.report import few_items_line, mark_line, render_report
 from tiny import DATA, MODEL
 

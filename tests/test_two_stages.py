@@ -14,7 +14,6 @@ from dp_accounting.pld import privacy_loss_distribution as pld
 
 import privrec
 from privrec.algorithms.prepared import PreparedRun
-from privrec.algorithms.recipe import TRAIN
 from privrec.algorithms.recipes import configure, prepare
 from privrec.algorithms.reptile.pack import Instances, pack
 from privrec.algorithms.two_stage.features import vectors_of_features
@@ -23,6 +22,7 @@ from privrec.algorithms.two_stage.plan import ITEMS, views_of, volunteers_among
 from privrec.algorithms.two_stage.settings import StageOneSettings
 from privrec.algorithms.two_stage.views import draw_views
 from privrec.core.local import LocalResult
+from privrec.core.phase import TRAIN
 from privrec.data.clients import Clients
 from privrec.data.schema import Bags
 from privrec.data.sources import load
@@ -323,7 +323,7 @@ def test_item_vectors_that_stage_two_leaves_alone_stay_as_they_are() -> None:
         )
         stage = prepared.stages()[1]
         before = stage.start(prepared.stages()[0].start(None).params)
-        after, _ = round_of(prepared.federation, stage, before, by_hand(stage.aggregator))
+        after, _ = round_of(prepared.federation, stage, before, by_hand())
         moved = {
             name: bool(np.any(np.asarray(after.params[name]) != np.asarray(before.params[name])))
             for name in before.params

@@ -6,15 +6,14 @@ from typing import Any
 
 from privrec.algorithms.prepared import PreparedRun
 from privrec.algorithms.recipes import RECIPES
-from privrec.core.phase import Publish, RoundReport, ServerState, Stage
-from privrec.core.round import Surroundings, cohort_draw, play_stage_round
+from privrec.core.phase import Executor, Play, Publish, RoundReport, ServerState, Stage
+from privrec.core.round import Surroundings, cohort_draw, fastest, play_stage_round
 from privrec.data.catalogue import to_json
 from privrec.data.federation import Federation
-from privrec.privacy.aggregate import Aggregator, CohortTotal, Published
+from privrec.privacy.aggregate import Published
 from privrec.privacy.noise import NoiseSource, seeded
 from privrec.runs import records
 from privrec.seeds import rng
-from privrec.simulate.executors import fastest
 
 DATA = "synthetic:users=60,items=40,longest=20"
 MODEL: dict[str, Any] = {
@@ -35,25 +34,26 @@ def new_folder(path: Path, prepared: PreparedRun) -> records.RunFolder:
     return records.create_run(path, prepared.config, public, federation.fingerprint)
 
 
-def by_hand(
-    aggregator: Aggregator, noise_of: Callable[[ServerState], NoiseSource] | None = None
-) -> Publish:
+def by_hand(noise_of: Callable[[ServerState], NoiseSource] | None = None) -> Publish:
     """Return a publish function without a ledger, for a round that a test plays itself."""
 
-    def publish(state: ServerState, add_up: Callable[[], CohortTotal]) -> Published:
+    def publish(state: ServerState, play: Play) -> Published:
         usual = seeded(rng(0, state.round_index, "noise"))
-        noise = usual if noise_of is None else noise_of(state)
-        return aggregator.publish_round(add_up(), state.clip_norm, noise)
+        return play(usual if noise_of is None else noise_of(state))
 
     return publish
 
 
 def round_of(
-    data: Federation, stage: Stage, state: ServerState, publish: Publish
+    data: Federation,
+    stage: Stage,
+    state: ServerState,
+    publish: Publish,
+    run: Executor = fastest,
 ) -> tuple[ServerState, RoundReport]:
     """Return the state after a round of a stage, with a seeded cohort."""
     draw = cohort_draw(0, secret=False)
-    around = Surroundings(take=data.take, run=fastest, draw=draw, publish=publish)
+    around = Surroundings(take=data.take, run=run, draw=draw, publish=publish)
     return play_stage_round(stage, state, around)
 
 

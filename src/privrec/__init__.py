@@ -13,8 +13,10 @@ if TYPE_CHECKING:
     from privrec.privacy.calibrate import calibrate
     from privrec.privacy.ledger import PrivacyLedger
     from privrec.privacy.release import Release, Sampling
-    from privrec.runs.api import Run, open_run, train
-    from privrec.runs.loop import Evaluation
+    from privrec.runs.api import open_run
+    from privrec.runs.evaluate import Evaluation
+    from privrec.runs.loop import train
+    from privrec.runs.run import Run
 
 __version__ = "0.1.0"
 
@@ -39,20 +41,20 @@ __all__ = [
 
 _HOME = {
     "Device": "privrec.device",
-    "Evaluation": "privrec.runs.loop",
+    "Evaluation": "privrec.runs.evaluate",
     "Federation": "privrec.data.federation",
     "Model": "privrec.device",
     "PrivacyLedger": "privrec.privacy.ledger",
     "PrivrecError": "privrec.errors",
     "Recommendation": "privrec.device",
     "Release": "privrec.privacy.release",
-    "Run": "privrec.runs.api",
+    "Run": "privrec.runs.run",
     "Sampling": "privrec.privacy.release",
     "calibrate": "privrec.privacy.calibrate",
     "load": "privrec.data.sources",
     "open_model": "privrec.device",
     "open_run": "privrec.runs.api",
-    "train": "privrec.runs.api",
+    "train": "privrec.runs.loop",
 }
 
 prepare()

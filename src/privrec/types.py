@@ -42,3 +42,5 @@ ServerOptimizer = Literal["plain", "momentum", "adam"]
 Activation = Literal["relu", "sigmoid", "tanh"]
 Target = Literal["implicit", "rating"]
 """What a model predicts: whether a person likes an item, or the rating itself."""
+Norm = Literal["l1", "l2"]
+"""The norm in which one client's update is bounded."""

@@ -1,6 +1,5 @@
 """The server's step, and the one round that every recipe plays."""
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import jax
@@ -10,10 +9,20 @@ import optax
 
 from privrec.core.contribution import Contribution
 from privrec.core.optimize import mean_step, server_optimizer
-from privrec.core.phase import Cohort, DeviceHalf, Phase, Publish, RoundReport, ServerState, Told
+from privrec.core.phase import (
+    Cohort,
+    DeviceHalf,
+    Phase,
+    Play,
+    Publish,
+    RoundReport,
+    ServerState,
+    Told,
+)
 from privrec.core.round import Surroundings, cohort_draw, play_round
 from privrec.data.clients import Clients
 from privrec.privacy.aggregate import Aggregator, CohortTotal, Published, gaussian, plain
+from privrec.privacy.noise import NoiseSource
 from privrec.privacy.release import Sampling
 from privrec.types import IntArray, Params, ServerOptimizer
 from tiny import by_hand
@@ -21,6 +30,7 @@ from tiny import by_hand
 COHORT = 4
 USERS = 20
 START = {"w": jnp.array([1.0, -2.0])}
+SILENT = NoiseSource(normal=np.zeros, laplace=np.zeros)
 SAMPLING = Sampling(law="fixed", users=USERS, cohort=COHORT)
 
 
@@ -84,7 +94,7 @@ def phase(name: ServerOptimizer, rate: float, aggregator: Aggregator | None = No
 
 
 def absorbed(made: Phase, state: ServerState, total: list[float]) -> ServerState:
-    return play_round(made, state, around(Asked(total), by_hand(made.aggregator)))[0]
+    return play_round(made, state, around(Asked(total), by_hand()))[0]
 
 
 def play(made: Phase, sums: list[list[float]]) -> list[np.ndarray]:
@@ -136,7 +146,7 @@ def test_server_state_of_plain_sgd_holds_nothing() -> None:
 
 def played(
     asked: Asked,
-    publish: Callable[[ServerState, Callable[[], CohortTotal]], Published],
+    publish: Publish,
     aggregator: Aggregator | None = None,
 ) -> tuple[ServerState, RoundReport]:
     made = phase("plain", 0.5, aggregator)
@@ -147,8 +157,8 @@ def test_the_bound_of_the_next_round_is_the_published_one() -> None:
     asked = Asked([8.0, 4.0])
     bounded = gaussian(SAMPLING, clip_norm=2.0, noise_multiplier=1.0)
 
-    def publish(state: ServerState, add_up: Callable[[], CohortTotal]) -> Published:
-        return Published(dict(add_up().update), 1.25)
+    def publish(state: ServerState, play: Play) -> Published:
+        return play(SILENT)._replace(clip_norm=1.25)
 
     after, _ = played(asked, publish, bounded)
     assert asked.bounds == [2.0]
@@ -159,16 +169,12 @@ def test_the_bound_of_the_next_round_is_the_published_one() -> None:
 
 def test_a_round_publishes_what_its_cohort_adds_up_to() -> None:
     asked = Asked([8.0, 4.0])
-    seen: list[CohortTotal] = []
 
-    def publish(state: ServerState, add_up: Callable[[], CohortTotal]) -> Published:
+    def publish(state: ServerState, play: Play) -> Published:
         assert not asked.people  # Nobody is asked before the release is allowed.
-        seen.append(add_up())
-        return Published(dict(seen[0].update), state.clip_norm)
+        return play(SILENT)
 
     after, report = played(asked, publish)
-    [total] = seen
-    assert (total.clients, total.clipped, total.dropped) == (COHORT, 2, 1)
     assert len(set(asked.people)) == COHORT
     np.testing.assert_array_equal(asked.told[0]["w"], START["w"])
     np.testing.assert_allclose(after.params["w"], [2.0, -1.5])
@@ -178,7 +184,7 @@ def test_a_round_publishes_what_its_cohort_adds_up_to() -> None:
 
 def test_a_round_that_was_published_before_asks_nobody_again() -> None:
     asked = Asked([1.0, 1.0])
-    after, report = played(asked, lambda state, add_up: Published({"w": np.array([8.0, 4.0])}, 3.0))
+    after, report = played(asked, lambda state, play: Published({"w": np.array([8.0, 4.0])}, 3.0))
     assert (asked.people, asked.told) == ([], [])
     np.testing.assert_allclose(after.params["w"], [2.0, -1.5])
     assert (after.round_index, after.clip_norm) == (1, 3.0)

@@ -21,7 +21,7 @@ from privrec.data.manifest import Manifest
 from privrec.data.tables import Tables, to_federation
 from privrec.models.api import ITEM_TABLE, Recommender
 from privrec.models.dssm import dssm
-from privrec.privacy.clipping import clip
+from privrec.privacy.aggregate import clip
 from privrec.seeds import key, rng
 from privrec.simulate.lanes import RunCohort, assign, cohort_runner, warm_up
 

@@ -13,12 +13,11 @@ from hypothesis.extra import numpy as hnp
 from scipy import stats
 
 from privrec.errors import SettingsError
-from privrec.privacy.aggregate import Aggregator, gaussian, laplace, plain
-from privrec.privacy.clipping import Norm, clip
+from privrec.privacy.aggregate import Aggregator, clip, gaussian, laplace, plain
 from privrec.privacy.noise import NoiseSource, secure, seeded
 from privrec.privacy.release import Sampling
 from privrec.seeds import rng
-from privrec.types import Law
+from privrec.types import Law, Norm
 
 DRAWS = 1_000_000
 finite = st.floats(width=32, allow_nan=False, allow_infinity=False)

@@ -16,9 +16,6 @@ ServerSees = Literal["updates", "items", "everything"]
 """What a server learns of one person besides what is published: each single update of hers, the
 list of her items, or all of her data."""
 
-TRAIN = "train"
-"""The name of the last stage of a training."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:

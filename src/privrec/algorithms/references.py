@@ -7,8 +7,8 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from privrec.algorithms.recipe import TRAIN, Recipe
-from privrec.core.phase import CentralFit, RoundReport, ServerState
+from privrec.algorithms.recipe import Recipe
+from privrec.core.phase import TRAIN, CentralFit, RoundReport, ServerState
 from privrec.core.scorer import Rankers, Scorer, check_shapes
 from privrec.data.catalogue import Catalogue
 from privrec.data.federation import Federation

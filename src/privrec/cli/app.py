@@ -21,7 +21,8 @@ from privrec.cli.options import CandidatesOption, ProtocolOption
 from privrec.cli.privacy import privacy_app
 
 if TYPE_CHECKING:
-    from privrec.runs.api import Plan, Run
+    from privrec.runs.api import Plan
+    from privrec.runs.run import Run
     from privrec.show.report import Row
 
 app = typer.Typer(
@@ -124,7 +125,7 @@ def train(
     with plain_errors():
         from privrec.algorithms.recipes import configure
         from privrec.runs.api import plan
-        from privrec.runs.api import train as train_run
+        from privrec.runs.loop import train as train_run
 
         options = {
             "recipe": recipe,

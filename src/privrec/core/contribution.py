@@ -14,8 +14,8 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from privrec.errors import WireError
-from privrec.privacy.clipping import MARGIN, Norm
-from privrec.types import IntArray, Leaf
+from privrec.privacy.release import MARGIN
+from privrec.types import IntArray, Leaf, Norm
 
 Arrays = Mapping[str, Leaf]
 _ROUNDING = 1e-9

@@ -12,11 +12,16 @@ from typing import Any, NamedTuple
 from privrec.core.contribution import Contribution
 from privrec.data.clients import Clients
 from privrec.privacy.aggregate import Aggregator, CohortTotal, Published
+from privrec.privacy.noise import NoiseSource
 from privrec.privacy.release import Release
 from privrec.types import Array, IntArray, Leaf, Params
 
 Told = Mapping[str, Leaf]
 """What the server tells every device of a round: public arrays by name."""
+
+
+TRAIN = "train"
+"""The name of the last stage of a training."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,9 +153,11 @@ Executor = Callable[[Phase, Told, Cohort, int, float], CohortTotal]
 
 It reads only the cohort's data. One person's contribution does not depend on other people.
 """
-Publish = Callable[[ServerState, Callable[[], CohortTotal]], Published]
-"""(state, function that adds up the cohort) -> what the round publishes.
+Play = Callable[[NoiseSource], Published]
+"""Asks a cohort, adds up what it contributes, and returns the sum with noise from this source."""
+Publish = Callable[[ServerState, Play], Published]
+"""(state, what plays the round) -> what the round publishes.
 
-When it returns, the result and its ledger line are on the disk. If the run is killed after that,
-the resumed run gets the same result from the disk and asks no cohort a second time.
+When this returns, the published sum and its ledger line are on the disk. If the process was killed
+after that, the resumed run gets the same sum again, and no cohort is asked a second time.
 """

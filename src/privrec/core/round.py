@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from privrec.core.contribution import add_to, bounded
 from privrec.core.phase import (
     CentralFit,
     Cohort,
@@ -14,11 +15,13 @@ from privrec.core.phase import (
     RoundReport,
     ServerState,
     Stage,
+    Told,
 )
 from privrec.data.clients import Clients
-from privrec.privacy.aggregate import CohortTotal
+from privrec.privacy.aggregate import CohortTotal, Published
+from privrec.privacy.noise import NoiseSource
 from privrec.seeds import rng, secret_rng
-from privrec.types import IntArray
+from privrec.types import IntArray, Leaf
 
 Draw = Callable[[int], np.random.Generator]
 """The randomness of a round's cohort, by the round's number."""
@@ -26,10 +29,10 @@ Draw = Callable[[int], np.random.Generator]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """What a round needs besides its phase: people's devices, what runs them, and the two books.
+    """What a round needs besides its phase.
 
-    `take` reads the data on people's devices, `run` adds up a cohort, `draw` has the randomness of
-    cohorts, and `publish` adds the noise and writes the ledger.
+    `take` reads the data on people's devices. `run` adds up a cohort. `draw` has the randomness of
+    cohorts. `publish` gives the source of noise, and writes what was published and the ledger.
     """
 
     take: Callable[[IntArray], Clients]
@@ -53,7 +56,7 @@ def play_round(
     """Return the state after one more round: draw, tell, contribute, publish, absorb."""
     report = RoundReport(round_index=state.round_index, clients=None, loss=None)
 
-    def add_up() -> CohortTotal:
+    def play(noise: NoiseSource) -> Published:
         nonlocal report
         people = phase.release.sampling.draw(phase.population, around.draw(state.round_index))
         cohort, told = Cohort(people, around.take), phase.tell(state)
@@ -67,11 +70,44 @@ def play_round(
             dropped=total.dropped,
             skipped=total.skipped,
         )
-        return total._replace(clients=len(people))
+        total = total._replace(clients=len(people))
+        return phase.aggregator.publish_round(total, state.clip_norm, noise)
 
-    published = around.publish(state, add_up)
+    published = around.publish(state, play)
     after = phase.absorb(state, published)
     return replace(after, round_index=state.round_index + 1, clip_norm=published.clip_norm), report
+
+
+def one_by_one(
+    phase: Phase, told: Told, cohort: Cohort, round_index: int, clip_norm: float
+) -> CohortTotal:
+    """Return the sum of the cohort's bounded contributions by a plain loop: the slow truth."""
+    total: dict[str, Leaf] = {}
+    clipped = dropped = 0
+    norm = phase.aggregator.norm
+    for position in cohort.people:
+        person = cohort.take(np.array([position]))
+        found = bounded(phase.device.contribute(told, person, round_index), clip_norm, norm)
+        add_to(total, found.contribution)
+        clipped += found.was_long
+        dropped += not found.is_finite
+    if not total:
+        # Nobody was drawn. The sum is zero, and has the shapes of anybody's contribution.
+        nobody = cohort.take(phase.population[:1])
+        nobody = nobody.keep(np.zeros(len(nobody.item), np.bool_))
+        add_to(total, phase.device.contribute(told, nobody, round_index))
+        total = {name: np.zeros_like(leaf) for name, leaf in total.items()}
+    return CohortTotal(total, clipped=clipped, dropped=dropped)
+
+
+def fastest(
+    phase: Phase, told: Told, cohort: Cohort, round_index: int, clip_norm: float
+) -> CohortTotal:
+    """Return the same by the kernel that the algorithm offers, or else one by one."""
+    kernel = phase.device.kernel
+    if kernel is None:
+        return one_by_one(phase, told, cohort, round_index, clip_norm)
+    return kernel(told, cohort, round_index, clip_norm)
 
 
 def play_stage_round(
@@ -79,6 +115,7 @@ def play_stage_round(
 ) -> tuple[ServerState, RoundReport]:
     """Return the state after one more round of a phase or of a central fit."""
     if isinstance(stage, CentralFit):
-        around.publish(state, lambda: CohortTotal({}))  # Writes the ledger line; there is no sum.
+        # Writes the ledger line; there is no sum.
+        around.publish(state, lambda noise: Published({}, state.clip_norm))
         return stage.play(state)
     return play_round(stage, state, around)

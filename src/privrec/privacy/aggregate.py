@@ -9,19 +9,28 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from privrec.errors import SettingsError
-from privrec.privacy.clipping import Clipped, Norm, clip
 from privrec.privacy.noise import Doubles, NoiseSource
-from privrec.privacy.release import Release, Sampling
-from privrec.types import FloatArray, Leaf, Params
+from privrec.privacy.release import MARGIN, Release, Sampling
+from privrec.types import Array, FloatArray, Leaf, Norm, Params
 
 _GRID = 2.0**-12
 """The grid to which published values are rounded, relative to the scale of the noise (rounded down
 to a power of 2). Chosen by hand; not tuned (docs/privacy.md, floating point)."""
 _QUANTILE_RATE = 0.2
 """The learning rate of adaptive clipping: η_C of Andrew et al. 2021."""
+
+
+class Clipped(NamedTuple):
+    """A clipped update, whether it was longer than the bound, and whether it was finite."""
+
+    update: dict[str, Array]
+    was_long: Array
+    is_finite: Array
 
 
 class CohortTotal(NamedTuple):
@@ -179,3 +188,31 @@ def _on_grid(values: Doubles, scale: float) -> FloatArray:
     """Return the values rounded to a grid, because the lowest bits of noise can reveal the sum."""
     step = 2.0 ** math.floor(math.log2(scale)) * _GRID
     return (np.round(values / step) * step).astype(np.float32)
+
+
+def clip(update: Params, clip_norm: Leaf, norm: Norm = "l2") -> Clipped:
+    """Return `update · min(1, S/‖update‖)` over all parameters at once (Algorithm 2, line 21).
+
+    A zero update stays zero. An update with a NaN or an infinity becomes zero and is marked. An
+    infinite `clip_norm` clips nothing.
+    """
+    leaves = jax.tree.leaves(dict(update))
+    # Entries are divided by the largest one before squaring, so that squares do not overflow.
+    peak = jnp.max(jnp.stack([jnp.max(jnp.abs(leaf), initial=0.0) for leaf in leaves]))
+    is_finite = jnp.isfinite(peak)
+    unit = jnp.where(is_finite & (peak > 0), peak, 1.0)
+    length = _length([jnp.where(is_finite, leaf / unit, 0.0) for leaf in leaves], norm)
+    bound = clip_norm * (1 - MARGIN)
+    was_long = is_finite & (length > bound / unit)
+    shrink = bound / jnp.where(was_long, length, 1.0)
+
+    def bounded(leaf: Array) -> Array:
+        return jnp.where(was_long, leaf / unit * shrink, jnp.where(is_finite, leaf, 0.0))
+
+    return Clipped(jax.tree.map(bounded, dict(update)), was_long, is_finite)
+
+
+def _length(leaves: list[Array], norm: Norm) -> Array:
+    if norm == "l1":
+        return jnp.sum(jnp.stack([jnp.sum(jnp.abs(leaf)) for leaf in leaves]))
+    return jnp.sqrt(jnp.sum(jnp.stack([jnp.sum(jnp.square(leaf)) for leaf in leaves])))

@@ -14,6 +14,9 @@ from privrec.errors import SettingsError
 from privrec.types import IntArray, Law, MechanismName
 
 Adjacency = Literal["add or remove one person", "replace one person"]
+# Updates are clipped to clip_norm · (1 - MARGIN). The rounding error of a float32 sum of squares
+# is less than this margin, so the bound also holds in exact arithmetic. Chosen by hand.
+MARGIN = 1e-3
 MECHANISMS = ("none", "gaussian", "laplace")
 
 

@@ -1,9 +1,6 @@
-"""The Python functions behind the command line: train, plan, open a run, evaluate, recommend."""
+"""The Python side of the command line: open a run, or see what one would cost."""
 
-import json
 import math
-import tempfile
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -14,181 +11,16 @@ import numpy as np
 from privrec.algorithms.prepared import PreparedRun
 from privrec.algorithms.recipes import configure, prepare, recipe_named, settings_of
 from privrec.core.phase import Stage
-from privrec.data.catalogue import Catalogue, from_json, to_json
 from privrec.data.clients import Clients
 from privrec.data.federation import Federation
 from privrec.data.sources import load
-from privrec.device import Device, Model, open_model
-from privrec.errors import DataError, RunFolderError, SettingsError
-from privrec.privacy.calibrate import refuse_large_delta
+from privrec.device import Model, open_model
 from privrec.privacy.ledger import PrivacyLedger
-from privrec.privacy.statement import PrivacyReport, privacy_report
 from privrec.runs import records
-from privrec.runs.loop import Evaluation, OnProgress, evaluate_run, load_params, play_stages
-from privrec.runs.protocols import ending_of, tested_by
-from privrec.runs.publisher import ledger_of, noise_of, volunteer_count
+from privrec.runs.run import Run
 from privrec.settings import RunSettings
-from privrec.show.report import render_report
 from privrec.simulate.cost import DeviceCost, milliseconds, usual_person
 from privrec.types import Params
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
-    """An open run folder. The data is loaded only when needed; ranking does not need it."""
-
-    folder: records.RunFolder
-    config: RunSettings
-    load_prepared: Callable[[], PreparedRun]
-
-    @property
-    def prepared(self) -> PreparedRun:
-        """The recipe bound to its data."""
-        return self.load_prepared()
-
-    def evaluate(
-        self,
-        *,
-        protocol: str | None = None,
-        candidates: str | None = None,
-        on_progress: OnProgress | None = None,
-    ) -> Evaluation:
-        """Return the figures on the test people, by the run's own protocol or another one.
-
-        Writes `evaluation.json` and `report.html` to `simulation/`, or files that are named for
-        the protocol where it is not the run's own.
-        """
-        if self.folder.data_path.is_file():
-            records.check_data(self.folder, self.prepared.federation.fingerprint)
-        tested = tested_by(self.prepared, protocol, candidates)
-        params = load_params(self.folder)
-        evaluation = evaluate_run(tested, params, self.privacy(), on_progress=on_progress)
-        found = evaluation.as_json()
-        text = json.dumps(found, indent=2) + "\n"
-        ending = ending_of(self.prepared, tested)
-        place = self.folder.evaluation_path.with_stem(f"evaluation{ending}")
-        records.write_whole(place, text.encode())
-        page = render_report(found, self.figures, self.config.model_dump())
-        records.write_whole(self.report_path(protocol, candidates), page.encode())
-        return evaluation
-
-    def report_path(self, protocol: str | None = None, candidates: str | None = None) -> Path:
-        """Return where `evaluate` writes the report for people."""
-        ending = ending_of(self.prepared, tested_by(self.prepared, protocol, candidates))
-        return self.folder.report_path.with_stem(f"report{ending}")
-
-    @property
-    def figures(self) -> list[dict[str, Any]]:
-        """What each round did, from raw data; empty under secure noise without `diagnostics`."""
-        return records.read_rounds(self.folder.figures_path)
-
-    @property
-    def rounds(self) -> int:
-        """How many rounds were played; fewer than asked for if the budget ended first."""
-        return len(records.read_rounds(self.folder.rounds_path))
-
-    @property
-    def ledger(self) -> PrivacyLedger:
-        """Every release of the run, as its folder has them."""
-        return ledger_of(self.folder)
-
-    @property
-    def catalogue(self) -> Catalogue:
-        """The items and features that the run was trained with, as its folder has them."""
-        path = self.folder.catalogue_path
-        with records.words(path, "read"):
-            return from_json(path.read_bytes(), str(path))
-
-    def privacy(self) -> PrivacyReport:
-        """Return what the run promises, by its ledger."""
-        ledger = self.ledger
-        if ledger.is_private and ledger.entries and not self.config.budget.force_delta:
-            users = max(release.sampling.users for release, _ in ledger.entries)
-            refuse_large_delta(self.config.budget.delta, users, forced=False)
-        return privacy_report(
-            ledger,
-            delta=self.config.budget.delta,
-            noise=noise_of(self.folder),
-            without=recipe_named(self.config.recipe).without_noise,
-            server=recipe_named(self.config.recipe).server,
-            volunteers=volunteer_count(self.folder),
-            second=ledger_of(self.folder, only_noised=True),
-            undeclared=self.catalogue.undeclared,
-        )
-
-    def model(self) -> Model:
-        """Return everything that may be released, in the form that a phone gets."""
-        return Model(
-            params={name: np.asarray(a) for name, a in load_params(self.folder).items()},
-            catalogue=self.catalogue,
-            settings=self.config.model_dump(mode="json", exclude_none=True),
-            privacy=self.privacy().as_json(),
-        )
-
-    def device(
-        self,
-        *,
-        likes: Sequence[str] = (),
-        dislikes: Sequence[str] = (),
-        features: Mapping[str, object] | None = None,
-    ) -> Device:
-        """Return a newcomer's device, with the trained model and her own data on it."""
-        return self.model().device(likes=likes, dislikes=dislikes, features=features)
-
-
-def train(
-    recipe: str,
-    data: str | Federation,
-    *,
-    out: str | Path | None = None,
-    resume: bool = False,
-    strict: bool = False,
-    on_progress: OnProgress | None = None,
-    **settings: Any,
-) -> Run:
-    """Return a finished run of a recipe; the same as `privrec train`.
-
-    Without `out` the run folder is temporary. With `resume` the interrupted run in `out` continues
-    from its last checkpoint, on the same data and with the settings it was started with. Settings
-    need not be given again; different ones are refused. With `strict` a run under noise is refused
-    if the model's shape or scale would be computed from people's data.
-    """
-    name = data if isinstance(data, str) else data.name
-    path = None if out is None else Path(out)
-    started = _started(path) if resume else None
-    if started is None:
-        config = configure(recipe, name, settings)
-    else:
-        _check_same(started[0], started[1], {"recipe": recipe, "data": name})
-        before = started[1].model_dump(exclude_none=True)
-        config = configure(recipe, name, {**before, **settings})
-        _check_same(*started, config.model_dump())
-    prepared = prepare(config, load(data) if isinstance(data, str) else data)
-    config, federation = prepared.config, prepared.federation
-    if strict and config.budget.mechanism != "none":
-        _refuse_undeclared(federation)
-    prepared.stages()  # Wrong settings are found before any file is written.
-    if started is None:
-        path = path or Path(tempfile.mkdtemp(prefix="privrec-"))
-        public = to_json(federation.catalogue)
-        folder = records.create_run(path, config, public, federation.fingerprint)
-    else:
-        folder = started[0]
-        records.check_data(folder, federation.fingerprint)
-    with records.locked(folder):
-        if not folder.params_path.is_file():
-            resume = started is not None
-            records.clear_leftovers(folder)
-            play_stages(prepared, folder, resume=resume, on_progress=on_progress)
-    return Run(folder=folder, config=config, load_prepared=lambda: prepared)
-
-
-def _refuse_undeclared(federation: Federation) -> None:
-    if undeclared := federation.catalogue.undeclared:
-        raise DataError(
-            f"{federation.name} does not declare public: {', '.join(undeclared)}; declare it in"
-            " dataset.toml (docs/data.md), or leave out --strict"
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -253,42 +85,20 @@ def _ranking(prepared: PreparedRun, params: Params, person: Clients) -> DeviceCo
 
 def open_run(path: str | Path) -> Run:
     """Return the run in a folder."""
-    folder, config = _read(Path(path))
+    folder, config = records.read_settings(Path(path), settings_of)
 
     @cache
     def load_prepared() -> PreparedRun:
         return prepare(config, load(config.data))
 
-    return Run(folder=folder, config=config, load_prepared=load_prepared)
+    return Run(
+        folder=folder,
+        config=config,
+        recipe=recipe_named(config.recipe),
+        load_prepared=load_prepared,
+    )
 
 
 def open_released(path: str | Path) -> Model:
     """Return the model of a run folder, or of a file that `privrec export` wrote."""
     return open_model(path) if Path(path).is_file() else open_run(path).model()
-
-
-def _read(path: Path) -> tuple[records.RunFolder, RunSettings]:
-    """Return an existing run folder and its checked settings."""
-    folder, values = records.read_run(path)
-    try:
-        return folder, settings_of(values)
-    except SettingsError as error:
-        raise RunFolderError(f"{folder.config_path}: {error}") from error
-
-
-def _started(path: Path | None) -> tuple[records.RunFolder, RunSettings] | None:
-    """Return the run to resume; None if it was killed before anything was in its folder."""
-    if path is None:
-        raise SettingsError("`resume` needs `out`, the folder of the run to go on with")
-    return None if records.is_untouched(path) else _read(path)
-
-
-def _check_same(folder: records.RunFolder, started: RunSettings, asked: Mapping[str, Any]) -> None:
-    """Refuse to resume with other settings: the result would be a mixture of two runs."""
-    old = started.model_dump()
-    for key, value in asked.items():
-        if old[key] != value:
-            raise RunFolderError(
-                f"{folder.path} was started with {key} = {old[key]!r}, not {value!r}:"
-                " resume with the same settings, or choose another --out"
-            )

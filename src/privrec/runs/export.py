@@ -15,7 +15,7 @@ from privrec.data.catalogue import to_json
 from privrec.device import FORMAT
 from privrec.errors import RunFolderError
 from privrec.runs import records
-from privrec.runs.api import Run
+from privrec.runs.run import Run
 
 # A constant time stamp, the earliest that zip allows: the same run gives the same bytes.
 _NO_TIME = (1980, 1, 1, 0, 0, 0)

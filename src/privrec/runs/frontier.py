@@ -15,7 +15,8 @@ from privrec.privacy.ledger import PrivacyLedger
 from privrec.privacy.paper import PRINTED_HITS
 from privrec.privacy.words import epsilon_text
 from privrec.runs import records
-from privrec.runs.api import open_run, train
+from privrec.runs.api import open_run
+from privrec.runs.loop import train
 from privrec.show.charts import line_chart
 from privrec.show.report import figure, page
 

@@ -1,44 +1,92 @@
-"""The training loop: play rounds, validate, write records and checkpoints; then evaluate."""
+"""Training: prepare a run, play its rounds, and leave its parameters in a run folder."""
 
+import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
 from privrec.algorithms.prepared import PreparedRun
-from privrec.algorithms.recipe import TRAIN
-from privrec.core.phase import RoundReport, ServerState, Stage
-from privrec.core.round import Surroundings, cohort_draw, play_stage_round
-from privrec.core.scorer import Scorer
+from privrec.algorithms.recipes import configure, prepare, recipe_named, settings_of
+from privrec.core.phase import TRAIN, RoundReport, ServerState, Stage
+from privrec.core.round import Surroundings, cohort_draw, fastest, play_stage_round
+from privrec.data.catalogue import to_json
 from privrec.data.federation import Federation
-from privrec.errors import DataError, RunFolderError
-from privrec.evaluation.protocols import View
-from privrec.evaluation.ranking import EvalReport, evaluate_view, with_few_items
-from privrec.evaluation.references import (
-    DENSE_LIMIT,
-    Reference,
-    ease,
-    item_knn,
-    own_items,
-    popularity,
-)
-from privrec.privacy.statement import PrivacyReport
+from privrec.data.sources import load
+from privrec.errors import DataError, RunFolderError, SettingsError
 from privrec.runs import records
+from privrec.runs.evaluate import OnProgress, report_progress, validate
 from privrec.runs.publisher import open_publisher
+from privrec.runs.run import Run
 from privrec.settings import RunSettings
-from privrec.simulate.executors import fastest
-from privrec.types import IntArray, Params
 
 CHECKPOINT_SECONDS = 5.0
 """The time between two checkpoints, for runs whose cohorts can be drawn again: about what a kill
 can lose. Chosen by hand; not tuned."""
-FEW_ITEMS = 20
-"""The paper calls people with fewer items inactive."""
-OnProgress = Callable[[str, int, int], None]
-"""(name of the step, how much is done, how much there is)"""
+
+
+def train(
+    recipe: str,
+    data: str | Federation,
+    *,
+    out: str | Path | None = None,
+    resume: bool = False,
+    strict: bool = False,
+    on_progress: OnProgress | None = None,
+    **settings: Any,
+) -> Run:
+    """Return a finished run of a recipe; the same as `privrec train`.
+
+    Without `out` the run folder is temporary. With `resume` the interrupted run in `out` continues
+    from its last checkpoint, on the same data and with the settings it was started with. Settings
+    need not be given again; different ones are refused. With `strict` a run under noise is refused
+    if the model's shape or scale would be computed from people's data.
+    """
+    name = data if isinstance(data, str) else data.name
+    path = None if out is None else Path(out)
+    started = _started(path) if resume else None
+    if started is None:
+        config = configure(recipe, name, settings)
+    else:
+        _check_same(started[0], started[1], {"recipe": recipe, "data": name})
+        before = started[1].model_dump(exclude_none=True)
+        config = configure(recipe, name, {**before, **settings})
+        _check_same(*started, config.model_dump())
+    prepared = prepare(config, load(data) if isinstance(data, str) else data)
+    config, federation = prepared.config, prepared.federation
+    if strict and config.budget.mechanism != "none":
+        _refuse_undeclared(federation)
+    prepared.stages()  # Wrong settings are found before any file is written.
+    if started is None:
+        path = path or Path(tempfile.mkdtemp(prefix="privrec-"))
+        public = to_json(federation.catalogue)
+        folder = records.create_run(path, config, public, federation.fingerprint)
+    else:
+        folder = started[0]
+        records.check_data(folder, federation.fingerprint)
+    with records.locked(folder):
+        if not folder.params_path.is_file():
+            resume = started is not None
+            records.clear_leftovers(folder)
+            play_stages(prepared, folder, resume=resume, on_progress=on_progress)
+    return Run(
+        folder=folder,
+        config=config,
+        recipe=recipe_named(recipe),
+        load_prepared=lambda: prepared,
+    )
+
+
+def _refuse_undeclared(federation: Federation) -> None:
+    if undeclared := federation.catalogue.undeclared:
+        raise DataError(
+            f"{federation.name} does not declare public: {', '.join(undeclared)}; declare it in"
+            " dataset.toml (docs/data.md), or leave out --strict"
+        )
 
 
 def play_stages(
@@ -94,10 +142,10 @@ def _play_stage(
     )
     what = "rounds" if stage.name == TRAIN else f"rounds for {stage.name}"
     if state.round_index < last:
-        _report(on_progress, "compiling", 0, 1)
+        report_progress(on_progress, "compiling", 0, 1)
         if stage.device is not None:
             stage.device.prepare(state.params)
-        _report(on_progress, "compiling", 1, 1)
+        report_progress(on_progress, "compiling", 1, 1)
     saved = time.monotonic()
     while state.round_index < last:
         started = time.monotonic()
@@ -107,7 +155,7 @@ def _play_stage(
         played = state.round_index - stage.first
         due = config.validates_after(played, last - stage.first)
         if budget.shows_raw_figures and stage.ranks and due:
-            line["validation"] = _validate(prepared, state.params)
+            line["validation"] = validate(prepared, state.params)
         records.append_round(folder, line, figures=budget.shows_raw_figures)
         # A secretly drawn cohort cannot be drawn again: write a checkpoint after every round.
         due = budget.draws_in_secret or time.monotonic() - saved > CHECKPOINT_SECONDS
@@ -115,95 +163,8 @@ def _play_stage(
             checkpoint(folder, state)
             records.drop_published(folder, state.round_index)
             saved = time.monotonic()
-        _report(on_progress, what, played, last - stage.first)
+        report_progress(on_progress, what, played, last - stage.first)
     return state
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evaluation:
-    """The final report: figures on the test people, and the reference rows of the same run.
-
-    `few` is for test people with few items on their device, `few_unadapted` for the same people
-    without adaptation.
-    """
-
-    config: RunSettings
-    protocol: str
-    candidates: str
-    train: int
-    validation: int
-    report: EvalReport
-    few: EvalReport
-    few_unadapted: EvalReport | None
-    references: Mapping[str, EvalReport]
-    privacy: PrivacyReport
-
-    @property
-    def hits(self) -> dict[int, float]:
-        """Hits@k by k."""
-        return self.report.hits
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the content of `evaluation.json`."""
-        config, report = self.config, self.report
-        return {
-            "recipe": config.recipe,
-            "data": config.data,
-            "seed": config.seed,
-            "users": {
-                "train": self.train,
-                "validation": self.validation,
-                "test": report.tested,
-                "skipped": report.skipped,
-            },
-            "protocol": self.protocol,
-            "candidates": self.candidates,
-            **report.as_json(),
-            "few_items": {
-                "fewer_than": FEW_ITEMS,
-                "people": self.few.tested,
-                "hits": self.few.as_json()["hits"],
-                "without_adaptation": self.few_unadapted and self.few_unadapted.as_json()["hits"],
-            },
-            "references": {name: figures.as_json() for name, figures in self.references.items()},
-            "privacy": self.privacy.as_json(),
-        }
-
-
-def evaluate_run(
-    prepared: PreparedRun,
-    params: Params,
-    privacy: PrivacyReport,
-    *,
-    on_progress: OnProgress | None = None,
-) -> Evaluation:
-    """Return the figures on the test people, for the run and for the reference recommenders."""
-    config, federation, split = prepared.config, prepared.federation, prepared.split
-    protocol = prepared.protocol
-    view = protocol.testing(prepared.whole)
-    report = _evaluate_on(prepared, view, split.test, prepared.rankers.adapted(params), on_progress)
-    if report.tested == 0:
-        raise DataError(
-            f"none of the {len(split.test)} test people has two likes, one of them to be tested"
-        )
-    few = with_few_items(view, split.test, fewer_than=FEW_ITEMS)
-    unadapted = prepared.rankers.unadapted
-    references = {}
-    for name, reference in _references(federation).items():
-        arrays = reference.fit(federation, split.fitted)
-        references[name] = _evaluate_on(prepared, view, split.test, reference.scorer(arrays), None)
-    return Evaluation(
-        config=config,
-        protocol=protocol.name,
-        candidates=protocol.candidates,
-        train=len(split.train),
-        validation=len(split.validation),
-        report=report,
-        few=_evaluate_on(prepared, view, few, prepared.rankers.adapted(params), None),
-        few_unadapted=unadapted and _evaluate_on(prepared, view, few, unadapted(params), None),
-        references=references,
-        privacy=privacy,
-    )
 
 
 def checkpoint(folder: records.RunFolder, state: ServerState) -> None:
@@ -245,62 +206,23 @@ def restore(folder: records.RunFolder, stages: Sequence[Stage]) -> tuple[ServerS
     return state, round_index
 
 
-def load_params(folder: records.RunFolder) -> dict[str, jax.Array]:
-    """Return the parameters of a finished run."""
-    if not folder.params_path.is_file():
-        raise RunFolderError(
-            f"{folder.path} is not finished: it has no params.safetensors; go on with --resume"
-        )
-    return {
-        name: jax.numpy.asarray(array)
-        for name, array in records.read_arrays(folder.params_path).items()
-    }
-
-
-def _references(federation: Federation) -> dict[str, Reference]:
-    references = {"popularity": popularity(), "own-items": own_items()}
-    if federation.n_items <= DENSE_LIMIT:
-        references |= {"item-knn": item_knn(), "ease": ease()}
-    return references
-
-
-def _evaluate_on(
-    prepared: PreparedRun,
-    view: View,
-    people: IntArray,
-    scorer: Scorer,
-    on_progress: OnProgress | None,
-) -> EvalReport:
-    done = 0
-
-    def advance(count: int) -> None:
-        nonlocal done
-        done += count
-        _report(on_progress, "people tested", done, len(people))
-
-    protocol = prepared.protocol
-    return evaluate_view(
-        view,
-        people,
-        scorer,
-        candidates=protocol.candidates,
-        with_recall=protocol.name != "halves",
-        on_progress=advance,
-    )
-
-
-def _validate(prepared: PreparedRun, params: Params) -> Mapping[str, float | None]:
-    scorer = prepared.rankers.adapted(params)
-    view = prepared.protocol.validating(prepared.whole)
-    report = _evaluate_on(prepared, view, prepared.split.validation, scorer, None)
-    hits: dict[str, float | None] = report.as_json()["hits"]
-    return {k: value if value is None else round(value, 5) for k, value in hits.items()}
-
-
-def _report(on_progress: OnProgress | None, what: str, done: int, total: int) -> None:
-    if on_progress is not None:
-        on_progress(what, done, total)
-
-
 def _rest(report: RoundReport) -> dict[str, Any]:
     return {name: value for name, value in asdict(report).items() if name != "round_index"}
+
+
+def _started(path: Path | None) -> tuple[records.RunFolder, RunSettings] | None:
+    """Return the run to resume; None if it was killed before anything was in its folder."""
+    if path is None:
+        raise SettingsError("`resume` needs `out`, the folder of the run to go on with")
+    return None if records.is_untouched(path) else records.read_settings(path, settings_of)
+
+
+def _check_same(folder: records.RunFolder, started: RunSettings, asked: Mapping[str, Any]) -> None:
+    """Refuse to resume with other settings: the result would be a mixture of two runs."""
+    old = started.model_dump()
+    for key, value in asked.items():
+        if old[key] != value:
+            raise RunFolderError(
+                f"{folder.path} was started with {key} = {old[key]!r}, not {value!r}:"
+                " resume with the same settings, or choose another --out"
+            )

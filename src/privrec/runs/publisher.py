@@ -2,15 +2,14 @@
 
 import hashlib
 import json
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
-from privrec.core.phase import ServerState, Stage
+from privrec.core.phase import Play, ServerState, Stage
 from privrec.errors import RunFolderError
-from privrec.privacy.aggregate import CohortTotal, Published
+from privrec.privacy.aggregate import Published
 from privrec.privacy.ledger import PrivacyLedger
 from privrec.privacy.noise import NoiseSource, secure, seeded
 from privrec.runs import records
@@ -49,7 +48,7 @@ class Publisher:
         """Whether published sums must be kept, because their noise cannot be drawn again."""
         return self.config.budget.draws_in_secret and self.stage.release.is_private
 
-    def publish(self, state: ServerState, add_up: Callable[[], CohortTotal]) -> Published:
+    def publish(self, state: ServerState, play: Play) -> Published:
         """Return what a round publishes, after it and its ledger line are on the disk.
 
         The process may be killed at any moment. Secure noise cannot be drawn again, so the noised
@@ -65,8 +64,7 @@ class Publisher:
                 return kept
             if line["published"] == mark:
                 return kept
-        total = add_up()
-        published = self.stage.aggregator.publish_round(total, state.clip_norm, self._noise(state))
+        published = play(self._noise(state))
         digest = self._keep(path, published) if self._keeps else None
         # If a sum under secure noise was lost, the new one is another release and is counted.
         if line is None or self._keeps:

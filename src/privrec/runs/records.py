@@ -16,7 +16,7 @@ import json
 import os
 import shutil
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load, save
 
-from privrec.errors import RunFolderError
+from privrec.errors import RunFolderError, SettingsError
 from privrec.settings import RunSettings, to_toml
 
 FORMAT = 4
@@ -181,6 +181,17 @@ def read_run(path: Path) -> tuple[RunFolder, dict[str, Any]]:
     if not {"recipe", "data"} <= values.keys():
         raise RunFolderError(f"{folder.config_path} names no recipe or no data")
     return folder, values
+
+
+def read_settings(
+    path: Path, check: Callable[[Mapping[str, Any]], RunSettings]
+) -> tuple[RunFolder, RunSettings]:
+    """Return an existing run folder and its settings, as `check` returns or refuses them."""
+    folder, values = read_run(path)
+    try:
+        return folder, check(values)
+    except SettingsError as error:
+        raise RunFolderError(f"{folder.config_path}: {error}") from error
 
 
 def append_round(folder: RunFolder, line: Mapping[str, Any], *, figures: bool) -> None:

@@ -16,9 +16,11 @@ import numpy as np
 from jax.sharding import SingleDeviceSharding
 
 from privrec.core.local import LocalTrain, Packed
+from privrec.core.phase import Cohort, Told
+from privrec.data.clients import Clients
 from privrec.data.schema import Bags
 from privrec.models.api import ITEM_TABLE
-from privrec.privacy.clipping import Clipped
+from privrec.privacy.aggregate import Clipped, CohortTotal
 from privrec.types import Array, Leaf, Params
 
 Client = TypeVar("Client")
@@ -114,6 +116,25 @@ def _accumulator(
 def _zero(params: Params) -> CohortSum:
     none = jnp.zeros((), jnp.int32)
     return CohortSum(jax.tree.map(jnp.zeros_like, dict(params)), jnp.zeros(()), none, none)
+
+
+def training_kernel(
+    pack: Callable[[Clients, int], Sequence[Packed]], run: RunCohort
+) -> Callable[[Told, Cohort, int, float], CohortTotal]:
+    """Return the kernel of devices that train: pack the whole cohort, run it over the cores."""
+
+    def kernel(told: Told, cohort: Cohort, round_index: int, clip_norm: float) -> CohortTotal:
+        clients = pack(cohort.take(cohort.people), round_index)
+        total = run(told, clients, clip_norm)
+        return CohortTotal(
+            total.update,
+            clipped=int(total.clipped),
+            dropped=int(total.dropped),
+            skipped=sum(int(client.size) == 0 for client in clients),
+            loss=float(total.loss),
+        )
+
+    return kernel
 
 
 def warm_up(run: RunCohort, params: Params, examples: Sequence[Packed]) -> None:

@@ -22,7 +22,7 @@ from privrec.algorithms.privrec_plus.scoring import (
     forward,
     learned_names,
 )
-from privrec.privacy.clipping import MARGIN
+from privrec.privacy.release import MARGIN
 from privrec.types import Array, Key, Leaf, Params
 
 _TRUST = 2.0

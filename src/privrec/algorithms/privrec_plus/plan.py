@@ -5,7 +5,7 @@ together (`fit.py`). Rounds of training may follow (`softmax.py`). Under noise e
 release, and so is each round. This file also splits the privacy budget among them.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -23,32 +23,26 @@ from privrec.algorithms.privrec_plus.fit import (
     noisy_tower,
 )
 from privrec.algorithms.privrec_plus.layout import LIKES, Layout, layout_of
-from privrec.algorithms.privrec_plus.moments import SparseRows
 from privrec.algorithms.privrec_plus.rows import rows_of
 from privrec.algorithms.privrec_plus.scoring import BIAS, POPULARITY, tower_shapes
 from privrec.algorithms.privrec_plus.settings import PlusSettings
 from privrec.algorithms.privrec_plus.softmax import softmax_phase
 from privrec.algorithms.privrec_plus.sums import (
     TRIANGLE,
-    history_contribution,
-    history_moments,
-    popularity_contribution,
-    popularity_of,
-    taste_contribution,
-    taste_moments,
+    history_device,
+    popularity_device,
+    taste_device,
 )
 from privrec.algorithms.privrec_plus.told import Frequent, Regression
 from privrec.algorithms.privrec_plus.tower import history_scorer
 from privrec.algorithms.recipe import Recipe
-from privrec.core.contribution import Contribution
-from privrec.core.phase import Cohort, DeviceHalf, Phase, ServerState, Told
+from privrec.core.phase import Phase, ServerState, Told
 from privrec.core.scorer import Rankers, Scorer, check_shapes
 from privrec.data.catalogue import Catalogue
-from privrec.data.clients import Clients
-from privrec.data.federation import Federation, chunks
+from privrec.data.federation import Federation
 from privrec.data.splits import Split
 from privrec.errors import RunFolderError, SettingsError
-from privrec.privacy.aggregate import Aggregator, CohortTotal, Published
+from privrec.privacy.aggregate import Aggregator, Published
 from privrec.simulate.cost import DeviceCost, milliseconds, usual_person
 from privrec.types import Array, Params
 
@@ -67,10 +61,6 @@ class _Task:
     split: Split
     layout: Layout
     rank: int
-
-    def rows(self, cohort: Cohort) -> Iterator[SparseRows]:
-        """Yield people's rows, a few hundred at a time; each device has one row."""
-        return (rows_of(cohort.take(part), self.layout) for part in chunks(cohort.people))
 
     def kept(self, before: Params | None) -> dict[str, Array]:
         """Return the tower of the phase before; if none, one that scores all items alike."""
@@ -135,13 +125,6 @@ def plus_stages(settings: PlusSettings, federation: Federation, split: Split) ->
 
 def _popularity_phase(task: _Task, aggregator: Aggregator) -> Phase:
     """Return the first sum: how popular each item is."""
-    layout, dislike = task.layout, task.settings.dislike_input
-
-    def contribute(told: Told, person: Clients, round_index: int) -> Contribution:
-        return popularity_contribution(rows_of(person, layout), layout, dislike)
-
-    def kernel(told: Told, cohort: Cohort, round_index: int, clip_norm: float) -> CohortTotal:
-        return CohortTotal({POPULARITY: popularity_of(task.rows(cohort), layout, dislike)})
 
     def absorb(state: ServerState, published: Published) -> ServerState:
         found = published.update[POPULARITY]
@@ -149,12 +132,13 @@ def _popularity_phase(task: _Task, aggregator: Aggregator) -> Phase:
         bias = bias_of(np.asarray(found), np.zeros(0, np.int64))
         return _with(state, {POPULARITY: found, BIAS: bias})
 
+    device = popularity_device(task.layout, task.settings.dislike_input)
     cost = partial(task.cost, "popularity round", 0, False)
     return task.phase(
         POPULAR,
         0,
         aggregator,
-        device=DeviceHalf(contribute=contribute, kernel=kernel, cost=cost),
+        device=replace(device, cost=cost),
         tell=lambda state: {},
         absorb=absorb,
     )
@@ -167,23 +151,18 @@ def _exact_phase(task: _Task, aggregator: Aggregator) -> Phase:
     def tell(state: ServerState) -> Told:
         return {"kept": frequent(_popularity(state), noise_scale=0.0, most=most)}
 
-    def contribute(told: Told, person: Clients, round_index: int) -> Contribution:
-        return history_contribution(rows_of(person, layout), layout, told["kept"], how)
-
-    def kernel(told: Told, cohort: Cohort, round_index: int, clip_norm: float) -> CohortTotal:
-        return CohortTotal(history_moments(task.rows(cohort), layout, told["kept"], how))
-
     def absorb(state: ServerState, published: Published) -> ServerState:
         kept = tell(state)["kept"]
         tower = exact_tower(published.update, layout, kept, how, task.rank)
         return _with(state, {**tower, BIAS: bias_of(_popularity(state), kept)})
 
+    device = history_device(layout, how)
     cost = partial(task.cost, "moments round", 4 * min(layout.n_items, most), True)
     return task.phase(
         MOMENTS,
         1,
         aggregator,
-        device=DeviceHalf(contribute=contribute, kernel=kernel, cost=cost),
+        device=replace(device, cost=cost),
         tell=tell,
         absorb=absorb,
     )
@@ -198,14 +177,6 @@ def _noisy_phase(task: _Task, aggregator: Aggregator) -> Phase:
         popularity = _popularity(state)
         return Frequent.of(popularity, frequent(popularity, noise_scale=scale, most=most))
 
-    def contribute(told: Told, person: Clients, round_index: int) -> Contribution:
-        items = Frequent.of_told(told)
-        return taste_contribution(rows_of(person, layout), layout, items, dislike)
-
-    def kernel(told: Told, cohort: Cohort, round_index: int, clip_norm: float) -> CohortTotal:
-        items = Frequent.of_told(told)
-        return CohortTotal({TRIANGLE: taste_moments(task.rows(cohort), layout, items, dislike)})
-
     def absorb(state: ServerState, published: Published) -> ServerState:
         items = asked(state)
         tower = noisy_tower(
@@ -219,12 +190,13 @@ def _noisy_phase(task: _Task, aggregator: Aggregator) -> Phase:
         return _with(state, {**tower, BIAS: bias_of(_popularity(state), items.kept)})
 
     # A phone receives the positions of the items and their weights.
+    device = taste_device(layout, dislike)
     cost = partial(task.cost, "moments round", 8 * min(layout.n_items, most), True)
     return task.phase(
         MOMENTS,
         1,
         aggregator,
-        device=DeviceHalf(contribute=contribute, kernel=kernel, cost=cost),
+        device=replace(device, cost=cost),
         tell=lambda state: asked(state).told(),
         absorb=absorb,
     )

@@ -14,10 +14,9 @@ from privrec.algorithms.privrec_plus.moments import SparseRows
 from privrec.algorithms.privrec_plus.rows import rows_of
 from privrec.algorithms.privrec_plus.scoring import closed_form, learned_names, learned_of
 from privrec.algorithms.privrec_plus.settings import PlusSettings
-from privrec.algorithms.recipe import TRAIN
 from privrec.core.contribution import Contribution, TouchedRows
 from privrec.core.optimize import decayed, mean_step, server_optimizer
-from privrec.core.phase import Cohort, DeviceHalf, Phase, ServerState, Told
+from privrec.core.phase import TRAIN, Cohort, DeviceHalf, Phase, ServerState, Told
 from privrec.data.clients import Clients
 from privrec.data.federation import Federation, chunks
 from privrec.privacy.aggregate import Aggregator, CohortTotal, Published

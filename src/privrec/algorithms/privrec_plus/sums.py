@@ -13,9 +13,14 @@ import scipy.sparse as sp
 from privrec.algorithms.privrec_plus import moments
 from privrec.algorithms.privrec_plus.layout import Layout
 from privrec.algorithms.privrec_plus.moments import SparseRows
+from privrec.algorithms.privrec_plus.rows import rows_of
 from privrec.algorithms.privrec_plus.scoring import POPULARITY
 from privrec.algorithms.privrec_plus.told import Frequent, Regression, columns_of
 from privrec.core.contribution import Contribution, TouchedRows
+from privrec.core.phase import Cohort, DeviceHalf, Told
+from privrec.data.clients import Clients
+from privrec.data.federation import chunks
+from privrec.privacy.aggregate import CohortTotal
 from privrec.types import IntArray, Leaf
 
 SQUARES, PEOPLE, WEIGHT, TRIANGLE = "squares", "people", "weight", "triangle"
@@ -128,3 +133,46 @@ def merged_items(rows: SparseRows, layout: Layout, dislike: float) -> SparseRows
     n = layout.n_items
     chosen = rows[:, :n] + dislike * rows[:, n : 2 * n]
     return sp.csr_array(chosen.astype(np.float64))
+
+
+def popularity_device(layout: Layout, dislike: float) -> DeviceHalf:
+    """Return the devices' half of the first sum."""
+
+    def contribute(told: Told, person: Clients, round_index: int) -> Contribution:
+        return popularity_contribution(rows_of(person, layout), layout, dislike)
+
+    def kernel(told: Told, cohort: Cohort, round_index: int, clip_norm: float) -> CohortTotal:
+        return CohortTotal({POPULARITY: popularity_of(_rows(cohort, layout), layout, dislike)})
+
+    return DeviceHalf(contribute=contribute, kernel=kernel)
+
+
+def history_device(layout: Layout, how: Regression) -> DeviceHalf:
+    """Return the devices' half of the second sum without noise."""
+
+    def contribute(told: Told, person: Clients, round_index: int) -> Contribution:
+        return history_contribution(rows_of(person, layout), layout, told["kept"], how)
+
+    def kernel(told: Told, cohort: Cohort, round_index: int, clip_norm: float) -> CohortTotal:
+        return CohortTotal(history_moments(_rows(cohort, layout), layout, told["kept"], how))
+
+    return DeviceHalf(contribute=contribute, kernel=kernel)
+
+
+def taste_device(layout: Layout, dislike: float) -> DeviceHalf:
+    """Return the devices' half of the second sum under noise."""
+
+    def contribute(told: Told, person: Clients, round_index: int) -> Contribution:
+        items = Frequent.of_told(told)
+        return taste_contribution(rows_of(person, layout), layout, items, dislike)
+
+    def kernel(told: Told, cohort: Cohort, round_index: int, clip_norm: float) -> CohortTotal:
+        items = Frequent.of_told(told)
+        return CohortTotal({TRIANGLE: taste_moments(_rows(cohort, layout), layout, items, dislike)})
+
+    return DeviceHalf(contribute=contribute, kernel=kernel)
+
+
+def _rows(cohort: Cohort, layout: Layout) -> Iterator[SparseRows]:
+    """Yield people's rows a few hundred at a time: what each device has of its person."""
+    return (rows_of(cohort.take(part), layout) for part in chunks(cohort.people))

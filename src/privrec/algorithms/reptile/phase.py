@@ -9,22 +9,21 @@ import numpy as np
 import optax
 
 from privrec.algorithms.budgets import aggregator_of
-from privrec.algorithms.recipe import TRAIN
 from privrec.algorithms.reptile.local import local_sgd
 from privrec.algorithms.reptile.model import Network, empty_pairs, network_of
 from privrec.algorithms.reptile.settings import ReptileSettings
 from privrec.core.contribution import Contribution, TouchedRows
 from privrec.core.local import LocalTrain, Packed
 from privrec.core.optimize import mean_step, server_optimizer
-from privrec.core.phase import Cohort, DeviceHalf, Phase, ServerState, Told
+from privrec.core.phase import TRAIN, DeviceHalf, Phase, ServerState, Told
 from privrec.data.clients import Clients
 from privrec.data.federation import Federation
 from privrec.data.schema import Bags
 from privrec.data.splits import Split
 from privrec.models.api import ITEM_TABLE
-from privrec.privacy.aggregate import Aggregator, CohortTotal, Published
+from privrec.privacy.aggregate import Aggregator, Published
 from privrec.simulate.cost import DeviceCost, cost_of_training, usual_person
-from privrec.simulate.lanes import cohort_runner, warm_up
+from privrec.simulate.lanes import cohort_runner, training_kernel, warm_up
 from privrec.types import IntArray, Params
 
 
@@ -60,17 +59,6 @@ def device_half(training: Training, aggregator: Aggregator, *, name: str, first:
         touched = TouchedRows(rows[real], update.pop(ITEM_TABLE)[real], size)
         return Contribution(dense=update, rows={ITEM_TABLE: touched})
 
-    def kernel(told: Told, cohort: Cohort, round_index: int, clip_norm: float) -> CohortTotal:
-        clients = training.pack(cohort.take(cohort.people), round_index)
-        total = run_cohort(told, clients, clip_norm)
-        return CohortTotal(
-            total.update,
-            clipped=int(total.clipped),
-            dropped=int(total.dropped),
-            skipped=sum(int(client.size) == 0 for client in clients),
-            loss=float(total.loss),
-        )
-
     def cost(params: Params) -> DeviceCost:
         (client,) = training.pack(training.usual(), first)
         steps = training.epochs * -(-int(client.size) // training.batch_size)
@@ -79,7 +67,7 @@ def device_half(training: Training, aggregator: Aggregator, *, name: str, first:
 
     return DeviceHalf(
         contribute=contribute,
-        kernel=kernel,
+        kernel=training_kernel(training.pack, run_cohort),
         prepare=lambda params: warm_up(run_cohort, params, training.examples()),
         cost=cost,
     )

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from privrec.algorithms.budgets import sampling_of
-from privrec.algorithms.recipe import TRAIN, Recipe
+from privrec.algorithms.recipe import Recipe
 from privrec.algorithms.reptile.adapt import dssm_rankers
 from privrec.algorithms.reptile.central import central_round
 from privrec.algorithms.reptile.model import network_of
@@ -21,7 +21,7 @@ from privrec.algorithms.reptile.values import (
     PRIVREC_VALUES,
 )
 from privrec.core.optimize import server_optimizer
-from privrec.core.phase import CentralFit, ServerState
+from privrec.core.phase import TRAIN, CentralFit, ServerState
 from privrec.data.federation import Federation
 from privrec.data.splits import Split
 from privrec.privacy.aggregate import plain

@@ -1,5 +1,6 @@
 """Stage two's local training: the DSSM's loss and the self-supervised one, over one table."""
 
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -8,6 +9,7 @@ import numpy as np
 from privrec.algorithms.reptile.packed import PackedClient
 from privrec.algorithms.two_stage.views import SequenceClient
 from privrec.core.local import LocalResult, LocalTrain
+from privrec.data.clients import Clients
 from privrec.data.schema import Bags
 from privrec.models.api import ITEM_TABLE
 from privrec.types import Array, Leaf, Params
@@ -47,6 +49,20 @@ def join(pairs: PackedClient, sequence: SequenceClient, n_items: int) -> JointCl
         sequence=sequence._replace(rows=rows, **moved),
         size=pairs.size,
     )
+
+
+def joint_packer(
+    pack_pairs: Callable[[Clients, int], Sequence[PackedClient]],
+    pack_views: Callable[[Clients, int], Sequence[SequenceClient]],
+    n_items: int,
+) -> Callable[[Clients, int], list[JointClient]]:
+    """Return what builds the instances and the views of some people in some round."""
+
+    def pack(people: Clients, round_index: int) -> list[JointClient]:
+        both = zip(pack_pairs(people, round_index), pack_views(people, round_index), strict=True)
+        return [join(pairs, views, n_items) for pairs, views in both]
+
+    return pack
 
 
 def local_joint(

@@ -9,14 +9,14 @@ import jax
 import numpy as np
 
 from privrec.algorithms.budgets import aggregator_of, noised
-from privrec.algorithms.recipe import TRAIN, Recipe
+from privrec.algorithms.recipe import Recipe
 from privrec.algorithms.reptile.adapt import dssm_rankers
 from privrec.algorithms.reptile.local import local_sgd
 from privrec.algorithms.reptile.model import Network, empty_pairs, fresh, network_of
 from privrec.algorithms.reptile.phase import Training, reptile, reptile_stages
 from privrec.algorithms.reptile.values import NOISED_PRESETS, NOISED_VALUES
 from privrec.algorithms.two_stage.features import vectors_of_features
-from privrec.algorithms.two_stage.joint import join, local_joint, rescaled
+from privrec.algorithms.two_stage.joint import join, joint_packer, local_joint, rescaled
 from privrec.algorithms.two_stage.objectives import SelfSupervision, local_ssl, self_supervision
 from privrec.algorithms.two_stage.settings import StageOneSettings, TwoStageSettings
 from privrec.algorithms.two_stage.views import (
@@ -28,7 +28,7 @@ from privrec.algorithms.two_stage.views import (
 )
 from privrec.core.local import LocalTrain, Packed
 from privrec.core.optimize import server_optimizer
-from privrec.core.phase import Phase
+from privrec.core.phase import TRAIN, Phase
 from privrec.core.scorer import Rankers, Scorer, check_shapes
 from privrec.data.catalogue import Catalogue
 from privrec.data.clients import Clients
@@ -231,10 +231,6 @@ def _joint_phase(
     """Return phase two: the DSSM from phase one's item vectors, on the joint loss."""
     federation, views, n_items = task.federation, task.views, task.federation.n_items
 
-    def pack_both(people: Clients, round_index: int) -> Sequence[Packed]:
-        both = zip(network.pack(people, round_index), task.pack(people, round_index), strict=True)
-        return [join(pairs, own_views, n_items) for pairs, own_views in both]
-
     def examples() -> list[Packed]:
         nobody = empty_client(views, len(empty_client(views, 1, n_items).rows), n_items)
         empty = empty_pairs(network, settings, federation, task.split.train)
@@ -261,7 +257,7 @@ def _joint_phase(
         settings.item_rate,
     )
     return reptile(
-        task.training(pack_both, local, examples),
+        task.training(joint_packer(network.pack, task.pack, n_items), local, examples),
         name=TRAIN,
         first=first,
         rounds=settings.rounds,

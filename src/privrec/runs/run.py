@@ -1,0 +1,141 @@
+"""A run folder, opened: evaluate it, ask what it promises, recommend from it."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from privrec.algorithms.prepared import PreparedRun
+from privrec.algorithms.recipe import Recipe
+from privrec.data.catalogue import Catalogue, from_json
+from privrec.device import Device, Model
+from privrec.errors import RunFolderError
+from privrec.privacy.calibrate import refuse_large_delta
+from privrec.privacy.ledger import PrivacyLedger
+from privrec.privacy.statement import PrivacyReport, privacy_report
+from privrec.runs import records
+from privrec.runs.evaluate import Evaluation, OnProgress, evaluate_run
+from privrec.runs.protocols import ending_of, tested_by
+from privrec.runs.publisher import ledger_of, noise_of, volunteer_count
+from privrec.settings import RunSettings
+from privrec.show.report import render_report
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """An open run folder. The data is loaded only when needed; ranking does not need it."""
+
+    folder: records.RunFolder
+    config: RunSettings
+    recipe: Recipe
+    load_prepared: Callable[[], PreparedRun]
+
+    @property
+    def prepared(self) -> PreparedRun:
+        """The recipe bound to its data."""
+        return self.load_prepared()
+
+    def evaluate(
+        self,
+        *,
+        protocol: str | None = None,
+        candidates: str | None = None,
+        on_progress: OnProgress | None = None,
+    ) -> Evaluation:
+        """Return the figures on the test people, by the run's own protocol or another one.
+
+        Writes `evaluation.json` and `report.html` to `simulation/`, or files that are named for
+        the protocol where it is not the run's own.
+        """
+        if self.folder.data_path.is_file():
+            records.check_data(self.folder, self.prepared.federation.fingerprint)
+        tested = tested_by(self.prepared, protocol, candidates)
+        params = load_params(self.folder)
+        evaluation = evaluate_run(tested, params, self.privacy(), on_progress=on_progress)
+        found = evaluation.as_json()
+        text = json.dumps(found, indent=2) + "\n"
+        ending = ending_of(self.prepared, tested)
+        place = self.folder.evaluation_path.with_stem(f"evaluation{ending}")
+        records.write_whole(place, text.encode())
+        page = render_report(found, self.figures, self.config.model_dump())
+        records.write_whole(self.report_path(protocol, candidates), page.encode())
+        return evaluation
+
+    def report_path(self, protocol: str | None = None, candidates: str | None = None) -> Path:
+        """Return where `evaluate` writes the report for people."""
+        ending = ending_of(self.prepared, tested_by(self.prepared, protocol, candidates))
+        return self.folder.report_path.with_stem(f"report{ending}")
+
+    @property
+    def figures(self) -> list[dict[str, Any]]:
+        """What each round did, from raw data; empty under secure noise without `diagnostics`."""
+        return records.read_rounds(self.folder.figures_path)
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds were played; fewer than asked for if the budget ended first."""
+        return len(records.read_rounds(self.folder.rounds_path))
+
+    @property
+    def ledger(self) -> PrivacyLedger:
+        """Every release of the run, as its folder has them."""
+        return ledger_of(self.folder)
+
+    @property
+    def catalogue(self) -> Catalogue:
+        """The items and features that the run was trained with, as its folder has them."""
+        path = self.folder.catalogue_path
+        with records.words(path, "read"):
+            return from_json(path.read_bytes(), str(path))
+
+    def privacy(self) -> PrivacyReport:
+        """Return what the run promises, by its ledger."""
+        ledger = self.ledger
+        if ledger.is_private and ledger.entries and not self.config.budget.force_delta:
+            users = max(release.sampling.users for release, _ in ledger.entries)
+            refuse_large_delta(self.config.budget.delta, users, forced=False)
+        return privacy_report(
+            ledger,
+            delta=self.config.budget.delta,
+            noise=noise_of(self.folder),
+            without=self.recipe.without_noise,
+            server=self.recipe.server,
+            volunteers=volunteer_count(self.folder),
+            second=ledger_of(self.folder, only_noised=True),
+            undeclared=self.catalogue.undeclared,
+        )
+
+    def model(self) -> Model:
+        """Return everything that may be released, in the form that a phone gets."""
+        return Model(
+            params={name: np.asarray(a) for name, a in load_params(self.folder).items()},
+            catalogue=self.catalogue,
+            settings=self.config.model_dump(mode="json", exclude_none=True),
+            privacy=self.privacy().as_json(),
+        )
+
+    def device(
+        self,
+        *,
+        likes: Sequence[str] = (),
+        dislikes: Sequence[str] = (),
+        features: Mapping[str, object] | None = None,
+    ) -> Device:
+        """Return a newcomer's device, with the trained model and her own data on it."""
+        return self.model().device(likes=likes, dislikes=dislikes, features=features)
+
+
+def load_params(folder: records.RunFolder) -> dict[str, jax.Array]:
+    """Return the parameters of a finished run."""
+    if not folder.params_path.is_file():
+        raise RunFolderError(
+            f"{folder.path} is not finished: it has no params.safetensors; go on with --resume"
+        )
+    return {
+        name: jax.numpy.asarray(array)
+        for name, array in records.read_arrays(folder.params_path).items()
+    }
