@@ -15,6 +15,8 @@ os.environ["XLA_FLAGS"] = (
 )
 
 import shutil
+from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +24,25 @@ import pytest
 from hypothesis import settings
 
 from commands import SET, Refused, document, invoke, tree
+from privrec.algorithms import rankers
 from privrec.data.sources import is_here
+from privrec.models.api import Recommender
+from privrec.models.dssm import dssm
+from privrec.privacy import accountant
 from privrec.runs.records import RunFolder
 from tiny import DATA
+
+_made = cache(dssm)
+
+
+def model_once(*shape: Any, hidden: Sequence[int], **settings: Any) -> Recommender:
+    return _made(*shape, hidden=tuple(hidden), **settings)
+
+
+# Many tests make the same run. What these pure functions return, they return once a process: the ε
+# of the same releases, and the same model, whose functions JAX then does not trace again.
+setattr(accountant, "epsilon", cache(accountant.epsilon))  # noqa: B010
+setattr(rankers, "dssm", model_once)  # noqa: B010
 
 # No test depends on the clock.
 settings.register_profile("privrec", deadline=None)
