@@ -8,13 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from privrec.algorithms.privrec_plus import learn
 from privrec.algorithms.privrec_plus.layout import Layout, layout_of
 from privrec.algorithms.privrec_plus.learn import (
     Histories,
-    bounded_sum,
     fresh,
     logits_of,
-    losses_of,
 )
 from privrec.algorithms.privrec_plus.rows import rows_of
 from privrec.algorithms.privrec_plus.scoring import (
@@ -33,6 +32,11 @@ from tiny import DATA
 
 ITEMS, SIZE = 7, 3
 LAYOUT = Layout(n_items=ITEMS)
+
+# Compiled, as training has them: one program, where each step alone would be compiled too.
+bounded_sum = jax.jit(learn.bounded_sum, static_argnums=1)
+losses_of = jax.jit(learn.losses_of, static_argnums=1)
+slope_of = jax.jit(jax.grad(lambda params, one: learn.losses_of(params, LAYOUT, one).sum()))
 
 
 def some_batch(seed: int, clients: int) -> Histories:
@@ -59,7 +63,7 @@ def slow_sum(
     clipped = 0
     for k in range(len(batch.row)):
         one = Histories(*(part[k : k + 1] for part in batch))
-        slope = jax.grad(lambda p, one=one: losses_of(p, LAYOUT, one).sum())(params)
+        slope = slope_of(params, one)
         length = np.sqrt(sum(float(jnp.sum(value**2)) for value in slope.values()))
         bound = clip_norm * (1 - 1e-3)
         clipped += length > bound

@@ -103,7 +103,7 @@ def test_gradients_agree_with_finite_differences(item_weight: float, segment_wei
     mine = own(model(), client)
     with jax.enable_x64(True):
         exact = {name: jnp.asarray(np.asarray(value), jnp.float64) for name, value in mine.items()}
-        slope = jax.grad(ssl.loss)(exact, batch)
+        loss, slope = jax.jit(ssl.loss), jax.jit(jax.grad(ssl.loss))(exact, batch)
         draw = np.random.default_rng(0)
         checked = 0
         for name, value in exact.items():
@@ -111,8 +111,7 @@ def test_gradients_agree_with_finite_differences(item_weight: float, segment_wei
                 place = tuple(draw.integers(side) for side in value.shape)
                 h = 1e-6
                 up, down = (
-                    ssl.loss({**exact, name: value.at[place].add(sign * h)}, batch)
-                    for sign in (1, -1)
+                    loss({**exact, name: value.at[place].add(sign * h)}, batch) for sign in (1, -1)
                 )
                 assert float(slope[name][place]) == pytest.approx(
                     float(up - down) / (2 * h), rel=1e-5, abs=1e-8
@@ -129,7 +128,8 @@ def test_views_beyond_the_real_ones_count_for_nothing() -> None:
     spoilt = batch._replace(
         truth=jnp.asarray(batch.truth).at[3].set(2), masked=jnp.asarray(batch.masked).at[3].set(1)
     )
-    assert float(ssl.loss(mine, batch)) == float(ssl.loss(mine, spoilt)) > 0
+    loss = jax.jit(ssl.loss)
+    assert float(loss(mine, batch)) == float(loss(mine, spoilt)) > 0
 
 
 def test_local_training_is_plain_sgd_over_the_views() -> None:
@@ -139,9 +139,10 @@ def test_local_training_is_plain_sgd_over_the_views() -> None:
     local = local_ssl(ssl, learning_rate=0.3, epochs=2, batch_size=VIEWS.batch_size)
     found = jax.jit(local)(params, {}, client)
     current = own(params, client)
+    slope_of = jax.jit(jax.grad(ssl.loss))
     for _ in range(2):
         for begin in (0, 4):
-            slope = jax.grad(ssl.loss)(current, cut(client, begin, 4))
+            slope = slope_of(current, cut(client, begin, 4))
             current = {name: current[name] - 0.3 * slope[name] for name in current}
     start = own(params, client)
     for name in start:

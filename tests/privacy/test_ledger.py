@@ -161,7 +161,7 @@ def test_leaving_the_factor_two_out_is_caught() -> None:
 small = st.integers(1, 40)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=20)  # each takes a tenth of a second
 @given(
     law=st.sampled_from(LAWS),
     mechanism=st.sampled_from(MECHANISMS),
@@ -277,7 +277,7 @@ def test_a_delta_that_is_no_probability_is_refused(delta: float) -> None:
 # --- calibration -----------------------------------------------------------------------------
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=20)  # each takes half a second
 @given(
     law=st.sampled_from(LAWS),
     mechanism=st.sampled_from(MECHANISMS),

@@ -1,6 +1,7 @@
 """The server's step along the mean of a published sum."""
 
 from collections.abc import Callable
+from functools import lru_cache
 
 import jax
 import optax
@@ -12,6 +13,7 @@ from privrec.types import Array, Leaf, Params, ServerOptimizer
 Step = Callable[[Params, optax.OptState, dict[str, Leaf]], tuple[dict[str, Array], optax.OptState]]
 
 
+@lru_cache(maxsize=16)
 def mean_step(optimizer: optax.GradientTransformation, cohort: int) -> Step:
     """Return (params, opt_state, sum) -> (params, opt_state) after one step (Algorithms 1, 2).
 
@@ -31,6 +33,7 @@ def mean_step(optimizer: optax.GradientTransformation, cohort: int) -> Step:
     return jax.jit(step, in_shardings=home, out_shardings=home)
 
 
+@lru_cache(maxsize=16)
 def server_optimizer(
     name: ServerOptimizer, learning_rate: float, item_rate: float = 1.0
 ) -> optax.GradientTransformation:
@@ -51,6 +54,7 @@ def server_optimizer(
     return optax.chain(chosen, optax.stateless(slowed))
 
 
+@lru_cache(maxsize=16)
 def decayed(
     optimizer: optax.GradientTransformation, weight_decay: float
 ) -> optax.GradientTransformation:

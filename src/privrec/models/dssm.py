@@ -9,6 +9,7 @@ equivalent to concatenation, but the part that is equal for a whole batch is com
 """
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 
 import jax
 import jax.numpy as jnp
@@ -32,13 +33,14 @@ ACTIVATIONS: dict[Activation, Callable[[Array], Array]] = {
 }
 
 
+@lru_cache(maxsize=16)
 def dssm(
     schema: Schema,
     n_items: int,
     *,
     embedding_size: int = 64,
     tower_size: int = 64,
-    hidden: Sequence[int] = (64, 64, 64, 64),
+    hidden: tuple[int, ...] = (64, 64, 64, 64),
     activation: Activation = "relu",
     target: Target = "implicit",
     embedding_scale: float = 0.1,

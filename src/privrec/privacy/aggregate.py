@@ -5,8 +5,9 @@ three always agree.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -79,9 +80,14 @@ class Aggregator:
         """The norm in which updates are bounded."""
         return "l1" if self.release.mechanism == "laplace" else "l2"
 
-    def clip(self, update: Params, clip_norm: Leaf) -> Clipped:
-        """Return one client's clipped update; compiled into the loop over the cohort."""
-        return clip(update, clip_norm, self.norm)
+    @property
+    def clip(self) -> Callable[[Params, Leaf], Clipped]:
+        """(update, clip_norm) -> one client's bounded update; compiled into the client loop.
+
+        It is the same function for all aggregators of a norm, so that what is compiled with it can
+        be used again.
+        """
+        return _clippers[self.norm]
 
     def noise_scale(self, clip_norm: float) -> float:
         """Return the scale of the noise on the sum (the s of docs/privacy.md)."""
@@ -210,6 +216,12 @@ def clip(update: Params, clip_norm: Leaf, norm: Norm = "l2") -> Clipped:
         return jnp.where(was_long, leaf / unit * shrink, jnp.where(is_finite, leaf, 0.0))
 
     return Clipped(jax.tree.map(bounded, dict(update)), was_long, is_finite)
+
+
+_clippers: dict[Norm, Callable[[Params, Leaf], Clipped]] = {
+    "l1": partial(clip, norm="l1"),
+    "l2": partial(clip, norm="l2"),
+}
 
 
 def _length(leaves: list[Array], norm: Norm) -> Array:

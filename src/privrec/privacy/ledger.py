@@ -44,6 +44,7 @@ _LARGEST_LAPLACE = 600.0
 """From about e^709 on the library overflows; such a loss protects nobody."""
 
 
+@lru_cache(maxsize=64)
 def epsilon(entries: Entries, delta: float) -> float:
     """Return the ε of all the releases together at this δ, by PLD; infinite if one has no noise."""
     if (plain := _without_accounting(entries, delta)) is not None:
@@ -84,7 +85,7 @@ def _composed_divergence(entries: Entries) -> RdpAccountant:
 
 def forget() -> None:
     """Clear the caches, so that a benchmark measures the computation."""
-    for cached in (_composed_loss, _composed_divergence, _loss):
+    for cached in (epsilon, _composed_loss, _composed_divergence, _loss):
         cached.cache_clear()
 
 

@@ -8,6 +8,7 @@ this; docs/results.md has the measurements.
 import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
 from typing import NamedTuple, TypeVar
 
 import jax
@@ -57,19 +58,7 @@ def cohort_runner(
     """
     lanes = list(cores or jax.local_devices())
     catalogues = [jax.device_put(dict(catalogue), core) for core in lanes]
-    # Bound to their core, so that where an argument came from never makes them compile again.
-    places = [SingleDeviceSharding(core) for core in lanes]
-    zeros = [jax.jit(_zero, in_shardings=place, out_shardings=place) for place in places]
-    accumulate = _accumulator(local, clip)
-    adders = [
-        jax.jit(accumulate, donate_argnums=0, in_shardings=place, out_shardings=place)
-        for place in places
-    ]
-    join = jax.jit(
-        lambda one, other: jax.tree.map(jnp.add, one, other),
-        in_shardings=places[0],
-        out_shardings=places[0],
-    )
+    zeros, adders, join = _programs(local, clip, tuple(lanes))
 
     def run(params: Params, clients: Sequence[Packed], clip_norm: float) -> CohortSum:
         # An empty client also costs a call, so its load is 1.
@@ -89,6 +78,33 @@ def cohort_runner(
         return first
 
     return run
+
+
+class _Programs(NamedTuple):
+    """What is compiled for each lane, and what adds two lanes up."""
+
+    zeros: Sequence[Callable[[Params], CohortSum]]
+    adders: Sequence[Callable[..., CohortSum]]
+    join: Callable[[CohortSum, CohortSum], CohortSum]
+
+
+@lru_cache(maxsize=16)
+def _programs(local: LocalTrain, clip: Clip, lanes: tuple[jax.Device, ...]) -> _Programs:
+    """Return the compiled parts, the same for all runs of the same training."""
+    # Bound to their core, so that where an argument came from never makes them compile again.
+    places = [SingleDeviceSharding(core) for core in lanes]
+    zeros = [jax.jit(_zero, in_shardings=place, out_shardings=place) for place in places]
+    accumulate = _accumulator(local, clip)
+    adders = [
+        jax.jit(accumulate, donate_argnums=0, in_shardings=place, out_shardings=place)
+        for place in places
+    ]
+    join = jax.jit(
+        lambda one, other: jax.tree.map(jnp.add, one, other),
+        in_shardings=places[0],
+        out_shardings=places[0],
+    )
+    return _Programs(zeros, adders, join)
 
 
 def _accumulator(

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import lru_cache
 
 import jax
 import jax.numpy as jnp
@@ -66,18 +67,7 @@ def adapted_scorer(
     """
     items, n_items = dict(catalogue.items), catalogue.n_items
 
-    @jax.jit
-    def adapt(params: Params, catalogue: Bags, client: PackedClient) -> dict[str, Array]:
-        return apply_update(params, client, local(params, catalogue, client).update)
-
-    @jax.jit
-    def score(
-        params: Params,
-        catalogue: Bags,
-        features: Mapping[str, Bag],
-        contexts: Mapping[str, Bag],
-    ) -> Array:
-        return score_items(recommender, params, catalogue, {**features, **contexts})
+    adapt, score = _programs(recommender, local)
 
     def serve(
         params: Params, catalogue: Bags, job: tuple[PackedClient, Mapping[str, Bag]]
@@ -106,6 +96,28 @@ def adapted_scorer(
         return scorer
 
     return scorer_of
+
+
+@lru_cache(maxsize=16)
+def _programs(
+    recommender: Recommender, local: LocalTrain
+) -> tuple[Callable[..., dict[str, Array]], Callable[..., Array]]:
+    """Return what adapts and what scores, compiled once for all runs of the same model."""
+
+    @jax.jit
+    def adapt(params: Params, catalogue: Bags, client: PackedClient) -> dict[str, Array]:
+        return apply_update(params, client, local(params, catalogue, client).update)
+
+    @jax.jit
+    def score(
+        params: Params,
+        catalogue: Bags,
+        features: Mapping[str, Bag],
+        contexts: Mapping[str, Bag],
+    ) -> Array:
+        return score_items(recommender, params, catalogue, {**features, **contexts})
+
+    return adapt, score
 
 
 def score_items(

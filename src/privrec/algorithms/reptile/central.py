@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import jax
@@ -47,7 +48,7 @@ def central_round(
     Each person is a task: her features are repeated for each of her instances. The optimizer
     takes one step over all parameters per mini-batch.
     """
-    train = jax.jit(_pass_over_pool(network.recommender, optimizer, batch_size))
+    train = _pass_over_pool(network.recommender, optimizer, batch_size)
 
     def play(state: ServerState) -> tuple[ServerState, RoundReport]:
         people = draw(rng(seed, state.round_index, "cohort"))
@@ -65,6 +66,7 @@ def central_round(
     return play
 
 
+@lru_cache(maxsize=16)
 def _pass_over_pool(
     recommender: Recommender, optimizer: optax.GradientTransformation, batch_size: int
 ) -> Train:
@@ -102,7 +104,7 @@ def _pass_over_pool(
         end, opt_state, total = jax.lax.fori_loop(0, steps, step, start)
         return end, opt_state, total / jnp.maximum(steps, 1)
 
-    return train
+    return jax.jit(train)
 
 
 def pooled(clients: Sequence[PackedClient], order: np.random.Generator, batch_size: int) -> Pool:

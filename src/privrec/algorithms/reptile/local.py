@@ -1,5 +1,6 @@
 """Local training of one client. A phone runs it once; the simulator runs it for each client."""
 
+from functools import lru_cache
 from typing import NamedTuple
 
 import jax
@@ -20,6 +21,7 @@ from privrec.models.api import (
 from privrec.types import Array, Leaf, Params
 
 
+@lru_cache(maxsize=16)
 def local_sgd(
     recommender: Recommender,
     *,

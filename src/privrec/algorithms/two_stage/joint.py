@@ -1,6 +1,7 @@
 """Stage two's local training: the DSSM's loss and the self-supervised one, over one table."""
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -65,6 +66,7 @@ def joint_packer(
     return pack
 
 
+@lru_cache(maxsize=16)
 def local_joint(
     local_views: LocalTrain, local_pairs: LocalTrain, item_rate: float = 1.0
 ) -> LocalTrain:

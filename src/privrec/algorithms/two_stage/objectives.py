@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 import jax
 import jax.numpy as jnp
@@ -28,6 +29,7 @@ Batch = SequenceClient
 """Some views of one client; `size` counts how many of them are real."""
 
 
+@lru_cache(maxsize=16)
 def self_supervision(*, item_weight: float, segment_weight: float) -> SelfSupervision:
     """Return L_SSL = λ_IM · L_IM + λ_SM · L_SM, both minimised, means over the views."""
 
@@ -137,6 +139,7 @@ def cut(client: SequenceClient, begin: Leaf, size: int) -> Batch:
     )
 
 
+@lru_cache(maxsize=16)
 def local_ssl(
     ssl: SelfSupervision, *, learning_rate: float, epochs: int, batch_size: int
 ) -> Callable[[Params, Bags, SequenceClient], LocalResult]:
