@@ -33,14 +33,12 @@ from privrec.data.splits import chosen, split_clients
 from privrec.data.tables import Tables, person_ids, to_federation
 from privrec.privacy.aggregate import CohortTotal
 from privrec.runs.publisher import population_mark
-from tiny import MODEL, by_hand, round_of
+from tiny import MODEL, by_hand, own, round_of
 
 SMALL = {**MODEL, "rounds": 1, "stage1_rounds": 1, "views": 4, "view_window": 4}
 RECIPES: dict[str, dict[str, Any]] = {
     "dp-privrec-plus": {"rounds": 1, "embedding_size": 4},
-    "dp-privrec-one": SMALL,
-    "dp-privrec": SMALL,
-    "lm-privrec": SMALL,
+    **{name: own(name, SMALL) for name in ("dp-privrec-one", "dp-privrec", "lm-privrec")},
 }
 # Its two stages take long to compile.
 MOST = [
@@ -117,7 +115,8 @@ def experiment_on(federation: Federation, recipe: str) -> PreparedRun:
     given = RECIPES[recipe]
     people = round(federation.people * 0.9 * (1 - config.validation_share))
     cohorts = {"cohort": people, "stage1_cohort": people}
-    return prepare(config.model_copy(update={**given, **cohorts}), federation)
+    settings = {"noise": "seeded", "test_share": 0.1, **given, **own(recipe, cohorts)}
+    return prepare(configure(recipe, federation.name, settings), federation)
 
 
 def check_without(read: Callable[[int | None], Federation], recipe: str, gone: int) -> None:

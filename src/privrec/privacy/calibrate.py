@@ -5,7 +5,6 @@ import warnings
 from collections.abc import Callable
 from dataclasses import replace
 
-from scipy.optimize import brentq
 from scipy.special import ndtr
 
 from privrec.errors import PrivacyWarning, SettingsError
@@ -101,6 +100,7 @@ def _widen(low: float, high: float, too_dear: bool, low_cost: float, high_cost: 
 
 def _first_guess(sampling: Sampling, rounds: int, epsilon: float, delta: float) -> float:
     """Return a first guess by the central limit theorem of Gaussian DP (Dong et al.)."""
+    from scipy.optimize import brentq  # It takes a quarter of a second to import.
 
     def excess(deviation: float) -> float:
         far = ndtr(-epsilon / deviation - deviation / 2)

@@ -12,23 +12,21 @@ bound for cohorts drawn without replacement (docs/privacy.md).
 import math
 from dataclasses import dataclass
 from functools import lru_cache, reduce
+from typing import TYPE_CHECKING
 
 import numpy as np
-from dp_accounting import dp_event
-from dp_accounting.pld import privacy_loss_distribution as pld
-from dp_accounting.pld.common import DifferentialPrivacyParameters
-from dp_accounting.privacy_accountant import NeighboringRelation
-from dp_accounting.rdp import RdpAccountant
+
+if TYPE_CHECKING:  # Importing it takes most of a second, and runs without noise do not need it.
+    from dp_accounting import dp_event
+    from dp_accounting.pld import privacy_loss_distribution as pld
+    from dp_accounting.privacy_accountant import NeighboringRelation
+    from dp_accounting.rdp import RdpAccountant
 
 from privrec.errors import SettingsError
 from privrec.privacy.release import Adjacency, Release
 
 Entries = tuple[tuple[Release, int], ...]
 
-_RELATIONS: dict[Adjacency, NeighboringRelation] = {
-    "add or remove one person": NeighboringRelation.ADD_OR_REMOVE_ONE,
-    "replace one person": NeighboringRelation.REPLACE_ONE,
-}
 # RDP orders. Integers only: fractional orders fail to converge at large sampling shares.
 _ORDERS = [*range(2, 65), 72, 80, 96, 112, 128, 160, 192, 256]
 # The log of the tail mass that the PLD cuts off. The tail counts as an infinite privacy loss, so
@@ -66,7 +64,7 @@ def epsilon_rdp(entries: Entries, delta: float) -> float:
 
 
 @lru_cache(maxsize=16)
-def _composed_loss(entries: Entries) -> pld.PrivacyLossDistribution:
+def _composed_loss(entries: Entries) -> "pld.PrivacyLossDistribution":
     step = max(_step(release, count) for release, count in entries)
     parts = [
         _loss(release, step).self_compose(count) if count > 1 else _loss(release, step)
@@ -76,8 +74,10 @@ def _composed_loss(entries: Entries) -> pld.PrivacyLossDistribution:
 
 
 @lru_cache(maxsize=16)
-def _composed_divergence(entries: Entries) -> RdpAccountant:
-    accountant = RdpAccountant(_ORDERS, _RELATIONS[check_adjacency(entries)])
+def _composed_divergence(entries: Entries) -> "RdpAccountant":
+    from dp_accounting.rdp import RdpAccountant
+
+    accountant = RdpAccountant(_ORDERS, _relation(check_adjacency(entries)))
     for release, count in entries:
         accountant.compose(_event(release), count)
     return accountant
@@ -125,8 +125,11 @@ def _without_accounting(entries: Entries, delta: float) -> float | None:
 
 
 @lru_cache(maxsize=64)
-def _loss(release: Release, step: float) -> pld.PrivacyLossDistribution:
+def _loss(release: Release, step: float) -> "pld.PrivacyLossDistribution":
     """Return the privacy loss of one release, on multiples of `step`, rounded upwards."""
+    from dp_accounting.pld import privacy_loss_distribution as pld
+    from dp_accounting.pld.common import DifferentialPrivacyParameters
+
     share, multiplier = release.sampling.share, release.joint_multiplier
     replacing = release.sampling.adjacency == "replace one person"
     if release.mechanism == "laplace" and not replacing:
@@ -148,8 +151,16 @@ def _loss(release: Release, step: float) -> pld.PrivacyLossDistribution:
         value_discretization_interval=step,
         log_mass_truncation_bound=_LOG_TAIL,
         sampling_prob=share,
-        neighboring_relation=_RELATIONS[relation],
+        neighboring_relation=_relation(relation),
     )
+
+
+def _relation(adjacency: Adjacency) -> "NeighboringRelation":
+    from dp_accounting.privacy_accountant import NeighboringRelation
+
+    if adjacency == "replace one person":
+        return NeighboringRelation.REPLACE_ONE
+    return NeighboringRelation.ADD_OR_REMOVE_ONE
 
 
 def _step(release: Release, count: int) -> float:
@@ -192,7 +203,9 @@ def _sampled(loss: float, share: float) -> float:
     return math.log1p(share * math.expm1(loss)) if loss < 500 else loss + math.log(share)
 
 
-def _event(release: Release) -> dp_event.DpEvent:
+def _event(release: Release) -> "dp_event.DpEvent":
+    from dp_accounting import dp_event
+
     sampling = release.sampling
     if release.mechanism == "laplace":
         # Pure ε-DP implies ε²/2-zCDP (Bun and Steinke 2016).

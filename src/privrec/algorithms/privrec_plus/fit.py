@@ -4,7 +4,6 @@ from collections.abc import Mapping
 
 import numpy as np
 import numpy.typing as npt
-from scipy.stats import rankdata
 
 from privrec.algorithms.privrec_plus import moments, solve
 from privrec.algorithms.privrec_plus.layout import DISLIKES, LIKES, Layout
@@ -106,6 +105,7 @@ def bias_of(popularity: npt.NDArray[np.floating], kept: npt.NDArray[np.integer])
     """
     # By rank in popularity, not by popularity: near -1000, float32 resolves integers well, but
     # not small differences.
-    bias = _UNKNOWN - rankdata(-popularity, "min")
+    places = 1 + np.searchsorted(np.sort(-popularity), -popularity)
+    bias = _UNKNOWN - places
     bias[kept] = _HAIR * popularity[kept] / max(float(np.max(np.abs(popularity), initial=0)), 1e-12)
     return np.asarray(bias, np.float32)
