@@ -4,6 +4,9 @@ import os
 
 # Two devices, so that no test is skipped.
 os.environ["JAX_NUM_CPU_DEVICES"] = "2"
+# Tests run in as many processes as there are cores: a second thread in each only waits.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Tests compile many programs and run each for a moment: without XLA's usual emitters and LLVM's
 # usual passes, all tests together take a third less CPU with an empty compilation cache. Processes
 # that tests start inherit this. What you set yourself comes last, and wins.

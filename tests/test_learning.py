@@ -7,10 +7,14 @@ from typing import Any
 import pytest
 
 import privrec
+from tiny import own
 
 SMALL: dict[str, Any] = {
     "rounds": 80,
     "cohort": 20,
+    "batch_size": 256,  # Few shapes of clients compile in a moment.
+    "local_lr": 0.5,
+    "adapt_lr": 0.5,
     "validate_every": 0,
     "embedding_size": 16,
     "tower_size": 16,
@@ -22,9 +26,8 @@ SMALL: dict[str, Any] = {
 @pytest.mark.parametrize(("recipe", "least"), [("privrec", 1.25), ("privrec-cen", 1.0)])
 def test_a_trained_recipe_beats_popularity(recipe: str, least: float, tmp_path: Path) -> None:
     """A model that does not adapt stays at the level of popularity."""
-    run = privrec.train(
-        recipe, "synthetic:users=500,items=200,longest=100", out=tmp_path / "run", **SMALL
-    )
+    data = "synthetic:users=500,items=200,longest=60"
+    run = privrec.train(recipe, data, out=tmp_path / "run", **own(recipe, SMALL))
     evaluation = run.evaluate()
     popularity = evaluation.references["popularity"].hits[10]
     assert evaluation.hits[10] > least * popularity

@@ -6,6 +6,7 @@ bound, and nothing else that may be released.
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +27,9 @@ from privrec.algorithms.recipes import configure, prepare
 from privrec.algorithms.two_stage.plan import volunteers_among
 from privrec.core.phase import Stage
 from privrec.core.round import fastest
+from privrec.data import published
 from privrec.data.catalogue import to_json
 from privrec.data.federation import Federation
-from privrec.data.published import load_published
 from privrec.data.splits import chosen, split_clients
 from privrec.data.tables import Tables, person_ids, to_federation
 from privrec.privacy.aggregate import CohortTotal
@@ -45,6 +46,8 @@ MOST = [
     pytest.param(recipe, marks=pytest.mark.slow) if recipe == "dp-privrec" else recipe
     for recipe in RECIPES
 ]
+# Reading the same file again takes a second.
+load_published = cache(published.load_published)
 PEOPLE, LINES = 40, 8
 
 
