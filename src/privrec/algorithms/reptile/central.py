@@ -14,6 +14,7 @@ from privrec.algorithms.reptile.model import Network
 from privrec.algorithms.reptile.pack import bucket
 from privrec.algorithms.reptile.packed import PackedClient
 from privrec.core.phase import RoundReport, ServerState
+from privrec.core.round import cohort_draw
 from privrec.data.federation import Federation
 from privrec.data.schema import Bag, Bags
 from privrec.models.api import ITEM_TABLE, Recommender, look_up, score_pairs
@@ -48,10 +49,11 @@ def central_round(
     Each person is a task: her features are repeated for each of her instances. The optimizer
     takes one step over all parameters per mini-batch.
     """
+    randomness = cohort_draw(seed, secret=False)
     train = _pass_over_pool(network.recommender, optimizer, batch_size)
 
     def play(state: ServerState) -> tuple[ServerState, RoundReport]:
-        people = draw(rng(seed, state.round_index, "cohort"))
+        people = draw(randomness(state.round_index))
         order = rng(seed, state.round_index, "pool")
         clients = network.pack(federation.take(people), state.round_index)
         pool = pooled(clients, order, batch_size)
