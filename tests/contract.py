@@ -98,6 +98,11 @@ def _placed(prepared: PreparedRun) -> Iterator[Place]:
         params = play_round(stage, state, around)[0].params
 
 
+def is_sum(place: Place) -> bool:
+    """Return whether devices scale their contribution to the bound themselves."""
+    return place.phase.name in ("popularity", "moments")
+
+
 def sums(found: Any) -> dict[str, npt.NDArray[np.float64]]:
     """Return a cohort's sums by name."""
     return {name: np.asarray(leaf, np.float64) for name, leaf in found.update.items()}

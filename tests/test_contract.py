@@ -3,6 +3,8 @@
 The example recipe is tested like any other, so it is in the table while these tests run.
 """
 
+from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +14,11 @@ import pytest
 import privrec
 from contract import (
     HOSTILE,
+    Place,
     arrays_of,
     expected_cohort,
     hostile,
+    is_sum,
     joined,
     noised,
     parts_of,
@@ -28,15 +32,18 @@ from privrec.core.contribution import (
     bounded,
     from_bytes,
     length,
+    shapes_of,
     to_bytes,
     told_from_bytes,
     told_to_bytes,
 )
-from privrec.core.phase import Cohort
+from privrec.core.phase import Cohort, Phase
 from privrec.core.round import fastest, one_by_one
 from privrec.data.clients import Clients
 from privrec.data.federation import Federation
 from privrec.errors import WireError
+from privrec.privacy.aggregate import Aggregator, Published
+from privrec.privacy.noise import NoiseSource
 from privrec.runs import loop
 from privrec.types import IntArray
 from stops import Stopped
@@ -64,13 +71,18 @@ def data() -> Federation:
 
 @EVERY
 def test_what_runs_a_cohort_gives_what_one_by_one_gives(recipe: str, data: Federation) -> None:
-    """The kernel is Σ bound(contribute); and neither changes what it is given."""
-    for place in places(recipe, data):
+    """The kernel is Σ bound(contribute); and neither changes what it is given.
+
+    In a later round, too, and under another bound than the first.
+    """
+    for place, (number, tighter) in product(places(recipe, data), [(0, 1.0), (3, 0.3)]):
         cohort = expected_cohort(place, data)
-        bound = place.state.clip_norm
+        bound = tighter * place.state.clip_norm
+        if bound < 1 and place.phase.aggregator.clip_quantile is None and is_sum(place):
+            bound = place.state.clip_norm  # The bound of a sum of its own length is fixed.
         told = {name: np.array(leaf) for name, leaf in place.told.items()}
-        slow = one_by_one(place.phase, place.told, cohort, 0, bound)
-        fast = fastest(place.phase, place.told, cohort, 0, bound)
+        slow = one_by_one(place.phase, place.told, cohort, number, bound)
+        fast = fastest(place.phase, place.told, cohort, number, bound)
         assert (slow.clipped, slow.dropped) == (fast.clipped, fast.dropped)
         assert sums(slow).keys() == sums(fast).keys()
         for name, wanted in sums(slow).items():
@@ -149,7 +161,10 @@ def test_a_hostile_person_moves_a_noised_sum_by_no_more_than_the_bound(
             without = sums(fastest(phase, told, Cohort(people[1:], data.take), 0, bound))
             with_her = sums(fastest(phase, told, Cohort(people, take), 0, bound))
             person = take(people[:1])
-            alone = bounded(phase.device.contribute(told, person, 0), bound, norm)
+            sent = phase.device.contribute(told, person, 0)
+            usual = shapes_of(phase.device.contribute(told, data.take(people[1:2]), 0))
+            assert usual is not None
+            alone = bounded(sent, bound, norm, expected=usual)
         moved = np.concatenate([np.ravel(with_her[name] - without[name]) for name in without])
         order = 1 if norm == "l1" else 2
         rounding = 1e-4 * bound
@@ -164,13 +179,58 @@ def test_what_goes_over_the_wire_comes_back(recipe: str, data: Federation) -> No
             np.testing.assert_array_equal(leaf, np.asarray(place.told[name]))
         person = data.take(place.phase.population[:1])
         sent = place.phase.device.contribute(place.told, person, 0)
-        content = to_bytes(sent)
-        for name, leaf in parts_of(from_bytes(content)).items():
+        content, usual = to_bytes(sent), shapes_of(sent)
+        assert usual is not None
+        came = parts_of(from_bytes(content, usual))
+        assert came.keys() == parts_of(sent).keys()
+        for name, leaf in came.items():
             np.testing.assert_array_equal(leaf, np.asarray(parts_of(sent)[name]))
-        assert parts_of(from_bytes(content)).keys() == parts_of(sent).keys()
         for cut in (0, 7, len(content) // 2):
             with pytest.raises(WireError):
-                from_bytes(content[:cut])
+                from_bytes(content[:cut], usual)
+        with pytest.raises(WireError):
+            from_bytes(content, {**usual, "one more": ("dense", (1,))})
+
+
+@EVERY
+def test_only_devices_see_data(recipe: str, data: Federation) -> None:
+    """What the server does reads nobody's data, and a device reads its own person's alone."""
+    asked: list[IntArray] = []
+
+    def take(positions: IntArray) -> Clients:
+        asked.append(positions)
+        return data.take(positions)
+
+    watched = replace(data, take=take)
+    for phase, state, told in places(recipe, data):
+        prepared = prepare(configure(recipe, data.name, small(recipe)), watched)
+        (same,) = (stage for stage in prepared.stages() if stage.name == phase.name)
+        assert isinstance(same, Phase)
+        asked.clear()
+        same.start(None if state.round_index == 0 else state.params)
+        same.tell(state)
+        same.device.contribute(told, data.take(phase.population[:1]), 0)
+        total = fastest(phase, told, expected_cohort(Place(phase, state, told), data), 0, 1.0)
+        same.absorb(state, Published(dict(total.update), 1.0))
+        assert not asked
+
+
+@EVERY
+def test_what_is_published_has_the_noise_that_is_counted(recipe: str, data: Federation) -> None:
+    """Noise of ones moves every number of a sum by the scale in the ledger."""
+    if not noised(recipe):
+        return  # It is central, and publishes no sum.
+    for phase, state, told in places(recipe, data, noisy=True):
+        assert type(phase.aggregator) is Aggregator
+        assert not phase.volunteers
+        cohort = Cohort(phase.population[:4], data.take)
+        total = fastest(phase, told, cohort, 0, state.clip_norm)
+        ones = NoiseSource(normal=np.ones, laplace=np.ones)
+        found = phase.aggregator.publish_round(total, state.clip_norm, ones)
+        scale = phase.release.noise_multiplier * phase.release.sampling.reach * state.clip_norm
+        for name, before in sums(total).items():
+            moved = np.asarray(found.update[name], np.float64) - before
+            np.testing.assert_allclose(moved, scale, rtol=0.01, atol=1e-6)
 
 
 @pytest.fixture(scope="module")

@@ -58,9 +58,9 @@ class RunSettings(BaseModel):
     """Fixes every random number of the run, except noise and cohorts that are drawn in secret."""
 
     test_share: Annotated[float, Field(gt=0, lt=1)] = 0.2
-    """Share of people who are test people; they never train."""
+    """Share of people who are test people and never train (protocol halves)."""
     validation_share: Share = 0.1
-    """Share of the other people who are used for validation and do not train."""
+    """Share of people for validation; under halves they do not train."""
     halving: Halving = "random"
     """How a test person's data is halved: at random, or by time with the earlier half first."""
     protocol: Literal["auto", ProtocolName] = "auto"
@@ -115,7 +115,18 @@ def _unknown(key: str, kind: type[RunSettings], recipe: str) -> str:
 
 
 _OF_NOISE = frozenset(
-    ("mechanism", "epsilon", "delta", "noise", "noise_multiplier", "clip_norm", "clip_quantile")
+    (
+        "mechanism",
+        "epsilon",
+        "delta",
+        "noise",
+        "noise_multiplier",
+        "clip_norm",
+        "clip_quantile",
+        "force_delta",
+        "diagnostics",
+        "train_people",
+    )
 )
 
 

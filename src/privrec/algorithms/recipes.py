@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
+from itertools import pairwise
 from typing import Any
 
 from privrec.algorithms import references
@@ -82,7 +83,15 @@ def prepare(settings: RunSettings, whole: Federation) -> PreparedRun:
 
     @cache
     def stages() -> tuple[Stage, ...]:
-        return recipe.stages(settings, federation, split)
+        made = recipe.stages(settings, federation, split)
+        for before, after in pairwise(made):
+            if after.first != before.last:
+                # Two rounds of one number would be one line of the ledger.
+                raise ValueError(
+                    f"{settings.recipe}: {after.name} must begin with round {before.last};"
+                    f" got {after.first}"
+                )
+        return made
 
     return PreparedRun(
         config=settings,

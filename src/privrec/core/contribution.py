@@ -22,6 +22,10 @@ _ROUNDING = 1e-9
 """The part of the bound that is kept free for rounding of 64-bit numbers (32 bits: `MARGIN`)."""
 
 
+Shapes = Mapping[str, tuple[str, tuple[int, ...]]]
+"""The name of each sum -> the part of a contribution that it comes from, and its shape there."""
+
+
 class TouchedRows(NamedTuple):
     """Some rows of a table that has `size` rows: `ids` (k,), each once, and `values` (k, …)."""
 
@@ -66,22 +70,51 @@ def length(contribution: Contribution, norm: Norm = "l2") -> float:
     for part in (*contribution.dense.values(), *(r.values for r in contribution.rows.values())):
         total += float((np.abs(np.asarray(part, np.float64)) ** power).sum())
     for vector in contribution.outer.values():
-        total += float((np.abs(np.asarray(vector, np.float64)) ** power).sum()) ** 2
+        total += float(np.square((np.abs(np.asarray(vector, np.float64)) ** power).sum()))
     for vector in contribution.triangle.values():
         powers = np.abs(np.asarray(vector, np.float64)) ** power
-        total += (float(powers.sum()) ** 2 + float((powers**2).sum())) / 2
+        total += float(np.square(powers.sum()) + np.square(powers).sum()) / 2
     return total if norm == "l1" else math.sqrt(total)
 
 
-def bounded(contribution: Contribution, clip_norm: float, norm: Norm = "l2") -> Bounded:
+def shapes_of(contribution: Contribution) -> Shapes | None:
+    """Return which part each sum comes from and its shape; None if the contribution is unsound.
+
+    Unsound is one that has a name in two parts, anything but real numbers, an outer vector that is
+    no vector, or a row of a table that is named twice or out of range.
+    """
+    found: dict[str, tuple[str, tuple[int, ...]]] = {}
+    names = [name for part in contribution for name in part]
+    if len(set(names)) != len(names) or not _rows_are_sound(contribution):
+        return None
+    for name, (_, values, size) in contribution.rows.items():
+        found[name] = ("rows", (size, *np.shape(values)[1:]))
+    for part in ("dense", "outer", "triangle"):
+        for name, leaf in getattr(contribution, part).items():
+            found[name] = (part, np.shape(leaf))
+            if part != "dense" and np.ndim(leaf) != 1:
+                return None
+    leaves = [leaf for part in (contribution.dense, contribution.outer, contribution.triangle)
+              for leaf in part.values()]  # fmt: skip
+    leaves += [rows.values for rows in contribution.rows.values()]
+    return found if all(np.asarray(leaf).dtype.kind in "fiub" for leaf in leaves) else None
+
+
+def bounded(
+    contribution: Contribution, clip_norm: float, norm: Norm = "l2", *, expected: Shapes
+) -> Bounded:
     """Return the contribution times min(1, clip_norm / its length).
 
-    A contribution that is not finite, or that names a row twice or out of range, adds nothing.
+    One that is not finite, is unsound, or does not have the names and shapes that are `expected`
+    adds nothing: otherwise it could be spread over more of a sum than its length says.
     """
+    shapes = shapes_of(contribution)
+    if shapes is None or shapes != expected:
+        return Bounded(_nothing(expected), was_long=False, is_finite=False)
     with np.errstate(over="ignore", invalid="ignore"):
         found = length(contribution, norm)
-    if not math.isfinite(found) or not _rows_are_sound(contribution):
-        return Bounded(_nothing(contribution), was_long=False, is_finite=False)
+    if not math.isfinite(found):
+        return Bounded(_nothing(expected), was_long=False, is_finite=False)
     leaves = (*contribution.dense.values(), *(r.values for r in contribution.rows.values()))
     coarse = any(np.asarray(leaf).dtype == np.float32 for leaf in leaves)
     margin = MARGIN if coarse else _ROUNDING
@@ -139,8 +172,8 @@ def to_bytes(contribution: Contribution) -> bytes:
     return told_to_bytes(arrays)
 
 
-def from_bytes(content: bytes) -> Contribution:
-    """Return the contribution in these bytes, or raise `WireError`."""
+def from_bytes(content: bytes, expected: Shapes) -> Contribution:
+    """Return the contribution in these bytes; raise `WireError` unless it is as `expected`."""
     parts: dict[str, dict[str, Leaf]] = {}
     for name, array in told_from_bytes(content).items():
         kind, _, rest = name.partition(" ")
@@ -154,8 +187,8 @@ def from_bytes(content: bytes) -> Contribution:
         raise WireError("a contribution has a table whose size is not a whole number")
     rows = {name: TouchedRows(ids[name], values[name], int(sizes[name])) for name in ids}
     found = Contribution(rows=rows, **parts)
-    if not _rows_are_sound(found):
-        raise WireError("a contribution names a row of a table twice or out of range")
+    if shapes_of(found) != expected:
+        raise WireError("a contribution does not have the names and shapes of this round's sums")
     return found
 
 
@@ -168,7 +201,8 @@ def told_from_bytes(content: bytes) -> dict[str, Leaf]:
     """Return what the server told, or raise `WireError`."""
     try:
         return dict(load(content))
-    except SafetensorError as error:
+    except (SafetensorError, KeyError, TypeError, ValueError, OverflowError) as error:
+        # The library raises other errors for number formats and shapes that numpy does not have.
         raise WireError(f"a message is not of privrec's format: {error}") from error
 
 
@@ -176,6 +210,8 @@ def _rows_are_sound(contribution: Contribution) -> bool:
     """Return whether each row is named once, is in its table, and has its values."""
     for ids, values, size in contribution.rows.values():
         named = np.asarray(ids)
+        if size < 0:
+            return False
         if named.ndim != 1 or named.shape != np.shape(values)[:1] or named.dtype.kind not in "iu":
             return False
         if len(np.unique(named)) != len(named) or (named < 0).any() or (named >= size).any():
@@ -183,16 +219,16 @@ def _rows_are_sound(contribution: Contribution) -> bool:
     return True
 
 
-def _nothing(contribution: Contribution) -> Contribution:
-    """Return what adds zeros to the same sums."""
-    whole = scaled(contribution, 0.0)
-    rows = {
-        name: TouchedRows(
-            np.zeros(0, np.int64), np.zeros((0, *np.shape(found.values)[1:])), found.size
-        )
-        for name, found in contribution.rows.items()
-    }
-    return whole._replace(rows=rows)
+def _nothing(expected: Shapes) -> Contribution:
+    """Return what adds zeros to all sums."""
+    parts: dict[str, dict[str, Leaf]] = {"dense": {}, "rows": {}, "outer": {}, "triangle": {}}
+    for name, (part, shape) in expected.items():
+        if part == "rows":
+            size, *rest = shape
+            parts[part][name] = TouchedRows(np.zeros(0, np.int64), np.zeros((0, *rest)), size)
+        else:
+            parts[part][name] = np.zeros(shape)
+    return Contribution(**parts)
 
 
 def _part(total: dict[str, Leaf], name: str, shape: tuple[int, ...]) -> Leaf:

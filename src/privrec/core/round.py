@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from privrec.core.contribution import add_to, bounded
+from privrec.core.contribution import add_to, bounded, scaled, shapes_of
 from privrec.core.phase import (
     CentralFit,
     Cohort,
@@ -82,21 +82,23 @@ def one_by_one(
     phase: Phase, told: Told, cohort: Cohort, round_index: int, clip_norm: float
 ) -> CohortTotal:
     """Return the sum of the cohort's bounded contributions by a plain loop: the slow truth."""
+    # What a device without data would send has the names and shapes of all sums, and adds nothing.
+    nobody = cohort.take(phase.population[:1])
+    nobody = nobody.keep(np.zeros(len(nobody.item), np.bool_))
+    blank = phase.device.contribute(told, nobody, round_index)
+    expected = shapes_of(blank)
+    if expected is None:
+        raise ValueError(f"{phase.name}: `contribute` returns an unsound contribution")
     total: dict[str, Leaf] = {}
+    add_to(total, scaled(blank, 0.0))
     clipped = dropped = 0
     norm = phase.aggregator.norm
     for position in cohort.people:
-        person = cohort.take(np.array([position]))
-        found = bounded(phase.device.contribute(told, person, round_index), clip_norm, norm)
+        sent = phase.device.contribute(told, cohort.take(np.array([position])), round_index)
+        found = bounded(sent, clip_norm, norm, expected=expected)
         add_to(total, found.contribution)
         clipped += found.was_long
         dropped += not found.is_finite
-    if not total:
-        # Nobody was drawn. The sum is zero, and has the shapes of anybody's contribution.
-        nobody = cohort.take(phase.population[:1])
-        nobody = nobody.keep(np.zeros(len(nobody.item), np.bool_))
-        add_to(total, phase.device.contribute(told, nobody, round_index))
-        total = {name: np.zeros_like(leaf) for name, leaf in total.items()}
     return CohortTotal(total, clipped=clipped, dropped=dropped)
 
 

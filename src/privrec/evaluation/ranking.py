@@ -1,7 +1,7 @@
 """Testing (spec section 6): what a device keeps adapts it, then everything is ranked."""
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -110,6 +110,8 @@ def with_few_items(view: View, people: IntArray, *, fewer_than: int = 20) -> Int
 def _rank_chunk(held: Held, scorer: Scorer, *, compete: bool) -> list[UserRanks]:
     testable = np.flatnonzero(held.tested.sizes > 0)
     kept, hidden, tested = (part.take(testable) for part in (held.kept, held.hidden, held.tested))
+    # A scorer gets the context of the tested lines, never their items.
+    asked = replace(tested, item=np.zeros_like(tested.item), value=np.zeros_like(tested.value))
     return [
         rank_user(
             scores,
@@ -118,7 +120,7 @@ def _rank_chunk(held: Held, scorer: Scorer, *, compete: bool) -> list[UserRanks]
             second_half=_items(hidden, k),
             compete=compete,
         )
-        for k, scores in zip(range(len(testable)), scorer(kept, tested), strict=True)
+        for k, scores in zip(range(len(testable)), scorer(kept, asked), strict=True)
     ]
 
 

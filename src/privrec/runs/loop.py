@@ -111,6 +111,8 @@ def play_stages(
             continue  # Finished: the next stage starts from its result.
         if state is None or done <= stage.first:
             state = stage.start(None if state is None else state.params)
+            if state.round_index != stage.first:
+                raise ValueError(f"{stage.name} must start at round {stage.first}; got {state}")
         if not stopped:
             state = _play_stage(prepared, stage, state, folder, on_progress)
         # If the budget ended inside a stage, later stages are not played.

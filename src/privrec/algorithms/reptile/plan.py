@@ -100,7 +100,7 @@ DP_PRIVREC_ONE = replace(
 )
 LM_PRIVREC = replace(
     PRIVREC,
-    summary="the same with Laplace noise and updates bounded in the L1 norm",
+    summary="dp-privrec-one with Laplace noise and updates bounded in the L1 norm",
     values={**NOISED_VALUES, "mechanism": "laplace", "clip_norm": 1.0},
     presets=NOISED_PRESETS,
 )

@@ -56,7 +56,8 @@ def two_stages(
     if settings.stage1 == "none":
         return reptile_stages(settings, federation, split)
     task = _task(settings, federation, split)
-    first = _stage_one_aggregator(settings, federation, split)
+    share = settings.stage1_share
+    first = _stage_one_aggregator(settings, federation, split, share=share)
     spent = PrivacyLedger()
     if settings.stage1 == "private":
         spent = spent.record(first.release, settings.stage1_rounds)
@@ -73,13 +74,17 @@ def item_stage(
     """Return stage one alone."""
     if settings.stage1 == "none":
         raise SettingsError(f'`stage1` must not be "none" for {settings.recipe}: it has no other')
+    if settings.mechanism != "none" and settings.stage1 != "private":
+        raise SettingsError(
+            f'`stage1` must be "private" for {settings.recipe} with noise; got {settings.stage1!r}'
+        )
     network = dssm(
         federation.schema,
         federation.n_items,
         embedding_size=settings.embedding_size,
         embedding_scale=settings.embedding_scale,
     )
-    aggregator = _stage_one_aggregator(settings, federation, split)
+    aggregator = _stage_one_aggregator(settings, federation, split, share=1.0)
     phases = _item_phase(
         _task(settings, federation, split), aggregator, partial(fresh, network, settings.seed)
     )
@@ -171,7 +176,7 @@ def volunteers_among(settings: StageOneSettings, federation: Federation, split: 
 
 
 def _stage_one_aggregator(
-    settings: StageOneSettings, federation: Federation, split: Split
+    settings: StageOneSettings, federation: Federation, split: Split, *, share: float
 ) -> Aggregator:
     """Return what bounds and noises stage one; a private one gets its share of epsilon."""
     public, true = split.public_train, len(split.train)
@@ -188,7 +193,7 @@ def _stage_one_aggregator(
         sampling,
         rounds=settings.stage1_rounds,
         clip_norm=settings.stage1_clip_norm,
-        epsilon=settings.epsilon and settings.epsilon * settings.stage1_share,
+        epsilon=settings.epsilon and settings.epsilon * share,
         spent=PrivacyLedger(),
     )
 

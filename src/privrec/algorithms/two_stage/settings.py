@@ -21,8 +21,6 @@ class StageOneSettings(NoiseSettings):
     "private": under noise."""
     volunteers: Share = 0.1
     """Share of the training people who are in a public stage one; 0 means item features alone."""
-    stage1_share: Annotated[float, Field(gt=0, lt=1)] = 0.3
-    """Share of epsilon for a private stage one; in PrivRec+ with noised rounds, for the sums."""
     stage1_rounds: Size = 100
     """Rounds of stage one."""
     stage1_cohort: Size = 100
@@ -71,6 +69,8 @@ class StageOneSettings(NoiseSettings):
 class TwoStageSettings(ReptileSettings, StageOneSettings):
     """Item vectors first, then the DSSM from them."""
 
+    stage1_share: Annotated[float, Field(gt=0, lt=1)] = 0.3
+    """Share of epsilon that a private stage one takes."""
     dssm_weight: Positive = 1.0
     """Weight of the DSSM's loss relative to the self-supervised loss in stage two."""
     item_rate: Annotated[float, Field(ge=0, le=1)] = 1.0
