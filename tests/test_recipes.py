@@ -1,9 +1,15 @@
 import re
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from privrec.algorithms.recipes import RECIPES, configure, recipe_named
+from privrec.algorithms.recipes import RECIPES, configure, prepare, recipe_named
+from privrec.core.phase import Stage
+from privrec.data.sources import load
 from privrec.errors import SettingsError
+from privrec.privacy.ledger import PrivacyLedger
+from tiny import DATA as DATA_SET
 
 DATA = ("synthetic", "movielens-1m", "frappe")
 EACH = pytest.mark.parametrize("name", sorted(RECIPES))
@@ -140,3 +146,27 @@ def test_a_wrong_setting_is_refused_for_every_recipe() -> None:
         if "target" in keys:
             with pytest.raises(SettingsError, match="must be 0 with target"):
                 configure(name, "synthetic", {"target": "rating", "negatives": 1})
+
+
+def test_phases_that_share_round_numbers_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two rounds of one number would be one line of the ledger."""
+    plus = RECIPES["privrec-plus"]
+
+    def twice(*arguments: Any) -> tuple[Stage, ...]:
+        first, *_ = plus.stages(*arguments)
+        return first, first
+
+    monkeypatch.setitem(RECIPES, "privrec-plus", replace(plus, stages=twice))
+    made = prepare(configure("privrec-plus", DATA_SET, {}), load(DATA_SET))
+    with pytest.raises(ValueError, match="popularity must begin with round 1; got 0"):
+        made.stages()
+
+
+def test_stage_one_alone_takes_all_of_epsilon_and_refuses_noise_that_it_would_not_add() -> None:
+    noised = {"mechanism": "gaussian", "epsilon": 8.0, "stage1_cohort": 10}
+    with pytest.raises(SettingsError, match='`stage1` must be "private" for ssl-items with noise'):
+        prepare(configure("ssl-items", DATA_SET, noised), load(DATA_SET)).stages()
+    settings = configure("ssl-items", DATA_SET, {**noised, "stage1": "private"})
+    (stage,) = prepare(settings, load(DATA_SET)).stages()
+    spent = PrivacyLedger().record(stage.release, stage.rounds).epsilon(settings.delta)
+    assert 7.9 < spent <= 8
