@@ -1,6 +1,5 @@
 """Every way of training learns: on synthetic people with tastes, all beat popularity."""
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +35,6 @@ def test_a_trained_recipe_beats_popularity(recipe: str, least: float, tmp_path: 
 @pytest.mark.realdata
 def test_under_noise_movielens_is_learned_from_two_sums(tmp_path: Path) -> None:
     """At ε = 8, on validation people: above the paper's model without any noise (0.217)."""
-    folder = os.environ.get("PRIVREC_DATA")
-    if not folder or not (Path(folder) / "ml-1m.zip").is_file():
-        pytest.skip("ml-1m.zip is not in $PRIVREC_DATA")
     run = privrec.train(
         "dp-privrec-plus",
         "movielens-1m",

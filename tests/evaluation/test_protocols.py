@@ -1,82 +1,28 @@
 """What each protocol trains on, keeps and tests, on data whose answer is plain; no JAX here."""
 
-import math
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
-import polars as pl
 import pytest
 
 from privrec.core.scorer import Scorer, Scores
 from privrec.data.clients import Clients
-from privrec.data.federation import Federation
-from privrec.data.manifest import Manifest, Public
 from privrec.data.splits import chosen, halve, split_clients
 from privrec.data.synthetic import SyntheticSettings, synthetic
-from privrec.data.tables import Tables, to_federation
 from privrec.errors import SettingsError
 from privrec.evaluation.protocols import (
-    Held,
-    Protocol,
     files,
     halves,
     leave_last,
     protocol_named,
     resolve,
 )
-from privrec.evaluation.ranking import EvalReport, evaluate, evaluate_view
-from privrec.types import Candidates, IntArray, ProtocolName
+from privrec.evaluation.ranking import evaluate, evaluate_view
+from privrec.types import ProtocolName
+from protocol_toys import Line, everybody, items, moody, of, returning, timed
 
-Line = tuple[str, int, float, float]
-KS = (5, 10, 20, 30)
 EVERYBODY_VALIDATES = 1.0
-
-
-def toy(
-    lines: list[Line],
-    *,
-    people: list[str],
-    n_items: int = 60,
-    test: list[Line] | None = None,
-    time: bool = True,
-) -> Federation:
-    """(person, item, stars, time); more than 3 stars are a like."""
-    columns = ("user", "item", "stars", "when")
-    frames = [
-        None if rows is None else pl.DataFrame(rows, schema=columns, orient="row")
-        for rows in (lines, test)
-    ]
-    assert frames[0] is not None
-    return to_federation(
-        Tables(
-            manifest=Manifest(
-                name="toy",
-                value="stars",
-                time="when" if time else None,
-                positive_above=3.0,
-                public=Public(people=1000),
-            ),
-            interactions=frames[0],
-            users=pl.DataFrame({"id": people}),
-            items=pl.DataFrame({"id": list(range(n_items))}),
-            test=frames[1],
-        )
-    )
-
-
-def everybody(federation: Federation) -> IntArray:
-    return np.arange(federation.n_clients)
-
-
-def items(clients: Clients, k: int = 0) -> list[int]:
-    rows = slice(int(clients.offsets[k]), int(clients.offsets[k + 1]))
-    return [int(item) for item in clients.item[rows]]
-
-
-def of(held: Held, k: int = 0) -> tuple[list[int], list[int], list[int]]:
-    return items(held.kept, k), items(held.hidden, k), items(held.tested, k)
 
 
 # In the order of time: 1 liked, 3 liked, 4 disliked, 0 liked, 2 disliked.
@@ -90,7 +36,7 @@ ANN: list[Line] = [
 
 
 def test_leave_last_tests_the_last_like_and_trains_on_what_came_before() -> None:
-    federation = toy(ANN, people=["ann"])
+    federation = timed(ANN, people=["ann"])
     protocol = leave_last(seed=0, validation_share=0.0)
     assert items(protocol.training(federation).take(np.array([0]))) == [1, 3, 4]
     # The dislike after the tested like is nowhere but among what she has met.
@@ -99,7 +45,7 @@ def test_leave_last_tests_the_last_like_and_trains_on_what_came_before() -> None
 
 
 def test_a_validation_person_holds_back_one_like_more() -> None:
-    federation = toy(ANN, people=["ann"])
+    federation = timed(ANN, people=["ann"])
     protocol = leave_last(seed=0, validation_share=EVERYBODY_VALIDATES)
     assert items(protocol.training(federation).take(np.array([0]))) == [1]
     # What the final report asks for, and whatever came after it, is unknown to validation.
@@ -115,7 +61,7 @@ def test_whoever_has_too_few_likes_trains_with_all_lines(
 ) -> None:
     lines = [("bob", item, 5.0 if item < likes else 1.0, float(item)) for item in range(4)]
     lines += [("eve", 9, 5.0, 0.0)]
-    federation = toy(lines, people=["bob", "eve", "nobody"])
+    federation = timed(lines, people=["bob", "eve", "nobody"])
     protocol = leave_last(seed=0, validation_share=share)
     trained = protocol.training(federation).take(everybody(federation))
     held = protocol.testing(federation)(everybody(federation))
@@ -133,14 +79,14 @@ def test_whoever_has_too_few_likes_trains_with_all_lines(
 
 def test_equal_times_are_told_apart_by_position() -> None:
     lines = [("ann", item, 5.0 if item % 2 else 1.0, 7.0) for item in (4, 5, 0, 3, 8)]
-    federation = toy(lines, people=["ann"])
+    federation = timed(lines, people=["ann"])
     protocol = leave_last(seed=0, validation_share=0.0)
     assert of(protocol.testing(federation)(np.array([0]))) == ([4, 5, 0], [3, 8], [3])
     assert items(protocol.training(federation).take(np.array([0]))) == [4, 5, 0]
 
 
 def test_data_without_times_has_no_last_like() -> None:
-    federation = toy(ANN, people=["ann"], time=False)
+    federation = timed(ANN, people=["ann"], time=False)
     with pytest.raises(SettingsError) as caught:
         resolve("leave-last", None, federation)
     assert str(caught.value).startswith("`protocol` must not be 'leave-last' where lines have no")
@@ -189,7 +135,7 @@ def test_leave_last_equals_a_slow_loop() -> None:
 @pytest.mark.parametrize("name", ["leave-last", "files"])
 def test_everybody_trains_and_the_public_number_is_the_declared_one(name: ProtocolName) -> None:
     people = [f"p{n}" for n in range(200)]
-    federation = toy([("p0", 0, 5.0, 0.0)], people=people, test=[("p0", 1, 5.0, 1.0)])
+    federation = timed([("p0", 0, 5.0, 0.0)], people=people, test=[("p0", 1, 5.0, 1.0)])
     protocol = protocol_named(name, candidates="unseen", seed=3, validation_share=0.2)
     split = protocol.roles(federation)
     assert split.public_train == 1000
@@ -211,7 +157,7 @@ ASKED: list[Line] = [
 
 
 def test_files_train_on_the_one_and_test_the_likes_of_the_other() -> None:
-    federation = toy(BEA, people=["bea", "tom", "sue"], test=ASKED)
+    federation = timed(BEA, people=["bea", "tom", "sue"], test=ASKED)
     protocol = files(seed=0, validation_share=0.0)
     training = protocol.training(federation)
     trained = training.take(everybody(federation))
@@ -227,7 +173,7 @@ def test_files_train_on_the_one_and_test_the_likes_of_the_other() -> None:
 
 
 def test_files_validate_on_half_of_the_training_lines() -> None:
-    federation = toy(BEA, people=["bea", "tom"], test=ASKED)
+    federation = timed(BEA, people=["bea", "tom"], test=ASKED)
     protocol = files(seed=0, validation_share=EVERYBODY_VALIDATES)
     first, second = halve(federation.take(np.array([0])), seed=0)
     assert protocol.training(federation).take(np.array([0])).item.tolist() == first.item.tolist()
@@ -238,7 +184,7 @@ def test_files_validate_on_half_of_the_training_lines() -> None:
 
 
 def test_what_goes_with_the_data_is_taken_unless_told() -> None:
-    plain, fixed = toy(BEA, people=["bea"]), toy(BEA, people=["bea", "tom"], test=ASKED)
+    plain, fixed = timed(BEA, people=["bea"]), timed(BEA, people=["bea", "tom"], test=ASKED)
     assert resolve("auto", "auto", plain) == ("halves", "unseen")
     assert resolve("auto", "auto", fixed) == ("files", "not-kept")
     assert resolve("leave-last", "auto", fixed) == ("leave-last", "unseen")
@@ -283,125 +229,6 @@ def silent(n_items: int) -> Scorer:
         return iter([np.zeros((1, n_items))] * len(kept))
 
     return score
-
-
-def moody(n_items: int) -> Scorer:
-    """Scores with many ties that depend on the person alone."""
-
-    def score(kept: Clients, tested: Clients) -> Iterator[Scores]:
-        for person in kept.ids:
-            draw = np.random.default_rng(int(person) % 2**64)
-            yield draw.integers(0, 25, (1, n_items)).astype(np.float64)
-
-    return score
-
-
-def returning(n_items: int = 45) -> Federation:
-    """Fifty people who return to items, also from the one file to the other."""
-    draw = np.random.default_rng(0)
-    people = [f"p{n}" for n in range(50)]
-
-    def some(most: int) -> list[Line]:
-        return [
-            (who, int(draw.integers(n_items)), float(draw.integers(1, 6)), float(draw.integers(9)))
-            for who in people
-            for _ in range(draw.integers(0, most))
-        ]
-
-    return toy(some(25), people=people, n_items=n_items, test=some(12))
-
-
-def slow_figures(
-    federation: Federation, protocol: Protocol, scorer: Scorer, candidates: Candidates
-) -> dict[str, Any]:
-    """One person, one line, one candidate at a time."""
-    hits, recall, gains = [], [], []
-    view = protocol.testing(federation)
-    for person in everybody(federation):
-        held = view(np.array([person]))
-        kept, hidden, tested = (set(part) for part in of(held))
-        if not tested:
-            continue
-        (table,) = scorer(held.kept, held.tested)
-        scores = table[0].tolist()
-        seen = kept | hidden if candidates == "unseen" else kept
-        among = [item for item in range(federation.n_items) if item not in seen]
-        ranks = []
-        for item in items(held.tested):
-            rank = 1.0
-            for other in among:
-                if other != item:
-                    rank += (scores[other] > scores[item]) + 0.5 * (scores[other] == scores[item])
-            ranks.append(rank)
-        hits.append([sum(rank <= k for rank in ranks) / len(ranks) for k in KS])
-        # One list of all candidates and all tested items. Where they tie, the tested ones have
-        # the places that as many random ones would have on average.
-        places = []
-        for value in sorted({scores[item] for item in tested}, reverse=True):
-            mine = [item for item in tested if scores[item] == value]
-            listed = set(among) | tested
-            ahead = sum(scores[item] > value for item in listed)
-            tied = sum(scores[item] == value for item in listed)
-            places += [ahead + n * (tied + 1) / (len(mine) + 1) for n in range(1, len(mine) + 1)]
-        assert len(places) == len(tested)
-        recall.append([sum(place <= k for place in places) / len(tested) for k in KS])
-        gains.append(
-            [
-                sum(1 / math.log2(place + 1) for place in places if place <= k)
-                / sum(1 / math.log2(n + 1) for n in range(1, min(k, len(tested)) + 1))
-                for k in KS
-            ]
-        )
-    columns = [np.mean(rows, axis=0).tolist() for rows in (hits, recall, gains)]
-    return {"tested": len(hits), "hits": columns[0], "recall": columns[1], "ndcg": columns[2]}
-
-
-@pytest.mark.parametrize("candidates", ["unseen", "not-kept"])
-@pytest.mark.parametrize("name", ["halves", "leave-last", "files"])
-def test_figures_equal_a_slow_loop(name: ProtocolName, candidates: Candidates) -> None:
-    federation = returning()
-    protocol = protocol_named(name, candidates=candidates, seed=1, validation_share=0.2)
-    report = figures(federation, protocol, moody(45))
-    slow = slow_figures(federation, protocol, moody(45), candidates)
-    assert report.tested == slow["tested"] > 30
-    assert list(report.hits.values()) == pytest.approx(slow["hits"])
-    assert list(report.recall.values()) == pytest.approx(slow["recall"])
-    assert list(report.list_ndcg.values()) == pytest.approx(slow["ndcg"])
-    assert set(report.as_json()["recall"]) == {"5", "10", "20", "30"}
-
-
-@pytest.mark.parametrize("name", ["halves", "leave-last", "files"])
-def test_the_candidates_make_a_difference(name: ProtocolName) -> None:
-    federation = returning()
-    unseen, kept = (
-        figures(federation, protocol_named(name, candidates=among, seed=1), moody(45))
-        for among in ("unseen", "not-kept")
-    )
-    assert all(unseen.hits[k] >= kept.hits[k] for k in KS)
-    assert unseen.ndcg[30] > kept.ndcg[30]
-
-
-def figures(federation: Federation, protocol: Protocol, scorer: Scorer) -> EvalReport:
-    return evaluate_view(
-        protocol.testing(federation),
-        everybody(federation),
-        scorer,
-        candidates=protocol.candidates,
-        with_recall=True,
-    )
-
-
-def test_a_tested_item_that_the_device_keeps_is_ranked_all_the_same() -> None:
-    """Her favourite is on the device and scores highest: rank 1, not last and not left out."""
-    lines = [("ann", item, 5.0, time) for item, time in ((7, 1.0), (8, 2.0), (7, 3.0))]
-    federation = toy(lines, people=["ann"], n_items=40)
-    scores = np.zeros((1, 40))
-    scores[0, 7] = 1.0
-    for candidates in ("unseen", "not-kept"):
-        protocol = leave_last(seed=0, validation_share=0.0, candidates=candidates)
-        report = figures(federation, protocol, lambda kept, tested: [scores])
-        assert (report.tested, report.hits[5], report.recall[5]) == (1, 1.0, 1.0)
-        assert math.isnan(report.new_only[5])
 
 
 def test_the_training_view_never_gives_a_held_out_line_to_anybody() -> None:
