@@ -13,6 +13,7 @@ ROOT = Path(__file__).parents[1] / "src" / "privrec"
 # A package may import itself and the packages in the lines below its own, nothing else of privrec.
 LAYERS: list[set[str]] = [
     {"cli"},
+    {"flower"},
     {"runs"},
     {"show", "device"},
     {"algorithms"},
@@ -36,7 +37,8 @@ HOMES = {
     "optax": {"core", "algorithms"},
     "dp_accounting": {"privacy"},
     "autodp": {"privacy"},
-    "cryptography": {"privacy"},
+    "cryptography": {"privacy", "flower"},
+    "flwr": {"flower"},
     "typer": {"cli"},
     "matplotlib": {"runs"},
     "rich": {"cli"},

@@ -173,7 +173,9 @@ def test_a_budget_that_ends_after_popularity_leaves_what_is_popular(tmp_path: Pa
     made = prepare(configure("dp-privrec-plus", DATA, {"delta": DELTA}), load(DATA))
     state = made.stages()[0].start(None)
     folder = new_folder(tmp_path / "run", made)
-    publisher = open_publisher(folder, made.stages()[0], made.config, "people", "data")
+    publisher = open_publisher(
+        folder, made.stages()[0], made.config, population="people", fingerprint="data"
+    )
     after, _ = round_of(made.federation, made.stages()[0], state, publisher.publish)
     assert len(read_ledger(folder)) == 1
     order = np.argsort(-np.asarray(after.params[BIAS]), kind="stable")

@@ -343,6 +343,6 @@ def test_the_adaptive_count_is_published_on_the_grid() -> None:
     scale = multiplier / 2
     step = 2.0 ** np.floor(np.log2(scale)) / 4096
     for _ in range(20):
-        bound = made.next_clip_norm(1.0, clients=100, clipped=30, dropped=0, noise=source())
+        bound = made.next_clip_norm(1.0, count=100 / 2 - 30, noise=source())
         count = (0.5 - np.log(bound) / 0.2 - 0.5) * 100
         assert abs(count / step - round(count / step)) < 1e-3

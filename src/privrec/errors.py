@@ -27,6 +27,10 @@ class WireError(PrivrecError):
     """Bytes that came over the wire are no message of privrec."""
 
 
+class FederationError(PrivrecError):
+    """A federation cannot start or go on: a key, a certificate, too few nodes, a broken rule."""
+
+
 def nearest(name: str, options: Iterable[str]) -> str:
     """Return "; did you mean 'x'?" for the option closest to `name`, or "" if none is close.
 

@@ -1,9 +1,9 @@
-"""The random numbers of a run, derived from (seed, round, purpose), and one secret generator.
+"""The random numbers of a run, derived from (seed, round, purpose), and secret choices.
 
 There are three seeded kinds: numpy generators for the server, JAX keys for compiled code, and
 per-client words for a device. The words depend also on the client and a position, so a client
-gets the same numbers in any cohort, in any order and on any machine. `secret_rng` uses no seed;
-it draws the cohorts of runs with secure noise.
+gets the same numbers in any cohort, in any order and on any machine. `secret_choice` and
+`secret_coins` use no seed; they draw the cohorts of runs with secure noise.
 """
 
 import hashlib
@@ -67,6 +67,15 @@ def _mix(word: Words) -> Words:
     return word ^ (word >> np.uint64(31))
 
 
-def secret_rng() -> np.random.Generator:
-    """Return a generator with a seed of 128 random bits of the operating system."""
-    return np.random.Generator(np.random.PCG64(secrets.randbits(128)))
+def secret_choice(count: int, size: int) -> npt.NDArray[np.int64]:
+    """Return `size` different numbers below `count`, uniformly, from the operating system."""
+    return np.array(secrets.SystemRandom().sample(range(count), size), np.int64)
+
+
+def secret_coins(count: int, share: float) -> npt.NDArray[np.int64]:
+    """Return which of `count` coins show heads; each does so independently with this probability.
+
+    The random numbers are the operating system's. The probability is exact to 2^-53.
+    """
+    words = np.frombuffer(secrets.token_bytes(8 * count), np.uint64)
+    return np.flatnonzero((words >> np.uint64(11)).astype(np.float64) * 2.0**-53 < share)

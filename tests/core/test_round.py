@@ -19,12 +19,12 @@ from privrec.core.phase import (
     ServerState,
     Told,
 )
-from privrec.core.round import Surroundings, cohort_draw, play_round
+from privrec.core.round import Draw, Surroundings, cohort_draw, play_round
 from privrec.data.clients import Clients
 from privrec.privacy.aggregate import Aggregator, CohortTotal, Published, gaussian, plain
 from privrec.privacy.noise import NoiseSource
 from privrec.privacy.release import Sampling
-from privrec.types import IntArray, Params, ServerOptimizer
+from privrec.types import IntArray, Law, Params, ServerOptimizer
 from tiny import by_hand
 
 COHORT = 4
@@ -193,6 +193,14 @@ def test_a_round_that_was_published_before_asks_nobody_again() -> None:
 
 def test_secret_cohorts_differ_and_seeded_ones_repeat() -> None:
     seeded, secret = cohort_draw(5, secret=False), cohort_draw(5, secret=True)
-    assert seeded(3).integers(2**60) == seeded(3).integers(2**60)
-    assert seeded(3).integers(2**60) != seeded(4).integers(2**60)
-    assert secret(3).integers(2**60) != secret(3).integers(2**60)
+    everybody = np.arange(10_000)
+    laws: tuple[Law, ...] = ("poisson", "fixed")
+    for law in laws:
+        sampling = Sampling(law=law, users=10_000, cohort=200)
+
+        def drawn(draw: Draw, round_index: int, sampling: Sampling = sampling) -> set[int]:
+            return set(sampling.draw(everybody, draw(round_index)).tolist())
+
+        assert drawn(seeded, 3) == drawn(seeded, 3)
+        assert drawn(seeded, 3) != drawn(seeded, 4)
+        assert drawn(secret, 3) != drawn(secret, 3)

@@ -190,7 +190,7 @@ def test_the_count_of_clipped_updates_is_noised_as_it_is_counted(law: Law) -> No
     made = gaussian(sampling, clip_norm=1.0, noise_multiplier=1.0, clip_quantile=0.5)
     source = seeded(rng(0, 0, "noise"))
     moved = [
-        math.log(made.next_clip_norm(1.0, clients=100, clipped=20, dropped=0, noise=source))
+        math.log(made.next_clip_norm(1.0, count=100 / 2 - 20, noise=source))
         for _ in range(20_000)
     ]
     within = 0.5 - np.array(moved) / 0.2
@@ -208,13 +208,13 @@ def test_the_bound_finds_the_quantile() -> None:
     for _ in range(400):
         cohort = draw.choice(norms, 100)
         clipped = int((cohort > bound).sum())
-        bound = made.next_clip_norm(bound, clients=100, clipped=clipped, dropped=0, noise=source)
+        bound = made.next_clip_norm(bound, count=100 / 2 - clipped, noise=source)
     assert (norms <= bound).mean() == pytest.approx(0.7, abs=0.06)
 
 
 def test_a_bound_that_stays_needs_no_noise() -> None:
     made = gaussian(SAMPLING, clip_norm=3.0, noise_multiplier=1.0)
-    same = made.next_clip_norm(3.0, clients=9, clipped=9, dropped=0, noise=secure())
+    same = made.next_clip_norm(3.0, count=9 / 2 - 9, noise=secure())
     assert same == 3.0
 
 

@@ -16,6 +16,7 @@ from privrec.core.phase import Stage
 from privrec.core.scorer import Rankers
 from privrec.data.catalogue import Catalogue
 from privrec.data.federation import Federation
+from privrec.data.splits import Split
 from privrec.errors import SettingsError, nearest
 from privrec.evaluation.protocols import Protocol, protocol_named, resolve
 from privrec.privacy.calibrate import refuse_large_delta
@@ -72,7 +73,7 @@ def rankers(settings: RunSettings, catalogue: Catalogue) -> Rankers:
 
 def prepare(settings: RunSettings, whole: Federation) -> PreparedRun:
     """Return the recipe bound to its data; wrong settings are found before any file is written."""
-    recipe, budget = recipe_named(settings.recipe), settings.budget
+    budget = settings.budget
     settings, protocol = _with_protocol(settings, whole)
     split, federation = protocol.roles(whole), protocol.training(whole)
     if budget.mechanism != "none":
@@ -81,27 +82,28 @@ def prepare(settings: RunSettings, whole: Federation) -> PreparedRun:
     if budget.train_people:
         split = replace(split, public_train=budget.train_people)
 
-    @cache
-    def stages() -> tuple[Stage, ...]:
-        made = recipe.stages(settings, federation, split)
-        for before, after in pairwise(made):
-            if after.first != before.last:
-                # Two rounds of one number would be one line of the ledger.
-                raise ValueError(
-                    f"{settings.recipe}: {after.name} must begin with round {before.last};"
-                    f" got {after.first}"
-                )
-        return made
-
     return PreparedRun(
         config=settings,
         protocol=protocol,
         federation=federation,
         whole=whole,
         split=split,
-        stages=stages,
+        stages=cache(lambda: stages_of(settings, federation, split)),
         rankers=rankers(settings, federation.catalogue),
     )
+
+
+def stages_of(settings: RunSettings, federation: Federation, split: Split) -> tuple[Stage, ...]:
+    """Return the stages of a recipe on the people who train."""
+    made = recipe_named(settings.recipe).stages(settings, federation, split)
+    for before, after in pairwise(made):
+        if after.first != before.last:
+            # Two rounds of one number would be one line of the ledger.
+            raise ValueError(
+                f"{settings.recipe}: {after.name} must begin with round {before.last};"
+                f" got {after.first}"
+            )
+    return made
 
 
 def _with_protocol(settings: RunSettings, data: Federation) -> tuple[RunSettings, Protocol]:

@@ -16,8 +16,9 @@ from privrec.cli.console import (
     progress,
 )
 from privrec.cli.data import data_app
+from privrec.cli.federate import federate_app
 from privrec.cli.frontier import frontier
-from privrec.cli.options import CandidatesOption, ProtocolOption
+from privrec.cli.options import CandidatesOption, ProtocolOption, settings_from
 from privrec.cli.privacy import privacy_app
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ app = typer.Typer(
 )
 app.add_typer(data_app, name="data")
 app.add_typer(privacy_app, name="privacy")
+app.add_typer(federate_app, name="federate")
 app.command()(frontier)
 
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
@@ -139,7 +141,7 @@ def train(
             "force_delta": force_delta or None,
             "diagnostics": diagnostics or None,
         }
-        settings = _settings(config, set_ or [], options)
+        settings = settings_from(config, set_ or [], options)
         named = settings.pop("data", None)
         data = _data_of(out if resume else None) if named is None else str(named)
         configure(recipe, data, settings)  # A wrong setting is found before any data is read.
@@ -354,26 +356,6 @@ def _print_hits(title: str, rows: "Sequence[Row]") -> None:
     ks = ("5", "10", "20", "30")
     cells = [(name, *(figure(hits[k]) for k in ks)) for name, hits, _ in rows]
     print_table(title, ("", *(f"@{k}" for k in ks)), cells)
-
-
-def _settings(config: Path | None, pairs: list[str], options: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings from a file, from --set, and from options such as --seed."""
-    from privrec.settings import parse_overrides, read_toml
-
-    given = parse_overrides(pairs)
-    for key, value in options.items():
-        _give(given, key, value)
-    settings = {**(read_toml(config) if config else {}), **given}
-    settings.pop("format", None)
-    return settings
-
-
-def _give(given: dict[str, Any], key: str, value: str | float | None) -> None:
-    """Add the value of an option to the settings of `--set`; raise if both give it."""
-    from privrec.errors import SettingsError
-
-    if value is not None and str(given.setdefault(key, value)) != str(value):
-        raise SettingsError(f"`{key}` is given twice: {value!r} and --set {key}={given[key]}")
 
 
 def _data_of(run: Path | None) -> str:

@@ -1,6 +1,7 @@
-"""Options that several commands share."""
+"""Options that several commands share, and the settings that they make."""
 
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
@@ -14,3 +15,23 @@ CandidatesOption = Annotated[
     str | None,
     typer.Option(help="What a tested item is ranked among: unseen or not-kept items."),
 ]
+
+
+def settings_from(config: Path | None, pairs: list[str], options: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings from a file, from --set, and from options such as --seed."""
+    from privrec.settings import parse_overrides, read_toml
+
+    given = parse_overrides(pairs)
+    for key, value in options.items():
+        _give(given, key, value)
+    settings = {**(read_toml(config) if config else {}), **given}
+    settings.pop("format", None)
+    return settings
+
+
+def _give(given: dict[str, Any], key: str, value: str | float | None) -> None:
+    """Add the value of an option to the settings of `--set`; raise if both give it."""
+    from privrec.errors import SettingsError
+
+    if value is not None and str(given.setdefault(key, value)) != str(value):
+        raise SettingsError(f"`{key}` is given twice: {value!r} and --set {key}={given[key]}")

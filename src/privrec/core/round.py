@@ -1,6 +1,6 @@
 """The one round that every recipe plays."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -20,11 +20,11 @@ from privrec.core.phase import (
 from privrec.data.clients import Clients
 from privrec.privacy.aggregate import CohortTotal, Published
 from privrec.privacy.noise import NoiseSource
-from privrec.seeds import rng, secret_rng
+from privrec.seeds import rng
 from privrec.types import IntArray, Leaf
 
-Draw = Callable[[int], np.random.Generator]
-"""The randomness of a round's cohort, by the round's number."""
+Draw = Callable[[int], np.random.Generator | None]
+"""The randomness of a round's cohort, by the round's number; None draws in secret."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,13 +41,21 @@ class Surroundings:
     publish: Publish
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Network:
+    """Cohorts on other machines: what adds them up, and what ledger lines say about it."""
+
+    run: Executor
+    about: Mapping[str, str]
+
+
 def cohort_draw(seed: int, *, secret: bool) -> Draw:
-    """Return the generator for sampling cohorts: from the seed, or from the operating system.
+    """Return the generator for sampling cohorts: from the seed, or none for a secret draw.
 
     Sampling amplifies privacy only if nobody can predict the cohort. So secure noise goes with
     secret sampling.
     """
-    return lambda round_index: secret_rng() if secret else rng(seed, round_index, "cohort")
+    return lambda round_index: None if secret else rng(seed, round_index, "cohort")
 
 
 def play_round(

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from privrec.data.schema import Bags
+from privrec.data.schema import Bag, Bags, Schema, Side
 from privrec.types import BoolArray, CodeArray, FloatArray, IntArray
 
 
@@ -67,6 +67,25 @@ class Clients:
             features={name: bag.take(positions) for name, bag in self.features.items()},
             context={name: bag.take(rows) for name, bag in self.context.items()},
         )
+
+
+def nobody(schema: Schema, count: int) -> Clients:
+    """Return `count` people without any data."""
+
+    def bags(side: Side, rows: int) -> Bags:
+        empty = Bag(np.zeros((rows, 1), np.int32), np.zeros((rows, 1), np.float32))
+        return {feature.table: empty for feature in schema.of(side)}
+
+    return Clients(
+        ids=np.arange(count),
+        offsets=np.zeros(count + 1, np.int64),
+        item=np.zeros(0, np.int32),
+        value=np.zeros(0, np.float32),
+        liked=np.zeros(0, np.bool_),
+        time=np.zeros(0, np.float64),
+        features=bags("user", count),
+        context=bags("context", 0),
+    )
 
 
 def ranges(starts: npt.NDArray[np.integer], sizes: npt.NDArray[np.integer]) -> IntArray:

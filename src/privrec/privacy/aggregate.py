@@ -39,6 +39,9 @@ class CohortTotal(NamedTuple):
 
     `skipped` clients had nothing to train on; `loss` is the sum over the others. Of the counts,
     only the one that adaptive clipping needs is published, with noise.
+
+    A network does not give these counts. `within` is then the one that adaptive clipping needs.
+    `noised` is true if the nodes have added all the noise already, to `within` too.
     """
 
     update: Mapping[str, Leaf]
@@ -47,6 +50,15 @@ class CohortTotal(NamedTuple):
     dropped: int = 0
     skipped: int = 0
     loss: float | None = None
+    within: float | None = None
+    noised: bool = False
+
+    @property
+    def balance(self) -> float:
+        """The sum of 1/2 for each update within the bound and -1/2 for each that was clipped."""
+        return (
+            (self.clients - self.dropped) / 2 - self.clipped if self.within is None else self.within
+        )
 
 
 class Published(NamedTuple):
@@ -96,16 +108,16 @@ class Aggregator:
         return self.release.noise_multiplier * self.release.sampling.reach * clip_norm
 
     def publish_round(self, total: CohortTotal, clip_norm: float, noise: NoiseSource) -> Published:
-        """Return everything that a round publishes, as one release."""
+        """Return everything that a round publishes, as one release.
+
+        Noise that the nodes have added is all that there is: the server adds none.
+        """
+        if total.noised:
+            update = {name: np.asarray(a, np.float32) for name, a in total.update.items()}
+            return Published(update, self._moved(clip_norm, total.balance))
         return Published(
             self.publish(total.update, clip_norm, noise),
-            self.next_clip_norm(
-                clip_norm,
-                clients=total.clients,
-                clipped=total.clipped,
-                dropped=total.dropped,
-                noise=noise,
-            ),
+            self.next_clip_norm(clip_norm, count=total.balance, noise=noise),
         )
 
     def publish(
@@ -127,22 +139,26 @@ class Aggregator:
             begin += size
         return published
 
-    def next_clip_norm(
-        self, clip_norm: float, *, clients: int, clipped: int, dropped: int, noise: NoiseSource
-    ) -> float:
+    def next_clip_norm(self, clip_norm: float, *, count: float, noise: NoiseSource) -> float:
         """Return the bound of the next round (Andrew et al. 2021, section 2.1).
 
-        Each client counts 1/2 if its update was within the bound, -1/2 if it was clipped, and 0 if
-        it was dropped. The noised count moves the bound towards the wanted quantile.
+        `count` has 1/2 for each client whose update was within the bound, -1/2 for each that was
+        clipped, and 0 for one that was dropped. The noised count moves the bound towards the
+        wanted quantile.
         """
-        multiplier = self.release.quantile_multiplier
-        if multiplier is None or self.clip_quantile is None:
-            return clip_norm
-        sampling = self.release.sampling
-        count = (clients - dropped) / 2 - clipped
-        if scale := multiplier * sampling.reach / 2:
+        if scale := self.count_scale:
             count = float(_on_grid(count + scale * noise.normal(1), scale)[0])
-        within = 0.5 + count / sampling.cohort
+        return self._moved(clip_norm, count)
+
+    @property
+    def count_scale(self) -> float:
+        """The scale of the noise on the count of updates within the bound; 0 without a count."""
+        return (self.release.quantile_multiplier or 0.0) * self.release.sampling.reach / 2
+
+    def _moved(self, clip_norm: float, count: float) -> float:
+        if self.clip_quantile is None:
+            return clip_norm
+        within = 0.5 + count / self.release.sampling.cohort
         return clip_norm * math.exp(-_QUANTILE_RATE * (within - self.clip_quantile))
 
 

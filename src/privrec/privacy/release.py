@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 
 from privrec.errors import SettingsError
+from privrec.seeds import secret_choice, secret_coins
 from privrec.types import IntArray, Law, MechanismName
 
 Adjacency = Literal["add or remove one person", "replace one person"]
@@ -61,10 +62,10 @@ class Sampling:
         """The sensitivity of a sum of vectors of norm <= 1: 1, or 2 for replace-one."""
         return 1.0 if self.law == "poisson" else 2.0
 
-    def draw(self, population: IntArray, rng: np.random.Generator) -> IntArray:
+    def draw(self, population: IntArray, rng: np.random.Generator | None) -> IntArray:
         """Return the cohort of one round, a part of `population`; it may be empty under Poisson.
 
-        The cost of drawing does not depend on the size of the population.
+        None as generator draws in secret, with random numbers of the operating system.
         """
         count = len(population)
         if self.law == "fixed":
@@ -72,7 +73,11 @@ class Sampling:
                 raise SettingsError(
                     f"the accountant counts {self.users} people; the population has {count}"
                 )
+            if rng is None:
+                return population[secret_choice(count, self.cohort)]
             return population[rng.choice(count, self.cohort, replace=False, shuffle=False)]
+        if rng is None:
+            return population[secret_coins(count, self.share)]
         # Poisson sampling is a binomial number of people, chosen uniformly.
         heads = int(rng.binomial(count, self.share))
         return population[rng.choice(count, heads, replace=False, shuffle=False)]

@@ -13,7 +13,7 @@ import numpy as np
 from privrec.algorithms.prepared import PreparedRun
 from privrec.algorithms.recipes import configure, prepare, recipe_named, settings_of
 from privrec.core.phase import TRAIN, RoundReport, ServerState, Stage
-from privrec.core.round import Surroundings, cohort_draw, fastest, play_stage_round
+from privrec.core.round import Network, Surroundings, cohort_draw, fastest, play_stage_round
 from privrec.data.catalogue import to_json
 from privrec.data.federation import Federation
 from privrec.data.sources import load
@@ -95,11 +95,13 @@ def play_stages(
     *,
     resume: bool = False,
     on_progress: OnProgress | None = None,
+    network: Network | None = None,
 ) -> None:
     """Play the remaining rounds that the budget allows; write `params.safetensors` at the end.
 
     A kill at any moment loses the rounds since the last checkpoint. Resume plays them again, and
-    they publish the same again: from the same seed, or from the disk.
+    they publish the same again: from the same seed, or from the disk. Without a `network` the
+    cohorts are simulated on this machine.
     """
     config, stages = prepared.config, prepared.stages()
     state, done = restore(folder, stages) if resume else (None, 0)
@@ -114,7 +116,7 @@ def play_stages(
             if state.round_index != stage.first:
                 raise ValueError(f"{stage.name} must start at round {stage.first}; got {state}")
         if not stopped:
-            state = _play_stage(prepared, stage, state, folder, on_progress)
+            state = _play_stage(prepared, stage, state, folder, on_progress, network)
         # If the budget ended inside a stage, later stages are not played.
         stopped = stopped or state.round_index < stage.last
     if state is not None:
@@ -130,20 +132,28 @@ def _play_stage(
     state: ServerState,
     folder: records.RunFolder,
     on_progress: OnProgress | None,
+    network: Network | None,
 ) -> ServerState:
     """Return the state after the rounds of a stage that the budget allows."""
     config, federation = prepared.config, prepared.federation
-    publisher = open_publisher(folder, stage, config, federation.population, federation.fingerprint)
+    publisher = open_publisher(
+        folder,
+        stage,
+        config,
+        population=federation.population,
+        fingerprint=federation.fingerprint,
+        about={} if network is None else network.about,
+    )
     last = publisher.last_round(state.round_index)
     budget = config.budget
     around = Surroundings(
         take=federation.take,
-        run=fastest,
+        run=fastest if network is None else network.run,
         draw=cohort_draw(config.seed, secret=budget.draws_in_secret),
         publish=publisher.publish,
     )
     what = "rounds" if stage.name == TRAIN else f"rounds for {stage.name}"
-    if state.round_index < last:
+    if state.round_index < last and network is None:
         report_progress(on_progress, "compiling", 0, 1)
         if stage.device is not None:
             stage.device.prepare(state.params)
@@ -159,8 +169,13 @@ def _play_stage(
         if budget.shows_raw_figures and stage.ranks and due:
             line["validation"] = validate(prepared, state.params)
         records.append_round(folder, line, figures=budget.shows_raw_figures)
-        # A secretly drawn cohort cannot be drawn again: write a checkpoint after every round.
-        due = budget.draws_in_secret or time.monotonic() - saved > CHECKPOINT_SECONDS
+        # A secretly drawn cohort cannot be drawn again, and a network is slow: write a checkpoint
+        # after every round.
+        due = (
+            budget.draws_in_secret
+            or network is not None
+            or time.monotonic() - saved > CHECKPOINT_SECONDS
+        )
         if due or state.round_index == last:
             checkpoint(folder, state)
             records.drop_published(folder, state.round_index)

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -30,7 +31,8 @@ from privrec.types import NoiseKind
 class Publisher:
     """Publishes a stage's rounds: writes the noised sum, then its ledger line, then returns it.
 
-    `lines` are all lines of the ledger. `ledger` has the releases from before this stage started
+    `about` is what every line says besides: how a network adds up. `lines` are all lines of the
+    ledger. `ledger` has the releases from before this stage started
     or resumed, for the people whom the guarantee covers. `population` and `fingerprint` are those
     of the data.
     """
@@ -41,6 +43,7 @@ class Publisher:
     population: str
     fingerprint: str
     ledger: PrivacyLedger
+    about: Mapping[str, str] = field(default_factory=dict)
     lines: list[Line] = field(default_factory=list)
 
     @property
@@ -123,6 +126,7 @@ class Publisher:
             "people": "volunteers" if self.stage.volunteers else "everybody",
             "population": self.population,
             "noise": self.config.budget.noise if has_bound else "none",
+            **self.about,
             **aggregator.release.as_json(),
             "clip_norm": state.clip_norm if has_bound else None,
             "noise_scale": aggregator.noise_scale(state.clip_norm) if has_bound else None,
@@ -136,7 +140,13 @@ class Publisher:
 
 
 def open_publisher(
-    folder: records.RunFolder, stage: Stage, config: RunSettings, population: str, fingerprint: str
+    folder: records.RunFolder,
+    stage: Stage,
+    config: RunSettings,
+    *,
+    population: str,
+    fingerprint: str,
+    about: Mapping[str, str] | None = None,
 ) -> Publisher:
     """Return the publisher of a stage that starts or resumes, with the releases so far."""
     start_ledger(folder)
@@ -156,6 +166,7 @@ def open_publisher(
         population=population_mark(population),
         fingerprint=fingerprint,
         ledger=_counted(lines, only_noised=stage.release.is_private),
+        about=about or {},
         lines=lines,
     )
 

@@ -105,11 +105,13 @@ class RunFolder:
         return self.path / f"published-{round_index}.safetensors"
 
 
-def create_run(path: Path, config: RunSettings, catalogue: str, fingerprint: str) -> RunFolder:
+def create_run(
+    path: Path, config: RunSettings, catalogue: str, fingerprint: str | None
+) -> RunFolder:
     """Return a new run folder; raise if the folder has more than the leftovers of a kill.
 
     `catalogue` is JSON. `fingerprint` is that of the data: the run can only resume on the same
-    data.
+    data. A server in a network has no data and no fingerprint of it.
     """
     is_new = not path.exists()
     if not is_new and not is_untouched(path):
@@ -123,7 +125,9 @@ def create_run(path: Path, config: RunSettings, catalogue: str, fingerprint: str
     # The format comes last, so a truncated file has none.
     text = to_toml(config, header={}) + f"format = {FORMAT}\n"
     try:
-        write_whole(folder.data_path, json.dumps({"fingerprint": fingerprint}).encode() + b"\n")
+        if fingerprint is not None:
+            mark = json.dumps({"fingerprint": fingerprint}).encode() + b"\n"
+            write_whole(folder.data_path, mark)
         write_whole(folder.catalogue_path, catalogue.encode())
         write_whole(folder.config_path, text.encode())
     except RunFolderError:

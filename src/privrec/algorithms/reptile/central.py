@@ -40,7 +40,7 @@ def central_round(
     federation: Federation,
     *,
     optimizer: optax.GradientTransformation,
-    draw: Callable[[np.random.Generator], IntArray],
+    draw: Callable[[np.random.Generator | None], IntArray],
     batch_size: int,
     seed: int,
 ) -> Callable[[ServerState], tuple[ServerState, RoundReport]]:

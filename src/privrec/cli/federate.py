@@ -1,0 +1,340 @@
+"""`privrec federate`: the same training over a real network, on Flower."""
+
+import contextlib
+import importlib.util
+import logging
+import sys
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from privrec.cli.console import file_name, plain_errors, print_json, print_line, print_table
+from privrec.cli.federation import live_table, say_result, say_traffic, terms_line
+from privrec.cli.options import settings_from
+from privrec.errors import FederationError
+
+federate_app = typer.Typer(
+    help="The same training over a real network, on Flower.", no_args_is_help=True
+)
+
+RecipeOption = Annotated[str, typer.Option(help="A recipe; 'privrec recipes' lists them.")]
+SetOption = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="One setting; repeat.")
+]
+SeedOption = Annotated[int | None, typer.Option(help="The seed.", show_default="0")]
+RoundsOption = Annotated[
+    int | None, typer.Option(help="Rounds to play.", show_default="the recipe's")
+]
+EpsilonOption = Annotated[float | None, typer.Option(help="The privacy budget.")]
+DeltaOption = Annotated[float | None, typer.Option(help="The delta of the guarantee.")]
+SecureSumOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--secure-sum/--no-secure-sum",
+        help="Whether nodes mask their sums, so that the server sees only the sum of all.",
+        show_default="on, unless every node serves 100 people or more",
+    ),
+]
+NoiseFromOption = Annotated[
+    str, typer.Option(metavar="server|nodes", help="Who adds the noise (docs/privacy.md).")
+]
+MissingOption = Annotated[
+    float, typer.Option(help="The share of a round's nodes that may drop out.")
+]
+ColludingOption = Annotated[
+    float, typer.Option(help="The share of nodes that may help a hostile server.")
+]
+MinPeopleOption = Annotated[
+    int,
+    typer.Option(
+        help="A round with fewer people is abandoned.", show_default="half of those drawn"
+    ),
+]
+DeadlineOption = Annotated[float, typer.Option(help="Seconds that nodes have for one exchange.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
+_FEW = 100
+
+
+@federate_app.command()
+def up(
+    recipe: RecipeOption = "dp-privrec-plus",
+    data: Annotated[str, typer.Option(help="A built-in name or a data folder.")] = "synthetic",
+    nodes: Annotated[int, typer.Option(help="How many nodes.")] = 4,
+    users: Annotated[
+        int | None, typer.Option(help="How many people.", show_default="everybody who trains")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The folder.", show_default="runs/federation-RECIPE-DATA")
+    ] = None,
+    config: Annotated[Path | None, typer.Option(help="A TOML file of settings.")] = None,
+    set_: SetOption = None,
+    seed: SeedOption = None,
+    rounds: RoundsOption = None,
+    epsilon: EpsilonOption = None,
+    delta: DeltaOption = None,
+    secure_sum: Annotated[bool, typer.Option(help="Whether nodes mask their sums.")] = True,
+    noise_from: NoiseFromOption = "server",
+    missing: MissingOption = 0.3,
+    colluding: ColludingOption = 0.0,
+    min_people: MinPeopleOption = 0,
+    deadline: DeadlineOption = 60.0,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only print what would be sent.")
+    ] = False,
+    json_: JsonOption = False,
+) -> None:
+    """Start a whole federation on this machine, train, evaluate, and shut it down."""
+    with plain_errors():
+        _needs_flower()
+        from privrec.flower.local import settle
+        from privrec.flower.local import up as run_federation
+        from privrec.flower.server import check_terms, serve
+
+        options = {"seed": seed, "rounds": rounds, "epsilon": epsilon, "delta": delta}
+        settings = settings_from(config, set_ or [], options)
+        for key in ("recipe", "data"):
+            settings.pop(key, None)
+        agreed = _agreed(secure_sum, noise_from, missing, colluding, min_people, deadline)
+        path = out or Path("runs") / f"federation-{recipe}-{file_name(data)}"
+        with _scratch(path, dry_run) as place:
+            local = settle(
+                place,
+                recipe,
+                data,
+                nodes=nodes,
+                users=users,
+                settings=settings,
+                options=agreed,
+                check=check_terms,
+            )
+            if dry_run:
+                _say_what_is_sent(local.server.path, json_)
+                return
+            if not json_:
+                print_line(terms_line(local.terms))
+            with live_table(local.terms, not json_) as watch:
+                run = run_federation(local, partial(serve, watch=watch))
+        say_result(run, path, json_)
+
+
+@federate_app.command()
+def enrol(
+    data: Annotated[str, typer.Option(help="This node's data: a data folder or a built-in name.")],
+    out: Annotated[Path, typer.Option(help="The node's folder, made anew.")],
+) -> None:
+    """Make a node's keys and keep its people; writes enrolment.json for the server."""
+    with plain_errors():
+        _needs_flower()
+        import numpy as np
+
+        from privrec.data.sources import load
+        from privrec.flower.enrolment import NodeFolder
+        from privrec.flower.enrolment import enrol as make_node
+
+        loaded = load(data)
+        made = make_node(loaded, np.arange(loaded.n_clients), out)
+        folder = NodeFolder(path=out)
+        print_line(f"enrolled {len(made.people):,} people: {out}")
+        print_line(f"send to the server: {folder.enrolment} (public key and pseudonyms)")
+        print_line("keep for yourself:  everything else in that folder")
+
+
+@federate_app.command()
+def server(
+    folder: Annotated[Path, typer.Argument(help="The server's folder.")],
+    enrolment: Annotated[
+        list[Path] | None, typer.Option(help="A node's enrolment.json; repeat. First start only.")
+    ] = None,
+    catalogue: Annotated[
+        Path | None, typer.Option(help="The public catalogue.json. First start only.")
+    ] = None,
+    recipe: RecipeOption = "dp-privrec-plus",
+    config: Annotated[Path | None, typer.Option(help="A TOML file of settings.")] = None,
+    set_: SetOption = None,
+    seed: SeedOption = None,
+    rounds: RoundsOption = None,
+    epsilon: EpsilonOption = None,
+    delta: DeltaOption = None,
+    secure_sum: SecureSumOption = None,
+    noise_from: NoiseFromOption = "server",
+    missing: MissingOption = 0.3,
+    colluding: ColludingOption = 0.0,
+    min_people: MinPeopleOption = 0,
+    deadline: DeadlineOption = 60.0,
+    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
+    name: Annotated[
+        list[str] | None, typer.Option(help="A name or address that nodes use; repeat.")
+    ] = None,
+    port: Annotated[int, typer.Option(help="The port to listen on.")] = 8443,
+    wait: Annotated[float, typer.Option(help="Seconds that nodes have to appear.")] = 300.0,
+    prepare_only: Annotated[
+        bool, typer.Option("--prepare-only", help="Write terms and certificates; do not start.")
+    ] = False,
+) -> None:
+    """Found a federation from enrolments at the first start; train; go on after a stop."""
+    with plain_errors():
+        _needs_flower()
+        from privrec.algorithms.recipes import settings_of
+        from privrec.flower.folders import ServerFolder, read_server
+        from privrec.flower.server import serve
+        from privrec.runs.api import open_run
+
+        options = {"seed": seed, "rounds": rounds, "epsilon": epsilon, "delta": delta}
+        if not ServerFolder(path=folder).terms.is_file():
+            settings = settings_from(config, set_ or [], options)
+            agreed = _agreed(secure_sum, noise_from, missing, colluding, min_people, deadline)
+            hosts = [host, *(name or [])]
+            _found(folder, enrolment or [], catalogue, recipe, settings, agreed, hosts)
+        elif enrolment or catalogue or config or set_ or options != dict.fromkeys(options):
+            raise FederationError(f"{folder} has its terms already; start it without settings")
+        place, terms, _ = read_server(folder, settings_of)
+        print_line(terms_line(terms))
+        print_line(f"give every node: {place.terms} and {place.ca}")
+        if prepare_only:
+            return
+        with live_table(terms, True) as watch:
+            run = open_run(serve(folder, host=host, port=port, wait=wait, watch=watch))
+        print_line(f"trained {run.config.recipe}: {run.folder.path}")
+        print_line(run.privacy().statement)
+
+
+@federate_app.command()
+def node(
+    folder: Annotated[Path, typer.Argument(help="The node's folder, from 'federate enrol'.")],
+    server: Annotated[str, typer.Option(help="The server's address, host:port.")],
+    terms: Annotated[Path, typer.Option(help="The server's terms.json.")],
+    ca: Annotated[Path, typer.Option(help="The server's ca.crt.")],
+    port: Annotated[int, typer.Option(help="A free local port of this machine.")] = 9094,
+) -> None:
+    """Take part with the people of this node until it is stopped (Ctrl-C)."""
+    with plain_errors():
+        _needs_flower()
+        logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+        from privrec.flower.node import serve_node
+
+        serve_node(
+            folder,
+            terms=terms,
+            ca=ca,
+            server=server,
+            port=port,
+            on_state=lambda state: print_line(f"node: {state}"),
+        )
+
+
+@federate_app.command()
+def status(
+    folder: Annotated[Path, typer.Argument(help="The server's folder.")], json_: JsonOption = False
+) -> None:
+    """Show what a server's federation is doing."""
+    with plain_errors():
+        _needs_flower()
+        import json
+
+        from privrec.algorithms.recipes import settings_of
+        from privrec.flower.folders import read_server
+
+        place, terms, _ = read_server(folder, settings_of)
+        if not place.status.is_file():
+            raise FederationError(f"the server of {folder} has not been started yet")
+        seen = json.loads(place.status.read_text(encoding="utf-8"))
+        if json_:
+            print_json({"terms": terms.fingerprint, "people": terms.people, **seen})
+            return
+        print_line(terms_line(terms))
+        age = time.time() - seen["time"]
+        print_line(f"round {seen['round_index']}, {seen['step']}; {age:.0f} s ago")
+        rows = [
+            (str(k), f"{member.people:,}", str(seen["state"].get(str(k), "")))
+            for k, member in enumerate(terms.members)
+        ]
+        print_table("Nodes", ("node", "people", "last"), rows)
+        for why, count in seen["refused"].items():
+            print_line(f"refused {count}: {why}")
+
+
+def _say_what_is_sent(folder: Path, json_: bool) -> None:
+    from dataclasses import asdict
+
+    from privrec.algorithms.recipes import settings_of
+    from privrec.flower.folders import read_server
+    from privrec.flower.traffic import traffic_of
+
+    _, terms, catalogue = read_server(folder, settings_of)
+    say_traffic(terms, [asdict(entry) for entry in traffic_of(terms, catalogue)], json_)
+
+
+def _needs_flower() -> None:
+    if importlib.util.find_spec("flwr") is None:
+        raise FederationError("this needs Flower: pip install 'privrec[federation]'")
+
+
+def _agreed(
+    secure_sum: bool | None,
+    noise_from: str,
+    missing: float,
+    colluding: float,
+    min_people: int,
+    deadline: float,
+) -> dict[str, Any]:
+    """Return the terms that come from options."""
+    from privrec.errors import SettingsError
+
+    if noise_from not in ("server", "nodes"):
+        raise SettingsError(f"`noise_from` must be server or nodes; got {noise_from!r}")
+    found = {
+        "noise_from": noise_from,
+        "missing": missing,
+        "colluding": colluding,
+        "min_people": min_people,
+        "deadline": deadline,
+    }
+    return found if secure_sum is None else {**found, "secure_sum": secure_sum}
+
+
+def _found(
+    folder: Path,
+    enrolments: list[Path],
+    catalogue: Path | None,
+    recipe: str,
+    settings: dict[str, Any],
+    agreed: dict[str, Any],
+    hosts: list[str],
+) -> None:
+    """Write the folder of a new federation."""
+    import secrets
+
+    from privrec.algorithms.recipes import configure
+    from privrec.data.catalogue import from_json
+    from privrec.flower.enrolment import read_enrolment
+    from privrec.flower.folders import found
+    from privrec.flower.server import check_terms
+
+    if catalogue is None or not enrolments:
+        raise FederationError(
+            f"{folder} has no federation yet: give --catalogue and an --enrolment for each node"
+        )
+    text = catalogue.read_text(encoding="utf-8")
+    name = from_json(text, str(catalogue)).name
+    read = [read_enrolment(path) for path in enrolments]
+    many = min(len(entry.people) for entry in read) >= _FEW
+    config = configure(recipe, str(settings.pop("data", name)), settings)
+    options = {"secure_sum": agreed["noise_from"] == "nodes" or not many, **agreed}
+    options |= {"name": f"{name} {secrets.token_hex(4)}", "settings": config}
+    found(folder, catalogue=text, enrolments=read, options=options, hosts=hosts, check=check_terms)
+
+
+@contextlib.contextmanager
+def _scratch(path: Path, temporary: bool) -> Iterator[Path]:
+    """Yield the folder, or a temporary one for a dry run."""
+    if not temporary:
+        yield path
+        return
+    import tempfile
+
+    with tempfile.TemporaryDirectory(prefix="privrec-") as made:
+        yield Path(made)

@@ -1,0 +1,192 @@
+"""The certificates and keys of a federation, and signatures with the keys of nodes."""
+
+import datetime
+import ipaddress
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from privrec.errors import FederationError
+
+# The clocks of two machines may differ by this much (chosen by hand).
+CLOCK_SKEW = datetime.timedelta(hours=1)
+
+
+def make_authority(folder: Path, *, hosts: Sequence[str], days: int = 365) -> None:
+    """Write `ca.crt`, `ca.key`, `server.pem` and `server.key` to `folder`.
+
+    The server's certificate is for `hosts` (names and addresses), localhost and 127.0.0.1.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    ca_key, server_key = (ec.generate_private_key(ec.SECP384R1()) for _ in range(2))
+    ca_name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "privrec federation")])
+    ca = (
+        _builder(ca_name, ca_name, ca_key.public_key(), days)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_key_usage(authority=True), critical=True)
+        .add_extension(
+            x509.SubjectKeyIdentifier.from_public_key(ca_key.public_key()), critical=False
+        )
+        .sign(ca_key, hashes.SHA384())
+    )
+    names = list(dict.fromkeys(_general_name(host) for host in [*hosts, "localhost", "127.0.0.1"]))
+    server_name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "privrec server")])
+    server = (
+        _builder(server_name, ca_name, server_key.public_key(), days)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_key_usage(authority=False), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        .add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()), critical=False
+        )
+        .sign(ca_key, hashes.SHA384())
+    )
+    _write(folder / "ca.key", _private_pem(ca_key), mode=0o600)
+    _write(folder / "server.key", _private_pem(server_key), mode=0o600)
+    _write(folder / "ca.crt", ca.public_bytes(serialization.Encoding.PEM), mode=0o644)
+    _write(folder / "server.pem", server.public_bytes(serialization.Encoding.PEM), mode=0o644)
+
+
+def make_node_key(path: Path) -> None:
+    """Write an EC P-384 private key in OpenSSH format to `path`, its public key to `path`.pub."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    key = ec.generate_private_key(ec.SECP384R1())
+    private = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.OpenSSH,
+        serialization.NoEncryption(),
+    )
+    public = key.public_key().public_bytes(
+        serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
+    )
+    _write(path, private, mode=0o600)
+    _write(path.with_name(f"{path.name}.pub"), public + b"\n", mode=0o644)
+
+
+def read_private_key(path: Path) -> ec.EllipticCurvePrivateKey:
+    """Return the node key in the file `path`."""
+    try:
+        key = serialization.load_ssh_private_key(path.read_bytes(), password=None)
+    except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise FederationError(f"{path} is no private key in OpenSSH format") from error
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise FederationError(f"{path} is no EC key; make one with the privrec command")
+    return key
+
+
+def public_key_text(path: Path) -> str:
+    """Return the public key of the private key in the file `path`, as one line of OpenSSH text."""
+    public = read_private_key(path).public_key()
+    line = public.public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
+    return line.decode("ascii")
+
+
+def read_public_key(text: str) -> ec.EllipticCurvePublicKey:
+    """Return the EC P-384 public key in a line of OpenSSH text, or raise `FederationError`."""
+    try:
+        key = serialization.load_ssh_public_key(text.strip().encode("ascii"))
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise FederationError("a node's public key is no line in OpenSSH format") from error
+    if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP384R1):
+        raise FederationError("a node's public key is not of the kind ecdsa-sha2-nistp384")
+    return key
+
+
+def sign(private_key: ec.EllipticCurvePrivateKey, content: bytes) -> bytes:
+    """Return the ECDSA signature with SHA-384 of `content`."""
+    return private_key.sign(content, ec.ECDSA(hashes.SHA384()))
+
+
+def verify(public_key_text: str, content: bytes, signature: bytes) -> bool:
+    """Return whether `signature` is one of `content` by this key; no input raises an error."""
+    try:
+        read_public_key(public_key_text).verify(signature, content, ec.ECDSA(hashes.SHA384()))
+    except (FederationError, InvalidSignature, ValueError, TypeError, AttributeError):
+        return False
+    return True
+
+
+def check_certificate(path: Path) -> None:
+    """Raise `FederationError` unless `path` is a PEM certificate that is valid today."""
+    try:
+        certificate = x509.load_pem_x509_certificate(path.read_bytes())
+    except OSError as error:
+        raise FederationError(f"cannot read the certificate {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise FederationError(f"{path} is no certificate in PEM format") from error
+    now = datetime.datetime.now(datetime.UTC)
+    until, since = certificate.not_valid_after_utc, certificate.not_valid_before_utc
+    if now > until:
+        raise FederationError(f"the certificate {path} expired on {until:%Y-%m-%d}")
+    if now < since:
+        raise FederationError(f"the certificate {path} is not valid before {since:%Y-%m-%d}")
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, days: int
+) -> x509.CertificateBuilder:
+    """Return the part of a certificate that the authority and the server have in common."""
+    now = datetime.datetime.now(datetime.UTC)
+    until = now + datetime.timedelta(days=days)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(min(now, until) - CLOCK_SKEW)
+        .not_valid_after(until)
+    )
+
+
+def _key_usage(*, authority: bool) -> x509.KeyUsage:
+    """Return what the key of the authority or of the server may be used for."""
+    return x509.KeyUsage(
+        digital_signature=not authority,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=authority,
+        crl_sign=authority,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _general_name(host: str) -> x509.GeneralName:
+    """Return a host as an address if it is one, otherwise as a name."""
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        pass
+    try:
+        return x509.DNSName(host)
+    except ValueError as error:
+        raise FederationError(f"{host!r} is no host name or address") from error
+
+
+def _private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    """Return a private key as PEM text."""
+    return key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+
+
+def _write(path: Path, content: bytes, *, mode: int) -> None:
+    """Write a file under a temporary name, with its final mode from the start, and rename it."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.unlink(missing_ok=True)
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    with os.fdopen(handle, "wb") as file:
+        file.write(content)
+    temporary.replace(path)

@@ -1,0 +1,89 @@
+"""Flower's SuperLink and SuperNode as child processes: `python -m privrec.flower.children KIND`.
+
+The SuperLink gets a guard before its Control API, and the SuperNode asks more often.
+"""
+
+import hmac
+import importlib
+import os
+import sys
+import time
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from privrec.errors import FederationError
+from privrec.flower.processes import end_with_parent
+
+MODULE = "privrec.flower.children"
+
+# The SuperLink serves only these paths to whoever does not send the secret in this header.
+NODES_MAY_CALL = "/v1/fleet/"
+SECRET_HEADER = "x-privrec-secret"  # noqa: S105 (a name, not a secret)
+
+# How often a SuperNode asks for messages; Flower's 3 s would be most of a round (by hand).
+POLL = 0.2
+
+
+def guarded(app: Any, *, secret: bytes) -> Any:
+    """Return `app` such that a request without the secret reaches only what nodes call.
+
+    Flower leaves its Control API, on the same port, open to everyone: anyone could enroll nodes,
+    remove them, and end runs.
+    """
+
+    async def call(scope: Any, receive: Any, send: Any) -> None:
+        headers = dict(scope.get("headers") or ())
+        given = headers.get(SECRET_HEADER.encode("ascii"), b"")
+        open_to_all = scope["type"] == "http" and scope["path"].startswith(NODES_MAY_CALL)
+        if scope["type"] == "lifespan" or open_to_all or hmac.compare_digest(given, secret):
+            await app(scope, receive, send)
+        elif scope["type"] == "http":
+            await send({"type": "http.response.start", "status": 403, "headers": []})
+            await send({"type": "http.response.body", "body": b""})
+
+    return call
+
+
+def _superlink(arguments: Sequence[str]) -> None:
+    """Run Flower's SuperLink behind the guard, for as long as the parent process lives."""
+    end_with_parent(grace=0.0)
+    from flwr.superlink.cli.flower_superlink import flower_superlink
+    from starlette.middleware import Middleware
+
+    place = arguments[arguments.index("--superexec-auth-secret-file") + 1]
+    guard = Middleware(guarded, secret=Path(place).read_bytes())
+    extensions = importlib.import_module("flwr.superlink.extensions")
+    if not hasattr(extensions, "get_middleware"):
+        raise FederationError("this version of Flower has no place for the guard of a SuperLink")
+    vars(extensions)["get_middleware"] = lambda: (guard,)
+    flower_superlink()
+
+
+def _supernode(_arguments: Sequence[str]) -> None:
+    """Run Flower's SuperNode for as long as the parent process lives."""
+    end_with_parent(grace=5.0)
+    from flwr.supernode.cli.flower_supernode import flower_supernode
+
+    internal = importlib.import_module("flwr.supernode.start_client_internal")
+    names = vars(internal)
+    names["time"] = SimpleNamespace(sleep=lambda seconds: time.sleep(min(seconds, POLL)))
+    names["pull_objects"] = partial(names["pull_objects"], initial_backoff=POLL, backoff_cap=1.0)
+    code = 1
+    try:
+        flower_supernode()
+    except SystemExit as ended:
+        code = ended.code if isinstance(ended.code, int) else 1
+    finally:
+        # A thread of Flower would keep the process alive after its work has ended.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+if __name__ == "__main__":
+    # Flower reads its arguments from sys.argv.
+    start = {"superlink": _superlink, "supernode": _supernode}[sys.argv.pop(1)]
+    start(sys.argv[1:])

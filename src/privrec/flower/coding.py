@@ -1,0 +1,130 @@
+"""Sums of people as whole numbers modulo 2^64, so that masks of the same numbers hide them."""
+
+import math
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from privrec.errors import SettingsError
+from privrec.types import Norm
+
+Doubles: TypeAlias = npt.NDArray[np.float64]
+Words: TypeAlias = npt.NDArray[np.uint64]
+
+MOST_PEOPLE = 2**29
+"""With 2^33 units for each person and 2^62 units for all, there is room for so many."""
+LEAST_SHRINK = 0.99
+"""Chosen by hand: a coding that takes more than 1 % off every sum has too coarse a unit."""
+# Chosen by hand: wide enough for any clipping bound, and far from the ends of float64.
+_BOUNDS = (2.0**-200, 2.0**200)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Coding:
+    """A fixed-point code for vectors of `size` numbers, modulo 2^64.
+
+    One person's part of a sum has at most the length `bound` in `norm` (`math.inf`: not bounded),
+    and all sums together have at most `people` people. The code follows from these numbers:
+
+    - Range: a unit is 2^-32 of the bound, rounded down to a power of two, so one person adds less
+      than 2^33 units to a coordinate.
+    - Overflow: a node with p of P people sends at most p * floor(2^62 / P) units. All nodes
+      together send at most 2^62, and a signed word holds 2^63: the other half is room for noise.
+      As P <= 2^29, a person has at least 2^33 units, so a bounded sum is never cut off.
+    - Rounding: it moves each coordinate by half a unit at most, in the sum with a person and in
+      the sum without. `shrink` makes room for this, as in Kairouz, Liu and Steinke (2021),
+      section 4, but for rounding to nearest, in the worst case.
+
+    The rounding errors of the sum that is given to `encode` are not part of this.
+    """
+
+    size: int
+    bound: float
+    people: int
+    norm: Norm = "l2"
+
+    def __post_init__(self) -> None:
+        if self.size < 1:
+            raise SettingsError(f"`size` must be >= 1; got {self.size}")
+        if not 1 <= self.people <= MOST_PEOPLE:
+            raise SettingsError(f"`people` must be in 1 … {MOST_PEOPLE}; got {self.people}")
+        if self.norm not in ("l1", "l2"):
+            raise SettingsError(f"`norm` must be 'l1' or 'l2'; got {self.norm!r}")
+        if not self.bound > 0:
+            raise SettingsError(f"`bound` must be > 0; got {self.bound}")
+        if math.isfinite(self.bound) and not _BOUNDS[0] <= self.bound <= _BOUNDS[1]:
+            raise SettingsError(f"`bound` must be in 2^-200 … 2^200, or inf; got {self.bound}")
+        if self.shrink < LEAST_SHRINK:
+            raise SettingsError(
+                f"`size` is too large: rounding {self.size} numbers would take more than 1 % off"
+            )
+
+    @property
+    def unit(self) -> float:
+        """The value of 1: 2^(floor(log2 bound) - 32), or 2^-32 without a bound."""
+        if math.isinf(self.bound):
+            return 2.0**-32
+        # frexp is exact, a logarithm is not: bound = m * 2^e with 1/2 <= m < 1.
+        return math.ldexp(1.0, math.frexp(self.bound)[1] - 1 - 32)
+
+    @property
+    def shrink(self) -> float:
+        """The factor on every sum before it is rounded; 1.0 without a bound.
+
+        Rounding two sums adds at most one unit to each coordinate of their difference: sqrt(size)
+        units to its l2 length, `size` units to its l1 length. With (1 - x) * bound for
+        x >= sqrt(size) * unit / bound (l2) or size * unit / bound (l1), one person still moves the
+        coded sum by at most bound / unit. x is the next power of two, so that `encode` can work
+        without errors of float64.
+        """
+        if math.isinf(self.bound):
+            return 1.0
+        units = math.sqrt(self.size) if self.norm == "l2" else float(self.size)
+        return 1.0 - math.ldexp(1.0, math.frexp(units * (self.unit / self.bound))[1])
+
+    def encode(self, vector: Doubles, people: int) -> Words:
+        """Return the sum of `people` people as words, (size,), in two's complement.
+
+        Every coordinate is shrunk, rounded to the nearest whole number of units and cut off at
+        +-people * floor(2^62 / self.people).
+        """
+        found = np.asarray(vector, np.float64)
+        if found.shape != (self.size,):
+            raise ValueError(f"`vector` must have the shape ({self.size},); got {found.shape}")
+        if not np.isfinite(found).all():
+            raise ValueError("`vector` must be finite")
+        if not 0 <= people <= self.people:
+            raise ValueError(f"`people` must be in 0 … {self.people}; got {people}")
+        most = people * (2**62 // self.people)
+        # A huge number divided by the unit would leave float64, and one above 2^63 a word. A fifth
+        # more than the most is still more than that when it is shrunk.
+        far = 1.2 * most * self.unit
+        units = np.clip(found, -far, far) / self.unit
+        # Both factors are powers of two: `units` and `loss` are exact, and so are their parts.
+        loss = units * (1.0 - self.shrink)
+        whole, whole_loss = np.rint(units), np.rint(loss)
+        rest = np.rint((units - whole) - (loss - whole_loss))
+        coded = whole.astype(np.int64) - whole_loss.astype(np.int64) + rest.astype(np.int64)
+        return np.clip(coded, -most, most).view(np.uint64)
+
+    def decode(self, coded: Words) -> Doubles:
+        """Return the numbers of a sum of words, (size,): two's complement, times the unit."""
+        if coded.dtype != np.uint64 or coded.shape != (self.size,):
+            raise ValueError(
+                f"`coded` must be uint64 of the shape ({self.size},); got {coded.dtype} of"
+                f" {coded.shape}"
+            )
+        return np.ascontiguousarray(coded).view(np.int64).astype(np.float64) * self.unit
+
+    def error(self, nodes: int, largest: float) -> float:
+        """Return how far a coordinate of the decoded sum of `nodes` nodes can be from the true one.
+
+        The true coordinate is in -largest … largest. The error has three parts: half a unit of
+        rounding for each node, what `shrink` takes off, and one rounding of the total to float64.
+        It holds as long as no node is cut off, which is always so with a finite bound.
+        """
+        # 2^-50 more than a half: two numbers close to a half are subtracted before rounding.
+        rounding = nodes * self.unit * (0.5 + 2.0**-50)
+        return rounding + (1.0 - self.shrink) * largest + (largest + rounding) * 2.0**-52

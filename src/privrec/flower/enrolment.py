@@ -1,0 +1,202 @@
+"""Enrolling: a node makes its keys and keeps its people; the server keeps a list of who is there.
+
+A node's folder has its key, its people's data and their pseudonyms, readable by its owner alone.
+`enrolment.json` in it is what the server gets: the public key and pseudonyms, signed by the key.
+"""
+
+import hashlib
+import json
+import os
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from privrec.core.contribution import told_from_bytes, told_to_bytes
+from privrec.data import catalogue as catalogues
+from privrec.data.catalogue import Catalogue
+from privrec.data.clients import Clients
+from privrec.data.federation import Federation
+from privrec.data.schema import Bag
+from privrec.errors import FederationError, PrivrecError
+from privrec.flower.certificates import (
+    make_node_key,
+    public_key_text,
+    read_private_key,
+    sign,
+    verify,
+)
+from privrec.flower.terms import Member, catalogue_hash
+from privrec.types import IntArray, Leaf
+
+_COLUMNS = ("ids", "offsets", "item", "value", "liked", "time")
+ENROLMENT = "enrolment.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Enrolment:
+    """What a node tells the server about itself: nothing of its people but their pseudonyms."""
+
+    public_key: str
+    people: tuple[str, ...]
+    catalogue: str
+    signature: str
+
+    @property
+    def member(self) -> Member:
+        """The node as the terms have it."""
+        return Member(public_key=self.public_key, people=len(self.people))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeFolder:
+    """The files of a node."""
+
+    path: Path
+
+    @property
+    def key(self) -> Path:
+        """The private key; its public half lies beside it."""
+        return self.path / "key"
+
+    @property
+    def people(self) -> Path:
+        """The people's data. It never leaves this folder."""
+        return self.path / "people.safetensors"
+
+    @property
+    def catalogue(self) -> Path:
+        """The public catalogue by which the data is coded."""
+        return self.path / "catalogue.json"
+
+    @property
+    def enrolment(self) -> Path:
+        """What the server gets."""
+        return self.path / ENROLMENT
+
+    def reveals(self, fingerprint: str) -> Path:
+        """How often a round of a federation was answered."""
+        return self.path / f"reveals-{fingerprint[:16]}.json"
+
+
+def enrol(data: Federation, positions: IntArray, path: Path) -> Enrolment:
+    """Write the folder of a node that serves these people of a data set; return its enrolment."""
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise FederationError(f"{path} is in the way: a node's folder is made anew")
+    if not len(positions):
+        raise FederationError("a node must serve at least one person; got none")
+    path.mkdir(parents=True, exist_ok=True)
+    path.chmod(0o700)
+    folder = NodeFolder(path=path)
+    make_node_key(folder.key)
+    public = catalogues.to_json(data.catalogue)
+    write_private(folder.catalogue, public.encode())
+    write_private(folder.people, told_to_bytes(_to_arrays(data.take(positions))))
+    pseudonyms = tuple(secrets.token_hex(16) for _ in positions)
+    key, mark = public_key_text(folder.key), catalogue_hash(public)
+    signature = sign(read_private_key(folder.key), _signed(key, pseudonyms, mark))
+    made = Enrolment(public_key=key, people=pseudonyms, catalogue=mark, signature=signature.hex())
+    text = json.dumps(
+        {
+            "public_key": key,
+            "people": list(pseudonyms),
+            "catalogue": mark,
+            "signature": made.signature,
+        }
+    )
+    write_private(folder.enrolment, text.encode())
+    return made
+
+
+def read_enrolment(path: Path) -> Enrolment:
+    """Return a node's enrolment; raise unless it is whole and signed by its own key."""
+    if path.is_dir():
+        path /= ENROLMENT
+    try:
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        made = Enrolment(
+            public_key=str(found["public_key"]),
+            people=tuple(map(str, found["people"])),
+            catalogue=str(found["catalogue"]),
+            signature=str(found["signature"]),
+        )
+        signature = bytes.fromhex(made.signature)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise FederationError(f"{path} is no enrolment of a node ({error})") from error
+    signed = _signed(made.public_key, made.people, made.catalogue)
+    if not verify(made.public_key, signed, signature):
+        raise FederationError(f"{path} is not signed by the key that it presents")
+    if len(set(made.people)) != len(made.people) or not made.people:
+        raise FederationError(f"{path} names nobody, or somebody twice")
+    return made
+
+
+def check_roster(enrolments: Sequence[Enrolment], catalogue: str) -> None:
+    """Raise unless the enrolments are of different nodes and people and of this catalogue."""
+    keys = [enrolment.public_key for enrolment in enrolments]
+    people = [person for enrolment in enrolments for person in enrolment.people]
+    if len(set(keys)) != len(keys):
+        raise FederationError("two enrolments present the same key")
+    if len(set(people)) != len(people):
+        raise FederationError("two enrolments name the same person")
+    for number, enrolment in enumerate(enrolments, start=1):
+        if enrolment.catalogue != catalogue:
+            raise FederationError(
+                f"enrolment {number} was made with another catalogue than the server's: its data"
+                " must declare the same items and the same values of features (docs/data.md)"
+            )
+
+
+def read_people(folder: NodeFolder) -> tuple[Clients, Catalogue]:
+    """Return the data of a node's people, and the catalogue by which it is coded."""
+    try:
+        text = folder.catalogue.read_bytes()
+        arrays = told_from_bytes(folder.people.read_bytes())
+        people = _from_arrays(arrays)
+    except (OSError, KeyError, PrivrecError) as error:
+        raise FederationError(f"{folder.path} is no folder of a node ({error})") from error
+    return people, catalogues.from_json(text, str(folder.catalogue))
+
+
+def write_private(path: Path, content: bytes) -> None:
+    """Write a file that only its owner can read, under a temporary name first."""
+    temporary = path.with_name(path.name + ".tmp")
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(handle, "wb") as out:
+        out.write(content)
+        out.flush()
+        os.fsync(out.fileno())
+    temporary.replace(path)
+
+
+def _signed(public_key: str, people: Sequence[str], catalogue: str) -> bytes:
+    whole = json.dumps([public_key, list(people), catalogue]).encode()
+    return b"privrec enrolment " + hashlib.sha256(whole).digest()
+
+
+def _to_arrays(people: Clients) -> dict[str, Leaf]:
+    arrays: dict[str, Leaf] = {name: np.asarray(getattr(people, name)) for name in _COLUMNS}
+    for side in ("features", "context"):
+        for table, bag in getattr(people, side).items():
+            arrays[f"{side} codes {table}"] = np.asarray(bag.codes)
+            arrays[f"{side} weights {table}"] = np.asarray(bag.weights)
+    return arrays
+
+
+def _from_arrays(arrays: dict[str, Leaf]) -> Clients:
+    def bags(side: str) -> dict[str, Bag]:
+        start = f"{side} codes "
+        tables = [name.removeprefix(start) for name in arrays if name.startswith(start)]
+        return {
+            table: Bag(arrays[f"{side} codes {table}"], arrays[f"{side} weights {table}"])
+            for table in tables
+        }
+
+    return Clients(
+        **{name: arrays[name] for name in _COLUMNS},
+        features=bags("features"),
+        context=bags("context"),
+    )

@@ -1,0 +1,235 @@
+"""What runs on a node: the devices' half of every round, for the people whom the node serves.
+
+The node answers a few kinds of request and nothing else. It knows the recipe, the bound and the
+noise from its own copy of the terms. It sends sums over its drawn people: plain ones, or masked
+ones where the terms say so.
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from privrec.core.phase import Cohort, Phase
+from privrec.core.round import fastest
+from privrec.data.clients import Clients, nobody
+from privrec.data.schema import Schema
+from privrec.errors import FederationError, PrivrecError, WireError
+from privrec.flower import wire
+from privrec.flower.coding import Coding
+from privrec.flower.discrete import discrete_gaussian, gap, node_deviation
+from privrec.flower.masks import default_degree
+from privrec.flower.reveals import Reveals
+from privrec.flower.secure_sum import BadDealer, NodeRound
+from privrec.flower.sheet import Doubles, Sheet, coding_of, sheet_of
+from privrec.flower.terms import Terms
+from privrec.types import IntArray
+
+LOG = logging.getLogger("privrec.node")
+Sign = Callable[[bytes], bytes]
+Verify = Callable[[int, bytes, bytes], bool]
+
+
+class Host:
+    """A node between messages: its people, its keys, and the round it is in.
+
+    `phases()` are those of the terms, and `take` reads the data of people by their positions in
+    the federation.
+    """
+
+    def __init__(
+        self,
+        terms: Terms,
+        node: int,
+        *,
+        phases: Callable[[], tuple[Phase, ...]],
+        take: Callable[[IntArray], Clients],
+        schema: Schema,
+        sign: Sign,
+        verify: Verify,
+        reveals: Reveals,
+    ) -> None:
+        self._terms, self._node, self._schema = terms, node, schema
+        self._phases, self._take = phases, take
+        self._sign, self._verify, self._reveals = sign, verify, reveals
+        self._at: tuple[str, int, int] | None = None
+        self._round: NodeRound | None = None
+        self._answers: dict[str, Callable[[wire.Message], bytes]] = {
+            "hello": self._hello,
+            "sum": self._sum,
+            "keys": self._keys,
+            "shares": self._shares,
+            "mask": self._mask,
+            "agree": self._agree,
+            "reveal": self._reveal,
+        }
+
+    def handle(self, request: bytes) -> bytes:
+        """Return the signed reply to a request; one that breaks the terms is refused."""
+        return wire.signed(self._reply(request), request, self._sign)
+
+    def _reply(self, request: bytes) -> bytes:
+        try:
+            message = wire.unpack(request)
+            answer = self._answers.get(str(message.about.get("kind")))
+            if answer is None:
+                raise WireError("a request of an unknown kind")
+            if message.about.get("terms") != self._terms.fingerprint:
+                raise FederationError("the server works by other terms than this node agreed to")
+            return answer(message)
+        except PrivrecError as error:
+            LOG.warning("refused: %s", error)
+            blames = {"blames": error.node} if isinstance(error, BadDealer) else {}
+            return wire.pack({"kind": "refused", "why": str(error), **blames})
+
+    def _hello(self, message: wire.Message) -> bytes:
+        return wire.pack({"kind": "hello", "people": self._terms.members[self._node].people})
+
+    def _sum(self, message: wire.Message) -> bytes:
+        """Return the node's plain sum; only where the terms have no secure sums."""
+        if self._terms.secure_sum:
+            raise FederationError("the terms have secure sums: a plain one is not given")
+        phase, people, sheet, _ = self._asked(message)
+        vector = self._summed(message, phase, people, sheet)
+        return wire.pack(_echo(message, "sum"), {"sum": vector})
+
+    def _keys(self, message: wire.Message) -> bytes:
+        if not self._terms.secure_sum:
+            raise FederationError("the terms have no secure sums")
+        run, number, attempt = _place(message)
+        self._phase_at(number)
+        context = wire.round_context(self._terms.fingerprint, run, number, attempt)
+        self._round = NodeRound(
+            me=self._node, context=context, sign=self._sign, verify=self._verify
+        )
+        self._at = (run, number, attempt)
+        return wire.pack({**_echo(message, "keys"), "keys": self._round.keys()})
+
+    def _shares(self, message: wire.Message) -> bytes:
+        found = message.about.get("keys")
+        if not isinstance(found, dict):
+            raise WireError("`keys` must name nodes")
+        keys = {int(node): wire.blobs_by_name(parts) for node, parts in found.items()}
+        members = len(keys)
+        threshold = self._terms.threshold(members)
+        shares = self._current(message).shares(
+            keys, threshold=threshold, degree=default_degree(members)
+        )
+        return wire.pack({**_echo(message, "shares"), "shares": _by_text(shares)})
+
+    def _mask(self, message: wire.Message) -> bytes:
+        """Return the node's coded sum under masks, with its share of the noise."""
+        current = self._current(message)
+        phase, people, sheet, clip_norm = self._asked(message)
+        coding = coding_of(self._terms.people, phase, sheet, clip_norm)
+        coded = coding.encode(self._summed(message, phase, people, sheet), len(people))
+        if self._terms.noise_from == "nodes":
+            coded = coded + self._noise(phase, clip_norm, coding)
+        sealed = wire.blobs(message.about.get("sealed"), "sealed")
+        return wire.pack(_echo(message, "mask"), {"sum": current.mask(coded, sealed)})
+
+    def _noise(self, phase: Phase, clip_norm: float, coding: Coding) -> Any:
+        """Return this node's share of the noise, in units of the coding."""
+        # All shares are by the number of enrolled nodes, which no server chooses.
+        nodes = len(self._terms.members)
+        deviation = node_deviation(
+            phase.aggregator.noise_scale(clip_norm) / coding.unit,
+            nodes=nodes,
+            missing=self._terms.missing,
+            colluding=self._terms.colluding,
+        )
+        gap(deviation, nodes)
+        return discrete_gaussian(deviation, coding.size).view(np.uint64)
+
+    def _agree(self, message: wire.Message) -> bytes:
+        signature = self._current(message).agree_on(_survivors(message))
+        return wire.pack({**_echo(message, "agree"), "signature": signature})
+
+    def _reveal(self, message: wire.Message) -> bytes:
+        """Return the secrets that take the masks off a sum; a round is answered few times only."""
+        current, (_, number, _) = self._current(message), _place(message)
+        confirmations = None
+        if self._terms.noise_from == "nodes":
+            confirmations = wire.blobs(message.about.get("confirmations"), "confirmations")
+            # Each answer may show the server one more sum with fresh noise.
+            self._reveals.count(number, self._terms.reveals)
+        shares = current.reveal(_survivors(message), confirmations)
+        self._round = self._at = None
+        return wire.pack({**_echo(message, "reveal"), "shares": _by_text(shares)})
+
+    def _phase_at(self, round_index: int) -> Phase:
+        for phase in self._phases():
+            if phase.first <= round_index < phase.last:
+                return phase
+        raise FederationError(f"there is no round {round_index} in the terms")
+
+    def _current(self, message: wire.Message) -> NodeRound:
+        if self._round is None or self._at != _place(message):
+            raise FederationError("this node is not in that attempt of that round")
+        return self._round
+
+    def _asked(self, message: wire.Message) -> tuple[Phase, IntArray, Sheet, float]:
+        """Return the phase, the drawn people, how the sums lie and the bound, after checks."""
+        _, number, _ = _place(message)
+        phase = self._phase_at(number)
+        clip_norm = wire.number(message.about, "clip_norm")
+        fixed = phase.aggregator
+        if fixed.clip_quantile is None and clip_norm != fixed.clip_norm:
+            raise FederationError("the server asks for another bound than the terms have")
+        people = message.arrays.get("people")
+        if people is None or people.dtype != np.int64 or people.ndim != 1:
+            raise WireError("`people` must be whole numbers")
+        own = self._terms.positions(self._node)
+        inside = (people >= own.start) & (people < own.stop)
+        if not inside.all() or len(np.unique(people)) != len(people):
+            raise FederationError(
+                "the server asks for people whom this node does not serve, or twice"
+            )
+        told = _told(message)
+        try:
+            sheet = sheet_of(phase, told, nobody(self._schema, 1), number, clip_norm)
+        except (KeyError, ValueError, TypeError, IndexError) as error:
+            raise WireError("what the server tells does not fit the recipe") from error
+        return phase, people, sheet, clip_norm
+
+    def _summed(
+        self, message: wire.Message, phase: Phase, people: IntArray, sheet: Sheet
+    ) -> Doubles:
+        """Return the sum of the bounded contributions of the node's drawn people."""
+        _, number, _ = _place(message)
+        cohort = Cohort(people, self._take)
+        clip_norm = wire.number(message.about, "clip_norm")
+        if not len(people):
+            return np.zeros(sheet.size)
+        total = fastest(phase, _told(message), cohort, number, clip_norm)
+        vector = sheet.vector(total, len(people))
+        if not np.isfinite(vector).all():
+            raise FederationError("the sum on this node is not finite")
+        return vector
+
+
+def _told(message: wire.Message) -> dict[str, Any]:
+    names = [name for name in message.arrays if name.startswith(wire.TOLD)]
+    return {name.removeprefix(wire.TOLD): message.arrays[name] for name in names}
+
+
+def _place(message: wire.Message) -> tuple[str, int, int]:
+    about = message.about
+    return str(about.get("run")), wire.whole(about, "round"), wire.whole(about, "attempt")
+
+
+def _echo(message: wire.Message, kind: str) -> dict[str, Any]:
+    run, number, attempt = _place(message)
+    return {"kind": kind, "run": run, "round": number, "attempt": attempt}
+
+
+def _survivors(message: wire.Message) -> list[int]:
+    found = message.about.get("survivors")
+    if not isinstance(found, list) or not all(isinstance(node, int) for node in found):
+        raise WireError("`survivors` must be a list of nodes")
+    return found
+
+
+def _by_text(shares: Mapping[int, bytes]) -> dict[str, bytes]:
+    return {str(node): share for node, share in shares.items()}

@@ -1,0 +1,351 @@
+"""What the server does to add up a cohort on other machines: the executor of the one round."""
+
+import logging
+import math
+import secrets
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from privrec.core.phase import Cohort, Executor, Phase, Told
+from privrec.core.round import Network
+from privrec.errors import FederationError, PrivrecError, WireError
+from privrec.flower import wire
+from privrec.flower.masks import Roster, default_degree
+from privrec.flower.secure_sum import BadDealer, check_keys, check_shares, route, unmask
+from privrec.flower.sheet import Sheet, clipped_again, coding_of, sheet_of
+from privrec.flower.terms import Terms
+from privrec.privacy.aggregate import CohortTotal
+from privrec.types import IntArray, Leaf
+
+LOG = logging.getLogger("privrec.server")
+Ask = Callable[[Mapping[int, bytes], float], Iterator[tuple[int, bytes]]]
+"""(request by node, deadline in seconds) -> (node, reply) as they arrive; the late are missing."""
+Verify = Callable[[int, bytes, bytes], bool]
+
+
+class RoundAbandoned(FederationError):
+    """Too few people or nodes answered: nothing was published."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Seen:
+    """What the server saw, for people who watch: no content of any message.
+
+    `refused` counts replies by why they were refused. `state` is the state of each node in the
+    present round. `excluded` nodes are left out of its further attempts: they spoiled one, or were
+    the only ones to say so of another.
+    """
+
+    round_index: int = 0
+    attempt: int = 0
+    step: str = "waiting for nodes"
+    state: dict[int, str] = field(default_factory=dict)
+    refused: Counter[str] = field(default_factory=Counter)
+    excluded: set[int] = field(default_factory=set)
+    abandoned: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Server:
+    """The server's side of a federation.
+
+    `ask` carries messages. `online` says which nodes are there. `verify(node, content, signature)`
+    checks a signature. `watch` is called whenever what was seen has changed.
+    """
+
+    terms: Terms
+    ask: Ask
+    online: Callable[[], set[int]]
+    verify: Verify
+    watch: Callable[[Seen], None] = lambda seen: None
+    seen: Seen = field(default_factory=Seen)
+    run: str = field(default_factory=lambda: secrets.token_hex(8))
+
+    def network(self) -> Network:
+        """Return what a run's loop needs of a network."""
+        how = "masked" if self.terms.secure_sum else "plain"
+        return Network(run=executor(self), about={"sums": how, "noise_from": self.terms.noise_from})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One attempt of one round: who is asked for whom, and how the sums lie in a vector."""
+
+    phase: Phase
+    round_index: int
+    attempt: int
+    clip_norm: float
+    told: Mapping[str, Leaf]
+    people: Mapping[int, IntArray]
+    sheet: Sheet
+
+
+def executor(server: Server) -> Executor:
+    """Return what adds up a cohort through the network; an abandoned round is tried again.
+
+    The cohort stays the same in every attempt: one that was drawn again because of who answered
+    would not follow the sampling that is counted.
+    """
+
+    def run(
+        phase: Phase, told: Told, cohort: Cohort, round_index: int, clip_norm: float
+    ) -> CohortTotal:
+        arrays = {name: np.asarray(leaf) for name, leaf in told.items()}
+        nobody = cohort.take(phase.population[:1])
+        sheet = sheet_of(phase, arrays, nobody, round_index, clip_norm)
+        if not len(cohort.people) and server.terms.noise_from == "server":
+            return sheet.total(np.zeros(sheet.size))
+        last: FederationError | None = None
+        server.seen.excluded = set()
+        for attempt in range(server.terms.attempts):
+            job = Job(
+                phase=phase,
+                round_index=round_index,
+                attempt=secrets.randbits(48),
+                clip_norm=clip_norm,
+                told=arrays,
+                people=_by_node(server, cohort.people),
+                sheet=sheet,
+            )
+            server.seen.round_index, server.seen.attempt = round_index, attempt
+            server.seen.state = {}
+            try:
+                play = _masked if server.terms.secure_sum else _plain
+                return play(server, job, len(cohort.people))
+            except RoundAbandoned as error:
+                last = error
+                server.seen.abandoned += 1
+                LOG.warning("round %d, attempt %d: %s", round_index, attempt + 1, error)
+        raise FederationError(
+            f"round {round_index} was abandoned {server.terms.attempts} times and nothing of it was"
+            f" published ({last}); go on later with the same command"
+        )
+
+    return run
+
+
+def _by_node(server: Server, drawn: IntArray) -> dict[int, IntArray]:
+    """Return the drawn people of each node that is there.
+
+    If nodes add the noise, all nodes take part, also those without drawn people.
+    """
+    online = server.online() - server.seen.excluded
+    nodes = server.terms.node_of(drawn)
+    asked = set(np.unique(nodes).tolist())
+    if server.terms.noise_from == "nodes":
+        asked = set(range(len(server.terms.members)))
+    return {node: drawn[nodes == node].astype(np.int64) for node in sorted(asked & online)}
+
+
+def _plain(server: Server, job: Job, drawn: int) -> CohortTotal:
+    """Return the sum of the nodes' plain sums, each bounded again by what its people may add."""
+    total, heard = np.zeros(job.sheet.size), 0
+    requests = {node: _request(server, job, "sum", node) for node in job.people}
+    bound, norm = job.sheet.bound(job.clip_norm), job.phase.aggregator.norm
+    for node, reply in _replies(server, job, "sum", requests, 8 * job.sheet.size):
+        try:
+            vector = wire.vector(reply.arrays, "sum", job.sheet.size, np.float64)
+            if not np.isfinite(vector).all():
+                raise WireError("a sum is not finite")
+        except WireError as error:
+            _refuse(server, node, error)
+            continue
+        people = len(job.people[node])
+        vector, was_long = clipped_again(vector, bound, people, norm)
+        server.seen.refused["a sum was longer than its people's bounds"] += was_long
+        total += vector
+        heard += people
+    _enough(server, heard, drawn)
+    return job.sheet.total(total)
+
+
+def _masked(server: Server, job: Job, drawn: int) -> CohortTotal:
+    """Return the sum over the nodes that remained to the end; single sums stay under masks."""
+    coding = coding_of(server.terms.people, job.phase, job.sheet, job.clip_norm)
+    roster = _roster(server, job, _ask_keys(server, job))
+    sealed = _ask_shares(server, job, roster)
+    total, survivors = _ask_masked(server, job, route(roster, sealed))
+    _remaining(survivors, roster)
+    _enough(server, sum(len(job.people[node]) for node in survivors), drawn)
+    revealed = _ask_reveals(server, job, survivors)
+    server.seen.step = "taking off the masks"
+    server.watch(server.seen)
+    try:
+        plain = unmask(roster, total, survivors=survivors, sealed_by=sealed, revealed=revealed)
+    except FederationError as error:
+        if isinstance(error, BadDealer):
+            server.seen.excluded.add(error.node)
+        raise RoundAbandoned(f"the masks could not be taken off: {error}") from error
+    noised = server.terms.noise_from == "nodes"
+    return job.sheet.total(coding.decode(plain), noised=noised)
+
+
+def _ask_keys(server: Server, job: Job) -> dict[int, dict[str, bytes]]:
+    requests = {node: _request(server, job, "keys") for node in job.people}
+    keys: dict[int, dict[str, bytes]] = {}
+    for node, reply in _replies(server, job, "keys", requests, 0):
+        try:
+            found = wire.blobs_by_name(reply.about.get("keys"))
+            check_keys(_context(server, job), node, found, server.verify)
+            keys[node] = found
+        except PrivrecError as error:
+            _refuse(server, node, error)
+    return keys
+
+
+def _roster(server: Server, job: Job, keys: Mapping[int, Mapping[str, bytes]]) -> Roster:
+    """Return who takes part in this attempt."""
+    try:
+        threshold = server.terms.threshold(len(keys))
+        degree = default_degree(len(keys))
+        return Roster.of(keys, context=_context(server, job), threshold=threshold, degree=degree)
+    except PrivrecError as error:
+        raise RoundAbandoned(str(error)) from error
+
+
+def _context(server: Server, job: Job) -> bytes:
+    return wire.round_context(server.terms.fingerprint, server.run, job.round_index, job.attempt)
+
+
+def _ask_shares(server: Server, job: Job, roster: Roster) -> dict[int, dict[int, bytes]]:
+    about = {"keys": {str(node): dict(parts) for node, parts in roster.keys.items()}}
+    requests = dict.fromkeys(roster.keys, _request(server, job, "shares", about=about))
+    sealed: dict[int, dict[int, bytes]] = {}
+    for node, reply in _replies(server, job, "shares", requests, 0):
+        try:
+            found = wire.blobs(reply.about.get("shares"), "shares")
+            check_shares(roster, node, found)
+            sealed[node] = found
+        except PrivrecError as error:
+            _refuse(server, node, error)
+    _remaining(sorted(sealed), roster)
+    return sealed
+
+
+def _ask_masked(
+    server: Server, job: Job, inboxes: Mapping[int, Mapping[int, bytes]]
+) -> tuple[Any, list[int]]:
+    """Return the sum of the masked vectors, added up as they arrive, and who sent them."""
+    total, survivors = np.zeros(job.sheet.size, np.uint64), []
+    requests = {
+        node: _request(
+            server, job, "mask", node, about={"sealed": {str(k): v for k, v in inbox.items()}}
+        )
+        for node, inbox in inboxes.items()
+    }
+    for node, reply in _replies(server, job, "mask", requests, 8 * job.sheet.size):
+        try:
+            total += wire.vector(reply.arrays, "sum", job.sheet.size, np.uint64)
+        except WireError as error:
+            _refuse(server, node, error)
+            continue
+        survivors.append(node)
+    return total, sorted(survivors)
+
+
+def _ask_reveals(server: Server, job: Job, survivors: list[int]) -> dict[int, dict[int, bytes]]:
+    about: dict[str, Any] = {"survivors": survivors}
+    if server.terms.noise_from == "nodes":
+        signed: dict[str, bytes] = {}
+        requests = dict.fromkeys(survivors, _request(server, job, "agree", about=about))
+        for node, reply in _replies(server, job, "agree", requests, 0):
+            try:
+                signed[str(node)] = bytes.fromhex(str(reply.about.get("signature")))
+            except ValueError:
+                _refuse(server, node, WireError("a signature is no bytes"))
+        about |= {"confirmations": signed}
+    revealed: dict[int, dict[int, bytes]] = {}
+    requests = dict.fromkeys(survivors, _request(server, job, "reveal", about=about))
+    for node, reply in _replies(server, job, "reveal", requests, 0):
+        try:
+            revealed[node] = wire.blobs(reply.about.get("shares"), "shares")
+        except WireError as error:
+            _refuse(server, node, error)
+    return revealed
+
+
+def _request(
+    server: Server,
+    job: Job,
+    kind: str,
+    node: int | None = None,
+    about: Mapping[str, Any] | None = None,
+) -> bytes:
+    """Return a request; one that names a node has what is told and the node's drawn people."""
+    words: dict[str, Any] = {
+        "kind": kind,
+        "terms": server.terms.fingerprint,
+        "run": server.run,
+        "round": job.round_index,
+        "attempt": job.attempt,
+        **(about or {}),
+    }
+    if node is None:
+        return wire.pack(words)
+    arrays = {f"{wire.TOLD}{name}": array for name, array in job.told.items()}
+    return wire.pack({**words, "clip_norm": job.clip_norm}, {**arrays, "people": job.people[node]})
+
+
+def _replies(
+    server: Server, job: Job, kind: str, requests: Mapping[int, bytes], numbers: int
+) -> Iterator[tuple[int, wire.Message]]:
+    """Yield sound replies of the nodes that were asked, the first of each; others are refused.
+
+    `numbers` is the size in bytes of the arrays that a reply may have.
+    """
+    server.seen.step = kind
+    server.seen.state |= dict.fromkeys(requests, f"{kind} …")
+    server.watch(server.seen)
+    heard: set[int] = set()
+    expected = {"run": server.run, "round": job.round_index, "attempt": job.attempt}
+    most = numbers + wire.SLACK + 2048 * len(requests)
+    for node, content in server.ask(requests, server.terms.deadline):
+        try:
+            if node not in requests or node in heard:
+                raise WireError("a reply that nobody asked for, or a second one")
+            if len(content) > most:
+                raise WireError(f"a reply has {len(content):,} bytes; at most {most:,} may come")
+            check = partial(server.verify, node)
+            reply = wire.unpack(wire.verified(content, requests[node], check))
+            if reply.about.get("kind") == "refused":
+                accused = reply.about.get("blames")
+                if isinstance(accused, int) and accused in requests:
+                    # One of the two is lying; both are left out of the next attempt.
+                    server.seen.excluded |= {node, accused}
+                raise WireError(f"the node refused: {str(reply.about.get('why'))[:200]}")
+            if reply.about.get("kind") != kind or any(
+                reply.about.get(name) != value for name, value in expected.items()
+            ):
+                raise WireError("a reply to another request")
+        except WireError as error:
+            _refuse(server, node, error)
+            continue
+        heard.add(node)
+        server.seen.state[node] = kind
+        server.watch(server.seen)
+        yield node, reply
+    for node in requests.keys() - heard:
+        server.seen.state[node] = f"no {kind}"
+    server.watch(server.seen)
+
+
+def _refuse(server: Server, node: int, error: PrivrecError) -> None:
+    server.seen.refused[str(error)] += 1
+    LOG.warning("node %d: %s", node, error)
+
+
+def _remaining(nodes: list[int], roster: Roster) -> None:
+    if len(nodes) < roster.threshold:
+        raise RoundAbandoned(f"{len(nodes)} nodes remained; {roster.threshold} are needed")
+
+
+def _enough(server: Server, heard: int, drawn: int) -> None:
+    """Raise unless enough of the drawn people are in the sum; the missing ones count as zero."""
+    least = server.terms.min_people or math.ceil(drawn / 2)
+    if heard < least:
+        raise RoundAbandoned(f"{heard:,} of {drawn:,} people are in the sum; {least:,} are needed")

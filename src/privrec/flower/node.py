@@ -1,0 +1,90 @@
+"""A federation's node: it opens its folder, checks the terms, and answers until it is stopped."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from privrec.algorithms.recipes import settings_of
+from privrec.data import catalogue as catalogues
+from privrec.errors import FederationError, PrivrecError
+from privrec.flower import terms as agreed
+from privrec.flower.bound import bind
+from privrec.flower.certificates import public_key_text, read_private_key, sign, verify
+from privrec.flower.enrolment import NodeFolder, read_people
+from privrec.flower.host import Host
+from privrec.flower.processes import end_with_parent
+from privrec.flower.reveals import Reveals
+from privrec.flower.supernode import serve
+from privrec.flower.terms import Terms, catalogue_hash
+
+
+def open_host(path: Path, terms: Terms) -> Host:
+    """Return what answers for a node's people; raise unless the node is a part of these terms."""
+    folder = NodeFolder(path=path)
+    people, catalogue = read_people(folder)
+    mine = public_key_text(folder.key)
+    keys = [member.public_key for member in terms.members]
+    if mine not in keys:
+        raise FederationError(f"the node in {path} is not enrolled in these terms")
+    if catalogue_hash(catalogues.to_json(catalogue)) != terms.catalogue:
+        raise FederationError(f"the data in {path} is coded by another catalogue than the terms'")
+    private, node = read_private_key(folder.key), keys.index(mine)
+    if len(people) != terms.members[node].people:
+        raise FederationError(
+            f"the terms have {terms.members[node].people:,} people of the node in {path}, which has"
+            f" {len(people):,}"
+        )
+    bound = bind(terms, catalogue, people, node)
+    return Host(
+        terms,
+        node,
+        phases=bound.phases,
+        take=bound.federation.take,
+        schema=catalogue.schema,
+        sign=lambda content: sign(private, content),
+        verify=lambda node, content, made: (
+            0 <= node < len(keys) and verify(keys[node], content, made)
+        ),
+        reveals=Reveals(folder.reveals(terms.fingerprint)),
+    )
+
+
+def serve_node(
+    path: Path,
+    *,
+    terms: Path,
+    ca: Path,
+    server: str,
+    port: int,
+    on_state: Callable[[str], None] = lambda state: None,
+) -> None:
+    """Answer the server's requests for the people of this node, until SIGTERM or SIGINT."""
+    try:
+        text = terms.read_bytes()
+    except OSError as error:
+        raise FederationError(f"cannot read {terms}: {error.strerror}") from error
+    host = open_host(path, agreed.from_json(text, str(terms), settings_of))
+    key = NodeFolder(path=path).key
+    serve(
+        host.handle,
+        folder=path,
+        superlink=server,
+        ca=ca,
+        key=key,
+        port=port,
+        on_state=on_state,
+    )
+
+
+def main() -> None:
+    """Run one node for as long as the parent process lives; for `privrec federate up`."""
+    path, terms, ca, server, port = sys.argv[1:]
+    end_with_parent(grace=5.0)
+    try:
+        serve_node(Path(path), terms=Path(terms), ca=Path(ca), server=server, port=int(port))
+    except PrivrecError as error:
+        sys.exit(f"privrec: {error}")
+
+
+if __name__ == "__main__":
+    main()

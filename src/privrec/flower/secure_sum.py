@@ -1,0 +1,390 @@
+"""Secure sums: the server learns the sum of the nodes' vectors modulo 2^64, and no single vector.
+
+The protocol is that of Bonawitz et al. (2017), figure 4, on the graph of neighbours of Bell et al.
+(2020), without any network: a node's half is `NodeRound`, the server's is `route` and `unmask`.
+
+A node adds two kinds of masks: one from its own seed, and one with each neighbour, which the
+neighbour subtracts. Its neighbours hold shares of its seed and of its one-time mask key, t of n
+needed. At the end, they give shares of the seed if the node's vector is in the sum, else of the
+mask key. Who has both secrets of a node can take all masks off its vector.
+
+Why nobody gets both: an honest neighbour gives one kind only, a colluding one gives both. Among n
+holders of which c collude there are at most n + c shares to get, and both secrets need 2t of them.
+So 2t > n + c is enough. Without it, a server could tell one half of the neighbours that a node
+remained, and the other half that it dropped out.
+
+Why the sum is that of enough nodes: with signatures of `threshold` nodes under one list of
+survivors, no second list can have as many, by the same count over all nodes. Without these
+confirmations the server must be trusted to tell all nodes the same list.
+
+On a ring of neighbours, an honest survivor next to a stretch of degree / 2 nodes that are not
+honest survivors has shares of its seed at 1 + degree / 2 + c nodes at most. If t is more than
+that, nobody can unmask it, so honest survivors that are unmasked are never cut into two groups,
+however the server chooses who drops out.
+
+What a hostile node can do: it can make an attempt fail, and it can add any vector to the sum, as in
+every secure sum without proofs about the vectors: nothing here enforces the range of a coding. It
+cannot change the sum by wrong shares: the server has a digest of each share, of each seed and the
+public part of each mask key.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from os import urandom
+
+import numpy as np
+
+from privrec.errors import FederationError
+from privrec.flower import masks
+from privrec.flower.masks import (
+    ADVERTISED,
+    KINDS,
+    SHARE_BYTES,
+    Roster,
+    Words,
+    by_node,
+    check_advertised,
+    digest,
+    is_bytes,
+    number,
+)
+
+_DIGESTS = 2 * 32
+# The digests, and in the box: a nonce, the shares of both secrets, and a tag.
+_SEALED = _DIGESTS + 12 + 2 * SHARE_BYTES + 16
+_SEED, _KEY = KINDS
+# A node that dealt shares which do not fit together gets this many chances (chosen by hand).
+_TRIES = 8
+_AFTER = {
+    "keys": {"start"},
+    "shares": {"keys"},
+    "mask": {"shares"},
+    "agree_on": {"mask"},
+    "reveal": {"mask", "agree_on"},
+}
+
+
+class BadDealer(FederationError):
+    """A node's shares cannot be used; `node` is the one that dealt them."""
+
+    def __init__(self, node: int, why: str) -> None:
+        super().__init__(f"the shares of node {node} {why}")
+        self.node = node
+
+
+class NodeRound:
+    """One attempt of one round on one node: each step once, in order; a failed step ends it.
+
+    `context` is different for every federation, run, round and attempt. `sign` signs with the
+    node's lasting key, and `verify(node, message, signature)` checks with another node's.
+    """
+
+    def __init__(
+        self,
+        *,
+        me: int,
+        context: bytes,
+        sign: Callable[[bytes], bytes],
+        verify: Callable[[int, bytes, bytes], bool],
+    ) -> None:
+        number(me)
+        self._me, self._context, self._sign, self._verify = me, context, sign, verify
+        self._cipher, self._pair, self._seed = masks.new_keys(), masks.new_keys(), urandom(32)
+        self._advertised: dict[str, bytes] = {}
+        self._roster: Roster
+        self._held: dict[int, tuple[bytes, bytes]] = {}
+        self._agreed: tuple[int, ...] | None = None
+        self._last = "start"
+
+    @contextmanager
+    def _step(self, step: str) -> Iterator[None]:
+        if self._last not in _AFTER[step]:
+            raise FederationError(f"`{step}` cannot come after `{self._last}` in one attempt")
+        self._last = f"a failed {step}"
+        yield
+        self._last = step
+
+    def keys(self) -> dict[str, bytes]:
+        """Return two public keys, a digest of the node's seed, and a signature of all three."""
+        with self._step("keys"):
+            found = {
+                "cipher": self._cipher.public,
+                "mask": self._pair.public,
+                "seed": digest(b"seed", self._seed),
+            }
+            signature = self._sign(_keys_statement(self._context, self._me, found))
+            self._advertised = {**found, "signature": signature}
+            return dict(self._advertised)
+
+    def shares(
+        self, keys: Mapping[int, Mapping[str, bytes]], *, threshold: int, degree: int
+    ) -> dict[int, bytes]:
+        """Return for each neighbour the digests of its shares and a box with the shares.
+
+        For the node itself there are the digests alone. `keys` are those of all members, with
+        their signatures. `threshold` and `degree` must be the node's own settings: a server that
+        could choose them could choose a neighbourhood of friends.
+        """
+        with self._step("shares"):
+            roster = Roster.of(keys, context=self._context, threshold=threshold, degree=degree)
+            if dict(keys.get(self._me, {})) != self._advertised:
+                raise FederationError("the server has other keys of this node than it sent")
+            for node, parts in keys.items():
+                statement = _keys_statement(self._context, node, parts)
+                if not self._verify(node, statement, parts["signature"]):
+                    raise FederationError(f"the signature of node {node} is not valid")
+            self._roster = roster
+            holders, needed = roster.holders(self._me), roster.needed(self._me)
+            seeds = masks.split(self._seed, needed, len(holders))
+            privates = masks.split(self._pair.private, needed, len(holders))
+            dealt = dict(zip(holders, zip(seeds, privates, strict=True), strict=True))
+            self._held[self._me] = dealt[self._me]
+            return {holder: self._sealed(holder, pair) for holder, pair in dealt.items()}
+
+    def _sealed(self, holder: int, pair: tuple[bytes, bytes]) -> bytes:
+        digests = self._roster.share_digests(self._me, holder, pair)
+        if holder == self._me:
+            return digests
+        about = self._roster.about(b"box", self._me, holder)
+        key = masks.agree(self._cipher.private, self._roster.keys[holder]["cipher"], about)
+        return digests + masks.seal(key, b"".join(pair), about + digests)
+
+    def mask(self, vector: Words, sealed: Mapping[int, bytes]) -> Words:
+        """Return the vector under the node's own mask and those with the neighbours in `sealed`.
+
+        `sealed` has what each neighbour that got this far has sealed for this node; with too few
+        neighbours the node gives nothing.
+        """
+        with self._step("mask"):
+            roster, me = self._roster, self._me
+            total = _vector(vector).copy()
+            for node, box in by_node(sealed, "sealed shares").items():
+                if node not in roster.neighbours[me]:
+                    raise FederationError(f"shares came from {node!r}, which is no neighbour")
+                self._held[node] = self._opened(node, box)
+            if len(self._held) < roster.needed(me):
+                raise FederationError(
+                    f"{len(self._held)} nodes of a neighbourhood are left, and"
+                    f" {roster.needed(me)} are needed"
+                )
+            masks.add_stretched(total, masks.derive(self._seed, roster.about(b"own", me)), sign=1)
+            for node in self._held.keys() - {me}:
+                pair = _pair_seed(roster, self._pair.private, me, node)
+                masks.add_stretched(total, pair, sign=1 if me < node else -1)
+            return total
+
+    def _opened(self, dealer: int, box: bytes) -> tuple[bytes, bytes]:
+        """Return a dealer's two shares for this node, after checks."""
+        if not is_bytes(box, _SEALED):
+            raise BadDealer(dealer, "have a wrong length")
+        roster, digests = self._roster, box[:_DIGESTS]
+        about = roster.about(b"box", dealer, self._me)
+        key = masks.agree(self._cipher.private, roster.keys[dealer]["cipher"], about)
+        try:
+            content = masks.unseal(key, box[_DIGESTS:], about + digests)
+        except FederationError as error:
+            raise BadDealer(dealer, "cannot be opened") from error
+        pair = content[:SHARE_BYTES], content[SHARE_BYTES:]
+        if roster.share_digests(dealer, self._me, pair) != digests:
+            raise BadDealer(dealer, "are not those that it announced")
+        return pair
+
+    def agree_on(self, survivors: Sequence[int]) -> bytes:
+        """Return a signature of the list of nodes whose vectors are in the sum."""
+        with self._step("agree_on"):
+            self._agreed = self._checked(survivors)
+            return self._sign(_survivors_statement(self._roster, self._agreed))
+
+    def _checked(self, survivors: Sequence[int]) -> tuple[int, ...]:
+        """Return the survivors in order, if this node may help to unmask their sum."""
+        roster, listed = self._roster, _survivors(self._roster, survivors)
+        near = set(listed) & set(roster.holders(self._me))
+        if self._me not in listed:
+            raise FederationError("this node is not among the survivors")
+        if not near <= self._held.keys():
+            raise FederationError("a survivor is a neighbour whose shares this node did not get")
+        if len(near) < roster.needed(self._me):
+            raise FederationError("too few survivors are neighbours of this node")
+        return listed
+
+    def reveal(
+        self, survivors: Sequence[int], confirmations: Mapping[int, bytes] | None
+    ) -> dict[int, bytes]:
+        """Return a share of the seed of each survivor, and of the mask key of each other neighbour.
+
+        Shares are of those whose shares this node holds, with one byte before that says the kind;
+        no node gets both. `confirmations` are signatures of `agree_on` by node; `None` is for
+        nodes whose own settings trust the server to give everybody the same list.
+        """
+        with self._step("reveal"):
+            listed = self._checked(survivors)
+            if self._agreed is not None and listed != self._agreed:
+                raise FederationError("this node has agreed on another list of survivors")
+            if confirmations is not None:
+                self._check_confirmations(listed, confirmations)
+            return {
+                node: _SEED + seed if node in listed else _KEY + private
+                for node, (seed, private) in self._held.items()
+            }
+
+    def _check_confirmations(
+        self, listed: tuple[int, ...], confirmations: Mapping[int, bytes]
+    ) -> None:
+        if self._agreed is None:
+            raise FederationError("this node has not agreed on any list of survivors")
+        statement = _survivors_statement(self._roster, listed)
+        valid = [
+            node
+            for node, signature in by_node(confirmations, "confirmations").items()
+            if node in listed and is_bytes(signature) and self._verify(node, statement, signature)
+        ]
+        if len(valid) < self._roster.threshold:
+            raise FederationError(
+                f"{len(valid)} nodes confirm this list of survivors, and"
+                f" {self._roster.threshold} are needed"
+            )
+
+
+def check_keys(
+    context: bytes,
+    node: int,
+    keys: Mapping[str, bytes],
+    verify: Callable[[int, bytes, bytes], bool],
+) -> None:
+    """Raise `FederationError` unless a node's keys are whole, usable and signed by it.
+
+    A server that passed on others would let one node spoil the attempt of all.
+    """
+    check_advertised(node, keys)
+    if not verify(node, _keys_statement(context, node, keys), keys["signature"]):
+        raise FederationError(f"the signature of node {node} is not valid")
+    for part in ("cipher", "mask"):
+        masks.agree(masks.new_keys().private, keys[part], context)
+
+
+def check_shares(roster: Roster, dealer: int, shares: Mapping[int, bytes]) -> None:
+    """Raise `FederationError` if the output of a node's `shares` has not the right form."""
+    if dealer not in roster.neighbours:
+        raise FederationError(f"shares came from {dealer!r}, which is no member")
+    if set(by_node(shares, "shares")) != set(roster.holders(dealer)):
+        raise FederationError(f"node {dealer} sent shares to others than its neighbours")
+    for holder, box in shares.items():
+        if not is_bytes(box, _DIGESTS if holder == dealer else _SEALED):
+            raise FederationError(f"node {dealer} sent shares of a wrong length")
+
+
+def route(
+    roster: Roster, sealed_by: Mapping[int, Mapping[int, bytes]]
+) -> dict[int, dict[int, bytes]]:
+    """Return the `sealed` of each node's `mask`, from the `shares` of all who got this far."""
+    for dealer, shares in sealed_by.items():
+        check_shares(roster, dealer, shares)
+    return {
+        node: {
+            dealer: sealed_by[dealer][node]
+            for dealer in roster.neighbours[node]
+            if dealer in sealed_by
+        }
+        for node in sealed_by
+    }
+
+
+def unmask(
+    roster: Roster,
+    total: Words,
+    *,
+    survivors: Sequence[int],
+    sealed_by: Mapping[int, Mapping[int, bytes]],
+    revealed: Mapping[int, Mapping[int, bytes]],
+) -> Words:
+    """Return the plain sum modulo 2^64 of the survivors' vectors, from the sum of the masked ones.
+
+    `sealed_by` is what `route` got, and `revealed` has each node's `reveal`. Shares that do not
+    fit their digest are left out; with too few others, `FederationError` names the node whose
+    masks remain.
+    """
+    plain, listed = _vector(total).copy(), _survivors(roster, survivors)
+    for dealer, shares in sealed_by.items():
+        check_shares(roster, dealer, shares)
+    if not set(listed) <= sealed_by.keys():
+        raise FederationError("a survivor has not sent shares")
+    for node in listed:
+        seed = _recovered(roster, node, _SEED, sealed_by[node], revealed)
+        masks.add_stretched(plain, masks.derive(seed, roster.about(b"own", node)), sign=-1)
+    for node in sorted(sealed_by.keys() - set(listed)):
+        mates = [mate for mate in roster.neighbours[node] if mate in listed]
+        if mates:
+            private = _recovered(roster, node, _KEY, sealed_by[node], revealed)
+            for mate in mates:
+                pair = _pair_seed(roster, private, node, mate)
+                masks.add_stretched(plain, pair, sign=-1 if mate < node else 1)
+    return plain
+
+
+def _recovered(
+    roster: Roster,
+    node: int,
+    kind: bytes,
+    dealt: Mapping[int, bytes],
+    revealed: Mapping[int, Mapping[int, bytes]],
+) -> bytes:
+    """Return a secret of a node from the shares that fit their digests."""
+    first = 0 if kind == _SEED else 32
+    shares = []
+    for place, holder in enumerate(roster.holders(node), start=1):
+        given = revealed.get(holder)
+        item = given.get(node) if isinstance(given, Mapping) else None
+        if not isinstance(item, bytes) or item[:1] != kind:
+            continue
+        found = digest(roster.about(b"share", node, holder), kind, item[1:])
+        at_place = item[1:5] == place.to_bytes(4, "little") and len(item) == 1 + SHARE_BYTES
+        if at_place and found == dealt[holder][first : first + 32]:
+            shares.append(item[1:])
+    needed = roster.needed(node)
+    if len(shares) < needed:
+        raise FederationError(
+            f"the masks of node {node} remain: {len(shares)} shares are there, {needed} are needed"
+        )
+    # These shares are what the node dealt. If they do not fit together, it lied itself, and it may
+    # have lied in a few of them only.
+    for start in range(min(_TRIES, len(shares))):
+        turned = shares[start:] + shares[:start]
+        secret = masks.combine(turned[:needed])
+        if kind == _SEED and digest(b"seed", secret) == roster.keys[node]["seed"]:
+            return secret
+        if kind == _KEY and masks.public_of(secret) == roster.keys[node]["mask"]:
+            return secret
+    raise BadDealer(node, "do not fit together")
+
+
+def _pair_seed(roster: Roster, private: bytes, owner: int, other: int) -> bytes:
+    about = roster.about(b"pair", min(owner, other), max(owner, other))
+    return masks.agree(private, roster.keys[other]["mask"], about)
+
+
+def _keys_statement(context: bytes, node: int, keys: Mapping[str, bytes]) -> bytes:
+    return digest(b"keys", context, number(node), *(keys[part] for part in ADVERTISED))
+
+
+def _survivors_statement(roster: Roster, listed: Sequence[int]) -> bytes:
+    return roster.about(b"survivors", *listed)
+
+
+def _survivors(roster: Roster, survivors: Sequence[int]) -> tuple[int, ...]:
+    """Return the survivors in order, if they are different members and enough."""
+    if not isinstance(survivors, Sequence):
+        raise FederationError("the survivors are no list of nodes")
+    for node in survivors:
+        number(node)
+    listed = tuple(sorted(survivors))
+    if len(set(listed)) != len(listed) or not set(listed) <= roster.keys.keys():
+        raise FederationError("a survivor is no member, or is named twice")
+    if len(listed) < roster.threshold:
+        raise FederationError(f"{len(listed)} nodes are left, and {roster.threshold} are needed")
+    return listed
+
+
+def _vector(found: object) -> Words:
+    if not isinstance(found, np.ndarray) or found.dtype != np.uint64 or found.ndim != 1:
+        raise FederationError("a vector of a secure sum must be words of 64 bits in one row")
+    return found

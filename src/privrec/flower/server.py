@@ -1,0 +1,109 @@
+"""A federation's server: train by its terms until the run is done."""
+
+import json
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import asdict
+from pathlib import Path
+
+from privrec.algorithms.recipes import settings_of
+from privrec.data.catalogue import Catalogue
+from privrec.errors import FederationError
+from privrec.flower.bound import bind
+from privrec.flower.certificates import verify
+from privrec.flower.enrolment import write_private
+from privrec.flower.folders import read_server
+from privrec.flower.link import Link, open_link
+from privrec.flower.network import Seen, Server
+from privrec.flower.terms import Terms
+from privrec.runs import records
+from privrec.runs.evaluate import OnProgress
+from privrec.runs.loop import play_stages
+
+OpenLink = Callable[..., AbstractContextManager[Link]]
+
+
+def check_terms(terms: Terms, catalogue: Catalogue) -> None:
+    """Raise for terms that could not be kept, before any file is written."""
+    bind(terms, catalogue).phases()
+    if terms.secure_sum:
+        terms.threshold(len(terms.members))
+
+
+def serve(
+    path: Path,
+    *,
+    host: str,
+    port: int,
+    wait: float = 300.0,
+    watch: Callable[[Seen], None] = lambda seen: None,
+    check: Callable[[], None] = lambda: None,
+    on_progress: OnProgress | None = None,
+    connect: OpenLink = open_link,
+) -> Path:
+    """Train by the terms until the run is done, from where it stopped; return its folder.
+
+    `wait` is how many seconds nodes have to appear before the first round. `check` is called now
+    and then while they are waited for, and may raise.
+    """
+    folder, terms, catalogue = read_server(path, settings_of)
+    prepared = bind(terms, catalogue).prepared(terms.settings)
+    keys = [member.public_key for member in terms.members]
+    if folder.run.is_dir() and not records.is_untouched(folder.run):
+        place, resume = records.read_run(folder.run)[0], True
+    else:
+        public = folder.catalogue.read_text(encoding="utf-8")
+        place, resume = records.create_run(folder.run, terms.settings, public, None), False
+    with records.locked(place):
+        if not place.params_path.is_file():
+            records.clear_leftovers(place)
+            with connect(path, keys, host=host, port=port) as link:
+                server = Server(
+                    terms=terms,
+                    ask=link.ask,
+                    online=link.online,
+                    verify=lambda node, content, made: verify(keys[node], content, made),
+                    watch=_both(watch, folder.status),
+                )
+                _gather(server, wait, check)
+                play_stages(
+                    prepared,
+                    place,
+                    resume=resume,
+                    on_progress=on_progress,
+                    network=server.network(),
+                )
+                server.seen.step = "done"
+                server.watch(server.seen)
+    return folder.run
+
+
+def _gather(server: Server, wait: float, check: Callable[[], None]) -> None:
+    """Return when all nodes are there, or after a while if enough are."""
+    end, members = time.monotonic() + wait, len(server.terms.members)
+    least = server.terms.threshold(members) if server.terms.secure_sum else 1
+    there = -1
+    while (now := len(server.online())) < members:
+        check()
+        if now != there:
+            there = now
+            server.seen.step = f"waiting for nodes: {now} of {members} are there"
+            server.watch(server.seen)
+        if time.monotonic() > end:
+            if now >= least:
+                return
+            raise FederationError(
+                f"{now} of {members} nodes are there after {wait:g} s; at least {least} are needed"
+            )
+        time.sleep(0.5)
+
+
+def _both(watch: Callable[[Seen], None], status: Path) -> Callable[[Seen], None]:
+    """Return what shows what was seen and writes it to a file, for `status`."""
+
+    def seen_by_both(seen: Seen) -> None:
+        write_private(status, json.dumps({"time": time.time(), **asdict(seen)}).encode())
+        watch(seen)
+
+    return seen_by_both

@@ -1,0 +1,175 @@
+"""The terms of a federation: what its server and all its nodes agreed on.
+
+Both sides build the same stages from the terms (`bound.py`). So a node knows the recipe, the bound
+and the noise from its own copy, and a server cannot ask it for anything else.
+"""
+
+import hashlib
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+
+from privrec.errors import FederationError, PrivrecError, SettingsError
+from privrec.flower.discrete import least_survivors
+from privrec.settings import RunSettings
+from privrec.types import IntArray
+
+VERSION = 1
+NoiseFrom = Literal["server", "nodes"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """A node: its public key, and how many people it serves."""
+
+    public_key: str
+    people: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Terms:
+    """What a federation does, and with whom.
+
+    People have positions: those of the first node come first. `catalogue` is a hash of the public
+    catalogue. `missing` is the share of a round's nodes that may drop out, `colluding` the share
+    that may help a hostile server; both shape the noise from nodes. A round with fewer than
+    `min_people` people is abandoned; 0 means half of those who were drawn. `deadline` is in seconds
+    and holds for one exchange. An abandoned round is tried `attempts` times. A node answers at most
+    `reveals` times for one round, so that a server can be killed and go on, but cannot average
+    the noise away.
+    """
+
+    name: str
+    settings: RunSettings
+    catalogue: str
+    members: tuple[Member, ...]
+    secure_sum: bool = True
+    noise_from: NoiseFrom = "server"
+    missing: float = 0.3
+    colluding: float = 0.0
+    min_people: int = 0
+    deadline: float = 60.0
+    attempts: int = 5
+    reveals: int = 2
+
+    def __post_init__(self) -> None:
+        if not self.members:
+            raise FederationError("a federation needs at least one enrolled node; got none")
+        if self.secure_sum and len(self.members) < 2:
+            raise FederationError(
+                "secure sums need at least 2 nodes, since a sum over one node hides nothing;"
+                " got 1 (leave them off with --no-secure-sum)"
+            )
+        for name in ("missing", "colluding"):
+            if not 0 <= getattr(self, name) < 1:
+                raise SettingsError(f"`{name}` must be >= 0 and < 1; got {getattr(self, name)!r}")
+        if not self.deadline > 0:
+            raise SettingsError(f"`deadline` must be > 0; got {self.deadline!r}")
+        if self.noise_from == "nodes":
+            self._check_noise()
+
+    def _check_noise(self) -> None:
+        if not self.secure_sum:
+            raise SettingsError("noise from nodes needs secure sums: a share of it hides nobody")
+        budget = self.settings.budget
+        if budget.mechanism != "gaussian":
+            raise SettingsError(
+                f"noise from nodes needs the Gaussian mechanism; {self.settings.recipe} has"
+                f" {budget.mechanism}"
+            )
+        if budget.noise != "secure":
+            raise SettingsError("noise from nodes is always secure: leave out noise=seeded")
+
+    @cached_property
+    def firsts(self) -> IntArray:
+        """The position of each node's first person."""
+        counts = [member.people for member in self.members]
+        return np.concatenate([[0], np.cumsum(counts)[:-1]]).astype(np.int64)
+
+    @property
+    def people(self) -> int:
+        """How many people are enrolled: the N of the accountant."""
+        return sum(member.people for member in self.members)
+
+    def node_of(self, positions: IntArray) -> IntArray:
+        """Return which node serves each of these people."""
+        return np.searchsorted(self.firsts, positions, side="right") - 1
+
+    def positions(self, node: int) -> range:
+        """Return the positions of the people whom a node serves."""
+        first = int(self.firsts[node])
+        return range(first, first + self.members[node].people)
+
+    def threshold(self, members: int) -> int:
+        """Return how many of a round's nodes must remain, so that its masks can be taken off.
+
+        Fewer than half could be two groups of which each gives the server one of a node's two
+        secrets. With 2t > n + colluding nodes, nobody gets both (`secure_sum.py`).
+        """
+        # A server chooses who is asked. So if it is not trusted, shares are of all enrolled nodes.
+        enrolled = len(self.members)
+        of = enrolled if self.noise_from == "nodes" else members
+        least = max(2, least_survivors(of, self.missing)) if members else 2
+        colluding = math.floor(self.colluding * enrolled + 1e-9)
+        if not 2 * least > members + colluding or least > members:
+            raise FederationError(
+                f"{members} nodes with a share of {self.missing:g} missing and"
+                f" {self.colluding:g} colluding are too few to hide one node"
+            )
+        return least
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A hash of all terms; the two sides compare it, and so can people."""
+        return hashlib.sha256(to_json(self).encode()).hexdigest()
+
+
+def to_json(terms: Terms) -> str:
+    """Return the terms as one JSON document, the same for equal terms."""
+    names = [name for name in Terms.__dataclass_fields__ if name not in ("settings", "members")]
+    found: dict[str, Any] = {name: getattr(terms, name) for name in names}
+    found["settings"] = terms.settings.model_dump(mode="json", exclude_none=True)
+    found["members"] = [asdict(member) for member in terms.members]
+    return json.dumps({"version": VERSION, **found}, sort_keys=True, indent=1)
+
+
+def from_json(
+    text: str | bytes, where: str, settings_of: Callable[[Mapping[str, Any]], RunSettings]
+) -> Terms:
+    """Return the terms of a JSON document; `where` names it in an error."""
+    try:
+        found: dict[str, Any] = json.loads(text)
+        if (version := found.pop("version", None)) != VERSION:
+            raise FederationError(f"{where} has version {version!r}; this privrec reads {VERSION}")
+        found["settings"] = settings_of(found["settings"])
+        found["members"] = tuple(
+            Member(public_key=str(entry["public_key"]), people=_whole(entry["people"]))
+            for entry in found["members"]
+        )
+        return Terms(**found)
+    except PrivrecError as error:
+        raise FederationError(f"{where}: {error}") from error
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise FederationError(f"{where} has no terms of a federation ({error})") from error
+
+
+def _whole(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise ValueError(f"`people` must be a whole number >= 0; got {value!r}")
+    return value
+
+
+def catalogue_hash(text: str) -> str:
+    """Return the hash of a catalogue by which both sides know that theirs are the same.
+
+    What its data set declared is left out: a node's own slice may declare more or less.
+    """
+    found: dict[str, Any] = json.loads(text)
+    return hashlib.sha256(
+        json.dumps({**found, "undeclared": [], "name": ""}, sort_keys=True).encode()
+    ).hexdigest()

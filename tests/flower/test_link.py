@@ -1,0 +1,197 @@
+"""The link on loopback with TLS and enrolled keys, certificates, and records that are garbage."""
+
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from privrec.errors import FederationError, WireError
+from privrec.flower.certificates import (
+    check_certificate,
+    make_authority,
+    make_node_key,
+    public_key_text,
+    read_private_key,
+    sign,
+    verify,
+)
+from privrec.flower.link import open_link
+from privrec.flower.records import KEY, STYPE, from_record, to_record
+
+NODE = """
+import sys
+from pathlib import Path
+from privrec.errors import FederationError
+from privrec.flower.supernode import serve
+
+def handle(request: bytes) -> bytes:
+    if request == b"raise":
+        raise ValueError("a private thing")
+    return request[::-1]
+
+folder, superlink, ca, key, port = sys.argv[1:]
+try:
+    serve(handle, folder=Path(folder), superlink=superlink, ca=Path(ca), key=Path(key),
+          port=int(port), patience=5.0)
+except FederationError as error:
+    sys.exit(f"refused: {error}")
+"""
+
+
+@pytest.fixture(autouse=True)
+def same_environment() -> Iterator[None]:
+    before = dict(os.environ)
+    yield
+    os.environ.clear()
+    os.environ.update(before)
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+def start_node(folder: Path, k: int, port: int) -> subprocess.Popen[str]:
+    arguments = [folder / f"n{k}", f"127.0.0.1:{port}", folder / "ca.crt", folder / f"key{k}"]
+    return subprocess.Popen(
+        [sys.executable, "-c", NODE, *map(str, arguments), str(free_port())],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def end(node: subprocess.Popen[str]) -> None:
+    node.terminate()
+    node.communicate(timeout=20)
+
+
+# Flower packs an app with a call that its library `pathspec` deprecates.
+@pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")
+def test_two_nodes_answer_over_tls_and_a_dead_one_is_missing(tmp_path: Path) -> None:
+    make_authority(tmp_path, hosts=["127.0.0.1"])
+    for k in range(3):
+        make_node_key(tmp_path / f"key{k}")
+    keys = [public_key_text(tmp_path / f"key{k}") for k in range(2)]
+    port = free_port()
+    large = os.urandom(20_000_000)
+    nodes: list[subprocess.Popen[str]] = []
+    try:
+        with open_link(tmp_path, keys, host="127.0.0.1", port=port) as link:
+            nodes += [start_node(tmp_path, k, port) for k in range(3)]
+            stop = time.monotonic() + 60
+            while link.online() != {0, 1}:
+                assert time.monotonic() < stop
+                time.sleep(0.2)
+            assert dict(link.ask({0: b"abc", 1: b""}, 30.0)) == {0: b"cba", 1: b""}
+            assert dict(link.ask({0: b"raise", 1: large}, 60.0)) == {1: large[::-1]}
+            refuses_strangers(tmp_path, port)
+            nodes[0].send_signal(signal.SIGKILL)
+            begin = time.monotonic()
+            assert dict(link.ask({0: b"abc", 1: b"xyz"}, 10.0)) == {1: b"zyx"}
+            assert time.monotonic() - begin < 15.0
+            _, said = nodes[2].communicate(timeout=60)
+            assert "refused: " in said
+            assert "it is not enrolled there" in said
+        private = stat.S_IMODE((tmp_path / "superlink").stat().st_mode)
+        assert private == 0o700
+        assert not list((tmp_path / "superlink").rglob("*.db*"))
+    finally:
+        for node in nodes:
+            end(node)
+
+
+def refuses_strangers(folder: Path, port: int) -> None:
+    """Whoever lacks the server's secret cannot enroll a node, though Flower would allow it."""
+    import httpx
+    from flwr.proto.control_pb2 import ListNodesRequest
+    from flwr.supercore.control import ControlHttpClient
+
+    control = ControlHttpClient.from_server_address(
+        f"127.0.0.1:{port}",
+        insecure=False,
+        root_certificates=(folder / "ca.crt").read_bytes(),
+        interceptors=[],
+    )
+    with pytest.raises(httpx.HTTPStatusError) as refused:
+        control.ListNodes(ListNodesRequest())
+    control.close()
+    assert refused.value.response.status_code == 403
+
+
+def test_an_expired_or_unreadable_certificate_is_refused(tmp_path: Path) -> None:
+    make_authority(tmp_path, hosts=["127.0.0.1", "server.example"])
+    check_certificate(tmp_path / "ca.crt")
+    check_certificate(tmp_path / "server.pem")
+    make_authority(tmp_path, hosts=[], days=-2)
+    with pytest.raises(FederationError, match="expired on"):
+        check_certificate(tmp_path / "server.pem")
+    (tmp_path / "ca.crt").write_text("no certificate")
+    with pytest.raises(FederationError, match="no certificate in PEM"):
+        check_certificate(tmp_path / "ca.crt")
+    with pytest.raises(FederationError, match="cannot read"):
+        check_certificate(tmp_path / "missing.crt")
+
+
+def test_private_keys_are_private(tmp_path: Path) -> None:
+    make_authority(tmp_path, hosts=[])
+    make_node_key(tmp_path / "node")
+    for name in ("ca.key", "server.key", "node"):
+        assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o600
+    assert (tmp_path / "node.pub").read_text().strip() == public_key_text(tmp_path / "node")
+
+
+def test_a_signature_counts_only_with_its_key_and_content(tmp_path: Path) -> None:
+    make_node_key(tmp_path / "a")
+    make_node_key(tmp_path / "b")
+    own, other = public_key_text(tmp_path / "a"), public_key_text(tmp_path / "b")
+    signature = sign(read_private_key(tmp_path / "a"), b"content")
+    assert verify(own, b"content", signature)
+    assert not verify(other, b"content", signature)
+    assert not verify(own, b"another", signature)
+    for key, wrong in ((own, b""), (own, b"x" * 96), ("no key", signature), ("ü", signature)):
+        assert not verify(key, b"content", wrong)
+
+
+@pytest.mark.parametrize("content", [b"", b"abc", bytes(range(256)) * 40])
+def test_bytes_survive_a_record(content: bytes) -> None:
+    assert from_record(to_record(content)) == content
+
+
+def garbage() -> list[Any]:
+    import numpy as np
+    from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+
+    def one(array: Array) -> RecordDict:
+        return RecordDict({KEY: ArrayRecord({KEY: array})})
+
+    good = Array("uint8", (3,), STYPE, b"abc")
+    return [
+        None,
+        b"abc",
+        RecordDict(),
+        RecordDict({"other": ArrayRecord({KEY: good})}),
+        RecordDict({KEY: ConfigRecord({KEY: b"abc"})}),
+        RecordDict({KEY: ArrayRecord()}),
+        RecordDict({KEY: ArrayRecord({KEY: good, "more": good})}),
+        RecordDict({KEY: ArrayRecord({KEY: good}), "more": ConfigRecord()}),
+        one(Array("uint8", (4,), STYPE, b"abc")),
+        one(Array("uint8", (1, 3), STYPE, b"abc")),
+        one(Array("float32", (3,), STYPE, b"abc")),
+        one(Array("object", (3,), "numpy.ndarray", b"\x80\x04N.")),
+        one(Array(np.zeros(3, np.uint8))),
+    ]
+
+
+@pytest.mark.parametrize("k", range(13))
+def test_garbage_is_a_wire_error(k: int) -> None:
+    with pytest.raises(WireError):
+        from_record(garbage()[k])

@@ -1,0 +1,86 @@
+"""What every recipe of the table must hold in a federation: the result of the simulator.
+
+The nodes are in this process (`loopback.py`); `test_federation.py` has real ones.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import privrec
+from contract import small
+from loopback import Loopback
+from privrec.algorithms.recipes import RECIPES, configure, prepare
+from privrec.data.federation import Federation
+from privrec.errors import FederationError
+from privrec.runs import records
+from privrec.runs.loop import play_stages
+from privrec.runs.publisher import ledger_of
+from subspace import SUBSPACE
+from tiny import DATA, new_folder
+
+NAMES = [*RECIPES, "subspace"]
+CENTRAL = {"privrec-cen", "popularity", "own-items", "item-knn", "ease"}
+CLOSE = {"plain": 1e-5, "masked": 5e-5}
+"""Adam divides a gradient by its size, so that the coding's error can grow for tiny gradients."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _example_in_the_table() -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(RECIPES, "subspace", SUBSPACE)
+        yield
+
+
+@pytest.fixture(scope="module")
+def data() -> Federation:
+    return privrec.load(DATA)
+
+
+def without_noise(recipe: str) -> dict[str, Any]:
+    """Return small settings under which nothing is noised and cohorts come from the seed."""
+    # Eight vectors need more than eight people, or some of them are arbitrary.
+    settings = small(recipe, cohort=30 if recipe == "subspace" else 8)
+    noise = {"noise": "seeded", "noise_multiplier": 0.0, "epsilon": None}
+    return {**settings, **(noise if "noise_multiplier" in settings else {})}
+
+
+def params_of(folder: records.RunFolder) -> dict[str, Any]:
+    """Return the parameters; factors of a product only as their product.
+
+    The factors are eigenvectors, which are defined up to a rotation where eigenvalues are equal.
+    """
+    found = records.read_arrays(folder.params_path)
+    if "items/out" not in found:
+        return found
+    out = found.pop("items/out").T.astype(np.float64)
+    return {k: v @ out if k.startswith("history/") else v for k, v in found.items()}
+
+
+@pytest.mark.parametrize("how", ["plain", "masked"])
+@pytest.mark.parametrize("recipe", NAMES)
+def test_a_federation_learns_what_the_simulator_learns(
+    recipe: str, how: str, data: Federation, tmp_path: Path
+) -> None:
+    """With one sequence of cohorts and no noise, parameters agree to 1e-5."""
+    prepared = prepare(configure(recipe, data.name, without_noise(recipe)), data)
+    if recipe in CENTRAL:
+        with pytest.raises(FederationError, match="all data in one place"):
+            Loopback(prepared, tmp_path, secure_sum=False).run().stages()
+        return
+    alone = new_folder(tmp_path / "alone", prepared)
+    play_stages(prepared, alone)
+    net = Loopback(prepared, tmp_path / "net", secure_sum=how == "masked")
+    run = net.run()
+    together = records.create_run(tmp_path / "run", run.config, "{}", None)
+    play_stages(run, together, network=net.server.network())
+    one, other = params_of(alone), params_of(together)
+    assert one.keys() == other.keys()
+    for name in one:
+        scale = max(1.0, float(np.abs(one[name]).max(initial=0.0)))
+        np.testing.assert_allclose(
+            other[name], one[name], atol=CLOSE[how] * scale, rtol=0, err_msg=name
+        )
+    assert ledger_of(together).entries == ledger_of(alone).entries

@@ -1,0 +1,110 @@
+"""A whole federation in one process: every message is bytes, but no wire is between the parties."""
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from privrec.algorithms.prepared import PreparedRun
+from privrec.data import catalogue as catalogues
+from privrec.flower.bound import bind
+from privrec.flower.certificates import (
+    make_node_key,
+    public_key_text,
+    read_private_key,
+    sign,
+    verify,
+)
+from privrec.flower.host import Host
+from privrec.flower.network import Server
+from privrec.flower.reveals import Reveals
+from privrec.flower.terms import Member, Terms, catalogue_hash
+from privrec.types import IntArray
+
+Tap = Callable[[int, bytes, bytes | None], bytes | None]
+"""(node, request, reply) -> the reply that the server gets; None if it gets none."""
+
+
+class Loopback:
+    """Nodes with the training people of a prepared run, and a server that asks them."""
+
+    def __init__(
+        self,
+        prepared: PreparedRun,
+        path: Path,
+        *,
+        nodes: int = 3,
+        tap: Tap | None = None,
+        **more: Any,
+    ) -> None:
+        self.prepared, self.tap = prepared, tap
+        slices = np.array_split(prepared.split.train, nodes)
+        paths = [path / f"node{k}" for k in range(nodes)]
+        for place in paths:
+            place.mkdir(parents=True)
+            make_node_key(place / "key")
+        self.keys = [public_key_text(place / "key") for place in paths]
+        public = catalogues.to_json(prepared.federation.catalogue)
+        settings = prepared.config
+        if "train_people" in type(settings).model_fields:
+            settings = settings.model_copy(update={"train_people": prepared.split.public_train})
+        self.terms = Terms(
+            name=prepared.federation.population,
+            settings=settings,
+            catalogue=catalogue_hash(public),
+            members=tuple(
+                Member(public_key=key, people=len(part))
+                for key, part in zip(self.keys, slices, strict=True)
+            ),
+            **{"deadline": 5.0, "attempts": 2, **more},
+        )
+        self.slices, self.paths = slices, paths
+        self.hosts = {node: self.host(node) for node in range(nodes)}
+        self.server = self.new_server()
+
+    def host(self, node: int) -> Host:
+        """Return a node, as it is after a restart."""
+        private = read_private_key(self.paths[node] / "key")
+        catalogue = self.prepared.federation.catalogue
+        people = self.prepared.federation.take(self.slices[node])
+        bound = bind(self.terms, catalogue, people, node)
+        return Host(
+            self.terms,
+            node,
+            phases=bound.phases,
+            take=bound.federation.take,
+            schema=catalogue.schema,
+            sign=lambda content: sign(private, content),
+            verify=self.verify,
+            reveals=Reveals(self.paths[node] / "reveals.json"),
+        )
+
+    def verify(self, node: int, content: bytes, signature: bytes) -> bool:
+        """Return whether a node signed this."""
+        return 0 <= node < len(self.keys) and verify(self.keys[node], content, signature)
+
+    def new_server(self) -> Server:
+        """Return a server, as it is after a restart."""
+        return Server(
+            terms=self.terms, ask=self.ask, online=lambda: set(self.hosts), verify=self.verify
+        )
+
+    def ask(self, requests: Mapping[int, bytes], deadline: float) -> Iterator[tuple[int, bytes]]:
+        """Ask the nodes one after another."""
+        for node, request in requests.items():
+            reply: bytes | None = None
+            if node in self.hosts:
+                reply = self.hosts[node].handle(request)
+            if self.tap is not None:
+                reply = self.tap(node, request, reply)
+            if reply is not None:
+                yield node, reply
+
+    def run(self) -> PreparedRun:
+        """Return the run as the server prepares it: without anybody's data."""
+        return bind(self.terms, self.prepared.federation.catalogue).prepared(self.terms.settings)
+
+    def everybody(self) -> IntArray:
+        """Return the positions of all enrolled people."""
+        return np.arange(self.terms.people)
