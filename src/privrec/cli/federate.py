@@ -306,8 +306,6 @@ def _found(
     hosts: list[str],
 ) -> None:
     """Write the folder of a new federation."""
-    import secrets
-
     from privrec.algorithms.recipes import configure
     from privrec.data.catalogue import from_json
     from privrec.flower.enrolment import read_enrolment
@@ -324,7 +322,7 @@ def _found(
     many = min(len(entry.people) for entry in read) >= _FEW
     config = configure(recipe, str(settings.pop("data", name)), settings)
     options = {"secure_sum": agreed["noise_from"] == "nodes" or not many, **agreed}
-    options |= {"name": f"{name} {secrets.token_hex(4)}", "settings": config}
+    options |= {"name": name, "settings": config}
     found(folder, catalogue=text, enrolments=read, options=options, hosts=hosts, check=check_terms)
 
 

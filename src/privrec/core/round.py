@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -46,7 +47,7 @@ class Network:
     """Cohorts on other machines: what adds them up, and what ledger lines say about it."""
 
     run: Executor
-    about: Mapping[str, str]
+    about: Mapping[str, Any]
 
 
 def cohort_draw(seed: int, *, secret: bool) -> Draw:

@@ -1,7 +1,6 @@
 """A whole federation on this machine, for trying it out: real processes, keys, TLS and messages."""
 
 import contextlib
-import secrets
 import socket
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -94,7 +93,7 @@ def settle(
         catalogue=to_json(prepared.federation.catalogue),
         enrolments=enrolments,
         options={
-            "name": f"{prepared.federation.population} {secrets.token_hex(4)}",
+            "name": prepared.federation.population,
             "settings": config,
             **options,
         },

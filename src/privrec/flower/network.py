@@ -68,8 +68,15 @@ class Server:
 
     def network(self) -> Network:
         """Return what a run's loop needs of a network."""
-        how = "masked" if self.terms.secure_sum else "plain"
-        return Network(run=executor(self), about={"sums": how, "noise_from": self.terms.noise_from})
+        terms = self.terms
+        about: dict[str, Any] = {
+            "sums": "masked" if terms.secure_sum else "plain",
+            "noise_from": terms.noise_from,
+            "nodes": len(terms.members),
+        }
+        if terms.noise_from == "nodes":
+            about |= {"honest": terms.honest, "reveals": terms.reveals}
+        return Network(run=executor(self), about=about)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -103,7 +103,9 @@ def _both(watch: Callable[[Seen], None], status: Path) -> Callable[[Seen], None]
     """Return what shows what was seen and writes it to a file, for `status`."""
 
     def seen_by_both(seen: Seen) -> None:
-        write_private(status, json.dumps({"time": time.time(), **asdict(seen)}).encode())
+        write_private(
+            status, json.dumps({"time": time.time(), **asdict(seen)}, default=sorted).encode()
+        )
         watch(seen)
 
     return seen_by_both

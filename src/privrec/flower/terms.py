@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from privrec.errors import FederationError, PrivrecError, SettingsError
-from privrec.flower.discrete import least_survivors
+from privrec.flower.discrete import least_honest, least_survivors
 from privrec.settings import RunSettings
 from privrec.types import IntArray
 
@@ -82,6 +82,7 @@ class Terms:
                 f"noise from nodes needs the Gaussian mechanism; {self.settings.recipe} has"
                 f" {budget.mechanism}"
             )
+        _ = self.honest  # Raises if nobody would be left.
         if budget.noise != "secure":
             raise SettingsError("noise from nodes is always secure: leave out noise=seeded")
 
@@ -122,6 +123,11 @@ class Terms:
                 f" {self.colluding:g} colluding are too few to hide one node"
             )
         return least
+
+    @property
+    def honest(self) -> int:
+        """How many honest nodes remain at least in a round; their noise is all that is counted."""
+        return least_honest(len(self.members), self.missing, self.colluding)
 
     @cached_property
     def fingerprint(self) -> str:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from privrec.privacy.ledger import PrivacyLedger
@@ -30,6 +30,20 @@ SEES_UPDATES = "which sees single updates and is trusted to keep none"
 SEES_ITEMS = (
     "which sees what each device adds to the sums, a list of items, and is trusted to keep none"
 )
+SEES_NODES = (
+    "which sees each node's sum over its people, a single person's contribution where a node serves"
+    " one, and is trusted to keep none"
+)
+SEES_SUMS = (
+    "which adds the noise, sees each exact sum over all nodes that took part, though no single "
+    "node's as long as it follows the protocol, and is trusted to keep none"
+)
+AGAINST_SERVER = (
+    " The server is covered too, whether it follows the protocol or not, as long as at least "
+    "{honest} of the {nodes} nodes are honest and remain in each round: they add the noise. The "
+    "server knows who was asked and can ask for a round {reveals} times, so against it epsilon is "
+    "{epsilon} at delta {delta!r}."
+)
 SEEDED = (
     "For experiments only: no protection. The noise of this run came from its seed, and anybody "
     "who knows or guesses the seed can remove it. The same run with secure noise would have "
@@ -49,14 +63,44 @@ _CHANGE = {
 _LAWS = {"poisson": "Poisson", "fixed": "fixed-size"}
 
 
-def not_covered(server: str, undeclared: Sequence[str] = ()) -> str:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeNoise:
+    """Noise from nodes: any `honest` ones of all `nodes` add all of it.
+
+    A node helps the server to at most `reveals` sums of one round.
+    """
+
+    nodes: int
+    honest: int
+    reveals: int
+
+    def epsilon(self, ledger: PrivacyLedger, delta: float) -> float:
+        """Return epsilon against the server, which knows who was asked: nothing is amplified."""
+        seen = PrivacyLedger()
+        for release, count in ledger.entries:
+            sampling = replace(release.sampling, users=release.sampling.cohort)
+            seen = seen.record(replace(release, sampling=sampling), count * self.reveals)
+        return seen.epsilon(delta)
+
+    def words(self, ledger: PrivacyLedger, delta: float) -> str:
+        """Return what holds against the server, as a sentence."""
+        return AGAINST_SERVER.format(
+            honest=self.honest,
+            nodes=self.nodes,
+            reveals=self.reveals,
+            epsilon=epsilon_text(self.epsilon(ledger, delta)),
+            delta=delta,
+        )
+
+
+def not_covered(server: str | None, undeclared: Sequence[str] = ()) -> str:
     """Return what the guarantee does not cover.
 
-    `server` says what the server sees. `undeclared` lists what was computed from people's data
-    although the model's shape or scale depends on it.
+    `server` says what the server sees; None if the guarantee covers it. `undeclared` lists what was
+    computed from people's data although the model's shape or scale depends on it.
     """
     parts = [
-        f"the server, {server}",
+        *([] if server is None else [f"the server, {server}"]),
         "the people kept for validation and testing",
         "everything in the folder `simulation`, which is computed from raw data",
         "settings that were chosen by looking at people's data",
@@ -112,14 +156,15 @@ def privacy_report(
     delta: float,
     noise: NoiseKind,
     without: str,
-    server: str = SEES_UPDATES,
+    server: "str | NodeNoise" = SEES_UPDATES,
     volunteers: int = 0,
     second: PrivacyLedger | None = None,
     undeclared: Sequence[str] = (),
 ) -> PrivacyReport:
     """Return what the ledger's releases promise; if they promise nothing, say `without`.
 
-    `server` says what the server sees. `volunteers` people took part in a first stage without
+    `server` says what the server sees, or who adds the noise instead of it. `volunteers` people
+    took part in a first stage without
     noise and are not covered. `second` is the ledger of a second stage after a first stage without
     noise. `undeclared` was computed from people's data and is not covered either.
     """
@@ -189,11 +234,14 @@ def statement(
     *,
     epsilon: float,
     delta: float,
-    server: str = SEES_UPDATES,
+    server: "str | NodeNoise" = SEES_UPDATES,
     volunteers: int = 0,
     undeclared: Sequence[str] = (),
 ) -> str:
-    """Return one sentence: who is protected, from whom, how strongly, and what is not covered."""
+    """Return one sentence: who is protected, from whom, how strongly, and what is not covered.
+
+    If nodes add the noise, a second one says what holds against the server.
+    """
     sampling = ledger.entries[-1][0].sampling
     about = "about " if sampling.law == "poisson" else ""
     covered = f"Each of {about or 'the '}{sampling.users - volunteers:,} people who train"
@@ -204,7 +252,12 @@ def statement(
         f"the model, during or after training: {_CHANGE[sampling.adjacency]}, whatever "
         f"can be seen of it is equally likely up to a factor of e^{epsilon_text(epsilon)}, apart "
         f"from a probability of {delta!r} (epsilon {epsilon_text(epsilon)}, delta {delta!r}; "
-        f"{_how(ledger)}); {not_covered(server, undeclared)}."
+        f"{_how(ledger)}); "
+        + (
+            f"{not_covered(None, undeclared)}.{server.words(ledger, delta)}"
+            if isinstance(server, NodeNoise)
+            else f"{not_covered(server, undeclared)}."
+        )
     )
 
 

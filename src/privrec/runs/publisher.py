@@ -5,6 +5,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from privrec.errors import RunFolderError
 from privrec.privacy.aggregate import Published
 from privrec.privacy.ledger import PrivacyLedger
 from privrec.privacy.noise import NoiseSource, secure, seeded
+from privrec.privacy.statement import SEES_NODES, SEES_SUMS, NodeNoise
 from privrec.runs import records
 from privrec.runs.ledgerfile import (
     Line,
@@ -43,7 +45,7 @@ class Publisher:
     population: str
     fingerprint: str
     ledger: PrivacyLedger
-    about: Mapping[str, str] = field(default_factory=dict)
+    about: Mapping[str, Any] = field(default_factory=dict)
     lines: list[Line] = field(default_factory=list)
 
     @property
@@ -146,7 +148,7 @@ def open_publisher(
     *,
     population: str,
     fingerprint: str,
-    about: Mapping[str, str] | None = None,
+    about: Mapping[str, Any] | None = None,
 ) -> Publisher:
     """Return the publisher of a stage that starts or resumes, with the releases so far."""
     start_ledger(folder)
@@ -198,6 +200,22 @@ def volunteer_count(folder: records.RunFolder) -> int:
     """Return how many people the guarantee does not cover, because they volunteered."""
     lines = [line for line in settled_ledger(folder) if line["people"] == "volunteers"]
     return max((release_of(line).sampling.users for line in lines), default=0)
+
+
+def server_of(folder: records.RunFolder) -> str | NodeNoise | None:
+    """Return what the server of a network saw, or which nodes add noise; None in a simulation."""
+    lines = [line for line in settled_ledger(folder) if "sums" in line]
+    if not lines:
+        return None
+    if any(line["sums"] == "plain" for line in lines):
+        return SEES_NODES
+    if any(line["noise_from"] != "nodes" for line in lines):
+        return SEES_SUMS
+    return NodeNoise(
+        nodes=min(line["nodes"] for line in lines),
+        honest=max(line["honest"] for line in lines),
+        reveals=max(line["reveals"] for line in lines),
+    )
 
 
 def noise_of(folder: records.RunFolder) -> NoiseKind:

@@ -20,7 +20,7 @@ from privrec.privacy.statement import PrivacyReport, privacy_report
 from privrec.runs import records
 from privrec.runs.evaluate import Evaluation, OnProgress, evaluate_run
 from privrec.runs.protocols import ending_of, tested_by
-from privrec.runs.publisher import ledger_of, noise_of, volunteer_count
+from privrec.runs.publisher import ledger_of, noise_of, server_of, volunteer_count
 from privrec.settings import RunSettings
 from privrec.show.report import render_report
 
@@ -103,7 +103,7 @@ class Run:
             delta=self.config.budget.delta,
             noise=noise_of(self.folder),
             without=self.recipe.without_noise,
-            server=self.recipe.server,
+            server=server_of(self.folder) or self.recipe.server,
             volunteers=volunteer_count(self.folder),
             second=ledger_of(self.folder, only_noised=True),
             undeclared=self.catalogue.undeclared,
