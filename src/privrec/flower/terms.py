@@ -82,7 +82,8 @@ class Terms:
                 f"noise from nodes needs the Gaussian mechanism; {self.settings.recipe} has"
                 f" {budget.mechanism}"
             )
-        _ = self.honest  # Raises if nobody would be left.
+        # Raises if nobody would be left to add noise.
+        least_honest(len(self.members), self.missing, self.colluding)
         if budget.noise != "secure":
             raise SettingsError("noise from nodes is always secure: leave out noise=seeded")
 
@@ -116,8 +117,7 @@ class Terms:
         enrolled = len(self.members)
         of = enrolled if self.noise_from == "nodes" else members
         least = max(2, least_survivors(of, self.missing)) if members else 2
-        colluding = math.floor(self.colluding * enrolled + 1e-9)
-        if not 2 * least > members + colluding or least > members:
+        if not 2 * least > members + self.colluders or least > members:
             raise FederationError(
                 f"{members} nodes with a share of {self.missing:g} missing and"
                 f" {self.colluding:g} colluding are too few to hide one node"
@@ -126,8 +126,13 @@ class Terms:
 
     @property
     def honest(self) -> int:
-        """How many honest nodes remain at least in a round; their noise is all that is counted."""
-        return least_honest(len(self.members), self.missing, self.colluding)
+        """How many of the enrolled nodes must not help a hostile server."""
+        return len(self.members) - self.colluders
+
+    @property
+    def colluders(self) -> int:
+        """How many of the enrolled nodes may help a hostile server."""
+        return math.floor(self.colluding * len(self.members) + 1e-9)
 
     @cached_property
     def fingerprint(self) -> str:

@@ -40,7 +40,7 @@ SEES_SUMS = (
 )
 AGAINST_SERVER = (
     " The server is covered too, whether it follows the protocol or not, as long as at least "
-    "{honest} of the {nodes} nodes are honest and remain in each round: they add the noise. The "
+    "{honest} of the {nodes} nodes are honest: the nodes add the noise. The "
     "server knows who was asked and can ask for a round {reveals} times, so against it epsilon is "
     "{epsilon} at delta {delta!r}."
 )
@@ -65,7 +65,7 @@ _LAWS = {"poisson": "Poisson", "fixed": "fixed-size"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeNoise:
-    """Noise from nodes: any `honest` ones of all `nodes` add all of it.
+    """Noise from nodes: all of it is there if at least `honest` of all `nodes` are honest.
 
     A node helps the server to at most `reveals` sums of one round.
     """
