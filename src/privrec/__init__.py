@@ -8,7 +8,7 @@ from privrec.simulate.jax_setup import prepare
 if TYPE_CHECKING:
     from privrec.data.federation import Federation
     from privrec.data.sources import load
-    from privrec.device import Device, Model, Recommendation, open_model
+    from privrec.device import Device, Model, Recommendation, open_model, refresh
     from privrec.errors import PrivrecError
     from privrec.privacy.calibrate import calibrate
     from privrec.privacy.ledger import PrivacyLedger
@@ -36,6 +36,7 @@ __all__ = [
     "load",
     "open_model",
     "open_run",
+    "refresh",
     "train",
 ]
 
@@ -54,6 +55,7 @@ _HOME = {
     "load": "privrec.data.sources",
     "open_model": "privrec.device",
     "open_run": "privrec.runs.api",
+    "refresh": "privrec.device",
     "train": "privrec.runs.loop",
 }
 

@@ -3,9 +3,16 @@
 A model of PrivRec+ needs only numpy here. Other models adapt by gradient steps and need JAX.
 """
 
+import email.utils
+import http.client
 import importlib
 import io
 import json
+import os
+import ssl
+import urllib.error
+import urllib.parse
+import urllib.request
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -212,6 +219,46 @@ def open_model(path: str | Path) -> Model:
     )
 
 
+def refresh(address: str, path: str | Path, *, authority: str | Path | None = None) -> bool:
+    """Fetch a newer model from a web address to `path`, if there is one; return whether there was.
+
+    The request says when the present file was made, and nothing about the person. The present file
+    is replaced only by a whole model. `authority` is the certificate of the server's own authority.
+    """
+    where, parts = Path(path), urllib.parse.urlsplit(address)
+    local = parts.hostname in ("127.0.0.1", "::1", "localhost")
+    if parts.scheme != "https" and not (parts.scheme == "http" and local):
+        raise SettingsError(f"a model's address must begin with https://; got {address!r}")
+    request = urllib.request.Request(address)  # noqa: S310 (the scheme was checked)
+    if where.is_file():
+        made = email.utils.formatdate(where.stat().st_mtime, usegmt=True)
+        request.add_header("If-Modified-Since", made)
+    secure = ssl.create_default_context(cafile=authority) if parts.scheme == "https" else None
+    fresh = where.with_name(where.name + ".tmp")
+    try:
+        with urllib.request.urlopen(request, timeout=60, context=secure) as answer:  # noqa: S310
+            content, made = answer.read(_LARGEST + 1), answer.headers.get("Last-Modified")
+        if len(content) > _LARGEST:
+            raise RunFolderError(f"the model at {address} has more than {_LARGEST:,} bytes")
+        fresh.write_bytes(content)
+        open_model(fresh)
+        if made is not None:
+            time = email.utils.parsedate_to_datetime(made).timestamp()
+            os.utime(fresh, (time, time))
+        fresh.replace(where)
+    except urllib.error.HTTPError as error:
+        if error.code == http.HTTPStatus.NOT_MODIFIED:
+            return False
+        raise RunFolderError(f"cannot fetch {address}: {error.code} {error.reason}") from error
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        raise RunFolderError(f"cannot fetch {address}: {error}") from error
+    finally:
+        fresh.unlink(missing_ok=True)
+    return True
+
+
+_LARGEST = 2**29
+"""The most bytes of a model that is fetched. Chosen by hand."""
 _WRONG = (
     *(zipfile.BadZipFile, zlib.error, LookupError, ValueError, TypeError),
     *(EOFError, RuntimeError, MemoryError),

@@ -182,6 +182,7 @@ def server(
         from privrec.flower.folders import ServerFolder, read_server
         from privrec.flower.server import serve
         from privrec.runs.api import open_run
+        from privrec.runs.export import export_run
 
         options = {"seed": seed, "rounds": rounds, "epsilon": epsilon, "delta": delta}
         if not ServerFolder(path=folder).terms.is_file():
@@ -198,7 +199,9 @@ def server(
             return
         with live_table(terms, True) as watch:
             run = open_run(serve(folder, host=host, port=port, wait=wait, watch=watch))
+        export_run(run, folder / "model.privrec")
         print_line(f"trained {run.config.recipe}: {run.folder.path}")
+        print_line(f"for devices: {folder / 'model.privrec'} (docs/federation.md)")
         print_line(run.privacy().statement)
 
 
