@@ -7,6 +7,7 @@ from pathlib import Path
 
 import privrec  # noqa: F401  (sets up the host devices before JAX is imported)
 from engine import engine
+from federation import exchanges, masking, two_nodes
 from figures import Figure
 from plus import cohorts
 from private import accounting, private_round
@@ -22,6 +23,9 @@ BENCHMARKS: dict[str, Callable[[], list[Figure]]] = {
     "cohorts": cohorts,
     "private-round": private_round,
     "accounting": accounting,
+    "exchanges": exchanges,
+    "masking": masking,
+    "two-nodes": two_nodes,
 }
 
 

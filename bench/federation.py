@@ -1,0 +1,210 @@
+"""A federation against its own floor: a no-op exchange, and the simulator on the same people."""
+
+import contextlib
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+
+import privrec
+from figures import Figure
+from noop_node import NOTHING
+from privrec.algorithms.recipes import settings_of
+from privrec.core.phase import Cohort
+from privrec.flower.bound import bind
+from privrec.flower.certificates import (
+    make_node_key,
+    public_key_text,
+    read_private_key,
+    sign,
+    verify,
+)
+from privrec.flower.folders import read_server
+from privrec.flower.link import Link, open_link
+from privrec.flower.local import LOCAL, Local, free_port, settle
+from privrec.flower.masks import Roster, default_degree
+from privrec.flower.network import Server, executor
+from privrec.flower.secure_sum import NodeRound, route
+from privrec.flower.server import check_terms
+from privrec.runs import records
+from privrec.runs.loop import play_stages
+
+NODES, TURNS = 4, 12
+
+
+@contextlib.contextmanager
+def started(local: Local, port: int, *, pinned: bool = False) -> Iterator[Link]:
+    """Yield a link to running nodes, each on a core of its own if `pinned`."""
+    server = local.server
+    processes = []
+    try:
+        for number in range(len(local.terms.members)):
+            arguments = [str(local.node(number)), str(server.terms), str(server.ca)]
+            arguments += [f"{LOCAL}:{port}", str(free_port())]
+            script = Path(__file__).with_name("noop_node.py")
+            process = subprocess.Popen(
+                [sys.executable, str(script), *arguments],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
+            processes.append(process)
+            if pinned:
+                psutil.Process(process.pid).cpu_affinity([number % (os.cpu_count() or 1)])
+        keys = [member.public_key for member in local.terms.members]
+        with open_link(server.path, keys, host=LOCAL, port=port) as link:
+            while len(link.online()) < len(keys):
+                time.sleep(0.2)
+            yield link
+    finally:
+        for process in processes:
+            process.terminate()
+        for process in processes:
+            process.wait(20)
+
+
+def server_of(local: Local, link: Link) -> Server:
+    keys = [member.public_key for member in local.terms.members]
+    return Server(
+        terms=local.terms,
+        ask=link.ask,
+        online=link.online,
+        verify=lambda node, content, made: verify(keys[node], content, made),
+    )
+
+
+def nothing(link: Link, nodes: int) -> float:
+    """Return the seconds of an exchange in which nodes do nothing."""
+    began = time.monotonic()
+    heard = list(link.ask(dict.fromkeys(range(nodes), NOTHING), 60.0))
+    if len(heard) != nodes:
+        raise RuntimeError("a node did not answer")
+    return time.monotonic() - began
+
+
+def exchanges() -> list[Figure]:
+    """Return a masked exchange against one in which nothing is done."""
+    with tempfile.TemporaryDirectory() as folder:
+        local = settle(
+            Path(folder),
+            "dp-privrec-plus",
+            "synthetic",
+            nodes=NODES,
+            users=200,
+            settings={"force_delta": True},
+            options={"deadline": 60.0},
+            check=check_terms,
+        )
+        _, terms, catalogue = read_server(local.server.path, settings_of)
+        bound = bind(terms, catalogue)
+        phase = bound.phases()[0]
+        state = phase.start(None)
+        cohort = Cohort(np.arange(terms.people), bound.federation.take)
+        with started(local, free_port()) as link:
+            run = executor(server_of(local, link))
+            ours, floor = [], []
+            for _ in range(TURNS):
+                floor.append(statistics.mean(nothing(link, NODES) for _ in range(4)))
+                began = time.monotonic()
+                run(phase, phase.tell(state), cohort, 0, state.clip_norm)
+                ours.append((time.monotonic() - began) / 4)
+    return [
+        Figure(
+            name="exchange of a masked round, 4 nodes",
+            value=statistics.median(ours),
+            unit="s",
+            against="an exchange of nothing",
+            against_value=statistics.median(floor),
+        )
+    ]
+
+
+def masking() -> list[Figure]:
+    """Return a node's CPU to mask a million numbers among 50 nodes, against adding 50 vectors."""
+    with tempfile.TemporaryDirectory() as folder:
+        paths = [Path(folder) / str(k) for k in range(50)]
+        for path in paths:
+            make_node_key(path)
+        public = [public_key_text(path) for path in paths]
+        private = [read_private_key(path) for path in paths]
+    nodes = [
+        NodeRound(
+            me=k,
+            context=b"bench",
+            sign=partial(sign, private[k]),
+            verify=lambda node, content, made: verify(public[node], content, made),
+        )
+        for k in range(50)
+    ]
+    keys = {k: node.keys() for k, node in enumerate(nodes)}
+    how: dict[str, Any] = {"threshold": 35, "degree": default_degree(50)}
+    began = time.process_time()
+    mine = nodes[0].shares(keys, **how)
+    spent = time.process_time() - began
+    sealed = {0: mine, **{k: nodes[k].shares(keys, **how) for k in range(1, 50)}}
+    roster = Roster.of(keys, context=b"bench", **how)
+    vector = np.arange(10**6, dtype=np.uint64)
+    inbox = route(roster, sealed)[0]
+    began = time.process_time()
+    nodes[0].mask(vector, inbox)
+    spent += time.process_time() - began
+    began = time.process_time()
+    for _ in range(50):
+        vector = vector + vector
+    return [
+        Figure(
+            name="masking a million numbers among 50 nodes, CPU of one",
+            value=spent,
+            unit="s",
+            against="adding 50 such vectors",
+            against_value=time.process_time() - began,
+        )
+    ]
+
+
+def two_nodes(rounds: int = 30) -> list[Figure]:
+    """Return PrivRec+ on two nodes, a core each, less Flower's floor, against the simulator."""
+    data = "movielens-1m"
+    settings: dict[str, Any] = {"rounds": rounds, "validate_every": 0}
+    began = time.monotonic()
+    privrec.train("privrec-plus", data, **settings)
+    alone = time.monotonic() - began
+    with tempfile.TemporaryDirectory() as folder:
+        began = time.monotonic()
+        local = settle(
+            Path(folder),
+            "privrec-plus",
+            data,
+            nodes=2,
+            settings=settings,
+            options={"deadline": 300.0, "secure_sum": False},
+            check=check_terms,
+        )
+        loading = time.monotonic() - began
+        _, terms, catalogue = read_server(local.server.path, settings_of)
+        prepared = bind(terms, catalogue).prepared(terms.settings)
+        with started(local, free_port(), pinned=True) as link:
+            floor = statistics.median(nothing(link, 2) for _ in range(9)) * (2 + rounds)
+            place = records.create_run(Path(folder) / "run", terms.settings, "{}", None)
+            began = time.monotonic()
+            play_stages(prepared, place, network=server_of(local, link).network())
+            together = time.monotonic() - began
+    print(f"two nodes {together:.1f} s, floor {floor:.1f} s, loading {loading:.1f} s", flush=True)
+    return [
+        Figure(
+            name=f"privrec-plus on two nodes, {rounds} rounds, less Flower's floor",
+            value=together - floor,
+            unit="s",
+            against="the simulator, with loading",
+            against_value=alone,
+        )
+    ]
