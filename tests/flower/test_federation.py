@@ -79,10 +79,9 @@ class Watch:
 
     def _look_at(self, process: psutil.Process) -> None:
         for connection in process.net_connections(kind="inet"):
-            if connection.raddr:
-                self.remote.add(connection.raddr.ip)
-            elif connection.status == psutil.CONN_LISTEN:
-                self.listening.add(connection.laddr.ip)
+            self.remote |= set(connection.raddr[:1])
+            if connection.status == psutil.CONN_LISTEN:
+                self.listening |= set(connection.laddr[:1])
         if "privrec.flower.children" in words_of(process):
             self.telemetry.add(process.environ().get("FLWR_TELEMETRY_ENABLED"))
 

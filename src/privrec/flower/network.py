@@ -49,6 +49,11 @@ class Seen:
     excluded: set[int] = field(default_factory=set)
     abandoned: int = 0
 
+    def as_json(self) -> dict[str, Any]:
+        """Return what `status` shows."""
+        found = {name: getattr(self, name) for name in self.__slots__}
+        return {**found, "refused": dict(self.refused), "excluded": sorted(self.excluded)}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:

@@ -4,7 +4,6 @@ import json
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import asdict
 from pathlib import Path
 
 from privrec.algorithms.recipes import settings_of
@@ -103,9 +102,8 @@ def _both(watch: Callable[[Seen], None], status: Path) -> Callable[[Seen], None]
     """Return what shows what was seen and writes it to a file, for `status`."""
 
     def seen_by_both(seen: Seen) -> None:
-        write_private(
-            status, json.dumps({"time": time.time(), **asdict(seen)}, default=sorted).encode()
-        )
+        found = {"time": time.time(), **seen.as_json()}
+        write_private(status, json.dumps(found).encode())
         watch(seen)
 
     return seen_by_both

@@ -1,0 +1,298 @@
+"""SIGKILL for nodes and for the server of a real federation, again and again: it costs only time."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+
+import privrec
+from privrec.flower.enrolment import NodeFolder
+from privrec.flower.local import Local, free_port, settle, start_node
+from privrec.flower.server import check_terms
+from privrec.runs import records
+from privrec.runs.ledgerfile import settled_ledger
+from privrec.runs.publisher import ledger_of
+from tiny import DATA, MODEL
+
+pytestmark = pytest.mark.slow
+
+RECIPE = "dp-privrec-one"
+# With 40 of 48 people in a round, every node has some of them.
+SETTINGS: dict[str, Any] = {**MODEL, "cohort": 40, "epsilon": 8.0}
+STEPS = ("keys", "shares", "mask", "reveal")
+
+# The command of the server; it also notes which sum every round used.
+SERVER = """
+import hashlib, sys
+import numpy as np
+from privrec.cli.app import main
+from privrec.runs.publisher import Publisher
+publish, witness = Publisher.publish, sys.argv.pop(1)
+def noted(publisher, state, play):
+    found = publish(publisher, state, play)
+    arrays = [np.asarray(found.update[name]) for name in sorted(found.update)]
+    digest = hashlib.sha256(b"".join(array.tobytes() for array in arrays)).hexdigest()
+    with open(witness, "a") as out:
+        out.write(f"{state.round_index} {digest}\\n")
+    return found
+Publisher.publish = noted
+main()
+"""
+
+
+def settled(path: Path, nodes: int, rounds: int, **options: Any) -> Local:
+    agreed = {"deadline": 8.0, "min_people": 1, **options}
+    settings = {**SETTINGS, "rounds": rounds}
+    return settle(
+        path, RECIPE, DATA, nodes=nodes, settings=settings, options=agreed, check=check_terms
+    )
+
+
+class Nodes:
+    """The nodes of a federation as processes that can be killed and started again."""
+
+    def __init__(self, local: Local, port: int) -> None:
+        self.local, self.port = local, port
+        self.count = len(local.terms.members)
+        self.running: dict[int, Any] = {}
+        self.process: dict[int, subprocess.Popen[bytes]] = {}
+
+    def start(self, node: int) -> None:
+        """Start a node on its own folder."""
+        log = self.local.node(node) / "supernode" / "supernode.log"
+        log.unlink(missing_ok=True)
+        self.running[node] = start_node(self.local, node, self.port)
+        self.process[node] = self.running[node].__enter__()
+
+    def kill(self, node: int, *, machine: bool) -> None:
+        """Kill a node's process, or with `machine` all its processes; start it again.
+
+        If its process alone is killed, its SuperNode signs off. Otherwise the SuperLink refuses
+        the node until the old one gave no sign of life for a minute.
+        """
+        victim = psutil.Process(self.process[node].pid)
+        for one in [victim, *(victim.children(recursive=True) if machine else [])]:
+            one.kill()
+        self.end(node)
+        self.start(node)
+
+    def end(self, node: int) -> None:
+        """End a node, dead or alive."""
+        self.running.pop(node).__exit__(None, None, None)
+
+    def up(self) -> list[int]:
+        """Return the nodes that the SuperLink has accepted since they were started."""
+        return [node for node in range(self.count) if self._is_up(node)]
+
+    def _is_up(self, node: int) -> bool:
+        log = self.local.node(node) / "supernode" / "supernode.log"
+        return log.exists() and b"SuperNode ID:" in log.read_bytes()
+
+
+@contextmanager
+def nodes_of(local: Local, port: int) -> Iterator[Nodes]:
+    nodes = Nodes(local, port)
+    try:
+        for node in range(nodes.count):
+            nodes.start(node)
+        yield nodes
+    finally:
+        for node in list(nodes.running):
+            nodes.end(node)
+
+
+def start_server(local: Local, port: int) -> subprocess.Popen[bytes]:
+    words = [local.path / "used", "federate", "server", local.server.path, "--port", port]
+    words += ["--wait", 100]
+    with (local.path / "server.log").open("ab") as said:
+        return subprocess.Popen(
+            [sys.executable, "-c", SERVER, *map(str, words)], stdout=said, stderr=said
+        )
+
+
+def said(local: Local) -> str:
+    return (local.path / "server.log").read_text()
+
+
+def status(local: Local, since: float) -> dict[str, Any]:
+    """Return what the server that was started at `since` saw last."""
+    found: dict[str, Any] = {"step": "", "round_index": 0, "state": {}, "abandoned": 0}
+    if not local.server.status.exists():
+        return found
+    seen: dict[str, Any] = json.loads(local.server.status.read_text())
+    return seen if seen["time"] > since else found
+
+
+def kill(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:
+        os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def check_exact(local: Local, rounds: int, tmp_path: Path) -> None:
+    """Every round was released once, used as it was released, and counted as by the simulator."""
+    run = privrec.open_run(local.server.run)
+    lines = settled_ledger(run.folder)
+    assert [line["round"] for line in lines] == list(range(rounds))
+    assert len({line["published"] for line in lines}) == rounds
+    assert run.rounds == rounds
+    used = {tuple(line.split()) for line in (local.path / "used").read_text().splitlines()}
+    assert sorted(int(number) for number, _ in used) == list(range(rounds))
+    assert not list(run.folder.path.glob("published-*"))
+    params = records.read_arrays(run.folder.params_path)
+    assert all(np.isfinite(array).all() for array in params.values())
+    alone = privrec.train(RECIPE, DATA, out=tmp_path / "alone", **SETTINGS, rounds=rounds)
+    assert ledger_of(run.folder).entries == ledger_of(alone.folder).entries
+    assert run.privacy().epsilon == alone.privacy().epsilon
+
+
+def test_two_of_seven_nodes_are_killed_in_every_round(tmp_path: Path, record_property: Any) -> None:
+    """Each round loses two nodes at a random step; they come back, and others are next."""
+    rounds, draw = 10, random.Random(0)  # noqa: S311 (moments, not secrets)
+    local, port = settled(tmp_path / "federation", 7, rounds, missing=0.3), free_port()
+    hit: Counter[str] = Counter()
+    last: set[int] = set()
+    killed: set[int] = set()
+    abandoned, stop = 0, time.monotonic() + 900
+    with nodes_of(local, port) as nodes:
+        for _ in range(4):
+            began, server = time.time(), start_server(local, port)
+            step, seen = draw.choice(STEPS), status(local, began)
+            try:
+                while server.poll() is None:
+                    assert time.monotonic() < stop, said(local)
+                    seen, up = status(local, began), set(nodes.up())
+                    able = sorted(up - last if len(up - last) >= 2 else up)
+                    due = seen["round_index"] not in killed and seen["step"] == step
+                    # With fewer than three, no sum would hide a node.
+                    if not due or len(up) < 5:
+                        time.sleep(0.02)
+                        continue
+                    time.sleep(draw.uniform(0, 0.3))
+                    hit[f"{status(local, began)['step']}"] += 1
+                    last = set(draw.sample(able, 2))
+                    for node in last:
+                        # Once, a whole machine is lost: its node is missing for a minute.
+                        nodes.kill(node, machine=len(killed) == 4 and node == min(last))
+                    killed.add(seen["round_index"])
+                    step = draw.choice(STEPS)
+            finally:
+                kill(server)
+            abandoned += status(local, began)["abandoned"]
+            if server.returncode == 0:
+                break
+            # All attempts of a round failed, and nothing of it was published.
+            assert "go on later with the same command" in said(local), said(local)
+    record_property("kills", f"{len(killed)} rounds, {dict(hit)}, {abandoned} abandoned")
+    print(f"\nkilled in {sorted(killed)} at {dict(hit)}; {abandoned} attempts abandoned")  # noqa: T201
+    assert server.returncode == 0, said(local)
+    assert len(killed) >= 7
+    assert "Traceback" not in said(local)
+    check_exact(local, rounds, tmp_path)
+
+
+def test_the_server_is_killed_at_twenty_moments(tmp_path: Path) -> None:
+    """Nodes go on running; the same command goes on from where it was killed."""
+    rounds, draw = 24, random.Random(1)  # noqa: S311 (moments, not secrets)
+    local, port = settled(tmp_path / "federation", 3, rounds, missing=0.34), free_port()
+    hit: Counter[str] = Counter()
+    stop = time.monotonic() + 900
+    with nodes_of(local, port) as nodes:
+        for number in range(20):
+            began, server = time.time(), start_server(local, port)
+            wanted = draw.choice([*STEPS, "taking off the masks", "next round"])
+            try:
+                if number % 4 == 0:
+                    time.sleep(draw.uniform(0, 12))  # while it starts, or waits for nodes
+                else:
+                    first = None
+                    while server.poll() is None:
+                        assert time.monotonic() < stop, said(local)
+                        seen = status(local, began)
+                        if seen["step"] in STEPS and first is None:
+                            first = seen["round_index"]
+                        if wanted == "next round" and first not in (None, seen["round_index"]):
+                            break
+                        if seen["step"] == wanted:
+                            break
+                        time.sleep(0.005)
+                    time.sleep(draw.uniform(0, 0.4))
+                seen = status(local, began)
+                assert server.poll() is None, said(local)
+                hit[seen["step"].split(":")[0] or "start"] += 1
+            finally:
+                kill(server)
+        middle = time.monotonic()
+        server = start_server(local, port)
+        try:
+            assert server.wait(max(1.0, stop - time.monotonic())) == 0, said(local)
+        finally:
+            kill(server)
+        assert len(nodes.up()) == 3
+        assert all(process.poll() is None for process in nodes.process.values())
+    print(f"\nkilled at {dict(hit)}; {time.monotonic() - middle:.0f} s to the end")  # noqa: T201
+    assert sum(hit.values()) == 20
+    assert sum(hit[step] for step in STEPS) >= 5
+    assert "Traceback" not in said(local)
+    check_exact(local, rounds, tmp_path)
+
+
+def test_a_restarted_node_goes_on_with_its_own_folder(tmp_path: Path) -> None:
+    """One node's process dies and one node's machine; both help again in later rounds."""
+    rounds = 30
+    local = settled(tmp_path / "federation", 4, rounds, missing=0.26, noise_from="nodes")
+    port, dead = free_port(), {1: False, 2: True}
+    at: dict[int, int] = {}
+    before = {node: kept(local, node) for node in dead}
+    stop, began = time.monotonic() + 400, time.time()
+    with nodes_of(local, port) as nodes:
+        server = start_server(local, port)
+        try:
+            while server.poll() is None:
+                assert time.monotonic() < stop, said(local)
+                seen = status(local, began)
+                for node, machine in dead.items():
+                    ready = seen["round_index"] == 2 * node and seen["step"] == "mask"
+                    if ready and node not in at and len(nodes.up()) == nodes.count:
+                        at[node] = seen["round_index"]
+                        nodes.kill(node, machine=machine)
+                if at.keys() == dead.keys() and all(
+                    max(helped(local, node)) > at[node] for node in dead
+                ):
+                    break
+                time.sleep(0.05)
+            else:
+                pytest.fail(f"no node came back: {said(local)}")
+        finally:
+            kill(server)
+    assert {node: kept(local, node) for node in dead} == before
+    for node in dead:
+        found = helped(local, node)
+        assert min(found) == 0
+        assert set(found.values()) <= {1, 2}
+        print(f"\nnode {node}: killed in {at[node]}, helped in {sorted(found)}")  # noqa: T201
+
+
+def kept(local: Local, node: int) -> list[bytes]:
+    """Return what a node keeps for itself: its key, its people, its enrolment."""
+    folder = NodeFolder(path=local.node(node))
+    return [path.read_bytes() for path in (folder.key, folder.people, folder.enrolment)]
+
+
+def helped(local: Local, node: int) -> dict[int, int]:
+    """Return how often a node answered in which rounds, by the file in its own folder."""
+    path = NodeFolder(path=local.node(node)).reveals(local.terms.fingerprint)
+    found = json.loads(path.read_text()) if path.is_file() else {}
+    return {int(number): count for number, count in found.items()}
