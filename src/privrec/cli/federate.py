@@ -140,6 +140,7 @@ def enrol(
         folder = NodeFolder(path=out)
         print_line(f"enrolled {len(made.people):,} people: {out}")
         print_line(f"send to the server: {folder.enrolment} (public key and pseudonyms)")
+        print_line(f"public, too:        {folder.catalogue} (the server needs one copy)")
         print_line("keep for yourself:  everything else in that folder")
 
 
@@ -216,7 +217,7 @@ def node(
     """Take part with the people of this node until it is stopped (Ctrl-C)."""
     with plain_errors():
         _needs_flower()
-        logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+        _log_to_terminal()
         from privrec.flower.node import serve_node
 
         serve_node(
@@ -258,6 +259,15 @@ def status(
         print_table("Nodes", ("node", "people", "last"), rows)
         for why, count in seen["refused"].items():
             print_line(f"refused {count}: {why}")
+
+
+def _log_to_terminal() -> None:
+    """Show what a node does, and nothing of the libraries below it."""
+    log = logging.getLogger("privrec")
+    log.setLevel(logging.INFO)
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
+    log.addHandler(handler)
 
 
 def _say_what_is_sent(folder: Path, json_: bool) -> None:

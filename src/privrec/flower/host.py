@@ -92,6 +92,7 @@ class Host:
             raise FederationError("the terms have secure sums: a plain one is not given")
         phase, people, sheet, _ = self._asked(message)
         vector = self._summed(message, phase, people, sheet)
+        LOG.info("%s: sends the plain sum of %d people", _named(message), len(people))
         return wire.pack(_echo(message, "sum"), {"sum": vector})
 
     def _keys(self, message: wire.Message) -> bytes:
@@ -126,8 +127,9 @@ class Host:
         coded = coding.encode(self._summed(message, phase, people, sheet), len(people))
         if self._terms.noise_from == "nodes":
             coded = coded + self._noise(phase, clip_norm, coding)
-        sealed = wire.blobs(message.about.get("sealed"), "sealed")
-        return wire.pack(_echo(message, "mask"), {"sum": current.mask(coded, sealed)})
+        masked = current.mask(coded, wire.blobs(message.about.get("sealed"), "sealed"))
+        LOG.info("%s: sends the masked sum of %d people", _named(message), len(people))
+        return wire.pack(_echo(message, "mask"), {"sum": masked})
 
     def _noise(self, phase: Phase, clip_norm: float, coding: Coding) -> Any:
         """Return this node's share of the noise, in units of the coding."""
@@ -217,6 +219,10 @@ def _told(message: wire.Message) -> dict[str, Any]:
 def _place(message: wire.Message) -> tuple[str, int, int]:
     about = message.about
     return str(about.get("run")), wire.whole(about, "round"), wire.whole(about, "attempt")
+
+
+def _named(message: wire.Message) -> str:
+    return f"round {_place(message)[1]}"
 
 
 def _echo(message: wire.Message, kind: str) -> dict[str, Any]:
