@@ -175,8 +175,8 @@ def test_a_node_adds_its_share_of_noise_to_sums_and_to_the_count(
 
 
 def test_the_count_of_adaptive_clipping_has_its_own_noise(data: Federation, tmp_path: Path) -> None:
-    """80 rounds: the sum of squares follows the chi-square law of the scale that is counted."""
-    nodes, rounds = 3, 80
+    """40 rounds: the sum of squares follows the chi-square law of the scale that is counted."""
+    nodes, rounds = 3, 40
     made = prepared_for("dp-privrec-one", data, clip_quantile=0.5, rounds=rounds, clip_norm=0.03)
     net = Loopback(made, tmp_path / "noised", nodes=nodes, noise_from="nodes", missing=0.0)
     plain = Loopback(made, tmp_path / "plain", nodes=nodes, secure_sum=False)
@@ -211,7 +211,7 @@ def test_the_count_of_adaptive_clipping_has_its_own_noise(data: Federation, tmp_
 def test_the_ledger_is_that_of_the_simulator(
     recipe: str, more: dict[str, Any], noise_from: str, data: Federation, tmp_path: Path
 ) -> None:
-    made = prepared_for(recipe, data, **more)
+    made = prepared_for(recipe, data, cohort=40, **more)
     alone = new_folder(tmp_path / "alone", made)
     play_stages(made, alone)
     net = Loopback(made, tmp_path / "net", noise_from=noise_from, missing=0.0)

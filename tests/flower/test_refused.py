@@ -166,13 +166,28 @@ def test_a_client_without_tls_gets_no_answer(opened: tuple[Party, Link], tmp_pat
     for path in ("/", "/v1/fleet/register-node", "/v1/control/list-nodes"):
         with pytest.raises(httpx.TransportError):
             httpx.post(f"http://{party.address}{path}", trust_env=False)
-    words = ["supernode", "--insecure", "--superlink", party.address, "--isolation", "process"]
-    words += ["--host", LOCAL, "--port", str(free_port()), "--max-retries", "2"]
-    log = tmp_path / "supernode.log"
-    with child(MODULE, words, log=log) as process:
-        until(lambda: process.poll() is not None or log.stat().st_size > 2_000)
-    assert b"SuperNode ID:" not in log.read_bytes()
-    assert 1 not in link.online()
+    log = bare_supernode(party, tmp_path / "supernode.log", "--insecure")
+    assert "SuperNode ID:" not in log
+    assert not link.online()
+
+
+def test_a_node_without_a_key_is_refused(opened: tuple[Party, Link], tmp_path: Path) -> None:
+    """A SuperLink without authentication would let it in."""
+    party, link = opened
+    ca = party.folder / "ca.crt"
+    log = bare_supernode(party, tmp_path / "supernode.log", "--root-certificates", str(ca))
+    assert "SuperNode ID:" not in log
+    assert "SuperNode authentication is enabled" in log
+    assert not link.online()
+
+
+def bare_supernode(party: Party, log: Path, *words: str) -> str:
+    """Return what a SuperNode that has no key writes until it ends, or is let in."""
+    given = ["supernode", "--superlink", party.address, "--isolation", "process", *words]
+    given += ["--host", LOCAL, "--port", str(free_port()), "--max-retries", "2"]
+    with child(MODULE, given, log=log) as process:
+        until(lambda: process.poll() is not None or b"SuperNode ID:" in log.read_bytes())
+    return log.read_text()
 
 
 # --- servers that a node refuses -------------------------------------------------------------

@@ -56,7 +56,6 @@ class Host:
         self._at: tuple[str, int, int] | None = None
         self._round: NodeRound | None = None
         self._answers: dict[str, Callable[[wire.Message], bytes]] = {
-            "hello": self._hello,
             "sum": self._sum,
             "keys": self._keys,
             "shares": self._shares,
@@ -82,9 +81,13 @@ class Host:
             LOG.warning("refused: %s", error)
             blames = {"blames": error.node} if isinstance(error, BadDealer) else {}
             return wire.pack({"kind": "refused", "why": str(error), **blames})
-
-    def _hello(self, message: wire.Message) -> bytes:
-        return wire.pack({"kind": "hello", "people": self._terms.members[self._node].people})
+        except Exception as error:
+            # What the server told can make the recipe's own code fail. Its message may have
+            # private content, so only its class is sent.
+            LOG.exception("refused")
+            return wire.pack(
+                {"kind": "refused", "why": f"the recipe failed: {type(error).__name__}"}
+            )
 
     def _sum(self, message: wire.Message) -> bytes:
         """Return the node's plain sum; only where the terms have no secure sums."""
@@ -154,9 +157,10 @@ class Host:
         confirmations = None
         if self._terms.noise_from == "nodes":
             confirmations = wire.blobs(message.about.get("confirmations"), "confirmations")
+        shares = current.reveal(_survivors(message), confirmations)
+        if self._terms.noise_from == "nodes":
             # Each answer may show the server one more sum with fresh noise.
             self._reveals.count(number, self._terms.reveals)
-        shares = current.reveal(_survivors(message), confirmations)
         self._round = self._at = None
         return wire.pack({**_echo(message, "reveal"), "shares": _by_text(shares)})
 
