@@ -4,7 +4,10 @@ All tests of randomness together fail by chance less than once in 10^6 runs: the
 300 of them, each at 10^-9.
 """
 
-from collections.abc import Iterator
+import contextlib
+import logging
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import fields, is_dataclass, replace
 from itertools import combinations
 from pathlib import Path
@@ -23,6 +26,7 @@ from privrec.algorithms.recipes import configure, prepare
 from privrec.core.phase import Cohort, Phase
 from privrec.core.round import Network, one_by_one
 from privrec.data.federation import Federation
+from privrec.errors import FederationError
 from privrec.flower import host, masks, wire
 from privrec.flower.bound import bind
 from privrec.flower.coding import Coding
@@ -47,12 +51,20 @@ def data(monkeypatch: pytest.MonkeyPatch) -> Federation:
     return privrec.load("synthetic:users=60,items=120,longest=20")
 
 
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    logging.disable(logging.ERROR)
+    yield
+    logging.disable(logging.NOTSET)
+
+
 class Tapped:
     """A federation whose server is tapped, and what each node truly summed up in a round."""
 
     def __init__(self, data: Federation, path: Path, **terms: Any) -> None:
         recipe = "dp-privrec-plus"
-        prepared = prepare(configure(recipe, data.name, small(recipe, cohort=40)), data)
+        chosen = small(recipe, cohort=40, noise=terms.pop("noise", "seeded"))
+        prepared = prepare(configure(recipe, data.name, chosen), data)
         self.crossed: list[tuple[int, wire.Message, wire.Message, bytes]] = []
         self.pair_keys: dict[int, bytes] = {}
         self.net = Loopback(prepared, path, nodes=NODES, tap=self.tap, missing=0.25, **terms)
@@ -134,6 +146,13 @@ class Tapped:
         return found
 
 
+def added(vectors: Iterable[Words]) -> Words:
+    total = np.zeros(7260, np.uint64)
+    for words in vectors:
+        total = total + words
+    return total
+
+
 def looks_random(words: npt.NDArray[Any]) -> bool:
     """Return whether all bytes are as frequent as each other, and every bit is half the time 1."""
     counted = np.bincount(np.ascontiguousarray(words).view(np.uint8), minlength=256)
@@ -141,7 +160,7 @@ def looks_random(words: npt.NDArray[Any]) -> bool:
         return False
     bits = (words[:, None] >> np.arange(64, dtype=np.uint64)) & np.uint64(1)
     off = np.abs(bits.sum(axis=0).astype(np.float64) - len(words) / 2).max()
-    return 64 * 2 * stats.norm.sf(off / np.sqrt(len(words) / 4)) > RARE
+    return bool(64 * 2 * stats.norm.sf(off / np.sqrt(len(words) / 4)) > RARE)
 
 
 def some_of(words: npt.NDArray[Any]) -> list[bytes]:
@@ -206,13 +225,13 @@ def test_with_secure_sums_the_server_can_take_off_one_kind_of_mask_only(
     bare = tapped.without_own_masks()
     for size in range(1, NODES):
         for group in combinations(range(NODES), size):
-            rest = np.sum([bare[node] for node in group], axis=0, dtype=np.uint64)
+            rest = added(bare[node] for node in group)
             assert looks_random(rest)
             # Against what is expected, so that an attack with a guess fails as well.
             guess = coding.encode(np.sum([truth[node] for node in group], axis=0), 40)
             assert looks_random(rest - guess)
             assert not np.isclose(coding.decode(rest), coding.decode(guess), 0, 1e-3).any()
-    every = np.sum(list(bare.values()), axis=0, dtype=np.uint64)
+    every = added(bare.values())
     everybody = np.sum(list(truth.values()), axis=0)
     assert not looks_random(every)
     np.testing.assert_array_equal(coding.decode(every), total)
@@ -244,13 +263,13 @@ def test_sums_of_nothing_are_as_random_as_any(
     masked, bare = tapped.masked(), tapped.without_own_masks()
     for words in (masked, bare):
         for group in combinations(range(NODES), NODES - 1):
-            assert looks_random(np.sum([words[k] for k in group], axis=0, dtype=np.uint64))
+            assert looks_random(added(words[k] for k in group))
         for one, other in combinations(range(NODES), 2):
             assert looks_random(words[one] - words[other])
             assert looks_random(words[one] + words[other])
     # The masks with neighbours cancel, the own ones do not.
-    assert looks_random(np.sum(list(masked.values()), axis=0, dtype=np.uint64))
-    assert not np.sum(list(bare.values()), axis=0, dtype=np.uint64).any()
+    assert looks_random(added(masked.values()))
+    assert not added(bare.values()).any()
 
 
 def test_neither_the_server_nor_its_disk_ever_holds_one_nodes_vector(
@@ -294,3 +313,70 @@ def test_neither_the_server_nor_its_disk_ever_holds_one_nodes_vector(
         assert not holds(everything, words)
     for words in tapped.masked().values():
         assert not holds(everything, words)
+
+
+JUNK: list[Any] = [
+    *(None, True, -1, 0, 3, 2**53, 10**400, 1.5, float("nan"), float("inf"), "", "0", "x", "é" * 9),
+    *([], [0], [True, 1], ["0"], [[0]], {}, {"0": "00"}, {"x": "00"}, {"0": {"mask": "00"}}),
+    *({"0": None}, {"-1": "zz"}, {"9" * 5000: "00"}, {"0": dict.fromkeys(masks.ADVERTISED, "aa")}),
+]
+ARRAYS = [
+    *(np.arange(0), np.arange(3), np.array([10**18]), np.array([np.nan]), np.zeros((2, 2))),
+    *(np.array(3), np.ones(5, np.float16), np.ones(5, np.bool_), np.full(40, 1e38, np.float32)),
+    *(np.arange(-5, 35), np.full(50, 10**6), np.zeros(50, np.int32), np.zeros(120, np.uint64)),
+]
+
+
+def spoilt(request: bytes, rng: np.random.Generator) -> bytes:
+    """Return a request with some bytes, one value or one array changed."""
+    asked, way = wire.unpack(request), int(rng.integers(4))
+    if way == 0:
+        found = bytearray(request)
+        for place in rng.integers(0, len(found), int(rng.integers(1, 6))).tolist():
+            found[place] ^= int(rng.integers(1, 256))
+        return bytes(found[: int(rng.integers(len(found)))] if rng.integers(3) == 0 else found)
+    if way == 1 and asked.arrays:
+        name = str(rng.choice([*asked.arrays]))
+        array = ARRAYS[int(rng.integers(len(ARRAYS)))]
+        return wire.pack(asked.about, {**asked.arrays, name: array})
+    value = JUNK[int(rng.integers(len(JUNK)))]
+    if way == 2:
+        value = rng.choice(["sum", "keys", "shares", "mask", "agree", "reveal", "hello"])
+        return wire.pack({**asked.about, "kind": str(value)}, asked.arrays)
+    return wire.pack({**asked.about, str(rng.choice([*asked.about])): value}, asked.arrays)
+
+
+@pytest.mark.parametrize("noise_from", ["server", "nodes"])
+def test_no_request_gets_an_exception_or_a_plain_vector(
+    noise_from: str, data: Federation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """5,000 of them: most alone, and some in the middle of rounds, where a node expects one."""
+    noise = {"noise": "secure"} if noise_from == "nodes" else {}
+    tapped = Tapped(data, tmp_path, noise_from=noise_from, reveals=10**6, attempts=1, **noise)
+    tapped.play()
+    net, rng, kinds = tapped.net, np.random.default_rng(0), Counter[str]()
+    truth = tapped.true_sum(0)
+    secret = [truth, tapped.coding().encode(truth, 40)]
+    handle, at_once = net.hosts[0].handle, True
+    recorded = [wire.pack(*asked) for node, asked, *_ in tapped.crossed if node == 0]
+
+    def hostile(request: bytes) -> bytes:
+        wrong = at_once or rng.integers(3) == 0
+        reply: bytes = handle(spoilt(request, rng) if wrong else request)
+        body = reply[2 + int.from_bytes(reply[:2], "big") :]
+        found = wire.unpack(body)
+        kinds[found.about["kind"]] += 1
+        assert {one.dtype for one in found.arrays.values()} <= {np.dtype(np.uint64)}
+        assert (found.about["kind"] == "mask") == bool(found.arrays)
+        assert not any(holds(body, words) for words in secret)
+        return reply
+
+    for _ in range(2400):
+        hostile(recorded[int(rng.integers(len(recorded)))])
+    monkeypatch.setattr(net.hosts[0], "handle", hostile)
+    at_once = False
+    for _ in range(40):
+        with contextlib.suppress(FederationError):
+            tapped.play()
+    assert {"refused", "keys", "shares", "mask", "reveal"} <= kinds.keys()
+    assert kinds["refused"] > 2000
