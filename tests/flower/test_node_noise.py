@@ -381,7 +381,6 @@ def test_a_round_is_revealed_a_few_times_only_also_after_a_restart(
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
-@pytest.mark.xfail(reason="a node takes told arrays of any kind of number")
 def test_coarse_numbers_do_not_make_a_contribution_longer_than_its_bound(
     data: Federation, tmp_path: Path
 ) -> None:

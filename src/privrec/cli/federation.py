@@ -13,7 +13,7 @@ from rich.table import Table
 from privrec.cli.console import err, print_json, print_line, print_table
 
 if TYPE_CHECKING:
-    from privrec.flower.network import Seen
+    from privrec.flower.seen import Seen
     from privrec.flower.terms import Terms
 
 

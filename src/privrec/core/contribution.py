@@ -203,7 +203,7 @@ def told_from_bytes(content: bytes) -> dict[str, Leaf]:
         return dict(load(content))
     except (SafetensorError, KeyError, TypeError, ValueError, OverflowError) as error:
         # The library raises other errors for number formats and shapes that numpy does not have.
-        raise WireError(f"a message is not of privrec's format: {error}") from error
+        raise WireError(f"a message is not of privrec's format: {str(error)[:200]}") from error
 
 
 def _rows_are_sound(contribution: Contribution) -> bool:

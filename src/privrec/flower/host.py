@@ -27,6 +27,8 @@ from privrec.flower.terms import Terms
 from privrec.types import IntArray
 
 LOG = logging.getLogger("privrec.node")
+_TOLD_AS = (np.float32, np.float64, np.int32, np.int64)
+"""Coarser numbers would make rounding errors larger than the margin of the bound."""
 Sign = Callable[[bytes], bytes]
 Verify = Callable[[int, bytes, bytes], bool]
 
@@ -111,10 +113,7 @@ class Host:
         return wire.pack({**_echo(message, "keys"), "keys": self._round.keys()})
 
     def _shares(self, message: wire.Message) -> bytes:
-        found = message.about.get("keys")
-        if not isinstance(found, dict):
-            raise WireError("`keys` must name nodes")
-        keys = {int(node): wire.blobs_by_name(parts) for node, parts in found.items()}
+        keys = wire.keys_by_node(message.about.get("keys"))
         members = len(keys)
         threshold = self._terms.threshold(members)
         shares = self._current(message).shares(
@@ -217,7 +216,10 @@ class Host:
 
 def _told(message: wire.Message) -> dict[str, Any]:
     names = [name for name in message.arrays if name.startswith(wire.TOLD)]
-    return {name.removeprefix(wire.TOLD): message.arrays[name] for name in names}
+    told = {name.removeprefix(wire.TOLD): message.arrays[name] for name in names}
+    if any(array.dtype not in _TOLD_AS for array in told.values()):
+        raise WireError("the server tells numbers of another kind than recipes compute with")
+    return told
 
 
 def _place(message: wire.Message) -> tuple[str, int, int]:

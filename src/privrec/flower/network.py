@@ -3,7 +3,6 @@
 import logging
 import math
 import secrets
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,6 +16,7 @@ from privrec.errors import FederationError, PrivrecError, WireError
 from privrec.flower import wire
 from privrec.flower.masks import Roster, default_degree
 from privrec.flower.secure_sum import BadDealer, check_keys, check_shares, route, unmask
+from privrec.flower.seen import Seen, liars
 from privrec.flower.sheet import Sheet, clipped_again, coding_of, sheet_of
 from privrec.flower.terms import Terms
 from privrec.privacy.aggregate import CohortTotal
@@ -30,29 +30,6 @@ Verify = Callable[[int, bytes, bytes], bool]
 
 class RoundAbandoned(FederationError):
     """Too few people or nodes answered: nothing was published."""
-
-
-@dataclass(slots=True, kw_only=True)
-class Seen:
-    """What the server saw, for people who watch: no content of any message.
-
-    `refused` counts replies by why they were refused. `state` is the state of each node in the
-    present round. `excluded` nodes are left out of its further attempts: they spoiled one, or were
-    the only ones to say so of another.
-    """
-
-    round_index: int = 0
-    attempt: int = 0
-    step: str = "waiting for nodes"
-    state: dict[int, str] = field(default_factory=dict)
-    refused: Counter[str] = field(default_factory=Counter)
-    excluded: set[int] = field(default_factory=set)
-    abandoned: int = 0
-
-    def as_json(self) -> dict[str, Any]:
-        """Return what `status` shows."""
-        found = {name: getattr(self, name) for name in self.__slots__}
-        return {**found, "refused": dict(self.refused), "excluded": sorted(self.excluded)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +71,7 @@ class Job:
     clip_norm: float
     told: Mapping[str, Leaf]
     people: Mapping[int, IntArray]
+    drawn: frozenset[int]
     sheet: Sheet
 
 
@@ -122,16 +100,20 @@ def executor(server: Server) -> Executor:
                 clip_norm=clip_norm,
                 told=arrays,
                 people=_by_node(server, cohort.people),
+                drawn=frozenset(server.terms.node_of(cohort.people).tolist()),
                 sheet=sheet,
             )
             server.seen.round_index, server.seen.attempt = round_index, attempt
-            server.seen.state = {}
+            server.seen.state, server.seen.blames, server.seen.gone = {}, set(), set()
+            if _cannot_be_hidden(server, job):
+                return sheet.total(np.zeros(sheet.size))
             try:
                 play = _masked if server.terms.secure_sum else _plain
                 return play(server, job, len(cohort.people))
             except RoundAbandoned as error:
                 last = error
                 server.seen.abandoned += 1
+                server.seen.excluded |= liars(server.seen.blames) | server.seen.gone
                 LOG.warning("round %d, attempt %d: %s", round_index, attempt + 1, error)
         raise FederationError(
             f"round {round_index} was abandoned {server.terms.attempts} times and nothing of it was"
@@ -139,6 +121,18 @@ def executor(server: Server) -> Executor:
         )
 
     return run
+
+
+def _cannot_be_hidden(server: Server, job: Job) -> bool:
+    """Return whether all drawn people are of one node, whose sum a secure sum would show.
+
+    Nobody is asked then: the drawn people count as missing, and the round is played.
+    """
+    terms = server.terms
+    if not terms.secure_sum or terms.noise_from == "nodes" or len(job.drawn) > 1:
+        return False
+    LOG.warning("round %d: all drawn people are of one node; nobody is asked", job.round_index)
+    return True
 
 
 def _by_node(server: Server, drawn: IntArray) -> dict[int, IntArray]:
@@ -169,7 +163,8 @@ def _plain(server: Server, job: Job, drawn: int) -> CohortTotal:
             continue
         people = len(job.people[node])
         vector, was_long = clipped_again(vector, bound, people, norm)
-        server.seen.refused["a sum was longer than its people's bounds"] += was_long
+        if was_long:
+            server.seen.refuse("a sum was longer than its people's bounds")
         total += vector
         heard += people
     _enough(server, heard, drawn)
@@ -191,7 +186,7 @@ def _masked(server: Server, job: Job, drawn: int) -> CohortTotal:
         plain = unmask(roster, total, survivors=survivors, sealed_by=sealed, revealed=revealed)
     except FederationError as error:
         if isinstance(error, BadDealer):
-            server.seen.excluded.add(error.node)
+            server.seen.gone.add(error.node)
         raise RoundAbandoned(f"the masks could not be taken off: {error}") from error
     noised = server.terms.noise_from == "nodes"
     return job.sheet.total(coding.decode(plain), noised=noised)
@@ -314,6 +309,7 @@ def _replies(
     server.seen.state |= dict.fromkeys(requests, f"{kind} …")
     server.watch(server.seen)
     heard: set[int] = set()
+    refusing: set[int] = set()
     expected = {"run": server.run, "round": job.round_index, "attempt": job.attempt}
     most = numbers + wire.SLACK + 2048 * len(requests)
     for node, content in server.ask(requests, server.terms.deadline):
@@ -326,9 +322,9 @@ def _replies(
             reply = wire.unpack(wire.verified(content, requests[node], check))
             if reply.about.get("kind") == "refused":
                 accused = reply.about.get("blames")
-                if isinstance(accused, int) and accused in requests:
-                    # One of the two is lying; both are left out of the next attempt.
-                    server.seen.excluded |= {node, accused}
+                if isinstance(accused, int) and accused in requests and node not in refusing:
+                    server.seen.blames.add((node, accused))
+                refusing.add(node)
                 raise WireError(f"the node refused: {str(reply.about.get('why'))[:200]}")
             if reply.about.get("kind") != kind or any(
                 reply.about.get(name) != value for name, value in expected.items()
@@ -343,12 +339,13 @@ def _replies(
         yield node, reply
     for node in requests.keys() - heard:
         server.seen.state[node] = f"no {kind}"
+    if kind != "keys":
+        server.seen.gone |= requests.keys() - heard - refusing
     server.watch(server.seen)
 
 
 def _refuse(server: Server, node: int, error: PrivrecError) -> None:
-    server.seen.refused[str(error)] += 1
-    LOG.warning("node %d: %s", node, error)
+    LOG.warning("node %d: %s", node, server.seen.refuse(str(error)))
 
 
 def _remaining(nodes: list[int], roster: Roster) -> None:

@@ -8,13 +8,14 @@ from pathlib import Path
 
 from privrec.algorithms.recipes import settings_of
 from privrec.data.catalogue import Catalogue
-from privrec.errors import FederationError
+from privrec.errors import FederationError, SettingsError
 from privrec.flower.bound import bind
 from privrec.flower.certificates import verify
 from privrec.flower.enrolment import write_private
 from privrec.flower.folders import read_server
 from privrec.flower.link import Link, open_link
-from privrec.flower.network import Seen, Server
+from privrec.flower.network import Server
+from privrec.flower.seen import Seen
 from privrec.flower.terms import Terms
 from privrec.runs import records
 from privrec.runs.evaluate import OnProgress
@@ -25,7 +26,10 @@ OpenLink = Callable[..., AbstractContextManager[Link]]
 
 def check_terms(terms: Terms, catalogue: Catalogue) -> None:
     """Raise for terms that could not be kept, before any file is written."""
-    bind(terms, catalogue).phases()
+    phases = bind(terms, catalogue).phases()
+    bare = [phase.name for phase in phases if not phase.release.is_private]
+    if terms.noise_from == "nodes" and bare:
+        raise SettingsError(f"noise from nodes needs noise in every phase; {bare[0]} has none")
     if terms.secure_sum:
         terms.threshold(len(terms.members))
 

@@ -88,7 +88,20 @@ def number(about: Mapping[str, Any], name: str) -> float:
     value = about.get(name)
     if not isinstance(value, int | float) or isinstance(value, bool) or not value > 0:
         raise WireError(f"`{name}` must be a number > 0")
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError as error:
+        raise WireError(f"`{name}` is too large") from error
+
+
+def keys_by_node(value: object) -> dict[int, dict[str, bytes]]:
+    """Return each node's byte strings by name, as `pack` wrote them, or raise."""
+    if not isinstance(value, dict):
+        raise WireError("`keys` must name nodes")
+    try:
+        return {int(node): blobs_by_name(parts) for node, parts in value.items()}
+    except ValueError as error:
+        raise WireError("`keys` must name nodes") from error
 
 
 def blobs(value: object, what: str) -> dict[int, bytes]:

@@ -1,0 +1,57 @@
+"""What a federation's server saw: for people who watch, and for whom to leave out."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+_LONGEST, _KINDS = 120, 100
+"""How much of a reason is kept, and how many reasons: a node chooses its words."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Seen:
+    """What the server saw, for people who watch: no content of any message.
+
+    `refused` counts replies by why they were refused. `state` is the state of each node in the
+    present round. `blames` has who accused whom in the present attempt, and `gone` who stopped in
+    the middle of it. `excluded` nodes are left out of further attempts of the round.
+    """
+
+    round_index: int = 0
+    attempt: int = 0
+    step: str = "waiting for nodes"
+    state: dict[int, str] = field(default_factory=dict)
+    refused: Counter[str] = field(default_factory=Counter)
+    blames: set[tuple[int, int]] = field(default_factory=set)
+    gone: set[int] = field(default_factory=set)
+    excluded: set[int] = field(default_factory=set)
+    abandoned: int = 0
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what `status` shows."""
+        found = {name: getattr(self, name) for name in self.__slots__}
+        sets = {name: sorted(found[name]) for name in ("blames", "gone", "excluded")}
+        return {**found, **sets, "refused": dict(self.refused)}
+
+    def refuse(self, why: str) -> str:
+        """Count a reply that was refused; return the reason as it was counted."""
+        short = why[:_LONGEST]
+        known = short in self.refused or len(self.refused) < _KINDS
+        self.refused[short if known else "other reasons"] += 1
+        return short
+
+
+def liars(blames: set[tuple[int, int]]) -> set[int]:
+    """Return whom to leave out, so that no accusation (accuser, accused) is left.
+
+    In each one, the accuser or the accused lies. Whoever is in most of them goes first; if two
+    nodes only accuse each other, both go. So an honest node goes only together with a liar.
+    """
+    left, found = set(blames), set[int]()
+    while left:
+        counts = Counter(node for pair in left for node in set(pair))
+        most = max(counts.values())
+        chosen = {node for node, count in counts.items() if count == most}
+        found |= chosen
+        left = {pair for pair in left if not chosen & set(pair)}
+    return found
