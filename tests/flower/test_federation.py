@@ -300,7 +300,18 @@ SERVER: list[tuple[list[str], str]] = [
     ([*CATALOGUE, *ALL, "--noise-from", "nodes", "--no-secure-sum"], "needs secure sums"),
     ([*CATALOGUE, *ALL, "--missing", "1"], "`missing` must be >= 0 and < 1; got 1.0"),
     ([*CATALOGUE, *ALL, "--missing", "0.34", "--colluding", "0.34"], "too few to hide one node"),
-    ([*CATALOGUE, *ALL, "--deadline", "nan"], "`deadline` must be > 0; got nan"),
+    ([*CATALOGUE, *ALL, "--deadline", "nan"], "`deadline` must be > 0 and at most"),
+    ([*CATALOGUE, *ALL, "--deadline", "inf"], "`deadline` must be > 0 and at most"),
+    ([*CATALOGUE, *ALL, "--min-people", "-1"], "`min_people` must be >= 0 and <= 48"),
+    ([*CATALOGUE, *ALL, "--min-people", "1000"], "`min_people` must be >= 0 and <= 48"),
+    ([*CATALOGUE, *ALL, "--name", "b\u00e4nk"], "is no host name or address"),
+    ([*CATALOGUE, *ALL, "--name", ""], "is no host name or address"),
+    ([*CATALOGUE, *ALL, "--host", "a b"], "is no host name or address"),
+    (["--catalogue", "n0/people.safetensors", *ALL], "is not a"),
+    (
+        [*CATALOGUE, *ALL, "--noise-from", "nodes", "--set", "noise_multiplier=0"],
+        "noise from nodes needs noise in every phase",
+    ),
     ([*CATALOGUE, *ALL, "--delta", "0.5"], "`delta` must be < 1/48"),
 ]
 
@@ -322,7 +333,8 @@ def test_other_commands_with_wrong_input(nodes: Path, refused: Refused) -> None:
     assert made.exit_code == 0, made.output
     assert "has not been started yet" in refused("federate", "status", "server")
     again = "has its terms already; start it without settings"
-    assert again in refused(*PREPARE, "--seed", "3")
+    for words in (["--seed", "3"], ["--recipe", "privrec"], ["--missing", "0.1"], ["--secure-sum"]):
+        assert again in refused(*PREPARE, *words)
     assert again in refused(*PREPARE, *CATALOGUE, *ALL)
 
     def joins(name: str, terms: str = "server/terms.json", ca: str = "server/ca.crt") -> str:

@@ -21,6 +21,7 @@ federate_app = typer.Typer(
     help="The same training over a real network, on Flower.", no_args_is_help=True
 )
 
+RECIPE = "dp-privrec-plus"
 RecipeOption = Annotated[str, typer.Option(help="A recipe; 'privrec recipes' lists them.")]
 SetOption = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="One setting; repeat.")
@@ -40,28 +41,37 @@ SecureSumOption = Annotated[
     ),
 ]
 NoiseFromOption = Annotated[
-    str, typer.Option(metavar="server|nodes", help="Who adds the noise (docs/privacy.md).")
+    str | None,
+    typer.Option(
+        metavar="server|nodes", help="Who adds the noise (docs/privacy.md).", show_default="server"
+    ),
 ]
 MissingOption = Annotated[
-    float, typer.Option(help="The share of a round's nodes that may drop out.")
+    float | None,
+    typer.Option(help="The share of a round's nodes that may drop out.", show_default="0.3"),
 ]
 ColludingOption = Annotated[
-    float, typer.Option(help="The share of nodes that may help a hostile server.")
+    float | None,
+    typer.Option(help="The share of nodes that may help a hostile server.", show_default="0"),
 ]
 MinPeopleOption = Annotated[
-    int,
+    int | None,
     typer.Option(
         help="A round with fewer people is abandoned.", show_default="half of those drawn"
     ),
 ]
-DeadlineOption = Annotated[float, typer.Option(help="Seconds that nodes have for one exchange.")]
+DeadlineOption = Annotated[
+    float | None,
+    typer.Option(help="Seconds that nodes have for one exchange.", show_default="60"),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
 _FEW = 100
+"""With so many people on every node, sums are not masked unless asked for."""
 
 
 @federate_app.command()
 def up(
-    recipe: RecipeOption = "dp-privrec-plus",
+    recipe: RecipeOption = RECIPE,
     data: Annotated[str, typer.Option(help="A built-in name or a data folder.")] = "synthetic",
     nodes: Annotated[int, typer.Option(help="How many nodes.")] = 4,
     users: Annotated[
@@ -77,11 +87,11 @@ def up(
     epsilon: EpsilonOption = None,
     delta: DeltaOption = None,
     secure_sum: Annotated[bool, typer.Option(help="Whether nodes mask their sums.")] = True,
-    noise_from: NoiseFromOption = "server",
-    missing: MissingOption = 0.3,
-    colluding: ColludingOption = 0.0,
-    min_people: MinPeopleOption = 0,
-    deadline: DeadlineOption = 60.0,
+    noise_from: NoiseFromOption = None,
+    missing: MissingOption = None,
+    colluding: ColludingOption = None,
+    min_people: MinPeopleOption = None,
+    deadline: DeadlineOption = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only print what would be sent.")
     ] = False,
@@ -153,7 +163,9 @@ def server(
     catalogue: Annotated[
         Path | None, typer.Option(help="The public catalogue.json. First start only.")
     ] = None,
-    recipe: RecipeOption = "dp-privrec-plus",
+    recipe: Annotated[
+        str | None, typer.Option(help="A recipe. First start only.", show_default=RECIPE)
+    ] = None,
     config: Annotated[Path | None, typer.Option(help="A TOML file of settings.")] = None,
     set_: SetOption = None,
     seed: SeedOption = None,
@@ -161,11 +173,11 @@ def server(
     epsilon: EpsilonOption = None,
     delta: DeltaOption = None,
     secure_sum: SecureSumOption = None,
-    noise_from: NoiseFromOption = "server",
-    missing: MissingOption = 0.3,
-    colluding: ColludingOption = 0.0,
-    min_people: MinPeopleOption = 0,
-    deadline: DeadlineOption = 60.0,
+    noise_from: NoiseFromOption = None,
+    missing: MissingOption = None,
+    colluding: ColludingOption = None,
+    min_people: MinPeopleOption = None,
+    deadline: DeadlineOption = None,
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
     name: Annotated[
         list[str] | None, typer.Option(help="A name or address that nodes use; repeat.")
@@ -182,16 +194,15 @@ def server(
         from privrec.algorithms.recipes import settings_of
         from privrec.flower.folders import ServerFolder, read_server
         from privrec.flower.server import serve
-        from privrec.runs.api import open_run
-        from privrec.runs.export import export_run
 
         options = {"seed": seed, "rounds": rounds, "epsilon": epsilon, "delta": delta}
+        agreed = _agreed(secure_sum, noise_from, missing, colluding, min_people, deadline)
+        given = [enrolment, catalogue, recipe, config, set_, name, agreed]
         if not ServerFolder(path=folder).terms.is_file():
             settings = settings_from(config, set_ or [], options)
-            agreed = _agreed(secure_sum, noise_from, missing, colluding, min_people, deadline)
             hosts = [host, *(name or [])]
-            _found(folder, enrolment or [], catalogue, recipe, settings, agreed, hosts)
-        elif enrolment or catalogue or config or set_ or options != dict.fromkeys(options):
+            _found(folder, enrolment or [], catalogue, recipe or RECIPE, settings, agreed, hosts)
+        elif any(given) or options != dict.fromkeys(options):
             raise FederationError(f"{folder} has its terms already; start it without settings")
         place, terms, _ = read_server(folder, settings_of)
         print_line(terms_line(terms))
@@ -199,11 +210,8 @@ def server(
         if prepare_only:
             return
         with live_table(terms, True) as watch:
-            run = open_run(serve(folder, host=host, port=port, wait=wait, watch=watch))
-        export_run(run, folder / "model.privrec")
-        print_line(f"trained {run.config.recipe}: {run.folder.path}")
-        print_line(f"for devices: {folder / 'model.privrec'} (docs/federation.md)")
-        print_line(run.privacy().statement)
+            run = serve(folder, host=host, port=port, wait=wait, watch=watch)
+        _export(run, folder / "model.privrec")
 
 
 @federate_app.command()
@@ -245,20 +253,36 @@ def status(
         place, terms, _ = read_server(folder, settings_of)
         if not place.status.is_file():
             raise FederationError(f"the server of {folder} has not been started yet")
-        seen = json.loads(place.status.read_text(encoding="utf-8"))
+        try:
+            seen = json.loads(place.status.read_bytes())
+            age, number, step = time.time() - seen["time"], seen["round_index"], seen["step"]
+            state, refused = dict(seen["state"]), dict(seen["refused"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise FederationError(f"{place.status} is damaged") from error
         if json_:
             print_json({"terms": terms.fingerprint, "people": terms.people, **seen})
             return
         print_line(terms_line(terms))
-        age = time.time() - seen["time"]
-        print_line(f"round {seen['round_index']}, {seen['step']}; {age:.0f} s ago")
+        print_line(f"round {number}, {step}; {age:.0f} s ago")
         rows = [
-            (str(k), f"{member.people:,}", str(seen["state"].get(str(k), "")))
+            (str(k), f"{member.people:,}", str(state.get(str(k), "")))
             for k, member in enumerate(terms.members)
         ]
         print_table("Nodes", ("node", "people", "last"), rows)
-        for why, count in seen["refused"].items():
+        for why, count in refused.items():
             print_line(f"refused {count}: {why}")
+
+
+def _export(place: Path, model: Path) -> None:
+    """Write the model for devices, and say what was trained."""
+    from privrec.runs.api import open_run
+    from privrec.runs.export import export_run
+
+    run = open_run(place)
+    export_run(run, model)
+    print_line(f"trained {run.config.recipe}: {place}")
+    print_line(f"for devices: {model} (docs/federation.md)")
+    print_line(run.privacy().statement)
 
 
 def _log_to_terminal() -> None:
@@ -288,25 +312,26 @@ def _needs_flower() -> None:
 
 def _agreed(
     secure_sum: bool | None,
-    noise_from: str,
-    missing: float,
-    colluding: float,
-    min_people: int,
-    deadline: float,
+    noise_from: str | None,
+    missing: float | None,
+    colluding: float | None,
+    min_people: int | None,
+    deadline: float | None,
 ) -> dict[str, Any]:
-    """Return the terms that come from options."""
+    """Return the terms that were given as options."""
     from privrec.errors import SettingsError
 
-    if noise_from not in ("server", "nodes"):
+    if noise_from not in (None, "server", "nodes"):
         raise SettingsError(f"`noise_from` must be server or nodes; got {noise_from!r}")
     found = {
+        "secure_sum": secure_sum,
         "noise_from": noise_from,
         "missing": missing,
         "colluding": colluding,
         "min_people": min_people,
         "deadline": deadline,
     }
-    return found if secure_sum is None else {**found, "secure_sum": secure_sum}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def _found(
@@ -329,12 +354,15 @@ def _found(
         raise FederationError(
             f"{folder} has no federation yet: give --catalogue and an --enrolment for each node"
         )
-    text = catalogue.read_text(encoding="utf-8")
+    try:
+        text = catalogue.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise FederationError(f"{catalogue} is not a catalogue: it is no text") from error
     name = from_json(text, str(catalogue)).name
     read = [read_enrolment(path) for path in enrolments]
     many = min(len(entry.people) for entry in read) >= _FEW
     config = configure(recipe, str(settings.pop("data", name)), settings)
-    options = {"secure_sum": agreed["noise_from"] == "nodes" or not many, **agreed}
+    options = {"secure_sum": agreed.get("noise_from") == "nodes" or not many, **agreed}
     options |= {"name": name, "settings": config}
     found(folder, catalogue=text, enrolments=read, options=options, hosts=hosts, check=check_terms)
 

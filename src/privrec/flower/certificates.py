@@ -3,6 +3,7 @@
 import datetime
 import ipaddress
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -167,10 +168,15 @@ def _general_name(host: str) -> x509.GeneralName:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
         pass
-    try:
-        return x509.DNSName(host)
-    except ValueError as error:
-        raise FederationError(f"{host!r} is no host name or address") from error
+    if not re.fullmatch(r"[A-Za-z0-9_*]([A-Za-z0-9_.-]{0,252}[A-Za-z0-9])?", host):
+        raise FederationError(f"{host!r} is no host name or address")
+    return x509.DNSName(host)
+
+
+def check_hosts(hosts: Sequence[str]) -> None:
+    """Raise `FederationError` unless all are names or addresses."""
+    for host in hosts:
+        _general_name(host)
 
 
 def _private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:

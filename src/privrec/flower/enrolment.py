@@ -124,7 +124,7 @@ def read_enrolment(path: Path) -> Enrolment:
             signature=str(found["signature"]),
         )
         signature = bytes.fromhex(made.signature)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise FederationError(f"{path} is no enrolment of a node ({error})") from error
     signed = _signed(made.public_key, made.people, made.catalogue)
     if not verify(made.public_key, signed, signature):

@@ -9,7 +9,7 @@ from typing import Any
 from privrec.data.catalogue import Catalogue, from_json
 from privrec.errors import FederationError
 from privrec.flower import terms as agreed
-from privrec.flower.certificates import make_authority
+from privrec.flower.certificates import check_hosts, make_authority
 from privrec.flower.enrolment import Enrolment, check_roster, write_private
 from privrec.flower.terms import Terms, catalogue_hash
 from privrec.settings import RunSettings
@@ -73,6 +73,7 @@ def found(
     check_roster(enrolments, mark)
     terms = Terms(catalogue=mark, members=tuple(entry.member for entry in enrolments), **options)
     check(terms, from_json(catalogue, "the catalogue"))
+    check_hosts(hosts)
     path.mkdir(parents=True, exist_ok=True)
     path.chmod(0o700)
     make_authority(path, hosts=hosts)

@@ -20,6 +20,7 @@ from privrec.settings import RunSettings
 from privrec.types import IntArray
 
 VERSION = 1
+_DAY = 86_400.0
 NoiseFrom = Literal["server", "nodes"]
 
 
@@ -68,8 +69,15 @@ class Terms:
         for name in ("missing", "colluding"):
             if not 0 <= getattr(self, name) < 1:
                 raise SettingsError(f"`{name}` must be >= 0 and < 1; got {getattr(self, name)!r}")
-        if not self.deadline > 0:
-            raise SettingsError(f"`deadline` must be > 0; got {self.deadline!r}")
+        if not 0 < self.deadline <= _DAY:
+            raise SettingsError(
+                f"`deadline` must be > 0 and at most {_DAY:g} seconds; got {self.deadline!r}"
+            )
+        if not 0 <= self.min_people <= self.people:
+            raise SettingsError(
+                f"`min_people` must be >= 0 and <= {self.people:,}, the enrolled people;"
+                f" got {self.min_people}"
+            )
         if self.noise_from == "nodes":
             self._check_noise()
 
@@ -156,7 +164,7 @@ def from_json(
     try:
         found: dict[str, Any] = json.loads(text)
         if (version := found.pop("version", None)) != VERSION:
-            raise FederationError(f"{where} has version {version!r}; this privrec reads {VERSION}")
+            raise FederationError(f"terms of version {version!r}; this privrec reads {VERSION}")
         found["settings"] = settings_of(found["settings"])
         found["members"] = tuple(
             Member(public_key=str(entry["public_key"]), people=_whole(entry["people"]))
@@ -165,7 +173,7 @@ def from_json(
         return Terms(**found)
     except PrivrecError as error:
         raise FederationError(f"{where}: {error}") from error
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise FederationError(f"{where} has no terms of a federation ({error})") from error
 
 
