@@ -1,6 +1,7 @@
 """The recipe of a federation's terms, on its enrolled people, as one party sees them."""
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -17,6 +18,8 @@ from privrec.errors import FederationError
 from privrec.evaluation.protocols import protocol_named, resolve
 from privrec.flower.terms import Terms
 from privrec.privacy.calibrate import refuse_large_delta
+from privrec.privacy.ledger import PrivacyLedger
+from privrec.privacy.statement import against_server
 from privrec.settings import RunSettings
 from privrec.types import IntArray
 
@@ -42,6 +45,19 @@ class Bound:
             stages=self.phases,
             rankers=rankers(settings, self.federation.catalogue),
         )
+
+
+def promised(terms: Terms, phases: Sequence[Phase]) -> tuple[float, float]:
+    """Return epsilon of all planned rounds, and epsilon against a server that is not trusted."""
+    planned = PrivacyLedger()
+    for phase in phases:
+        planned = planned.record(phase.release, phase.rounds)
+    delta = terms.settings.budget.delta
+    if not planned.is_private:
+        return math.inf, math.inf
+    trusted = terms.noise_from == "server"
+    hostile = math.inf if trusted else against_server(planned, terms.sums, delta)
+    return planned.epsilon(delta), hostile
 
 
 def bind(terms: Terms, catalogue: Catalogue, mine: Clients | None = None, node: int = 0) -> Bound:

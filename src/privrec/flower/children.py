@@ -8,7 +8,7 @@ import importlib
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,6 +23,10 @@ MODULE = "privrec.flower.children"
 NODES_MAY_CALL = "/v1/fleet/"
 SECRET_HEADER = "x-privrec-secret"  # noqa: S105 (a name, not a secret)
 
+# The most bytes of one request of a node, before it is known to be one. Flower cuts a message into
+# pieces of 5 MiB; the list of the pieces of a message of 1 GiB has about 40 kB.
+LARGEST_REQUEST = 16 * 2**20
+
 # How often a SuperNode asks for messages; Flower's 3 s would be most of a round (by hand).
 POLL = 0.2
 
@@ -36,15 +40,37 @@ def guarded(app: Any, *, secret: bytes) -> Any:
 
     async def call(scope: Any, receive: Any, send: Any) -> None:
         headers = dict(scope.get("headers") or ())
+        taken = 0
+
+        async def limited() -> Any:
+            nonlocal taken
+            message = await receive()
+            taken += len(message.get("body", b""))
+            if taken > LARGEST_REQUEST:
+                raise ConnectionError("a request is too large")
+            return message
+
         given = headers.get(SECRET_HEADER.encode("ascii"), b"")
         open_to_all = scope["type"] == "http" and scope["path"].startswith(NODES_MAY_CALL)
-        if scope["type"] == "lifespan" or open_to_all or hmac.compare_digest(given, secret):
+        is_owner = hmac.compare_digest(given, secret)
+        if scope["type"] == "lifespan" or is_owner:
             await app(scope, receive, send)
+        elif open_to_all and _length(headers) <= LARGEST_REQUEST:
+            await app(scope, limited, send)
+        elif open_to_all:
+            await send({"type": "http.response.start", "status": 413, "headers": []})
+            await send({"type": "http.response.body", "body": b""})
         elif scope["type"] == "http":
             await send({"type": "http.response.start", "status": 403, "headers": []})
             await send({"type": "http.response.body", "body": b""})
 
     return call
+
+
+def _length(headers: Mapping[bytes, bytes]) -> int:
+    """Return how long a request says that it is; 0 if it does not."""
+    said = headers.get(b"content-length", b"0")
+    return int(said) if said.isdigit() and len(said) < 20 else LARGEST_REQUEST + 1
 
 
 def _superlink(arguments: Sequence[str]) -> None:

@@ -22,9 +22,10 @@ from privrec.flower.discrete import discrete_gaussian, gap, node_deviation
 from privrec.flower.masks import default_degree
 from privrec.flower.reveals import Reveals
 from privrec.flower.secure_sum import BadDealer, NodeRound
-from privrec.flower.sheet import Doubles, Sheet, coding_of, sheet_of
+from privrec.flower.sheet import Sheet, coding_of, sheet_of
 from privrec.flower.terms import Terms
-from privrec.types import IntArray
+from privrec.privacy.aggregate import CohortTotal
+from privrec.types import IntArray, Leaf
 
 LOG = logging.getLogger("privrec.node")
 _TOLD_AS = (np.float32, np.float64, np.int32, np.int64)
@@ -96,9 +97,10 @@ class Host:
         if self._terms.secure_sum:
             raise FederationError("the terms have secure sums: a plain one is not given")
         phase, people, sheet, _ = self._asked(message)
-        vector = self._summed(message, phase, people, sheet)
+        rows = sheet.parts(self._summed(message, phase, people, sheet), len(people))
+        _check_finite(rows)
         LOG.info("%s: sends the plain sum of %d people", _named(message), len(people))
-        return wire.pack(_echo(message, "sum"), {"sum": vector})
+        return wire.pack(_echo(message, "sum"), {f"sum {name}": row for name, row in rows.items()})
 
     def _keys(self, message: wire.Message) -> bytes:
         if not self._terms.secure_sum:
@@ -126,7 +128,9 @@ class Host:
         current = self._current(message)
         phase, people, sheet, clip_norm = self._asked(message)
         coding = coding_of(self._terms.people, phase, sheet, clip_norm)
-        coded = coding.encode(self._summed(message, phase, people, sheet), len(people))
+        vector = sheet.vector(self._summed(message, phase, people, sheet), len(people))
+        _check_finite({"sum": vector})
+        coded = coding.encode(vector, len(people))
         if self._terms.noise_from == "nodes":
             coded = coded + self._noise(phase, clip_norm, coding)
         masked = current.mask(coded, wire.blobs(message.about.get("sealed"), "sealed"))
@@ -141,7 +145,7 @@ class Host:
             phase.aggregator.noise_scale(clip_norm) / coding.unit,
             nodes=nodes,
             missing=self._terms.missing,
-            colluding=self._terms.colluding,
+            colluding=self._terms.colluders / nodes,
         )
         gap(deviation, nodes)
         return discrete_gaussian(deviation, coding.size).view(np.uint64)
@@ -200,18 +204,19 @@ class Host:
 
     def _summed(
         self, message: wire.Message, phase: Phase, people: IntArray, sheet: Sheet
-    ) -> Doubles:
+    ) -> CohortTotal:
         """Return the sum of the bounded contributions of the node's drawn people."""
         _, number, _ = _place(message)
         cohort = Cohort(people, self._take)
         clip_norm = wire.number(message.about, "clip_norm")
         if not len(people):
-            return np.zeros(sheet.size)
-        total = fastest(phase, _told(message), cohort, number, clip_norm)
-        vector = sheet.vector(total, len(people))
-        if not np.isfinite(vector).all():
-            raise FederationError("the sum on this node is not finite")
-        return vector
+            return sheet.total(np.zeros(sheet.size))
+        return fastest(phase, _told(message), cohort, number, clip_norm)
+
+
+def _check_finite(rows: Mapping[str, Leaf]) -> None:
+    if not all(np.isfinite(row).all() for row in rows.values()):
+        raise FederationError("the sum on this node is not finite")
 
 
 def _told(message: wire.Message) -> dict[str, Any]:

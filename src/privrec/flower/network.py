@@ -1,8 +1,11 @@
 """What the server does to add up a cohort on other machines: the executor of the one round."""
 
+import contextlib
 import logging
 import math
 import secrets
+import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -23,6 +26,8 @@ from privrec.privacy.aggregate import CohortTotal
 from privrec.types import IntArray, Leaf
 
 LOG = logging.getLogger("privrec.server")
+_PAUSE = 3.0
+"""Seconds between two attempts of a round. Chosen by hand."""
 Ask = Callable[[Mapping[int, bytes], float], Iterator[tuple[int, bytes]]]
 """(request by node, deadline in seconds) -> (node, reply) as they arrive; the late are missing."""
 Verify = Callable[[int, bytes, bytes], bool]
@@ -37,13 +42,15 @@ class Server:
     """The server's side of a federation.
 
     `ask` carries messages. `online` says which nodes are there. `verify(node, content, signature)`
-    checks a signature. `watch` is called whenever what was seen has changed.
+    checks a signature. `epsilon` is what a hostile server could spend if nodes add the noise.
+    `watch` is called whenever what was seen has changed.
     """
 
     terms: Terms
     ask: Ask
     online: Callable[[], set[int]]
     verify: Verify
+    epsilon: float = math.inf
     watch: Callable[[Seen], None] = lambda seen: None
     seen: Seen = field(default_factory=Seen)
     run: str = field(default_factory=lambda: secrets.token_hex(8))
@@ -57,7 +64,8 @@ class Server:
             "nodes": len(terms.members),
         }
         if terms.noise_from == "nodes":
-            about |= {"honest": terms.honest, "reveals": terms.reveals}
+            about |= {"honest": terms.honest, "sums_of_a_round": terms.sums}
+            about |= {"epsilon_of_server": self.epsilon}
         return Network(run=executor(self), about=about)
 
 
@@ -113,14 +121,33 @@ def executor(server: Server) -> Executor:
             except RoundAbandoned as error:
                 last = error
                 server.seen.abandoned += 1
-                server.seen.excluded |= liars(server.seen.blames) | server.seen.gone
+                _leave_out(server, job)
+                time.sleep(min(_PAUSE, server.terms.deadline / 20))
                 LOG.warning("round %d, attempt %d: %s", round_index, attempt + 1, error)
         raise FederationError(
             f"round {round_index} was abandoned {server.terms.attempts} times and nothing of it was"
-            f" published ({last}); go on later with the same command"
+            f" published ({last}); go on later with the same command{_unless(server.terms)}"
         )
 
     return run
+
+
+def _unless(terms: Terms) -> str:
+    if terms.noise_from == "server":
+        return ""
+    return f", unless nodes have answered the round {terms.reveals} times already"
+
+
+def _leave_out(server: Server, job: Job) -> None:
+    """Leave out of the next attempt who lied, and who stopped, if enough others remain."""
+    seen = server.seen
+    seen.excluded |= liars(seen.blames)
+    rest = job.people.keys() - seen.excluded - seen.gone
+    if not server.terms.secure_sum:
+        return
+    with contextlib.suppress(FederationError):
+        server.terms.threshold(len(rest))
+        seen.excluded |= seen.gone
 
 
 def _cannot_be_hidden(server: Server, job: Job) -> bool:
@@ -150,25 +177,27 @@ def _by_node(server: Server, drawn: IntArray) -> dict[int, IntArray]:
 
 def _plain(server: Server, job: Job, drawn: int) -> CohortTotal:
     """Return the sum of the nodes' plain sums, each bounded again by what its people may add."""
-    total, heard = np.zeros(job.sheet.size), 0
+    total = {name: np.zeros(size) for name, size in job.sheet.sizes.items()}
+    heard, norm = 0, job.phase.aggregator.norm
     requests = {node: _request(server, job, "sum", node) for node in job.people}
-    bound, norm = job.sheet.bound(job.clip_norm), job.phase.aggregator.norm
     for node, reply in _replies(server, job, "sum", requests, 8 * job.sheet.size):
         try:
-            vector = wire.vector(reply.arrays, "sum", job.sheet.size, np.float64)
-            if not np.isfinite(vector).all():
-                raise WireError("a sum is not finite")
+            rows = {
+                name: wire.row(reply.arrays, f"sum {name}", size)
+                for name, size in job.sheet.sizes.items()
+            }
         except WireError as error:
             _refuse(server, node, error)
             continue
         people = len(job.people[node])
-        vector, was_long = clipped_again(vector, bound, people, norm)
+        rows, was_long = clipped_again(job.sheet, rows, job.clip_norm, people, norm)
         if was_long:
             server.seen.refuse("a sum was longer than its people's bounds")
-        total += vector
+        for name, row in rows.items():
+            total[name] += row
         heard += people
     _enough(server, heard, drawn)
-    return job.sheet.total(total)
+    return job.sheet.together(total)
 
 
 def _masked(server: Server, job: Job, drawn: int) -> CohortTotal:
@@ -202,6 +231,12 @@ def _ask_keys(server: Server, job: Job) -> dict[int, dict[str, bytes]]:
             keys[node] = found
         except PrivrecError as error:
             _refuse(server, node, error)
+            server.seen.gone.add(node)
+    uses = Counter(part for parts in keys.values() for part in set(parts.values()))
+    for node in [node for node, parts in keys.items() if any(uses[p] > 1 for p in parts.values())]:
+        del keys[node]
+        _refuse(server, node, WireError("a key of another node"))
+        server.seen.gone.add(node)
     return keys
 
 

@@ -1,7 +1,9 @@
 """A federation's node: it opens its folder, checks the terms, and answers until it is stopped."""
 
+import fcntl
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from privrec.algorithms.recipes import settings_of
@@ -63,17 +65,32 @@ def serve_node(
         text = terms.read_bytes()
     except OSError as error:
         raise FederationError(f"cannot read {terms}: {error.strerror}") from error
-    host = open_host(path, agreed.from_json(text, str(terms), settings_of))
-    key = NodeFolder(path=path).key
-    serve(
-        host.handle,
-        folder=path,
-        superlink=server,
-        ca=ca,
-        key=key,
-        port=port,
-        on_state=on_state,
-    )
+    known = agreed.from_json(text, str(terms), settings_of)
+    with locked(path):
+        host = open_host(path, known)
+        key = NodeFolder(path=path).key
+        serve(
+            host.handle,
+            folder=path,
+            superlink=server,
+            ca=ca,
+            key=key,
+            port=port,
+            on_state=on_state,
+        )
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold a node's folder: two programs on it would each count their own answers."""
+    if not path.is_dir():
+        raise FederationError(f"{path} is no folder of a node")
+    with (path / "lock").open("a") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise FederationError(f"another program serves the node in {path}") from error
+        yield
 
 
 def main() -> None:

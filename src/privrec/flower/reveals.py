@@ -32,3 +32,6 @@ class Reveals:
             out.flush()
             os.fsync(out.fileno())
         temporary.replace(self._path)
+        folder = os.open(self._path.parent, os.O_RDONLY)
+        os.fsync(folder)
+        os.close(folder)

@@ -256,6 +256,8 @@ def check_keys(
     A server that passed on others would let one node spoil the attempt of all.
     """
     check_advertised(node, keys)
+    if len({keys[part] for part in ADVERTISED}) < len(ADVERTISED):
+        raise FederationError(f"the keys of node {node} repeat each other")
     if not verify(node, _keys_statement(context, node, keys), keys["signature"]):
         raise FederationError(f"the signature of node {node} is not valid")
     for part in ("cipher", "mask"):

@@ -4,6 +4,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
+from privrec.data.text import safe_text
+
 _LONGEST, _KINDS = 120, 100
 """How much of a reason is kept, and how many reasons: a node chooses its words."""
 
@@ -35,7 +37,7 @@ class Seen:
 
     def refuse(self, why: str) -> str:
         """Count a reply that was refused; return the reason as it was counted."""
-        short = why[:_LONGEST]
+        short = safe_text(why[:_LONGEST])
         known = short in self.refused or len(self.refused) < _KINDS
         self.refused[short if known else "other reasons"] += 1
         return short

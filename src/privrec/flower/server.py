@@ -9,7 +9,7 @@ from pathlib import Path
 from privrec.algorithms.recipes import settings_of
 from privrec.data.catalogue import Catalogue
 from privrec.errors import FederationError, SettingsError
-from privrec.flower.bound import bind
+from privrec.flower.bound import bind, promised
 from privrec.flower.certificates import verify
 from privrec.flower.enrolment import write_private
 from privrec.flower.folders import read_server
@@ -21,6 +21,8 @@ from privrec.runs import records
 from privrec.runs.evaluate import OnProgress
 from privrec.runs.loop import play_stages
 
+_MOST_NOISE = 2.0**12
+"""What discrete noise in units of the coding can be drawn for."""
 OpenLink = Callable[..., AbstractContextManager[Link]]
 
 
@@ -30,6 +32,13 @@ def check_terms(terms: Terms, catalogue: Catalogue) -> None:
     bare = [phase.name for phase in phases if not phase.release.is_private]
     if terms.noise_from == "nodes" and bare:
         raise SettingsError(f"noise from nodes needs noise in every phase; {bare[0]} has none")
+    for phase in phases if terms.noise_from == "nodes" else ():
+        multiplier = phase.release.noise_multiplier * phase.release.sampling.reach
+        if not multiplier < _MOST_NOISE:
+            raise SettingsError(
+                f"`noise_multiplier` must be < {_MOST_NOISE:g} with noise from nodes;"
+                f" {phase.name} has {multiplier:g}"
+            )
     if terms.secure_sum:
         terms.threshold(len(terms.members))
 
@@ -51,7 +60,8 @@ def serve(
     and then while they are waited for, and may raise.
     """
     folder, terms, catalogue = read_server(path, settings_of)
-    prepared = bind(terms, catalogue).prepared(terms.settings)
+    bound = bind(terms, catalogue)
+    prepared = bound.prepared(terms.settings)
     keys = [member.public_key for member in terms.members]
     if folder.run.is_dir() and not records.is_untouched(folder.run):
         place, resume = records.read_run(folder.run)[0], True
@@ -67,6 +77,7 @@ def serve(
                     ask=link.ask,
                     online=link.online,
                     verify=lambda node, content, made: verify(keys[node], content, made),
+                    epsilon=promised(terms, bound.phases())[1],
                     watch=_both(watch, folder.status),
                 )
                 _gather(server, wait, check)

@@ -1,6 +1,7 @@
 """All sums of a round as one vector: what a node codes, masks and sends."""
 
 import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +15,7 @@ from privrec.flower.coding import Coding
 from privrec.privacy.aggregate import Aggregator, CohortTotal
 from privrec.types import Leaf
 
+COUNT = "count of updates within the bound"
 Doubles = npt.NDArray[np.float64]
 
 
@@ -37,23 +39,40 @@ class Sheet:
         """Return the length of what one person adds, with her half in the count."""
         return math.hypot(clip_norm, self.count_weight / 2)
 
-    def vector(self, total: CohortTotal, people: int) -> Doubles:
-        """Return the sums over `people` people as one vector."""
+    def parts(self, total: CohortTotal, people: int) -> dict[str, Leaf]:
+        """Return the sums over `people` people as one row of numbers for each name."""
         if total.update.keys() != self.shapes.keys():
             raise FederationError("the sums do not have the names that the round expects")
-        parts = [_flat(np.asarray(total.update[n]), self.shapes[n]) for n in sorted(self.shapes)]
+        rows = {n: _flat(np.asarray(total.update[n]), self.shapes[n]) for n in sorted(self.shapes)}
         if self.count_weight:
-            parts.append(np.array([self.count_weight * total._replace(clients=people).balance]))
-        return np.concatenate(parts) if parts else np.zeros(0)
+            balance = total._replace(clients=people).balance
+            rows[COUNT] = np.array([self.count_weight * balance])
+        return rows
 
-    def total(self, vector: Doubles, *, noised: bool = False) -> CohortTotal:
+    def vector(self, total: CohortTotal, people: int) -> Doubles:
+        """Return the sums over `people` people as one vector."""
+        rows = list(self.parts(total, people).values())
+        return np.concatenate([np.asarray(row, np.float64) for row in rows] or [np.zeros(0)])
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The number of numbers of each part, in order."""
+        found = {name: _numbers(self.shapes[name]) for name in sorted(self.shapes)}
+        return {**found, COUNT: 1} if self.count_weight else found
+
+    def total(self, vector: Leaf, *, noised: bool = False) -> CohortTotal:
         """Return the sums that lie in a vector."""
-        begin, update = 0, dict[str, Leaf]()
-        for name in sorted(self.shapes):
-            size = _numbers(self.shapes[name])
-            update[name] = _unflat(vector[begin : begin + size], self.shapes[name])
-            begin += size
-        within = float(vector[-1]) / self.count_weight if self.count_weight else None
+        ends = np.cumsum([0, *self.sizes.values()])
+        rows = {
+            name: vector[begin:end]
+            for name, begin, end in zip(self.sizes, ends[:-1], ends[1:], strict=True)
+        }
+        return self.together(rows, noised=noised)
+
+    def together(self, rows: Mapping[str, Leaf], *, noised: bool = False) -> CohortTotal:
+        """Return the sums from one row of numbers for each name."""
+        update = {name: _unflat(rows[name], shape) for name, shape in self.shapes.items()}
+        within = float(rows[COUNT][0]) / self.count_weight if self.count_weight else None
         return CohortTotal(update, within=within, noised=noised)
 
 
@@ -93,29 +112,64 @@ def _numbers(shape: tuple[str, tuple[int, ...]]) -> int:
     return math.prod(dims)
 
 
-def _flat(leaf: Leaf, shape: tuple[str, tuple[int, ...]]) -> Doubles:
-    if shape[0] == "outer":
-        leaf = leaf[np.triu_indices(shape[1][0])]
-    return np.asarray(leaf, np.float64).ravel()
+def _flat(leaf: Leaf, shape: tuple[str, tuple[int, ...]]) -> Leaf:
+    if shape[0] != "outer":
+        return leaf.ravel()
+    row = np.empty(_numbers(shape), leaf.dtype)
+    for number, place in _upper(shape[1][0]):
+        row[place] = leaf[number, number:]
+    return row
 
 
-def _unflat(numbers: Doubles, shape: tuple[str, tuple[int, ...]]) -> Leaf:
+def _unflat(numbers: Leaf, shape: tuple[str, tuple[int, ...]]) -> Leaf:
     part, dims = shape
     if part == "triangle":
         return numbers
-    if part == "outer":
-        full = np.zeros((dims[0], dims[0]))
-        rows, columns = np.triu_indices(dims[0])
-        full[rows, columns] = numbers
-        full[columns, rows] = numbers
-        return full
-    return numbers.reshape(dims)
+    if part != "outer":
+        return numbers.reshape(dims)
+    full = np.zeros((dims[0], dims[0]), numbers.dtype)
+    for number, place in _upper(dims[0]):
+        full[number, number:] = numbers[place]
+    diagonal = np.diagonal(full).copy()
+    full += full.T
+    np.fill_diagonal(full, diagonal)
+    return full
 
 
-def clipped_again(vector: Doubles, bound: float, people: int, norm: str) -> tuple[Doubles, bool]:
-    """Return a node's plain sum, no longer than `people` bounded contributions; and if it was."""
-    length = float(np.abs(vector).sum() if norm == "l1" else np.linalg.norm(vector))
-    most = bound * people
-    if not math.isfinite(most) or length <= most * (1 + 1e-9):
-        return vector, False
-    return vector * (most / length), True
+def _upper(size: int) -> Iterator[tuple[int, slice]]:
+    """Yield each row of an upper triangle, and its place in the row of all its numbers."""
+    begin = 0
+    for number in range(size):
+        yield number, slice(begin, begin + size - number)
+        begin += size - number
+
+
+def clipped_again(
+    sheet: Sheet, rows: Mapping[str, Leaf], clip_norm: float, people: int, norm: str
+) -> tuple[dict[str, Leaf], bool]:
+    """Return a node's plain sums, no longer than `people` bounded contributions; and if they were.
+
+    A sum of symmetric matrices is longer than its upper triangle, so it counts twice what is above
+    its diagonal.
+    """
+    found = dict(rows)
+    most, length = clip_norm * people, _length(sheet, rows, norm)
+    was_long = math.isfinite(most) and length > most * (1 + 1e-9)
+    if was_long:
+        found = {n: row if n == COUNT else row * (most / length) for n, row in rows.items()}
+    if COUNT in rows:
+        half = people / 2 * sheet.count_weight
+        found[COUNT] = np.clip(rows[COUNT], -half, half)
+        was_long = was_long or bool(found[COUNT][0] != rows[COUNT][0])
+    return found, was_long
+
+
+def _length(sheet: Sheet, rows: Mapping[str, Leaf], norm: str) -> float:
+    power, total = 1 if norm == "l1" else 2, 0.0
+    for name, shape in sheet.shapes.items():
+        row = np.abs(np.asarray(rows[name], np.float64)) ** power
+        total += float(row.sum())
+        if shape[0] == "outer":
+            ends = np.array([place.start for _, place in _upper(shape[1][0])])
+            total += float(row.sum() - row[ends].sum())
+    return total if norm == "l1" else math.sqrt(total)

@@ -66,6 +66,11 @@ class Terms:
                 "secure sums need at least 2 nodes, since a sum over one node hides nothing;"
                 " got 1 (leave them off with --no-secure-sum)"
             )
+        for name in ("attempts", "reveals"):
+            _whole(getattr(self, name), name, least=1)
+        masked: object = self.secure_sum
+        if not isinstance(masked, bool) or self.noise_from not in ("server", "nodes"):
+            raise SettingsError("`secure_sum` must be true or false, `noise_from` server or nodes")
         for name in ("missing", "colluding"):
             if not 0 <= getattr(self, name) < 1:
                 raise SettingsError(f"`{name}` must be >= 0 and < 1; got {getattr(self, name)!r}")
@@ -91,7 +96,7 @@ class Terms:
                 f" {budget.mechanism}"
             )
         # Raises if nobody would be left to add noise.
-        least_honest(len(self.members), self.missing, self.colluding)
+        least_honest(len(self.members), self.missing, self.colluders / len(self.members))
         if budget.noise != "secure":
             raise SettingsError("noise from nodes is always secure: leave out noise=seeded")
 
@@ -139,8 +144,23 @@ class Terms:
 
     @property
     def colluders(self) -> int:
-        """How many of the enrolled nodes may help a hostile server."""
-        return math.floor(self.colluding * len(self.members) + 1e-9)
+        """How many of the enrolled nodes may help a hostile server.
+
+        If nodes add the noise, it is at least one: every node knows its own share of the noise, and
+        must not learn more about others' people than is counted.
+        """
+        share = math.floor(self.colluding * len(self.members) + 1e-9)
+        return max(1, share) if self.noise_from == "nodes" else share
+
+    @property
+    def sums(self) -> int:
+        """How many sums of one round a hostile server can get, if nodes add the noise.
+
+        A sum needs the help of t nodes, of which c may help for nothing. Each of the other n - c
+        helps `reveals` times, so it is `reveals` (n - c) / (t - c), rounded down.
+        """
+        enrolled, few = len(self.members), self.colluders
+        return self.reveals * (enrolled - few) // (self.threshold(enrolled) - few)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -177,9 +197,9 @@ def from_json(
         raise FederationError(f"{where} has no terms of a federation ({error})") from error
 
 
-def _whole(value: object) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise ValueError(f"`people` must be a whole number >= 0; got {value!r}")
+def _whole(value: object, name: str = "people", least: int = 0) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise SettingsError(f"`{name}` must be a whole number >= {least}; got {value!r}")
     return value
 
 

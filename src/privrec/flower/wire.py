@@ -132,6 +132,16 @@ def vector(arrays: Mapping[str, Leaf], name: str, size: int, kind: type) -> Leaf
     return found
 
 
+def row(arrays: Mapping[str, Leaf], name: str, size: int) -> Leaf:
+    """Return an array of exactly this size of finite numbers, or raise."""
+    found = arrays.get(name)
+    if found is None or found.dtype not in (np.float32, np.float64) or found.shape != (size,):
+        raise WireError(f"`{name}` must have {size:,} numbers")
+    if not np.isfinite(found).all():
+        raise WireError("a sum is not finite")
+    return found
+
+
 def _as_text(value: object) -> str:
     if isinstance(value, bytes):
         return value.hex()

@@ -41,7 +41,7 @@ SEES_SUMS = (
 AGAINST_SERVER = (
     " The server is covered too, whether it follows the protocol or not, as long as at least "
     "{honest} of the {nodes} nodes are honest: the nodes add the noise. The "
-    "server knows who was asked and can ask for a round {reveals} times, so against it epsilon is "
+    "server knows who was asked and can get {sums} sums of each round, so against it epsilon is "
     "{epsilon} at delta {delta!r}."
 )
 SEEDED = (
@@ -67,30 +67,36 @@ _LAWS = {"poisson": "Poisson", "fixed": "fixed-size"}
 class NodeNoise:
     """Noise from nodes: all of it is there if at least `honest` of all `nodes` are honest.
 
-    A node helps the server to at most `reveals` sums of one round.
+    The server can get `sums` sums of each round, which cost it `epsilon`, at the run's delta.
     """
 
     nodes: int
     honest: int
-    reveals: int
+    sums: int
+    epsilon: float
 
-    def epsilon(self, ledger: PrivacyLedger, delta: float) -> float:
-        """Return epsilon against the server, which knows who was asked: nothing is amplified."""
-        seen = PrivacyLedger()
-        for release, count in ledger.entries:
-            sampling = replace(release.sampling, users=release.sampling.cohort)
-            seen = seen.record(replace(release, sampling=sampling), count * self.reveals)
-        return seen.epsilon(delta)
-
-    def words(self, ledger: PrivacyLedger, delta: float) -> str:
+    def words(self, delta: float) -> str:
         """Return what holds against the server, as a sentence."""
         return AGAINST_SERVER.format(
             honest=self.honest,
             nodes=self.nodes,
-            reveals=self.reveals,
-            epsilon=epsilon_text(self.epsilon(ledger, delta)),
+            sums=self.sums,
+            epsilon=epsilon_text(self.epsilon),
             delta=delta,
         )
+
+
+def against_server(planned: PrivacyLedger, sums: int, delta: float) -> float:
+    """Return epsilon against a server that gets `sums` sums of each planned round.
+
+    It knows who was asked, so sampling amplifies nothing. `planned` has all rounds of the terms,
+    because nodes would answer all of them.
+    """
+    seen = PrivacyLedger()
+    for release, count in planned.entries:
+        sampling = replace(release.sampling, users=release.sampling.cohort)
+        seen = seen.record(replace(release, sampling=sampling), count * sums)
+    return seen.epsilon(delta)
 
 
 def not_covered(server: str | None, undeclared: Sequence[str] = ()) -> str:
@@ -254,7 +260,7 @@ def statement(
         f"from a probability of {delta!r} (epsilon {epsilon_text(epsilon)}, delta {delta!r}; "
         f"{_how(ledger)}); "
         + (
-            f"{not_covered(None, undeclared)}.{server.words(ledger, delta)}"
+            f"{not_covered(None, undeclared)}.{server.words(delta)}"
             if isinstance(server, NodeNoise)
             else f"{not_covered(server, undeclared)}."
         )

@@ -214,7 +214,8 @@ def server_of(folder: records.RunFolder) -> str | NodeNoise | None:
     return NodeNoise(
         nodes=min(line["nodes"] for line in lines),
         honest=max(line["honest"] for line in lines),
-        reveals=max(line["reveals"] for line in lines),
+        sums=max(line["sums_of_a_round"] for line in lines),
+        epsilon=max(line["epsilon_of_server"] for line in lines),
     )
 
 

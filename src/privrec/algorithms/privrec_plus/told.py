@@ -7,10 +7,12 @@ import numpy as np
 import numpy.typing as npt
 
 from privrec.algorithms.privrec_plus.layout import Layout
+from privrec.errors import WireError
 from privrec.types import FloatArray, IntArray, Leaf
 
 Doubles = npt.NDArray[np.float64]
 _ITEM_POWER = 0.25
+_LEAST_POWER = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +71,11 @@ class Frequent:
     @classmethod
     def of_told(cls, told: Mapping[str, Leaf]) -> "Frequent":
         """Return it from what was told."""
-        return cls(**{name: np.asarray(told[name]) for name in ("kept", "power", "common")})
+        found = cls(**{name: np.asarray(told[name]) for name in ("kept", "power", "common")})
+        # Powers of extreme numbers would be rounded to 0, and a length with them.
+        if not ((found.power > _LEAST_POWER) & (found.power < 1 / _LEAST_POWER)).all():
+            raise WireError("the server tells weights of items that are too large or too small")
+        return found
 
     def told(self) -> dict[str, Leaf]:
         """Return what is told of it."""
