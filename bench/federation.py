@@ -35,6 +35,7 @@ from privrec.flower.masks import Roster, default_degree
 from privrec.flower.network import Server, executor
 from privrec.flower.secure_sum import NodeRound, route
 from privrec.flower.server import check_terms
+from privrec.flower.traffic import traffic_of
 from privrec.runs import records
 from privrec.runs.loop import play_stages
 
@@ -82,10 +83,11 @@ def server_of(local: Local, link: Link) -> Server:
     )
 
 
-def nothing(link: Link, nodes: int) -> float:
-    """Return the seconds of an exchange in which nodes do nothing."""
+def nothing(link: Link, nodes: int, down: int = 0, up: int = 0) -> float:
+    """Return the seconds of an exchange in which nodes do nothing but get and send some bytes."""
     began = time.monotonic()
-    heard = list(link.ask(dict.fromkeys(range(nodes), NOTHING), 60.0))
+    request = NOTHING + up.to_bytes(8, "big") + bytes(down)
+    heard = list(link.ask(dict.fromkeys(range(nodes), request), 300.0))
     if len(heard) != nodes:
         raise RuntimeError("a node did not answer")
     return time.monotonic() - began
@@ -193,12 +195,24 @@ def two_nodes(rounds: int = 30) -> list[Figure]:
         _, terms, catalogue = read_server(local.server.path, settings_of)
         prepared = bind(terms, catalogue).prepared(terms.settings)
         with started(local, free_port(), pinned=True) as link:
-            floor = statistics.median(nothing(link, 2) for _ in range(9)) * (2 + rounds)
+            bare = statistics.median(nothing(link, 2) for _ in range(9)) * (2 + rounds)
+            _, moments, train = traffic_of(terms, catalogue)
+            # Plain sums are half as large as masked ones.
+            floor = 2 * nothing(link, 2) + nothing(
+                link, 2, moments.bytes_down, moments.bytes_up // 2
+            )
+            floor += rounds * statistics.median(
+                nothing(link, 2, train.bytes_down, train.bytes_up // 2) for _ in range(9)
+            )
             place = records.create_run(Path(folder) / "run", terms.settings, "{}", None)
             began = time.monotonic()
             play_stages(prepared, place, network=server_of(local, link).network())
             together = time.monotonic() - began
-    print(f"two nodes {together:.1f} s, floor {floor:.1f} s, loading {loading:.1f} s", flush=True)
+    print(
+        f"two nodes {together:.1f} s; the same messages without work {floor:.1f} s, empty ones"
+        f" {bare:.1f} s; loading {loading:.1f} s",
+        flush=True,
+    )
     return [
         Figure(
             name=f"privrec-plus on two nodes, {rounds} rounds, less Flower's floor",

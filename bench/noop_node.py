@@ -13,12 +13,19 @@ from privrec.flower.terms import from_json
 NOTHING = b"nothing"
 
 
+def nothing(request: bytes) -> bytes:
+    """Return as many bytes as the request asks for, or nothing for a real request."""
+    if not request.startswith(NOTHING):
+        return b""
+    return NOTHING + bytes(int.from_bytes(request[len(NOTHING) : len(NOTHING) + 8], "big"))
+
+
 def main() -> None:
     folder, terms, ca, server, port = sys.argv[1:]
     end_with_parent(grace=5.0)
     host = open_host(Path(folder), from_json(Path(terms).read_bytes(), terms, settings_of))
     serve(
-        lambda request: NOTHING if request == NOTHING else host.handle(request),
+        lambda request: nothing(request) or host.handle(request),
         folder=Path(folder),
         superlink=server,
         ca=Path(ca),

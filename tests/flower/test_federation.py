@@ -228,7 +228,8 @@ def rewrite(place: Path, signer: Path | None, **changes: Any) -> Path:
     path = place / "enrolment.json"
     found = json.loads(path.read_text()) | changes
     if signer is not None:
-        whole = _signed(found["public_key"], found["people"], found["catalogue"])
+        parts = (found[name] for name in ("public_key", "people", "catalogue", "undeclared"))
+        whole = _signed(*parts)
         found["signature"] = sign(read_private_key(signer / "key"), whole).hex()
     path.write_text(json.dumps(found))
     return path
@@ -277,6 +278,7 @@ def test_enrolments_that_do_not_go_together_are_refused(nodes: Path) -> None:
         public_key=two.public_key,
         people=(*two.people, one.people[0]),
         catalogue=one.catalogue,
+        undeclared=(),
         signature="",
     )
     with pytest.raises(FederationError, match="the same person"):

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from privrec.cli.console import file_name, plain_errors, print_json, print_line, print_table
-from privrec.cli.federation import live_table, say_result, say_traffic, terms_line
+from privrec.cli.federation import live_table, say_result, say_terms, say_traffic, terms_line
 from privrec.cli.options import settings_from
 from privrec.errors import FederationError
 
@@ -226,6 +226,7 @@ def node(
     with plain_errors():
         _needs_flower()
         _log_to_terminal()
+        say_terms(folder, terms)
         from privrec.flower.node import serve_node
 
         serve_node(

@@ -54,6 +54,36 @@ def live_table(terms: "Terms", shown: bool) -> Iterator[Callable[["Seen"], None]
         yield draw
 
 
+def say_terms(folder: Path, terms: Path) -> None:
+    """Print what the owner of a node agrees to by starting it."""
+    from privrec.algorithms.recipes import settings_of
+    from privrec.data.catalogue import from_json
+    from privrec.flower import terms as agreed
+    from privrec.flower.bound import bind, promised
+    from privrec.flower.enrolment import NodeFolder
+    from privrec.privacy.words import epsilon_text
+
+    if not terms.is_file() or not NodeFolder(path=folder).catalogue.is_file():
+        return  # The next step says what is missing.
+    known = agreed.from_json(terms.read_bytes(), str(terms), settings_of)
+    place = NodeFolder(path=folder)
+    text = place.catalogue.read_text(encoding="utf-8")
+    epsilon, hostile = promised(known, bind(known, from_json(text, str(folder))).phases())
+    print_line(terms_line(known))
+    delta = known.settings.budget.delta
+    against = "no guarantee" if hostile == float("inf") else f"epsilon {epsilon_text(hostile)}"
+    if epsilon == float("inf"):
+        print_line("against who sees the model: no guarantee; against the server: no guarantee")
+    else:
+        print_line(
+            f"against who sees the model: epsilon {epsilon_text(epsilon)} at delta {delta:g};"
+            f" against the server: {against}"
+        )
+    others = [p for p in folder.glob("reveals-*.json") if p != place.reveals(known.fingerprint)]
+    if others:
+        print_line(f"this node took part in {len(others)} other federation(s): their costs add up")
+
+
 def say_traffic(terms: "Terms", found: list[dict[str, Any]], json_: bool) -> None:
     """Print what a node gets and sends."""
     if json_:

@@ -43,6 +43,7 @@ class Enrolment:
     public_key: str
     people: tuple[str, ...]
     catalogue: str
+    undeclared: tuple[str, ...]
     signature: str
 
     @property
@@ -97,13 +98,21 @@ def enrol(data: Federation, positions: IntArray, path: Path) -> Enrolment:
     write_private(folder.people, told_to_bytes(_to_arrays(data.take(positions))))
     pseudonyms = tuple(secrets.token_hex(16) for _ in positions)
     key, mark = public_key_text(folder.key), catalogue_hash(public)
-    signature = sign(read_private_key(folder.key), _signed(key, pseudonyms, mark))
-    made = Enrolment(public_key=key, people=pseudonyms, catalogue=mark, signature=signature.hex())
+    undeclared = tuple(data.catalogue.undeclared)
+    signature = sign(read_private_key(folder.key), _signed(key, pseudonyms, mark, undeclared))
+    made = Enrolment(
+        public_key=key,
+        people=pseudonyms,
+        catalogue=mark,
+        undeclared=undeclared,
+        signature=signature.hex(),
+    )
     text = json.dumps(
         {
             "public_key": key,
             "people": list(pseudonyms),
             "catalogue": mark,
+            "undeclared": list(undeclared),
             "signature": made.signature,
         }
     )
@@ -121,12 +130,13 @@ def read_enrolment(path: Path) -> Enrolment:
             public_key=str(found["public_key"]),
             people=tuple(map(str, found["people"])),
             catalogue=str(found["catalogue"]),
+            undeclared=tuple(map(str, found["undeclared"])),
             signature=str(found["signature"]),
         )
         signature = bytes.fromhex(made.signature)
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise FederationError(f"{path} is no enrolment of a node ({error})") from error
-    signed = _signed(made.public_key, made.people, made.catalogue)
+    signed = _signed(made.public_key, made.people, made.catalogue, made.undeclared)
     if not verify(made.public_key, signed, signature):
         raise FederationError(f"{path} is not signed by the key that it presents")
     if len(set(made.people)) != len(made.people) or not made.people:
@@ -146,7 +156,7 @@ def check_roster(enrolments: Sequence[Enrolment], catalogue: str) -> None:
         if enrolment.catalogue != catalogue:
             raise FederationError(
                 f"enrolment {number} was made with another catalogue than the server's: its data"
-                " must declare the same items and the same values of features (docs/data.md)"
+                " must declare the same items, values of features and threshold of a like"
             )
 
 
@@ -172,8 +182,10 @@ def write_private(path: Path, content: bytes) -> None:
     temporary.replace(path)
 
 
-def _signed(public_key: str, people: Sequence[str], catalogue: str) -> bytes:
-    whole = json.dumps([public_key, list(people), catalogue]).encode()
+def _signed(
+    public_key: str, people: Sequence[str], catalogue: str, undeclared: Sequence[str]
+) -> bytes:
+    whole = json.dumps([public_key, list(people), catalogue, list(undeclared)]).encode()
     return b"privrec enrolment " + hashlib.sha256(whole).digest()
 
 

@@ -68,7 +68,7 @@ def found(
     """
     folder = ServerFolder(path=path)
     if folder.terms.exists():
-        raise FederationError(f"{path} has a federation already; go on with it, or choose another")
+        raise FederationError(f"{folder.terms} is there already: choose another folder")
     mark = catalogue_hash(catalogue)
     check_roster(enrolments, mark)
     terms = Terms(catalogue=mark, members=tuple(entry.member for entry in enrolments), **options)
@@ -77,7 +77,11 @@ def found(
     path.mkdir(parents=True, exist_ok=True)
     path.chmod(0o700)
     make_authority(path, hosts=hosts)
-    write_private(folder.catalogue, catalogue.encode())
+    # What any node's data does not declare public is not covered for anybody.
+    whole: dict[str, Any] = json.loads(catalogue)
+    named = [*whole["undeclared"], *(w for entry in enrolments for w in entry.undeclared)]
+    whole["undeclared"] = list(dict.fromkeys(named))
+    write_private(folder.catalogue, json.dumps(whole).encode())
     roster = [asdict(enrolment) for enrolment in enrolments]
     write_private(folder.roster, json.dumps(roster, indent=1).encode())
     write_private(folder.terms, agreed.to_json(terms).encode())
