@@ -173,14 +173,15 @@ STRUCTURE: dict[str, Body] = {
 """What never is a reply to a question; another one may come after it."""
 NUMBERS: dict[str, Body] = {
     "no array": lambda good, body, rng: wire.pack(good.about),
-    "another name": lambda good, body, rng: wire.pack(good.about, {"sums": good.arrays["sum"]}),
+    "another name": lambda good, body, rng: wire.pack(
+        good.about, {f"{name}s": row for name, row in good.arrays.items()}
+    ),
     "short": array(lambda found: found[:-1]),
     "empty": array(lambda found: found[:0]),
     "long": array(lambda found: np.concatenate([found, found])),
     "a row": array(lambda found: found[None]),
     "a number": array(lambda found: found[0]),
     "halves": array(lambda found: found.astype(np.float16)),
-    "singles": array(lambda found: found.astype(np.float32)),
     "booleans": array(lambda found: found.astype(np.bool_)),
     "bytes": array(lambda found: found.view(np.uint8)),
     "no number": array(lambda found: np.where(np.arange(len(found)) == 3, np.nan, found)),
@@ -291,7 +292,7 @@ def test_a_long_sum_moves_what_is_published_by_its_peoples_bounds_at_most(
         if node or reply is None:
             return reply
         words = wire.unpack(body_of(reply))
-        long = {"sum": np.full_like(words.arrays["sum"], value)}
+        long = {name: np.full(row.shape, value) for name, row in words.arrays.items()}
         return wire.signed(wire.pack(words.about, long), request, fake_sign(0))
 
     net.tap = tap

@@ -190,8 +190,7 @@ def test_the_count_of_clipped_updates_is_noised_as_it_is_counted(law: Law) -> No
     made = gaussian(sampling, clip_norm=1.0, noise_multiplier=1.0, clip_quantile=0.5)
     source = seeded(rng(0, 0, "noise"))
     moved = [
-        math.log(made.next_clip_norm(1.0, count=100 / 2 - 20, noise=source))
-        for _ in range(20_000)
+        math.log(made.next_clip_norm(1.0, count=100 / 2 - 20, noise=source)) for _ in range(20_000)
     ]
     within = 0.5 - np.array(moved) / 0.2
     assert within.mean() == pytest.approx(0.8, abs=0.002)

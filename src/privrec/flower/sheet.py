@@ -167,8 +167,9 @@ def clipped_again(
 def _length(sheet: Sheet, rows: Mapping[str, Leaf], norm: str) -> float:
     power, total = 1 if norm == "l1" else 2, 0.0
     for name, shape in sheet.shapes.items():
-        row = np.abs(np.asarray(rows[name], np.float64)) ** power
-        total += float(row.sum())
+        with np.errstate(over="ignore"):  # An infinite length shortens a sum to nothing.
+            row = np.abs(np.asarray(rows[name], np.float64)) ** power
+            total += float(row.sum())
         if shape[0] == "outer":
             ends = np.array([place.start for _, place in _upper(shape[1][0])])
             total += float(row.sum() - row[ends].sum())
