@@ -226,8 +226,15 @@ def node(
     with plain_errors():
         _needs_flower()
         _log_to_terminal()
-        say_terms(folder, terms)
+        said = False
         from privrec.flower.node import serve_node
+
+        def on_state(state: str) -> None:
+            nonlocal said
+            if not said:  # Everything that can be refused was checked.
+                say_terms(folder, terms)
+                said = True
+            print_line(f"node: {state}")
 
         serve_node(
             folder,
@@ -235,7 +242,7 @@ def node(
             ca=ca,
             server=server,
             port=port,
-            on_state=lambda state: print_line(f"node: {state}"),
+            on_state=on_state,
         )
 
 

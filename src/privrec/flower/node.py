@@ -1,6 +1,7 @@
 """A federation's node: it opens its folder, checks the terms, and answers until it is stopped."""
 
 import fcntl
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -85,12 +86,16 @@ def locked(path: Path) -> Iterator[None]:
     """Hold a node's folder: two programs on it would each count their own answers."""
     if not path.is_dir():
         raise FederationError(f"{path} is no folder of a node")
-    with (path / "lock").open("a") as handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise FederationError(f"another program serves the node in {path}") from error
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(handle)
+        raise FederationError(f"another program serves the node in {path}") from error
+    try:
         yield
+    finally:
+        os.close(handle)
 
 
 def main() -> None:
