@@ -1,4 +1,4 @@
-"""What a hostile review broke once: each test is one of its attacks."""
+"""Attacks on a federation that once worked: each test is one of them."""
 
 from collections.abc import Callable
 from pathlib import Path
