@@ -1,12 +1,7 @@
-"""Noise that the nodes add, through the real nodes and the real server: its scale, or no sum.
+"""Noise that the nodes add, through the real nodes and the real server: its scale, or no sum."""
 
-And what a hostile server asks of a node, so as to get a sum with less noise, or without masks.
-"""
-
-import contextlib
 import math
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +19,7 @@ from privrec.core.phase import Cohort, Phase, Told
 from privrec.core.round import Network, fastest
 from privrec.data.federation import Federation
 from privrec.errors import FederationError
-from privrec.flower import masks, wire
+from privrec.flower import wire
 from privrec.flower.network import executor
 from privrec.flower.sheet import Doubles, coding_of, sheet_of
 from privrec.privacy.aggregate import CohortTotal
@@ -216,6 +211,7 @@ def test_the_count_of_adaptive_clipping_has_its_own_noise(data: Federation, tmp_
     ("recipe", "more"),
     [
         ("dp-privrec-plus", {}),
+        ("dp-privrec", {}),
         ("dp-privrec-one", {"clip_quantile": 0.5}),
         ("dp-privrec-one", {"noise_multiplier": None, "epsilon": 3.0}),
     ],
@@ -240,167 +236,3 @@ def test_the_ledger_is_that_of_the_simulator(
         names = here.keys() - {"published", "population", "chain"} - moved
         assert {k: here[k] for k in names} == {k: there.get(k) for k in names}
         assert (there["sums"], there["noise_from"]) == ("masked", noise_from)
-
-
-Change = Callable[[wire.Message], bytes]
-
-
-def body_of(content: bytes) -> wire.Message:
-    return wire.unpack(content[2 + int.from_bytes(content[:2], "big") :])
-
-
-def says(**changed: Any) -> Change:
-    return lambda asked: wire.pack({**asked.about, **changed}, asked.arrays)
-
-
-def asks_for(people: Any) -> Change:
-    return lambda asked: wire.pack(asked.about, {**asked.arrays, "people": np.asarray(people)})
-
-
-def keys_of(*nodes: int, strange: bool = False) -> Change:
-    def change(asked: wire.Message) -> bytes:
-        found = asked.about["keys"]
-        made = {name: f"{place}9" * 32 for place, name in enumerate(masks.ADVERTISED)}
-        more = {"9": {**found["3"], **made}} if strange else {}
-        return wire.pack({**asked.about, "keys": {str(k): found[str(k)] for k in nodes} | more})
-
-    return change
-
-
-def other_told(asked: wire.Message) -> bytes:
-    table = {f"{wire.TOLD}embed/item": np.zeros((40, 4), np.float32)}
-    return wire.pack(asked.about, {"people": asked.arrays["people"], **table})
-
-
-def one_for_all(asked: wire.Message) -> bytes:
-    found = asked.about["confirmations"]
-    return wire.pack({**asked.about, "confirmations": dict.fromkeys(found, found["0"])})
-
-
-HOSTILE: dict[str, tuple[str, Change, str]] = {
-    "people of another node": ("mask", asks_for([0, 20]), "does not serve"),
-    "a person who is nobody": ("mask", asks_for([-1]), "does not serve"),
-    "a person twice": ("mask", asks_for([3, 3]), "or twice"),
-    "people as fractions": ("mask", asks_for([0.5]), "whole numbers"),
-    "another bound": ("mask", says(clip_norm=1e3), "another bound"),
-    "no bound": ("mask", says(clip_norm=math.inf), "another bound"),
-    "what another recipe tells": ("mask", other_told, "does not fit"),
-    "nothing told": ("mask", lambda m: wire.pack(m.about, {"people": m.arrays["people"]}), "fit"),
-    "no boxes": ("mask", says(sealed={}), "are needed"),
-    "a plain sum": ("mask", says(kind="sum"), "a plain one is not given"),
-    "another attempt": ("mask", says(attempt=5), "not in that attempt"),
-    "another run": ("mask", says(run="x"), "not in that attempt"),
-    "a round after the last": ("keys", says(round=99), "no round 99"),
-    "other terms": ("keys", says(terms="x"), "other terms"),
-    "keys of a stranger": (
-        "shares",
-        keys_of(0, 1, 2, 3, strange=True),
-        "too few to hide",
-    ),
-    "keys of a stranger, not of all": (
-        "shares",
-        keys_of(0, 1, 2, strange=True),
-        "node 9 is not valid",
-    ),
-    "two members": ("shares", keys_of(0, 1), "too few"),
-    "keys without its own": ("shares", keys_of(1, 2, 3), "other keys of this node"),
-    "few survivors": ("agree", says(survivors=[0, 1]), "are needed"),
-    "a stranger survives": ("agree", says(survivors=[0, 1, 2, 9]), "no member"),
-    "it did not survive": ("agree", says(survivors=[1, 2, 3]), "not among the survivors"),
-    "another list at the end": ("reveal", says(survivors=[0, 1, 2]), "agreed on another list"),
-    "nobody confirms": ("reveal", says(confirmations={}), "0 nodes confirm"),
-    "one confirms for all": ("reveal", one_for_all, "1 nodes confirm"),
-    "confirmed by name": ("reveal", says(confirmations={"x": "y"}), "bytes for each node"),
-}
-
-
-def four(data: Federation, path: Path, **terms: Any) -> Loopback:
-    return Loopback(
-        prepared_for("dp-privrec-plus", data),
-        path,
-        **{"nodes": 4, "noise_from": "nodes", "missing": 0.25, "attempts": 1, **terms},
-    )
-
-
-def play_once(net: Loopback) -> CohortTotal:
-    """Return the sum of the moments of everybody."""
-    first, phase, *_ = net.run().stages()
-    assert isinstance(first, Phase)
-    assert isinstance(phase, Phase)
-    state = phase.start(first.start(None).params)
-    cohort = Cohort(net.everybody(), net.run().federation.take)
-    return executor(net.server)(phase, phase.tell(state), cohort, phase.first, state.clip_norm)
-
-
-def pry(net: Loopback, step: str, change: Change, patch: pytest.MonkeyPatch) -> wire.Message:
-    """Play a round in which node 0 is asked something else in one step; return its reply."""
-    honest, found = net.hosts[0].handle, list[wire.Message]()
-
-    def handle(request: bytes) -> bytes:
-        asked = wire.unpack(request)
-        reply: bytes = honest(change(asked) if asked.about["kind"] == step else request)
-        if asked.about["kind"] == step:
-            found.append(body_of(reply))
-        return reply
-
-    patch.setattr(net.hosts[0], "handle", handle)
-    with contextlib.suppress(FederationError):
-        play_once(net)
-    return found[0]
-
-
-@pytest.mark.parametrize(("step", "change", "why"), HOSTILE.values(), ids=HOSTILE.keys())
-def test_a_node_refuses_what_breaks_the_terms(
-    step: str,
-    change: Change,
-    why: str,
-    data: Federation,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    reply = pry(four(data, tmp_path), step, change, monkeypatch)
-    assert reply.about["kind"] == "refused"
-    assert re.search(why, reply.about["why"]), reply.about
-    assert reply.about.keys() == {"kind", "why"}
-    assert not reply.arrays
-
-
-def test_a_round_is_revealed_a_few_times_only_also_after_a_restart(
-    data: Federation, tmp_path: Path
-) -> None:
-    """Each sum has fresh noise, and the mean of many sums would have little."""
-    net, asked = four(data, tmp_path, reveals=2), list[bytes]()
-
-    def tap(node: int, request: bytes, reply: bytes | None) -> bytes | None:
-        asked.extend([request] * (wire.unpack(request).about["kind"] == "reveal" and node == 0))
-        return reply
-
-    net.tap = tap
-    for _ in range(2):
-        assert play_once(net).noised
-        again = body_of(net.hosts[0].handle(asked[-1]))
-        assert again.about["why"] == "this node is not in that attempt of that round"
-        net.hosts = {node: net.host(node) for node in net.hosts}
-        net.server = net.new_server()
-    with pytest.raises(FederationError, match="nothing of it was published"):
-        play_once(net)
-    [why] = net.server.seen.refused
-    assert "round 1 was answered 2 times already" in why
-
-
-@pytest.mark.filterwarnings("ignore::FutureWarning")
-def test_coarse_numbers_do_not_make_a_contribution_longer_than_its_bound(
-    data: Federation, tmp_path: Path
-) -> None:
-    clip = 1e-7
-    made = prepared_for("dp-privrec-one", data, clip_norm=clip)
-    net = Loopback(made, tmp_path, secure_sum=False)
-    [phase] = net.run().stages()
-    assert isinstance(phase, Phase)
-    told = phase.tell(phase.start(None))
-    coarse = {f"{wire.TOLD}{name}": np.asarray(one, np.float16) for name, one in told.items()}
-    words = {"kind": "sum", "terms": net.terms.fingerprint, "run": "", "round": 0, "attempt": 0}
-    for person in range(6):
-        arrays = {**coarse, "people": np.array([person])}
-        reply = body_of(net.hosts[0].handle(wire.pack({**words, "clip_norm": clip}, arrays)))
-        assert reply.about["kind"] == "refused"

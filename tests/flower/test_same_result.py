@@ -20,7 +20,6 @@ from privrec.flower.bound import bind
 from privrec.flower.network import executor
 from privrec.flower.sheet import coding_of, sheet_of
 from privrec.runs import records
-from privrec.runs.ledgerfile import settled_ledger
 from privrec.runs.loop import play_stages
 from privrec.runs.publisher import ledger_of
 from subspace import SUBSPACE
@@ -118,22 +117,3 @@ def test_a_secure_sum_is_as_exact_as_its_coding_says_beforehand(
     if recipe != "privrec-plus":
         # Rounding leaves something behind, or the sum was never coded.
         assert any((np.asarray(sums[True][n]) != sums[False][n]).any() for n in sums[True])
-
-
-@pytest.mark.parametrize("noise_from", ["server", "nodes"])
-@pytest.mark.parametrize("recipe", ["dp-privrec-one", "dp-privrec", "dp-privrec-plus"])
-def test_with_noise_the_ledger_is_that_of_the_simulator(
-    recipe: str, noise_from: str, data: Federation, tmp_path: Path
-) -> None:
-    settings = {**small(recipe), "noise": "secure", "noise_multiplier": 0.5, "epsilon": None}
-    prepared = prepare(configure(recipe, data.name, settings), data)
-    alone = new_folder(tmp_path / "alone", prepared)
-    play_stages(prepared, alone)
-    net = Loopback(prepared, tmp_path / "net", noise_from=noise_from)
-    run = net.run()
-    together = records.create_run(tmp_path / "run", run.config, "{}", None)
-    play_stages(run, together, network=net.server.network())
-    assert ledger_of(together).entries == ledger_of(alone).entries
-    kept = ("round", "stage", "people", "population", "noise", "clip_norm", "noise_scale")
-    lines = [[line[key] for key in kept] for line in settled_ledger(together)]
-    assert lines == [[line[key] for key in kept] for line in settled_ledger(alone)]

@@ -6,6 +6,7 @@ process takes that run's task for itself.
 
 import contextlib
 import hashlib
+import logging
 import subprocess
 import tempfile
 import time
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from flwr.supercore.runtime import RuntimeHttpClient
     from flwr.superlink.grid import HttpGrid
 
+LOG = logging.getLogger("privrec.server")
 Ask = Callable[[Mapping[int, bytes], float], Iterator[tuple[int, bytes]]]
 """(request by node index, deadline in seconds) -> (node index, reply) as they arrive; a node that
 does not answer is left out."""
@@ -354,8 +356,10 @@ def _replies(
                 raise
             except httpx.TransportError:
                 continue
-            except Exception:
-                content = None  # the reply is no message, or too large
+            except Exception as error:
+                # It is no message, or too large. As empty bytes it is refused and counted above.
+                LOG.warning("node %d: no message (%s)", reply.index, type(error).__name__)
+                content = b""
             waiting.remove(reply)
             if content is not None:
                 yield reply.index, content
