@@ -22,7 +22,7 @@ from figures import Figure
 from privrec.algorithms.reptile.local import local_sgd
 from privrec.algorithms.reptile.pack import Instances, buckets, dummy, pack, steps_of
 from privrec.algorithms.reptile.packed import PackedClient
-from privrec.algorithms.reptile.phase import Training, reptile
+from privrec.algorithms.reptile.phase import Training, training_phase
 from privrec.core.optimize import server_optimizer
 from privrec.core.phase import Phase, ServerState
 from privrec.core.round import play_round
@@ -65,15 +65,14 @@ def engine() -> list[Figure]:
         return [dummy(example, size, federation.n_items) for size in sizes]
 
     recommender = dssm(federation.schema, federation.n_items)
-    phase = reptile(
+    phase = training_phase(
         Training(
             pack=pack_people,
             local=local_sgd(recommender, learning_rate=RATE, epochs=EPOCHS, batch_size=BATCH),
             catalogue=dict(federation.items),
             examples=examples,
             usual=lambda: federation.take(people[:1]),
-            batch_size=BATCH,
-            epochs=EPOCHS,
+            steps=lambda client: steps_of(client, BATCH, EPOCHS),
         ),
         name="train",
         first=0,

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from privrec.algorithms.reptile.packed import PackedClient
+from privrec.core.local import Packed
 from privrec.data.clients import Clients
 from privrec.data.schema import Bag
 from privrec.seeds import client_words
@@ -133,7 +134,7 @@ def row_bucket(size: int, n_items: int) -> int:
     return min(size, n_items)
 
 
-def steps_of(client: PackedClient, batch_size: int, epochs: int) -> int:
+def steps_of(client: Packed, batch_size: int, epochs: int) -> int:
     """Return how many mini-batch steps the client's local training takes."""
     return epochs * -(-int(client.size) // batch_size)
 

@@ -1,8 +1,9 @@
-"""Federated Reptile: devices train from the server's parameters, the server averages updates."""
+"""Phases in which devices train, and federated Reptile on the DSSM, which is one of them."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import jax
 import numpy as np
@@ -11,6 +12,7 @@ import optax
 from privrec.algorithms.budgets import aggregator_of
 from privrec.algorithms.reptile.local import local_sgd
 from privrec.algorithms.reptile.model import Network, empty_pairs, network_of
+from privrec.algorithms.reptile.pack import steps_of
 from privrec.algorithms.reptile.settings import ReptileSettings
 from privrec.core.contribution import Contribution, TouchedRows
 from privrec.core.local import LocalTrain, Packed
@@ -32,8 +34,8 @@ class Training:
     """How a device trains.
 
     `pack(people, round_index)` builds what each of them trains on, `local` trains on it, `examples`
-    has an empty one of each shape, and `usual()` is a person of usual size. `batch_size` and
-    `epochs` give the number of steps.
+    has an empty one of each shape, and `usual()` is a person of usual size. `steps` is how often
+    the compiled loop of `local` runs for one of them, for the count of arithmetic.
     """
 
     pack: Callable[[Clients, int], Sequence[Packed]]
@@ -41,12 +43,11 @@ class Training:
     catalogue: Bags
     examples: Callable[[], Sequence[Packed]]
     usual: Callable[[], Clients]
-    batch_size: int
-    epochs: int
+    steps: Callable[[Any], int]
 
 
 def device_half(training: Training, aggregator: Aggregator, *, name: str, first: int) -> DeviceHalf:
-    """Return what a device sends: the difference that local training made (Algorithm 1)."""
+    """Return what a device sends: what its training returns, with the item rows it touched."""
     run_cohort = cohort_runner(training.local, aggregator.clip, training.catalogue)
     train_one = jax.jit(training.local)
 
@@ -61,8 +62,8 @@ def device_half(training: Training, aggregator: Aggregator, *, name: str, first:
 
     def cost(params: Params) -> DeviceCost:
         (client,) = training.pack(training.usual(), first)
-        steps = training.epochs * -(-int(client.size) // training.batch_size)
         what, items = f"{name} round", training.catalogue
+        steps = training.steps(client)
         return cost_of_training(what, training.local, params, items, client, steps)
 
     return DeviceHalf(
@@ -73,7 +74,7 @@ def device_half(training: Training, aggregator: Aggregator, *, name: str, first:
     )
 
 
-def reptile(
+def training_phase(
     training: Training,
     *,
     name: str,
@@ -84,7 +85,10 @@ def reptile(
     optimizer: optax.GradientTransformation,
     start: Callable[[Params | None], Params],
 ) -> Phase:
-    """Return the rounds of Algorithms 1 and 2, from the parameters that `start(before)` returns."""
+    """Return rounds that step along the mean of what devices send (Algorithms 1 and 2).
+
+    They begin with the parameters that `start(before)` returns.
+    """
     step = mean_step(optimizer, aggregator.release.sampling.cohort)
 
     def begin(before: Params | None) -> ServerState:
@@ -119,7 +123,7 @@ def reptile_stages(
     """Return the one phase of federated Reptile on the DSSM."""
     network = network_of(settings, federation.catalogue)
     return (
-        reptile(
+        training_phase(
             training_of(settings, network, federation, split),
             name=TRAIN,
             first=0,
@@ -148,6 +152,5 @@ def training_of(
         catalogue=dict(federation.items),
         examples=partial(empty_pairs, network, settings, federation, split.train),
         usual=lambda: federation.take(usual_person(federation, split.train)),
-        batch_size=settings.batch_size,
-        epochs=settings.local_epochs,
+        steps=partial(steps_of, batch_size=settings.batch_size, epochs=settings.local_epochs),
     )

@@ -13,7 +13,8 @@ from privrec.algorithms.recipe import Recipe
 from privrec.algorithms.reptile.adapt import dssm_rankers
 from privrec.algorithms.reptile.local import local_sgd
 from privrec.algorithms.reptile.model import Network, empty_pairs, fresh, network_of
-from privrec.algorithms.reptile.phase import Training, reptile, reptile_stages
+from privrec.algorithms.reptile.pack import steps_of
+from privrec.algorithms.reptile.phase import Training, reptile_stages, training_phase
 from privrec.algorithms.reptile.values import NOISED_PRESETS, NOISED_VALUES
 from privrec.algorithms.two_stage.features import vectors_of_features
 from privrec.algorithms.two_stage.joint import join, joint_packer, local_joint, rescaled
@@ -129,8 +130,9 @@ class _Task:
             catalogue=dict(federation.items),
             examples=examples,
             usual=lambda: federation.take(usual_person(federation, self.split.train)),
-            batch_size=self.settings.batch_size,
-            epochs=self.settings.local_epochs,
+            steps=partial(
+                steps_of, batch_size=self.settings.batch_size, epochs=self.settings.local_epochs
+            ),
         )
 
 
@@ -217,7 +219,7 @@ def _item_phase(
         return {ITEM_TABLE: fresh_model()[ITEM_TABLE], **encoders}
 
     local = local_views(settings, task.ssl, settings.stage1_lr)
-    phase = reptile(
+    phase = training_phase(
         task.training(task.pack, local, examples),
         name=ITEMS,
         first=0,
@@ -261,7 +263,7 @@ def _joint_phase(
         ),
         settings.item_rate,
     )
-    return reptile(
+    return training_phase(
         task.training(joint_packer(network.pack, task.pack, n_items), local, examples),
         name=TRAIN,
         first=first,
