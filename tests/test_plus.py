@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from scipy import stats
 
 import privrec
+from privrec.algorithms.budgets import popularity_share
 from privrec.algorithms.privrec_plus import fit
 from privrec.algorithms.privrec_plus import plan as plus
-from privrec.algorithms.privrec_plus.budget import popularity_share
 from privrec.algorithms.privrec_plus.plan import MOMENTS, POPULAR
 from privrec.algorithms.privrec_plus.scoring import POPULARITY
 from privrec.algorithms.recipes import configure, prepare

@@ -1,5 +1,7 @@
 """How the budget of a run becomes the bound and the noise of its rounds."""
 
+import math
+
 from privrec.algorithms.settings import FederatedSettings, NoiseSettings
 from privrec.data.splits import Split
 from privrec.privacy.aggregate import Aggregator, gaussian, laplace, plain
@@ -7,6 +9,10 @@ from privrec.privacy.calibrate import check_budget, find_noise
 from privrec.privacy.ledger import PrivacyLedger
 from privrec.privacy.release import Sampling
 from privrec.types import Law
+
+BOUND = 1.0
+"""The L2 bound on what one person adds to a sum that devices scale to their bound themselves."""
+_PEOPLE_PER_NOISE = 12.0
 
 
 def sampling_of(law: Law, cohort: int, split: Split) -> Sampling:
@@ -67,3 +73,14 @@ def noised(
         )
     check_budget(made.release, rounds=rounds, epsilon=epsilon, delta=settings.delta, spent=spent)
     return made
+
+
+def popularity_share(people: int, n_items: int, noise_multiplier: float) -> float:
+    """Return the share of the precision 1/z² that goes to popularity: 5 to 50 %.
+
+    The largest of n noise values is about z√(2 ln n). With fewer people per unit of noise, a
+    larger share of the budget is needed to tell popular items from unpopular ones. The formula
+    and its limits were chosen by hand; not tuned.
+    """
+    wanted = _PEOPLE_PER_NOISE * math.log(max(n_items, 2)) * noise_multiplier / people
+    return min(max(wanted, 0.05), 0.5)

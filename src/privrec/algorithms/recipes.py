@@ -7,6 +7,8 @@ from itertools import pairwise
 from typing import Any
 
 from privrec.algorithms import references
+from privrec.algorithms.factors.dpals import DPALS
+from privrec.algorithms.factors.fcf import FCF
 from privrec.algorithms.prepared import PreparedRun
 from privrec.algorithms.privrec_plus.plan import DP_PRIVREC_PLUS, PRIVREC_PLUS
 from privrec.algorithms.recipe import Recipe
@@ -33,6 +35,8 @@ RECIPES: dict[str, Recipe] = {
     "dp-privrec": DP_PRIVREC,
     "ssl-items": SSL_ITEMS,
     "lm-privrec": reptile.LM_PRIVREC,
+    "fcf": FCF,
+    "dpals": DPALS,
     "popularity": references.POPULARITY,
     "own-items": references.OWN_ITEMS,
     "item-knn": references.ITEM_KNN,

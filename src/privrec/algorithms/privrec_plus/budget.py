@@ -2,7 +2,7 @@
 
 import math
 
-from privrec.algorithms.budgets import sampling_of
+from privrec.algorithms.budgets import BOUND, popularity_share, sampling_of
 from privrec.algorithms.privrec_plus.settings import PlusSettings
 from privrec.data.splits import Split
 from privrec.errors import SettingsError
@@ -10,11 +10,6 @@ from privrec.privacy.aggregate import Aggregator, gaussian, plain
 from privrec.privacy.calibrate import check_budget, find_noise
 from privrec.privacy.ledger import PrivacyLedger
 from privrec.privacy.release import Sampling
-
-BOUND = 1.0
-"""The L2 bound on what one person adds to a noised sum."""
-
-_PEOPLE_PER_NOISE = 12.0
 
 
 def split_budget(
@@ -73,14 +68,3 @@ def split_budget(
     rounds = settings.rounds
     check_budget(third.release, rounds=rounds, epsilon=epsilon, delta=settings.delta, spent=spent)
     return first, second, third
-
-
-def popularity_share(people: int, n_items: int, noise_multiplier: float) -> float:
-    """Return the share of the precision 1/z² that goes to popularity: 5 to 50 %.
-
-    The largest of n noise values is about z√(2 ln n). With fewer people per unit of noise, a
-    larger share of the budget is needed to tell popular items from unpopular ones. The formula
-    and its limits were chosen by hand; not tuned.
-    """
-    wanted = _PEOPLE_PER_NOISE * math.log(max(n_items, 2)) * noise_multiplier / people
-    return min(max(wanted, 0.05), 0.5)

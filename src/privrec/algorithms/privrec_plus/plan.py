@@ -14,7 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 
-from privrec.algorithms.privrec_plus.budget import BOUND, split_budget
+from privrec.algorithms.budgets import BOUND
+from privrec.algorithms.privrec_plus.budget import split_budget
 from privrec.algorithms.privrec_plus.fit import (
     bias_of,
     blank,

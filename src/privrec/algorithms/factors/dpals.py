@@ -1,0 +1,323 @@
+"""Private alternating least squares (Chien et al., ICML 2021), weighted as by Krichene et al. 2023.
+
+The first sum counts how popular items are. Then, in each round, a device solves its person's vector
+x, of length 1, from the items' vectors, and adds to sums over the items that she has:
+
+    B_i = Σ ω_ui x_u,   A_i = Σ ω_ui x_u x_uᵀ,   and for all items together G = Σ s_u x_u x_uᵀ
+
+ω_ui = s_u w_i, where w_i = popularity^-μ gives rare items more of the budget, and s_u makes what
+one person adds a vector of length 1. The server adds noise to all of it and solves
+
+    v_i = (A_i + γ G + ridge·I)⁻¹ B_i
+
+with γ the weight of items that a person does not have. Everything after a sum is post-processing.
+"""
+
+import math
+from dataclasses import dataclass, replace
+from typing import Annotated
+
+import jax.numpy as jnp
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field
+
+from privrec.algorithms.budgets import BOUND, popularity_share, sampling_of
+from privrec.algorithms.factors.people import Doubles, rated
+from privrec.algorithms.factors.shares import (
+    GRAM,
+    ITEM_SUMS,
+    POPULARITY,
+    SHARED,
+    VECTORS,
+    Asked,
+    Squares,
+    among,
+    person_vectors,
+    popularity_device,
+    squares_device,
+)
+from privrec.algorithms.recipe import Recipe
+from privrec.algorithms.settings import NoiseSettings
+from privrec.core.phase import TRAIN, Phase, ServerState
+from privrec.core.scorer import Rankers, Scorer, check_shapes
+from privrec.data.catalogue import Catalogue
+from privrec.data.clients import Clients
+from privrec.data.federation import Federation
+from privrec.data.splits import Split
+from privrec.errors import SettingsError
+from privrec.evaluation.references import own_first
+from privrec.privacy.aggregate import Aggregator, Published, gaussian, plain
+from privrec.privacy.calibrate import check_budget, find_noise
+from privrec.privacy.ledger import PrivacyLedger
+from privrec.seeds import rng
+from privrec.settings import Count, Size, Weight
+from privrec.types import Law, Params
+
+_FEWEST = 50
+_ENOUGH = 2.0
+"""An item is asked about if its popularity is at least this many times the noise of its row."""
+_RIDGE = 70.0
+"""The ridge of the items' vectors, in units of the noise of one number."""
+_LONGEST, _SHORTEST, _RANK = 40, 8, 26.0
+_UNKNOWN = -1e3
+
+
+class DpalsSettings(NoiseSettings):
+    """Alternating least squares from noised sums."""
+
+    rank: Count = 0
+    """Length of the vectors; 0 chooses it by the noise, from 8 (much) to 40 (little or none)."""
+    rounds: Size = 3
+    """Alternations: in each one people's vectors are solved, then the items'."""
+    cohort: Size = 10**9
+    """People in each sum; more than there are means everybody."""
+    sampling: Law = "poisson"
+    """How a cohort is drawn: each person with the same probability, or a fixed number."""
+    items_per_person: Size = 10**9
+    """The most items that one person adds to, drawn at random."""
+    item_power: Annotated[float, Field(ge=0, le=1)] = 0.12
+    """μ: an item has the weight popularity^-μ, so that rare items get more of a person's bound."""
+    item_squares: Weight = 0.0
+    """The weight of A_i beside B_i in what a person adds; 0 solves with G alone."""
+    unseen: Weight = 1.0
+    """γ: the weight of the items that a person does not have."""
+    l2: Weight = 5.0
+    """The ridge of a person's vector."""
+    dislike_input: Weight = 0.5
+    """Weight of a disliked item; a liked item has weight 1."""
+
+    def validates_after(self, played: int, rounds: int) -> bool:
+        """Return whether the validation people are looked at: after each alternation."""
+        return self.validation_share > 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Task:
+    """What the two phases are built from."""
+
+    settings: DpalsSettings
+    federation: Federation
+    split: Split
+    rank: int
+    first: Aggregator
+    second: Aggregator
+
+    def begin(self, first: int, aggregator: Aggregator, before: Params | None) -> ServerState:
+        """Return the state before a phase; vectors that were not learned yet are random."""
+        n_items = self.federation.n_items
+        drawn = rng(self.settings.seed, 0, "items").standard_normal((n_items, self.rank))
+        drawn[:, 0] = 1.0
+        fresh = {VECTORS: drawn / math.sqrt(self.rank), POPULARITY: np.zeros(n_items)}
+        known = {name: jnp.asarray(leaf, jnp.float32) for name, leaf in fresh.items()}
+        params = {**known, **(before or {})}
+        return ServerState(
+            round_index=first, params=params, opt_state=(), clip_norm=aggregator.clip_norm
+        )
+
+    def asked(self, state: ServerState) -> Asked:
+        """Return what the server asks about: the items whose popularity is well above the noise."""
+        popularity = np.asarray(state.params[POPULARITY], np.float64)
+        order = np.argsort(-popularity, kind="stable")
+        least = _ENOUGH * math.sqrt(self.rank) * _scale(self.second)
+        count = max(int((popularity > least).sum()), _FEWEST)
+        kept = order[:count]
+        floor = max(_scale(self.first), 1e-6 * float(popularity.max(initial=0)), 1e-12)
+        weight = np.maximum(popularity[kept], floor) ** -self.settings.item_power
+        vectors = np.asarray(state.params[VECTORS], np.float64)[kept]
+        return Asked(kept, weight / weight[0], vectors)
+
+
+def _scale(aggregator: Aggregator) -> float:
+    """Return the noise on each number of a sum."""
+    return aggregator.noise_scale(BOUND) if aggregator.release.is_private else 0.0
+
+
+def dpals_stages(
+    settings: DpalsSettings, federation: Federation, split: Split
+) -> tuple[Phase, ...]:
+    """Return the two phases: popularity, and the alternations."""
+    first, second, noise = split_budget(settings, split, federation.n_items)
+    task = _Task(
+        settings=settings,
+        federation=federation,
+        split=split,
+        rank=settings.rank or rank_for(noise),
+        first=first,
+        second=second,
+    )
+
+    def count(state: ServerState, published: Published) -> ServerState:
+        found = jnp.asarray(published.update[POPULARITY], jnp.float32)
+        return replace(state, params={**state.params, POPULARITY: found})
+
+    def absorb(state: ServerState, published: Published) -> ServerState:
+        asked = task.asked(state)
+        found = item_vectors(
+            np.asarray(published.update[ITEM_SUMS], np.float64),
+            np.asarray(published.update[GRAM], np.float64),
+            asked,
+            settings,
+            ridge=_RIDGE * _scale(second),
+        )
+        vectors = np.zeros((federation.n_items, task.rank), np.float32)
+        vectors[asked.kept] = found
+        return replace(state, params={**state.params, VECTORS: jnp.asarray(vectors)})
+
+    return (
+        Phase(
+            name="popularity",
+            rounds=1,
+            first=0,
+            population=split.train,
+            aggregator=first,
+            device=popularity_device(federation.n_items, settings.dislike_input),
+            start=lambda before: task.begin(0, first, before),
+            tell=lambda state: {},
+            absorb=count,
+            ranks=False,
+        ),
+        Phase(
+            name=TRAIN,
+            rounds=settings.rounds,
+            first=1,
+            population=split.train,
+            aggregator=second,
+            device=squares_device(squares_of(settings), federation.n_items),
+            start=lambda before: task.begin(1, second, before),
+            tell=lambda state: task.asked(state).told(),
+            absorb=absorb,
+        ),
+    )
+
+
+def squares_of(settings: DpalsSettings) -> Squares:
+    """Return how a device solves and what it adds."""
+    return Squares(
+        dislike=settings.dislike_input,
+        unseen=settings.unseen,
+        l2=settings.l2,
+        item_squares=settings.item_squares,
+        most=settings.items_per_person,
+        seed=settings.seed,
+    )
+
+
+def split_budget(
+    settings: DpalsSettings, split: Split, n_items: int
+) -> tuple[Aggregator, Aggregator, float]:
+    """Return the aggregators of both phases, and the noise multiplier of one release for all."""
+    users = len(split.train) if settings.sampling == "fixed" else split.public_train
+    sampling = sampling_of(settings.sampling, min(settings.cohort, users), split)
+    if settings.mechanism == "none":
+        return plain(sampling), plain(sampling), 0.0
+    if settings.mechanism != "gaussian":
+        raise SettingsError(
+            f"{settings.recipe} takes Gaussian noise only; got {settings.mechanism}"
+        )
+    if settings.clip_quantile:
+        raise SettingsError("`clip_quantile` is not for sums that have a fixed bound")
+    given, epsilon, delta, rounds = (
+        settings.noise_multiplier,
+        settings.epsilon,
+        settings.delta,
+        settings.rounds,
+    )
+
+    def found(count: int, spent: PrivacyLedger) -> float:
+        return find_noise(
+            sampling,
+            rounds=count,
+            epsilon=epsilon,
+            delta=delta,
+            mechanism="gaussian",
+            spent=spent,
+        )
+
+    whole = found(1, PrivacyLedger()) if given is None else given
+    popular = popularity_share(sampling.cohort, n_items, whole)
+    first = gaussian(sampling, clip_norm=BOUND, noise_multiplier=whole / math.sqrt(popular))
+    check_budget(first.release, rounds=1, epsilon=epsilon, delta=delta)
+    spent = PrivacyLedger().record(first.release)
+    rest = found(rounds, spent) if given is None else whole * math.sqrt(rounds / (1 - popular))
+    second = gaussian(sampling, clip_norm=BOUND, noise_multiplier=rest)
+    check_budget(second.release, rounds=rounds, epsilon=epsilon, delta=delta, spent=spent)
+    return first, second, whole
+
+
+def rank_for(noise_multiplier: float) -> int:
+    """Return the length of the vectors: the more noise, the shorter; chosen by hand."""
+    wanted = _RANK / math.sqrt(max(noise_multiplier, 1e-6))
+    return int(min(max(wanted, _SHORTEST), _LONGEST))
+
+
+def item_vectors(
+    sums: Doubles, gram: Doubles, asked: Asked, settings: DpalsSettings, *, ridge: float
+) -> Doubles:
+    """Return v_i = (A_i + γ G + ridge·I)⁻¹ B_i, shape (m, d), scaled to a mean square of 1/d."""
+    width = asked.vectors.shape[1]
+    common = settings.unseen * _psd(gram[None] / SHARED, width)[0]
+    common += (ridge + 1e-6 * max(float(np.trace(common)), 1.0)) * np.eye(width)
+    wanted = sums[:, :width] / asked.weight[:, None]
+    if settings.item_squares:
+        triangles = sums[:, width:] / settings.item_squares / asked.weight[:, None]
+        matrices = _psd(triangles, width) + common
+        found = np.linalg.solve(matrices, wanted[:, :, None])[:, :, 0]
+    else:
+        found = np.linalg.solve(common, wanted.T).T
+    size = math.sqrt(float((found**2).mean()))
+    return found / max(size * math.sqrt(width), 1e-12)
+
+
+def _psd(triangles: Doubles, width: int) -> Doubles:
+    """Return the nearest matrices without negative eigenvalues: (m, d(d+1)/2) -> (m, d, d)."""
+    above = np.triu_indices(width)
+    matrices = np.zeros((len(triangles), width, width))
+    matrices[:, above[0], above[1]] = triangles
+    matrices[:, above[1], above[0]] = triangles
+    values, directions = np.linalg.eigh(matrices)
+    kept = directions * np.maximum(values, 0)[:, None, :]
+    return np.asarray(kept @ directions.transpose(0, 2, 1))
+
+
+# --- ranking, on the device ----------------------------------------------------------------------
+
+
+def dpals_rankers(settings: DpalsSettings, catalogue: Catalogue) -> Rankers:
+    """Return how a device ranks: her vector from the items' vectors, then xᵀv.
+
+    Items without a vector come after all others, the most popular first.
+    """
+    n_items, how = catalogue.n_items, squares_of(settings)
+
+    def ranker(params: Params, *, adapted: bool) -> Scorer:
+        width = params[VECTORS].shape[1] if VECTORS in params else 0
+        check_shapes(params, {VECTORS: (n_items, width), POPULARITY: (n_items,)})
+        vectors = np.asarray(params[VECTORS], np.float64)
+        popularity = np.asarray(params[POPULARITY], np.float64)
+        kept = np.flatnonzero(vectors.any(1))
+        last = _UNKNOWN - np.argsort(np.argsort(-popularity, kind="stable"), kind="stable")
+
+        def score(people: Clients) -> npt.NDArray[np.float32]:
+            table = np.tile(last, (len(people), 1))
+            if adapted:
+                own = among(rated(people, n_items), kept, n_items)
+                table[:, kept] = person_vectors(how, vectors[kept], own) @ vectors[kept].T
+            return np.asarray(table, np.float32)
+
+        return own_first(n_items, score)
+
+    return Rankers(
+        adapted=lambda params: ranker(params, adapted=True),
+        unadapted=lambda params: ranker(params, adapted=False),
+    )
+
+
+DPALS = Recipe(
+    summary="alternating least squares from noised sums, the best published private recommender",
+    settings=DpalsSettings,
+    server_sees="items",
+    stages=dpals_stages,
+    rankers=dpals_rankers,
+    values={"mechanism": "gaussian", "epsilon": 8.0, "validation_share": 0.0},
+)

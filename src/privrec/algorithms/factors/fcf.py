@@ -1,0 +1,205 @@
+"""Federated collaborative filtering (Ammad-ud-din et al. 2019).
+
+Implicit matrix factorisation (Hu, Koren and Volinsky 2008) with p_ui the preference of person u for
+item i and c_ui = 1 + α r_ui the confidence in it:
+
+    J = Σ_ui c_ui (p_ui - x_uᵀ y_i)² + λ (Σ ‖x_u‖² + Σ ‖y_i‖²)
+
+A device solves x_u from the items' vectors Y in closed form and never sends it. It sends the slope
+of J with respect to Y. The server adds slopes up and takes a step of Adam.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Annotated, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field
+
+from privrec.algorithms.budgets import aggregator_of
+from privrec.algorithms.factors.people import Doubles, Rated, rated, solve
+from privrec.algorithms.recipe import Recipe
+from privrec.algorithms.settings import FederatedSettings
+from privrec.core.contribution import Contribution
+from privrec.core.optimize import decayed, mean_step, server_optimizer
+from privrec.core.phase import TRAIN, Cohort, DeviceHalf, Phase, ServerState, Told
+from privrec.core.scorer import Rankers, Scorer, check_shapes
+from privrec.data.catalogue import Catalogue
+from privrec.data.clients import Clients
+from privrec.data.federation import Federation, chunks
+from privrec.data.splits import Split
+from privrec.evaluation.references import own_first
+from privrec.privacy.aggregate import CohortTotal, Published
+from privrec.privacy.release import MARGIN
+from privrec.seeds import rng
+from privrec.settings import Positive, Size, Weight
+from privrec.types import Params
+
+VECTORS = "items/vectors"
+
+
+class FcfSettings(FederatedSettings):
+    """Implicit matrix factorisation whose items' vectors are learned by a federation."""
+
+    rank: Size = 64
+    """Length of the vectors of people and items."""
+    confidence: Weight = 4.0
+    """α: the confidence in an item is 1 + α r. r is log2(1 + the number of likes)."""
+    l2: Positive = 60.0
+    """λ: the ridge on every vector."""
+    dislike_target: Annotated[float, Field(ge=0, le=1)] = 0.7
+    """Preference for an item rated low, between unseen (0) and liked (1)."""
+    dislike_weight: Weight = 0.25
+    """r of an item rated low; that of one like is 1."""
+    embedding_scale: Positive = 0.1
+    """Standard deviation of items' vectors before training."""
+
+
+# --- the device's half ---------------------------------------------------------------------------
+
+
+def own_weights(settings: FcfSettings, people: Rated) -> tuple[Doubles, Doubles]:
+    """Return (confidence c, preference p) of each entry."""
+    liked = people.times > 0
+    r = np.where(liked, np.log2(1 + people.times), settings.dislike_weight)
+    return 1 + settings.confidence * r, np.where(liked, 1.0, settings.dislike_target)
+
+
+def person_vectors(settings: FcfSettings, items: Doubles, people: Rated) -> Doubles:
+    """Return x_u = (YᵀY + Yᵀ(C_u - I)Y + λI)⁻¹ Yᵀ C_u p_u for each person."""
+    c, p = own_weights(settings, people)
+    common = items.T @ items + settings.l2 * np.eye(items.shape[1])
+    return solve(items, common, people.offsets, people.item, (c - 1, c * p))
+
+
+def errors_of(settings: FcfSettings, items: Doubles, people: Rated, vectors: Doubles) -> Doubles:
+    """Return c_ui (p_ui - x_uᵀ y_i) of every person and item, shape (people, items)."""
+    c, p = own_weights(settings, people)
+    wrong = -(vectors @ items.T)
+    wrong[people.owner, people.item] = c * (p + wrong[people.owner, people.item])
+    return wrong
+
+
+def fcf_device(settings: FcfSettings, n_items: int) -> DeviceHalf:
+    """Return what a device sends: c (p - xᵀy) x for every item, half of the slope downwards."""
+
+    def contribute(told: Told, person: Clients, round_index: int) -> Contribution:
+        items, own = np.asarray(told[VECTORS], np.float64), rated(person, n_items)
+        vector = person_vectors(settings, items, own)
+        slope = np.outer(errors_of(settings, items, own, vector)[0], vector[0])
+        return Contribution(dense={VECTORS: slope.astype(np.float32)})
+
+    def kernel(told: Told, cohort: Cohort, round_index: int, clip_norm: float) -> CohortTotal:
+        items = np.asarray(told[VECTORS], np.float64)
+        total, clipped, dropped, most = np.zeros_like(items), 0, 0, clip_norm * (1 - MARGIN)
+        for part in chunks(cohort.people, 256):
+            people = rated(cohort.take(part), n_items)
+            vectors = person_vectors(settings, items, people)
+            wrong = errors_of(settings, items, people, vectors)
+            # A slope is an outer product, so its length is a product of two.
+            length = np.linalg.norm(wrong, axis=1) * np.linalg.norm(vectors, axis=1)
+            fine = np.isfinite(length)
+            scale = np.minimum(1.0, most / np.maximum(length, 1e-300))
+            total += wrong[fine].T @ (scale[fine, None] * vectors[fine])
+            clipped += int((length[fine] > most).sum())
+            dropped += int((~fine).sum())
+        return CohortTotal({VECTORS: total}, clipped=clipped, dropped=dropped)
+
+    return DeviceHalf(contribute=contribute, kernel=kernel)
+
+
+# --- the server's half ---------------------------------------------------------------------------
+
+
+def fcf_stages(settings: FcfSettings, federation: Federation, split: Split) -> tuple[Phase, ...]:
+    """Return the one phase of FCF."""
+    aggregator = aggregator_of(settings, split)
+    # The mean over people is J divided by their number, and so is the ridge.
+    optimizer = decayed(
+        server_optimizer(settings.server_optimizer, settings.server_lr),
+        settings.l2 / split.public_train,
+    )
+    step = mean_step(optimizer, aggregator.release.sampling.cohort)
+
+    def start(before: Params | None) -> ServerState:
+        shape = (federation.n_items, settings.rank)
+        drawn = settings.embedding_scale * rng(settings.seed, 0, "items").standard_normal(shape)
+        params = {VECTORS: jnp.asarray(drawn, jnp.float32)}
+        return ServerState(
+            round_index=0,
+            params=params,
+            opt_state=jax.jit(optimizer.init)(params),
+            clip_norm=aggregator.clip_norm,
+        )
+
+    def absorb(state: ServerState, published: Published) -> ServerState:
+        total = {VECTORS: jnp.asarray(published.update[VECTORS], jnp.float32)}
+        params, opt_state = step(state.params, state.opt_state, total)
+        return replace(state, params=params, opt_state=opt_state)
+
+    return (
+        Phase(
+            name=TRAIN,
+            rounds=settings.rounds,
+            first=0,
+            population=split.train,
+            aggregator=aggregator,
+            device=fcf_device(settings, federation.n_items),
+            start=start,
+            tell=lambda state: state.params,
+            absorb=absorb,
+        ),
+    )
+
+
+# --- ranking, on the device ----------------------------------------------------------------------
+
+
+def fcf_rankers(settings: FcfSettings, catalogue: Catalogue) -> Rankers:
+    """Return how a device ranks: her vector from the frozen items' vectors, then xᵀy."""
+    n_items = catalogue.n_items
+
+    def items_of(params: Params) -> Doubles:
+        check_shapes(params, {VECTORS: (n_items, settings.rank)})
+        return np.asarray(params[VECTORS], np.float64)
+
+    def adapted(params: Params) -> Scorer:
+        items = items_of(params)
+
+        def score(people: Clients) -> npt.NDArray[np.float32]:
+            vectors = person_vectors(settings, items, rated(people, n_items))
+            return np.asarray(vectors @ items.T, np.float32)
+
+        return own_first(n_items, score)
+
+    return Rankers(adapted=adapted)
+
+
+_VALUES: Mapping[str, Any] = {
+    "rounds": 150,
+    "cohort": 500,
+    "sampling": "fixed",
+    "server_lr": 0.03,
+    "validate_every": 25,
+}
+FCF = Recipe(
+    summary="federated collaborative filtering: people's vectors solved on devices, items' by Adam",
+    settings=FcfSettings,
+    server_sees="updates",
+    stages=fcf_stages,
+    rankers=fcf_rankers,
+    values=_VALUES,
+    presets={
+        "frappe": {
+            "rank": 32,
+            "confidence": 2.0,
+            "l2": 2.0,
+            "rounds": 100,
+            "cohort": 200,
+            "validation_share": 0.0,
+        },
+    },
+)
