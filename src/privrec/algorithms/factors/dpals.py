@@ -74,7 +74,7 @@ class DpalsSettings(NoiseSettings):
     """People in each sum; more than there are means everybody."""
     sampling: Law = "poisson"
     """How a cohort is drawn: each person with the same probability, or a fixed number."""
-    items_per_person: Size = 10**9
+    items_per_person: Size = 150
     """The most items that one person adds to, drawn at random."""
     item_power: Annotated[float, Field(ge=0, le=1)] = 0.12
     """μ: an item has the weight popularity^-μ, so that rare items get more of a person's bound."""

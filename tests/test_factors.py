@@ -1,0 +1,183 @@
+"""fcf and dpals against their own equations, written out slowly."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import privrec
+from privrec.algorithms.factors import fcf, shares
+from privrec.algorithms.factors.dpals import DpalsSettings, item_vectors, squares_of
+from privrec.algorithms.factors.people import rated
+from privrec.algorithms.recipes import configure
+from privrec.core.contribution import length
+from privrec.data.clients import Clients
+from privrec.data.federation import Federation
+from tiny import DATA
+from toys import toy
+
+FIVE = [(0, 1, 5.0), (0, 3, 5.0), (0, 3, 4.0), (0, 0, 1.0), (1, 4, 5.0), (1, 3, 2.0), (1, 3, 5.0)]
+"""Person 0 likes 1 once and 3 twice and dislikes 0; person 1 likes 4, and 3 which she disliked."""
+
+
+@pytest.fixture(scope="module")
+def data() -> Federation:
+    return privrec.load(DATA)
+
+
+def people_of(lines: list[tuple[int, int, float]], n_items: int) -> Clients:
+    found = toy(lines, n_items=n_items)
+    return found.take(np.arange(found.n_clients))
+
+
+def small_fcf(**more: Any) -> fcf.FcfSettings:
+    keys = {"rank": 3, "confidence": 2.0, "l2": 0.7, "dislike_target": 0.4, **more}
+    settings = configure("fcf", "toy", keys)
+    assert isinstance(settings, fcf.FcfSettings)
+    return settings
+
+
+def small_dpals(**more: Any) -> DpalsSettings:
+    settings = configure("dpals", "toy", {"rank": 3, "mechanism": "none", **more})
+    assert isinstance(settings, DpalsSettings)
+    return settings
+
+
+def test_a_line_that_is_there_twice_is_one_item_liked_twice() -> None:
+    found = rated(people_of(FIVE, 5), 5)
+    assert found.offsets.tolist() == [0, 3, 5]
+    assert found.item.tolist() == [0, 1, 3, 3, 4]
+    assert found.times.tolist() == [0, 1, 2, 1, 1]
+
+
+def objective(items: np.ndarray, x: np.ndarray, settings: fcf.FcfSettings) -> float:
+    """Return J of person 0 above, term by term."""
+    likes, total = {1: 1.0, 3: 2.0}, settings.l2 * float(x @ x)
+    for i, y in enumerate(items):
+        p, r = (1.0, np.log2(1 + likes[i])) if i in likes else (0.0, 0.0)
+        if i == 0:
+            p, r = settings.dislike_target, settings.dislike_weight
+        total += (1 + settings.confidence * r) * (p - float(x @ y)) ** 2
+    return total
+
+
+def test_a_persons_vector_is_where_the_objective_is_least() -> None:
+    settings, items = small_fcf(), np.random.default_rng(0).standard_normal((5, 3))
+    (x, _) = fcf.person_vectors(settings, items, rated(people_of(FIVE, 5), 5))
+    least = objective(items, x, settings)
+    for step in 1e-3 * np.vstack([np.eye(3), -np.eye(3)]):
+        assert objective(items, x + step, settings) > least
+
+
+def test_what_fcf_sends_is_the_slope_of_the_objective() -> None:
+    """Central differences of the objective, solved again for the person at every step."""
+    settings, items = small_fcf(), np.random.default_rng(1).standard_normal((5, 3))
+    person = people_of(FIVE, 5).take(np.array([0]))
+    sent = fcf.fcf_device(settings, 5).contribute({fcf.VECTORS: items}, person, 0)
+
+    def at(changed: np.ndarray) -> float:
+        (x,) = fcf.person_vectors(settings, changed, rated(person, 5))
+        return objective(changed, x, settings)
+
+    for i in range(5):
+        for j in range(3):
+            step = np.zeros((5, 3))
+            step[i, j] = 1e-5
+            slope = (at(items + step) - at(items - step)) / 2e-5
+            assert -2 * sent.dense[fcf.VECTORS][i, j] == pytest.approx(slope, rel=1e-4, abs=1e-5)
+
+
+def test_fcf_sends_no_vector_of_a_person_but_every_row_is_a_multiple_of_it() -> None:
+    """Docs say so: the server must not see single slopes."""
+    settings, items = small_fcf(), np.random.default_rng(1).standard_normal((5, 3))
+    person = people_of(FIVE, 5).take(np.array([0]))
+    sent = fcf.fcf_device(settings, 5).contribute({fcf.VECTORS: items}, person, 0)
+    assert set(sent.dense) == {fcf.VECTORS}
+    assert not sent.rows
+    assert not sent.outer
+    (x,) = fcf.person_vectors(settings, items, rated(person, 5))
+    rows = sent.dense[fcf.VECTORS]
+    cosine = rows @ x / np.linalg.norm(rows, axis=1) / np.linalg.norm(x)
+    np.testing.assert_allclose(np.abs(cosine), 1.0, rtol=1e-5)
+
+
+def asked_of(n_items: int, rank: int, kept: list[int], seed: int = 0) -> shares.Asked:
+    draw = np.random.default_rng(seed)
+    weight, vectors = draw.uniform(0.3, 1, len(kept)), draw.standard_normal((len(kept), rank))
+    return shares.Asked(np.array(kept), weight, vectors)
+
+
+@pytest.mark.parametrize("item_squares", [0.0, 0.7])
+@pytest.mark.parametrize("most", [2, 150])
+def test_what_dpals_sends_has_length_one(data: Federation, item_squares: float, most: int) -> None:
+    settings = small_dpals(item_squares=item_squares, items_per_person=most)
+    device = shares.squares_device(squares_of(settings), data.n_items)
+    asked = asked_of(data.n_items, 3, list(range(0, data.n_items, 2)))
+    for position in range(10):
+        person = data.take(np.array([position]))
+        sent = device.contribute(asked.told(), person, 1)
+        rows = sent.rows[shares.ITEM_SUMS]
+        has = set(np.unique(person.item).tolist()) & set(asked.kept.tolist())
+        assert {int(asked.kept[k]) for k in rows.ids} <= has
+        assert len(rows.ids) == min(most, len(has))
+        assert length(sent) == pytest.approx(1.0 if has else 0.0)
+
+
+def test_a_person_without_such_an_item_adds_nothing() -> None:
+    settings = small_dpals()
+    device = shares.squares_device(squares_of(settings), 5)
+    sent = device.contribute(asked_of(5, 3, [2]).told(), people_of(FIVE, 5).take(np.array([0])), 1)
+    assert length(sent) == 0
+
+
+@pytest.mark.parametrize("item_squares", [0.0, 0.5])
+def test_items_vectors_are_a_weighted_least_squares(data: Federation, item_squares: float) -> None:
+    """Every equation written as a row: a person who has the item wants 1, everybody wants 0."""
+    settings = small_dpals(item_squares=item_squares, unseen=0.3, items_per_person=10**9)
+    asked, how = asked_of(data.n_items, 3, list(range(12))), squares_of(settings)
+    everybody = data.take(np.arange(data.n_clients))
+    mine = shares.shares(how, asked, everybody, data.n_items, 0)
+    sums, gram = mine.weights.T @ mine.parts, mine.shared.sum(0)
+    found = item_vectors(sums, gram, asked, settings, ridge=0.2)
+    people = shares.among(rated(everybody, data.n_items), asked.kept, data.n_items)
+    x = shares.person_vectors(how, asked.vectors, people)
+    x /= np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-300)
+    dense = mine.weights.toarray() / asked.weight[None, :]
+    above = np.triu_indices(3)
+    squares = x[:, above[0]] * x[:, above[1]]
+    scale = (
+        np.linalg.norm(mine.shared, axis=1)
+        / 1.5
+        / np.maximum(np.linalg.norm(squares, axis=1), 1e-300)
+    )
+    ridge = 0.2 + 1e-6 * max(0.3 * float((scale[:, None] * x**2).sum()), 1.0)
+    slow = []
+    for i in range(12):
+        omega = dense[:, i]
+        left = [np.sqrt(0.3 * scale)[:, None] * x, np.sqrt(ridge) * np.eye(3)]
+        if item_squares:
+            left.insert(0, np.sqrt(omega)[:, None] * x)
+        stacked = np.vstack(left)
+        # The right side of the normal equations is Σ ω x; with A_i it is the row's target 1.
+        wanted = omega @ x
+        slow.append(np.linalg.solve(stacked.T @ stacked, wanted))
+    expected = np.array(slow)
+    expected /= np.sqrt((expected**2).mean() * 3)
+    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-9)
+
+
+def test_rare_items_get_more_of_a_persons_bound(data: Federation) -> None:
+    asked = asked_of(data.n_items, 3, list(range(data.n_items)))
+    plain = asked._replace(weight=np.ones(data.n_items))
+    device = shares.squares_device(squares_of(small_dpals()), data.n_items)
+    person = data.take(np.array([0]))
+
+    def of(told: shares.Asked) -> np.ndarray:
+        sent = device.contribute(told.told(), person, 1).rows[shares.ITEM_SUMS]
+        return np.asarray(np.linalg.norm(sent.values, axis=1)[np.argsort(sent.ids)])
+
+    likes = rated(person, data.n_items)
+    ratio = of(asked) / of(plain)
+    np.testing.assert_allclose(
+        ratio / ratio[0], asked.weight[likes.item] / asked.weight[likes.item[0]]
+    )
