@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 from privrec.algorithms.recipes import RECIPES
 from privrec.privacy.paper import PRINTED_HITS
 from privrec.show.charts import line_chart
+from privrec.show.comparison import comparison, render_comparison
 from privrec.show.report import (
-    comparison_rows,
     hits_table,
-    render_comparison,
     render_report,
     table_rows,
 )
@@ -243,7 +242,7 @@ def test_a_report_has_every_number_of_the_table() -> None:
 def test_a_report_states_the_privacy_in_full() -> None:
     page = Page(render_report(evaluation(), ROUNDS, SETTINGS))
     assert RECIPES["privrec"].statement in page.words
-    for text in (page.words, Page(render_comparison({"one": evaluation()})).words):
+    for text in (page.words, Page(render_comparison({"one": evaluation()}, {})).words):
         assert "computed from raw data" in text
         assert "not for release" in text
 
@@ -251,20 +250,20 @@ def test_a_report_states_the_privacy_in_full() -> None:
 @pytest.mark.parametrize(
     ("privacy", "said"),
     [
-        ({"epsilon": 3.9841, "epsilon_of_mechanism": 3.9841}, "ε = 3.99"),
+        ({"epsilon": 3.9841, "epsilon_of_mechanism": 3.9841}, "user-level ε = 3.99"),
         (
             {"epsilon": None, "epsilon_of_mechanism": 3.9841},
             "seeded; ε of the mechanism = 3.99",
         ),
-        ({"epsilon": None, "stage_two_epsilon": 3.9841}, "no guarantee; stage two alone 3.99"),
-        ({"epsilon": None, "epsilon_of_mechanism": None}, "no guarantee"),
+        ({"epsilon": None, "stage_two_epsilon": 3.9841}, "none; stage two alone 3.99"),
+        ({"epsilon": None, "epsilon_of_mechanism": None}, "none"),
     ],
 )
 def test_a_row_never_says_more_than_its_run_promises(privacy: dict[str, Any], said: str) -> None:
     """And ε is rounded up."""
     made = evaluation(privacy={"statement": "words", **privacy})
-    ((name, _, _), *_) = comparison_rows({"mine": made})["movielens-1m"]
-    assert name == f"mine ({said})"
+    (mine, *_) = comparison({"mine": made}, {})["movielens-1m"]
+    assert (mine.name, mine.privacy) == ("mine", said)
     # Only a run with a guarantee has the colour of a guarantee.
     promised = privacy["epsilon"] is not None
     assert ('class="privacy noised"' in render_report(made, [], {})) == promised
@@ -274,7 +273,7 @@ def test_a_row_never_says_more_than_its_run_promises(privacy: dict[str, Any], sa
 def test_a_page_needs_no_network_and_no_script(rounds: list[dict[str, Any]]) -> None:
     for text in (
         render_report(evaluation(), rounds, SETTINGS),
-        render_comparison({"one": evaluation(), "two": evaluation(seed=4)}),
+        render_comparison({"one": evaluation(), "two": evaluation(seed=4)}, {}),
     ):
         assert "http" not in text
         assert "<script" not in text
@@ -294,7 +293,7 @@ def test_names_are_escaped_everywhere() -> None:
     )
     for text in (
         render_report(made, ROUNDS, {evil: evil}),
-        render_comparison({evil: made}),
+        render_comparison({evil: made}, {}),
         hits_table([(evil, figures(0), "ours")]),
     ):
         assert "<script" not in text
@@ -360,23 +359,53 @@ def test_runs_side_by_side_are_grouped_by_data_set() -> None:
         "runs/b": evaluation(data="frappe", seed=1, hits=figures(0.5)),
         "runs/c": evaluation(hits=figures(0.15)),
     }
-    tables = comparison_rows(runs)
+    tables = comparison(runs, {})
     assert list(tables) == ["movielens-1m", "frappe"]
-    shown = {data: [name for name, _, _ in rows] for data, rows in tables.items()}
-    # References once for each seed, not once for each run; then the paper's own.
+    shown = {data: [line.name for line in lines] for data, lines in tables.items()}
+    # References once for each seed, not once for each run; then the paper's own systems, without
+    # the one that stands beside ours.
     assert shown["movielens-1m"] == [
-        "runs/a (no guarantee)",
-        "runs/c (no guarantee)",
+        "runs/a",
+        "runs/c",
         "popularity (seed 3)",
         "ease (seed 3)",
-        *(f"{name} (paper)" for name in PRINTED_HITS["movielens-1m"]),
+        *(f"{name} (paper)" for name in PRINTED_HITS["movielens-1m"] if name != "PrivRec"),
     ]
-    assert shown["frappe"][:2] == ["runs/b (no guarantee)", "popularity (seed 1)"]
-    page = Page(render_comparison(runs))
+    assert shown["frappe"][:2] == ["runs/b", "popularity (seed 1)"]
+    page = Page(render_comparison(runs, {}))
     rows = rows_of(page.cells)
-    assert rows["runs/b (no guarantee)"] == [f"{value:.3f}" for value in figures(0.5).values()]
-    assert rows["runs/c (no guarantee)"] == [f"{value:.3f}" for value in figures(0.15).values()]
+    assert rows["runs/b"] == [f"{value:.3f}" for value in figures(0.5).values()]
+    assert rows["runs/c"] == [f"{value:.3f}" for value in figures(0.15).values()]
     assert page.words.count(RECIPES["privrec"].statement) == 3
+
+
+def test_runs_that_differ_in_their_seed_alone_are_one_line() -> None:
+    same = {"rounds": 5, "cohort": 7}
+    settings = {
+        "one": {**same, "seed": 0},
+        "two": {**same, "seed": 1},
+        "again": {**same, "seed": 1},
+        "other": {**same, "seed": 2, "rounds": 6},
+    }
+    runs = {
+        name: evaluation(
+            seed=made["seed"],
+            hits=figures(0.1 * (1 + made["seed"])),
+            cost={"seconds": 3.0 + made["seed"], "bytes_sent": 1000},
+        )
+        for name, made in settings.items()
+    }
+    lines = {line.name: line for line in comparison(runs, settings)["movielens-1m"]}
+    # The same seed twice is not a mean over two seeds; other settings are another line.
+    assert [line.name for line in lines.values() if line.kind == "ours"] == [
+        "privrec (2 seeds)",
+        "again",
+        "other",
+    ]
+    mean = lines["privrec (2 seeds)"]
+    assert mean.hits["20"] == pytest.approx((figures(0.1)["20"] + figures(0.2)["20"]) / 2)
+    assert mean.cells()[5:] == ("0.168", "0.217", "4", "1,000", "none")
+    assert "popularity (3 seeds)" in lines
 
 
 def test_the_printed_figures_are_the_papers() -> None:

@@ -62,7 +62,7 @@ def test_evaluation_json_has_the_contracts_shape(evaluated: tuple[Path, Any]) ->
     assert list(found)[:4] == ["recipe", "data", "seed", "users"]
     assert set(found) == {
         *("recipe", "data", "seed", "users", "hits", "ndcg", "list_ndcg", "new_only"),
-        *("protocol", "candidates", "few_items", "references", "privacy"),
+        *("protocol", "candidates", "cost", "few_items", "references", "privacy"),
     }
     assert (found["recipe"], found["data"], found["seed"]) == ("privrec", DATA, 0)
     users = found["users"]

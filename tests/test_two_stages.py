@@ -32,7 +32,7 @@ from privrec.privacy.ledger import PrivacyLedger
 from privrec.runs import loop, records
 from privrec.runs.ledgerfile import read_ledger, release_of
 from privrec.runs.publisher import ledger_of
-from privrec.show.report import comparison_rows, render_comparison
+from privrec.show.comparison import comparison, render_comparison
 from privrec.types import IntArray, Params
 from tiny import DATA, MODEL, by_hand, new_folder, own, round_of
 
@@ -131,9 +131,9 @@ def test_the_papers_first_stage_leaves_no_number_to_be_misread(
     page = run.folder.report_path.read_text()
     assert "No differential privacy guarantee end to end" in page
     evaluations = {"mine": json.loads(run.folder.evaluation_path.read_text())}
-    ((name, _, _), *_) = comparison_rows(evaluations)[DATA]
-    assert re.fullmatch(r"mine \(no guarantee; stage two alone [45]\.?\d*\)", name)
-    assert "ε = " not in render_comparison(evaluations)
+    (mine, *_) = comparison(evaluations, {})[DATA]
+    assert re.fullmatch(r"none; stage two alone [45]\.?\d*", mine.privacy)
+    assert "ε = " not in render_comparison(evaluations, {})
 
 
 def test_stage_two_has_the_same_noise_as_a_run_without_a_first_stage(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from privrec import __version__
+from privrec.cli.compare import compare
 from privrec.cli.console import (
     file_name,
     plain_errors,
@@ -35,6 +36,7 @@ app = typer.Typer(
 app.add_typer(data_app, name="data")
 app.add_typer(privacy_app, name="privacy")
 app.add_typer(federate_app, name="federate")
+app.command()(compare)
 app.command()(frontier)
 
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
@@ -238,27 +240,6 @@ def export(
         export_run(opened, out)
         print_line(f"exported {opened.config.recipe}: {out}, {out.stat().st_size:,} bytes")
         print_line(opened.privacy().statement)
-
-
-@app.command()
-def compare(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Evaluated run folders.")],
-    html: Annotated[Path | None, typer.Option(help="Also write a page.", dir_okay=False)] = None,
-    json_: JsonOption = False,
-) -> None:
-    """Show runs side by side, with the reference rows and the paper's."""
-    with plain_errors():
-        from privrec.runs.records import read_evaluation, write_whole
-        from privrec.show.report import comparison_rows, render_comparison
-
-        evaluations = {str(path): read_evaluation(path) for path in runs}
-        if html is not None:
-            write_whole(html, render_comparison(evaluations).encode())
-        if json_:
-            print_json(evaluations)
-            return
-        for data, rows in comparison_rows(evaluations).items():
-            _print_hits(f"Hits@k on {data}", rows)
 
 
 @app.command()

@@ -28,6 +28,7 @@ from privrec.errors import PrivacyWarning, PrivrecError
 EXIT_WRONG_INPUT = 2
 out = Console()
 err = Console(stderr=True)
+_WIDE = 200
 
 
 def print_json(document: Any) -> None:
@@ -35,8 +36,13 @@ def print_json(document: Any) -> None:
     sys.stdout.write(json.dumps(document, indent=2) + "\n")
 
 
-def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table; columns of numbers are aligned right."""
+def print_table(
+    title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, wide: bool = False
+) -> None:
+    """Print a table; columns of numbers are aligned right.
+
+    A `wide` one is not folded where the output is no terminal.
+    """
     # `Text`, because rich reads square brackets in a plain string as markup.
     table = Table(title=_safe(title), title_justify="left")
     for place, column in enumerate(columns):
@@ -44,7 +50,8 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
         table.add_column(_safe(column), justify="right" if place and figures else "left")
     for row in rows:
         table.add_row(*map(_safe, row))
-    out.print(table)
+    where = Console(width=_WIDE) if wide and not sys.stdout.isatty() else out
+    where.print(table)
 
 
 def print_line(text: str) -> None:

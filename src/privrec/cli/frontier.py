@@ -13,6 +13,7 @@ from privrec.cli.console import (
     print_table,
     progress,
 )
+from privrec.cli.options import numbers
 
 
 def frontier(
@@ -42,9 +43,9 @@ def frontier(
         with progress() as on_progress:
             found = find_frontier(
                 data,
-                _numbers(epsilons, "epsilons"),
+                numbers(epsilons, "epsilons"),
                 delta=delta,
-                seeds=[int(seed) for seed in _numbers(seeds, "seeds", whole=True)],
+                seeds=[int(seed) for seed in numbers(seeds, "seeds", whole=True)],
                 out=place,
                 on_progress=on_progress,
             )
@@ -68,14 +69,3 @@ def frontier(
             print_line(f"{line}: Hits@20 {level:.3f}")
         print_line(experiment_line(found))
         print_line(f"pictures: {place / 'frontier.html'}, {place / 'frontier.png'}")
-
-
-def _numbers(text: str, name: str, *, whole: bool = False) -> list[float]:
-    """Return the numbers between the commas."""
-    from privrec.errors import SettingsError
-
-    try:
-        return [int(part) if whole else float(part) for part in text.split(",")]
-    except ValueError as error:
-        kind = "whole numbers" if whole else "numbers"
-        raise SettingsError(f"`{name}` must be {kind} with commas; got {text!r}") from error

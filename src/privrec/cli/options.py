@@ -35,3 +35,14 @@ def _give(given: dict[str, Any], key: str, value: str | float | None) -> None:
 
     if value is not None and str(given.setdefault(key, value)) != str(value):
         raise SettingsError(f"`{key}` is given twice: {value!r} and --set {key}={given[key]}")
+
+
+def numbers(text: str, name: str, *, whole: bool = False) -> list[float]:
+    """Return the numbers between the commas of an option."""
+    from privrec.errors import SettingsError
+
+    try:
+        return [int(part) if whole else float(part) for part in text.split(",")]
+    except ValueError as error:
+        kind = "whole numbers" if whole else "numbers"
+        raise SettingsError(f"`{name}` must be {kind} with commas; got {text!r}") from error

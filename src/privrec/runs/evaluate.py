@@ -4,7 +4,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from privrec.algorithms.prepared import PreparedRun
+from privrec.core.contribution import to_bytes
+from privrec.core.phase import Phase
 from privrec.core.scorer import Scorer
 from privrec.data.federation import Federation
 from privrec.errors import DataError
@@ -20,6 +24,7 @@ from privrec.evaluation.references import (
 )
 from privrec.privacy.statement import PrivacyReport
 from privrec.settings import RunSettings
+from privrec.simulate.cost import usual_person
 from privrec.types import IntArray, Params
 
 FEW_ITEMS = 20
@@ -33,7 +38,8 @@ class Evaluation:
     """The final report: figures on the test people, and the reference rows of the same run.
 
     `few` is for test people with few items on their device, `few_unadapted` for the same people
-    without adaptation.
+    without adaptation. `seconds` is the time of all rounds, None where it is kept from the folder;
+    `bytes_sent` is what one person of usual size sends in one round.
     """
 
     config: RunSettings
@@ -46,6 +52,8 @@ class Evaluation:
     few_unadapted: EvalReport | None
     references: Mapping[str, EvalReport]
     privacy: PrivacyReport
+    seconds: float | None
+    bytes_sent: int
 
     @property
     def hits(self) -> dict[int, float]:
@@ -76,6 +84,7 @@ class Evaluation:
             },
             "references": {name: figures.as_json() for name, figures in self.references.items()},
             "privacy": self.privacy.as_json(),
+            "cost": {"seconds": self.seconds, "bytes_sent": self.bytes_sent},
         }
 
 
@@ -84,6 +93,7 @@ def evaluate_run(
     params: Params,
     privacy: PrivacyReport,
     *,
+    seconds: float | None,
     on_progress: OnProgress | None = None,
 ) -> Evaluation:
     """Return the figures on the test people, for the run and for the reference recommenders."""
@@ -112,6 +122,8 @@ def evaluate_run(
         few_unadapted=unadapted and _evaluate_on(prepared, view, few, unadapted(params), None),
         references=references,
         privacy=privacy,
+        seconds=seconds,
+        bytes_sent=bytes_sent(prepared, params),
     )
 
 
@@ -145,6 +157,23 @@ def _evaluate_on(
         with_recall=protocol.name != "halves",
         on_progress=advance,
     )
+
+
+def bytes_sent(prepared: PreparedRun, params: Params) -> int:
+    """Return the bytes of the largest message of the person of usual size; 0 if nobody sends any.
+
+    The message is the one that a round would ask for with these parameters, as it goes over the
+    wire without masks.
+    """
+    sizes = [0]
+    for stage in prepared.stages():
+        if not isinstance(stage, Phase) or not len(stage.population):
+            continue
+        state = stage.start(params if stage.first else None)
+        person = prepared.federation.take(usual_person(prepared.federation, stage.population))
+        told = {name: np.asarray(leaf) for name, leaf in stage.tell(state).items()}
+        sizes.append(len(to_bytes(stage.device.contribute(told, person, stage.first))))
+    return max(sizes)
 
 
 def validate(prepared: PreparedRun, params: Params) -> Mapping[str, float | None]:

@@ -16,7 +16,7 @@ from privrec.privacy.paper import PRINTED_HITS
 from privrec.privacy.words import epsilon_text
 from privrec.runs import records
 from privrec.runs.api import open_run
-from privrec.runs.loop import train
+from privrec.runs.loop import train_and_evaluate
 from privrec.show.charts import line_chart
 from privrec.show.report import figure, page
 
@@ -174,13 +174,8 @@ def _evaluated(data: str, epsilon: float, seed: int, *, delta: float, out: Path)
     place, bare = _place(out, epsilon, seed), math.isinf(epsilon)
     noised = {"epsilon": epsilon, "delta": delta, "noise": "seeded"}
     settings: dict[str, Any] = {} if bare else noised
-    begun = place.exists() and not records.is_untouched(place)
     recipe = WITHOUT if bare else WITH_NOISE
-    train(recipe, data, out=place, resume=begun, seed=seed, **settings)
-    run = open_run(place)
-    if not run.folder.evaluation_path.is_file():
-        run.evaluate()
-    return records.read_evaluation(place)
+    return train_and_evaluate(recipe, data, place, seed=seed, **settings)
 
 
 def _point(epsilon: float, found: Sequence[dict[str, Any]]) -> Point:

@@ -81,6 +81,15 @@ def train(
     )
 
 
+def train_and_evaluate(recipe: str, data: str, place: Path, **settings: Any) -> dict[str, Any]:
+    """Return the evaluation of the run in `place`; trains and tests it where that is not done."""
+    begun = place.exists() and not records.is_untouched(place)
+    run = train(recipe, data, out=place, resume=begun, **settings)
+    if not run.folder.evaluation_path.is_file():
+        run.evaluate()
+    return records.read_evaluation(place)
+
+
 def _refuse_undeclared(federation: Federation) -> None:
     if undeclared := federation.catalogue.undeclared:
         raise DataError(

@@ -1,4 +1,4 @@
-"""The HTML report of a run and of a comparison: one file, no network, no script."""
+"""The HTML report of a run: one file, no network, no script."""
 
 import html
 from collections.abc import Mapping, Sequence
@@ -6,13 +6,12 @@ from typing import Any
 
 from privrec.data.text import safe_text
 from privrec.privacy.paper import PRINTED_HITS
-from privrec.privacy.words import epsilon_text
 from privrec.show.charts import line_chart
 
 KS = ("5", "10", "20", "30")
 
 
-def _text(text: str) -> str:
+def html_text(text: str) -> str:
     """Return text from data as HTML."""
     return html.escape(safe_text(text))
 
@@ -48,19 +47,19 @@ def _protocol(evaluation: Mapping[str, Any]) -> tuple[str, str]:
     return evaluation.get("protocol", "halves"), evaluation.get("candidates", "unseen")
 
 
-def _is_papers(evaluation: Mapping[str, Any]) -> bool:
+def is_papers_protocol(evaluation: Mapping[str, Any]) -> bool:
     """Return whether figures were found as the paper found its own."""
     return _protocol(evaluation) == ("halves", "unseen")
 
 
 def _printed(evaluation: Mapping[str, Any]) -> list[Row]:
-    return paper_rows(evaluation["data"]) if _is_papers(evaluation) else []
+    return paper_rows(evaluation["data"]) if is_papers_protocol(evaluation) else []
 
 
 def protocol_words(evaluation: Mapping[str, Any]) -> str:
     """Return how people were tested, for a title; "" where it was the paper's way."""
     name, candidates = _protocol(evaluation)
-    return "" if _is_papers(evaluation) else f", {name} among {candidates} items"
+    return "" if is_papers_protocol(evaluation) else f", {name} among {candidates} items"
 
 
 def paper_rows(data: str) -> list[Row]:
@@ -84,15 +83,15 @@ def render_report(
     users = evaluation["users"]
     title = f"{evaluation['recipe']} on {evaluation['data']}, seed {evaluation['seed']}"
     parts = [
-        f"<h1>{_text(title)}</h1>",
+        f"<h1>{html_text(title)}</h1>",
         (
             f"<p>Trained by {users['train']:,} people, tested on"
             f" {_TESTED[_protocol(evaluation)[0]].format(users['test'])}"
             f" ({users['skipped']:,} skipped: too few likes to test).</p>"
         ),
-        _statement(evaluation["privacy"]),
-        _RAW,
-        f"<h2>Hits@k on the test people{_text(protocol_words(evaluation))}</h2>",
+        statement_html(evaluation["privacy"]),
+        RAW_NOTE,
+        f"<h2>Hits@k on the test people{html_text(protocol_words(evaluation))}</h2>",
         hits_table(table_rows(evaluation)),
         (
             '<p class="note">References are fitted and tested in the same run. Rows marked'
@@ -104,7 +103,7 @@ def render_report(
         _curves(evaluation, rounds),
         "<details><summary>Settings</summary><table>",
         *(
-            f"<tr><td>{_text(key)}</td><td>{_text(str(value))}</td></tr>"
+            f"<tr><td>{html_text(key)}</td><td>{html_text(str(value))}</td></tr>"
             for key, value in settings.items()
         ),
         "</table></details>",
@@ -112,61 +111,17 @@ def render_report(
     return page(title, parts)
 
 
-def render_comparison(evaluations: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return the page that shows several runs side by side, one table for each data set."""
-    parts = ["<h1>Runs side by side</h1>"]
-    for data, rows in comparison_rows(evaluations).items():
-        parts += [f"<h2>{_text(data)}</h2>", hits_table(rows)]
-    parts.append("<h2>Privacy</h2>")
-    for name, evaluation in evaluations.items():
-        parts.append(_statement(evaluation["privacy"], f"<b>{_text(name)}</b>: "))
-    parts.append(_RAW)
-    return page("Runs side by side", parts)
-
-
-def comparison_rows(evaluations: Mapping[str, Mapping[str, Any]]) -> dict[str, list[Row]]:
-    """Return for each data set and protocol the runs' rows, the references, then the paper's.
-
-    References depend on the split, so they are shown once for each seed among the runs.
-    """
-    tables: dict[str, list[Row]] = {}
-    titles = {name: f"{e['data']}{protocol_words(e)}" for name, e in evaluations.items()}
-    for title in dict.fromkeys(titles.values()):
-        runs = {name: e for name, e in evaluations.items() if titles[name] == title}
-        rows: list[Row] = [
-            (f"{name} ({_guarantee(e['privacy'])})", e["hits"], "ours") for name, e in runs.items()
-        ]
-        seeds = {e["seed"]: e for e in runs.values()}
-        for seed, evaluation in sorted(seeds.items()):
-            rows += [
-                (f"{name} (seed {seed})", figures["hits"], "reference")
-                for name, figures in evaluation["references"].items()
-            ]
-        tables[title] = rows + _printed(next(iter(runs.values())))
-    return tables
-
-
-def _statement(privacy: Mapping[str, Any], name: str = "") -> str:
+def statement_html(privacy: Mapping[str, Any], name: str = "") -> str:
+    """Return the privacy statement as a paragraph; `name` is HTML before it."""
     kind = "privacy" if privacy.get("epsilon") is None else "privacy noised"
-    return f'<p class="{kind}">{name}{_text(privacy["statement"])}</p>'
+    return f'<p class="{kind}">{name}{html_text(privacy["statement"])}</p>'
 
 
-_RAW = (
+RAW_NOTE = (
     '<p class="note">This page is computed from raw data of the people tested and, for the'
     " references, of those who trained. No guarantee covers it: it is for the holder of the data,"
     " and not for release.</p>"
 )
-
-
-def _guarantee(privacy: Mapping[str, Any]) -> str:
-    """Return what a run promises in two or three words."""
-    if privacy.get("stage_two_epsilon") is not None:
-        return f"no guarantee; stage two alone {epsilon_text(privacy['stage_two_epsilon'])}"
-    if privacy.get("epsilon") is not None:
-        return f"ε = {epsilon_text(privacy['epsilon'])}"
-    if privacy.get("epsilon_of_mechanism") is not None:
-        return f"seeded; ε of the mechanism = {epsilon_text(privacy['epsilon_of_mechanism'])}"
-    return "no guarantee"
 
 
 def figure(value: float | None) -> str:
@@ -178,7 +133,7 @@ def hits_table(rows: Sequence[Row]) -> str:
     """Return an HTML table of Hits@k."""
     head = "".join(f"<th>@{k}</th>" for k in KS)
     body = "".join(
-        f'<tr class="{kind}"><td>{_text(name)}</td>'
+        f'<tr class="{kind}"><td>{html_text(name)}</td>'
         + "".join(f"<td>{figure(hits[k])}</td>" for k in KS)
         + "</tr>"
         for name, hits, kind in rows
@@ -215,7 +170,7 @@ def few_items_line(evaluation: Mapping[str, Any]) -> str:
 
 def _few_items(evaluation: Mapping[str, Any]) -> str:
     line = few_items_line(evaluation)
-    return f"<h2>People with little data</h2><p>{_text(line)}.</p>" if line else ""
+    return f"<h2>People with little data</h2><p>{html_text(line)}.</p>" if line else ""
 
 
 def mark_line(evaluation: Mapping[str, Any], rounds: Sequence[Mapping[str, Any]]) -> str:
@@ -225,7 +180,7 @@ def mark_line(evaluation: Mapping[str, Any], rounds: Sequence[Mapping[str, Any]]
     It is also "" if the paper prints no upper bound for the data set.
     """
     printed = PRINTED_HITS.get(evaluation["data"], {}).get(_UPPER_BOUND)
-    if printed is None or not _is_papers(evaluation):
+    if printed is None or not is_papers_protocol(evaluation):
         return ""
     goal, spent = printed["10"], 0.0
     for line in rounds:
@@ -247,7 +202,7 @@ def mark_line(evaluation: Mapping[str, Any], rounds: Sequence[Mapping[str, Any]]
 
 def _mark(evaluation: Mapping[str, Any], rounds: Sequence[Mapping[str, Any]]) -> str:
     line = mark_line(evaluation, rounds)
-    return f"<p>{_text(line)}.</p>" if line else ""
+    return f"<p>{html_text(line)}.</p>" if line else ""
 
 
 def _curves(evaluation: Mapping[str, Any], rounds: Sequence[Mapping[str, Any]]) -> str:
@@ -284,7 +239,7 @@ def page(title: str, parts: Sequence[str]) -> str:
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width">'
-        f"<title>{_text(title)}</title><style>{_STYLE}</style></head><body>"
+        f"<title>{html_text(title)}</title><style>{_STYLE}</style></head><body>"
         + "\n".join(parts)
         + "</body></html>\n"
     )

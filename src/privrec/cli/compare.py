@@ -1,0 +1,76 @@
+"""`privrec compare`: runs side by side, trained here or given as folders."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from privrec.cli.console import (
+    file_name,
+    plain_errors,
+    print_json,
+    print_line,
+    print_table,
+    progress,
+)
+from privrec.cli.options import numbers
+
+_KS = ("10", "20")
+"""All four would make the table too wide for a terminal."""
+
+
+def compare(
+    runs: Annotated[
+        list[Path] | None, typer.Argument(metavar="[RUN]...", help="Evaluated run folders.")
+    ] = None,
+    data: Annotated[
+        str | None, typer.Option(help="Train and test recipes on this data instead.")
+    ] = None,
+    recipes: Annotated[str, typer.Option(help="With --data: which recipes, with commas.")] = "all",
+    seeds: Annotated[str, typer.Option(help="With --data: the splits, with commas.")] = "0",
+    epsilons: Annotated[
+        str, typer.Option(help="With --data: the budgets of recipes with noise, with commas.")
+    ] = "8",
+    out: Annotated[
+        Path | None,
+        typer.Option(help="With --data: the folder.", show_default="runs/compare-DATA"),
+    ] = None,
+    html: Annotated[Path | None, typer.Option(help="Also write a page.", dir_okay=False)] = None,
+    json_: Annotated[
+        bool, typer.Option("--json", help="Print one JSON document on stdout.")
+    ] = False,
+) -> None:
+    """Show runs side by side: quality, the paper's figures, time, bytes sent and privacy.
+
+    With --data it trains and tests the recipes first. Those runs are experiments: their noise is
+    seeded and protects nobody. Runs that are already in the folder are not trained again.
+    """
+    with plain_errors():
+        from privrec.errors import SettingsError
+        from privrec.runs.experiments import jobs_of, run_jobs
+        from privrec.runs.records import read_evaluation, read_run, write_whole
+        from privrec.show.comparison import columns, comparison, render_comparison
+
+        if bool(runs) == (data is not None):
+            raise SettingsError("give either run folders or --data")
+        places = list(runs or [])
+        if data is not None:
+            jobs = jobs_of(
+                recipes.split(","),
+                seeds=[int(seed) for seed in numbers(seeds, "seeds", whole=True)],
+                epsilons=numbers(epsilons, "epsilons"),
+            )
+            folder = out or Path("runs") / f"compare-{file_name(data)}"
+            with progress() as on_progress:
+                places = run_jobs(jobs, data, folder, on_progress)
+        evaluations = {str(path): read_evaluation(path) for path in places}
+        settings = {str(path): read_run(path)[1] for path in places}
+        if html is not None:
+            write_whole(html, render_comparison(evaluations, settings).encode())
+        if json_:
+            print_json(evaluations)
+            return
+        for title, lines in comparison(evaluations, settings).items():
+            cells = [line.cells(_KS) for line in lines]
+            print_table(f"Hits@k on {title}", columns(_KS), cells, wide=True)
+        print_line("bytes sent: by one person of usual size in one round; --html has all k")
