@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 from privrec.algorithms import references
+from privrec.algorithms.fedgnn.plan import FEDGNN
 from privrec.algorithms.prepared import PreparedRun
 from privrec.algorithms.privrec_plus.plan import DP_PRIVREC_PLUS, PRIVREC_PLUS
 from privrec.algorithms.recipe import Recipe
@@ -33,6 +34,7 @@ RECIPES: dict[str, Recipe] = {
     "dp-privrec": DP_PRIVREC,
     "ssl-items": SSL_ITEMS,
     "lm-privrec": reptile.LM_PRIVREC,
+    "fedgnn": FEDGNN,
     "popularity": references.POPULARITY,
     "own-items": references.OWN_ITEMS,
     "item-knn": references.ITEM_KNN,

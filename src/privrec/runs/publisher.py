@@ -129,6 +129,7 @@ class Publisher:
             "population": self.population,
             "noise": self.config.budget.noise if has_bound else "none",
             **self.about,
+            **self.stage.note,
             **aggregator.release.as_json(),
             "clip_norm": state.clip_norm if has_bound else None,
             "noise_scale": aggregator.noise_scale(state.clip_norm) if has_bound else None,
