@@ -161,9 +161,7 @@ class Exchange:
     first: int
     aggregator: Aggregator
     start: Callable[[Params | None], ServerState]
-    play: Callable[
-        [ServerState, Callable[[IntArray], Clients]], tuple[ServerState, RoundReport]
-    ]
+    play: Callable[[ServerState, Callable[[IntArray], Clients]], tuple[ServerState, RoundReport]]
     note: Mapping[str, Any]
 
     rounds = 1

@@ -84,9 +84,19 @@ def graph_bucket(count: int) -> int:
     return size
 
 
-def draw_others(
-    seed: int, round_index: int, person: Items, count: int, n_items: int
-) -> IntArray:
+def graph_buckets(most: int) -> list[int]:
+    """Return every padded length for up to `most` items.
+
+    >>> graph_buckets(100)
+    [16, 64, 256]
+    """
+    found = [graph_bucket(0)]
+    while found[-1] < most:
+        found.append(graph_bucket(found[-1] + 1))
+    return found
+
+
+def draw_others(seed: int, round_index: int, person: Items, count: int, n_items: int) -> IntArray:
     """Return up to `count` different items that the person does not have, uniformly."""
 
     def words(start: int, size: int) -> IntArray:
@@ -170,13 +180,9 @@ def _pack_one(
     )
 
 
-def _split(
-    person: Items, settings: FedGnnSettings, round_index: int
-) -> tuple[IntArray, Items]:
+def _split(person: Items, settings: FedGnnSettings, round_index: int) -> tuple[IntArray, Items]:
     """Return the hidden likes of a round, and the person as her graph shows her."""
-    words = client_words(
-        settings.seed, round_index, "hidden", np.array([person.id]), person.ids
-    )
+    words = client_words(settings.seed, round_index, "hidden", np.array([person.id]), person.ids)
     order = np.argsort(words, kind="stable")
     likes, others = order[person.liked[order]], order[~person.liked[order]]
     count = min(int(np.ceil(settings.hidden_share * len(likes))), settings.targets)

@@ -5,7 +5,7 @@ from typing import Annotated
 from pydantic import Field, model_validator
 
 from privrec.algorithms.settings import FederatedSettings
-from privrec.settings import Count, Positive, Share, Size, Weight
+from privrec.settings import Count, Positive, Size, Weight
 
 
 class FedGnnSettings(FederatedSettings):
