@@ -25,10 +25,11 @@ def local_gradient(*, clip: float, noise: float) -> LocalTrain:
         touched = {**params, ITEM_TABLE: params[ITEM_TABLE][client.rows]}
         loss, slope = jax.value_and_grad(hidden_loss)(touched, client)
         drawn, noised = jax.random.split(jax.random.wrap_key_data(client.key))
-        real = client.rows < len(params[ITEM_TABLE])
-        true = real & ~client.pseudo
-        cover = pseudo_rows(drawn, slope[ITEM_TABLE], true)
-        rows = jnp.where(client.pseudo[:, None], cover, slope[ITEM_TABLE])
+        real, rows = client.rows < len(params[ITEM_TABLE]), slope[ITEM_TABLE]
+        if len(client.pseudo):
+            true = real.at[client.pseudo].set(False, mode="drop")
+            cover = pseudo_rows(drawn, rows, true, len(client.pseudo))
+            rows = rows.at[client.pseudo].set(cover, mode="drop")
         sent = locally_noised(noised, {**slope, ITEM_TABLE: rows}, clip=clip, noise=noise)
         sent[ITEM_TABLE] = jnp.where(real[:, None], sent[ITEM_TABLE], 0.0)
         trains = client.size > 0
@@ -50,8 +51,8 @@ def hidden_loss(touched: Params, client: GraphClient) -> Array:
     return jnp.where(jnp.arange(len(each)) < client.size, each, 0.0).sum()
 
 
-def pseudo_rows(key: Key, slope: Array, true: Array) -> Array:
-    """Return rows drawn from the Gaussian that has the mean and covariance of the `true` rows."""
+def pseudo_rows(key: Key, slope: Array, true: Array, count: int) -> Array:
+    """Return `count` rows from the Gaussian with the mean and covariance of the `true` rows."""
     share = true.astype(slope.dtype) / jnp.maximum(true.sum(), 1)
     mean = share @ slope
     centred = slope - mean
@@ -60,7 +61,7 @@ def pseudo_rows(key: Key, slope: Array, true: Array) -> Array:
     ridge = 1e-4 * jnp.trace(variance) / len(variance) + 1e-20
     root = jnp.linalg.cholesky(variance + ridge * jnp.eye(len(variance)))
     root = jnp.where(jnp.isfinite(root).all(), root, jnp.diag(jnp.sqrt(jnp.diag(variance))))
-    return mean + jax.random.normal(key, slope.shape) @ root.T
+    return mean + jax.random.normal(key, (count, slope.shape[1])) @ root.T
 
 
 def locally_noised(key: Key, sent: Params, *, clip: float, noise: float) -> dict[str, Array]:

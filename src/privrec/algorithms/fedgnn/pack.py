@@ -138,7 +138,7 @@ def example(settings: FedGnnSettings, graph: int, n_items: int, neighbours: int)
         target=np.zeros(targets, np.int32),
         negative=np.zeros(settings.negatives, np.int32),
         negatives=np.int32(0),
-        pseudo=np.zeros(rows, np.bool_),
+        pseudo=np.full(settings.pseudo_items, rows, np.int32),
         key=np.zeros(2, np.uint32),
         size=np.int32(0),
     )
@@ -166,7 +166,8 @@ def _pack_one(
     real = np.unique(np.concatenate([shown.ids, hidden, others]))
     rows, pseudo = np.array(blank.rows), np.array(blank.pseudo)
     rows[: len(real)] = real
-    pseudo[: len(real)] = np.isin(real, others[settings.negatives :])
+    cover = others[settings.negatives :]
+    pseudo[: len(cover)] = np.searchsorted(real, cover)
     word = client_words(seed, round_index, "local noise", np.array([person.id]), np.array([0]))
     return GraphClient(
         rows=rows,

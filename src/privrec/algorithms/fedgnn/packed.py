@@ -27,8 +27,8 @@ class GraphClient(NamedTuple):
     `rows` (R,): the catalogue positions of the items whose rows are sent, ascending, padded with
     the size of the catalogue. `graph` has the items that are not hidden; `target` (T,) the hidden
     likes and `negative` (N,) unseen items, all as indices into `rows`. `negatives`: how many of the
-    N are real. `pseudo` (R,): rows that she did not touch. `key` (2,): her random numbers of this
-    round. `size`: how many targets are real.
+    N are real. `pseudo` (P,): rows that she did not touch, as indices into `rows`, padded with R.
+    `key` (2,): her random numbers of this round. `size`: how many targets are real.
     """
 
     rows: Leaf
