@@ -4,6 +4,7 @@ import math
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -188,7 +189,10 @@ def test_the_gradient_of_a_hidden_like_goes_towards_the_person() -> None:
         tables = [np.array(touched[ITEM_TABLE]) for _ in range(2)]
         tables[0][row, column] += step
         tables[1][row, column] -= step
-        up, down = (float(hidden_loss({**touched, ITEM_TABLE: t}, client)) for t in tables)
+        up, down = (
+            float(hidden_loss({**touched, ITEM_TABLE: jnp.asarray(table)}, client))
+            for table in tables
+        )
         np.testing.assert_allclose(
             -(up - down) / 2 / step, sent[ITEM_TABLE][row, column], rtol=0.02, atol=2e-3
         )
@@ -231,7 +235,8 @@ def test_made_up_rows_have_the_mean_and_the_covariance_of_true_ones() -> None:
     draw = np.random.default_rng(2)
     rows = (draw.normal(size=(50, 4)) @ draw.normal(size=(4, 4)) + [1, 2, 3, 4]).astype(np.float32)
     true = np.arange(50) < 20
-    made = np.asarray(pseudo_rows(jax.random.key(1), rows, true, 40_000), np.float64)
+    found = pseudo_rows(jax.random.key(1), jnp.asarray(rows), jnp.asarray(true), 40_000)
+    made = np.asarray(found, np.float64)
     np.testing.assert_allclose(made.mean(0), rows[true].mean(0), atol=0.1)
     wanted = np.cov(rows[true].T.astype(np.float64), bias=True)
     np.testing.assert_allclose(np.cov(made.T), wanted, atol=0.03 * np.abs(wanted).max())

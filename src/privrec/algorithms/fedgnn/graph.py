@@ -48,10 +48,19 @@ def fresh(key: Key, n_items: int, size: int, scale: float) -> dict[str, Array]:
     vectors = scale * jax.random.normal(key, (n_items, size))
     params[ITEM_TABLE] = jnp.concatenate([vectors, jnp.zeros((n_items, 1))], axis=1)
     params["item/message"] = params["item/message"].at[0].set(jnp.eye(size))
-    params["item/kind"] = jnp.array([2.0, 0.0, 0.0])
+    params["item/kind"] = jnp.array([3.0, 0.0, 0.0])
     params["person/message"] = params["person/message"].at[0].set(jnp.eye(size))
     params["person/gain"] = jnp.array([0.0, 0.5])
     return params
+
+
+def without_neighbours(params: Params) -> dict[str, Array]:
+    """Return the parameters as `fresh` has them for neighbours.
+
+    Rounds without neighbours use none of these, and so have only added noise to them.
+    """
+    names = ("item/message", "item/sender", "item/kind")
+    return {**params, **{name: params[name].at[2].set(0.0) for name in names}}
 
 
 def person_vector(params: Params, rows: Array, graph: Graph) -> Array:
@@ -84,7 +93,8 @@ def person_vector(params: Params, rows: Array, graph: Graph) -> Array:
     disliked = (shares * ~graph.liked) @ nodes @ params["person/message"][1]
     level, power = params["person/gain"]
     count = jnp.maximum(graph.real.sum(), 1).astype(items.dtype)
-    return jnp.exp(level + power * jnp.log(count)) * (liked + disliked)
+    found: Array = jnp.exp(level + power * jnp.log(count)) * (liked + disliked)
+    return found
 
 
 def item_nodes(params: Params, items: Array, person: Array, graph: Graph) -> Array:

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from privrec.algorithms.budgets import sampling_of
-from privrec.algorithms.fedgnn.graph import fresh, person_vector, scores, shapes
+from privrec.algorithms.fedgnn.graph import fresh, person_vector, scores, shapes, without_neighbours
 from privrec.algorithms.fedgnn.matching import (
     Offer,
     directory_of,
@@ -71,7 +71,8 @@ def matching(settings: FedGnnSettings, n_items: int, split: Split, *, first: int
     aggregator = plain(sampling_of("fixed", len(split.train), split))
 
     def start(before: Params | None) -> ServerState:
-        params = {**dict(before or {}), **empty_table(n_items, most, size)}
+        known = without_neighbours(before) if before else {}
+        params = {**known, **empty_table(n_items, most, size)}
         return ServerState(
             round_index=first, params=params, opt_state=(), clip_norm=aggregator.clip_norm
         )
@@ -169,5 +170,13 @@ FEDGNN = Recipe(
     server_sees="graph",
     stages=stages,
     rankers=rankers,
-    values={"rounds": 600, "cohort": 150, "sampling": "fixed", "server_lr": 0.01},
+    values={
+        "rounds": 400,
+        "cohort": 150,
+        "sampling": "fixed",
+        "server_lr": 0.002,
+        "validate_every": 200,
+    },
+    # Validation would take 77 of 766 people out of training, too many once settings are chosen.
+    presets={"frappe": {"rounds": 150, "cohort": 100, "validation_share": 0.0}},
 )

@@ -16,7 +16,7 @@ from privrec.algorithms.fedgnn.pack import example, graph_buckets, pack
 from privrec.algorithms.fedgnn.packed import GraphClient
 from privrec.algorithms.fedgnn.settings import FedGnnSettings
 from privrec.core.contribution import Contribution, TouchedRows
-from privrec.core.optimize import decayed, mean_step, server_optimizer
+from privrec.core.optimize import mean_step, server_optimizer
 from privrec.core.phase import Cohort, DeviceHalf, Phase, ServerState, Told
 from privrec.data.clients import Clients
 from privrec.data.federation import Federation
@@ -54,7 +54,7 @@ def gradient_phase(
     optimizer = falling_rate(
         settings.server_optimizer,
         settings.server_lr,
-        weight_decay=settings.weight_decay,
+        item_rate=settings.item_rate,
         rounds=rounds.count if rounds.last else 0,
     )
     step = mean_step(optimizer, aggregator.release.sampling.cohort)
@@ -158,14 +158,18 @@ def device_half(
 
 @lru_cache(maxsize=16)
 def falling_rate(
-    name: ServerOptimizer, learning_rate: float, *, weight_decay: float, rounds: int
+    name: ServerOptimizer,
+    learning_rate: float,
+    *,
+    item_rate: float,
+    rounds: int,
 ) -> optax.GradientTransformation:
     """Return the server's optimizer, with a rate that falls in a straight line over `rounds`.
 
     Late steps are small, so that the noise of many rounds is averaged. 0 rounds: it stays.
     """
-    chosen = server_optimizer(name, learning_rate)
+    chosen = server_optimizer(name, learning_rate, item_rate)
     if rounds:
         falling = optax.linear_schedule(1.0, 0.0, rounds)
         chosen = optax.chain(chosen, optax.scale_by_schedule(falling))
-    return decayed(chosen, weight_decay) if weight_decay else chosen
+    return chosen

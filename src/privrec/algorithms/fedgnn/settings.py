@@ -23,8 +23,8 @@ class FedGnnSettings(FederatedSettings):
     """The most items of a person's graph in a round; ranking uses all of her items."""
     negatives: Size = 200
     """Unseen items drawn for a person in a round; each hidden like is compared with all."""
-    weight_decay: Weight = 0.0
-    """The server's weight decay, as a multiple of the parameters."""
+    item_rate: Positive = 5.0
+    """Multiplies the server's steps on item vectors; other parameters need smaller ones."""
 
     neighbours: Count = 5
     """The most neighbours of an item that the matching server gives to a device; 0: no matching."""
