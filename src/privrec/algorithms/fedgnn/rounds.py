@@ -151,7 +151,9 @@ def device_half(
         usual = federation.take(usual_person(federation, split.train))
         (client,) = packed(params, usual, rounds.first)
         what, trained = f"{rounds.name} round", trained_of(params)
-        return cost_of_training(what, local, trained, nothing, client, 1)
+        found = cost_of_training(what, local, trained, nothing, client, 1)
+        # The phone also gets what the matching told: numbers of 4 bytes.
+        return replace(found, bytes_down=sum(4 * leaf.size for leaf in params.values()))
 
     return DeviceHalf(contribute=contribute, kernel=kernel, prepare=prepare, cost=cost)
 
