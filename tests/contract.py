@@ -11,8 +11,8 @@ import numpy.typing as npt
 from privrec.algorithms.prepared import PreparedRun
 from privrec.algorithms.recipes import RECIPES, configure, prepare
 from privrec.core.contribution import Contribution
-from privrec.core.phase import Cohort, Phase, ServerState, Told
-from privrec.core.round import Surroundings, cohort_draw, fastest, play_round
+from privrec.core.phase import CentralFit, Cohort, Phase, ServerState, Told
+from privrec.core.round import Surroundings, cohort_draw, fastest, play_stage_round
 from privrec.data.clients import Clients
 from privrec.data.federation import Federation
 from privrec.data.schema import Bag
@@ -41,12 +41,17 @@ SMALL: dict[str, Any] = {
     "view_negatives": 4,
     "view_others": 1,
     "history_rank": 4,
+    "targets": 8,
+    "graph_items": 16,
+    "pseudo_items": 4,
+    "neighbours": 2,
 }
 NOISED: dict[str, Any] = {
     "noise": "seeded",
     "noise_multiplier": 1e-3,
     "stage1": "private",
     "force_delta": True,
+    "neighbours": 0,
 }
 
 
@@ -85,17 +90,18 @@ def places(recipe: str, data: Federation, *, noisy: bool = False) -> tuple[Place
 def _placed(prepared: PreparedRun) -> Iterator[Place]:
     params = None
     for stage in prepared.stages():
-        if not isinstance(stage, Phase):
+        if isinstance(stage, CentralFit):
             return
         state = stage.start(params)
-        yield Place(stage, state, stage.tell(state))
+        if isinstance(stage, Phase):
+            yield Place(stage, state, stage.tell(state))
         around = Surroundings(
             take=prepared.federation.take,
             run=fastest,
             draw=cohort_draw(0, secret=False),
             publish=by_hand(),
         )
-        params = play_round(stage, state, around)[0].params
+        params = play_stage_round(stage, state, around)[0].params
 
 
 def is_sum(place: Place) -> bool:

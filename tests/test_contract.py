@@ -304,6 +304,7 @@ LEARNING: dict[str, Any] = {
     "history_rank": 8,
     "rank": 2,
     "validation_share": 0.0,
+    "local_noise": 0.02,
 }
 
 

@@ -46,7 +46,7 @@ def data() -> Federation:
 def without_noise(recipe: str) -> dict[str, Any]:
     """Return small settings under which nothing is noised and cohorts come from the seed."""
     # Eight vectors need more than eight people, or some of them are arbitrary.
-    settings = small(recipe, cohort=30 if recipe == "subspace" else 8)
+    settings = small(recipe, cohort=30 if recipe == "subspace" else 8, neighbours=0)
     noise = {"noise": "seeded", "noise_multiplier": 0.0, "epsilon": None}
     return {**settings, **(noise if "noise_multiplier" in settings else {})}
 

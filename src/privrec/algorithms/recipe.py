@@ -12,9 +12,10 @@ from privrec.data.splits import Split
 from privrec.privacy import statement
 from privrec.settings import RunSettings
 
-ServerSees = Literal["updates", "items", "everything"]
+ServerSees = Literal["updates", "items", "graph", "everything"]
 """What a server learns of one person besides what is published: each single update of hers, the
-list of her items, or all of her data."""
+list of her items, her locally noised updates and what she sends to be matched, or all of her data.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +41,8 @@ class Recipe:
         """What a run of this recipe promises if its releases have no noise."""
         if self.server_sees == "items":
             return statement.SUMS
+        if self.server_sees == "graph":
+            return statement.GRAPH
         return statement.FEDERATED if self.server_sees == "updates" else statement.CENTRAL
 
     @property

@@ -9,6 +9,7 @@ from typing import Any
 from privrec.algorithms import references
 from privrec.algorithms.factors.dpals import DPALS
 from privrec.algorithms.factors.fcf import FCF
+from privrec.algorithms.fedgnn.plan import FEDGNN
 from privrec.algorithms.prepared import PreparedRun
 from privrec.algorithms.privrec_plus.plan import DP_PRIVREC_PLUS, PRIVREC_PLUS
 from privrec.algorithms.recipe import Recipe
@@ -37,6 +38,7 @@ RECIPES: dict[str, Recipe] = {
     "lm-privrec": reptile.LM_PRIVREC,
     "fcf": FCF,
     "dpals": DPALS,
+    "fedgnn": FEDGNN,
     "popularity": references.POPULARITY,
     "own-items": references.OWN_ITEMS,
     "item-knn": references.ITEM_KNN,

@@ -6,7 +6,8 @@ aggregator, which draws cohorts, bounds contributions, adds noise to sums and is
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from privrec.core.contribution import Contribution
@@ -90,7 +91,7 @@ class Phase:
     published)` the state with the new parameters.
 
     `ranks` is true if the model can rank after the phase. `volunteers` is true if only people take
-    part who gave up the guarantee.
+    part who gave up the guarantee. `note` is what its ledger lines say besides.
     """
 
     name: str
@@ -104,6 +105,7 @@ class Phase:
     absorb: Callable[[ServerState, Published], ServerState]
     ranks: bool = True
     volunteers: bool = False
+    note: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def last(self) -> int:
@@ -134,6 +136,7 @@ class CentralFit:
     ranks = True
     volunteers = False
     device = None
+    note = MappingProxyType[str, Any]({})
 
     @property
     def last(self) -> int:
@@ -146,7 +149,38 @@ class CentralFit:
         return self.aggregator.release
 
 
-Stage = Phase | CentralFit
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Exchange:
+    """One round in which devices send something that is not a sum.
+
+    No bound and no noise on sums covers it, so its ledger line says that there was no noise.
+    `play(state, take)` returns the state after it. `note` says in words what was exchanged.
+    """
+
+    name: str
+    first: int
+    aggregator: Aggregator
+    start: Callable[[Params | None], ServerState]
+    play: Callable[[ServerState, Callable[[IntArray], Clients]], tuple[ServerState, RoundReport]]
+    note: Mapping[str, Any]
+
+    rounds = 1
+    ranks = True
+    volunteers = False
+    device = None
+
+    @property
+    def last(self) -> int:
+        """The number of rounds of the run at the end of this stage."""
+        return self.first + 1
+
+    @property
+    def release(self) -> Release:
+        """What the ledger counts: a release without noise."""
+        return self.aggregator.release
+
+
+Stage = Phase | CentralFit | Exchange
 
 Executor = Callable[[Phase, Told, Cohort, int, float], CohortTotal]
 """(phase, told, cohort, round_index, clip_norm) -> the sum of the cohort's bounded contributions.

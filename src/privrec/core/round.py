@@ -8,8 +8,8 @@ import numpy as np
 
 from privrec.core.contribution import add_to, bounded, scaled, shapes_of
 from privrec.core.phase import (
-    CentralFit,
     Cohort,
+    Exchange,
     Executor,
     Phase,
     Publish,
@@ -124,9 +124,11 @@ def fastest(
 def play_stage_round(
     stage: Stage, state: ServerState, around: Surroundings
 ) -> tuple[ServerState, RoundReport]:
-    """Return the state after one more round of a phase or of a central fit."""
-    if isinstance(stage, CentralFit):
-        # Writes the ledger line; there is no sum.
-        around.publish(state, lambda noise: Published({}, state.clip_norm))
-        return stage.play(state)
-    return play_round(stage, state, around)
+    """Return the state after one more round of a phase, of a central fit or of an exchange."""
+    if isinstance(stage, Phase):
+        return play_round(stage, state, around)
+    # Writes the ledger line; there is no sum.
+    around.publish(state, lambda noise: Published({}, state.clip_norm))
+    if isinstance(stage, Exchange):
+        return stage.play(state, around.take)
+    return stage.play(state)

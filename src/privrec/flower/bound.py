@@ -9,7 +9,7 @@ import numpy as np
 
 from privrec.algorithms.prepared import PreparedRun
 from privrec.algorithms.recipes import rankers, stages_of
-from privrec.core.phase import Phase
+from privrec.core.phase import Exchange, Phase
 from privrec.data.catalogue import Catalogue
 from privrec.data.clients import Clients, nobody
 from privrec.data.federation import Federation
@@ -94,6 +94,11 @@ def bind(terms: Terms, catalogue: Catalogue, mine: Clients | None = None, node: 
     def phases() -> tuple[Phase, ...]:
         made = stages_of(settings, federation, split)
         for stage in made:
+            if isinstance(stage, Exchange):
+                raise FederationError(
+                    f"{settings.recipe} has an exchange that is not a sum ({stage.name}), and a"
+                    " federation only adds up; set `neighbours` to 0"
+                )
             if not isinstance(stage, Phase):
                 raise FederationError(
                     f"{settings.recipe} needs all data in one place; a federation has it nowhere"

@@ -22,6 +22,14 @@ SUMS = (
     "who sees the model is prevented from learning about a person who took part; what a device "
     "ranks for itself is never sent."
 )
+GRAPH = (
+    "No differential privacy guarantee (epsilon is infinite): the recommendation server sees from "
+    "each device a clipped gradient, with the noise that the device adds to each number, for the "
+    "items that it touched and for random other ones; over many numbers and rounds this noise "
+    "averages out, so a person's items can be learned; where neighbours are matched, the matching "
+    "server sees keyed hashes of the items that each person likes, and so who likes the same "
+    "items, and her vector, and gives vectors of people to the devices of others."
+)
 CENTRAL = (
     "No privacy at all (epsilon is infinite): the training people's raw data is collected in one "
     "place, and the result can reveal it; shown for comparison only."
@@ -135,7 +143,8 @@ class PrivacyReport:
     `epsilon_of_mechanism` is what the releases would cost with secure noise. It equals `epsilon`,
     or is a figure without a guarantee if the noise was seeded. `stage_two_epsilon` is what the
     second stage would cost if the first had used nobody's data. It is no guarantee, and is given
-    only if there is none.
+    only if there is none. `local_noise` is true where devices add noise to what they send, which
+    is no guarantee for a person.
     """
 
     epsilon: float | None
@@ -150,6 +159,7 @@ class PrivacyReport:
     end_to_end: bool
     stage_two_epsilon: float | None
     statement: str
+    local_noise: bool = False
 
     def as_json(self) -> dict[str, Any]:
         """Return the `privacy` part of `evaluation.json`."""

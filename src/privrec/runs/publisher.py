@@ -129,6 +129,7 @@ class Publisher:
             "population": self.population,
             "noise": self.config.budget.noise if has_bound else "none",
             **self.about,
+            **self.stage.note,
             **aggregator.release.as_json(),
             "clip_norm": state.clip_norm if has_bound else None,
             "noise_scale": aggregator.noise_scale(state.clip_norm) if has_bound else None,
@@ -217,6 +218,11 @@ def server_of(folder: records.RunFolder) -> str | NodeNoise | None:
         sums=max(line["sums_of_a_round"] for line in lines),
         epsilon=max(line["epsilon_of_server"] for line in lines),
     )
+
+
+def has_local_noise(folder: records.RunFolder) -> bool:
+    """Return whether devices added noise to what they sent."""
+    return any("local_noise" in line for line in settled_ledger(folder))
 
 
 def noise_of(folder: records.RunFolder) -> NoiseKind:

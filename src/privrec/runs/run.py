@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,13 @@ from privrec.privacy.statement import PrivacyReport, privacy_report
 from privrec.runs import records
 from privrec.runs.evaluate import Evaluation, OnProgress, evaluate_run
 from privrec.runs.protocols import ending_of, tested_by
-from privrec.runs.publisher import ledger_of, noise_of, server_of, volunteer_count
+from privrec.runs.publisher import (
+    has_local_noise,
+    ledger_of,
+    noise_of,
+    server_of,
+    volunteer_count,
+)
 from privrec.settings import RunSettings
 from privrec.show.report import render_report
 
@@ -106,7 +112,7 @@ class Run:
         if ledger.is_private and ledger.entries and not self.config.budget.force_delta:
             users = max(release.sampling.users for release, _ in ledger.entries)
             refuse_large_delta(self.config.budget.delta, users, forced=False)
-        return privacy_report(
+        report = privacy_report(
             ledger,
             delta=self.config.budget.delta,
             noise=noise_of(self.folder),
@@ -116,6 +122,7 @@ class Run:
             second=ledger_of(self.folder, only_noised=True),
             undeclared=self.catalogue.undeclared,
         )
+        return replace(report, local_noise=has_local_noise(self.folder))
 
     def model(self) -> Model:
         """Return everything that may be released, in the form that a phone gets."""

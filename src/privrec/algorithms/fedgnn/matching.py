@@ -1,0 +1,161 @@
+"""The matching of neighbours: an exchange that is not a sum.
+
+The recommendation server draws a key and tells it to the devices, never to the matching server. A
+device sends the matching server, for each item that its person likes, a keyed hash of the item (its
+token), and one vector. The matching server groups the vectors by token. It knows no item, no
+catalogue and no key: the types of `match` have no place for them.
+"""
+
+import hmac
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from privrec.types import Array, FloatArray, IntArray, Leaf
+
+_BYTES = 16
+"""The length of a token: 128 bits of HMAC-SHA256."""
+_PREFIX = "matching/"
+KEY, TOKENS = f"{_PREFIX}key", f"{_PREFIX}tokens"
+VECTORS, MARKS, COUNTS = f"{_PREFIX}vectors", f"{_PREFIX}marks", f"{_PREFIX}counts"
+
+
+class Offer(NamedTuple):
+    """All that one device sends to the matching server.
+
+    `mark` is a random number, by which the device finds its own vector among those that come back.
+    """
+
+    tokens: tuple[bytes, ...]
+    vector: FloatArray
+    mark: int
+
+
+class Neighbour(NamedTuple):
+    """What the matching server gives out of one person: her vector and her device's mark."""
+
+    vector: FloatArray
+    mark: int
+
+
+# --- the matching server ------------------------------------------------------------------------
+
+
+def match(
+    offers: Iterable[Offer], most: int, draw: np.random.Generator
+) -> dict[bytes, list[Neighbour]]:
+    """Return for each token up to `most` of the people who sent it, chosen uniformly.
+
+    A reservoir for each token: the k-th sender replaces one of those kept with probability most/k.
+    """
+    kept: dict[bytes, list[Neighbour]] = {}
+    seen: dict[bytes, int] = {}
+    for tokens, vector, mark in offers:
+        for token in tokens:
+            seen[token] = seen.get(token, 0) + 1
+            here = kept.setdefault(token, [])
+            if len(here) < most:
+                here.append(Neighbour(vector, mark))
+            elif (place := int(draw.integers(seen[token]))) < most:
+                here[place] = Neighbour(vector, mark)
+    return kept
+
+
+# --- the recommendation server ------------------------------------------------------------------
+
+
+def new_key(draw: np.random.Generator) -> bytes:
+    """Return a key of 256 bits."""
+    return draw.bytes(32)
+
+
+def empty_table(n_items: int, most: int, size: int) -> dict[str, Array]:
+    """Return what devices are told of the matching before it took place: nothing is known."""
+    return {
+        KEY: jnp.zeros(8, jnp.uint32),
+        TOKENS: jnp.zeros((n_items, _BYTES // 4), jnp.uint32),
+        VECTORS: jnp.zeros((n_items, most, size), jnp.float32),
+        MARKS: jnp.zeros((n_items, most), jnp.uint32),
+        COUNTS: jnp.zeros(n_items, jnp.int32),
+    }
+
+
+def table_of(
+    matched: Mapping[bytes, list[Neighbour]], key: bytes, n_items: int, most: int, size: int
+) -> dict[str, Array]:
+    """Return what devices are told: the key, and the matched vectors in the order of their tokens.
+
+    It has `n_items` places, so that its size does not depend on what people like.
+    """
+    told = {name: np.array(leaf) for name, leaf in empty_table(n_items, most, size).items()}
+    told[KEY] = np.frombuffer(key, np.uint32)
+    for place, token in enumerate(sorted(matched)):
+        found = matched[token]
+        told[TOKENS][place] = np.frombuffer(token, np.uint32)
+        told[COUNTS][place] = len(found)
+        told[VECTORS][place, : len(found)] = [one.vector for one in found]
+        told[MARKS][place, : len(found)] = [one.mark for one in found]
+    return {name: jnp.asarray(leaf) for name, leaf in told.items()}
+
+
+def is_matching(name: str) -> bool:
+    """Return whether a parameter came from the matching; such a one is told and never trained."""
+    return name.startswith(_PREFIX)
+
+
+# --- the device ---------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=1 << 17)
+def item_token(key: bytes, item: int) -> bytes:
+    """Return HMAC-SHA256(key, item), cut to 16 bytes."""
+    return hmac.digest(key, int(item).to_bytes(8, "big"), "sha256")[:_BYTES]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Directory:
+    """What a device was told of the matching, so that it can look its own items up.
+
+    `places` has for each token the place of its vectors (n, m, d), marks (n, m) and count (n,).
+    """
+
+    key: bytes
+    places: Mapping[bytes, int]
+    vectors: FloatArray
+    marks: Leaf
+    counts: Leaf
+
+
+def directory_of(told: Mapping[str, Leaf]) -> Directory | None:
+    """Return how a device looks neighbours up; None if there was no matching."""
+    if KEY not in told:
+        return None
+    tokens, counts = np.asarray(told[TOKENS], np.uint32), np.asarray(told[COUNTS])
+    return Directory(
+        key=np.asarray(told[KEY], np.uint32).tobytes(),
+        places={tokens[k].tobytes(): int(k) for k in np.flatnonzero(counts)},
+        vectors=np.asarray(told[VECTORS]),
+        marks=np.asarray(told[MARKS]),
+        counts=counts,
+    )
+
+
+def neighbours_of(
+    directory: Directory, items: IntArray, mark: int
+) -> tuple[FloatArray, np.ndarray[tuple[int, ...], np.dtype[np.bool_]]]:
+    """Return the neighbours' vectors of each item (k, m, d) and which are there (k, m).
+
+    The device's own vector, which has its `mark`, is not there.
+    """
+    most = directory.vectors.shape[1]
+    places = np.array(
+        [directory.places.get(item_token(directory.key, int(item)), -1) for item in items],
+        np.int64,
+    ).reshape(-1)
+    counts = np.where(places >= 0, directory.counts[places], 0)
+    known = (np.arange(most) < counts[:, None]) & (directory.marks[places] != mark)
+    return np.where(known[..., None], directory.vectors[places], np.float32(0)), known
