@@ -7,10 +7,12 @@ from itertools import pairwise
 from typing import Any
 
 from privrec.algorithms import references
+from privrec.algorithms.ncf.plan import NCF
 from privrec.algorithms.prepared import PreparedRun
 from privrec.algorithms.privrec_plus.plan import DP_PRIVREC_PLUS, PRIVREC_PLUS
 from privrec.algorithms.recipe import Recipe
 from privrec.algorithms.reptile import plan as reptile
+from privrec.algorithms.reptile.laplace import LM_PRIVREC
 from privrec.algorithms.two_stage.plan import DP_PRIVREC, SSL_ITEMS
 from privrec.core.phase import Stage
 from privrec.core.scorer import Rankers
@@ -32,7 +34,8 @@ RECIPES: dict[str, Recipe] = {
     "dp-privrec-one": reptile.DP_PRIVREC_ONE,
     "dp-privrec": DP_PRIVREC,
     "ssl-items": SSL_ITEMS,
-    "lm-privrec": reptile.LM_PRIVREC,
+    "lm-privrec": LM_PRIVREC,
+    "ncf": NCF,
     "popularity": references.POPULARITY,
     "own-items": references.OWN_ITEMS,
     "item-knn": references.ITEM_KNN,
