@@ -290,6 +290,7 @@ LEARNING: dict[str, Any] = {
     "sampling": "fixed",
     "local_lr": 0.5,
     "server_lr": 0.03,
+    "learning_rate": 0.03,
     "server_optimizer": "adam",
     "negatives": 2,
     "adapt_negatives": 2,

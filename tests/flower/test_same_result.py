@@ -26,7 +26,7 @@ from subspace import SUBSPACE
 from tiny import DATA, new_folder
 
 NAMES = [*RECIPES, "subspace"]
-CENTRAL = {"privrec-cen", "popularity", "own-items", "item-knn", "ease"}
+CENTRAL = {"privrec-cen", "ncf", "popularity", "own-items", "item-knn", "ease"}
 CLOSE = {"plain": 1e-5, "masked": 5e-5}
 """Adam divides a gradient by its size, so that the coding's error can grow for tiny gradients."""
 

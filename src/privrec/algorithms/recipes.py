@@ -10,10 +10,12 @@ from privrec.algorithms import references
 from privrec.algorithms.factors.dpals import DPALS
 from privrec.algorithms.factors.fcf import FCF
 from privrec.algorithms.fedgnn.plan import FEDGNN
+from privrec.algorithms.ncf.plan import NCF
 from privrec.algorithms.prepared import PreparedRun
 from privrec.algorithms.privrec_plus.plan import DP_PRIVREC_PLUS, PRIVREC_PLUS
 from privrec.algorithms.recipe import Recipe
 from privrec.algorithms.reptile import plan as reptile
+from privrec.algorithms.reptile.laplace import LM_PRIVREC
 from privrec.algorithms.two_stage.plan import DP_PRIVREC, SSL_ITEMS
 from privrec.core.phase import Stage
 from privrec.core.scorer import Rankers
@@ -39,6 +41,8 @@ RECIPES: dict[str, Recipe] = {
     "fcf": FCF,
     "dpals": DPALS,
     "fedgnn": FEDGNN,
+    "lm-privrec": LM_PRIVREC,
+    "ncf": NCF,
     "popularity": references.POPULARITY,
     "own-items": references.OWN_ITEMS,
     "item-knn": references.ITEM_KNN,

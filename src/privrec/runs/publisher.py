@@ -222,7 +222,7 @@ def server_of(folder: records.RunFolder) -> str | NodeNoise | None:
 
 def has_local_noise(folder: records.RunFolder) -> bool:
     """Return whether devices added noise to what they sent."""
-    return any("local_noise" in line for line in settled_ledger(folder))
+    return any(line.get("local_noise") for line in settled_ledger(folder))
 
 
 def noise_of(folder: records.RunFolder) -> NoiseKind:

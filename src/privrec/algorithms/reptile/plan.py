@@ -98,9 +98,3 @@ DP_PRIVREC_ONE = replace(
     values=NOISED_VALUES,
     presets=NOISED_PRESETS,
 )
-LM_PRIVREC = replace(
-    PRIVREC,
-    summary="dp-privrec-one with Laplace noise and updates bounded in the L1 norm",
-    values={**NOISED_VALUES, "mechanism": "laplace", "clip_norm": 1.0},
-    presets=NOISED_PRESETS,
-)

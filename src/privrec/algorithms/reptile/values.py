@@ -64,3 +64,31 @@ NOISED_PRESETS: Mapping[str, Mapping[str, Any]] = {
     "movielens-1m": {"cohort": 500},
     "frappe": {"adapt_epochs": 20, "adapt_negatives": 20, "validation_share": 0.0},
 }
+# An L1 bound is shared by all numbers of an update. So an item is one number, everybody takes part
+# in every one of a few rounds, and nearly all of the bound is spent on the items.
+LAPLACE_VALUES: Mapping[str, Any] = {
+    **NOISED_VALUES,
+    "mechanism": "laplace",
+    "rounds": 1,
+    "clip_norm": 0.1,
+    "item_weight": 100.0,
+    "server_optimizer": "plain",
+    "server_lr": 1000.0,
+    "negatives": 1,
+    "activation": "tanh",
+    "embedding_size": 1,
+    "embedding_scale": 0.01,
+    "tower_size": 1,
+    "hidden": (1,),
+    "adapt_epochs": 1,
+    "adapt_negatives": 1,
+}
+LAPLACE_PRESETS: Mapping[str, Mapping[str, Any]] = {
+    "movielens-1m": {"cohort": 4349},
+    "frappe": {
+        "cohort": 766,
+        "adapt_epochs": 20,
+        "adapt_negatives": 20,
+        "validation_share": 0.0,
+    },
+}
