@@ -77,11 +77,11 @@ class DpalsSettings(NoiseSettings):
     items_per_person: Size = 150
     """The most items that one person adds to, drawn at random."""
     item_power: Annotated[float, Field(ge=0, le=1)] = 0.12
-    """μ: an item has the weight popularity^-μ, so that rare items get more of a person's bound."""
+    """An item has the weight popularity^-μ, with this μ: rare items get more of a person's bound."""
     item_squares: Weight = 0.0
     """The weight of A_i beside B_i in what a person adds; 0 solves with G alone."""
     unseen: Weight = 1.0
-    """γ: the weight of the items that a person does not have."""
+    """The weight of the items that a person does not have (γ)."""
     l2: Weight = 5.0
     """The ridge of a person's vector."""
     dislike_input: Weight = 0.5
@@ -314,7 +314,7 @@ def dpals_rankers(settings: DpalsSettings, catalogue: Catalogue) -> Rankers:
 
 
 DPALS = Recipe(
-    summary="alternating least squares from noised sums, the best published private recommender",
+    summary="alternating least squares from noised sums: DPALS, with weights for rare items",
     settings=DpalsSettings,
     server_sees="items",
     stages=dpals_stages,

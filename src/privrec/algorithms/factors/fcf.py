@@ -47,13 +47,13 @@ class FcfSettings(FederatedSettings):
     rank: Size = 64
     """Length of the vectors of people and items."""
     confidence: Weight = 4.0
-    """α: the confidence in an item is 1 + α r. r is log2(1 + the number of likes)."""
+    """The confidence in an item is 1 + α r, with this α. r is log2(1 + the number of likes)."""
     l2: Positive = 60.0
-    """λ: the ridge on every vector."""
+    """The ridge on every vector (λ)."""
     dislike_target: Annotated[float, Field(ge=0, le=1)] = 0.7
     """Preference for an item rated low, between unseen (0) and liked (1)."""
     dislike_weight: Weight = 0.25
-    """r of an item rated low; that of one like is 1."""
+    """The r of an item rated low; that of one like is 1."""
     embedding_scale: Positive = 0.1
     """Standard deviation of items' vectors before training."""
 
