@@ -77,7 +77,7 @@ class DpalsSettings(NoiseSettings):
     items_per_person: Size = 150
     """The most items that one person adds to, drawn at random."""
     item_power: Annotated[float, Field(ge=0, le=1)] = 0.12
-    """An item has the weight popularity^-μ, with this μ: rare items get more of a person's bound."""
+    """An item has the weight popularity^-μ, with this μ: rare items get more of the bound."""
     item_squares: Weight = 0.0
     """The weight of A_i beside B_i in what a person adds; 0 solves with G alone."""
     unseen: Weight = 1.0
