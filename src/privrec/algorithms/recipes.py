@@ -29,6 +29,7 @@ RECIPES: dict[str, Recipe] = {
     "privrec-paper": reptile.PRIVREC_PAPER,
     "privrec-sgd": reptile.PRIVREC_SGD,
     "privrec-cen": reptile.PRIVREC_CEN,
+    "fofl-self": reptile.FOFL_SELF,
     "dp-privrec-one": reptile.DP_PRIVREC_ONE,
     "dp-privrec": DP_PRIVREC,
     "ssl-items": SSL_ITEMS,

@@ -57,7 +57,7 @@ def central_round(
         order = rng(seed, state.round_index, "pool")
         clients = network.pack(federation.take(people), state.round_index)
         pool = pooled(clients, order, batch_size)
-        params, opt_state, loss = train(state.params, state.opt_state, dict(federation.items), pool)
+        params, opt_state, loss = train(state.params, state.opt_state, dict(network.items), pool)
         after = replace(
             state, round_index=state.round_index + 1, params=params, opt_state=opt_state
         )

@@ -12,7 +12,7 @@ from privrec.algorithms.reptile.adapt import dssm_rankers
 from privrec.algorithms.reptile.central import central_round
 from privrec.algorithms.reptile.model import network_of
 from privrec.algorithms.reptile.phase import reptile_stages
-from privrec.algorithms.reptile.settings import CentralSettings, ReptileSettings
+from privrec.algorithms.reptile.settings import CentralSettings, ItemIdSettings, ReptileSettings
 from privrec.algorithms.reptile.values import (
     NOISED_PRESETS,
     NOISED_VALUES,
@@ -74,6 +74,11 @@ PRIVREC_PAPER = replace(
     summary="the paper's printed settings: few rounds, 100 local epochs, plain averaging",
     values=PAPER_VALUES,
     presets={"frappe": {"rounds": 40, "cohort": 30}},
+)
+FOFL_SELF = replace(
+    PRIVREC,
+    summary="federated Reptile on items' ids alone (Jalalirad and others, 2019)",
+    settings=ItemIdSettings,
 )
 PRIVREC_SGD = replace(
     PRIVREC,

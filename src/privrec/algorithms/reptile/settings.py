@@ -1,6 +1,6 @@
 """The settings of the DSSM and of federated Reptile."""
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import Field, model_validator
 
@@ -11,6 +11,9 @@ from privrec.types import Activation, Target
 
 class DssmSettings(RunSettings):
     """The network, what it is trained on, and how a device adapts it."""
+
+    side_information: ClassVar[bool] = True
+    """Whether the network knows anything of people, moments and items besides the items' ids."""
 
     embedding_size: Size = 64
     """Length of an embedding vector."""
@@ -31,6 +34,9 @@ class DssmSettings(RunSettings):
     """Target of an item rated low, between unseen (0) and liked (1); the paper's is 0."""
     batch_size: Size = 32
     """Instances per step on a device."""
+    whole_batch: bool = False
+    """Whether a step on a device goes along the mean over all of its data, which is then one epoch;
+    `batch_size` is how much of it is computed at a time, and changes only the speed."""
 
     adapt_epochs: Count = 5
     """Epochs over a person's own data before ranking for her; 0 means no adaptation."""
@@ -60,6 +66,12 @@ class ReptileSettings(FederatedSettings, DssmSettings):
     """The most mini-batch steps per client and round; 0 means no limit."""
     local_lr: Positive = 0.1
     """The learning rate on a client."""
+
+
+class ItemIdSettings(ReptileSettings):
+    """The same with items' ids only: no features of people or items, and no context."""
+
+    side_information: ClassVar[bool] = False
 
 
 class CentralSettings(RoundSettings, DssmSettings):
