@@ -30,6 +30,7 @@ RECIPES: dict[str, Recipe] = {
     "privrec-sgd": reptile.PRIVREC_SGD,
     "privrec-cen": reptile.PRIVREC_CEN,
     "fofl-self": reptile.FOFL_SELF,
+    "nn-self": reptile.NN_SELF,
     "dp-privrec-one": reptile.DP_PRIVREC_ONE,
     "dp-privrec": DP_PRIVREC,
     "ssl-items": SSL_ITEMS,

@@ -11,9 +11,15 @@ from privrec.algorithms.recipe import Recipe
 from privrec.algorithms.reptile.adapt import dssm_rankers
 from privrec.algorithms.reptile.central import central_round
 from privrec.algorithms.reptile.model import network_of
-from privrec.algorithms.reptile.phase import reptile_stages
-from privrec.algorithms.reptile.settings import CentralSettings, ItemIdSettings, ReptileSettings
+from privrec.algorithms.reptile.phase import maml_stages, reptile_stages
+from privrec.algorithms.reptile.settings import (
+    CentralSettings,
+    ItemIdSettings,
+    MamlSettings,
+    ReptileSettings,
+)
 from privrec.algorithms.reptile.values import (
+    MAML_VALUES,
     NOISED_PRESETS,
     NOISED_VALUES,
     PAPER_VALUES,
@@ -79,6 +85,13 @@ FOFL_SELF = replace(
     PRIVREC,
     summary="federated Reptile on items' ids alone (Jalalirad and others, 2019)",
     settings=ItemIdSettings,
+)
+NN_SELF = replace(
+    PRIVREC,
+    summary="federated MAML of second order on the same network (Chen and others, 2018)",
+    settings=MamlSettings,
+    stages=maml_stages,
+    values=MAML_VALUES,
 )
 PRIVREC_SGD = replace(
     PRIVREC,

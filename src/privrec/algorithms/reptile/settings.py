@@ -74,6 +74,19 @@ class ItemIdSettings(ReptileSettings):
     side_information: ClassVar[bool] = False
 
 
+class MamlSettings(FederatedSettings, DssmSettings):
+    """The DSSM trained by federated MAML."""
+
+    support_share: Annotated[float, Field(gt=0, lt=1)] = 0.5
+    """Share of a client's lines that it adapts on in a round; the others judge the result."""
+    inner_steps: Size = 1
+    """Steps of adaptation on a client per round, each over all of its support."""
+    local_lr: Positive = 0.1
+    """The learning rate of these steps."""
+    second_order: bool = True
+    """Whether the gradient goes through the steps of adaptation; if not, it is first-order MAML."""
+
+
 class CentralSettings(RoundSettings, DssmSettings):
     """The DSSM trained where all data lies in one place."""
 

@@ -18,6 +18,13 @@ PRIVREC_VALUES: Mapping[str, Any] = {
     "adapt_lr": 0.1,
     "adapt_negatives": 6,
 }
+MAML_VALUES: Mapping[str, Any] = {
+    **{key: PRIVREC_VALUES[key] for key in PRIVREC_VALUES if key != "local_epochs"},
+    "local_lr": 1.0,
+    "batch_size": 128,
+    "whole_batch": True,
+    "adapt_lr": 1.0,
+}
 PAPER_VALUES: Mapping[str, Any] = {
     "rounds": 80,
     "cohort": 20,
