@@ -148,10 +148,10 @@ def test_the_meta_gradient_is_that_of_finite_differences(steps: int) -> None:
         person = person_of(task)
         found = sent_by(task, inner_steps=steps)
         simple = sent_by(task, inner_steps=steps, second_order=False)
-        for name in start:
-            along = draw.normal(size=start[name].shape)
+        for name, value in start.items():
+            along = draw.normal(size=value.shape)
             ends = [
-                query_loss({**start, name: start[name] + side * width * along}, person, steps)
+                query_loss({**start, name: value + side * width * along}, person, steps)
                 for side in (1, -1)
             ]
             truth.append((ends[0] - ends[1]) / (2 * width))
@@ -185,7 +185,7 @@ def test_how_much_is_computed_at_a_time_changes_nothing() -> None:
 
 def test_a_step_over_all_data_is_one_step_along_the_mean() -> None:
     """Two epochs are two steps, and no more than `max_steps` are taken."""
-    federation, recommender, params, problem = setting()
+    federation, recommender, params, _ = setting()
     start = {name: np.asarray(v, np.float64) for name, v in params.items()}
     (task,) = tasks_of([5])
     client = task.client._replace(size=task.support)
@@ -278,3 +278,14 @@ def test_every_shape_is_compiled_before_the_first_round() -> None:
     ready, needed = ({str(jax.tree.map(np.shape, one)) for one in some} for some in (empty, tasks))
     assert len(needed) > 1
     assert needed <= ready
+
+
+def test_items_ids_alone_rank_the_same_in_every_moment() -> None:
+    """The data has moments; without them there is one line of scores for all tested lines."""
+    data = mixed_federation()
+    settings = {**small("fofl-self"), "validation_share": 0.0}
+    prepared = prepare(configure("fofl-self", data.name, settings), data)
+    (stage,) = prepared.stages()
+    scorer = prepared.rankers.adapted(stage.start(None).params)
+    people = data.take(np.arange(3))
+    assert {scores.shape[0] for scores in scorer(people, people)} == {1}
