@@ -15,7 +15,7 @@ from privrec.algorithms.reptile.maml import local_maml
 from privrec.algorithms.reptile.model import Network, empty_pairs, instances_of, network_of
 from privrec.algorithms.reptile.pack import steps_of
 from privrec.algorithms.reptile.packed import PackedTask
-from privrec.algorithms.reptile.settings import MamlSettings, ReptileSettings
+from privrec.algorithms.reptile.settings import LocalSettings, MamlSettings, ReptileSettings
 from privrec.algorithms.reptile.tasks import empty_tasks, pack_tasks
 from privrec.algorithms.settings import FederatedSettings
 from privrec.core.contribution import Contribution, TouchedRows
@@ -147,20 +147,25 @@ def one_stage(
     )
 
 
+def local_of(settings: LocalSettings, network: Network) -> LocalTrain:
+    """Return the local training of these settings."""
+    return local_sgd(
+        network.recommender,
+        learning_rate=settings.local_lr,
+        epochs=settings.local_epochs,
+        batch_size=settings.batch_size,
+        max_steps=settings.local_steps or None,
+        whole_batch=settings.whole_batch,
+    )
+
+
 def training_of(
     settings: ReptileSettings, network: Network, federation: Federation, split: Split
 ) -> Training:
     """Return how a device trains the DSSM on its own pairs of person and item."""
     return Training(
         pack=network.pack,
-        local=local_sgd(
-            network.recommender,
-            learning_rate=settings.local_lr,
-            epochs=settings.local_epochs,
-            batch_size=settings.batch_size,
-            max_steps=settings.local_steps or None,
-            whole_batch=settings.whole_batch,
-        ),
+        local=local_of(settings, network),
         catalogue=dict(network.items),
         examples=partial(empty_pairs, network, settings, federation, split.train),
         usual=lambda: federation.take(usual_person(federation, split.train)),

@@ -11,7 +11,7 @@ from privrec.algorithms.recipe import Recipe
 from privrec.algorithms.reptile.adapt import dssm_rankers
 from privrec.algorithms.reptile.central import central_round
 from privrec.algorithms.reptile.model import network_of
-from privrec.algorithms.reptile.phase import maml_stages, reptile_stages
+from privrec.algorithms.reptile.phase import local_of, maml_stages, reptile_stages
 from privrec.algorithms.reptile.settings import (
     CentralSettings,
     ItemIdSettings,
@@ -49,10 +49,11 @@ def central_stages(
 
     play = central_round(
         network,
+        local_of(settings, network),
         federation,
         optimizer=optimizer,
         draw=partial(sampling.draw, split.train),
-        batch_size=settings.central_batch_size,
+        group=settings.group,
         seed=settings.seed,
     )
     return (
@@ -104,10 +105,7 @@ PRIVREC_CEN = Recipe(
     server_sees="everything",
     stages=central_stages,
     rankers=dssm_rankers,
-    values={
-        **{key: PRIVREC_VALUES[key] for key in PRIVREC_VALUES if not key.startswith("local_")},
-        "server_lr": 0.001,
-    },
+    values={**PRIVREC_VALUES, "server_lr": 0.001},
     presets=PRIVREC_PRESETS,
 )
 DP_PRIVREC_ONE = replace(

@@ -57,8 +57,8 @@ class DssmSettings(RunSettings):
         return self
 
 
-class ReptileSettings(FederatedSettings, DssmSettings):
-    """The DSSM trained by federated Reptile."""
+class LocalSettings(DssmSettings):
+    """How a device trains the DSSM on its own data."""
 
     local_epochs: Size = 1
     """Epochs over a client's data per round."""
@@ -66,6 +66,10 @@ class ReptileSettings(FederatedSettings, DssmSettings):
     """The most mini-batch steps per client and round; 0 means no limit."""
     local_lr: Positive = 0.1
     """The learning rate on a client."""
+
+
+class ReptileSettings(FederatedSettings, LocalSettings):
+    """The DSSM trained by federated Reptile."""
 
 
 class ItemIdSettings(ReptileSettings):
@@ -87,8 +91,8 @@ class MamlSettings(FederatedSettings, DssmSettings):
     """Whether the gradient goes through the steps of adaptation; if not, it is first-order MAML."""
 
 
-class CentralSettings(RoundSettings, DssmSettings):
-    """The DSSM trained where all data lies in one place."""
+class CentralSettings(RoundSettings, LocalSettings):
+    """The DSSM trained by Reptile where all data lies in one place."""
 
-    central_batch_size: Size = 256
-    """Instances per step of training; adaptation uses `batch_size`."""
+    group: Size = 5
+    """Tasks between two steps of the optimizer; a round has `cohort` tasks."""
