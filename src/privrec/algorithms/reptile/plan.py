@@ -19,12 +19,15 @@ from privrec.algorithms.reptile.settings import (
     ReptileSettings,
 )
 from privrec.algorithms.reptile.values import (
+    CENTRAL_VALUES,
     MAML_VALUES,
     NOISED_PRESETS,
     NOISED_VALUES,
     PAPER_VALUES,
     PRIVREC_PRESETS,
     PRIVREC_VALUES,
+    SGD_PRESETS,
+    SGD_VALUES,
 )
 from privrec.core.optimize import server_optimizer
 from privrec.core.phase import TRAIN, CentralFit, ServerState
@@ -96,16 +99,17 @@ NN_SELF = replace(
 )
 PRIVREC_SGD = replace(
     PRIVREC,
-    summary="one local step in training and in adaptation (the paper's PrivRec-SGD)",
-    values={**PRIVREC_VALUES, "local_steps": 1, "adapt_steps": 1},
+    summary="one gradient over all of a device's data, in training and in adaptation (PrivRec-SGD)",
+    values=SGD_VALUES,
+    presets=SGD_PRESETS,
 )
 PRIVREC_CEN = Recipe(
-    summary="the same network trained centrally, adapted on the device as usual",
+    summary="the same network and tasks trained in one place, adapted on the device as usual",
     settings=CentralSettings,
     server_sees="everything",
     stages=central_stages,
     rankers=dssm_rankers,
-    values={**PRIVREC_VALUES, "server_lr": 0.001},
+    values=CENTRAL_VALUES,
     presets=PRIVREC_PRESETS,
 )
 DP_PRIVREC_ONE = replace(

@@ -18,13 +18,6 @@ PRIVREC_VALUES: Mapping[str, Any] = {
     "adapt_lr": 0.1,
     "adapt_negatives": 6,
 }
-MAML_VALUES: Mapping[str, Any] = {
-    **{key: PRIVREC_VALUES[key] for key in PRIVREC_VALUES if key != "local_epochs"},
-    "local_lr": 1.0,
-    "batch_size": 128,
-    "whole_batch": True,
-    "adapt_lr": 1.0,
-}
 PAPER_VALUES: Mapping[str, Any] = {
     "rounds": 80,
     "cohort": 20,
@@ -50,6 +43,33 @@ PRIVREC_PRESETS: Mapping[str, Mapping[str, Any]] = {
         "adapt_epochs": 20,
         "adapt_negatives": 20,
     },
+}
+# One gradient over all of a person's data is little progress for a round. So cohorts are small and
+# rounds are many: as many visits as privrec makes. The one step of adaptation is a long one.
+SGD_VALUES: Mapping[str, Any] = {
+    **PRIVREC_VALUES,
+    "rounds": 1000,
+    "validate_every": 100,
+    "cohort": 10,
+    "whole_batch": True,
+    "local_lr": 1.0,
+    "local_steps": 1,
+    "adapt_epochs": 1,
+    "adapt_steps": 1,
+    "adapt_lr": 5.0,
+}
+SGD_PRESETS: Mapping[str, Mapping[str, Any]] = {
+    "movielens-1m": {"rounds": 5000, "validate_every": 500},
+    "frappe": {"rounds": 1500, "validation_share": 0.0, "adapt_lr": 20.0, "adapt_negatives": 20},
+}
+# A step of the optimizer after every 5 tasks, and a smaller one than after 50.
+CENTRAL_VALUES: Mapping[str, Any] = {**PRIVREC_VALUES, "server_lr": 0.001, "group": 5}
+MAML_VALUES: Mapping[str, Any] = {
+    **{key: PRIVREC_VALUES[key] for key in PRIVREC_VALUES if key != "local_epochs"},
+    "local_lr": 1.0,
+    "inner_steps": 1,
+    "support_share": 0.5,
+    "second_order": True,
 }
 # Every parameter gets noise. So layers are small, cohorts are large, and the clipping bound is so
 # low that it clips nearly every update.
