@@ -20,6 +20,7 @@ from privrec.algorithms.reptile.settings import (
 )
 from privrec.algorithms.reptile.values import (
     CENTRAL_VALUES,
+    MAML_PRESETS,
     MAML_VALUES,
     NOISED_PRESETS,
     NOISED_VALUES,
@@ -96,6 +97,7 @@ NN_SELF = replace(
     settings=MamlSettings,
     stages=maml_stages,
     values=MAML_VALUES,
+    presets=MAML_PRESETS,
 )
 PRIVREC_SGD = replace(
     PRIVREC,

@@ -71,6 +71,15 @@ MAML_VALUES: Mapping[str, Any] = {
     "support_share": 0.5,
     "second_order": True,
 }
+MAML_PRESETS: Mapping[str, Mapping[str, Any]] = {
+    "movielens-1m": PRIVREC_PRESETS["movielens-1m"],
+    "frappe": {
+        **PRIVREC_PRESETS["frappe"],
+        "whole_batch": True,
+        "adapt_epochs": 40,
+        "adapt_lr": 1.0,
+    },
+}
 # Every parameter gets noise. So layers are small, cohorts are large, and the clipping bound is so
 # low that it clips nearly every update.
 NOISED_VALUES: Mapping[str, Any] = {
