@@ -44,8 +44,9 @@ PRIVREC_PRESETS: Mapping[str, Mapping[str, Any]] = {
         "adapt_negatives": 20,
     },
 }
-# One gradient over all of a person's data is little progress for a round. So cohorts are small and
-# rounds are many: as many visits as privrec makes. The one step of adaptation is a long one.
+# One gradient is the same step for everybody's model, so all that rounds learn is what features
+# say of people and items; more rounds than this overfit it. Small cohorts give more steps of the
+# server for the same number of visits. The one step of adaptation is a long one.
 SGD_VALUES: Mapping[str, Any] = {
     **PRIVREC_VALUES,
     "rounds": 1000,
@@ -59,8 +60,8 @@ SGD_VALUES: Mapping[str, Any] = {
     "adapt_lr": 5.0,
 }
 SGD_PRESETS: Mapping[str, Mapping[str, Any]] = {
-    "movielens-1m": {"rounds": 5000, "validate_every": 500},
-    "frappe": {"rounds": 1500, "validation_share": 0.0, "adapt_lr": 20.0, "adapt_negatives": 20},
+    # Negatives would weigh more than the few items that people use again.
+    "frappe": {"rounds": 600, "validation_share": 0.0, "adapt_lr": 10.0, "adapt_negatives": 0},
 }
 # A step of the optimizer after every 5 tasks, and a smaller one than after 50.
 CENTRAL_VALUES: Mapping[str, Any] = {**PRIVREC_VALUES, "server_lr": 0.001, "group": 5}
