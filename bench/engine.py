@@ -9,7 +9,7 @@ import statistics
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -147,14 +147,14 @@ def _take_turns(
             if answer["steps"] != steps[r]:
                 raise RuntimeError(f"{name} took {answer['steps']} steps; we took {steps[r]}")
             if r == 0:
-                _check_same(name, answer["checksum"], before.params, state.params)
+                check_same(name, answer["checksum"], before.params, state.params)
             speeds[name].append(answer["steps"] / answer["seconds"])
     for peer in peers.values():
         peer.communicate()
     return speeds
 
 
-def _check_same(name: str, checksum: float, before: Any, after: Any) -> None:
+def check_same(name: str, checksum: float, before: Any, after: Any) -> None:
     """Refuse to compare speeds of computations that are not the same."""
     ours = sum(float((after[key_] - before[key_]).sum()) for key_ in after)
     if abs(ours - checksum) > 1e-2 * max(abs(ours), 0.1):
@@ -196,36 +196,42 @@ def _write_workload(
     """Write what the peers train on; returns the steps of each round."""
     rounds = [pack_people(federation.take(cohort), r) for r, cohort in enumerate(cohorts)]
     clients = [client for cohort in rounds for client in cohort]
+    np.savez(
+        path,
+        **workload_arrays(
+            federation, params, [(c, np.arange(int(c.size))) for c in clients], COHORT
+        ),
+        batch_size=BATCH,
+        epochs=EPOCHS,
+        learning_rate=RATE,
+    )
+    return [sum(steps_of(c, BATCH, EPOCHS) for c in cohort) for cohort in rounds]
+
+
+def workload_arrays(
+    federation: Federation,
+    params: Any,
+    clients: Sequence[tuple[PackedClient, IntArray]],
+    cohort: int,
+) -> dict[str, Any]:
+    """Return what every peer reads: parameters, items, and clients with their places in use."""
     users = federation.schema.of("user")
     genres = federation.items["embed/item.genres"]
     dense = np.zeros((federation.n_items, federation.schema.named("genres", "item").rows))
     np.add.at(dense, (np.arange(len(dense))[:, None], genres.codes), genres.weights)
     names = {f.table: f"embed/user{i}" for i, f in enumerate(users)}
     names["embed/item.genres"] = "embed/genres"
-    arrays: dict[str, Any] = {
-        f"param/{names.get(name, name)}": np.asarray(v) for name, v in params.items()
+    return {
+        **{f"param/{names.get(name, name)}": np.asarray(v) for name, v in params.items()},
+        "item_genres": dense.astype(np.float32),
+        "cohort": cohort,
+        "client_offsets": np.cumsum([0, *(len(places) for _, places in clients)]),
+        "item": np.concatenate([c.rows[c.item[places]] for c, places in clients]),
+        "target": np.concatenate([c.target[places] for c, places in clients]),
+        "user_codes": np.array(
+            [[c.features[f.table].codes[0, 0] for f in users] for c, _ in clients]
+        ),
     }
-    np.savez(
-        path,
-        **arrays,
-        n_items=federation.n_items,
-        batch_size=BATCH,
-        epochs=EPOCHS,
-        learning_rate=RATE,
-        embedding_size=64,
-        tower_size=64,
-        hidden=[64, 64, 64, 64],
-        user_vocab=[f.rows for f in users],
-        genre_vocab=dense.shape[1],
-        item_genres=dense.astype(np.float32),
-        rounds=len(rounds),
-        cohort=COHORT,
-        client_offsets=np.cumsum([0, *(int(c.size) for c in clients)]),
-        item=np.concatenate([c.rows[c.item[: int(c.size)]] for c in clients]),
-        target=np.concatenate([c.target[: int(c.size)] for c in clients]),
-        user_codes=np.array([[c.features[f.table].codes[0, 0] for f in users] for c in clients]),
-    )
-    return [sum(steps_of(c, BATCH, EPOCHS) for c in cohort) for cohort in rounds]
 
 
 def _matmul_peak() -> float:

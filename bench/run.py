@@ -9,6 +9,7 @@ import privrec  # noqa: F401  (sets up the host devices before JAX is imported)
 from engine import engine
 from federation import exchanges, masking, two_nodes
 from figures import Figure
+from maml import maml
 from plus import cohorts
 from private import accounting, private_round
 from scale import catalogue, memory, population
@@ -16,6 +17,7 @@ from stage_one import stage_one
 
 BENCHMARKS: dict[str, Callable[[], list[Figure]]] = {
     "engine": engine,
+    "maml": maml,
     "population": population,
     "catalogue": catalogue,
     "memory": memory,

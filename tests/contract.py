@@ -28,7 +28,7 @@ SMALL: dict[str, Any] = {
     "validate_every": 0,
     "local_epochs": 1,
     "batch_size": 64,
-    "central_batch_size": 64,
+    "group": 4,
     "negatives": 1,
     "adapt_negatives": 1,
     "adapt_epochs": 1,

@@ -34,6 +34,8 @@ RECIPES: dict[str, Recipe] = {
     "privrec-paper": reptile.PRIVREC_PAPER,
     "privrec-sgd": reptile.PRIVREC_SGD,
     "privrec-cen": reptile.PRIVREC_CEN,
+    "fofl-self": reptile.FOFL_SELF,
+    "nn-self": reptile.NN_SELF,
     "dp-privrec-one": reptile.DP_PRIVREC_ONE,
     "dp-privrec": DP_PRIVREC,
     "ssl-items": SSL_ITEMS,

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from privrec.algorithms.reptile.local import apply_update, local_sgd
-from privrec.algorithms.reptile.model import instances_of, recommender_of
-from privrec.algorithms.reptile.pack import Instances, pack
+from privrec.algorithms.reptile.model import instances_of, known, recommender_of
+from privrec.algorithms.reptile.pack import Instances, pack, seen
 from privrec.algorithms.reptile.packed import PackedClient
 from privrec.algorithms.reptile.settings import DssmSettings
 from privrec.core.local import LocalTrain
@@ -39,9 +39,11 @@ def dssm_rankers(settings: DssmSettings, catalogue: Catalogue) -> Rankers:
             epochs=epochs,
             batch_size=settings.batch_size,
             max_steps=settings.adapt_steps or None,
+            whole_batch=settings.whole_batch,
         )
         instances = replace(instances_of(settings), negatives=settings.adapt_negatives)
-        ranker = adapted_scorer(recommender, local, catalogue, instances, seed=settings.seed)
+        public = known(settings, catalogue)
+        ranker = adapted_scorer(recommender, local, public, instances, seed=settings.seed)
 
         def fitting(params: Params) -> Scorer:
             check_shapes(params, shapes)
@@ -90,7 +92,8 @@ def adapted_scorer(
             if len(first) == 0:
                 return []
             packed = pack(first, instances, n_items=n_items, seed=seed, round_index=0)
-            jobs = [(client, _contexts_of(lines, k)) for k, client in enumerate(packed)]
+            tested = seen(lines, instances)
+            jobs = [(client, _contexts_of(tested, k)) for k, client in enumerate(packed)]
             return map_clients(serve, params, items, jobs)
 
         return scorer

@@ -1,7 +1,7 @@
 """The DSSM on a data set: the network, what it is trained on, and local training, by settings."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import jax
@@ -12,6 +12,7 @@ from privrec.algorithms.reptile.settings import DssmSettings
 from privrec.data.catalogue import Catalogue
 from privrec.data.clients import Clients
 from privrec.data.federation import Federation
+from privrec.data.schema import Bags, Schema
 from privrec.models.api import Recommender
 from privrec.models.dssm import dssm
 from privrec.seeds import key
@@ -23,9 +24,13 @@ PackPairs = Callable[[Clients, int], list[PackedClient]]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Network:
-    """The DSSM of a run: `fresh()` is it before any training, `pack` builds what it trains on."""
+    """The DSSM of a run: `fresh()` is it before any training, `pack` builds what it trains on.
+
+    `items` are the features of items that it knows.
+    """
 
     recommender: Recommender
+    items: Bags
     fresh: Callable[[], dict[str, jax.Array]]
     pack: PackPairs
 
@@ -35,6 +40,7 @@ def network_of(settings: DssmSettings, catalogue: Catalogue) -> Network:
     recommender = recommender_of(settings, catalogue)
     return Network(
         recommender=recommender,
+        items=known(settings, catalogue).items,
         fresh=partial(fresh, recommender, settings.seed),
         pack=packer(instances_of(settings), catalogue.n_items, settings.seed),
     )
@@ -43,7 +49,7 @@ def network_of(settings: DssmSettings, catalogue: Catalogue) -> Network:
 def recommender_of(settings: DssmSettings, catalogue: Catalogue) -> Recommender:
     """Return the network."""
     return dssm(
-        catalogue.schema,
+        known(settings, catalogue).schema,
         catalogue.n_items,
         embedding_size=settings.embedding_size,
         tower_size=settings.tower_size,
@@ -52,6 +58,13 @@ def recommender_of(settings: DssmSettings, catalogue: Catalogue) -> Recommender:
         target=settings.target,
         embedding_scale=settings.embedding_scale,
     )
+
+
+def known(settings: DssmSettings, catalogue: Catalogue) -> Catalogue:
+    """Return what the network knows of the catalogue: without side information, only the items."""
+    if settings.side_information:
+        return catalogue
+    return replace(catalogue, schema=Schema(features=()), items={})
 
 
 def fresh(recommender: Recommender, seed: int) -> dict[str, jax.Array]:
@@ -67,6 +80,7 @@ def instances_of(settings: DssmSettings) -> Instances:
         batch_size=settings.batch_size,
         dislike_target=settings.dislike_target,
         ratings=settings.target == "rating",
+        side_information=settings.side_information,
     )
 
 

@@ -1,6 +1,7 @@
 """A client's data as fixed-shape arrays for compiled code, drawn and shuffled on the device."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -9,7 +10,7 @@ from privrec.core.local import Packed
 from privrec.data.clients import Clients
 from privrec.data.schema import Bag
 from privrec.seeds import client_words
-from privrec.types import BoolArray, FloatArray, IntArray
+from privrec.types import BoolArray, FloatArray, IntArray, Leaf
 
 _TRIES = 24
 
@@ -21,21 +22,62 @@ class Instances:
     A disliked item has the target `dislike_target`; the paper's is 0. A higher target separates it
     from unseen items: the person did choose it, and it is never ranked against unseen items. With
     `ratings` the target is the rating itself and no negatives are sampled. Clients are padded to
-    whole batches of `batch_size`.
+    whole batches of `batch_size`. Without `side_information` an instance is an item and a target:
+    features and context are left out.
     """
 
     negatives: int
     batch_size: int
     dislike_target: float = 0.0
     ratings: bool = False
+    side_information: bool = True
+
+
+class Pairs(NamedTuple):
+    """Instances of some clients, shape (n,): the line that each belongs to, its item and target."""
+
+    line: IntArray
+    item: IntArray
+    target: FloatArray
+
+    def take(self, places: IntArray) -> "Pairs":
+        """Return the instances at these places."""
+        return Pairs(self.line[places], self.item[places], self.target[places])
 
 
 def pack(
     clients: Clients, instances: Instances, *, n_items: int, seed: int, round_index: int
 ) -> list[PackedClient]:
     """Return each client packed for one round; negatives and order are drawn from the seed."""
-    owner = clients.owner
-    line, drawn = np.arange(len(owner)), clients.item.astype(np.int64)
+    clients = seen(clients, instances)
+    pairs = pairs_of(clients, instances, n_items=n_items, seed=seed, round_index=round_index)
+    owner = clients.owner[pairs.line]
+    pairs = pairs.take(_shuffled(owner, clients, seed, round_index))
+    sizes = np.bincount(owner, minlength=len(clients))
+    ends = np.cumsum(sizes)
+    return [
+        pack_one(
+            clients,
+            k,
+            pairs.take(np.arange(end - size, end)),
+            place=np.arange(size),
+            cap=bucket(size, instances.batch_size),
+            n_items=n_items,
+        )
+        for k, (end, size) in enumerate(zip(ends.tolist(), sizes.tolist(), strict=True))
+    ]
+
+
+def seen(clients: Clients, instances: Instances) -> Clients:
+    """Return what the network sees of the clients: without side information, no features."""
+    return clients if instances.side_information else replace(clients, features={}, context={})
+
+
+def pairs_of(
+    clients: Clients, instances: Instances, *, n_items: int, seed: int, round_index: int
+) -> Pairs:
+    """Return the clients' lines, then the negatives that are drawn for their likes."""
+    line, drawn = np.arange(len(clients.item)), clients.item.astype(np.int64)
     target = clients.value if instances.ratings else _labels(clients, instances)
     if instances.negatives and not instances.ratings:
         beside, negative = draw_negatives(
@@ -48,24 +90,7 @@ def pack(
         line = np.concatenate([line, beside])
         drawn = np.concatenate([drawn, negative])
         target = np.concatenate([target, np.zeros(len(negative), np.float32)])
-    owner = owner[line]
-    order = _shuffled(owner, clients, seed, round_index)
-    line, drawn, target = line[order], drawn[order], target[order]
-    sizes = np.bincount(owner, minlength=len(clients))
-    ends = np.cumsum(sizes)
-    spans = zip((ends - sizes).tolist(), ends.tolist(), strict=True)
-    return [
-        _pack_one(
-            clients,
-            k,
-            line=line[start:end],
-            item=drawn[start:end],
-            target=target[start:end],
-            n_items=n_items,
-            batch_size=instances.batch_size,
-        )
-        for k, (start, end) in enumerate(spans)
-    ]
+    return Pairs(line, drawn, target)
 
 
 def draw_negatives(
@@ -124,7 +149,10 @@ def dummy(example: PackedClient, size: int, n_items: int) -> PackedClient:
         rows=np.full(row_bucket(size, n_items), n_items, np.int32),
         item=np.zeros(size, np.int32),
         target=np.zeros(size, np.float32),
-        context={name: _padded(bag, 0, size) for name, bag in example.context.items()},
+        context={
+            name: Bag(*(np.zeros((size, *part.shape[1:]), part.dtype) for part in bag))
+            for name, bag in example.context.items()
+        },
         size=np.int32(0),
     )
 
@@ -153,43 +181,32 @@ def _shuffled(owner: IntArray, clients: Clients, seed: int, round_index: int) ->
     return np.lexsort((words, owner))
 
 
-def _pack_one(
-    clients: Clients,
-    k: int,
-    *,
-    line: IntArray,
-    item: IntArray,
-    target: FloatArray,
-    n_items: int,
-    batch_size: int,
+def pack_one(
+    clients: Clients, k: int, pairs: Pairs, *, place: IntArray, cap: int, n_items: int
 ) -> PackedClient:
-    rows, index = np.unique(item, return_inverse=True)
-    size = len(item)
-    cap = bucket(size, batch_size)
+    """Return client k with these instances at these places of `cap`; the rest is padding."""
+    rows, index = np.unique(pairs.item, return_inverse=True)
     padded_rows = np.full(row_bucket(cap, n_items), n_items, np.int32)
     padded_rows[: len(rows)] = rows
-    padded_index = np.zeros(cap, np.int32)
-    padded_index[:size] = index
-    padded_target = np.zeros(cap, np.float32)
-    padded_target[:size] = target
-    features = {name: bag.take(slice(k, k + 1)) for name, bag in clients.features.items()}
-    context = {name: _padded(bag.take(line), size, cap) for name, bag in clients.context.items()}
+    context = {name: bag.take(pairs.line) for name, bag in clients.context.items()}
     return PackedClient(
         rows=padded_rows,
-        item=padded_index,
-        target=padded_target,
-        features=features,
-        context=context,
-        size=np.int32(size),
+        item=_padded(index.astype(np.int32), place, cap),
+        target=_padded(pairs.target, place, cap),
+        features={name: bag.take(slice(k, k + 1)) for name, bag in clients.features.items()},
+        context={
+            name: Bag(_padded(bag.codes, place, cap), _padded(bag.weights, place, cap))
+            for name, bag in context.items()
+        },
+        size=np.int32(len(pairs.item)),
     )
 
 
-def _padded(bag: Bag, size: int, cap: int) -> Bag:
-    width = bag.codes.shape[1]
-    codes = np.zeros((cap, width), np.int32)
-    weights = np.zeros((cap, width), np.float32)
-    codes[:size], weights[:size] = bag.codes[:size], bag.weights[:size]
-    return Bag(codes, weights)
+def _padded(column: Leaf, place: IntArray, cap: int) -> Leaf:
+    """Return the column's entries at these places of an array of zeros."""
+    out = np.zeros((cap, *column.shape[1:]), column.dtype)
+    out[place] = column
+    return out
 
 
 def _first_of(owner: IntArray, n_clients: int) -> IntArray:

@@ -21,3 +21,31 @@ class PackedClient(NamedTuple):
     features: Bags
     context: Bags
     size: Leaf
+
+
+class PackedTask(NamedTuple):
+    """One client's instances; a pytree.
+
+    The first `support` places of `client` have the support. The query is at the places from `begin`
+    on, which is the next multiple of the batch size. `size` counts both; it is 0 for a client who
+    has too little data for two parts.
+    """
+
+    client: PackedClient
+    support: Leaf
+    begin: Leaf
+
+    @property
+    def rows(self) -> Leaf:
+        """The catalogue positions of the rows that the client touches, padded."""
+        return self.client.rows
+
+    @property
+    def size(self) -> Leaf:
+        """How many instances are real."""
+        return self.client.size
+
+    @property
+    def end(self) -> Leaf:
+        """The place after the last instance of the query."""
+        return self.begin + self.size - self.support

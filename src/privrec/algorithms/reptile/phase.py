@@ -1,4 +1,4 @@
-"""Phases in which devices train, and federated Reptile on the DSSM, which is one of them."""
+"""Phases in which devices train, and two on the DSSM: federated Reptile and federated MAML."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -11,9 +11,13 @@ import optax
 
 from privrec.algorithms.budgets import aggregator_of
 from privrec.algorithms.reptile.local import local_sgd
-from privrec.algorithms.reptile.model import Network, empty_pairs, network_of
+from privrec.algorithms.reptile.maml import local_maml
+from privrec.algorithms.reptile.model import Network, empty_pairs, instances_of, network_of
 from privrec.algorithms.reptile.pack import steps_of
-from privrec.algorithms.reptile.settings import ReptileSettings
+from privrec.algorithms.reptile.packed import PackedTask
+from privrec.algorithms.reptile.settings import LocalSettings, MamlSettings, ReptileSettings
+from privrec.algorithms.reptile.tasks import empty_tasks, pack_tasks
+from privrec.algorithms.settings import FederatedSettings
 from privrec.core.contribution import Contribution, TouchedRows
 from privrec.core.local import LocalTrain, Packed
 from privrec.core.optimize import mean_step, server_optimizer
@@ -122,9 +126,16 @@ def reptile_stages(
 ) -> tuple[Phase, ...]:
     """Return the one phase of federated Reptile on the DSSM."""
     network = network_of(settings, federation.catalogue)
+    return one_stage(settings, network, training_of(settings, network, federation, split), split)
+
+
+def one_stage(
+    settings: FederatedSettings, network: Network, training: Training, split: Split
+) -> tuple[Phase, ...]:
+    """Return the one phase of a recipe that trains the DSSM on devices in this way."""
     return (
         training_phase(
-            training_of(settings, network, federation, split),
+            training,
             name=TRAIN,
             first=0,
             rounds=settings.rounds,
@@ -136,21 +147,73 @@ def reptile_stages(
     )
 
 
+def local_of(settings: LocalSettings, network: Network) -> LocalTrain:
+    """Return the local training of these settings."""
+    return local_sgd(
+        network.recommender,
+        learning_rate=settings.local_lr,
+        epochs=settings.local_epochs,
+        batch_size=settings.batch_size,
+        max_steps=settings.local_steps or None,
+        whole_batch=settings.whole_batch,
+    )
+
+
 def training_of(
     settings: ReptileSettings, network: Network, federation: Federation, split: Split
 ) -> Training:
     """Return how a device trains the DSSM on its own pairs of person and item."""
     return Training(
         pack=network.pack,
-        local=local_sgd(
-            network.recommender,
-            learning_rate=settings.local_lr,
-            epochs=settings.local_epochs,
-            batch_size=settings.batch_size,
-            max_steps=settings.local_steps or None,
-        ),
-        catalogue=dict(federation.items),
+        local=local_of(settings, network),
+        catalogue=dict(network.items),
         examples=partial(empty_pairs, network, settings, federation, split.train),
         usual=lambda: federation.take(usual_person(federation, split.train)),
         steps=partial(steps_of, batch_size=settings.batch_size, epochs=settings.local_epochs),
+    )
+
+
+def maml_stages(settings: MamlSettings, federation: Federation, split: Split) -> tuple[Phase, ...]:
+    """Return the one phase of federated MAML on the DSSM."""
+    network = network_of(settings, federation.catalogue)
+    return one_stage(settings, network, maml_training(settings, network, federation, split), split)
+
+
+def maml_training(
+    settings: MamlSettings, network: Network, federation: Federation, split: Split
+) -> Training:
+    """Return how a device computes its meta-gradient."""
+    instances, n_items = instances_of(settings), federation.n_items
+
+    def pack(people: Clients, round_index: int) -> list[PackedTask]:
+        return pack_tasks(
+            people,
+            instances,
+            settings.support_share,
+            n_items=n_items,
+            seed=settings.seed,
+            round_index=round_index,
+        )
+
+    def examples() -> list[PackedTask]:
+        (example,) = pack(federation.take(split.train[:1]), 0)
+        return empty_tasks(example, federation.largest, instances, n_items)
+
+    def half_of_the_steps(task: PackedTask) -> int:
+        # The compiler counts the loops over support and over query, each of about half the data.
+        return -(-steps_of(task, settings.batch_size, 1) // 2)
+
+    return Training(
+        pack=pack,
+        local=local_maml(
+            network.recommender,
+            learning_rate=settings.local_lr,
+            inner_steps=settings.inner_steps,
+            batch_size=settings.batch_size,
+            second_order=settings.second_order,
+        ),
+        catalogue=dict(network.items),
+        examples=examples,
+        usual=lambda: federation.take(usual_person(federation, split.train)),
+        steps=half_of_the_steps,
     )

@@ -11,14 +11,24 @@ from privrec.algorithms.recipe import Recipe
 from privrec.algorithms.reptile.adapt import dssm_rankers
 from privrec.algorithms.reptile.central import central_round
 from privrec.algorithms.reptile.model import network_of
-from privrec.algorithms.reptile.phase import reptile_stages
-from privrec.algorithms.reptile.settings import CentralSettings, ReptileSettings
+from privrec.algorithms.reptile.phase import local_of, maml_stages, reptile_stages
+from privrec.algorithms.reptile.settings import (
+    CentralSettings,
+    ItemIdSettings,
+    MamlSettings,
+    ReptileSettings,
+)
 from privrec.algorithms.reptile.values import (
+    CENTRAL_VALUES,
+    MAML_PRESETS,
+    MAML_VALUES,
     NOISED_PRESETS,
     NOISED_VALUES,
     PAPER_VALUES,
     PRIVREC_PRESETS,
     PRIVREC_VALUES,
+    SGD_PRESETS,
+    SGD_VALUES,
 )
 from privrec.core.optimize import server_optimizer
 from privrec.core.phase import TRAIN, CentralFit, ServerState
@@ -43,10 +53,11 @@ def central_stages(
 
     play = central_round(
         network,
+        local_of(settings, network),
         federation,
         optimizer=optimizer,
         draw=partial(sampling.draw, split.train),
-        batch_size=settings.central_batch_size,
+        group=settings.group,
         seed=settings.seed,
     )
     return (
@@ -75,21 +86,32 @@ PRIVREC_PAPER = replace(
     values=PAPER_VALUES,
     presets={"frappe": {"rounds": 40, "cohort": 30}},
 )
+FOFL_SELF = replace(
+    PRIVREC,
+    summary="federated Reptile on items' ids alone (Jalalirad and others, 2019)",
+    settings=ItemIdSettings,
+)
+NN_SELF = replace(
+    PRIVREC,
+    summary="federated MAML of second order on the same network (Chen and others, 2018)",
+    settings=MamlSettings,
+    stages=maml_stages,
+    values=MAML_VALUES,
+    presets=MAML_PRESETS,
+)
 PRIVREC_SGD = replace(
     PRIVREC,
-    summary="one local step in training and in adaptation (the paper's PrivRec-SGD)",
-    values={**PRIVREC_VALUES, "local_steps": 1, "adapt_steps": 1},
+    summary="one gradient over all of a device's data, in training and in adaptation (PrivRec-SGD)",
+    values=SGD_VALUES,
+    presets=SGD_PRESETS,
 )
 PRIVREC_CEN = Recipe(
-    summary="the same network trained centrally, adapted on the device as usual",
+    summary="the same network and tasks trained in one place, adapted on the device as usual",
     settings=CentralSettings,
     server_sees="everything",
     stages=central_stages,
     rankers=dssm_rankers,
-    values={
-        **{key: PRIVREC_VALUES[key] for key in PRIVREC_VALUES if not key.startswith("local_")},
-        "server_lr": 0.001,
-    },
+    values=CENTRAL_VALUES,
     presets=PRIVREC_PRESETS,
 )
 DP_PRIVREC_ONE = replace(

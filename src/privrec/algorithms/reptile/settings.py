@@ -1,6 +1,6 @@
 """The settings of the DSSM and of federated Reptile."""
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import Field, model_validator
 
@@ -11,6 +11,9 @@ from privrec.types import Activation, Target
 
 class DssmSettings(RunSettings):
     """The network, what it is trained on, and how a device adapts it."""
+
+    side_information: ClassVar[bool] = True
+    """Whether the network knows anything of people, moments and items besides the items' ids."""
 
     embedding_size: Size = 64
     """Length of an embedding vector."""
@@ -31,6 +34,9 @@ class DssmSettings(RunSettings):
     """Target of an item rated low, between unseen (0) and liked (1); the paper's is 0."""
     batch_size: Size = 32
     """Instances per step on a device."""
+    whole_batch: bool = False
+    """Whether a step on a device goes along the mean over all of its data, which is then one epoch;
+    `batch_size` is how much of it is computed at a time, and changes only the speed."""
 
     adapt_epochs: Count = 5
     """Epochs over a person's own data before ranking for her; 0 means no adaptation."""
@@ -51,8 +57,8 @@ class DssmSettings(RunSettings):
         return self
 
 
-class ReptileSettings(FederatedSettings, DssmSettings):
-    """The DSSM trained by federated Reptile."""
+class LocalSettings(DssmSettings):
+    """How a device trains the DSSM on its own data."""
 
     local_epochs: Size = 1
     """Epochs over a client's data per round."""
@@ -62,8 +68,31 @@ class ReptileSettings(FederatedSettings, DssmSettings):
     """The learning rate on a client."""
 
 
-class CentralSettings(RoundSettings, DssmSettings):
-    """The DSSM trained where all data lies in one place."""
+class ReptileSettings(FederatedSettings, LocalSettings):
+    """The DSSM trained by federated Reptile."""
 
-    central_batch_size: Size = 256
-    """Instances per step of training; adaptation uses `batch_size`."""
+
+class ItemIdSettings(ReptileSettings):
+    """The same with items' ids only: no features of people or items, and no context."""
+
+    side_information: ClassVar[bool] = False
+
+
+class MamlSettings(FederatedSettings, DssmSettings):
+    """The DSSM trained by federated MAML."""
+
+    support_share: Annotated[float, Field(gt=0, lt=1)] = 0.5
+    """Share of a client's lines that it adapts on in a round; the others judge the result."""
+    inner_steps: Size = 1
+    """Steps of adaptation on a client per round, each over all of its support."""
+    local_lr: Positive = 0.1
+    """The learning rate of these steps."""
+    second_order: bool = True
+    """Whether the gradient goes through the steps of adaptation; if not, it is first-order MAML."""
+
+
+class CentralSettings(RoundSettings, LocalSettings):
+    """The DSSM trained by Reptile where all data lies in one place."""
+
+    group: Size = 5
+    """Tasks between two steps of the optimizer; a round has `cohort` tasks."""

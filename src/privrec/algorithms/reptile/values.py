@@ -44,6 +44,43 @@ PRIVREC_PRESETS: Mapping[str, Mapping[str, Any]] = {
         "adapt_negatives": 20,
     },
 }
+# One gradient is the same step for everybody's model, so all that rounds learn is what features
+# say of people and items; more rounds than this overfit it. Small cohorts give more steps of the
+# server for the same number of visits. The one step of adaptation is a long one.
+SGD_VALUES: Mapping[str, Any] = {
+    **PRIVREC_VALUES,
+    "rounds": 1000,
+    "validate_every": 100,
+    "cohort": 10,
+    "whole_batch": True,
+    "local_lr": 1.0,
+    "local_steps": 1,
+    "adapt_epochs": 1,
+    "adapt_steps": 1,
+    "adapt_lr": 5.0,
+}
+SGD_PRESETS: Mapping[str, Mapping[str, Any]] = {
+    # Negatives would weigh more than the few items that people use again.
+    "frappe": {"rounds": 600, "validation_share": 0.0, "adapt_lr": 10.0, "adapt_negatives": 0},
+}
+# A step of the optimizer after every 5 tasks, and a smaller one than after 50.
+CENTRAL_VALUES: Mapping[str, Any] = {**PRIVREC_VALUES, "server_lr": 0.001, "group": 5}
+MAML_VALUES: Mapping[str, Any] = {
+    **{key: PRIVREC_VALUES[key] for key in PRIVREC_VALUES if key != "local_epochs"},
+    "local_lr": 1.0,
+    "inner_steps": 1,
+    "support_share": 0.5,
+    "second_order": True,
+}
+MAML_PRESETS: Mapping[str, Mapping[str, Any]] = {
+    "movielens-1m": PRIVREC_PRESETS["movielens-1m"],
+    "frappe": {
+        **PRIVREC_PRESETS["frappe"],
+        "whole_batch": True,
+        "adapt_epochs": 40,
+        "adapt_lr": 1.0,
+    },
+}
 # Every parameter gets noise. So layers are small, cohorts are large, and the clipping bound is so
 # low that it clips nearly every update.
 NOISED_VALUES: Mapping[str, Any] = {

@@ -260,6 +260,7 @@ def _joint_phase(
             epochs=settings.local_epochs,
             batch_size=settings.batch_size,
             max_steps=settings.local_steps or None,
+            whole_batch=settings.whole_batch,
         ),
         settings.item_rate,
     )
