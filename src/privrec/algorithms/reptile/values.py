@@ -44,9 +44,9 @@ PRIVREC_PRESETS: Mapping[str, Mapping[str, Any]] = {
         "adapt_negatives": 20,
     },
 }
-# One gradient is the same step for everybody's model, so all that rounds learn is what features
-# say of people and items; more rounds than this overfit it. Small cohorts give more steps of the
-# server for the same number of visits. The one step of adaptation is a long one.
+# With one gradient, everybody's is taken at the same parameters. So rounds learn what features say
+# of people and items, and nothing about adapting; after 1,000 of them validation gets no better.
+# Small cohorts give more steps of the server for as many visits. The step of adaptation is long.
 SGD_VALUES: Mapping[str, Any] = {
     **PRIVREC_VALUES,
     "rounds": 1000,
