@@ -67,7 +67,7 @@ def weighted(local: LocalTrain, item_weight: float) -> LocalTrain:
 
 
 LM_PRIVREC = Recipe(
-    summary="privrec under Laplace noise, updates bounded in the L1 norm, in one round",
+    summary="privrec under Laplace noise, updates bounded in the L1 norm, in a few rounds",
     settings=LaplaceSettings,
     server_sees="updates",
     stages=laplace_stages,

@@ -106,25 +106,29 @@ NOISED_PRESETS: Mapping[str, Mapping[str, Any]] = {
 LAPLACE_VALUES: Mapping[str, Any] = {
     **NOISED_VALUES,
     "mechanism": "laplace",
-    "rounds": 1,
+    "rounds": 4,
     "clip_norm": 0.1,
     "item_weight": 100.0,
     "server_optimizer": "plain",
-    "server_lr": 1000.0,
+    "server_lr": 500.0,
     "negatives": 1,
     "activation": "tanh",
     "embedding_size": 1,
     "embedding_scale": 0.01,
     "tower_size": 1,
     "hidden": (1,),
-    "adapt_epochs": 1,
+    "adapt_epochs": 10,
     "adapt_negatives": 1,
 }
 LAPLACE_PRESETS: Mapping[str, Mapping[str, Any]] = {
     "movielens-1m": {"cohort": 4349},
+    # A person has few items, so each gets more of the bound: the server steps less far. People use
+    # the same apps again, so adaptation is long.
     "frappe": {
         "cohort": 766,
-        "adapt_epochs": 20,
+        "server_lr": 50.0,
+        "adapt_lr": 0.5,
+        "adapt_epochs": 50,
         "adapt_negatives": 20,
         "validation_share": 0.0,
     },
