@@ -379,6 +379,12 @@ def test_runs_side_by_side_are_grouped_by_data_set() -> None:
     assert page.words.count(RECIPES["privrec"].statement) == 3
 
 
+def test_a_reference_that_was_trained_is_not_shown_twice_beside_others() -> None:
+    runs = {"a": evaluation(), "b": evaluation(recipe="popularity")}
+    names = [line.name for line in comparison(runs, {})["movielens-1m"]]
+    assert names[:3] == ["a", "b", "ease (seed 3)"]
+
+
 def test_runs_that_differ_in_their_seed_alone_are_one_line() -> None:
     same = {"rounds": 5, "cohort": 7}
     settings = {

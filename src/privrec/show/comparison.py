@@ -75,7 +75,8 @@ def comparison(evaluations: Evaluations, settings: Evaluations) -> dict[str, lis
     """Return for each data set and protocol the runs, the references and the paper's other systems.
 
     `settings` has the settings of each run. Runs that differ in their seed alone are one line.
-    References depend on the split, so they are the mean over the seeds among the runs.
+    References depend on the split, so they are the mean over the seeds among the runs. One that
+    was also trained as a recipe is not shown twice.
     """
     tables: dict[str, list[Line]] = {}
     titles = {name: f"{e['data']}{protocol_words(e)}" for name, e in evaluations.items()}
@@ -85,7 +86,12 @@ def comparison(evaluations: Evaluations, settings: Evaluations) -> dict[str, lis
         runs = [evaluations[name] for name in names]
         lines = [_line(group, evaluations) for group in groups]
         seeds = {run["seed"]: run["references"] for run in runs}
-        every = [name for name in runs[0]["references"] if all(name in s for s in seeds.values())]
+        shown = {run["recipe"] for run in runs}
+        every = [
+            name
+            for name in runs[0]["references"]
+            if name not in shown and all(name in found for found in seeds.values())
+        ]
         for name in every:
             hits = _mean([found[name]["hits"] for found in seeds.values()])
             kind = f"{name} ({_seeds(list(seeds))})"
