@@ -139,7 +139,7 @@ def test_noise_is_secret_unless_it_is_asked_for_by_name() -> None:
 def test_only_a_switch_takes_a_truth_value(key: str) -> None:
     if key == "recipe":
         return  # It is refused as an unknown name.
-    is_switch = key in ("diagnostics", "force_delta")
+    is_switch = key in ("diagnostics", "force_delta", "whole_batch")
     if is_switch:
         assert getattr(make_config({**LEAST, key: True}), key) is True
         assert getattr(make_config(LEAST), key) is False

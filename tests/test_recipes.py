@@ -50,13 +50,15 @@ def test_the_papers_printed_settings() -> None:
     assert configure("privrec-paper", "frappe", {}).negatives == 2
 
 
-def test_privrec_sgd_takes_one_step_and_is_otherwise_the_same() -> None:
+def test_privrec_sgd_takes_one_step_over_all_data_on_the_same_network() -> None:
+    rates = {"local_lr", "adapt_lr", "rounds", "cohort", "validate_every", "adapt_negatives"}
+    steps = {"local_steps", "adapt_steps", "adapt_epochs", "whole_batch"}
     for data in DATA:
         sgd, plain = configure("privrec-sgd", data, {}), configure("privrec", data, {})
-        assert (sgd.local_steps, sgd.adapt_steps) == (1, 1)
-        assert sgd.model_copy(update={"recipe": "privrec", "local_steps": 0, "adapt_steps": 0}) == (
-            plain
-        )
+        assert (sgd.local_steps, sgd.adapt_steps, sgd.whole_batch) == (1, 1, True)
+        found, usual = sgd.model_dump(), plain.model_dump()
+        differ = {key for key in usual if found[key] != usual[key]} - {"recipe"}
+        assert differ <= rates | steps
 
 
 def test_privrec_cen_is_the_same_network() -> None:
@@ -94,8 +96,8 @@ def test_a_recipe_has_only_the_keys_that_it_uses() -> None:
     keys = {name: set(recipe.settings.model_fields) for name, recipe in RECIPES.items()}
     assert keys["ease"] - keys["popularity"] == {"ease_l2"}
     assert not {"negatives", "hidden", "adapt_epochs", "local_lr"} & keys["privrec-plus"]
-    assert not {"history_l2", "stage1", "views", "central_batch_size"} & keys["privrec"]
-    assert not {"epsilon", "noise", "local_epochs"} & keys["privrec-cen"]
+    assert not {"history_l2", "stage1", "views", "group"} & keys["privrec"]
+    assert not {"epsilon", "noise", "mechanism"} & keys["privrec-cen"]
     assert not {"tower_size", "adapt_epochs", "rounds"} & keys["ssl-items"]
     assert {"stage1", "views", "hidden"} <= keys["dp-privrec"]
 
