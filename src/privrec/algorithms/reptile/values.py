@@ -110,7 +110,7 @@ LAPLACE_VALUES: Mapping[str, Any] = {
     "clip_norm": 0.1,
     "item_weight": 100.0,
     "server_optimizer": "plain",
-    "server_lr": 500.0,
+    "server_lr": 50.0,
     "negatives": 1,
     "activation": "tanh",
     "embedding_size": 1,
@@ -121,12 +121,12 @@ LAPLACE_VALUES: Mapping[str, Any] = {
     "adapt_negatives": 1,
 }
 LAPLACE_PRESETS: Mapping[str, Mapping[str, Any]] = {
-    "movielens-1m": {"cohort": 4349},
-    # A person has few items, so each gets more of the bound: the server steps less far. People use
-    # the same apps again, so adaptation is long.
+    # A person has many items, and each gets little of the bound: the server steps further. Such
+    # steps are far too long for Frappe, where people have few items.
+    "movielens-1m": {"cohort": 4349, "server_lr": 500.0},
+    # People use the same apps again, so adaptation is long.
     "frappe": {
         "cohort": 766,
-        "server_lr": 50.0,
         "adapt_lr": 0.5,
         "adapt_epochs": 50,
         "adapt_negatives": 20,
