@@ -7,10 +7,10 @@ import pytest
 from typer.testing import CliRunner
 
 from privrec.algorithms import meta_rounds
-from privrec.algorithms.meta_rounds import CONTENDERS, time_rounds
 from privrec.cli.app import app
 from privrec.core.phase import Phase, ServerState
 from privrec.core.round import Surroundings, play_round
+from privrec.runs.meta_rounds import CONTENDERS, time_rounds
 from tiny import DATA
 
 

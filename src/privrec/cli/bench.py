@@ -32,8 +32,8 @@ def meta(
     They take turns, round by round. What is printed is the median.
     """
     with plain_errors():
-        from privrec.algorithms.meta_rounds import CONTENDERS, PAPER, SECOND, time_rounds
         from privrec.errors import SettingsError
+        from privrec.runs.meta_rounds import CONTENDERS, PAPER, SECOND, time_rounds
 
         try:
             sizes = [int(part) for part in cohorts.split(",")]
