@@ -6,10 +6,10 @@ from collections.abc import Sequence
 import pytest
 from typer.testing import CliRunner
 
-from privrec.algorithms import meta_rounds
 from privrec.cli.app import app
 from privrec.core.phase import Phase, ServerState
 from privrec.core.round import Surroundings, play_round
+from privrec.runs import meta_rounds
 from privrec.runs.meta_rounds import CONTENDERS, time_rounds
 from tiny import DATA
 
