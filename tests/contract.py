@@ -84,10 +84,11 @@ class Place(NamedTuple):
 def places(recipe: str, data: Federation, *, noisy: bool = False) -> tuple[Place, ...]:
     """Return the phases of a recipe, each after the ones before it; none where it is central."""
     settings = noised(recipe) if noisy else small(recipe)
-    return tuple(_placed(prepare(configure(recipe, data.name, settings), data)))
+    return tuple(placed(prepare(configure(recipe, data.name, settings), data)))
 
 
-def _placed(prepared: PreparedRun) -> Iterator[Place]:
+def placed(prepared: PreparedRun) -> Iterator[Place]:
+    """Yield the phases of a run, each after one round of what comes before it."""
     params = None
     for stage in prepared.stages():
         if isinstance(stage, CentralFit):

@@ -252,6 +252,14 @@ def test_a_report_states_the_privacy_in_full() -> None:
     [
         ({"epsilon": 3.9841, "epsilon_of_mechanism": 3.9841}, "user-level ε = 3.99"),
         (
+            {"epsilon": 0.5, "epsilon_of_mechanism": 0.5, "delta": 0.5},
+            "user-level ε = 0.500, δ = 0.5",
+        ),
+        (
+            {"epsilon": None, "epsilon_of_mechanism": None, "local_noise": True},
+            "local noise: none for a person",
+        ),
+        (
             {"epsilon": None, "epsilon_of_mechanism": 3.9841},
             "seeded; ε of the mechanism = 3.99",
         ),
@@ -383,6 +391,19 @@ def test_a_reference_that_was_trained_is_not_shown_twice_beside_others() -> None
     runs = {"a": evaluation(), "b": evaluation(recipe="popularity")}
     names = [line.name for line in comparison(runs, {})["movielens-1m"]]
     assert names[:3] == ["a", "b", "ease (seed 3)"]
+
+
+def test_a_mean_promises_no_more_than_its_weakest_run() -> None:
+    def words(*epsilons: float | None) -> str:
+        runs = {
+            str(seed): evaluation(seed=seed, privacy={"statement": "", "epsilon": epsilon})
+            for seed, epsilon in enumerate(epsilons)
+        }
+        settings = {str(seed): {"seed": seed} for seed in range(len(epsilons))}
+        return comparison(runs, settings)["movielens-1m"][0].privacy
+
+    assert words(1.0, 9.0, 2.0) == "user-level ε = 9.00"
+    assert words(1.0, None) == "none"
 
 
 def test_runs_that_differ_in_their_seed_alone_are_one_line() -> None:

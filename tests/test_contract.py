@@ -22,6 +22,7 @@ from contract import (
     joined,
     noised,
     parts_of,
+    placed,
     places,
     small,
     sums,
@@ -41,7 +42,7 @@ from privrec.core.phase import Cohort, Phase
 from privrec.core.round import fastest, one_by_one
 from privrec.data.clients import Clients
 from privrec.data.federation import Federation
-from privrec.errors import WireError
+from privrec.errors import SettingsError, WireError
 from privrec.privacy.aggregate import Aggregator, Published
 from privrec.privacy.noise import NoiseSource
 from privrec.runs import loop
@@ -170,6 +171,30 @@ def test_a_hostile_person_moves_a_noised_sum_by_no_more_than_the_bound(
         rounding = 1e-4 * bound
         assert np.linalg.norm(moved, order) <= bound + rounding
         assert length(alone.contribution, norm) <= bound
+
+
+@EVERY
+def test_under_laplace_noise_nobody_adds_more_than_the_l1_bound(
+    recipe: str, data: Federation
+) -> None:
+    """Also a recipe whose own noise is another; one that cannot have it says so."""
+    settings = {**noised(recipe), "mechanism": "laplace"}
+    if not noised(recipe):
+        return
+    try:
+        prepared = prepare(configure(recipe, data.name, settings), data)
+        stages = prepared.stages()
+    except SettingsError as error:
+        assert "aussian" in str(error)  # noqa: PT017  (some recipes accept it)
+        return
+    for place in placed(prepared):
+        phase, told = place.phase, place.told
+        assert phase.aggregator.norm == "l1"
+        assert phase in stages
+        for position in phase.population[:4]:
+            alone = Cohort(np.array([position]), data.take)
+            total = sums(fastest(phase, told, alone, 0, 0.01))
+            assert sum(np.abs(leaf).sum() for leaf in total.values()) <= 0.01 * (1 + 1e-4)
 
 
 @EVERY

@@ -2,17 +2,26 @@
 
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import privrec
 from privrec.algorithms.factors import fcf, shares
-from privrec.algorithms.factors.dpals import DpalsSettings, item_vectors, squares_of
+from privrec.algorithms.factors.dpals import (
+    DpalsSettings,
+    dpals_rankers,
+    item_vectors,
+    rank_for,
+    squares_of,
+)
 from privrec.algorithms.factors.people import rated
-from privrec.algorithms.recipes import configure
+from privrec.algorithms.recipes import configure, prepare
 from privrec.core.contribution import length
+from privrec.core.phase import Phase
 from privrec.data.clients import Clients
 from privrec.data.federation import Federation
+from privrec.privacy.aggregate import Published
 from tiny import DATA
 from toys import toy
 
@@ -180,4 +189,78 @@ def test_rare_items_get_more_of_a_persons_bound(data: Federation) -> None:
     ratio = of(asked) / of(plain)
     np.testing.assert_allclose(
         ratio / ratio[0], asked.weight[likes.item] / asked.weight[likes.item[0]]
+    )
+
+
+def after_popularity(
+    data: Federation, found: np.ndarray, **settings: Any
+) -> tuple[Any, dict[str, Any]]:
+    """Return the rounds of dpals, and what they tell after this popularity was published."""
+    config = configure("dpals", data.name, {"force_delta": True, "noise": "seeded", **settings})
+    popular, train = prepare(config, data).stages()
+    assert isinstance(popular, Phase)
+    assert isinstance(train, Phase)
+    state = popular.absorb(popular.start(None), Published({shares.POPULARITY: found}, 1.0))
+    return train, dict(train.tell(train.start(state.params)))
+
+
+def test_only_items_above_the_noise_are_asked_about_and_rare_ones_weigh_more() -> None:
+    data = toy([(person, item, 5.0) for person in range(80) for item in (0, 1)], n_items=200)
+    popularity = np.linspace(40.0, 0.0, 200)
+    quiet, told = after_popularity(data, popularity, noise_multiplier=0.1, rank=4)
+    loud, other = after_popularity(data, popularity, noise_multiplier=0.5, rank=4)
+    for phase, found in ((quiet, told), (loud, other)):
+        # Twice the noise of a row of four numbers.
+        least = 2 * 2 * phase.aggregator.noise_scale(1.0)
+        assert found["kept"].tolist() == np.flatnonzero(popularity > least).tolist()
+    assert len(told["kept"]) > len(other["kept"]) > 50
+    assert (np.diff(told["weight"]) > 0).all()
+
+
+def test_more_noise_makes_shorter_vectors() -> None:
+    lengths = [rank_for(noise) for noise in (0.0, 0.5, 1.0, 2.0, 50.0)]
+    assert lengths == sorted(lengths, reverse=True)
+    assert (lengths[0], lengths[-1]) == (40, 8)
+
+
+def test_noise_that_makes_a_matrix_negative_is_taken_out_and_the_ridge_put_in() -> None:
+    """A negative direction of G counts as 0; what is left there is the ridge alone."""
+    settings, asked = small_dpals(unseen=1.0), asked_of(10, 2, list(range(6)))
+    sums = np.tile([[3.0, 4.0]], (6, 1)) * asked.weight[:, None]
+    gram = 1.5 * np.array([2.0, 0.0, -5.0])  # diag(2, -5)
+    found = item_vectors(sums, gram, asked, settings, ridge=0.5)
+    wanted = np.array([3 / (2 + 0.5), 4 / 0.5])
+    np.testing.assert_allclose(found[0] / found[0, 0], wanted / wanted[0], rtol=1e-4)
+
+
+def test_items_without_a_vector_come_last_the_most_popular_first() -> None:
+    data = toy([(0, 0, 5.0), (0, 1, 5.0), (1, 2, 5.0)], n_items=6)
+    settings = small_dpals()
+    vectors = np.zeros((6, 3), np.float32)
+    vectors[[0, 1]] = [[1, 0, 0], [0, 1, 0]]
+    popularity = jnp.array([9.0, 8.0, 1.0, 3.0, 2.0, 5.0])
+    params = {shares.VECTORS: jnp.asarray(vectors), shares.POPULARITY: popularity}
+    scorer = dpals_rankers(settings, data.catalogue).adapted(params)
+    people = data.take(np.array([1]))
+    (scores,) = scorer(people, people)
+    # Her own item first, then those with a vector, then the others by popularity.
+    order = np.argsort(-scores[0], kind="stable").tolist()
+    assert order[0] == 2
+    assert set(order[1:3]) == {0, 1}
+    assert order[3:] == [5, 3, 4]
+
+
+def test_fcf_keeps_items_vectors_short_by_the_ridge() -> None:
+    """With nothing sent, a plain step of the server shrinks every vector by rate · λ / people."""
+    data = privrec.load(DATA)
+    keys = {"cohort": 8, "server_optimizer": "plain", "server_lr": 0.5, "l2": 3.0, "rank": 3}
+    prepared = prepare(configure("fcf", DATA, keys), data)
+    (phase,) = prepared.stages()
+    assert isinstance(phase, Phase)
+    state = phase.start(None)
+    nothing = {fcf.VECTORS: np.zeros((data.n_items, 3))}
+    after = phase.absorb(state, Published(nothing, 1.0))
+    shrunk = 1 - 0.5 * 3.0 / prepared.split.public_train
+    np.testing.assert_allclose(
+        after.params[fcf.VECTORS], shrunk * np.asarray(state.params[fcf.VECTORS]), rtol=1e-5
     )

@@ -196,6 +196,17 @@ def test_the_gradient_of_a_hidden_like_goes_towards_the_person() -> None:
         np.testing.assert_allclose(
             -(up - down) / 2 / step, sent[ITEM_TABLE][row, column], rtol=0.02, atol=2e-3
         )
+    # The network itself is trained too: every dense array, along a direction of its own.
+    dense = [name for name in params if name != ITEM_TABLE]
+    assert dense
+    for place, name in enumerate(dense):
+        way = np.random.default_rng(place).standard_normal(np.shape(params[name]))
+        up, down = (
+            float(hidden_loss({**touched, name: jnp.asarray(params[name] + side * way)}, client))
+            for side in (step, -step)
+        )
+        along = float((np.asarray(sent[name]) * way).sum())
+        np.testing.assert_allclose(-(up - down) / 2 / step, along, rtol=0.05, atol=5e-3)
 
 
 # --- what a device sends -------------------------------------------------------------------------

@@ -26,7 +26,7 @@ from privrec.algorithms.fedgnn.matching import (
     neighbours_of,
     table_of,
 )
-from privrec.algorithms.fedgnn.pack import items_of, mark_of, pack
+from privrec.algorithms.fedgnn.pack import items_of, marks_of, pack
 from privrec.algorithms.fedgnn.plan import offers_of
 from privrec.algorithms.fedgnn.rounds import trained_of
 from privrec.algorithms.fedgnn.settings import FedGnnSettings
@@ -86,7 +86,7 @@ def test_who_lacks_the_key_cannot_try_all_items(data: Federation) -> None:
 
 
 def test_the_matching_server_is_given_tokens_and_vectors_alone(data: Federation) -> None:
-    assert Offer.__annotations__.keys() == {"tokens", "vector", "mark"}
+    assert Offer.__annotations__.keys() == {"tokens", "vector", "marks"}
     assert list(inspect.signature(match).parameters) == ["offers", "most", "draw"]
     for offer in sent_by(data, KEYS[0]):
         assert all(type(token) is bytes for token in offer.tokens)
@@ -98,7 +98,10 @@ def test_the_matching_server_is_given_tokens_and_vectors_alone(data: Federation)
 
 
 def test_it_gives_some_of_those_who_sent_the_token_each_with_the_same_chance() -> None:
-    offers = [Offer((b"a", b"b") if k < 6 else (b"a",), np.full(2, k, "f"), k) for k in range(12)]
+    offers = [
+        Offer((b"a", b"b") if k < 6 else (b"a",), np.full(2, k, "f"), (k, k) if k < 6 else (k,))
+        for k in range(12)
+    ]
     times = np.zeros(12)
     for trial in range(600):
         found = match(offers, 3, np.random.default_rng(trial))
@@ -121,14 +124,15 @@ def test_a_device_gets_its_items_neighbours_and_never_itself(data: Federation) -
     assert directory is not None
     people = data.take(prepare(configure("fedgnn", data.name, small("fedgnn")), data).split.train)
     persons = [items_of(people, k) for k in range(len(people))]
-    by_mark = {offer.mark: offer.vector for offer in offers}
+    by_mark = {mark: offer.vector for offer in offers for mark in offer.marks}
+    # Marks differ from item to item, so they do not join one person's items.
+    assert len(by_mark) == sum(len(offer.tokens) for offer in offers)
     for person in persons[:5]:
-        mark = mark_of(0, person.id)
         likes = person.ids[person.liked]
-        vectors, known = neighbours_of(directory, likes, mark)
+        vectors, known = neighbours_of(directory, likes, marks_of(0, person.id, likes))
         for place, item in enumerate(likes):
             wanted = {
-                mark_of(0, other.id)
+                int(marks_of(0, other.id, np.array([item]))[0])
                 for other in persons
                 if other.id != person.id and item in other.ids[other.liked]
             }
@@ -139,10 +143,10 @@ def test_a_device_gets_its_items_neighbours_and_never_itself(data: Federation) -
 
 
 def test_unknown_items_have_no_neighbours() -> None:
-    matched = match([Offer((item_token(KEYS[0], 3),), np.ones(2, "f"), 9)], 2, rng(0, 0, "x"))
+    matched = match([Offer((item_token(KEYS[0], 3),), np.ones(2, "f"), (9,))], 2, rng(0, 0, "x"))
     directory = directory_of(table_of(matched, KEYS[0], 5, 2, 2))
     assert directory is not None
-    vectors, known = neighbours_of(directory, np.array([0, 3, 4]), mark=1)
+    vectors, known = neighbours_of(directory, np.array([0, 3, 4]), np.array([1, 1, 1]))
     np.testing.assert_array_equal(known, [[False, False], [True, False], [False, False]])
     assert vectors.shape == (3, 2, 2)
     assert vectors.sum() == 2

@@ -17,18 +17,19 @@ FEDERATED = (
 )
 SUMS = (
     "No differential privacy guarantee (epsilon is infinite): every device adds what it knows to "
-    "two sums, and the server sees each contribution, which is the person's list of items, unless "
+    "sums, and the server sees each contribution, which shows the person's list of items, unless "
     "contributions are added up before they reach it; sums and updates have no noise, so nobody "
     "who sees the model is prevented from learning about a person who took part; what a device "
     "ranks for itself is never sent."
 )
 GRAPH = (
     "No differential privacy guarantee (epsilon is infinite): the recommendation server sees from "
-    "each device a clipped gradient, with the noise that the device adds to each number, for the "
-    "items that it touched and for random other ones; over many numbers and rounds this noise "
+    "each device a clipped gradient, with the noise, if any, that it adds to each number, for the "
+    "items that it touched and for random other ones; over many numbers and rounds such noise "
     "averages out, so a person's items can be learned; where neighbours are matched, the matching "
     "server sees keyed hashes of the items that each person likes, and so who likes the same "
-    "items, and her vector, and gives vectors of people to the devices of others."
+    "items, and her vector, and gives vectors of people to the devices of others; the model "
+    "itself then contains such vectors, by item, and the key of the hashes."
 )
 CENTRAL = (
     "No privacy at all (epsilon is infinite): the training people's raw data is collected in one "
@@ -36,7 +37,8 @@ CENTRAL = (
 )
 SEES_UPDATES = "which sees single updates and is trusted to keep none"
 SEES_ITEMS = (
-    "which sees what each device adds to the sums, a list of items, and is trusted to keep none"
+    "which sees what each device adds to the sums, a list of items and what was computed from it, "
+    "and is trusted to keep none"
 )
 SEES_NODES = (
     "which sees each node's sum over its people, a single person's contribution where a node serves"

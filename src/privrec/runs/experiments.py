@@ -6,8 +6,10 @@ The noise of such runs is seeded, so that figures can be repeated. They protect 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from privrec.algorithms.recipes import RECIPES, recipe_named
+from privrec.algorithms.recipes import RECIPES, configure, prepare, recipe_named
+from privrec.data.sources import load
 from privrec.errors import SettingsError
 from privrec.runs.loop import train_and_evaluate
 
@@ -21,6 +23,12 @@ class Job:
     recipe: str
     seed: int
     epsilon: float | None
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What is asked of it besides its recipe's own values."""
+        noised = {} if self.epsilon is None else {"epsilon": self.epsilon, "noise": "seeded"}
+        return {"seed": self.seed, **noised}
 
     @property
     def name(self) -> str:
@@ -37,7 +45,8 @@ def jobs_of(
         raise SettingsError(f"`seeds` must be >= 0, at least one; got {list(seeds)}")
     if not epsilons or any(not 0 < epsilon < float("inf") for epsilon in epsilons):
         raise SettingsError(f"`epsilons` must be > 0 and finite; got {list(epsilons)}")
-    chosen = list(RECIPES) if list(recipes) == ["all"] else list(dict.fromkeys(recipes))
+    named = [name.strip() for name in recipes]
+    chosen = list(RECIPES) if named == ["all"] else list(dict.fromkeys(named))
     jobs = []
     for name in chosen:
         has_noise = recipe_named(name).values.get("mechanism", "none") != "none"
@@ -46,16 +55,28 @@ def jobs_of(
     return jobs
 
 
+def check_jobs(jobs: Sequence[Job], data: str) -> None:
+    """Raise, before anything is trained, if a recipe cannot be trained on the data."""
+    people, known = load(data), set()
+    for job in jobs:
+        if (job.recipe, job.epsilon) not in known:
+            known.add((job.recipe, job.epsilon))
+            try:
+                prepare(configure(job.recipe, data, job.settings), people).stages()
+            except SettingsError as error:
+                raise SettingsError(f"{job.recipe}: {error}") from error
+
+
 def run_jobs(
     jobs: Sequence[Job], data: str, out: Path, on_progress: OnProgress | None = None
 ) -> list[Path]:
     """Train and evaluate what the folder does not have yet; return the runs' folders."""
+    check_jobs(jobs, data)
     places = []
     for done, job in enumerate(jobs):
         if on_progress is not None:
             on_progress("runs", done, len(jobs))
-        noised = {} if job.epsilon is None else {"epsilon": job.epsilon, "noise": "seeded"}
-        train_and_evaluate(job.recipe, data, out / job.name, seed=job.seed, **noised)
+        train_and_evaluate(job.recipe, data, out / job.name, **job.settings)
         places.append(out / job.name)
     if on_progress is not None:
         on_progress("runs", len(jobs), len(jobs))

@@ -132,7 +132,7 @@ def _line(group: Sequence[str], evaluations: Evaluations) -> Line:
         printed=printed if is_papers_protocol(first) else {},
         seconds=None if None in seconds else statistics.fmean(seconds),
         bytes_sent=None if None in sent else round(statistics.fmean(sent)),
-        privacy=guarantee(first["privacy"]),
+        privacy=weakest([run["privacy"] for run in runs]),
     )
 
 
@@ -161,15 +161,28 @@ def _seeds(seeds: Sequence[int]) -> str:
     return f"seed {seeds[0]}" if len(seeds) == 1 else f"{len(seeds)} seeds"
 
 
+def weakest(found: Sequence[Mapping[str, Any]]) -> str:
+    """Return what all of these runs promise: the words of the one that promises least."""
+
+    def strength(privacy: Mapping[str, Any]) -> tuple[bool, bool, float]:
+        epsilon = privacy.get("epsilon")
+        known = privacy.get("epsilon_of_mechanism")
+        return epsilon is not None, known is not None, -(epsilon or known or 0.0)
+
+    return guarantee(min(found, key=strength))
+
+
 def guarantee(privacy: Mapping[str, Any]) -> str:
-    """Return what a run promises in a few words: none, local, or user-level with its ε."""
+    """Return what a run promises in a few words: none, local, or user-level with its ε and δ."""
+    delta = "" if privacy.get("delta") is None else f", δ = {privacy['delta']:g}"
     if privacy.get("stage_two_epsilon") is not None:
         return f"none; stage two alone {epsilon_text(privacy['stage_two_epsilon'])}"
     if privacy.get("epsilon") is not None:
-        return f"user-level ε = {epsilon_text(privacy['epsilon'])}"
+        return f"user-level ε = {epsilon_text(privacy['epsilon'])}{delta}"
     if privacy.get("epsilon_of_mechanism") is not None:
-        return f"seeded; ε of the mechanism = {epsilon_text(privacy['epsilon_of_mechanism'])}"
-    return "local" if privacy.get("local_noise") else "none"
+        known = epsilon_text(privacy["epsilon_of_mechanism"])
+        return f"seeded; ε of the mechanism = {known}{delta}"
+    return "local noise: none for a person" if privacy.get("local_noise") else "none"
 
 
 def render_comparison(evaluations: Evaluations, settings: Evaluations) -> str:

@@ -51,7 +51,7 @@ from privrec.privacy.aggregate import Aggregator, Published, gaussian, plain
 from privrec.privacy.calibrate import check_budget, find_noise
 from privrec.privacy.ledger import PrivacyLedger
 from privrec.seeds import rng
-from privrec.settings import Count, Size, Weight
+from privrec.settings import Count, Positive, Size, Weight
 from privrec.types import Law, Params
 
 _FEWEST = 50
@@ -82,7 +82,7 @@ class DpalsSettings(NoiseSettings):
     """The weight of A_i beside B_i in what a person adds; 0 solves with G alone."""
     unseen: Weight = 1.0
     """The weight of the items that a person does not have (γ)."""
-    l2: Weight = 5.0
+    l2: Positive = 5.0
     """The ridge of a person's vector."""
     dislike_input: Weight = 0.5
     """Weight of a disliked item; a liked item has weight 1."""

@@ -36,7 +36,7 @@ from privrec.privacy.aggregate import CohortTotal, Published
 from privrec.privacy.release import MARGIN
 from privrec.seeds import rng
 from privrec.settings import Positive, Size, Weight
-from privrec.types import Params
+from privrec.types import Norm, Params
 
 VECTORS = "items/vectors"
 
@@ -83,7 +83,7 @@ def errors_of(settings: FcfSettings, items: Doubles, people: Rated, vectors: Dou
     return wrong
 
 
-def fcf_device(settings: FcfSettings, n_items: int) -> DeviceHalf:
+def fcf_device(settings: FcfSettings, n_items: int, norm: Norm = "l2") -> DeviceHalf:
     """Return what a device sends: c (p - xᵀy) x for every item, half of the slope downwards."""
 
     def contribute(told: Told, person: Clients, round_index: int) -> Contribution:
@@ -93,14 +93,14 @@ def fcf_device(settings: FcfSettings, n_items: int) -> DeviceHalf:
         return Contribution(dense={VECTORS: slope.astype(np.float32)})
 
     def kernel(told: Told, cohort: Cohort, round_index: int, clip_norm: float) -> CohortTotal:
-        items = np.asarray(told[VECTORS], np.float64)
+        items, order = np.asarray(told[VECTORS], np.float64), 1 if norm == "l1" else 2
         total, clipped, dropped, most = np.zeros_like(items), 0, 0, clip_norm * (1 - MARGIN)
         for part in chunks(cohort.people, 256):
             people = rated(cohort.take(part), n_items)
             vectors = person_vectors(settings, items, people)
             wrong = errors_of(settings, items, people, vectors)
-            # A slope is an outer product, so its length is a product of two.
-            length = np.linalg.norm(wrong, axis=1) * np.linalg.norm(vectors, axis=1)
+            # A slope is an outer product, so its length is a product of two, in either norm.
+            length = np.linalg.norm(wrong, order, 1) * np.linalg.norm(vectors, order, 1)
             fine = np.isfinite(length)
             scale = np.minimum(1.0, most / np.maximum(length, 1e-300))
             total += wrong[fine].T @ (scale[fine, None] * vectors[fine])
@@ -147,7 +147,7 @@ def fcf_stages(settings: FcfSettings, federation: Federation, split: Split) -> t
             first=0,
             population=split.train,
             aggregator=aggregator,
-            device=fcf_device(settings, federation.n_items),
+            device=fcf_device(settings, federation.n_items, aggregator.norm),
             start=start,
             tell=lambda state: state.params,
             absorb=absorb,

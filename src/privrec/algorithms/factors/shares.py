@@ -148,7 +148,7 @@ def squares_device(how: Squares, n_items: int) -> DeviceHalf:
             gram += mine.shared.sum(0)
             several += int((mine.shared != 0).any(1).sum())
         # Everybody adds a vector of length BOUND, so a smaller bound shortens all of them alike.
-        scale = min(1.0, clip_norm / BOUND)
+        scale = min(1.0, clip_norm / BOUND) * (1 - _ROUNDING)
         clipped = several if clip_norm * (1 + _ROUNDING) < BOUND else 0
         return CohortTotal({ITEM_SUMS: scale * items, GRAM: scale * gram}, clipped=clipped)
 

@@ -27,16 +27,17 @@ VECTORS, MARKS, COUNTS = f"{_PREFIX}vectors", f"{_PREFIX}marks", f"{_PREFIX}coun
 class Offer(NamedTuple):
     """All that one device sends to the matching server.
 
-    `mark` is a random number, by which the device finds its own vector among those that come back.
+    `marks` has a number for each token, by which the device finds its own vector among those that
+    come back. In the simulation it follows from the seed, her id and the item.
     """
 
     tokens: tuple[bytes, ...]
     vector: FloatArray
-    mark: int
+    marks: tuple[int, ...]
 
 
 class Neighbour(NamedTuple):
-    """What the matching server gives out of one person: her vector and her device's mark."""
+    """What the matching server gives out of one person: her vector and her device's mark for it."""
 
     vector: FloatArray
     mark: int
@@ -54,8 +55,8 @@ def match(
     """
     kept: dict[bytes, list[Neighbour]] = {}
     seen: dict[bytes, int] = {}
-    for tokens, vector, mark in offers:
-        for token in tokens:
+    for tokens, vector, marks in offers:
+        for token, mark in zip(tokens, marks, strict=True):
             seen[token] = seen.get(token, 0) + 1
             here = kept.setdefault(token, [])
             if len(here) < most:
@@ -145,11 +146,11 @@ def directory_of(told: Mapping[str, Leaf]) -> Directory | None:
 
 
 def neighbours_of(
-    directory: Directory, items: IntArray, mark: int
+    directory: Directory, items: IntArray, marks: IntArray
 ) -> tuple[FloatArray, np.ndarray[tuple[int, ...], np.dtype[np.bool_]]]:
     """Return the neighbours' vectors of each item (k, m, d) and which are there (k, m).
 
-    The device's own vector, which has its `mark`, is not there.
+    `marks` (k,) are those of the device itself: its own vector is not there.
     """
     most = directory.vectors.shape[1]
     places = np.array(
@@ -157,5 +158,5 @@ def neighbours_of(
         np.int64,
     ).reshape(-1)
     counts = np.where(places >= 0, directory.counts[places], 0)
-    known = (np.arange(most) < counts[:, None]) & (directory.marks[places] != mark)
+    known = (np.arange(most) < counts[:, None]) & (directory.marks[places] != marks[:, None])
     return np.where(known[..., None], directory.vectors[places], np.float32(0)), known

@@ -66,10 +66,13 @@ def whole_graph(person: Items, size: int, directory: Directory | None, *, seed: 
     return graph._replace(items=_padded(person.ids, length))
 
 
-def mark_of(seed: int, person: int) -> int:
-    """Return the number by which a device knows its own vector again."""
-    word = client_words(seed, 0, "matching mark", np.array([person]), np.array([0]))[0]
-    return int(word >> np.uint64(32))
+def marks_of(seed: int, person: int, items: IntArray) -> IntArray:
+    """Return for each item the number by which a device knows its own vector again.
+
+    It differs from item to item, so that marks do not show which items one person likes.
+    """
+    words = client_words(seed, 0, "matching mark", np.array([person]), items)
+    return (words >> np.uint64(32)).astype(np.int64)
 
 
 def graph_bucket(count: int) -> int:
@@ -205,9 +208,10 @@ def _graph(
     neighbours = np.zeros((length, most, size), np.float32)
     known = np.zeros((length, most), np.bool_)
     if directory is not None and count:
-        mark = mark_of(seed, person.id)
         asked = np.flatnonzero(person.liked)
-        found = neighbours_of(directory, person.ids[asked], mark)
+        found = neighbours_of(
+            directory, person.ids[asked], marks_of(seed, person.id, person.ids[asked])
+        )
         neighbours[asked], known[asked] = found
     often = np.zeros(length, np.float32)
     often[:count] = person.often

@@ -19,7 +19,7 @@ from privrec.algorithms.fedgnn.matching import (
     new_key,
     table_of,
 )
-from privrec.algorithms.fedgnn.pack import items_of, mark_of, whole_graph
+from privrec.algorithms.fedgnn.pack import items_of, marks_of, whole_graph
 from privrec.algorithms.fedgnn.packed import Graph
 from privrec.algorithms.fedgnn.rounds import Rounds, gradient_phase, trained_of
 from privrec.algorithms.fedgnn.settings import FedGnnSettings
@@ -118,8 +118,10 @@ def offers_of(
     ]
     vectors = map_clients(_represent, params, {}, graphs)
     for person, vector in zip(persons, vectors, strict=True):
-        tokens = tuple(item_token(secret, int(item)) for item in person.ids[person.liked])
-        yield Offer(tokens, vector, mark_of(settings.seed, person.id))
+        likes = person.ids[person.liked]
+        tokens = tuple(item_token(secret, int(item)) for item in likes)
+        marks = marks_of(settings.seed, person.id, likes)
+        yield Offer(tokens, vector, tuple(marks.tolist()))
 
 
 @jax.jit
