@@ -74,12 +74,7 @@ MAML_VALUES: Mapping[str, Any] = {
 }
 MAML_PRESETS: Mapping[str, Mapping[str, Any]] = {
     "movielens-1m": PRIVREC_PRESETS["movielens-1m"],
-    "frappe": {
-        **PRIVREC_PRESETS["frappe"],
-        "whole_batch": True,
-        "adapt_epochs": 40,
-        "adapt_lr": 1.0,
-    },
+    "frappe": {**PRIVREC_PRESETS["frappe"], "adapt_lr": 0.3},
 }
 # Every parameter gets noise. So layers are small, cohorts are large, and the clipping bound is so
 # low that it clips nearly every update.
