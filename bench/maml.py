@@ -38,7 +38,7 @@ def maml() -> list[Figure]:
         "inner_steps": 1,
         "second_order": True,
         "negatives": 4,
-        "batch_size": 128,
+        "batch_size": 64,
         "server_optimizer": "plain",
         "server_lr": 1.0,
     }
