@@ -196,7 +196,10 @@ def render_comparison(evaluations: Evaluations, settings: Evaluations) -> str:
             + "</tr>"
             for line in lines
         )
-        parts += [f"<h2>{html_text(data)}</h2>", f"<table><tr>{head}</tr>{body}</table>"]
+        parts += [
+            f"<h2>{html_text(data)}</h2>",
+            f'<table class="wide"><tr>{head}</tr>{body}</table>',
+        ]
     parts.append(
         '<p class="note">Bytes sent are those of one person of usual size in one round. Rows marked'
         " (paper) and the columns of the paper are printed figures from another split.</p>"

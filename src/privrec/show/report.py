@@ -24,6 +24,8 @@ border-bottom:1px solid #ddd}th:first-child,td:first-child{text-align:left}tr.ou
 background:#eef4fb}tr.paper{color:#666}svg{width:100%;height:auto;max-width:44rem}
 .privacy{border-left:4px solid #b2182b;padding:.3rem 1rem;background:#fbf3f3}
 .privacy.noised{border-color:#2166ac;background:#f2f6fb}
+table.wide{font-size:.8em}.wide td:first-child{white-space:nowrap}.wide th:last-child,
+.wide td:last-child{text-align:left}
 details{margin:1rem 0}h1,h2{line-height:1.2}code{font-size:.9em}.note{color:#666;font-size:.9em}
 """
 
