@@ -41,6 +41,7 @@ SMALL: dict[str, Any] = {
     "view_negatives": 4,
     "view_others": 1,
     "history_rank": 4,
+    "rank": 4,
     "targets": 8,
     "graph_items": 16,
     "pseudo_items": 4,

@@ -47,7 +47,7 @@ def compare(
     """
     with plain_errors():
         from privrec.errors import SettingsError
-        from privrec.runs.experiments import jobs_of, run_jobs
+        from privrec.runs.experiments import jobs_of, run_jobs, seconds_of
         from privrec.runs.records import read_evaluation, read_run, write_whole
         from privrec.show.comparison import columns, comparison, render_comparison
 
@@ -65,12 +65,16 @@ def compare(
                 places = run_jobs(jobs, data, folder, on_progress)
         evaluations = {str(path): read_evaluation(path) for path in places}
         settings = {str(path): read_run(path)[1] for path in places}
+        timed = {
+            name: {**one, "cost": {**one.get("cost", {}), "seconds": seconds_of(Path(name))}}
+            for name, one in evaluations.items()
+        }
         if html is not None:
-            write_whole(html, render_comparison(evaluations, settings).encode())
+            write_whole(html, render_comparison(timed, settings).encode())
         if json_:
             print_json(evaluations)
             return
-        for title, lines in comparison(evaluations, settings).items():
+        for title, lines in comparison(timed, settings).items():
             cells = [line.cells(_KS) for line in lines]
             print_table(f"Hits@k on {title}", columns(_KS), cells, wide=True)
         print_line("bytes sent: by one person of usual size in one round; --html has all k")

@@ -38,8 +38,7 @@ class Evaluation:
     """The final report: figures on the test people, and the reference rows of the same run.
 
     `few` is for test people with few items on their device, `few_unadapted` for the same people
-    without adaptation. `seconds` is the time of all rounds, None where it is kept from the folder;
-    `bytes_sent` is what one person of usual size sends in one round.
+    without adaptation. `bytes_sent` is what one person of usual size sends in one round.
     """
 
     config: RunSettings
@@ -52,7 +51,6 @@ class Evaluation:
     few_unadapted: EvalReport | None
     references: Mapping[str, EvalReport]
     privacy: PrivacyReport
-    seconds: float | None
     bytes_sent: int
 
     @property
@@ -84,7 +82,7 @@ class Evaluation:
             },
             "references": {name: figures.as_json() for name, figures in self.references.items()},
             "privacy": self.privacy.as_json(),
-            "cost": {"seconds": self.seconds, "bytes_sent": self.bytes_sent},
+            "cost": {"bytes_sent": self.bytes_sent},
         }
 
 
@@ -93,7 +91,6 @@ def evaluate_run(
     params: Params,
     privacy: PrivacyReport,
     *,
-    seconds: float | None,
     on_progress: OnProgress | None = None,
 ) -> Evaluation:
     """Return the figures on the test people, for the run and for the reference recommenders."""
@@ -122,7 +119,6 @@ def evaluate_run(
         few_unadapted=unadapted and _evaluate_on(prepared, view, few, unadapted(params), None),
         references=references,
         privacy=privacy,
-        seconds=seconds,
         bytes_sent=bytes_sent(prepared, params),
     )
 

@@ -61,9 +61,7 @@ class Run:
             records.check_data(self.folder, self.prepared.federation.fingerprint)
         tested = tested_by(self.prepared, protocol, candidates)
         params = load_params(self.folder)
-        evaluation = evaluate_run(
-            tested, params, self.privacy(), seconds=self.seconds, on_progress=on_progress
-        )
+        evaluation = evaluate_run(tested, params, self.privacy(), on_progress=on_progress)
         found = evaluation.as_json()
         text = json.dumps(found, indent=2) + "\n"
         ending = ending_of(self.prepared, tested)
@@ -82,12 +80,6 @@ class Run:
     def figures(self) -> list[dict[str, Any]]:
         """What each round did, from raw data; empty under secure noise without `diagnostics`."""
         return records.read_rounds(self.folder.figures_path)
-
-    @property
-    def seconds(self) -> float | None:
-        """The time of all rounds; None under secure noise without `diagnostics`."""
-        figures = self.figures
-        return round(sum(line["seconds"] for line in figures), 3) if figures else None
 
     @property
     def rounds(self) -> int:

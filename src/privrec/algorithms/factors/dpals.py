@@ -59,6 +59,8 @@ _ENOUGH = 2.0
 """An item is asked about if its popularity is at least this many times the noise of its row."""
 _RIDGE = 70.0
 """The ridge of the items' vectors, in units of the noise of one number."""
+_LEAST_RIDGE = 1e-3
+"""The ridge without noise, in units of a usual eigenvalue: few people leave directions empty."""
 _LONGEST, _SHORTEST, _RANK = 40, 8, 26.0
 _UNKNOWN = -1e3
 
@@ -257,7 +259,7 @@ def item_vectors(
     """Return v_i = (A_i + γ G + ridge·I)⁻¹ B_i, shape (m, d), scaled to a mean square of 1/d."""
     width = asked.vectors.shape[1]
     common = settings.unseen * _psd(gram[None] / SHARED, width)[0]
-    common += (ridge + 1e-6 * max(float(np.trace(common)), 1.0)) * np.eye(width)
+    common += (ridge + _LEAST_RIDGE * max(float(np.trace(common)), 1.0) / width) * np.eye(width)
     wanted = sums[:, :width] / asked.weight[:, None]
     if settings.item_squares:
         triangles = sums[:, width:] / settings.item_squares / asked.weight[:, None]
