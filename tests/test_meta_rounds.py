@@ -33,6 +33,7 @@ def test_all_take_turns_on_the_same_people(monkeypatch: pytest.MonkeyPatch) -> N
     assert found.seconds[4].keys() == CONTENDERS.keys()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [["--json"], []])
 def test_the_command_says_what_is_compared(words: Sequence[str]) -> None:
     asked = ["bench", "meta", "--data", DATA, "--cohorts", "2,4", "--rounds", "1", *words]
