@@ -1,5 +1,4 @@
 import html
-import itertools
 import math
 import re
 import xml.etree.ElementTree as ET
@@ -7,153 +6,18 @@ from html.parser import HTMLParser
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from privrec.algorithms.recipes import RECIPES
 from privrec.privacy.paper import PRINTED_HITS
-from privrec.show.charts import line_chart
 from privrec.show.comparison import comparison, render_comparison
 from privrec.show.report import (
     hits_table,
     render_report,
     table_rows,
 )
+from svg import points_of, words_of
 
-Points = list[tuple[float, float]]
 KS = ("5", "10", "20", "30")
-
-
-def chart(series: dict[str, Points], levels: dict[str, float] | None = None) -> ET.Element:
-    """The chart as XML; every coordinate must be a number inside the picture."""
-    text = line_chart(series, x_label="rounds", y_label="Hits@k", levels=levels)
-    root = ET.fromstring(text)  # noqa: S314 - our own text
-    assert root.attrib["viewBox"] == "0 0 640 300"
-    for node in root.iter():
-        for name in ("x", "x1", "x2", "cx"):
-            assert 0 <= float(node.attrib.get(name, 0)) <= 640
-        for name in ("y", "y1", "y2", "cy"):
-            assert 0 <= float(node.attrib.get(name, 0)) <= 300
-    for x, y in (point for line in points_of(root) for point in line):
-        # Inside the frame of the axes.
-        assert 58 <= x <= 510
-        assert 16 <= y <= 260
-    return root
-
-
-def points_of(root: ET.Element) -> list[Points]:
-    return [
-        [
-            (float(x), float(y))
-            for x, y in (pair.split(",") for pair in node.attrib["points"].split())
-        ]
-        for node in root.iter("polyline")
-    ]
-
-
-def words_of(root: ET.Element) -> list[str]:
-    return [node.text or "" for node in root.iter("text")]
-
-
-def ticks_of(root: ET.Element) -> dict[float, float]:
-    """The numbers on the y axis and their positions."""
-    return {
-        float(node.text or "nan"): float(node.attrib["y"]) - 4
-        for node in root.iter("text")
-        if node.attrib.get("text-anchor") == "end"
-    }
-
-
-def test_points_stand_where_the_axis_says() -> None:
-    root = chart({"loss": [(1, 0.2), (2, 0.8), (5, 0.5)]})
-    ((first, second, third),) = points_of(root)
-    ticks = ticks_of(root)
-    for value, (_, y) in ((0.2, first), (0.8, second), (0.5, third)):
-        assert y == pytest.approx(ticks[value], abs=0.11)
-    # Higher values are higher, later rounds are further right, and distances are proportional.
-    assert second[1] < third[1] < first[1]
-    assert (third[0] - second[0]) == pytest.approx(3 * (second[0] - first[0]), abs=0.3)
-    assert 4 <= len(ticks) <= 10
-    assert {"rounds", "Hits@k", "loss"} <= set(words_of(root))
-
-
-def test_one_point_is_a_dot() -> None:
-    root = chart({"loss": [(1, 0.5)]})
-    assert len(list(root.iter("circle"))) == 1
-    assert "loss" in words_of(root)
-
-
-@pytest.mark.parametrize("level", [0.0, 0.3, 1.0, -2.0, 5.0, 1e-12, 1e12, 123.456])
-def test_a_constant_series_is_a_flat_line(level: float) -> None:
-    root = chart({"hits": [(1, level), (2, level), (3, level)]})
-    ((one, two, three),) = points_of(root)
-    assert one[1] == two[1] == three[1]
-    # The axis has a range, and no number on it is repeated.
-    written = [w.text for w in root.iter("text") if w.attrib.get("text-anchor") == "end"]
-    assert len(set(written)) == len(written) >= 2
-
-
-def test_no_points_are_no_chart() -> None:
-    assert line_chart({}, x_label="x", y_label="y") == ""
-    assert line_chart({"a": [], "b": []}, x_label="x", y_label="y") == ""
-    assert line_chart({"a": []}, x_label="x", y_label="y", levels={"base": 0.5}) == ""
-
-
-def test_an_empty_series_beside_another_is_left_out() -> None:
-    root = chart({"nothing": [], "loss": [(1, 0.5), (2, 0.25)]})
-    assert len(points_of(root)) == 1
-    assert "nothing" not in words_of(root)
-
-
-@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-def test_a_run_that_diverged_still_has_a_chart(bad: float) -> None:
-    root = chart({"loss": [(1, 0.7), (2, bad), (3, 0.9)], "all": [(1, bad)]}, {"base": bad})
-    assert [len(line) for line in points_of(root)] == [2]
-    assert line_chart({"loss": [(1, bad)]}, x_label="x", y_label="y") == ""
-
-
-def test_levels_are_dashed_and_inside() -> None:
-    root = chart({"ours": [(1, 0.5), (2, 0.6)]}, {"popularity": 0.1, "ease": 0.9})
-    dashed = [node for node in root.iter("line") if "stroke-dasharray" in node.attrib]
-    assert len(dashed) == 2
-    low, high = (float(node.attrib["y1"]) for node in dashed)
-    ticks = ticks_of(root)
-    assert low == pytest.approx(ticks[0.1], abs=0.11)
-    assert high == pytest.approx(ticks[0.9], abs=0.11)
-    assert {"popularity", "ease", "ours"} <= set(words_of(root))
-
-
-@settings(deadline=None)
-@given(
-    st.dictionaries(
-        st.text(st.characters(exclude_categories=("Cc", "Cs")), max_size=5),
-        st.lists(st.tuples(st.integers(0, 5000), st.floats(-1e30, 1e30)), max_size=6),
-        min_size=1,
-        max_size=4,
-    )
-)
-def test_any_numbers_make_a_chart(series: dict[str, Points]) -> None:
-    if any(series.values()):
-        root = chart(series)
-        assert [len(line) for line in points_of(root)] == [len(p) for p in series.values() if p]
-
-
-@pytest.mark.parametrize(("start", "end"), [(0.0, 0.0), (0.5, 0.5), (0.0, 1.0), (1.0, 0.0)])
-def test_labels_do_not_cover_each_other(start: float, end: float) -> None:
-    # Four curves that end on the lower edge, in the middle, on the upper edge: all names fit.
-    root = chart({name: [(1, start), (2, end)] for name in "abcd"})
-    places = sorted(
-        float(node.attrib["y"]) for node in root.iter("text") if node.text in list("abcd")
-    )
-    assert len(places) == 4
-    assert min(b - a for a, b in itertools.pairwise(places)) >= 12
-
-
-def test_chart_names_are_escaped() -> None:
-    name = "<b>&\"'"
-    text = line_chart({name: [(1, 1.0)]}, x_label=name, y_label=name)
-    assert "<b>" not in text
-    assert words_of(ET.fromstring(text)).count(name) == 3  # noqa: S314 - our own text
 
 
 class Page(HTMLParser):

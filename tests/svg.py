@@ -1,0 +1,19 @@
+"""What stands in a chart: its points and its words."""
+
+import xml.etree.ElementTree as ET
+
+Points = list[tuple[float, float]]
+
+
+def points_of(root: ET.Element) -> list[Points]:
+    return [
+        [
+            (float(x), float(y))
+            for x, y in (pair.split(",") for pair in node.attrib["points"].split())
+        ]
+        for node in root.iter("polyline")
+    ]
+
+
+def words_of(root: ET.Element) -> list[str]:
+    return [node.text or "" for node in root.iter("text")]
