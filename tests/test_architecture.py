@@ -13,6 +13,7 @@ ROOT = Path(__file__).parents[1] / "src" / "privrec"
 # A package may import itself and the packages in the lines below its own, nothing else of privrec.
 LAYERS: list[set[str]] = [
     {"cli"},
+    {"attacks"},
     {"flower"},
     {"runs"},
     {"show", "device"},
@@ -39,6 +40,8 @@ HOMES = {
     "autodp": {"privacy"},
     "cryptography": {"privacy", "flower"},
     "flwr": {"flower"},
+    "jax_privacy": {"attacks"},
+    "sklearn": {"attacks"},
     "typer": {"cli"},
     "matplotlib": {"runs"},
     "rich": {"cli"},

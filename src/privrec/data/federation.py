@@ -1,7 +1,10 @@
 """A population of clients, stored as columns; only the data of requested clients is read."""
 
+import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from privrec.data.catalogue import Catalogue
 from privrec.data.clients import Clients
@@ -56,6 +59,23 @@ class Federation:
     def n_items(self) -> int:
         """How many items the catalogue has."""
         return self.catalogue.n_items
+
+
+def part_of(federation: Federation, positions: IntArray) -> Federation:
+    """Return the same data set with these people alone, in this order: a population of its own."""
+    kept = np.asarray(positions, np.int64)
+    take_test = federation.take_test
+    mark = hashlib.sha256(federation.fingerprint.encode() + kept.tobytes()).hexdigest()
+    return replace(
+        federation,
+        n_clients=len(kept),
+        take=lambda places: federation.take(kept[places]),
+        ids=lambda places: federation.ids(kept[places]),
+        population=f"{federation.population}, part {mark[:16]}",
+        people=len(kept),
+        fingerprint=mark,
+        take_test=None if take_test is None else lambda places: take_test(kept[places]),
+    )
 
 
 def chunks(positions: IntArray, size: int = 1024) -> Sequence[IntArray]:
