@@ -54,6 +54,18 @@ class Bag(NamedTuple):
         """Return the bag of the given rows."""
         return Bag(codes=self.codes[rows], weights=self.weights[rows])
 
+    def join(self, other: "Bag") -> "Bag":
+        """Return the rows of both; the narrower one is filled up with values that are missing."""
+        width = max(self.codes.shape[1], other.codes.shape[1])
+
+        def wide(columns: Leaf) -> Leaf:
+            return np.pad(columns, ((0, 0), (0, width - columns.shape[1])))
+
+        return Bag(
+            codes=np.concatenate([wide(self.codes), wide(other.codes)]),
+            weights=np.concatenate([wide(self.weights), wide(other.weights)]),
+        )
+
 
 Bags = Mapping[str, Bag]
 """Encoded columns by the name of their embedding table."""

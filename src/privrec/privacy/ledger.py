@@ -10,11 +10,12 @@ bound for cohorts drawn without replacement (docs/privacy.md).
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, reduce
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 if TYPE_CHECKING:  # Importing it takes most of a second, and runs without noise do not need it.
     from dp_accounting import dp_event
@@ -26,6 +27,7 @@ from privrec.errors import SettingsError
 from privrec.privacy.release import Adjacency, Release
 
 Entries = tuple[tuple[Release, int], ...]
+Doubles = npt.NDArray[np.float64]
 
 # RDP orders. Integers only: fractional orders fail to converge at large sampling shares.
 _ORDERS = [*range(2, 65), 72, 80, 96, 112, 128, 160, 192, 256]
@@ -61,6 +63,16 @@ def epsilon_rdp(entries: Entries, delta: float) -> float:
     if (plain := _without_accounting(entries, delta)) is not None:
         return plain
     return min(float(_composed_divergence(entries).get_epsilon(delta)), _pure_total(entries))
+
+
+def deltas(entries: Entries, epsilons: Doubles) -> Doubles:
+    """Return the δ of all the releases together at each ε, by PLD; 1 if one has no noise."""
+    plain = _without_accounting(entries, 0.5)
+    if plain is not None:
+        return np.full(len(epsilons), 1.0 if plain else 0.0)
+    with np.errstate(over="ignore"):
+        found = _composed_loss(entries).get_delta_for_epsilon(list(epsilons))
+    return np.asarray(found, np.float64)
 
 
 @lru_cache(maxsize=16)
@@ -261,6 +273,23 @@ class PrivacyLedger:
     def epsilon(self, delta: float) -> float:
         """Return ε at this δ, by PLD: 0 for nothing released, infinite if anything had no noise."""
         return epsilon(self.entries, delta)
+
+    def deltas(self, epsilons: Doubles) -> Doubles:
+        """Return δ at each of these ε, by PLD."""
+        return deltas(self.entries, epsilons)
+
+    def with_noise(self, factor: float) -> "PrivacyLedger":
+        """Return the ledger of the same releases with `factor` times the noise."""
+
+        def scaled(release: Release) -> Release:
+            count = release.quantile_multiplier
+            return replace(
+                release,
+                noise_multiplier=factor * release.noise_multiplier,
+                quantile_multiplier=None if count is None else factor * count,
+            )
+
+        return PrivacyLedger(tuple((scaled(release), count) for release, count in self.entries))
 
     def epsilon_rdp(self, delta: float) -> float:
         """Return ε at this δ, by RDP: an upper bound, used as a cross-check."""

@@ -2,7 +2,7 @@
 
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,7 @@ def train(
     resume: bool = False,
     strict: bool = False,
     on_progress: OnProgress | None = None,
+    watch: Callable[[PreparedRun], PreparedRun] | None = None,
     **settings: Any,
 ) -> Run:
     """Return a finished run of a recipe; the same as `privrec train`.
@@ -44,7 +45,8 @@ def train(
     Without `out` the run folder is temporary. With `resume` the interrupted run in `out` continues
     from its last checkpoint, on the same data and with the settings it was started with. Settings
     need not be given again; different ones are refused. With `strict` a run under noise is refused
-    if the model's shape or scale would be computed from people's data.
+    if the model's shape or scale would be computed from people's data. `watch` returns the same run
+    with stages that also tell an audit what they publish.
     """
     name = data if isinstance(data, str) else data.name
     path = None if out is None else Path(out)
@@ -57,6 +59,7 @@ def train(
         config = configure(recipe, name, {**before, **settings})
         _check_same(*started, config.model_dump())
     prepared = prepare(config, load(data) if isinstance(data, str) else data)
+    prepared = prepared if watch is None else watch(prepared)
     config, federation = prepared.config, prepared.federation
     if strict and config.budget.mechanism != "none":
         _refuse_undeclared(federation)

@@ -1,0 +1,116 @@
+"""Lower bounds on ε from the scores of canaries, three ways, and all of them together.
+
+`clopper_pearson` and `one_run` (Steinke, Nasr and Jagielski 2023) are jax_privacy's. `curve` is by
+hand, because no library has it: the area under the ROC curve is compared with the largest area that
+the ledger's own releases allow. The other two ask for one (ε, δ) alone, at a δ of 1e-6 far out in
+the tail, where a thousand canaries show little.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+from privrec.attacks.roc import Scores, auditor
+from privrec.errors import SettingsError
+from privrec.privacy.ledger import PrivacyLedger
+from privrec.privacy.tradeoff import best_area
+from privrec.types import BoolArray
+
+# How the allowed chance of a wrong bound is divided among the three. Chosen by hand, before any
+# audit was run.
+_SHARES = {"curve": 0.8, "one_run": 0.1, "clopper_pearson": 0.1}
+_RESAMPLES = 2000
+_MOST = 64.0
+_STEPS = 12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """Lower bounds on ε; each holds alone at the confidence. `together` is the largest of them.
+
+    `together` also holds at the confidence: its parts are computed at a higher one. `curve` is None
+    where the ledger promises nothing.
+    """
+
+    clopper_pearson: float
+    one_run: float
+    curve: float | None
+    together: float
+
+    def as_json(self) -> dict[str, float | None]:
+        """Return the three bounds."""
+        found = asdict(self)
+        found.pop("together")
+        return found
+
+
+def lower_bounds(
+    scores: Scores, coins: BoolArray, ledger: PrivacyLedger, *, delta: float, confidence: float
+) -> Bounds:
+    """Return what the scores prove about ε at this δ; `coins` tell who took part."""
+    if not 0.5 < confidence < 1:
+        raise SettingsError(f"`confidence` must be > 0.5 and < 1; got {confidence!r}")
+    members, others = scores[coins], scores[~coins]
+    chance = 1 - confidence
+
+    def each(shares: Mapping[str, float]) -> dict[str, float]:
+        found = auditor(members, others)
+        bounds = {
+            "clopper_pearson": found.epsilon_clopper_pearson(
+                chance * shares["clopper_pearson"], delta
+            ),
+            "one_run": found.epsilon_one_run(chance * shares["one_run"], delta),
+        }
+        if ledger.entries and ledger.is_private:
+            area = least_area(members, others, chance * shares["curve"])
+            bounds["curve"] = epsilon_of_area(ledger, area, delta)
+        return {name: float(bound) for name, bound in bounds.items()}
+
+    alone = each(dict.fromkeys(_SHARES, 1.0))
+    return Bounds(
+        clopper_pearson=alone["clopper_pearson"],
+        one_run=alone["one_run"],
+        curve=alone.get("curve"),
+        together=max(each(_SHARES).values()),
+    )
+
+
+def least_area(members: Scores, others: Scores, chance: float) -> float:
+    """Return a lower bound on the area under the ROC curve, wrong with this probability.
+
+    It is by bootstrap. Where all scores are told apart, that is 1, whatever the number of scores;
+    but if the area is a, n independent pairs are all in order with probability a^n.
+    """
+    from jax_privacy.auditing import BootstrapParams
+
+    again = BootstrapParams(num_samples=_RESAMPLES, quantiles=(chance,), seed=0)
+    with np.errstate(all="ignore"):  # All resamples may be equal: there is no bias to correct then.
+        found = float(np.ravel(auditor(members, others).attack_auroc(bootstrap_params=again))[0])
+    pairs = min(len(members), len(others))
+    return float(min(found if math.isfinite(found) else 1.0, chance ** (1 / pairs)))
+
+
+def epsilon_of_area(ledger: PrivacyLedger, area: float, delta: float) -> float:
+    """Return the ε of the ledger's releases with so much noise that their best area is this one.
+
+    The noise of all releases is multiplied by the same factor. The largest ε that it finds is that
+    of 1/64 of the noise, or of as much as the accountant can count.
+    """
+    if area <= 0.5:
+        return 0.0
+    low, high = 1.0, 1.0  # Factors with at least, and with at most, the given area.
+    while best_area(ledger.with_noise(high)) > area and high < _MOST:
+        low, high = high, 2 * high
+    while best_area(ledger.with_noise(low)) < area and low > 1 / _MOST:
+        if math.isinf(ledger.with_noise(low / 2).epsilon(delta)):
+            break
+        low, high = low / 2, low
+    for _ in range(_STEPS):
+        middle = math.sqrt(low * high)
+        if best_area(ledger.with_noise(middle)) > area:
+            low = middle
+        else:
+            high = middle
+    return ledger.with_noise(high).epsilon(delta)

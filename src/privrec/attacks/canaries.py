@@ -1,0 +1,139 @@
+"""Canaries: made-up people who take part in a training or not, each by the toss of a coin.
+
+An audit knows the coins and the canaries' data, and looks whether what is published gives the coins
+away. A canary is a person like any other to the training: she has lines on her device.
+"""
+
+import hashlib
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from privrec.data.clients import Clients
+from privrec.data.federation import Federation
+from privrec.errors import SettingsError
+from privrec.seeds import rng
+from privrec.types import BoolArray, IntArray, Law
+
+_LINES = 40
+"""How many lines a canary has at most. Chosen by hand; not tuned."""
+_RARE = 2
+"""How many of them are among the least popular items: few others touch what these touch."""
+_FIRST_ID = 2**40
+"""Ids of canaries begin here, above those of any data set."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Canaries:
+    """The canaries' data, and for each whether she takes part: `coins` are independent and fair."""
+
+    people: Clients
+    coins: BoolArray
+
+    def __len__(self) -> int:
+        return len(self.coins)
+
+
+def make_canaries(federation: Federation, count: int, *, seed: int) -> Canaries:
+    """Return `count` canaries for a data set.
+
+    Each likes random items, a few of them rare. Features, values and contexts are those of real
+    people and lines, drawn at random, so that the training accepts them.
+    """
+    if count < 20:
+        raise SettingsError(f"`canaries` must be >= 20; got {count}")
+    draw = rng(seed, 0, "canaries")
+    models = federation.take(draw.integers(federation.n_clients, size=count))
+    liked = np.flatnonzero(models.liked)
+    if not len(liked):
+        raise SettingsError(f"{federation.name}: nobody likes anything; an audit needs likes")
+    lines = max(2, min(_LINES, federation.largest, federation.n_items // 4))
+    items = _items(federation, count, lines, draw)
+    copied = draw.choice(liked, count * lines)
+    people = Clients(
+        ids=_FIRST_ID + np.arange(count),
+        offsets=lines * np.arange(count + 1),
+        item=items.ravel().astype(np.int32),
+        value=models.value[copied],
+        liked=models.liked[copied],
+        time=np.sort(models.time[copied].reshape(count, lines), axis=1).ravel(),
+        features=models.features,
+        context={name: bag.take(copied) for name, bag in models.context.items()},
+    )
+    return Canaries(people=people, coins=draw.random(count) < 0.5)
+
+
+def _items(federation: Federation, count: int, lines: int, draw: np.random.Generator) -> IntArray:
+    """Return each canary's items, shape (count, lines); the first ones of each are rare."""
+    n = federation.n_items
+    sample = federation.take(np.unique(draw.integers(federation.n_clients, size=2000)))
+    often = np.bincount(sample.item, minlength=n)
+    # Equally rare ones in random order.
+    rare = np.lexsort((draw.random(n), often))[: max(n // 4, lines)]
+    few = min(_RARE, lines - 1)
+    found = np.empty((count, lines), np.int64)
+    for k in range(count):
+        found[k, :few] = rare[(k * few + np.arange(few)) % len(rare)]
+        others = draw.permutation(n)
+        found[k, few:] = others[~np.isin(others, found[k, :few])][: lines - few]
+    return found
+
+
+def with_canaries(federation: Federation, canaries: Canaries, law: Law) -> Federation:
+    """Return the data set with the canaries whose coin shows heads, after everybody else.
+
+    The guarantee for cohorts of a fixed size replaces a person by another one. So there the other
+    canaries are people without data; under Poisson sampling they are not there.
+    """
+    people, n = canaries.people, federation.n_clients
+    if law == "fixed":
+        present = people.keep(canaries.coins[people.owner])
+    else:
+        present = people.take(np.flatnonzero(canaries.coins))
+
+    def take(positions: IntArray) -> Clients:
+        real = positions < n
+        if real.all():
+            return federation.take(positions)
+        joined = join(federation.take(positions[real]), present.take(positions[~real] - n))
+        # Back to the order that was asked for.
+        place = np.empty(len(positions), np.int64)
+        place[np.concatenate([np.flatnonzero(real), np.flatnonzero(~real)])] = np.arange(
+            len(positions)
+        )
+        return joined.take(place)
+
+    def ids(positions: IntArray) -> IntArray:
+        found = np.empty(len(positions), np.int64)
+        real = positions < n
+        found[real] = federation.ids(positions[real])
+        found[~real] = present.ids[positions[~real] - n]
+        return found
+
+    mark = hashlib.sha256(federation.fingerprint.encode())
+    for array in (present.ids, present.offsets, present.item):
+        mark.update(np.ascontiguousarray(array).tobytes())
+    return replace(
+        federation,
+        n_clients=n + len(present),
+        take=take,
+        ids=ids,
+        population=f"{federation.population}, audited",
+        people=federation.people + len(present),
+        fingerprint=mark.hexdigest(),
+        take_test=None,
+    )
+
+
+def join(one: Clients, other: Clients) -> Clients:
+    """Return the clients of both, the first ones first."""
+    return Clients(
+        ids=np.concatenate([one.ids, other.ids]),
+        offsets=np.concatenate([one.offsets, one.offsets[-1] + other.offsets[1:]]),
+        item=np.concatenate([one.item, other.item]),
+        value=np.concatenate([one.value, other.value]),
+        liked=np.concatenate([one.liked, other.liked]),
+        time=np.concatenate([one.time, other.time]),
+        features={name: bag.join(other.features[name]) for name, bag in one.features.items()},
+        context={name: bag.join(other.context[name]) for name, bag in one.context.items()},
+    )

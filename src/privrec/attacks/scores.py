@@ -1,0 +1,173 @@
+"""Scores of canaries by an attacker who sees every published sum and knows all but the coins.
+
+In a round, the sum is u = Σ b_i c_i + others + noise, with b_i = 1 for the canaries who took part.
+The attacker knows each contribution c_i, because what devices are told is public, and what the
+others add, as far as the guarantee covers that. The scores are log likelihood ratios
+for b_i = 1 against b_i = 0, with the other canaries as one more source of noise.
+
+Any score is allowed in an audit, as long as it is computed from what was published. So the attacker
+also looks for mistakes: entries without noise, and rounds that share theirs.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import combinations
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from privrec.attacks.stacks import Stack, beginning, flattened, stacked
+from privrec.attacks.watch import Seen
+from privrec.core.contribution import Contribution, bounded, shapes_of
+from privrec.core.phase import Cohort
+from privrec.core.round import fastest
+from privrec.data.clients import Clients
+from privrec.data.federation import Federation
+from privrec.types import Leaf
+
+Doubles = npt.NDArray[np.float64]
+OnProgress = Callable[[str, int, int], None]
+_LEAST_NOISE = 1e-3
+"""The least noise that the attacker reckons with, relative to what is promised."""
+_MANY_ZEROS = 0.01
+"""Noise on a grid is exactly 0 about once in 10,000 entries. Above this share, some have none."""
+_SILENT = 1e3
+_COMPARED = 20_000
+"""Of so many entries of each round the attacker compares the noise with that of other rounds."""
+_ALIKE = 0.5
+_MOST_PAIRS = 3
+
+
+class Belief(NamedTuple):
+    """The mean and the variance of how often each contribution is in a sum, shape (m,) each."""
+
+    mean: Doubles
+    variance: Doubles
+
+    @classmethod
+    def of(cls, size: int, mean: float, variance: float) -> "Belief":
+        """Return the same mean and variance for all."""
+        return cls(np.full(size, mean), np.full(size, variance))
+
+
+def canary_scores(
+    seen: Sequence[Seen],
+    canaries: Clients,
+    others: Federation,
+    on_progress: OnProgress | None = None,
+) -> Doubles:
+    """Return the score of each canary, higher for those who seem to have taken part.
+
+    `others` are all other people who train.
+    """
+    total = np.zeros(len(canaries))
+    noises: list[Doubles] = []
+    for place, one in enumerate(seen):
+        if on_progress is not None:
+            on_progress("rounds scored", place, len(seen))
+        update = one.published.update
+        sent, left = contributions(one, canaries), rest(one, others)
+        noises.append(flattened(left)[:_COMPARED] / (one.noise_scale or 1.0))
+        share = one.phase.release.sampling.share
+        belief = Belief.of(len(sent), share / 2, share / 2 * (1 - share / 2))
+        ratio = ratios(stacked(sent), left, noise_of(left, one.noise_scale), belief)
+        total += np.logaddexp(np.log1p(-share), np.log(share) + ratio) if share < 1 else ratio
+        if _share_of_zeros(update) > _MANY_ZEROS:
+            total -= _SILENT * stacked(sent).silent(update)
+    for first, second in alike(noises):
+        total += _difference(seen[first], seen[second], noises[first], noises[second], canaries)
+    if on_progress is not None:
+        on_progress("rounds scored", len(seen), len(seen))
+    return total
+
+
+def contributions(one: Seen, people: Clients) -> list[Contribution]:
+    """Return what each person's device sends in a round if she is asked, bounded."""
+    device = one.phase.device
+    nobody = people.take(np.zeros(1, np.int64))
+    nobody = nobody.keep(np.zeros(len(nobody.item), np.bool_))
+    expected = shapes_of(device.contribute(one.told, nobody, one.round_index))
+    if expected is None:
+        raise ValueError(f"{one.phase.name}: `contribute` returns an unsound contribution")
+    norm = one.phase.aggregator.norm
+    return [
+        bounded(
+            device.contribute(one.told, people.take(np.array([k])), one.round_index),
+            one.clip_norm,
+            norm,
+            expected=expected,
+        ).contribution
+        for k in range(len(people))
+    ]
+
+
+def rest(one: Seen, others: Federation) -> dict[str, Leaf]:
+    """Return the published sum without what the other people added, as far as it may be known.
+
+    Under Poisson sampling everybody is drawn independently. So the guarantee also holds against an
+    attacker who knows which other people were drawn. In a cohort of a fixed size, knowing all
+    others is knowing the last one.
+    """
+    update = {name: np.asarray(a, np.float64) for name, a in one.published.update.items()}
+    sampling = one.phase.release.sampling
+    if one.people is None or (sampling.law == "fixed" and sampling.share < 1):
+        return update
+    cohort = Cohort(one.people[one.people < others.n_clients], others.take)
+    known = fastest(one.phase, one.told, cohort, one.round_index, one.clip_norm).update
+    return {name: update[name] - np.asarray(known[name], np.float64) for name in update}
+
+
+def noise_of(sums: dict[str, Leaf], promised: float) -> float:
+    """Return the scale of the noise as the attacker measures it; outliers do not count."""
+    found = float(np.median(np.abs(flattened(sums)))) / 0.6745
+    return max(found, _LEAST_NOISE * promised, 1e-9)
+
+
+def ratios(stack: Stack, sums: dict[str, Leaf], noise: float, belief: Belief) -> Doubles:
+    """Return log likelihood ratios of 1 against 0 for each coefficient, shape (m,).
+
+    The sums are Wᵀb + noise, with the contributions as rows of W, and b has independent entries of
+    the believed mean and variance V. With G = W Wᵀ and p = W sums, both over noise², the vector
+    y = (I + GV)⁻¹ (p - G mean) and g, the diagonal of (I + GV)⁻¹ G, have for each i the product of
+    its row with the rest of the sums, and with itself, weighted by the inverse covariance of the
+    sums. Dividing by 1 - v g takes its own variance out of that covariance.
+    """
+    gram, product = stack.gram() / noise**2, stack.against(sums) / noise**2
+    inverse = np.linalg.inv(np.eye(stack.size) + gram * belief.variance)
+    gain = np.einsum("ij,ji->i", inverse, gram)
+    left = np.maximum(1 - belief.variance * gain, 1e-9)
+    weight = gain / left
+    found = inverse @ (product - gram @ belief.mean) / left + weight * belief.mean
+    return np.asarray(found - weight / 2)
+
+
+def alike(noises: Sequence[Doubles]) -> list[tuple[int, int]]:
+    """Return the pairs of rounds whose noise is nearly the same, the most alike first."""
+    found = []
+    for first, second in combinations(range(len(noises)), 2):
+        size = min(len(noises[first]), len(noises[second]))
+        one, other = noises[first][:size], noises[second][:size]
+        length = float(np.linalg.norm(one) * np.linalg.norm(other))
+        if length > 0 and size > 1 and (same := float(one @ other) / length) > _ALIKE:
+            found.append((-same, first, second))
+    return [(first, second) for _, first, second in sorted(found)[:_MOST_PAIRS]]
+
+
+def _difference(
+    one: Seen, other: Seen, noise: Doubles, other_noise: Doubles, canaries: Clients
+) -> Doubles:
+    """Return the ratios from the difference of two rounds, in which shared noise cancels."""
+    size = min(len(noise), len(other_noise))
+    parts = [
+        [beginning(c, size) / (seen.noise_scale or 1.0) for c in contributions(seen, canaries)]
+        for seen in (one, other)
+    ]
+    changes = [Contribution(dense={"d": a - b}) for a, b in zip(*parts, strict=True)]
+    left = {"d": noise[:size] - other_noise[:size]}
+    belief = Belief.of(len(changes), 0.5, 0.25)
+    return ratios(stacked(changes), left, noise_of(left, 1.0), belief)
+
+
+def _share_of_zeros(update: Mapping[str, Leaf]) -> float:
+    whole = flattened(update)
+    return float(np.mean(whole == 0)) if len(whole) else 0.0

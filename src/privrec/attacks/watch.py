@@ -1,0 +1,141 @@
+"""What an attacker sees who reads along: all that each round tells and publishes."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from privrec.algorithms.prepared import PreparedRun
+from privrec.algorithms.recipes import stages_of
+from privrec.core.phase import Cohort, Phase, ServerState, Stage, Told
+from privrec.core.round import one_by_one
+from privrec.data.clients import Clients
+from privrec.data.federation import Federation
+from privrec.privacy.aggregate import CohortTotal, Published
+from privrec.types import IntArray, Leaf
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Seen:
+    """One round: what devices were told, the bound on what each sends, and the published sum.
+
+    `people` are the positions of those who were drawn; None where that was not seen.
+    """
+
+    phase: Phase
+    round_index: int
+    people: IntArray | None
+    told: dict[str, Leaf]
+    clip_norm: float
+    published: Published
+
+    @property
+    def noise_scale(self) -> float:
+        """The scale that the noise is said to have."""
+        return self.phase.aggregator.noise_scale(self.clip_norm)
+
+
+def watched(prepared: PreparedRun, look: Callable[[Seen], None]) -> PreparedRun:
+    """Return the run with stages that show each round; nothing else about them changes."""
+    made: list[tuple[Stage, ...]] = []
+
+    def stages() -> tuple[Stage, ...]:
+        if not made:
+            made.append(tuple(_watched_stage(stage, look) for stage in prepared.stages()))
+        return made[0]
+
+    return replace(prepared, stages=stages)
+
+
+def _watched_stage(stage: Stage, look: Callable[[Seen], None]) -> Stage:
+    if not isinstance(stage, Phase):
+        return stage
+    told: dict[str, Leaf] = {}
+    drawn: list[IntArray] = []
+    run = stage.device.kernel
+
+    def kernel(said: Told, cohort: Cohort, round_index: int, clip_norm: float) -> CohortTotal:
+        drawn.append(cohort.people)
+        if run is None:
+            return one_by_one(stage, said, cohort, round_index, clip_norm)
+        return run(said, cohort, round_index, clip_norm)
+
+    def tell(state: ServerState) -> Told:
+        said = stage.tell(state)
+        told.clear()
+        told.update({name: np.asarray(leaf) for name, leaf in said.items()})
+        return said
+
+    def absorb(state: ServerState, published: Published) -> ServerState:
+        look(
+            Seen(
+                phase=stage,
+                round_index=state.round_index,
+                people=drawn[-1] if drawn else None,
+                told=dict(told),
+                clip_norm=state.clip_norm,
+                published=published,
+            )
+        )
+        drawn.clear()
+        return stage.absorb(state, published)
+
+    device = replace(stage.device, kernel=kernel)
+    return replace(stage, device=device, tell=tell, absorb=absorb)
+
+
+def untold(prepared: PreparedRun, seen: Sequence[Seen]) -> list[str]:
+    """Return what devices were told that does not follow from what was published before.
+
+    The server's half is played again, with the published sums and without anybody's data. Whatever
+    it then tells otherwise came from people's data on another way than through noised sums.
+    """
+    found: list[str] = []
+    again = _replayed(prepared, seen)
+    for one in seen:
+        where = f"round {one.round_index} ({one.phase.name})"
+        try:
+            told = next(again)
+        except Exception as error:  # Whatever it is: it did not happen with people's data.
+            return [*found, f"{where}: the server cannot go on from published sums alone ({error})"]
+        found += [
+            f"{where}: {name!r} was computed from people's data, not from published sums alone"
+            for name in sorted(one.told.keys() | told.keys())
+            if not _same(one.told.get(name), told.get(name))
+        ]
+    return found
+
+
+def _replayed(prepared: PreparedRun, seen: Sequence[Seen]) -> Iterator[dict[str, Leaf]]:
+    blank = without_data(prepared.federation)
+    stages = {stage.name: stage for stage in stages_of(prepared.config, blank, prepared.split)}
+    state: ServerState | None = None
+    playing = ""
+    for one in seen:
+        stage = stages[one.phase.name]
+        if not isinstance(stage, Phase):
+            raise TypeError(f"{stage.name} is not a phase")
+        if state is None or stage.name != playing:
+            state = stage.start(None if state is None else state.params)
+            playing = stage.name
+        yield {name: np.asarray(leaf) for name, leaf in stage.tell(state).items()}
+        after = stage.absorb(state, one.published)
+        state = replace(after, round_index=one.round_index + 1, clip_norm=one.published.clip_norm)
+
+
+def without_data(federation: Federation) -> Federation:
+    """Return the same people, none of whom has a line on her device."""
+
+    def take(positions: IntArray) -> Clients:
+        clients = federation.take(positions)
+        return clients.keep(np.zeros(len(clients.item), np.bool_))
+
+    return replace(federation, take=take)
+
+
+def _same(one: Leaf | None, other: Leaf | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    if np.shape(one) != np.shape(other):
+        return False
+    return bool(np.allclose(np.asarray(one), np.asarray(other), rtol=1e-5, atol=1e-7))
