@@ -77,13 +77,12 @@ def compare(
         attacked = any_attacked(timed)
         for title, lines in comparison(timed, settings).items():
             cells = [line.cells(_KS, attacked=attacked) for line in lines]
-            head = columns(_KS, attacked=attacked)
-            print_table(f"Hits@k on {title}", head, cells, wide=True)
+            print_table(f"Hits@k on {title}", columns(_KS, attacked=attacked), cells, wide=True)
         print_line("bytes sent: by one person of usual size in one round; --html has all k")
 
 
 def _evaluated(places: list[Path]) -> dict[str, dict[str, Any]]:
-    """Return the evaluation of each run, with what attacks and audits found where there were any."""
+    """Return the evaluation of each run, with what attacks and audits found, if any."""
     from privrec.runs.records import read_evaluation, read_run
     from privrec.runs.run import attacked_in
 

@@ -46,7 +46,8 @@ def render_attacks(attacks: Sequence[Document], audits: Sequence[Document]) -> s
     """Return the page of the documents `attack.json` and `audit.json` of some runs."""
     parts = ["<h1>Attacks and audits</h1>", RAW_NOTE]
     if attacks:
-        parts += [f"<p>{html_text(words)}</p>" for words in _WORDS.strip().split("\n\n")]
+        told = (" ".join(words.split()) for words in _WORDS.split("\n\n"))
+        parts += [f"<p>{html_text(words)}</p>" for words in told]
     for attack in attacks:
         parts += _attack(attack)
     if audits:
