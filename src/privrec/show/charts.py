@@ -11,6 +11,8 @@ _WIDTH, _HEIGHT = 640, 300
 _LEFT, _RIGHT, _TOP, _BOTTOM = 58, 130, 16, 40
 _COLOURS = ("#2166ac", "#b2182b", "#1b7837", "#762a83", "#b35806", "#4d4d4d")
 
+_GREYS = ("#777", "#111")
+
 
 def line_chart(
     series: Mapping[str, Points],
@@ -111,10 +113,11 @@ def log_chart(
     for (name, curve), colour in zip(drawn.items(), _cycle(len(drawn)), strict=True):
         parts.append(_curve(curve, colour))
         labels.append((curve[-1][1], name, colour))
-    for name, points in (dashed or {}).items():
+    for k, (name, points) in enumerate((dashed or {}).items()):
         if shown := place(points):
-            parts.append(_curve(shown, "#777", dashed=True))
-            labels.append((shown[-1][1], name, "#555"))
+            grey = _GREYS[k % len(_GREYS)]
+            parts.append(_curve(shown, grey, dashed=True))
+            labels.append((shown[-1][1], name, grey))
     for y, name, colour in _apart(labels):
         parts.append(_text(_WIDTH - _RIGHT + 6, y + 4, name, "start", colour))
     said = html.escape(f"{y_label} against {x_label}, both logarithmic")
