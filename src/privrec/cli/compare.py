@@ -1,7 +1,7 @@
 """`privrec compare`: runs side by side, trained here or given as folders."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -48,8 +48,8 @@ def compare(
     with plain_errors():
         from privrec.errors import SettingsError
         from privrec.runs.experiments import jobs_of, run_jobs, seconds_of
-        from privrec.runs.records import read_evaluation, read_run, write_whole
-        from privrec.show.comparison import columns, comparison, render_comparison
+        from privrec.runs.records import read_run, write_whole
+        from privrec.show.comparison import any_attacked, columns, comparison, render_comparison
 
         if bool(runs) == (data is not None):
             raise SettingsError("give either run folders or --data")
@@ -63,7 +63,7 @@ def compare(
             folder = out or Path("runs") / f"compare-{file_name(data)}"
             with progress() as on_progress:
                 places = run_jobs(jobs, data, folder, on_progress)
-        evaluations = {str(path): read_evaluation(path) for path in places}
+        evaluations = _evaluated(places)
         settings = {str(path): read_run(path)[1] for path in places}
         timed = {
             name: {**one, "cost": {**one.get("cost", {}), "seconds": seconds_of(Path(name))}}
@@ -74,7 +74,20 @@ def compare(
         if json_:
             print_json(evaluations)
             return
+        attacked = any_attacked(timed)
         for title, lines in comparison(timed, settings).items():
-            cells = [line.cells(_KS) for line in lines]
-            print_table(f"Hits@k on {title}", columns(_KS), cells, wide=True)
+            cells = [line.cells(_KS, attacked=attacked) for line in lines]
+            print_table(f"Hits@k on {title}", columns(_KS, attacked=attacked), cells, wide=True)
         print_line("bytes sent: by one person of usual size in one round; --html has all k")
+
+
+def _evaluated(places: list[Path]) -> dict[str, dict[str, Any]]:
+    """Return the evaluation of each run, with what attacks and audits found, if any."""
+    from privrec.runs.records import read_evaluation, read_run
+    from privrec.runs.run import attacked_in
+
+    evaluations = {}
+    for path in places:
+        found = attacked_in(read_run(path)[0])
+        evaluations[str(path)] = {**read_evaluation(path), **({"attacked": found} if found else {})}
+    return evaluations

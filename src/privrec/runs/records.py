@@ -7,7 +7,7 @@ finished run. During a run, `checkpoint.safetensors` has the whole server state,
 `published-N.safetensors` has what round N published until the checkpoint includes it.
 
 `simulation/` has what is computed from raw data: the fingerprint of the data, losses, counts
-and timings, validation, evaluation, report. No guarantee covers it.
+and timings, validation, evaluation, attacks, audits, report. No guarantee covers it.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ FORMAT = 4
 SIMULATION = "simulation"
 Arrays = Mapping[str, npt.NDArray[Any]]
 _TEMPORARY = ".tmp"
-_EVALUATION_KEYS: dict[str, type] = {
+_EVALUATION_KEYS: dict[str, type | tuple[type, ...]] = {
     "recipe": str,
     "data": str,
     "seed": int,
@@ -42,6 +42,10 @@ _EVALUATION_KEYS: dict[str, type] = {
     "references": dict,
     "privacy": dict,
 }
+Keys = Mapping[str, type | tuple[type, ...]]
+ATTACK_KEYS: Keys = {"recipe": str, "data": str, "attacks": dict}
+AUDIT_KEYS: Keys = {"recipe": str, "data": str, "epsilon_lower": (int, float), "holds": bool}
+"""What a document must have at least."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +98,16 @@ class RunFolder:
     def evaluation_path(self) -> Path:
         """The figures of the final report."""
         return self.path / SIMULATION / "evaluation.json"
+
+    @property
+    def attack_path(self) -> Path:
+        """What attacks on the run found."""
+        return self.path / SIMULATION / "attack.json"
+
+    @property
+    def audit_path(self) -> Path:
+        """What an audit of the run found."""
+        return self.path / SIMULATION / "audit.json"
 
     @property
     def report_path(self) -> Path:
@@ -264,15 +278,24 @@ def read_evaluation(path: Path) -> dict[str, Any]:
     folder, _ = read_run(path)
     if not folder.evaluation_path.is_file():
         raise RunFolderError(f"{path} has no evaluation yet: run 'privrec evaluate {path}'")
+    found = read_document(folder.evaluation_path, _EVALUATION_KEYS)
+    return found or {}
+
+
+def read_document(path: Path, keys: Keys) -> dict[str, Any] | None:
+    """Return the JSON object in a file, which must have these keys; None if there is no file."""
+    if not path.is_file():
+        return None
     try:
-        found: object = json.loads(folder.evaluation_path.read_text(encoding="utf-8"))
+        found: object = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise RunFolderError(f"cannot read {folder.evaluation_path}: {error}") from error
+        raise RunFolderError(f"cannot read {path}: {error}") from error
+    verb = {"attack": "attack", "audit": "audit"}.get(path.stem, "evaluate")
     if not isinstance(found, dict):
-        raise RunFolderError(f"{folder.evaluation_path} is not a whole evaluation: evaluate again")
-    for key, kind in _EVALUATION_KEYS.items():
+        raise RunFolderError(f"{path} is not a whole {path.stem}: {verb} again")
+    for key, kind in keys.items():
         if not isinstance(found.get(key), kind):
-            raise RunFolderError(f"{folder.evaluation_path} has no {key!r}: evaluate again")
+            raise RunFolderError(f"{path} has no {key!r}: {verb} again")
     return found
 
 

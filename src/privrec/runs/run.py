@@ -28,6 +28,7 @@ from privrec.runs.publisher import (
     volunteer_count,
 )
 from privrec.settings import RunSettings
+from privrec.show.attacked import summary
 from privrec.show.report import render_report
 
 
@@ -67,7 +68,8 @@ class Run:
         ending = ending_of(self.prepared, tested)
         place = self.folder.evaluation_path.with_stem(f"evaluation{ending}")
         records.write_whole(place, text.encode())
-        page = render_report(found, self.figures, self.config.model_dump())
+        attacked = attacked_in(self.folder)
+        page = render_report(found, self.figures, self.config.model_dump(), attacked=attacked)
         records.write_whole(self.report_path(protocol, candidates), page.encode())
         return evaluation
 
@@ -146,3 +148,11 @@ def load_params(folder: records.RunFolder) -> dict[str, jax.Array]:
         name: jax.numpy.asarray(array)
         for name, array in records.read_arrays(folder.params_path).items()
     }
+
+
+def attacked_in(folder: records.RunFolder) -> dict[str, Any]:
+    """Return the summary of what attacks and audits found; empty if there were none."""
+    return summary(
+        records.read_document(folder.attack_path, records.ATTACK_KEYS),
+        records.read_document(folder.audit_path, records.AUDIT_KEYS),
+    )

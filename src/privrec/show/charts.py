@@ -1,6 +1,7 @@
 """Line charts as SVG text: reports work without a network, a script or a library."""
 
 import html
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 
@@ -9,6 +10,8 @@ Points = Sequence[tuple[float, float]]
 _WIDTH, _HEIGHT = 640, 300
 _LEFT, _RIGHT, _TOP, _BOTTOM = 58, 130, 16, 40
 _COLOURS = ("#2166ac", "#b2182b", "#1b7837", "#762a83", "#b35806", "#4d4d4d")
+
+_GREYS = ("#777", "#111")
 
 
 def line_chart(
@@ -53,8 +56,7 @@ def line_chart(
     ]
     labels: list[tuple[float, str, str]] = []
     for (name, points), colour in zip(series.items(), _cycle(len(series)), strict=True):
-        path = " ".join(f"{x_of(x):.1f},{y_of(y):.1f}" for x, y in points)
-        parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
+        parts.append(_curve([(x_of(x), y_of(y)) for x, y in points], colour))
         if len(points) <= 40:
             parts += [_dot(x_of(x), y_of(y), colour) for x, y in points]
         labels.append((y_of(points[-1][1]), name, colour))
@@ -68,6 +70,78 @@ def line_chart(
         + "".join(parts)
         + "</svg>"
     )
+
+
+def log_chart(
+    series: Mapping[str, Points],
+    *,
+    x_label: str,
+    y_label: str,
+    dashed: Mapping[str, Points] | None = None,
+    low: float = 1e-3,
+) -> str:
+    """Return an SVG of named curves from `low` to 1 on two logarithmic axes; "" without curves.
+
+    What is below `low`, also 0, is drawn on the edge: logarithms have no place for it. `dashed`
+    curves are for comparison. All curves are thinned.
+    """
+    width, height = _WIDTH - _LEFT - _RIGHT, _HEIGHT - _TOP - _BOTTOM
+
+    def share(value: float) -> float:
+        return 1 - math.log(min(max(value, low), 1.0)) / math.log(low)
+
+    def place(points: Points) -> list[tuple[float, float]]:
+        return thinned(
+            [
+                (_LEFT + share(x) * width, _HEIGHT - _BOTTOM - share(y) * height)
+                for x, y in _finite(points)
+            ]
+        )
+
+    drawn = {name: found for name, points in series.items() if (found := place(points))}
+    if not drawn:
+        return ""
+    parts = [_axes(x_label, y_label)]
+    tick = low
+    while tick <= 1.0000001:
+        x, y = _LEFT + share(tick) * width, _HEIGHT - _BOTTOM - share(tick) * height
+        parts.append(_line(_LEFT, y, _WIDTH - _RIGHT, y, "#e5e5e5"))
+        parts.append(_text(_LEFT - 6, y + 4, f"{tick:g}", "end"))
+        parts.append(_text(x, _HEIGHT - _BOTTOM + 16, f"{tick:g}", "middle"))
+        tick *= 10
+    labels: list[tuple[float, str, str]] = []
+    for (name, curve), colour in zip(drawn.items(), _cycle(len(drawn)), strict=True):
+        parts.append(_curve(curve, colour))
+        labels.append((curve[-1][1], name, colour))
+    for k, (name, points) in enumerate((dashed or {}).items()):
+        if shown := place(points):
+            grey = _GREYS[k % len(_GREYS)]
+            parts.append(_curve(shown, grey, dashed=True))
+            labels.append((shown[-1][1], name, grey))
+    for y, name, colour in _apart(labels):
+        parts.append(_text(_WIDTH - _RIGHT + 6, y + 4, name, "start", colour))
+    said = html.escape(f"{y_label} against {x_label}, both logarithmic")
+    return (
+        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{said}">'
+        + "".join(parts)
+        + "</svg>"
+    )
+
+
+def thinned(points: Points, most: int = 200) -> list[tuple[float, float]]:
+    """Return about `most` of the points, equally far apart along the curve, and both ends."""
+    steps = [abs(b[0] - a[0]) + abs(b[1] - a[1]) for a, b in itertools.pairwise(points)]
+    total, walked, last = sum(steps), 0.0, -1
+    kept = list(points[:1])
+    for point, step in zip(points[1:], steps, strict=True):
+        walked += step
+        place = int(walked / total * most) if total else 0
+        if place > last and step:
+            kept.append(point)
+            last = place
+    if len(points) > 1 and kept[-1] != points[-1]:
+        kept.append(points[-1])
+    return kept
 
 
 def _finite(points: Points) -> Points:
@@ -120,6 +194,12 @@ def _axes(x_label: str, y_label: str) -> str:
         + f'<text transform="translate(14 {(bottom + _TOP) / 2}) rotate(-90)" font-size="12"'
         f' text-anchor="middle" fill="#333">{html.escape(y_label)}</text>'
     )
+
+
+def _curve(points: Points, colour: str, *, dashed: bool = False) -> str:
+    path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+    dash = ' stroke-dasharray="5 4"' if dashed else ""
+    return f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"{dash}/>'
 
 
 def _line(x1: float, y1: float, x2: float, y2: float, colour: str, *, dashed: bool = False) -> str:

@@ -7,7 +7,9 @@ from typing import Any
 
 from privrec.privacy.paper import PRINTED_HITS
 from privrec.privacy.words import epsilon_text
+from privrec.show.attacked import cell as attacked_cell
 from privrec.show.report import (
+    ATTACKED_NOTE,
     KS,
     RAW_NOTE,
     figure,
@@ -35,12 +37,19 @@ PAPER_NAMES = {
 _BESIDE = ("10", "20")
 
 
-def columns(ks: Sequence[str] = KS) -> tuple[str, ...]:
-    """Return the names of the table's columns, with Hits at these k."""
-    return ("", *(f"@{k}" for k in ks), *(f"paper @{k}" for k in _BESIDE), *_COSTS)
+def columns(ks: Sequence[str] = KS, *, attacked: bool = False) -> tuple[str, ...]:
+    """Return the names of the table's columns, with Hits at these k.
+
+    `attacked` adds what attacks and audits found.
+    """
+    found = ("attacked",) if attacked else ()
+    beside = (f"paper @{k}" for k in _BESIDE)
+    return ("", *(f"@{k}" for k in ks), *beside, "seconds", "bytes sent", *found, "privacy")
 
 
-_COSTS = ("seconds", "bytes sent", "privacy")
+def any_attacked(evaluations: Evaluations) -> bool:
+    """Return whether attacks or audits of any of the runs are known."""
+    return any(evaluation.get("attacked") for evaluation in evaluations.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +57,8 @@ class Line:
     """One line of the table: a run, or the mean of runs that differ in their seed alone.
 
     `printed` has the paper's figures of the same system. `bytes_sent` and `seconds` are None where
-    they are not known, `privacy` is what the runs promise in a few words.
+    they are not known, `privacy` is what the runs promise in a few words, `attacked` what attacks
+    and audits found.
     """
 
     name: str
@@ -58,15 +68,17 @@ class Line:
     seconds: float | None = None
     bytes_sent: int | None = None
     privacy: str = ""
+    attacked: str = ""
 
-    def cells(self, ks: Sequence[str] = KS) -> tuple[str, ...]:
-        """Return the line as text, one cell for each of `columns(ks)`."""
+    def cells(self, ks: Sequence[str] = KS, *, attacked: bool = False) -> tuple[str, ...]:
+        """Return the line as text, one cell for each of `columns` with the same arguments."""
         return (
             self.name,
             *(figure(self.hits[k]) for k in ks),
             *(figure(self.printed[k]) if self.printed else "" for k in _BESIDE),
             "" if self.seconds is None else f"{self.seconds:.0f}",
             "" if self.bytes_sent is None else f"{self.bytes_sent:,}",
+            *((self.attacked,) if attacked else ()),
             self.privacy,
         )
 
@@ -133,6 +145,7 @@ def _line(group: Sequence[str], evaluations: Evaluations) -> Line:
         seconds=None if None in seconds else statistics.fmean(seconds),
         bytes_sent=None if None in sent else round(statistics.fmean(sent)),
         privacy=weakest([run["privacy"] for run in runs]),
+        attacked=attacked_cell([run.get("attacked", {}) for run in runs]),
     )
 
 
@@ -188,11 +201,12 @@ def guarantee(privacy: Mapping[str, Any]) -> str:
 def render_comparison(evaluations: Evaluations, settings: Evaluations) -> str:
     """Return the page that shows several runs side by side, one table for each data set."""
     parts = ["<h1>Runs side by side</h1>"]
-    head = "".join(f"<th>{column}</th>" for column in columns())
+    attacked = any_attacked(evaluations)
+    head = "".join(f"<th>{column}</th>" for column in columns(attacked=attacked))
     for data, lines in comparison(evaluations, settings).items():
         body = "".join(
             f'<tr class="{line.kind}">'
-            + "".join(f"<td>{html_text(cell)}</td>" for cell in line.cells())
+            + "".join(f"<td>{html_text(cell)}</td>" for cell in line.cells(attacked=attacked))
             + "</tr>"
             for line in lines
         )
@@ -204,6 +218,8 @@ def render_comparison(evaluations: Evaluations, settings: Evaluations) -> str:
         '<p class="note">Bytes sent are those of one person of usual size in one round. Rows marked'
         " (paper) and the columns of the paper are printed figures from another split.</p>"
     )
+    if attacked:
+        parts.append(ATTACKED_NOTE)
     parts.append("<h2>Privacy</h2>")
     for name, evaluation in evaluations.items():
         parts.append(statement_html(evaluation["privacy"], f"<b>{html_text(name)}</b>: "))

@@ -6,6 +6,7 @@ from typing import Any
 
 from privrec.data.text import safe_text
 from privrec.privacy.paper import PRINTED_HITS
+from privrec.show.attacked import lines
 from privrec.show.charts import line_chart
 
 KS = ("5", "10", "20", "30")
@@ -80,8 +81,10 @@ def render_report(
     evaluation: Mapping[str, Any],
     rounds: Sequence[Mapping[str, Any]],
     settings: Mapping[str, Any],
+    *,
+    attacked: Mapping[str, Any] | None = None,
 ) -> str:
-    """Return the page of one run."""
+    """Return the page of one run; `attacked` is the summary of attacks and audits on it."""
     users = evaluation["users"]
     title = f"{evaluation['recipe']} on {evaluation['data']}, seed {evaluation['seed']}"
     parts = [
@@ -102,6 +105,7 @@ def render_report(
         _new_only(evaluation),
         _few_items(evaluation),
         _mark(evaluation, rounds),
+        _attacked(attacked or {}),
         _curves(evaluation, rounds),
         "<details><summary>Settings</summary><table>",
         *(
@@ -205,6 +209,17 @@ def mark_line(evaluation: Mapping[str, Any], rounds: Sequence[Mapping[str, Any]]
 def _mark(evaluation: Mapping[str, Any], rounds: Sequence[Mapping[str, Any]]) -> str:
     line = mark_line(evaluation, rounds)
     return f"<p>{html_text(line)}.</p>" if line else ""
+
+
+def _attacked(found: Mapping[str, Any]) -> str:
+    said = "".join(f"<li>{html_text(line)}.</li>" for line in lines(found))
+    return f"<h2>Attacked and audited</h2><ul>{said}</ul>{ATTACKED_NOTE}" if said else ""
+
+
+ATTACKED_NOTE = (
+    '<p class="note">An attack that fails shows only that this attack failed, and a lower bound'
+    " below the ledger is no proof of privacy.</p>"
+)
 
 
 def _curves(evaluation: Mapping[str, Any], rounds: Sequence[Mapping[str, Any]]) -> str:

@@ -1,0 +1,307 @@
+"""The page of attacks and audits, and what reports and comparisons say of them."""
+
+import html
+import json
+import math
+import re
+import xml.etree.ElementTree as ET
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from commands import Refused, document, done
+from privrec.runs.loop import train
+from privrec.show.attacked import at_least, cell, lines, summary
+from privrec.show.attacks import render_attacks
+from privrec.show.charts import log_chart, thinned
+from svg import Points, points_of, words_of
+from test_report import Page
+from tiny import DATA
+
+
+def figures(value: float) -> dict[str, float]:
+    return {"value": value, "low": value - 0.01, "high": value + 0.01}
+
+
+def roc(area: float, **more: Any) -> dict[str, Any]:
+    return {
+        "members": 100,
+        "others": 100,
+        "auc": figures(area),
+        "accuracy": 0.512,
+        "rates": {"0.01": figures(0.021), "0.001": figures(0.003)},
+        "curve": [[0.0, 0.0], [0.01, 0.02], [0.5, 0.6], [1.0, 1.0]],
+        **more,
+    }
+
+
+SERVER = {
+    "phase": "popularity",
+    "people": 200,
+    "items": {"precision": 0.901, "recall": 0.802},
+    "likes": {"precision": 0.703, "recall": None},
+    "guessing": {"precision": 0.104},
+}
+
+
+def attack(**attacks: Any) -> dict[str, Any]:
+    return {
+        "recipe": "dp-privrec",
+        "data": "synthetic",
+        "epsilon": 7.9941,
+        "delta": 1e-6,
+        "repetitions": 5,
+        "seed": 3,
+        "attacks": attacks,
+    }
+
+
+def whole_attack() -> dict[str, Any]:
+    paper = {"accuracy": figures(0.65), "auc": figures(0.66), "printed": 0.55}
+    return attack(
+        paper=paper,
+        loss=roc(0.53),
+        ratio=roc(0.57, shadows=16),
+        sums=roc(0.71, allowed=[[0, 0], [0.001, 0.1], [1, 1]]),
+        server=[SERVER],
+    )
+
+
+def audit(**changes: Any) -> dict[str, Any]:
+    return {
+        "recipe": "dp-privrec",
+        "data": "synthetic",
+        "seed": 4,
+        "canaries": 1000,
+        "delta": 1e-6,
+        "confidence": 0.95,
+        "epsilon_lower": 0.909,
+        "epsilon_ledger": 7.9941,
+        "holds": True,
+        "bounds": {"clopper_pearson": 0.9, "one_run": 0.8, "curve": None},
+        "auc": figures(0.61),
+        "auc_allowed": 0.99,
+        "curve": [[0.0, 0.0], [0.1, 0.2], [1.0, 1.0]],
+        "allowed": [[0.0, 0.0], [0.01, 1.0], [1.0, 1.0]],
+        "findings": ["All canaries were seen."],
+        "noise": "seeded",
+        **changes,
+    }
+
+
+def chart(series: dict[str, Any], dashed: dict[str, Any] | None = None) -> ET.Element:
+    text = log_chart(series, x_label="false", y_label="true", dashed=dashed)
+    root = ET.fromstring(text)  # noqa: S314 - our own text
+    for x, y in (point for line in points_of(root) for point in line):
+        assert 58 <= x <= 510
+        assert 16 <= y <= 260
+    return root
+
+
+def test_points_stand_where_their_logarithms_say() -> None:
+    """The frame is 452 wide and 244 high, and has three powers of ten."""
+    (line,) = points_of(chart({"a": [(0.001, 0.01), (0.01, 0.1), (0.1, 0.5), (1.0, 1.0)]}))
+    expected = [
+        (58, 260 - 244 / 3),
+        (58 + 452 / 3, 260 - 244 * 2 / 3),
+        (58 + 452 * 2 / 3, 260 - 244 * (3 + math.log10(0.5)) / 3),
+        (510, 16),
+    ]
+    for (x, y), (x_wanted, y_wanted) in zip(line, expected, strict=True):
+        assert x == pytest.approx(x_wanted, abs=0.06)
+        assert y == pytest.approx(y_wanted, abs=0.06)
+
+
+def test_ticks_are_powers_of_ten_on_both_axes() -> None:
+    root = chart({"a": [(0.1, 0.1)]})
+    names = ["0.001", "0.01", "0.1", "1"]
+    below = {
+        n.text: float(n.attrib["x"]) for n in root.iter("text") if n.attrib.get("y") == "276.0"
+    }
+    left = {n.text: n for n in root.iter("text") if n.attrib.get("text-anchor") == "end"}
+    assert list(below) == names
+    assert list(left) == names
+    assert [below[name] for name in names] == pytest.approx([58, 208.7, 359.3, 510], abs=0.06)
+    heights = [float(left[name].attrib["y"]) - 4 for name in names]
+    assert heights == pytest.approx([260, 178.7, 97.3, 16], abs=0.06)
+
+
+def test_zero_and_what_is_smaller_than_the_axis_is_on_the_edge() -> None:
+    (line,) = points_of(chart({"a": [(0.0, 0.0), (0.0, 0.1), (1e-9, 0.2), (1.0, 1.0)]}))
+    assert list(line[0]) == [58, 260]
+    assert [line[1][0], line[2][0]] == [58, 58]
+    assert line[1][1] == pytest.approx(260 - 244 * 2 / 3, abs=0.06)
+    # Numbers that are none are left out; without any curve there is no chart.
+    assert len(points_of(chart({"a": [(0.1, math.nan), (0.1, 0.1), (1.0, 1.0)]}))[0]) == 2
+    assert log_chart({"a": []}, x_label="x", y_label="y", dashed={"b": [(0.1, 0.1)]}) == ""
+
+
+def test_curves_for_comparison_are_dashed_and_named() -> None:
+    root = chart({"loss": [(0.1, 0.2), (1, 1)]}, {"guessing": [(1e-3, 1e-3), (1, 1)]})
+    mine, other = root.iter("polyline")
+    assert "stroke-dasharray" not in mine.attrib
+    assert "stroke-dasharray" in other.attrib
+    # On two logarithmic axes the diagonal goes from corner to corner.
+    assert points_of(root)[1] == [(58, 260), (510, 16)]
+    assert {"loss", "guessing", "false", "true"} <= set(words_of(root))
+    assert root.attrib["role"] == "img"
+    assert "true against false" in root.attrib["aria-label"]
+
+
+def test_long_curves_are_thinned_and_keep_their_ends() -> None:
+    long: Points = [(k / 5000, math.sqrt(k / 5000)) for k in range(5001)]
+    (line,) = points_of(chart({"a": long}))
+    assert 100 < len(line) <= 203
+    assert [line[0], line[-1]] == [(58, 260), (510, 16)]
+    # No part of the curve is left out: no gap is wide.
+    drawn = [b[0] - a[0] for a, b in pairwise(line[1:])]
+    assert max(drawn) < 452 / 3 * math.log10(2) + 1
+    assert thinned([]) == []
+    assert thinned([(1, 2)]) == [(1, 2)]
+    assert thinned([(1, 2), (1, 2)]) == [(1, 2)]
+
+
+def test_a_page_has_every_figure() -> None:
+    page = Page(render_attacks([whole_attack()], [audit()]))
+    for value in (
+        "0.650 [0.640, 0.660]",
+        "0.550",
+        "0.530 [0.520, 0.540]",
+        "0.710 [0.700, 0.720]",
+        "0.021 [0.011, 0.031]",
+        "0.003 [-0.007, 0.013]",
+        "likelihood ratio, 16 shadow models",
+        "0.512",
+        "0.901",
+        "0.802",
+        "0.703",
+        "0.104",
+        "1,000",
+        "seeded",
+        # A lower bound is rounded down, what the ledger says is rounded up.
+        "0.90",
+        "8.00",
+        "holds",
+        "0.990",
+    ):
+        assert value in page.cells, value
+    for words in (
+        "dp-privrec on synthetic, seed 3",
+        "epsilon 8.00 at delta 1e-06",
+        "0.5 is guessing",
+        "no proof of privacy",
+        "this attack failed",
+        "All canaries were seen.",
+        "clopper pearson: 0.90; one run: 0.80; curve: -",
+        "not for release",
+    ):
+        assert words in " ".join(page.words.split()), words
+    assert "does NOT hold" not in page.words
+
+
+def test_a_page_has_the_curves_with_what_is_allowed() -> None:
+    text = render_attacks([whole_attack()], [audit()])
+    attacks, audits = (ET.fromstring(one) for one in re.findall(r"<svg.*?</svg>", text))  # noqa: S314
+    assert len(points_of(attacks)) == 5
+    assert len(points_of(audits)) == 3
+    assert {"loss", "likelihood ratio", "published sums", "guessing", "allowed by ε"} <= set(
+        words_of(attacks)
+    )
+    assert {"canaries", "guessing", "allowed by ε"} <= set(words_of(audits))
+    assert "http" not in text
+    assert "<script" not in text
+
+
+@pytest.mark.parametrize(
+    ("attacks", "audits", "absent"),
+    [
+        ([], [], ("<svg", "<table", "curious server", "Audits<")),
+        ([attack()], [], ("<svg", "<table", "curious server", "Audits<")),
+        ([attack(server=[SERVER])], [], ("<svg", "paper's accuracy", "Audits<")),
+        ([attack(paper={"accuracy": None, "auc": figures(0.5)})], [], ("<svg", "curious server")),
+        ([attack(loss=roc(0.5))], [], ("allowed by ε", "curious server", "Audits<")),
+        ([], [audit(curve=[], allowed=[], findings=[], bounds={})], ("<svg", "by method")),
+    ],
+)
+def test_parts_that_are_missing_are_left_out(
+    attacks: list[Any], audits: list[Any], absent: tuple[str, ...]
+) -> None:
+    text = render_attacks(attacks, audits)
+    for words in absent:
+        assert words not in text
+    assert "nan" not in text
+    assert "None" not in text
+
+
+def test_a_broken_guarantee_is_said_aloud() -> None:
+    broken = audit(epsilon_lower=9.1, holds=False)
+    text = render_attacks([], [broken])
+    assert "does NOT hold" in Page(text).cells
+    assert 'class="privacy">' in text
+    assert 'class="privacy noised">' not in text
+    # Without noise the ledger says infinite, which every lower bound agrees with.
+    assert "infinite" in Page(render_attacks([], [audit(epsilon_ledger=None)])).cells
+    (line,) = lines(summary(None, broken))
+    assert line == "audit: at least epsilon 9.10, ledger says 8.00: does NOT hold"
+    assert cell([summary(None, broken), summary(None, audit())]) == "audit >= 9.10, does NOT hold"
+
+
+def test_names_are_escaped() -> None:
+    evil = "<script>alert(1)</script>&\"'"
+    made = {**whole_attack(), "recipe": evil, "data": evil}
+    made["attacks"]["server"] = [{**SERVER, "phase": evil}]
+    text = render_attacks([made], [audit(recipe=evil, findings=[evil], noise=evil)])
+    assert "<script" not in text
+    assert html.escape(evil) in text
+    assert Page(text).words.count(evil) >= 5
+
+
+def test_the_strongest_attack_of_a_known_kind_is_told() -> None:
+    found = summary(whole_attack(), audit())
+    assert found == {
+        "auc": 0.71,
+        "attack": "sums",
+        "epsilon_lower": 0.909,
+        "epsilon_ledger": 7.9941,
+        "holds": True,
+    }
+    assert lines(found) == [
+        "audit: at least epsilon 0.90, ledger says 8.00: holds",
+        "attack: the highest AUC is 0.710 (published sums); guessing has 0.5",
+    ]
+    assert cell([found, {"auc": 0.8, "attack": "loss"}, {}]) == "AUC 0.80, audit >= 0.90"
+    assert (summary(None, None), lines({}), cell([{}])) == ({}, [], "")
+    assert summary(attack(server=[SERVER], other=roc(0.9)), None) == {}
+    assert [at_least(value) for value in (0.909, 0.9, 0.0, 0.29)] == [
+        "0.90",
+        "0.90",
+        "0.00",
+        "0.29",
+    ]
+
+
+def test_reports_and_comparisons_mention_it(scratch: Path, refused: Refused) -> None:
+    bare, tried = (train("popularity", DATA, out=scratch / name) for name in ("bare", "tried"))
+    bare.evaluate()
+    tried.evaluate()
+    title = "Attacked and audited"
+    assert title not in tried.report_path().read_text(encoding="utf-8")
+    assert "attacked" not in done("compare", "bare", "tried")
+    tried.folder.attack_path.write_text(json.dumps(whole_attack()), encoding="utf-8")
+    tried.folder.audit_path.write_text(json.dumps(audit()), encoding="utf-8")
+    tried.evaluate()
+    report = tried.report_path().read_text(encoding="utf-8")
+    assert title in report
+    assert "audit: at least epsilon 0.90, ledger says 8.00: holds" in report
+    said = " ".join(done("compare", "bare", "tried", "--html", "page.html").split())
+    assert "attacked" in said
+    assert "AUC 0.71" in said
+    assert "AUC 0.71, audit &gt;= 0.90" in (scratch / "page.html").read_text(encoding="utf-8")
+    told = document("compare", "bare", "tried", "--json")
+    assert told["tried"]["attacked"]["auc"] == 0.71
+    assert "attacked" not in told["bare"]
+    for text, words in (("{", "cannot read"), ("[]", "not a whole audit"), ("{}", "no 'recipe'")):
+        tried.folder.audit_path.write_text(text, encoding="utf-8")
+        assert words in refused("compare", "tried")
