@@ -9,6 +9,7 @@ Any score is allowed in an audit, as long as it is computed from what was publis
 also looks for mistakes: entries without noise, and rounds that share theirs.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations
 from typing import NamedTuple
@@ -34,8 +35,10 @@ _MANY_ZEROS = 0.01
 _SILENT = 1e3
 _COMPARED = 20_000
 """Of so many entries of each round the attacker compares the noise with that of other rounds."""
-_ALIKE = 0.5
+_ALIKE, _FEWEST = 0.7, 50
 _MOST_PAIRS = 3
+_SHARED = 0.1
+"""The noise in the difference of two rounds that share theirs, relative to the noise of one."""
 
 
 class Belief(NamedTuple):
@@ -70,7 +73,7 @@ def canary_scores(
         noises.append(flattened(left)[:_COMPARED] / (one.noise_scale or 1.0))
         share = one.phase.release.sampling.share
         belief = Belief.of(len(sent), share / 2, share / 2 * (1 - share / 2))
-        ratio = ratios(stacked(sent), left, noise_of(left, one.noise_scale), belief)
+        ratio = ratios(stacked(sent), left, noise_of(left, update, one.noise_scale), belief)
         total += np.logaddexp(np.log1p(-share), np.log(share) + ratio) if share < 1 else ratio
         if _share_of_zeros(update) > _MANY_ZEROS:
             total -= _SILENT * stacked(sent).silent(update)
@@ -117,9 +120,13 @@ def rest(one: Seen, others: Federation) -> dict[str, Leaf]:
     return {name: update[name] - np.asarray(known[name], np.float64) for name in update}
 
 
-def noise_of(sums: dict[str, Leaf], promised: float) -> float:
-    """Return the scale of the noise as the attacker measures it; outliers do not count."""
-    found = float(np.median(np.abs(flattened(sums)))) / 0.6745
+def noise_of(left: Mapping[str, Leaf], update: Mapping[str, Leaf], promised: float) -> float:
+    """Return the scale of the noise as the attacker measures it; outliers do not count.
+
+    What was published as exactly 0 has no noise; it tells nothing about the noise of the others.
+    """
+    noised = flattened(left)[flattened(update) != 0]
+    found = _scale(noised) if len(noised) else 0.0
     return max(found, _LEAST_NOISE * promised, 1e-9)
 
 
@@ -142,15 +149,24 @@ def ratios(stack: Stack, sums: dict[str, Leaf], noise: float, belief: Belief) ->
 
 
 def alike(noises: Sequence[Doubles]) -> list[tuple[int, int]]:
-    """Return the pairs of rounds whose noise is nearly the same, the most alike first."""
+    """Return the pairs of rounds that share their noise, the most alike first.
+
+    The difference of two independent noises of scale 1 has scale √2, whatever else is in the sums,
+    and that of two smaller ones is still larger than each.
+    """
     found = []
     for first, second in combinations(range(len(noises)), 2):
         size = min(len(noises[first]), len(noises[second]))
         one, other = noises[first][:size], noises[second][:size]
-        length = float(np.linalg.norm(one) * np.linalg.norm(other))
-        if length > 0 and size > 1 and (same := float(one @ other) / length) > _ALIKE:
-            found.append((-same, first, second))
+        change = _scale(one - other)
+        if size >= _FEWEST and change < _ALIKE * min(1.0, math.hypot(_scale(one), _scale(other))):
+            found.append((change, first, second))
     return [(first, second) for _, first, second in sorted(found)[:_MOST_PAIRS]]
+
+
+def _scale(values: Doubles) -> float:
+    """Return the standard deviation of normal values; outliers do not count."""
+    return float(np.median(np.abs(values - np.median(values)))) / 0.6745
 
 
 def _difference(
@@ -165,7 +181,7 @@ def _difference(
     changes = [Contribution(dense={"d": a - b}) for a, b in zip(*parts, strict=True)]
     left = {"d": noise[:size] - other_noise[:size]}
     belief = Belief.of(len(changes), 0.5, 0.25)
-    return ratios(stacked(changes), left, noise_of(left, 1.0), belief)
+    return ratios(stacked(changes), left, _SHARED, belief)
 
 
 def _share_of_zeros(update: Mapping[str, Leaf]) -> float:

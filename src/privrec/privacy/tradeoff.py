@@ -5,8 +5,12 @@ for each ε, so the bounds of all ε together are a curve (Dong, Roth and Su 202
 noise on everybody's sum it is the curve of the best test, Φ(Φ⁻¹(FPR) + μ).
 """
 
+import math
+from functools import lru_cache
+
 import numpy as np
 import numpy.typing as npt
+from scipy.special import ndtr, ndtri
 
 from privrec.privacy.ledger import PrivacyLedger
 
@@ -17,6 +21,9 @@ _GRID = np.concatenate([[0.0], np.geomspace(1e-6, 1e-2, 100), np.linspace(1e-2, 
 
 def best_rates(ledger: PrivacyLedger, false_positives: Doubles) -> Doubles:
     """Return the largest true-positive rate that the ledger allows at each false-positive rate."""
+    shift = _gaussian_shift(ledger)
+    if shift is not None:
+        return np.asarray(ndtr(ndtri(false_positives) + shift), np.float64)
     rate = np.asarray(false_positives, np.float64)[:, None]
     epsilon, delta = _EPSILONS[None, :], ledger.deltas(_EPSILONS)[None, :]
     one = np.exp(epsilon) * rate + delta
@@ -24,6 +31,19 @@ def best_rates(ledger: PrivacyLedger, false_positives: Doubles) -> Doubles:
     return np.asarray(np.clip(np.minimum(one, other).min(1), 0.0, 1.0), np.float64)
 
 
+def _gaussian_shift(ledger: PrivacyLedger) -> float | None:
+    """Return μ where all is Gaussian noise on sums over everybody: the squares of 1/z add up."""
+    whole = [
+        (release.joint_multiplier, count)
+        for release, count in ledger.entries
+        if release.mechanism == "gaussian" and release.is_private and release.sampling.share >= 1
+    ]
+    if len(whole) < len(ledger.entries):
+        return None
+    return math.sqrt(sum(count / multiplier**2 for multiplier, count in whole))
+
+
+@lru_cache(maxsize=64)
 def best_area(ledger: PrivacyLedger) -> float:
     """Return the area under that curve: no attack has a larger AUC, except by chance."""
     return float(np.trapezoid(best_rates(ledger, _GRID), _GRID))

@@ -1,0 +1,240 @@
+"""The audit passes where the guarantee holds, and fails for every planted fault."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from privrec.algorithms.privrec_plus import moments, plan
+from privrec.algorithms.privrec_plus.rows import rows_of
+from privrec.algorithms.privrec_plus.scoring import POPULARITY
+from privrec.algorithms.privrec_plus.sums import popularity_of
+from privrec.attacks.audit import Audit, audit
+from privrec.cli.app import app
+from privrec.core.phase import Phase, ServerState, Told
+from privrec.privacy.aggregate import Aggregator
+from privrec.privacy.noise import NoiseSource, seeded
+from privrec.privacy.release import Sampling
+from privrec.runs import publisher
+from privrec.types import IntArray, Leaf
+
+DATA = "synthetic:users=150,items=120"
+REAL = 150
+"""People of this data; positions from here on are canaries."""
+PLUS = "dp-privrec-plus"
+
+
+def audited(recipe: str = PLUS, data: str = DATA, **settings: Any) -> Audit:
+    """Return an audit whose noise is seeded, so that it ends the same each time."""
+    settings = {"canaries": 200, "epsilon": 4.0, "noise": "seeded", **settings}
+    return audit(recipe, data, **settings)
+
+
+def check_fails(found: Audit) -> None:
+    assert found.bounds.together > found.epsilon_ledger
+    assert not found.holds
+
+
+# Rounds and sizes are small, so that a round of a network takes well under a second.
+QUICK: dict[str, dict[str, Any]] = {
+    PLUS: {},
+    "dpals": {},
+    "dp-privrec-one": {"rounds": 2, "cohort": 40, "canaries": 40},
+    "dp-privrec": {"rounds": 2, "stage1_rounds": 2, "cohort": 40, "canaries": 40},
+    "lm-privrec": {"rounds": 2, "cohort": 40, "canaries": 40},
+}
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] if name == "dp-privrec" else [])
+        for name in QUICK
+    ],
+)
+def test_every_recipe_with_a_guarantee_passes(recipe: str) -> None:
+    found = audited(recipe, **QUICK[recipe])
+    assert found.holds, found
+    assert found.epsilon_ledger <= 4
+    assert found.findings == ()
+
+
+@pytest.mark.parametrize("epsilon", [1.0, 2.0])
+def test_it_passes_at_smaller_budgets(epsilon: float) -> None:
+    assert audited(epsilon=epsilon).holds
+
+
+def test_the_bound_is_near_the_ledger() -> None:
+    """The attack finds most of what there is: otherwise passing would mean little."""
+    found = audited()
+    assert 1.5 < found.bounds.together < 4.0
+    assert abs(found.roc.auc.value - found.auc_allowed) < 0.08
+
+
+def test_people_of_a_fixed_cohort_are_replaced_by_people_without_data() -> None:
+    found = audited(sampling="fixed")
+    assert found.holds
+    assert found.epsilon_ledger <= 4
+
+
+def test_noise_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    def publish(self: Aggregator, total: Any, clip_norm: float, noise: NoiseSource) -> Any:
+        return dict(total)
+
+    monkeypatch.setattr(Aggregator, "publish", publish)
+    check_fails(audited())
+
+
+def test_half_of_the_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    def halved(rng: np.random.Generator) -> NoiseSource:
+        source = seeded(rng)
+        return replace(source, normal=lambda size: source.normal(size) / 2)
+
+    monkeypatch.setattr(publisher, "seeded", halved)
+    check_fails(audited())
+
+
+def test_bounding_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(moments, "to_length_one", np.ones_like)
+    check_fails(audited())
+
+
+def test_noise_on_touched_entries_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = Aggregator.publish
+
+    def publish(self: Aggregator, total: Any, clip_norm: float, noise: NoiseSource) -> Any:
+        made = whole(self, total, clip_norm, noise)
+        return {name: np.where(np.asarray(total[name]) == 0, 0, made[name]) for name in made}
+
+    monkeypatch.setattr(Aggregator, "publish", publish)
+    # Most of these items are nobody's, so that a single person is seen in them.
+    check_fails(audited(data="synthetic:users=60,items=8000,longest=20"))
+
+
+def test_canaries_in_every_cohort(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = Sampling.draw
+
+    def draw(self: Sampling, population: IntArray, rng: np.random.Generator | None) -> IntArray:
+        return np.union1d(whole(self, population, rng), population[population >= REAL])
+
+    monkeypatch.setattr(Sampling, "draw", draw)
+    check_fails(audited(stage1_cohort=30))
+
+
+def test_a_ledger_that_counts_every_second_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = publisher._counted
+
+    def counted(lines: list[Any], *, only_noised: bool) -> Any:
+        return whole(lines[::2], only_noised=only_noised)
+
+    monkeypatch.setattr(publisher, "_counted", counted)
+    check_fails(audited("dpals", "synthetic", epsilon=8.0, canaries=300))
+
+
+@pytest.mark.parametrize("recipe", [PLUS, "dpals"])
+def test_noise_shared_by_two_releases(monkeypatch: pytest.MonkeyPatch, recipe: str) -> None:
+    def same(self: publisher.Publisher, state: ServerState) -> NoiseSource:
+        return seeded(np.random.default_rng(0))
+
+    monkeypatch.setattr(publisher.Publisher, "_noise", same)
+    check_fails(audited(recipe))
+
+
+def test_popularity_without_noise_chooses_the_items(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = plan._noisy_phase
+
+    def leaking(task: Any, aggregator: Aggregator) -> Phase:
+        rows = rows_of(task.federation.take(task.split.train), task.layout)
+        exact = popularity_of([rows], task.layout, task.settings.dislike_input)
+        phase = whole(task, aggregator)
+
+        def knowing(state: ServerState) -> ServerState:
+            return replace(state, params={**state.params, POPULARITY: jnp.asarray(exact)})
+
+        def tell(state: ServerState) -> Told:
+            return phase.tell(knowing(state))
+
+        return replace(
+            phase, tell=tell, absorb=lambda state, sums: phase.absorb(knowing(state), sums)
+        )
+
+    monkeypatch.setattr(plan, "_noisy_phase", leaking)
+    found = audited()
+    assert not found.holds
+    assert any("'kept'" in finding for finding in found.findings)
+
+
+def test_one_person_in_two_cohorts_of_a_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = Sampling.draw
+
+    def draw(self: Sampling, population: IntArray, rng: np.random.Generator | None) -> IntArray:
+        people = whole(self, population, rng)
+        return np.concatenate([people, people])
+
+    monkeypatch.setattr(Sampling, "draw", draw)
+    check_fails(audited())
+
+
+def test_a_server_that_needs_peoples_data_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the server keeps on the side is not there when its half is played again."""
+    whole = plan._noisy_phase
+
+    def leaking(task: Any, aggregator: Aggregator) -> Phase:
+        phase, aside = whole(task, aggregator), dict[str, Leaf]()
+
+        def kernel(told: Told, cohort: Any, *rest: Any) -> Any:
+            return phase.device.kernel(told, cohort, *rest)  # type: ignore[misc]
+
+        def tell(state: ServerState) -> Told:
+            people = task.federation.take(task.split.train)
+            if not len(people.item):
+                raise KeyError("nobody")
+            aside["kept"] = people.item[:1]
+            return phase.tell(state)
+
+        return replace(phase, tell=tell, device=replace(phase.device, kernel=kernel))
+
+    monkeypatch.setattr(plan, "_noisy_phase", leaking)
+    found = audited()
+    assert not found.holds
+    assert "nobody" in found.findings[0]
+
+
+def test_the_command_ends_with_3_where_the_guarantee_does_not_hold(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    args = ["audit", PLUS, "--data", DATA, "--canaries", "100", "--set", "noise=seeded"]
+    right = CliRunner().invoke(app, [*args, "--json", "--epsilon", "8"])
+    assert right.exit_code == 0, right.output
+    document = json.loads(right.stdout)
+    assert document["holds"]
+    assert document["epsilon_lower"] <= document["epsilon_ledger"] <= 8
+    assert document["confidence"] == 0.95
+    monkeypatch.setattr(Aggregator, "publish", lambda self, total, clip_norm, noise: dict(total))
+    place = tmp_path / "audit.json"
+    wrong = CliRunner().invoke(app, [*args, "--epsilon", "8", "--out", str(place)])
+    assert wrong.exit_code == 3
+    assert "DOES NOT HOLD" in wrong.stdout
+    assert not json.loads(place.read_text(encoding="utf-8"))["holds"]
+    assert "does NOT hold" in place.with_suffix(".html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["dp-privrec-plsu"], "did you mean 'dp-privrec-plus'"),
+        ([PLUS, "--canaries", "3"], "`canaries` must be >= 20; got 3"),
+        ([PLUS, "--confidence", "1.5"], "`confidence` must be > 0.5 and < 1; got 1.5"),
+        ([PLUS, "--set", "seed=3"], "an audit sets `seed` itself"),
+        ([PLUS, "--epsilon", "-1"], "epsilon"),
+    ],
+)
+def test_wrong_input_is_one_line(args: list[str], words: str) -> None:
+    found = CliRunner().invoke(app, ["audit", "--data", DATA, *args])
+    assert found.exit_code == 2
+    assert words in found.stderr
+    assert "Traceback" not in found.stderr
