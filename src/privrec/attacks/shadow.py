@@ -6,10 +6,9 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 from scipy.special import stdtrit
-from scipy.stats import rankdata
 
 from privrec.attacks.games import Parts
-from privrec.attacks.roc import Figure
+from privrec.attacks.roc import Figure, area_of
 from privrec.attacks.views import NO_ITEM, Views
 from privrec.data.federation import Federation, chunks
 from privrec.errors import SettingsError
@@ -42,7 +41,7 @@ def forest_attack(
         )
         inside = np.arange(len(found)) < len(parts.members)
         accuracies.append(float(((found > 0.5) == inside).mean()))
-        areas.append(_area(found[inside], found[~inside]))
+        areas.append(area_of(found[inside], found[~inside]))
     return {"accuracy": mean_figure(accuracies), "auc": mean_figure(areas)}
 
 
@@ -76,7 +75,7 @@ def guesses(
         from sklearn.ensemble import RandomForestClassifier
     except ImportError as error:
         raise SettingsError(
-            "attacks and audits need jax_privacy and scikit-learn: pip install 'privrec[attack]'"
+            "the paper's attack needs scikit-learn: pip install 'privrec[attack]'"
         ) from error
     forest = RandomForestClassifier(class_weight="balanced", random_state=seed)
     forest.fit(_narrow(rows), inside)
@@ -111,10 +110,3 @@ def _spread(codes: CodeArray, weights: npt.NDArray[np.floating], columns: int) -
     filled = weights.ravel() != 0
     cells = (row[filled], codes.ravel()[filled])
     return sp.csr_array((weights.ravel()[filled], cells), shape=(len(codes), columns))
-
-
-def _area(members: npt.NDArray[np.float64], others: npt.NDArray[np.float64]) -> float:
-    """Return the area under the ROC curve: how often a member scores above another, ties half."""
-    ranks = rankdata(np.concatenate([members, others]))
-    wins = float(ranks[: len(members)].sum()) - len(members) * (len(members) + 1) / 2
-    return wins / (len(members) * len(others))

@@ -72,8 +72,8 @@ def loss_of(scores: Floats, items: IntArray, liked: BoolArray) -> float:
 
     `scores` has shape (1, n_items), or one row for each line; `items` and `liked` are the lines'.
 
-    >>> loss_of(np.zeros((1, 4)), np.array([2, 3]), np.array([True, False])) == np.log(4)
-    True
+    >>> round(loss_of(np.zeros((1, 4)), np.array([2, 3]), np.array([True, False])), 4)
+    1.3863
     """
     if not liked.any():
         return float("nan")
