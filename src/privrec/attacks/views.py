@@ -105,7 +105,7 @@ def write_views(path: Path, views: Views) -> None:
 def read_views(path: Path, people: IntArray) -> Views:
     """Return the views in a file; raise if it cannot be read, or is about other people."""
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as file:
             views = Views(people=file["people"], losses=file["losses"], lists=file["lists"])
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
         raise RunFolderError(f"cannot read {path}: {error}") from error
