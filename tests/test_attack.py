@@ -2,6 +2,10 @@
 
 import json
 import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -150,6 +154,36 @@ def test_a_worker_has_one_core_and_its_errors_arrive(tmp_path: Path) -> None:
         side_by_side(fail, [("as it was said",)], workers=1, advance=lambda: None)
     with pytest.raises(RunFolderError, match="run the command again"):
         side_by_side(end, [(7,)], workers=1, advance=lambda: None)
+
+
+def test_workers_end_with_the_process_that_started_them(tmp_path: Path) -> None:
+    place = tmp_path / "worker"
+    code = (
+        "from calls import sleep; from privrec.attacks.processes import side_by_side;"
+        f"side_by_side(sleep, [({str(place)!r},)], workers=1, advance=lambda: None)"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL) as parent:
+        try:
+            wait_until(lambda: place.is_file() and bool(place.read_text()))
+        finally:
+            parent.kill()
+    worker = int(place.read_text())
+    wait_until(lambda: not is_alive(worker))
+
+
+def wait_until(what: Callable[[], bool]) -> None:
+    end_at = time.monotonic() + 60
+    while not what():
+        assert time.monotonic() < end_at
+        time.sleep(0.05)
+
+
+def is_alive(process: int) -> bool:
+    try:
+        state = Path(f"/proc/{process}/stat").read_text(encoding="utf-8")
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state.rpartition(")")[2].split()[0] != "Z"
 
 
 def test_the_papers_figure_stands_beside_ours(tmp_path: Path) -> None:

@@ -273,6 +273,18 @@ def test_ratio_and_loss_find_members_of_a_model_that_memorises_and_of_no_other()
     assert loss_attack(parts, [losing(one, 0.0) for one in parts]).auc.low < 0.5
 
 
+def test_how_good_a_model_is_for_everybody_does_not_matter() -> None:
+    parts = [parts_of(400, seed=0, repetition=k) for k in range(2)]
+    views = [losing(one, 3.0) for one in parts]
+    worse = [views[0], replace(views[1], losses=views[1].losses + 100)]
+    assert loss_attack(parts, worse).auc == loss_attack(parts, views).auc
+    member = coins_of(300, seed=0, models=6)
+    losses = losses_of(member, 3.0)
+    moved = losses + 100 * np.arange(6)[:, None]
+    plain, found = (ratio_attack(one, member, targets=2).auc for one in (losses, moved))
+    assert found.value == pytest.approx(plain.value)
+
+
 def losing(parts: Parts, gain: float) -> Views:
     """The losses of a target, with a level of the whole model that says nothing."""
     people = parts.private

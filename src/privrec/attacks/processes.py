@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
+from threading import Thread
 from typing import Any
 
 from privrec.errors import RunFolderError
@@ -39,7 +40,9 @@ def side_by_side(
     # starts, so a new process must find it in its environment.
     with (
         _environment(_ONE_CORE),
-        ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool,
+        ProcessPoolExecutor(
+            workers, mp_context=get_context("spawn"), initializer=_end_with_parent
+        ) as pool,
     ):
         started = [pool.submit(function, *one) for one in arguments]
         try:
@@ -53,6 +56,21 @@ def side_by_side(
             ) from error
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _end_with_parent() -> None:
+    """End this process when the one that started it is gone, even if it was killed.
+
+    A worker would otherwise train on, and keep the folder that a new attempt needs.
+    """
+
+    def wait() -> None:
+        parent = parent_process()
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
+    Thread(target=wait, daemon=True).start()
 
 
 @contextmanager
