@@ -189,7 +189,9 @@ def test_a_file_of_settings_counts_unless_overruled(scratch: Path) -> None:
 # --- the frame: help, exit codes, progress ---------------------------------------------------
 
 
-@pytest.mark.parametrize("words", [["--help"], ["train", "-h"], ["data", "--help"], ["--version"]])
+@pytest.mark.parametrize(
+    "words", [["--help"], ["train", "-h"], ["attack", "-h"], ["data", "--help"], ["--version"]]
+)
 def test_help_does_not_wait_for_jax(words: list[str]) -> None:
     code = (
         "import sys; from typer.testing import CliRunner; from privrec.cli.app import app;"

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from privrec import __version__
+from privrec.cli.attack import attack
 from privrec.cli.audit import audit
 from privrec.cli.bench import bench_app
 from privrec.cli.compare import compare
@@ -40,6 +41,7 @@ app.add_typer(privacy_app, name="privacy")
 app.add_typer(federate_app, name="federate")
 app.command()(audit)
 app.command()(compare)
+app.command()(attack)
 app.add_typer(bench_app, name="bench")
 app.command()(frontier)
 

@@ -22,7 +22,8 @@ from privrec.types import IntArray
 Arrays = dict[str, npt.NDArray[np.float32]]
 DENSE_LIMIT = 20_000
 """The most items for a dense matrix of items by items (3.2 GB in float64). Chosen by hand."""
-_OWN = 1e6
+OWN_BONUS = 1e6
+"""What is added to the score of an own item, so that it ranks first."""
 EASE_L2 = 500.0
 """The ridge of EASE on MovieLens in its paper (Steck 2019)."""
 
@@ -144,7 +145,7 @@ def own_first(n_items: int, score_all: Callable[[Clients], npt.NDArray[np.float3
     def score(first: Clients, lines: Clients) -> Iterator[npt.NDArray[np.float64]]:
         del lines
         # Float64, because in float32 own items whose scores differ by less than 1/16 would tie.
-        table = score_all(first).astype(np.float64) + _OWN * _rows(first, n_items).toarray()
+        table = score_all(first).astype(np.float64) + OWN_BONUS * _rows(first, n_items).toarray()
         for k in range(len(first)):
             yield table[k : k + 1]
 

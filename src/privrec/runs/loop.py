@@ -54,10 +54,10 @@ def train(
     if started is None:
         config = configure(recipe, name, settings)
     else:
-        _check_same(started[0], started[1], {"recipe": recipe, "data": name})
+        check_same(started[0], started[1], {"recipe": recipe, "data": name})
         before = started[1].model_dump(exclude_none=True)
         config = configure(recipe, name, {**before, **settings})
-        _check_same(*started, config.model_dump())
+        check_same(*started, config.model_dump())
     prepared = prepare(config, load(data) if isinstance(data, str) else data)
     prepared = prepared if watch is None else watch(prepared)
     config, federation = prepared.config, prepared.federation
@@ -90,7 +90,7 @@ def train_and_evaluate(recipe: str, data: str, place: Path, **settings: Any) -> 
     if begun:
         # Resuming takes the old run's own settings, which may be others than these.
         asked = configure(recipe, data, settings).model_dump(exclude={"protocol", "candidates"})
-        _check_same(*records.read_settings(place, settings_of), asked)
+        check_same(*records.read_settings(place, settings_of), asked)
     run = train(recipe, data, out=place, resume=begun, **settings)
     if not run.folder.evaluation_path.is_file():
         run.evaluate()
@@ -250,7 +250,7 @@ def _started(path: Path | None) -> tuple[records.RunFolder, RunSettings] | None:
     return None if records.is_untouched(path) else records.read_settings(path, settings_of)
 
 
-def _check_same(folder: records.RunFolder, started: RunSettings, asked: Mapping[str, Any]) -> None:
+def check_same(folder: records.RunFolder, started: RunSettings, asked: Mapping[str, Any]) -> None:
     """Refuse to resume with other settings: the result would be a mixture of two runs."""
     old = started.model_dump()
     for key, value in asked.items():

@@ -1,0 +1,141 @@
+"""Who trains which model: the two games of membership inference."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from privrec.errors import SettingsError, nearest
+from privrec.seeds import rng
+from privrec.types import BoolArray, IntArray
+
+KINDS = ("paper", "loss", "ratio")
+"""The kinds of attack (docs/attacks.md)."""
+FEWEST_SHADOWS = 4
+"""With fewer, one model with her and one without are no distribution. Chosen by hand."""
+EVERYBODY_TRAINS: Mapping[str, Any] = {
+    "test_share": 1e-9,
+    "validation_share": 0.0,
+    "protocol": "halves",
+}
+"""Settings under which nobody of a part is held out."""
+OURS = frozenset(
+    ("recipe", "data", "seed", "noise", "train_people", "candidates", "halving", *EVERYBODY_TRAINS)
+)
+"""Settings that an attack chooses itself."""
+SHADOW_PEOPLE = 1000
+"""The paper's number of shadow users."""
+SHADOW_PARTS = 6
+"""In a smaller population a sixth are shadow users, which is about the paper's share."""
+USED_SHARE = 0.8
+"""The share of the shadow users who train the shadow model, as in the paper."""
+FEWEST_PEOPLE = 5 * SHADOW_PARTS
+"""With fewer, no shadow user would be left out of the shadow model."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Parts:
+    """The paper's game, as positions of people; no two parts share anybody.
+
+    `used` train the shadow model and `unused` do not. `members` train the target and `others` do
+    not; there are as many of the one as of the other.
+    """
+
+    used: IntArray
+    unused: IntArray
+    members: IntArray
+    others: IntArray
+
+    @property
+    def shadow(self) -> IntArray:
+        """Everybody whom the attacker knows, those who trained the shadow model first."""
+        return np.concatenate([self.used, self.unused])
+
+    @property
+    def private(self) -> IntArray:
+        """Everybody about whom the attacker guesses, members first."""
+        return np.concatenate([self.members, self.others])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Games:
+    """Who trains which model, in all games of an attack.
+
+    `parts` has the paper's game of each repetition; it has shadow models only `with_shadows`.
+    `member`, shape (models, people), is the game of halves. What is not played is empty.
+    """
+
+    people: int
+    repetitions: int
+    seed: int
+    parts: tuple[Parts, ...]
+    with_shadows: bool
+    member: BoolArray
+
+
+def games_of(
+    people: int, kinds: Sequence[str], *, repetitions: int, shadows: int, seed: int
+) -> Games:
+    """Return who trains which model, for these kinds of attack."""
+    with_parts = "paper" in kinds or "loss" in kinds
+    return Games(
+        people=people,
+        repetitions=repetitions,
+        seed=seed,
+        parts=tuple(
+            parts_of(people, seed=seed, repetition=k)
+            for k in range(repetitions if with_parts else 0)
+        ),
+        with_shadows="paper" in kinds,
+        member=coins_of(people, seed=seed, models=shadows if "ratio" in kinds else 0),
+    )
+
+
+def parts_of(people: int, *, seed: int, repetition: int) -> Parts:
+    """Return who plays which part in one repetition of the paper's game.
+
+    >>> parts = parts_of(60, seed=0, repetition=0)
+    >>> len(parts.used), len(parts.unused), len(parts.members), len(parts.others)
+    (8, 2, 25, 25)
+    """
+    check_people(people)
+    order = rng(seed, repetition, "attack parts").permutation(people)
+    count = min(SHADOW_PEOPLE, people // SHADOW_PARTS)
+    used = round(USED_SHARE * count)
+    half = (people - count) // 2
+    cuts = np.cumsum([used, count - used, half, half])
+    parts = [np.sort(part) for part in np.split(order, cuts)]
+    return Parts(used=parts[0], unused=parts[1], members=parts[2], others=parts[3])
+
+
+def coins_of(people: int, *, seed: int, models: int) -> BoolArray:
+    """Return who trains which model, shape (models, people): each by her own fair coin."""
+    check_people(people)
+    coins = [rng(seed, k, "attack coins").random(people) < 0.5 for k in range(models)]
+    return np.array(coins, np.bool_).reshape(models, people)
+
+
+def check_people(people: int) -> None:
+    """Raise if there are too few people for a game."""
+    if people < FEWEST_PEOPLE:
+        raise SettingsError(f"an attack needs at least {FEWEST_PEOPLE} people; got {people}")
+
+
+def check_asked(kinds: Sequence[str], *, repetitions: int, shadows: int, seed: int) -> None:
+    """Raise unless an attack can be played like this."""
+    for kind in kinds:
+        if kind not in KINDS:
+            known = ", ".join(KINDS)
+            raise SettingsError(f"unknown kind {kind!r}{nearest(kind, KINDS)} (there are: {known})")
+    for name, value, least in (
+        ("repetitions", repetitions, 1),
+        ("shadows", shadows, FEWEST_SHADOWS),
+        ("seed", seed, 0),
+    ):
+        if value < least:
+            raise SettingsError(f"`{name}` must be >= {least}; got {value}")
+    if "ratio" in kinds and repetitions > shadows:
+        raise SettingsError(
+            f"`repetitions` must be <= `shadows` for kind ratio; got {repetitions} and {shadows}"
+        )

@@ -1,0 +1,228 @@
+"""`privrec attack`: membership inference, at the level of a whole person."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from privrec.cli.console import (
+    file_name,
+    plain_errors,
+    print_json,
+    print_line,
+    print_table,
+    progress,
+)
+from privrec.cli.options import numbers
+
+_COLUMNS = (
+    "recipe",
+    "data",
+    "ε",
+    "attack",
+    "accuracy",
+    "AUC",
+    "95 % interval",
+    "TPR at 1 %",
+    "at 0.1 %",
+    "paper's accuracy",
+)
+
+
+RunsArgument = Annotated[
+    list[Path] | None,
+    typer.Argument(
+        metavar="[RUN]...",
+        help="Run folders: the attack trains its own models as each run was trained, because it"
+        " must know who took part.",
+    ),
+]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="One setting of every model; repeat."),
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Job:
+    """One attack: `models` is the folder of its models, `result` its JSON file.
+
+    Both are meant inside the folder of the command, unless they are absolute.
+    """
+
+    recipe: str
+    data: str
+    settings: Mapping[str, Any]
+    models: str
+    result: Path
+
+
+def attack(
+    runs: RunsArgument = None,
+    data: Annotated[
+        str | None, typer.Option(help="Attack recipes on this data instead of runs.")
+    ] = None,
+    recipes: Annotated[
+        str | None, typer.Option(help="With --data: which recipes, with commas.")
+    ] = None,
+    epsilons: Annotated[
+        str, typer.Option(help="With --data: the budgets of recipes with noise, with commas.")
+    ] = "2,5,15",
+    kinds: Annotated[
+        str, typer.Option(help="The attacks, with commas (docs/attacks.md).")
+    ] = "paper,loss,ratio",
+    repetitions: Annotated[int, typer.Option(help="Targets that are attacked.")] = 5,
+    shadows: Annotated[int, typer.Option(help="Models for kind ratio.")] = 16,
+    seed: Annotated[int, typer.Option(help="Decides who trains which model.")] = 0,
+    workers: Annotated[
+        int | None,
+        typer.Option(help="Models trained at a time, each on one core.", show_default="all cores"),
+    ] = None,
+    set_: SetOption = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The folder.", show_default="runs/attack-DATA")
+    ] = None,
+    json_: Annotated[
+        bool, typer.Option("--json", help="Print one JSON document on stdout.")
+    ] = False,
+) -> None:
+    """Try to tell from a model who took part in its training.
+
+    Trains models on random parts of the people and attacks them. These models are experiments:
+    their noise is seeded and protects nobody. What is in the folder is not trained again.
+    """
+    with plain_errors():
+        from privrec.attacks.games import check_asked
+
+        how: dict[str, Any] = {
+            "kinds": [kind.strip() for kind in kinds.split(",")],
+            "repetitions": repetitions,
+            "shadows": shadows,
+            "seed": seed,
+        }
+        check_asked(**how)
+        jobs = _jobs(runs or [], data, recipes, epsilons, set_ or [], seed)
+        found = _play(jobs, out, workers, how)
+        if json_:
+            print_json(list(found.values()))
+            return
+        rows = [row for one in found.values() for row in _rows(one)]
+        print_table("Who took part in training?", _COLUMNS, rows, wide=True)
+        print_line(
+            "Guessing has accuracy and AUC 0.5. For loss and ratio, accuracy is that of the best"
+            " threshold."
+        )
+        print_line(f"figures: {', '.join(map(str, found))}")
+
+
+def _play(
+    jobs: Sequence[_Job], out: Path | None, workers: int | None, how: Mapping[str, Any]
+) -> dict[Path, dict[str, Any]]:
+    """Return what each attack reached, by the file that it was written to."""
+    from privrec.attacks.membership import play_attack, prepare_attack
+    from privrec.data.sources import load
+    from privrec.runs.records import write_whole
+
+    loaded = {name: load(name) for name in dict.fromkeys(job.data for job in jobs)}
+    folders = [out or Path("runs") / f"attack-{file_name(job.data)}" for job in jobs]
+    # All are prepared before any is played: what is wrong with the last is said at once.
+    prepared = [
+        prepare_attack(
+            job.recipe,
+            loaded[job.data],
+            data=job.data,
+            out=folder / job.models,
+            settings=job.settings,
+            **how,
+        )
+        for job, folder in zip(jobs, folders, strict=True)
+    ]
+    found = {}
+    for job, folder, one in zip(jobs, folders, prepared, strict=True):
+        with progress() as on_progress:
+            result = play_attack(one, workers=workers, on_progress=on_progress).as_json()
+        place = folder / job.result
+        write_whole(place, (json.dumps(result, indent=2) + "\n").encode())
+        found[place] = result
+    return found
+
+
+def _jobs(
+    runs: Sequence[Path],
+    data: str | None,
+    recipes: str | None,
+    epsilons: str,
+    pairs: Sequence[str],
+    seed: int,
+) -> list[_Job]:
+    """Return what is asked for."""
+    from privrec.errors import SettingsError
+    from privrec.runs.experiments import jobs_of
+    from privrec.settings import parse_overrides
+
+    if bool(runs) == (data is not None):
+        raise SettingsError("give either run folders or --data")
+    settings = parse_overrides(pairs)
+    if data is None:
+        return [_like(path, settings, seed) for path in runs]
+    if recipes is None:
+        raise SettingsError("--data needs --recipes: which ones to attack, with commas")
+    if "epsilon" in settings:
+        raise SettingsError("`epsilon` is given by --epsilons, not by --set")
+    found = []
+    budgets = numbers(epsilons, "epsilons")
+    for job in jobs_of(recipes.split(","), seeds=[seed], epsilons=budgets):
+        budget = {} if job.epsilon is None else {"epsilon": job.epsilon}
+        result = Path(f"attack-{job.name.removesuffix(f'-seed-{seed}')}.json")
+        asked = {**settings, **budget}
+        found.append(
+            _Job(recipe=job.recipe, data=data, settings=asked, models=job.name, result=result)
+        )
+    return found
+
+
+def _like(run: Path, settings: Mapping[str, Any], seed: int) -> _Job:
+    """Return the attack on a run's recipe, with the run's settings and others on top."""
+    from privrec.algorithms.recipes import settings_of
+    from privrec.attacks.games import OURS
+    from privrec.runs.records import SIMULATION, read_settings
+
+    _, config = read_settings(run, settings_of)
+    own = config.model_dump(exclude=set(OURS), exclude_none=True)
+    return _Job(
+        recipe=config.recipe,
+        data=config.data,
+        settings={**own, **settings},
+        models=f"like-{run.resolve().name}-seed-{seed}",
+        result=run.resolve() / SIMULATION / "attack.json",
+    )
+
+
+def _rows(found: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """Return the lines of the table, one for each kind of attack."""
+    from privrec.attacks.roc import RATES
+
+    epsilon = "none" if found["epsilon"] is None else f"{found['epsilon']:g}"
+    rows = []
+    for kind, figures in found["attacks"].items():
+        accuracy, area = figures["accuracy"], figures["auc"]
+        value = accuracy["value"] if isinstance(accuracy, dict) else accuracy
+        rates = figures.get("rates", {})
+        printed = figures.get("printed")
+        rows.append(
+            (
+                found["recipe"],
+                found["data"],
+                epsilon,
+                kind,
+                f"{value:.3f}",
+                f"{area['value']:.3f}",
+                f"{area['low']:.3f} to {area['high']:.3f}",
+                *(f"{rates[f'{r:g}']['value']:.4f}" if rates else "-" for r in RATES),
+                "-" if printed is None else f"{printed:.2f}",
+            )
+        )
+    return rows

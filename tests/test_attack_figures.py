@@ -1,0 +1,364 @@
+"""Attacks on made-up losses and lists, where the right answer is known."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from statistics import NormalDist
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from privrec.attacks import roc
+from privrec.attacks.games import Games, Parts, coins_of, games_of, parts_of
+from privrec.attacks.ratio import ratio_attack, ratio_scores
+from privrec.attacks.results import loss_attack, results_of
+from privrec.attacks.roc import RATES, area_of, measured
+from privrec.attacks.shadow import forest_attack, mean_figure, rows_of
+from privrec.attacks.views import LIST_LENGTH, NO_ITEM, Views, read_views, views_of, write_views
+from privrec.data.clients import Clients
+from privrec.data.federation import Federation
+from privrec.data.sources import load
+from privrec.errors import RunFolderError, SettingsError
+from privrec.evaluation.references import OWN_BONUS, own_first
+from privrec.types import IntArray
+from toys import toy
+
+Floats = npt.NDArray[np.float64]
+DATA = "synthetic:users=400,items=60,longest=20"
+
+
+# --- figures from scores ----------------------------------------------------------------------
+
+
+def test_random_scores_are_one_half_within_the_interval(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(roc, "_RESAMPLES", 200)
+    found = []
+    for seed in range(40):
+        draw = np.random.default_rng(seed)
+        found.append(measured(draw.normal(size=150), draw.normal(size=100), seed=seed).auc)
+    # The variance of the area under no signal is (m + n + 1) / 12mn.
+    error = np.sqrt(251 / (12 * 150 * 100) / 40)
+    assert abs(np.mean([one.value for one in found]) - 0.5) < 3.5 * error
+    # 38 of 40 are expected; fewer than 34 have a probability below 1 %.
+    assert sum(one.low <= 0.5 <= one.high for one in found) >= 34
+
+
+def test_shifted_normal_scores_have_the_figures_of_the_closed_form() -> None:
+    draw, shift, normal, count = np.random.default_rng(0), 1.5, NormalDist(), 20_000
+    found = measured(draw.normal(size=count) + shift, draw.normal(size=count))
+    assert found.auc.value == pytest.approx(normal.cdf(shift / np.sqrt(2)), abs=0.006)
+    assert found.accuracy == pytest.approx(normal.cdf(shift / 2), abs=0.006)
+    for rate, room in zip(RATES, (0.02, 0.015), strict=True):
+        wanted = normal.cdf(shift - normal.inv_cdf(1 - rate))
+        assert found.rates[rate].value == pytest.approx(wanted, abs=room)
+        assert found.rates[rate].low <= wanted <= found.rates[rate].high
+    # The variance of the area for large groups: two members above one other, and the reverse.
+    middle = shift / np.sqrt(2)
+    both = stats.multivariate_normal.cdf([middle, middle], cov=[[1, 0.5], [0.5, 1]])
+    error = np.sqrt(2 * (both - normal.cdf(middle) ** 2) / count)
+    assert found.auc.high - found.auc.low == pytest.approx(2 * 1.96 * error, rel=0.15)
+
+
+@given(
+    members=st.lists(st.integers(0, 4), min_size=1, max_size=8),
+    others=st.lists(st.integers(0, 4), min_size=1, max_size=8),
+)
+def test_the_area_counts_pairs(members: list[int], others: list[int]) -> None:
+    pairs = [(m > o) + (m == o) / 2 for m in members for o in others]
+    found = area_of(np.array(members, np.float64), np.array(others, np.float64))
+    assert found == pytest.approx(np.mean(pairs))
+
+
+def test_scores_that_cannot_be_judged_are_refused() -> None:
+    with pytest.raises(SettingsError, match="others; got none"):
+        measured(np.ones(3), np.ones(0))
+    with pytest.raises(SettingsError, match="members have some that are not"):
+        measured(np.array([np.nan]), np.ones(2))
+
+
+def test_the_mean_over_repetitions_has_students_interval() -> None:
+    values = [0.61, 0.55, 0.58, 0.6, 0.49]
+    found = mean_figure(values)
+    low, high = stats.t.interval(0.95, 4, loc=np.mean(values), scale=stats.sem(values))
+    assert (found.value, found.low, found.high) == pytest.approx((np.mean(values), low, high))
+    assert (mean_figure([0.9]).low, mean_figure([0.9]).high) == (0, 1)
+
+
+# --- who trains what ----------------------------------------------------------------------------
+
+
+@given(people=st.integers(30, 9000), seed=st.integers(0, 9), repetition=st.integers(0, 9))
+def test_parts_are_disjoint_and_balanced(people: int, seed: int, repetition: int) -> None:
+    parts = parts_of(people, seed=seed, repetition=repetition)
+    everybody = np.concatenate([parts.shadow, parts.private])
+    assert len(np.unique(everybody)) == len(everybody)
+    assert set(everybody) <= set(range(people))
+    assert len(everybody) >= people - 1
+    assert len(parts.members) == len(parts.others)
+    assert len(parts.shadow) == min(1000, people // 6)
+    assert abs(len(parts.used) - 0.8 * len(parts.shadow)) <= 0.5
+    assert len(parts.unused) >= 1
+    other = parts_of(people, seed=seed, repetition=repetition + 1)
+    assert not np.array_equal(parts.members, other.members)
+
+
+def test_coins_are_fair_and_independent() -> None:
+    coins = coins_of(4000, seed=0, models=8)
+    assert coins.mean(axis=1) == pytest.approx(0.5, abs=4 * 0.5 / 4000**0.5)
+    agree = (coins[:, None] == coins[None]).mean(axis=2)[~np.eye(8, dtype=bool)]
+    assert agree == pytest.approx(0.5, abs=4.5 * 0.5 / 4000**0.5)
+
+
+def test_only_the_games_of_the_kinds_are_played() -> None:
+    asked = {"repetitions": 3, "shadows": 7, "seed": 0}
+    loss, ratio = (games_of(100, [kind], **asked) for kind in ("loss", "ratio"))
+    assert (len(loss.parts), loss.with_shadows, loss.member.shape) == (3, False, (0, 100))
+    assert (len(ratio.parts), ratio.member.shape) == (0, (7, 100))
+    with pytest.raises(SettingsError, match="at least 30 people; got 29"):
+        games_of(29, ["loss"], **asked)
+
+
+# --- what a model says --------------------------------------------------------------------------
+
+
+def stars(*lines: tuple[int, int, float]) -> Federation:
+    return toy(list(lines), n_items=14)
+
+
+def by_person(table: Floats) -> Iterator[Floats]:
+    return (row[None, :] for row in table)
+
+
+def test_the_loss_is_the_mean_cross_entropy_of_the_likes() -> None:
+    data = stars((0, 3, 5.0), (0, 4, 5.0), (0, 5, 1.0), (1, 6, 1.0), (2, 7, 5.0))
+    table = np.random.default_rng(0).normal(size=(3, 14)) * 3
+
+    def scorer(kept: Clients, asked: Clients) -> Iterator[Floats]:
+        assert kept.sizes.tolist() == [3, 1, 1]  # The device keeps all lines.
+        assert not asked.item.any()
+        assert not asked.value.any()
+        return by_person(table)
+
+    found = views_of(data, np.arange(3), scorer)
+    share = np.exp(table) / np.exp(table).sum(1, keepdims=True)
+    assert found.losses[0] == pytest.approx(-np.log(share[0, [3, 4]]).mean())
+    assert np.isnan(found.losses[1])  # She has no like.
+    assert found.losses[2] == pytest.approx(-np.log(share[2, 7]))
+    wanted = [item for item in np.argsort(-table[0]) if item not in (3, 4, 5)][:LIST_LENGTH]
+    assert found.lists[0].tolist() == wanted
+    assert 6 not in found.lists[1]
+
+
+def test_each_line_has_the_scores_of_its_context() -> None:
+    data = stars((0, 3, 5.0), (0, 4, 5.0))
+    table = np.random.default_rng(0).normal(size=(2, 14))
+    found = views_of(data, np.arange(1), lambda kept, asked: iter([table]))
+    share = np.exp(table) / np.exp(table).sum(1, keepdims=True)
+    assert found.losses[0] == pytest.approx(-np.log([share[0, 3], share[1, 4]]).mean())
+    wanted = [item for item in np.argsort(-table.sum(0)) if item not in (3, 4)][:LIST_LENGTH]
+    assert found.lists[0].tolist() == wanted
+
+
+def test_the_rule_that_puts_own_items_first_does_not_count_as_learnt() -> None:
+    data = stars((0, 3, 5.0), (0, 4, 5.0), (0, 5, 1.0))
+    table = np.random.default_rng(0).normal(size=(1, 14)).astype(np.float32)
+    plain = views_of(data, np.arange(1), lambda kept, asked: by_person(table.astype(np.float64)))
+    ruled = views_of(data, np.arange(1), own_first(14, lambda first: table))
+    assert ruled.losses == pytest.approx(plain.losses, rel=1e-6)
+    assert OWN_BONUS > 1e3
+
+
+def test_scores_that_are_no_numbers_give_finite_losses_and_short_lists_are_marked() -> None:
+    data = toy([(0, item, 5.0) for item in range(9)], n_items=12)
+    broken = np.full((1, 12), np.nan)
+    broken[0, :3] = np.inf
+    found = views_of(data, np.arange(1), lambda kept, asked: iter([broken]))
+    assert np.isfinite(found.losses).all()
+    assert found.lists[0].tolist() == [9, 10, 11] + [NO_ITEM] * 7
+
+
+def test_views_do_not_depend_on_who_else_is_asked() -> None:
+    data = load(DATA)
+
+    def scorer(kept: Clients, asked: Clients) -> Iterator[Floats]:
+        return (np.random.default_rng(int(one)).normal(size=(1, 60)) for one in kept.ids)
+
+    people = np.random.default_rng(0).permutation(150)
+    whole = views_of(data, people, scorer)
+    for k in (0, 63, 64, 149):
+        alone = views_of(data, people[k : k + 1], scorer)
+        assert whole.losses[k] == pytest.approx(alone.losses[0], nan_ok=True)
+        assert whole.lists[k].tolist() == alone.lists[0].tolist()
+
+
+def test_views_are_read_back_and_those_of_other_people_refused(tmp_path: Path) -> None:
+    path = tmp_path / "simulation" / "views.npz"
+    views = Views(people=np.arange(2), losses=np.ones(2), lists=np.zeros((2, 10), np.int32))
+    write_views(path, views)
+    assert np.array_equal(read_views(path, np.arange(2)).losses, views.losses)
+    with pytest.raises(RunFolderError, match="other people"):
+        read_views(path, np.array([0, 2]))
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(RunFolderError, match="cannot read"):
+        read_views(path, np.arange(2))
+
+
+# --- the attacks --------------------------------------------------------------------------------
+
+
+def losses_of(member: npt.NDArray[np.bool_], gain: float, seed: int = 0) -> Floats:
+    """Everybody has her own level; a model that she trained is better for her by `gain`."""
+    draw = np.random.default_rng(seed)
+    models, people = member.shape
+    level = draw.normal(size=people) * 3 + draw.normal(size=(models, 1)) * 2
+    found: Floats = level + draw.normal(size=member.shape) - gain * member
+    return found
+
+
+def test_ratios_are_those_of_a_slow_loop() -> None:
+    member = coins_of(40, seed=0, models=9)
+    member[:, 7] = True  # In every model: there is nothing to compare with.
+    losses = losses_of(member, 1.0)
+    losses[:, 3] = np.nan
+    found = ratio_scores(losses, member, 2)
+    groups, squares = {}, {}
+    for person in range(40):
+        shadows = [k for k in range(9) if k != 2]
+        inside = [losses[k, person] for k in shadows if member[k, person]]
+        outside = [losses[k, person] for k in shadows if not member[k, person]]
+        if inside and outside and person != 3:
+            groups[person] = (inside, outside)
+            squares[person] = sum(len(g) * np.var(g) for g in groups[person])
+    shared = sum(squares.values()) / sum(len(i) + len(o) - 2 for i, o in groups.values())
+    assert set(np.flatnonzero(np.isfinite(found))) == set(groups)
+    assert {3, 7}.isdisjoint(groups)
+    for person, (inside, outside) in groups.items():
+        free = len(inside) + len(outside) - 2
+        width = np.sqrt((squares[person] + 4 * shared) / (free + 4))
+        x = losses[2, person]
+        wanted = stats.norm.logpdf(x, np.mean(inside), width)
+        wanted -= stats.norm.logpdf(x, np.mean(outside), width)
+        assert found[person] == pytest.approx(wanted)
+
+
+def test_the_targets_own_loss_does_not_shape_its_distributions() -> None:
+    member = coins_of(30, seed=1, models=8)
+    losses = losses_of(member, 1.0)
+    flipped = member.copy()
+    flipped[0] = ~flipped[0]
+    known = np.isfinite(ratio_scores(losses, member, 0))
+    assert known.any()
+    again = ratio_scores(losses, flipped, 0)
+    assert again[known] == pytest.approx(ratio_scores(losses, member, 0)[known])
+
+
+def test_ratio_and_loss_find_members_of_a_model_that_memorises_and_of_no_other() -> None:
+    member = coins_of(400, seed=0, models=12)
+    sure = ratio_attack(losses_of(member, 6.0), member, targets=3)
+    assert sure.auc.value > 0.99
+    assert sure.rates[0.01].value > 0.9
+    assert sure.members == member[:3].sum()
+    # A member's loss differs by three deviations of hers, and people differ by as much.
+    some = ratio_attack(losses_of(member, 3.0), member, targets=3).auc
+    parts = [parts_of(400, seed=0, repetition=k) for k in range(3)]
+    assert some.low > 0.9
+    assert loss_attack(parts, [losing(one, 3.0) for one in parts]).auc.value < some.low
+    assert loss_attack(parts, [losing(one, 20.0) for one in parts]).auc.value > 0.99
+    nothing = ratio_attack(losses_of(member, 0.0), member, targets=3).auc
+    assert nothing.low < 0.5 < nothing.high
+    assert loss_attack(parts, [losing(one, 0.0) for one in parts]).auc.low < 0.5
+
+
+def test_how_good_a_model_is_for_everybody_does_not_matter() -> None:
+    parts = [parts_of(400, seed=0, repetition=k) for k in range(2)]
+    views = [losing(one, 3.0) for one in parts]
+    worse = [views[0], replace(views[1], losses=views[1].losses + 100)]
+    assert loss_attack(parts, worse).auc == loss_attack(parts, views).auc
+    member = coins_of(300, seed=0, models=6)
+    losses = losses_of(member, 3.0)
+    moved = losses + 100 * np.arange(6)[:, None]
+    plain, found = (ratio_attack(one, member, targets=2).auc for one in (losses, moved))
+    assert found.value == pytest.approx(plain.value)
+
+
+def losing(parts: Parts, gain: float) -> Views:
+    """The losses of a target, with a level of the whole model that says nothing."""
+    people = parts.private
+    inside = np.isin(people, parts.members)
+    losses = losses_of(inside[None, :], gain, seed=int(people[0]))[0]
+    return listed(people, np.zeros((len(people), 10), np.int32), losses)
+
+
+def listed(people: IntArray, lists: npt.NDArray[np.integer], losses: Floats | None = None) -> Views:
+    return Views(
+        people=people,
+        losses=np.zeros(len(people)) if losses is None else losses,
+        lists=lists.astype(np.int32),
+    )
+
+
+def random_lists(count: int, seed: int) -> npt.NDArray[np.int64]:
+    draw = np.random.default_rng(seed)
+    return np.stack([draw.choice(60, LIST_LENGTH, replace=False) for _ in range(count)])
+
+
+def test_the_forest_sees_features_and_list_and_nothing_else() -> None:
+    data = load(DATA)
+    parts = parts_of(400, seed=0, repetition=0)
+    lists = random_lists(len(parts.shadow), 0)
+    rows = rows_of(data, listed(parts.shadow, lists)).toarray()
+    clients = data.take(parts.shadow)
+    columns = [
+        np.eye(f.rows)[clients.features[f.table].codes[:, 0]] for f in data.schema.of("user")
+    ]
+    columns.append(np.stack([np.isin(np.arange(60), one) for one in lists]).astype(np.float64))
+    assert np.array_equal(rows, np.concatenate(columns, axis=1))
+    short = np.full((1, 10), NO_ITEM)
+    assert rows_of(data, listed(parts.shadow[:1], short)).sum() == len(data.schema.of("user"))
+
+
+def test_the_forest_learns_what_lists_tell_and_nothing_from_lists_that_tell_nothing() -> None:
+    data = load(DATA)
+    games = [parts_of(400, seed=0, repetition=k) for k in range(3)]
+
+    def views(people: IntArray, inside: IntArray, seed: int, *, telling: bool) -> Views:
+        lists = random_lists(len(people), seed)
+        if telling:  # Members' lists are of the first half of the items.
+            lists = lists // 2 + 30 * ~np.isin(people, inside)[:, None]
+        return listed(people, lists)
+
+    for telling in (True, False):
+        shadows = [views(g.shadow, g.used, k, telling=telling) for k, g in enumerate(games)]
+        targets = [views(g.private, g.members, 9 + k, telling=telling) for k, g in enumerate(games)]
+        found = forest_attack(data, games, shadows, targets, seed=0)
+        if telling:
+            assert found["accuracy"].value > 0.95
+            assert found["auc"].value > 0.99
+        else:
+            assert abs(found["auc"].value - 0.5) < 0.05
+            assert abs(found["accuracy"].value - 0.5) < 0.05
+
+
+def test_results_take_each_view_for_its_own_game_and_curves_stay_short() -> None:
+    games: Games = games_of(2000, ["loss", "ratio"], repetitions=2, shadows=8, seed=0)
+    views = {f"target-{k}": losing(parts, 20.0) for k, parts in enumerate(games.parts)}
+    losses = losses_of(games.member, 6.0)
+    everybody, lists = np.arange(2000), np.zeros((2000, 10), np.int32)
+    views |= {f"half-{k}": listed(everybody, lists, losses[k]) for k in range(8)}
+    found = results_of(games, views, load(DATA), ["loss", "ratio"])
+    assert list(found) == ["loss", "ratio"]
+    assert found["loss"]["auc"]["value"] > 0.99
+    assert found["ratio"]["auc"]["value"] > 0.99
+    assert found["ratio"]["shadows"] == 8
+    for one in found.values():
+        assert len(one["curve"]) < 310
+        assert one["curve"][-1] == (1.0, 1.0)
+        assert set(one["rates"]) == {"0.01", "0.001"}
+    swapped = {**views, "target-0": views["target-1"], "target-1": views["target-0"]}
+    shuffled = replace(games, parts=games.parts[::-1])
+    again = results_of(shuffled, swapped, load(DATA), ["loss"])
+    assert again["loss"]["auc"]["value"] == pytest.approx(found["loss"]["auc"]["value"])
