@@ -93,12 +93,13 @@ def test_the_mean_over_repetitions_has_students_interval() -> None:
 
 @given(people=st.integers(30, 9000), seed=st.integers(0, 9), repetition=st.integers(0, 9))
 def test_parts_are_disjoint_and_balanced(people: int, seed: int, repetition: int) -> None:
-    parts = parts_of(people, seed=seed, repetition=repetition)
-    everybody = np.concatenate([parts.shadow, parts.private])
+    parts = parts_of(people, seed=seed, repetition=repetition, most=700)
+    everybody = np.concatenate([parts.shadow, parts.members, parts.outside])
     assert len(np.unique(everybody)) == len(everybody)
     assert set(everybody) <= set(range(people))
-    assert len(everybody) >= people - 1
-    assert len(parts.members) == len(parts.others)
+    assert abs(2 * len(parts.members) + len(parts.shadow) - people) <= 1
+    assert set(parts.inside) <= set(parts.members)
+    assert len(parts.inside) == len(parts.outside) == min(700, len(parts.members))
     assert len(parts.shadow) == min(1000, people // 6)
     assert abs(len(parts.used) - 0.8 * len(parts.shadow)) <= 0.5
     assert len(parts.unused) >= 1
@@ -118,6 +119,8 @@ def test_only_the_games_of_the_kinds_are_played() -> None:
     loss, ratio = (games_of(100, [kind], **asked) for kind in ("loss", "ratio"))
     assert (len(loss.parts), loss.with_shadows, loss.member.shape) == (3, False, (0, 100))
     assert (len(ratio.parts), ratio.member.shape) == (0, (7, 100))
+    few = games_of(100, ["ratio"], **asked, most=20)
+    assert len(few.asked) == len(np.unique(few.asked)) == 40
     with pytest.raises(SettingsError, match="at least 30 people; got 29"):
         games_of(29, ["loss"], **asked)
 

@@ -30,6 +30,8 @@ SHADOW_PARTS = 6
 """In a smaller population a sixth are shadow users, which is about the paper's share."""
 USED_SHARE = 0.8
 """The share of the shadow users who train the shadow model, as in the paper."""
+MOST_PEOPLE = 1000
+"""About so many members of a model, and as many others, the attacker guesses. Chosen by hand."""
 FEWEST_PEOPLE = 5 * SHADOW_PARTS
 """With fewer, no shadow user would be left out of the shadow model."""
 
@@ -38,14 +40,16 @@ FEWEST_PEOPLE = 5 * SHADOW_PARTS
 class Parts:
     """The paper's game, as positions of people; no two parts share anybody.
 
-    `used` train the shadow model and `unused` do not. `members` train the target and `others` do
-    not; there are as many of the one as of the other.
+    `used` train the shadow model and `unused` do not. `members` train the target and nobody else
+    does. The attacker guesses about `inside`, a random part of the members, and `outside`, as many
+    who are in no other part.
     """
 
     used: IntArray
     unused: IntArray
     members: IntArray
-    others: IntArray
+    inside: IntArray
+    outside: IntArray
 
     @property
     def shadow(self) -> IntArray:
@@ -55,7 +59,7 @@ class Parts:
     @property
     def private(self) -> IntArray:
         """Everybody about whom the attacker guesses, members first."""
-        return np.concatenate([self.members, self.others])
+        return np.concatenate([self.inside, self.outside])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -63,41 +67,52 @@ class Games:
     """Who trains which model, in all games of an attack.
 
     `parts` has the paper's game of each repetition; it has shadow models only `with_shadows`.
-    `member`, shape (models, people), is the game of halves. What is not played is empty.
+    `member`, shape (models, people), is the game of halves, in which the attacker guesses about the
+    people `asked`. What is not played is empty.
     """
 
-    people: int
     repetitions: int
     seed: int
     parts: tuple[Parts, ...]
     with_shadows: bool
     member: BoolArray
+    asked: IntArray
 
 
 def games_of(
-    people: int, kinds: Sequence[str], *, repetitions: int, shadows: int, seed: int
+    people: int,
+    kinds: Sequence[str],
+    *,
+    repetitions: int,
+    shadows: int,
+    seed: int,
+    most: int = MOST_PEOPLE,
 ) -> Games:
-    """Return who trains which model, for these kinds of attack."""
+    """Return who trains which model, for these kinds of attack.
+
+    The attacker guesses about at most `most` members of a model, and as many others.
+    """
     with_parts = "paper" in kinds or "loss" in kinds
+    asked = rng(seed, 0, "attack asked").permutation(people)[: 2 * most]
     return Games(
-        people=people,
         repetitions=repetitions,
         seed=seed,
         parts=tuple(
-            parts_of(people, seed=seed, repetition=k)
+            parts_of(people, seed=seed, repetition=k, most=most)
             for k in range(repetitions if with_parts else 0)
         ),
         with_shadows="paper" in kinds,
         member=coins_of(people, seed=seed, models=shadows if "ratio" in kinds else 0),
+        asked=np.sort(asked),
     )
 
 
-def parts_of(people: int, *, seed: int, repetition: int) -> Parts:
+def parts_of(people: int, *, seed: int, repetition: int, most: int = MOST_PEOPLE) -> Parts:
     """Return who plays which part in one repetition of the paper's game.
 
-    >>> parts = parts_of(60, seed=0, repetition=0)
-    >>> len(parts.used), len(parts.unused), len(parts.members), len(parts.others)
-    (8, 2, 25, 25)
+    >>> parts = parts_of(60, seed=0, repetition=0, most=20)
+    >>> len(parts.used), len(parts.unused), len(parts.members), len(parts.outside)
+    (8, 2, 25, 20)
     """
     check_people(people)
     order = rng(seed, repetition, "attack parts").permutation(people)
@@ -105,8 +120,14 @@ def parts_of(people: int, *, seed: int, repetition: int) -> Parts:
     used = round(USED_SHARE * count)
     half = (people - count) // 2
     cuts = np.cumsum([used, count - used, half, half])
-    parts = [np.sort(part) for part in np.split(order, cuts)]
-    return Parts(used=parts[0], unused=parts[1], members=parts[2], others=parts[3])
+    used_people, unused, members, others, _ = np.split(order, cuts)
+    return Parts(
+        used=np.sort(used_people),
+        unused=np.sort(unused),
+        members=np.sort(members),
+        inside=np.sort(members[:most]),
+        outside=np.sort(others[:most]),
+    )
 
 
 def coins_of(people: int, *, seed: int, models: int) -> BoolArray:
@@ -122,7 +143,9 @@ def check_people(people: int) -> None:
         raise SettingsError(f"an attack needs at least {FEWEST_PEOPLE} people; got {people}")
 
 
-def check_asked(kinds: Sequence[str], *, repetitions: int, shadows: int, seed: int) -> None:
+def check_asked(
+    kinds: Sequence[str], *, repetitions: int, shadows: int, seed: int, people: int = MOST_PEOPLE
+) -> None:
     """Raise unless an attack can be played like this."""
     for kind in kinds:
         if kind not in KINDS:
@@ -132,6 +155,7 @@ def check_asked(kinds: Sequence[str], *, repetitions: int, shadows: int, seed: i
         ("repetitions", repetitions, 1),
         ("shadows", shadows, FEWEST_SHADOWS),
         ("seed", seed, 0),
+        ("people", people, 2),
     ):
         if value < least:
             raise SettingsError(f"`{name}` must be >= {least}; got {value}")

@@ -16,7 +16,15 @@ from typing import Any
 import numpy as np
 
 from privrec.algorithms.recipes import configure, prepare, rankers, settings_of
-from privrec.attacks.games import EVERYBODY_TRAINS, KINDS, OURS, Games, check_asked, games_of
+from privrec.attacks.games import (
+    EVERYBODY_TRAINS,
+    KINDS,
+    MOST_PEOPLE,
+    OURS,
+    Games,
+    check_asked,
+    games_of,
+)
 from privrec.attacks.processes import cores, side_by_side
 from privrec.attacks.results import results_of
 from privrec.attacks.views import Views, read_views, views_of, write_views
@@ -102,6 +110,7 @@ def attack(
     kinds: Sequence[str] = KINDS,
     repetitions: int = 5,
     shadows: int = 16,
+    people: int = MOST_PEOPLE,
     seed: int = 0,
     workers: int | None = None,
     on_progress: OnProgress | None = None,
@@ -109,6 +118,7 @@ def attack(
 ) -> Membership:
     """Return how well each kind of attack tells who trained; the same as `privrec attack`.
 
+    It guesses about at most `people` members of each model and as many others.
     Models lie in `out`; what is there is not trained again. `workers` models are trained at a
     time, by default one for each core. Each is a process of its own, so a script that calls this
     needs `if __name__ == "__main__":`. A `Federation` is not handed to other processes: its models
@@ -122,6 +132,7 @@ def attack(
         kinds=kinds,
         repetitions=repetitions,
         shadows=shadows,
+        people=people,
         seed=seed,
         settings=settings,
     )
@@ -138,16 +149,22 @@ def prepare_attack(
     kinds: Sequence[str] = KINDS,
     repetitions: int = 5,
     shadows: int = 16,
+    people: int = MOST_PEOPLE,
     seed: int = 0,
 ) -> Prepared:
     """Return an attack to be played; whatever is wrong is found before anything is trained."""
-    check_asked(kinds, repetitions=repetitions, shadows=shadows, seed=seed)
+    check_asked(kinds, repetitions=repetitions, shadows=shadows, seed=seed, people=people)
     for key in settings:
         if key in OURS:
             raise SettingsError(f"`{key}` cannot be set: an attack chooses it for each model")
     budget: Budget = configure(recipe, federation.name, settings).budget
     games = games_of(
-        federation.n_clients, kinds, repetitions=repetitions, shadows=shadows, seed=seed
+        federation.n_clients,
+        kinds,
+        repetitions=repetitions,
+        shadows=shadows,
+        seed=seed,
+        most=people,
     )
     noise = {} if budget.mechanism == "none" else {"noise": "seeded"}
     models = models_of(games, recipe, {**settings, **noise}, out=out)
@@ -203,7 +220,7 @@ def models_of(
         if games.with_shadows:
             trained[f"shadow-{k}"] = (parts.used, parts.shadow)
     for k, row in enumerate(games.member):
-        trained[f"half-{k}"] = (np.flatnonzero(row), np.arange(games.people))
+        trained[f"half-{k}"] = (np.flatnonzero(row), games.asked)
     asking = _seed(games.seed, "asking")
     return {
         name: Model(

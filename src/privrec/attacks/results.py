@@ -30,7 +30,7 @@ def results_of(
     if "ratio" in kinds:
         count = len(games.member)
         losses = np.stack([views[f"half-{k}"].losses for k in range(count)])
-        roc = ratio_attack(losses, games.member, targets=games.repetitions)
+        roc = ratio_attack(losses, games.member[:, games.asked], targets=games.repetitions)
         found["ratio"] = {**_thinned(roc).as_json(), "shadows": count}
     return found
 
@@ -44,7 +44,7 @@ def loss_attack(games: Sequence[Parts], targets: Sequence[Views]) -> Roc:
     members, others = [], []
     for parts, views in zip(games, targets, strict=True):
         scores = np.nanmedian(views.losses) - views.losses
-        inside = np.arange(len(scores)) < len(parts.members)
+        inside = np.arange(len(scores)) < len(parts.inside)
         known = np.isfinite(scores)
         members.append(scores[known & inside])
         others.append(scores[known & ~inside])

@@ -39,7 +39,7 @@ def forest_attack(
             rows_of(federation, target),
             seed=int(rng(seed, k, "attack forest").integers(2**31)),
         )
-        inside = np.arange(len(found)) < len(parts.members)
+        inside = np.arange(len(found)) < len(parts.inside)
         accuracies.append(float(((found > 0.5) == inside).mean()))
         areas.append(area_of(found[inside], found[~inside]))
     return {"accuracy": mean_figure(accuracies), "auc": mean_figure(areas)}

@@ -76,6 +76,9 @@ def attack(
     ] = "paper,loss,ratio",
     repetitions: Annotated[int, typer.Option(help="Targets that are attacked.")] = 5,
     shadows: Annotated[int, typer.Option(help="Models for kind ratio.")] = 16,
+    people: Annotated[
+        int, typer.Option(help="Members of each model to guess about, and as many others.")
+    ] = 1000,
     seed: Annotated[int, typer.Option(help="Decides who trains which model.")] = 0,
     workers: Annotated[
         int | None,
@@ -101,6 +104,7 @@ def attack(
             "kinds": [kind.strip() for kind in kinds.split(",")],
             "repetitions": repetitions,
             "shadows": shadows,
+            "people": people,
             "seed": seed,
         }
         check_asked(**how)
