@@ -288,9 +288,9 @@ def check_models(models: Sequence[Model], federation: Federation) -> None:
 
 def finish(model: Model, federation: Federation) -> None:
     """Train a model as far as it is not trained yet, and write what it says."""
-    people = part_of(federation, model.members)
+    people, how = part_of(federation, model.members), _settings(model, federation)
     with quiet():
-        run = train(model.recipe, people, out=model.place, resume=model.begun, **_settings(model))
+        run = train(model.recipe, people, out=model.place, resume=model.begun, **how)
     asking = run.config.model_copy(update={"seed": model.asking_seed})
     scorer = rankers(asking, federation.catalogue).adapted(load_params(run.folder))
     write_views(model.views_path, views_of(federation, model.asked, scorer))
@@ -304,12 +304,16 @@ def quiet() -> Iterator[None]:
         yield
 
 
-def _settings(model: Model) -> dict[str, Any]:
-    return {**model.settings, **EVERYBODY_TRAINS}
+def _settings(model: Model, federation: Federation) -> dict[str, Any]:
+    """Return the settings of a model; a cohort larger than its people is all of them."""
+    asked = {**model.settings, **EVERYBODY_TRAINS}
+    usual, count = configure(model.recipe, federation.name, asked), len(model.members)
+    large = [key for key in ("cohort", "stage1_cohort") if getattr(usual, key, 0) > count]
+    return {**asked, **dict.fromkeys(large, count)}
 
 
 def _config(model: Model, federation: Federation) -> Any:
-    return configure(model.recipe, federation.name, _settings(model))
+    return configure(model.recipe, federation.name, _settings(model, federation))
 
 
 def _finish_named(model: Model, data: str) -> None:
