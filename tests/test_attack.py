@@ -162,7 +162,10 @@ def test_workers_end_with_the_process_that_started_them(tmp_path: Path) -> None:
         "from calls import sleep; from privrec.attacks.processes import side_by_side;"
         f"side_by_side(sleep, [({str(place)!r},)], workers=1, advance=lambda: None)"
     )
-    with subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL) as parent:
+    path = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stderr=subprocess.DEVNULL, env=path
+    ) as parent:
         try:
             wait_until(lambda: place.is_file() and bool(place.read_text()))
         finally:
@@ -255,7 +258,7 @@ def test_a_run_is_attacked_with_its_own_settings(scratch: Path) -> None:
         (["--recipes", "dpals", "--set", "epsilon=1"], "given by --epsilons"),
         (["--recipes", "dpals", "--epsilons", "0"], "`epsilons` must be > 0"),
         # The last of several recipes is checked before the first is trained.
-        (["--recipes", "ease,fcf"], "a model of the attack trains on 8 people"),
+        (["--recipes", "ease,popularity", "--set", "ease_l2=3"], "unknown key 'ease_l2'"),
     ],
 )
 def test_wrong_input_is_one_line(

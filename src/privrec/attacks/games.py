@@ -10,7 +10,7 @@ from privrec.errors import SettingsError, nearest
 from privrec.seeds import rng
 from privrec.types import BoolArray, IntArray
 
-KINDS = ("paper", "loss", "ratio")
+KINDS = ("paper", "loss", "ratio", "sums", "twice", "server")
 """The kinds of attack (docs/attacks.md)."""
 FEWEST_SHADOWS = 4
 """With fewer, one model with her and one without are no distribution. Chosen by hand."""

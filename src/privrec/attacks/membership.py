@@ -27,6 +27,8 @@ from privrec.attacks.games import (
 )
 from privrec.attacks.processes import cores, side_by_side
 from privrec.attacks.results import results_of
+from privrec.attacks.server import read_off
+from privrec.attacks.sums import sums_attack
 from privrec.attacks.views import Views, read_views, views_of, write_views
 from privrec.data.federation import Federation, part_of
 from privrec.data.sources import load
@@ -56,7 +58,7 @@ class Membership:
     delta: float | None
     repetitions: int
     seed: int
-    attacks: Mapping[str, Mapping[str, Any]]
+    attacks: Mapping[str, Any]
 
     def as_json(self) -> dict[str, Any]:
         """Return the content of the attack's JSON file."""
@@ -96,7 +98,9 @@ class Prepared:
     recipe: str
     federation: Federation
     data: str | None
+    settings: Mapping[str, Any]
     budget: Budget
+    people: int
     kinds: tuple[str, ...]
     games: Games
     models: Mapping[str, Model]
@@ -168,12 +172,15 @@ def prepare_attack(
     )
     noise = {} if budget.mechanism == "none" else {"noise": "seeded"}
     models = models_of(games, recipe, {**settings, **noise}, out=out)
-    check_models(list(models.values()), federation)
+    if models:
+        check_models(list(models.values()), federation)
     return Prepared(
         recipe=recipe,
         federation=federation,
         data=data,
+        settings=settings,
         budget=budget,
+        people=people,
         kinds=tuple(kinds),
         games=games,
         models=models,
@@ -196,6 +203,7 @@ def play_attack(
     )
     named = dict(zip(prepared.models, views, strict=True))
     found = results_of(prepared.games, named, federation, prepared.kinds)
+    found |= without_models(prepared, on_progress)
     if "paper" in found:
         of_recipe = PRINTED_ATTACKS.get(federation.name, {}).get(recipe, {})
         found["paper"]["printed"] = of_recipe.get(budget.epsilon)
@@ -208,6 +216,31 @@ def play_attack(
         seed=prepared.games.seed,
         attacks=found,
     )
+
+
+def without_models(prepared: Prepared, on_progress: OnProgress | None = None) -> dict[str, Any]:
+    """Return the figures of the kinds that look at published sums or at single contributions.
+
+    Sums without noise hide nothing: recipes without noise have no such figures.
+    """
+    found: dict[str, Any] = {}
+    for kind, trainings in (("sums", 1), ("twice", 2)):
+        if kind in prepared.kinds and prepared.budget.mechanism != "none":
+            found[kind] = sums_attack(
+                prepared.recipe,
+                prepared.federation,
+                people=prepared.people,
+                seed=prepared.games.seed,
+                trainings=trainings,
+                settings=prepared.settings,
+                on_progress=on_progress,
+            )
+    if "server" in prepared.kinds:
+        config = configure(prepared.recipe, prepared.federation.name, prepared.settings)
+        run = prepare(config, prepared.federation)
+        with quiet():
+            found["server"] = [view.as_json() for view in read_off(run, seed=prepared.games.seed)]
+    return found
 
 
 def models_of(

@@ -73,7 +73,7 @@ def attack(
     ] = "2,5,15",
     kinds: Annotated[
         str, typer.Option(help="The attacks, with commas (docs/attacks.md).")
-    ] = "paper,loss,ratio",
+    ] = "paper,loss,ratio,sums,twice,server",
     repetitions: Annotated[int, typer.Option(help="Targets that are attacked.")] = 5,
     shadows: Annotated[int, typer.Option(help="Models for kind ratio.")] = 16,
     people: Annotated[
@@ -119,7 +119,10 @@ def attack(
             "Guessing has accuracy and AUC 0.5. For loss and ratio, accuracy is that of the best"
             " threshold."
         )
-        print_line(f"figures: {', '.join(map(str, found))}")
+        for one in found.values():
+            for line in server_lines(one):
+                print_line(line)
+        print_line(f"figures: {', '.join(map(str, found))}; pages beside them")
 
 
 def _play(
@@ -129,6 +132,7 @@ def _play(
     from privrec.attacks.membership import play_attack, prepare_attack
     from privrec.data.sources import load
     from privrec.runs.records import write_whole
+    from privrec.show.attacks import render_attacks
 
     loaded = {name: load(name) for name in dict.fromkeys(job.data for job in jobs)}
     folders = [out or Path("runs") / f"attack-{file_name(job.data)}" for job in jobs]
@@ -150,6 +154,7 @@ def _play(
             result = play_attack(one, workers=workers, on_progress=on_progress).as_json()
         place = folder / job.result
         write_whole(place, (json.dumps(result, indent=2) + "\n").encode())
+        write_whole(place.with_suffix(".html"), render_attacks([result], []).encode())
         found[place] = result
     return found
 
@@ -212,6 +217,8 @@ def _rows(found: Mapping[str, Any]) -> list[tuple[str, ...]]:
     epsilon = "none" if found["epsilon"] is None else f"{found['epsilon']:g}"
     rows = []
     for kind, figures in found["attacks"].items():
+        if kind == "server":
+            continue
         accuracy, area = figures["accuracy"], figures["auc"]
         value = accuracy["value"] if isinstance(accuracy, dict) else accuracy
         rates = figures.get("rates", {})
@@ -230,3 +237,18 @@ def _rows(found: Mapping[str, Any]) -> list[tuple[str, ...]]:
             )
         )
     return rows
+
+
+def server_lines(found: Mapping[str, Any]) -> list[str]:
+    """Return what a curious server reads off one contribution, a line for each phase."""
+
+    def share(value: float | None) -> str:
+        return "-" if value is None else f"{value:.2f}"
+
+    return [
+        f"{found['recipe']}, {view['phase']}: a server that sees one contribution names items with"
+        f" precision {share(view['items']['precision'])}, recall {share(view['items']['recall'])};"
+        f" likes {share(view['likes']['precision'])}, {share(view['likes']['recall'])}"
+        f" (popular ones: {share(view['guessing']['precision'])})"
+        for view in found["attacks"].get("server", [])
+    ]

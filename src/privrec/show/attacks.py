@@ -13,7 +13,8 @@ _KNOWS = {
     "paper": "her features and her top-10 list; a random forest has learned from other people",
     "loss": "her data and the model: how well the model fits her",
     "ratio": "the same, and models trained on other people to compare with",
-    "sums": "her data and every published sum: about all that the guarantee allows an attacker",
+    "sums": "all data, who else took part, and every published sum",
+    "twice": "the same of two trainings: both count in the ledger",
 }
 _WORDS = """
 An attacker looks at a person and guesses whether she took part in the training. Each guess can be

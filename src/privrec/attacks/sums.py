@@ -1,0 +1,77 @@
+"""The strongest attacker: sees every published sum, and knows all data and who else took part.
+
+People toss a coin whether they take part. For each, the attacker takes away from the sums what all
+others added. With everybody in every round, what is left is her contribution or nothing, plus the
+noise. Its likelihood ratio is the best test that there is, so with Gaussian noise it lies on the
+curve that the ledger allows. Several releases of the same people are several looks at one coin.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from privrec.attacks.audit import try_out
+from privrec.attacks.canaries import Canaries
+from privrec.attacks.roc import Scores, measured
+from privrec.attacks.scores import OnProgress, canary_scores, contributions, rest
+from privrec.attacks.stacks import stacked
+from privrec.attacks.watch import Seen
+from privrec.data.federation import Federation, part_of
+from privrec.privacy.ledger import PrivacyLedger
+from privrec.privacy.tradeoff import best_area, best_curve
+from privrec.seeds import rng
+
+
+def sums_attack(
+    recipe: str,
+    federation: Federation,
+    *,
+    people: int,
+    seed: int,
+    trainings: int = 1,
+    settings: Mapping[str, Any],
+    on_progress: OnProgress | None = None,
+) -> dict[str, Any]:
+    """Return what the attacker reaches who has the sums of some trainings of the same people.
+
+    The figures are those of `Roc`, with the curve and the area that the ledgers allow together.
+    """
+    chosen = rng(seed, 0, "attack sums").permutation(federation.n_clients)[:people]
+    chosen = np.sort(chosen[: federation.n_clients // 2])
+    others = part_of(federation, np.setdiff1d(np.arange(federation.n_clients), chosen))
+    coins = rng(seed, 0, "attack sums coins").random(len(chosen)) < 0.5
+    targets = Canaries(people=federation.take(chosen), coins=coins)
+    total, ledger = np.zeros(len(coins)), PrivacyLedger()
+    for training in range(trainings):
+        trial = try_out(
+            recipe, others, targets, seed=seed + training, on_progress=on_progress, **settings
+        )
+        ledger = ledger.compose(trial.ledger)
+        total += exact_scores(trial.seen, targets, others)
+    return {
+        **measured(total[coins], total[~coins], seed=seed).as_json(),
+        "trainings": trainings,
+        "allowed": best_curve(ledger),
+        "auc_allowed": best_area(ledger),
+    }
+
+
+def exact_scores(seen: Sequence[Seen], targets: Canaries, others: Federation) -> Scores:
+    """Return each person's log likelihood ratio, given everybody else's coins.
+
+    Of a sum over drawn people nobody knows who of the others was drawn, as far as they are looked
+    for too; there the scores are those of an audit.
+    """
+    coins = targets.coins.astype(np.float64)
+    total = np.zeros(len(coins))
+    for one in seen:
+        if one.phase.release.sampling.share < 1:
+            total += canary_scores([one], targets.people, others)
+            continue
+        stack = stacked(contributions(one, targets.people))
+        gram, left = stack.gram(), rest(one, others)
+        own = np.diag(gram)
+        alone = stack.against(left) - gram @ coins + own * coins
+        total += (alone - own / 2) / one.noise_scale**2
+    return total
