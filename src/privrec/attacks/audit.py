@@ -6,27 +6,21 @@ lower bound on ε, which must not be above the ledger's.
 """
 
 import math
-import tempfile
 from dataclasses import asdict, dataclass
-from pathlib import Path
+from functools import partial
 from typing import Any
 
-from privrec.algorithms.prepared import PreparedRun
-from privrec.algorithms.recipes import configure
+from privrec.algorithms.recipes import configure, stages_of
 from privrec.attacks.bounds import Bounds, lower_bounds
 from privrec.attacks.canaries import Canaries, make_canaries, with_canaries
 from privrec.attacks.roc import Roc, Scores, measured
 from privrec.attacks.scores import OnProgress, canary_scores
-from privrec.attacks.watch import Seen, untold, watched
+from privrec.attacks.trial import Trial, law_of, try_out
+from privrec.attacks.watch import untold, without_data
 from privrec.data.federation import Federation
 from privrec.data.sources import load
-from privrec.privacy.ledger import PrivacyLedger
 from privrec.privacy.tradeoff import best_area, best_curve
 from privrec.runs.loop import train
-from privrec.types import Law
-
-EVERYBODY: dict[str, Any] = {"test_share": 1e-9, "validation_share": 0.0, "protocol": "halves"}
-"""Settings with which everybody trains."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,15 +74,6 @@ class Audit:
         }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Trial:
-    """One training with canaries, as the attacker saw it, and its ledger."""
-
-    prepared: PreparedRun
-    seen: list[Seen]
-    ledger: PrivacyLedger
-
-
 def audit(
     recipe: str,
     data: str | Federation,
@@ -107,44 +92,15 @@ def audit(
     people = load(data) if isinstance(data, str) else data
     config = configure(recipe, people.name, settings)
     made = make_canaries(people, canaries, seed=seed)
-    trial = try_out(recipe, people, made, seed=seed, on_progress=on_progress, **settings)
+    trial = try_out(
+        partial(train, recipe, on_progress=on_progress, seed=seed, **settings),
+        with_canaries(people, made, law_of(config)),
+    )
     found = canary_scores(trial.seen, made.people, people, on_progress)
     return judge(
         found, made, trial, recipe=recipe, data=people.name, seed=seed, confidence=confidence,
         delta=config.budget.delta,
     )  # fmt: skip
-
-
-def try_out(
-    recipe: str,
-    people: Federation,
-    canaries: Canaries,
-    *,
-    seed: int,
-    on_progress: OnProgress | None = None,
-    **settings: Any,
-) -> Trial:
-    """Return a training of the recipe among these people and the canaries who take part."""
-    law: Law = getattr(configure(recipe, people.name, settings), "sampling", "fixed")
-    seen: list[Seen] = []
-    kept: list[PreparedRun] = []
-
-    def watch(prepared: PreparedRun) -> PreparedRun:
-        kept.append(prepared)
-        return watched(prepared, seen.append)
-
-    with tempfile.TemporaryDirectory(prefix="privrec-audit-") as folder:
-        run = train(
-            recipe,
-            with_canaries(people, canaries, law),
-            out=Path(folder) / "run",
-            watch=watch,
-            on_progress=on_progress,
-            seed=seed,
-            **{**settings, **EVERYBODY},
-        )
-        ledger = run.ledger
-    return Trial(prepared=kept[0], seen=seen, ledger=ledger)
 
 
 def judge(
@@ -174,5 +130,12 @@ def judge(
         roc=measured(scores[coins], scores[~coins], confidence=confidence, seed=seed),
         auc_allowed=best_area(ledger),
         allowed=best_curve(ledger),
-        findings=tuple(untold(trial.prepared, trial.seen)) if ledger.is_private else (),
+        findings=findings_of(trial) if ledger.is_private else (),
     )
+
+
+def findings_of(trial: Trial) -> tuple[str, ...]:
+    """Return where the server used people's data other than by published sums."""
+    run = trial.prepared
+    stages = stages_of(run.config, without_data(run.federation), run.split)
+    return tuple(untold(stages, trial.seen))

@@ -10,8 +10,10 @@ from privrec.errors import SettingsError, nearest
 from privrec.seeds import rng
 from privrec.types import BoolArray, IntArray
 
-KINDS = ("paper", "loss", "ratio", "sums", "twice", "server")
-"""The kinds of attack (docs/attacks.md)."""
+MODEL_KINDS = ("paper", "loss", "ratio")
+"""The kinds of attack that train models of their own (docs/attacks.md)."""
+KINDS = (*MODEL_KINDS, "sums", "twice", "server")
+"""All kinds; the others read what is published or sent."""
 FEWEST_SHADOWS = 4
 """With fewer, one model with her and one without are no distribution. Chosen by hand."""
 EVERYBODY_TRAINS: Mapping[str, Any] = {

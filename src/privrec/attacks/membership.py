@@ -18,7 +18,7 @@ import numpy as np
 from privrec.algorithms.recipes import configure, prepare, rankers, settings_of
 from privrec.attacks.games import (
     EVERYBODY_TRAINS,
-    KINDS,
+    MODEL_KINDS,
     MOST_PEOPLE,
     OURS,
     Games,
@@ -27,8 +27,6 @@ from privrec.attacks.games import (
 )
 from privrec.attacks.processes import cores, side_by_side
 from privrec.attacks.results import results_of
-from privrec.attacks.server import read_off
-from privrec.attacks.sums import sums_attack
 from privrec.attacks.views import Views, read_views, views_of, write_views
 from privrec.data.federation import Federation, part_of
 from privrec.data.sources import load
@@ -98,9 +96,7 @@ class Prepared:
     recipe: str
     federation: Federation
     data: str | None
-    settings: Mapping[str, Any]
     budget: Budget
-    people: int
     kinds: tuple[str, ...]
     games: Games
     models: Mapping[str, Model]
@@ -111,7 +107,7 @@ def attack(
     data: str | Federation,
     *,
     out: str | Path,
-    kinds: Sequence[str] = KINDS,
+    kinds: Sequence[str] = MODEL_KINDS,
     repetitions: int = 5,
     shadows: int = 16,
     people: int = MOST_PEOPLE,
@@ -150,7 +146,7 @@ def prepare_attack(
     data: str | None,
     out: Path,
     settings: Mapping[str, Any],
-    kinds: Sequence[str] = KINDS,
+    kinds: Sequence[str] = MODEL_KINDS,
     repetitions: int = 5,
     shadows: int = 16,
     people: int = MOST_PEOPLE,
@@ -178,9 +174,7 @@ def prepare_attack(
         recipe=recipe,
         federation=federation,
         data=data,
-        settings=settings,
         budget=budget,
-        people=people,
         kinds=tuple(kinds),
         games=games,
         models=models,
@@ -203,7 +197,6 @@ def play_attack(
     )
     named = dict(zip(prepared.models, views, strict=True))
     found = results_of(prepared.games, named, federation, prepared.kinds)
-    found |= without_models(prepared, on_progress)
     if "paper" in found:
         of_recipe = PRINTED_ATTACKS.get(federation.name, {}).get(recipe, {})
         found["paper"]["printed"] = of_recipe.get(budget.epsilon)
@@ -216,31 +209,6 @@ def play_attack(
         seed=prepared.games.seed,
         attacks=found,
     )
-
-
-def without_models(prepared: Prepared, on_progress: OnProgress | None = None) -> dict[str, Any]:
-    """Return the figures of the kinds that look at published sums or at single contributions.
-
-    Sums without noise hide nothing: recipes without noise have no such figures.
-    """
-    found: dict[str, Any] = {}
-    for kind, trainings in (("sums", 1), ("twice", 2)):
-        if kind in prepared.kinds and prepared.budget.mechanism != "none":
-            found[kind] = sums_attack(
-                prepared.recipe,
-                prepared.federation,
-                people=prepared.people,
-                seed=prepared.games.seed,
-                trainings=trainings,
-                settings=prepared.settings,
-                on_progress=on_progress,
-            )
-    if "server" in prepared.kinds:
-        config = configure(prepared.recipe, prepared.federation.name, prepared.settings)
-        run = prepare(config, prepared.federation)
-        with quiet():
-            found["server"] = [view.as_json() for view in read_off(run, seed=prepared.games.seed)]
-    return found
 
 
 def models_of(

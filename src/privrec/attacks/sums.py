@@ -7,20 +7,56 @@ curve that the ledger allows. Several releases of the same people are several lo
 """
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from privrec.attacks.audit import try_out
-from privrec.attacks.canaries import Canaries
+from privrec.algorithms.recipes import configure, prepare
+from privrec.attacks.canaries import Canaries, with_canaries
 from privrec.attacks.roc import Scores, measured
 from privrec.attacks.scores import OnProgress, canary_scores, contributions, rest
+from privrec.attacks.server import read_off
 from privrec.attacks.stacks import stacked
+from privrec.attacks.trial import law_of, try_out
 from privrec.attacks.watch import Seen
 from privrec.data.federation import Federation, part_of
 from privrec.privacy.ledger import PrivacyLedger
 from privrec.privacy.tradeoff import best_area, best_curve
+from privrec.runs.loop import train
 from privrec.seeds import rng
+
+
+def read_along(
+    recipe: str,
+    federation: Federation,
+    *,
+    kinds: Sequence[str],
+    people: int,
+    seed: int,
+    settings: Mapping[str, Any],
+    on_progress: OnProgress | None = None,
+) -> dict[str, Any]:
+    """Return the figures of the kinds that read published sums, or single contributions.
+
+    Sums without noise hide nothing: a recipe without noise has no figures of them.
+    """
+    config, found = configure(recipe, federation.name, settings), dict[str, Any]()
+    for kind, trainings in (("sums", 1), ("twice", 2)):
+        if kind in kinds and config.budget.mechanism != "none":
+            found[kind] = sums_attack(
+                recipe,
+                federation,
+                people=people,
+                seed=seed,
+                trainings=trainings,
+                settings=settings,
+                on_progress=on_progress,
+            )
+    views = read_off(prepare(config, federation), seed=seed) if "server" in kinds else []
+    if views:
+        found["server"] = [view.as_json() for view in views]
+    return found
 
 
 def sums_attack(
@@ -42,10 +78,12 @@ def sums_attack(
     others = part_of(federation, np.setdiff1d(np.arange(federation.n_clients), chosen))
     coins = rng(seed, 0, "attack sums coins").random(len(chosen)) < 0.5
     targets = Canaries(people=federation.take(chosen), coins=coins)
+    law = law_of(configure(recipe, federation.name, settings))
     total, ledger = np.zeros(len(coins)), PrivacyLedger()
     for training in range(trainings):
         trial = try_out(
-            recipe, others, targets, seed=seed + training, on_progress=on_progress, **settings
+            partial(train, recipe, on_progress=on_progress, seed=seed + training, **settings),
+            with_canaries(others, targets, law),
         )
         ledger = ledger.compose(trial.ledger)
         total += exact_scores(trial.seen, targets, others)

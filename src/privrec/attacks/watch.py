@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from privrec.algorithms.prepared import PreparedRun
-from privrec.algorithms.recipes import stages_of
 from privrec.core.phase import Cohort, Phase, ServerState, Stage, Told
 from privrec.core.round import one_by_one
 from privrec.data.clients import Clients
@@ -84,14 +83,15 @@ def _watched_stage(stage: Stage, look: Callable[[Seen], None]) -> Stage:
     return replace(stage, device=device, tell=tell, absorb=absorb)
 
 
-def untold(prepared: PreparedRun, seen: Sequence[Seen]) -> list[str]:
+def untold(stages: Sequence[Stage], seen: Sequence[Seen]) -> list[str]:
     """Return what devices were told that does not follow from what was published before.
 
-    The server's half is played again, with the published sums and without anybody's data. Whatever
-    it then tells otherwise came from people's data on another way than through noised sums.
+    `stages` are those of the run, made `without_data`. The server's half is played again, with the
+    published sums. Whatever it then tells otherwise came from people's data on another way than
+    through noised sums.
     """
     found: list[str] = []
-    again = _replayed(prepared, seen)
+    again = _replayed(stages, seen)
     for one in seen:
         where = f"round {one.round_index} ({one.phase.name})"
         try:
@@ -106,13 +106,12 @@ def untold(prepared: PreparedRun, seen: Sequence[Seen]) -> list[str]:
     return found
 
 
-def _replayed(prepared: PreparedRun, seen: Sequence[Seen]) -> Iterator[dict[str, Leaf]]:
-    blank = without_data(prepared.federation)
-    stages = {stage.name: stage for stage in stages_of(prepared.config, blank, prepared.split)}
+def _replayed(stages: Sequence[Stage], seen: Sequence[Seen]) -> Iterator[dict[str, Leaf]]:
+    named = {stage.name: stage for stage in stages}
     state: ServerState | None = None
     playing = ""
     for one in seen:
-        stage = stages[one.phase.name]
+        stage = named[one.phase.name]
         if not isinstance(stage, Phase):
             raise TypeError(f"{stage.name} is not a phase")
         if state is None or stage.name != playing:

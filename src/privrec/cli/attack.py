@@ -113,16 +113,21 @@ def attack(
         if json_:
             print_json(list(found.values()))
             return
-        rows = [row for one in found.values() for row in _rows(one)]
+        _show(found)
+
+
+def _show(found: Mapping[Path, Mapping[str, Any]]) -> None:
+    rows = [row for one in found.values() for row in _rows(one)]
+    if rows:
         print_table("Who took part in training?", _COLUMNS, rows, wide=True)
         print_line(
-            "Guessing has accuracy and AUC 0.5. For loss and ratio, accuracy is that of the best"
+            "Guessing has accuracy and AUC 0.5. Except for paper, accuracy is that of the best"
             " threshold."
         )
-        for one in found.values():
-            for line in server_lines(one):
-                print_line(line)
-        print_line(f"figures: {', '.join(map(str, found))}; pages beside them")
+    for one in found.values():
+        for line in _server_lines(one):
+            print_line(line)
+    print_line(f"figures: {', '.join(map(str, found))}; pages beside them")
 
 
 def _play(
@@ -130,6 +135,7 @@ def _play(
 ) -> dict[Path, dict[str, Any]]:
     """Return what each attack reached, by the file that it was written to."""
     from privrec.attacks.membership import play_attack, prepare_attack
+    from privrec.attacks.sums import read_along
     from privrec.data.sources import load
     from privrec.runs.records import write_whole
     from privrec.show.attacks import render_attacks
@@ -152,6 +158,13 @@ def _play(
     for job, folder, one in zip(jobs, folders, prepared, strict=True):
         with progress() as on_progress:
             result = play_attack(one, workers=workers, on_progress=on_progress).as_json()
+            result["attacks"] |= read_along(
+                job.recipe,
+                loaded[job.data],
+                settings=job.settings,
+                on_progress=on_progress,
+                **{name: how[name] for name in ("kinds", "people", "seed")},
+            )
         place = folder / job.result
         write_whole(place, (json.dumps(result, indent=2) + "\n").encode())
         write_whole(place.with_suffix(".html"), render_attacks([result], []).encode())
@@ -239,7 +252,7 @@ def _rows(found: Mapping[str, Any]) -> list[tuple[str, ...]]:
     return rows
 
 
-def server_lines(found: Mapping[str, Any]) -> list[str]:
+def _server_lines(found: Mapping[str, Any]) -> list[str]:
     """Return what a curious server reads off one contribution, a line for each phase."""
 
     def share(value: float | None) -> str:

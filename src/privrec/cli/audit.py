@@ -69,16 +69,12 @@ def audit(
                 on_progress=on_progress,
                 **settings,
             )
-        document = found.as_json()
-        where = out or place
-        if where is not None:
-            _write(where, document)
+        where, document = out or place, found.as_json()
+        _write(where, document)
         if json_:
             print_json(document)
         else:
-            _show(document)
-            if where is not None:
-                print_line(f"written: {where}, {where.with_suffix('.html')}")
+            _show(document, where)
     if not found.holds:
         raise typer.Exit(EXIT_DOES_NOT_HOLD)
 
@@ -109,7 +105,9 @@ def _asked(
     return place, config.recipe, {**own, **given}
 
 
-def _write(where: Path, document: dict[str, Any]) -> None:
+def _write(where: Path | None, document: dict[str, Any]) -> None:
+    if where is None:
+        return
     import json
 
     from privrec.runs.records import write_whole
@@ -120,7 +118,7 @@ def _write(where: Path, document: dict[str, Any]) -> None:
     write_whole(where.with_suffix(".html"), render_attacks([], [document]).encode())
 
 
-def _show(found: dict[str, Any]) -> None:
+def _show(found: dict[str, Any], where: Path | None) -> None:
     ledger, bounds = found["epsilon_ledger"], found["bounds"]
     shown = "none (infinite)" if ledger is None else f"{ledger:.3f}"
     rows = [
@@ -151,3 +149,5 @@ def _show(found: dict[str, Any]) -> None:
             f" with probability {chance:.2g} at most, unless there is a finding: audit again with"
             " another --seed, more canaries or a higher --confidence."
         )
+    if where is not None:
+        print_line(f"written: {where}, {where.with_suffix('.html')}")
