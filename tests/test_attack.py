@@ -205,7 +205,8 @@ def test_the_papers_figure_stands_beside_ours(tmp_path: Path) -> None:
 
 
 def test_the_command_writes_prints_and_does_not_train_again(scratch: Path) -> None:
-    given = ("attack", "--data", DATA, "--recipes", "ease,dpals", "--epsilons", "8", *ASKED)
+    asked = (*ASKED, "--kinds", "paper,loss,ratio")
+    given = ("attack", "--data", DATA, "--recipes", "ease,dpals", "--epsilons", "8", *asked)
     said = " ".join(done(*given).split())
     for words in ("ease", "dpals", "none", "ratio", "TPR at 1 %", "best threshold"):
         assert words in said
@@ -229,6 +230,22 @@ def test_the_command_writes_prints_and_does_not_train_again(scratch: Path) -> No
         assert ratio["shadows"] == 4
     [noised] = (scratch / "all").glob("dpals-epsilon-8-seed-0/half-0")
     assert records.read_run(noised)[1]["noise"] == "seeded"
+
+
+def test_what_is_published_and_sent_is_read_without_models(scratch: Path) -> None:
+    kinds = ("--kinds", "sums,twice,server", "--json")
+    given = ("attack", "--data", DATA, "--recipes", "popularity,dpals", "--epsilons", "8", *ASKED)
+    none, noised = document(*given, *kinds)
+    assert none["attacks"] == {}
+    assert list(noised["attacks"]) == ["sums", "twice", "server"]
+    once, twice, server = noised["attacks"].values()
+    assert once["auc_allowed"] < twice["auc_allowed"] < 1
+    assert (once["trainings"], twice["trainings"]) == (1, 2)
+    assert server[0]["items"] == {"precision": 1.0, "recall": 1.0}
+    assert not list((scratch / "all").glob("*/*/config.toml"))
+    page = (scratch / "all" / "attack-dpals-epsilon-8.html").read_text(encoding="utf-8")
+    assert "published sums" in page
+    assert "What a curious server reads" in page
 
 
 def test_a_run_is_attacked_with_its_own_settings(scratch: Path) -> None:
