@@ -12,7 +12,7 @@ KINDS = {
     "loss": "loss",
     "ratio": "likelihood ratio",
     "sums": "published sums",
-    "twice": "sums of two trainings",
+    "twice": "two trainings",
 }
 """Attacks that tell members from others, by their name in `attack.json`: their name in words."""
 

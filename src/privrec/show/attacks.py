@@ -31,8 +31,8 @@ An attack that fails shows only that this attack failed. Another one may succeed
 _AUDIT_WORDS = (
     "An audit plants people (canaries) and looks for them in what was published. What it finds is a"
     " lower bound: the true epsilon is at least as large, at the stated confidence. The ledger has"
-    " an upper bound. A lower bound above the ledger proves that the guarantee is broken. A lower"
-    " bound below it is no proof of privacy: it shows that this audit found nothing worse."
+    " an upper bound. A lower bound above the ledger says, at that confidence, that the guarantee is"
+    " broken. A lower bound below it is no proof of privacy: this audit found nothing worse."
 )
 _SERVER_WORDS = (
     "The guarantee is about what is published. It does not cover a server that gets the"
@@ -64,8 +64,10 @@ def _attack(attack: Document) -> list[str]:
     """Return one run's attacks: its title, curves, table, and what the server sees."""
     found = attack["attacks"]
     curves = {KINDS[kind]: one["curve"] for kind, one in _known(found) if "curve" in one}
-    allowed = found.get("sums", {}).get("allowed")
-    dashed: dict[str, Points] = {**_GUESSING, **({"allowed by ε": allowed} if allowed else {})}
+    dashed: dict[str, Points] = dict(_GUESSING)
+    for kind, name in (("sums", "allowed by ε"), ("twice", "allowed by two")):
+        if allowed := found.get(kind, {}).get("allowed"):
+            dashed[name] = allowed
     title = f"{attack['recipe']} on {attack['data']}, seed {attack['seed']}"
     repetitions = attack.get("repetitions")
     often = f" Repetitions: {repetitions}." if repetitions is not None else ""
