@@ -18,9 +18,18 @@ from privrec.attacks.ratio import ratio_attack, ratio_scores
 from privrec.attacks.results import loss_attack, results_of
 from privrec.attacks.roc import RATES, area_of, measured
 from privrec.attacks.shadow import forest_attack, mean_figure, rows_of
-from privrec.attacks.views import LIST_LENGTH, NO_ITEM, Views, read_views, views_of, write_views
+from privrec.attacks.views import (
+    LIST_LENGTH,
+    NO_ITEM,
+    Views,
+    _asked,
+    read_views,
+    views_of,
+    write_views,
+)
 from privrec.data.clients import Clients
 from privrec.data.federation import Federation
+from privrec.data.schema import Bag
 from privrec.data.sources import load
 from privrec.errors import RunFolderError, SettingsError
 from privrec.evaluation.references import OWN_BONUS, own_first
@@ -365,3 +374,23 @@ def test_results_take_each_view_for_its_own_game_and_curves_stay_short() -> None
     shuffled = replace(games, parts=games.parts[::-1])
     again = results_of(shuffled, swapped, load(DATA), ["loss"])
     assert again["loss"]["auc"]["value"] == pytest.approx(found["loss"]["auc"]["value"])
+
+
+def test_with_contexts_some_likes_of_everybody_are_asked_about() -> None:
+    """Three people with 45 likes, with none, and with two likes among dislikes."""
+    liked = np.array([True] * 45 + [False] * 3 + [False, True, False, True])
+    bag = Bag(np.zeros((len(liked), 1), np.int32), np.ones((len(liked), 1), np.float32))
+    clients = Clients(
+        ids=np.arange(3),
+        offsets=np.array([0, 45, 48, 52]),
+        item=np.arange(len(liked), dtype=np.int32),
+        value=np.ones(len(liked), np.float32),
+        liked=liked,
+        time=np.arange(len(liked), dtype=np.float64),
+        features={},
+        context={"embed/context.day": bag},
+    )
+    asked = _asked(clients)
+    assert asked.item.tolist() == [*range(0, 45, 3), 45, 49, 51]
+    assert asked.offsets.tolist() == [0, 15, 16, 18]
+    assert len(_asked(replace(clients, context={})).item) == 52

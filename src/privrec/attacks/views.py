@@ -21,6 +21,8 @@ LIST_LENGTH = 10
 NO_ITEM = -1
 _CHUNK = 64
 """People whose scores of all items are in memory at a time. Chosen by hand."""
+_LINES = 20
+"""Of so many likes a person's loss is the mean, where each has a context to be scored in."""
 _LARGEST = 1e30
 
 Floats = npt.NDArray[np.float64]
@@ -44,8 +46,9 @@ def views_of(federation: Federation, people: IntArray, scorer: Scorer) -> Views:
 
     A device keeps all of its person's lines, as it does in training, and adapts to them. Her loss
     is the mean over her liked lines of -log p(item), where p is the softmax over the scores of all
-    items. Where the data has contexts, each line has the scores of its own context. The constant
-    that puts own items first is taken away: it is a rule and not learnt.
+    items. Where the data has contexts, each line has the scores of its own context, and at most
+    `_LINES` of her likes are asked about. The constant that puts own items first is taken away: it
+    is a rule and not learnt.
 
     Her list has the ten best items among those she has no line of, by the mean of these scores.
     """
@@ -55,14 +58,16 @@ def views_of(federation: Federation, people: IntArray, scorer: Scorer) -> Views:
         clients = federation.take(people[places])
         known = np.flatnonzero(clients.sizes > 0)
         clients = clients.take(known)
+        asked = _asked(clients)
         for place, k, scores in zip(
-            places[known], range(len(known)), scorer(clients, _without_items(clients)), strict=True
+            places[known], range(len(known)), scorer(clients, _without_items(asked)), strict=True
         ):
-            lines = slice(int(clients.offsets[k]), int(clients.offsets[k + 1]))
-            items, liked = clients.item[lines].astype(np.int64), clients.liked[lines]
-            table = _plain(scores, items[liked])
-            losses[place] = loss_of(table, items, liked)
-            best = best_items(table, items)
+            lines = asked.take(np.array([k]))
+            whole = clients.take(np.array([k]))
+            own = whole.item.astype(np.int64)
+            table = _plain(scores, own[whole.liked])
+            losses[place] = loss_of(table, lines.item.astype(np.int64), lines.liked)
+            best = best_items(table, own)
             lists[place, : len(best)] = best
     return Views(people=people, losses=losses, lists=lists)
 
@@ -112,6 +117,23 @@ def read_views(path: Path, people: IntArray) -> Views:
     if not np.array_equal(views.people, people):
         raise RunFolderError(f"{path} is about other people: choose another --out")
     return views
+
+
+def _asked(clients: Clients) -> Clients:
+    """Return the lines that the loss is about; with contexts, some likes of each client.
+
+    Whoever has no like keeps one line, so that her list has a context.
+    """
+    if not clients.context:
+        return clients
+    owner, liked = clients.owner, clients.liked
+    likes = np.bincount(owner[liked], minlength=len(clients))
+    # The number of each line among its client's likes.
+    rank = np.cumsum(liked) - 1 - (np.cumsum(likes) - likes)[owner]
+    step = np.maximum(-(-likes // _LINES), 1)[owner]
+    # Evenly spread over her likes, in the order of time.
+    first = np.arange(len(owner)) == clients.offsets[owner]
+    return clients.keep((liked & (rank % step == 0)) | ((likes == 0)[owner] & first))
 
 
 def _without_items(clients: Clients) -> Clients:

@@ -31,8 +31,8 @@ An attack that fails shows only that this attack failed. Another one may succeed
 _AUDIT_WORDS = (
     "An audit plants people (canaries) and looks for them in what was published. What it finds is a"
     " lower bound: the true epsilon is at least as large, at the stated confidence. The ledger has"
-    " an upper bound. A lower bound above the ledger says, at that confidence, that the guarantee is"
-    " broken. A lower bound below it is no proof of privacy: this audit found nothing worse."
+    " an upper bound. A lower bound above the ledger says, at that confidence, that the guarantee"
+    " is broken. A lower bound below it is no proof of privacy: this audit found nothing worse."
 )
 _SERVER_WORDS = (
     "The guarantee is about what is published. It does not cover a server that gets the"
