@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
@@ -221,6 +222,23 @@ def test_the_command_ends_with_3_where_the_guarantee_does_not_hold(
     assert "DOES NOT HOLD" in wrong.stdout
     assert not json.loads(place.read_text(encoding="utf-8"))["holds"]
     assert "does NOT hold" in place.with_suffix(".html").read_text(encoding="utf-8")
+
+
+def test_the_audit_of_a_run_stands_in_its_folder_and_report(tmp_path: Path) -> None:
+    place = str(tmp_path / "run")
+    own = ["--set", "noise=seeded", "--set", "epsilon=3", "--seed", "0"]
+    for args in (
+        ["train", PLUS, "--data", DATA, "--out", place, *own],
+        ["evaluate", place],
+        ["audit", place, "--canaries", "60"],
+    ):
+        done = CliRunner().invoke(app, args)
+        assert done.exit_code == 0, done.output
+    found = json.loads((tmp_path / "run/simulation/audit.json").read_text(encoding="utf-8"))
+    assert found["epsilon_ledger"] == pytest.approx(3, abs=0.05)
+    assert found["noise"] == "seeded"
+    report = (tmp_path / "run/simulation/report.html").read_text(encoding="utf-8")
+    assert "audit: at least epsilon" in report
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,8 @@ SetOption = Annotated[
 class _Job:
     """One attack: `models` is the folder of its models, `result` its JSON file.
 
-    Both are meant inside the folder of the command, unless they are absolute.
+    Both are meant inside the folder of the command, unless they are absolute. `run` is the run
+    that is attacked, if it is one.
     """
 
     recipe: str
@@ -58,6 +59,7 @@ class _Job:
     settings: Mapping[str, Any]
     models: str
     result: Path
+    run: Path | None = None
 
 
 def attack(
@@ -137,6 +139,7 @@ def _play(
     from privrec.attacks.membership import play_attack, prepare_attack
     from privrec.attacks.sums import read_along
     from privrec.data.sources import load
+    from privrec.runs.api import open_run
     from privrec.runs.records import write_whole
     from privrec.show.attacks import render_attacks
 
@@ -168,6 +171,8 @@ def _play(
         place = folder / job.result
         write_whole(place, (json.dumps(result, indent=2) + "\n").encode())
         write_whole(place.with_suffix(".html"), render_attacks([result], []).encode())
+        if job.run is not None:
+            open_run(job.run).refresh_report()
         found[place] = result
     return found
 
@@ -220,6 +225,7 @@ def _like(run: Path, settings: Mapping[str, Any], seed: int) -> _Job:
         settings={**own, **settings},
         models=f"like-{run.resolve().name}-seed-{seed}",
         result=run.resolve() / SIMULATION / "attack.json",
+        run=run,
     )
 
 

@@ -57,6 +57,7 @@ def audit(
     """
     with plain_errors():
         from privrec.attacks.audit import audit as run_audit
+        from privrec.runs.api import open_run
 
         place, named, settings = _asked(recipe, data, epsilon, set_ or [])
         with progress() as on_progress:
@@ -71,6 +72,8 @@ def audit(
             )
         where, document = out or place, found.as_json()
         _write(where, document)
+        if place is not None:
+            open_run(recipe).refresh_report()
         if json_:
             print_json(document)
         else:

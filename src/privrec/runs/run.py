@@ -73,6 +73,14 @@ class Run:
         records.write_whole(self.report_path(protocol, candidates), page.encode())
         return evaluation
 
+    def refresh_report(self) -> None:
+        """Write the report again after an attack or audit, where there is an evaluation."""
+        if self.folder.evaluation_path.is_file():
+            found = records.read_evaluation(self.folder.path)
+            attacked = attacked_in(self.folder)
+            page = render_report(found, self.figures, self.config.model_dump(), attacked=attacked)
+            records.write_whole(self.folder.report_path, page.encode())
+
     def report_path(self, protocol: str | None = None, candidates: str | None = None) -> Path:
         """Return where `evaluate` writes the report for people."""
         ending = ending_of(self.prepared, tested_by(self.prepared, protocol, candidates))
