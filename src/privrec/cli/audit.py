@@ -57,7 +57,6 @@ def audit(
     """
     with plain_errors():
         from privrec.attacks.audit import audit as run_audit
-        from privrec.runs.api import open_run
 
         place, named, settings = _asked(recipe, data, epsilon, set_ or [])
         with progress() as on_progress:
@@ -71,9 +70,7 @@ def audit(
                 **settings,
             )
         where, document = out or place, found.as_json()
-        _write(where, document)
-        if place is not None:
-            open_run(recipe).refresh_report()
+        _write(where, document, recipe if place else None)
         if json_:
             print_json(document)
         else:
@@ -108,17 +105,21 @@ def _asked(
     return place, config.recipe, {**own, **given}
 
 
-def _write(where: Path | None, document: dict[str, Any]) -> None:
+def _write(where: Path | None, document: dict[str, Any], run: str | None) -> None:
+    """Write the JSON and the page, and the report of a run that was audited."""
     if where is None:
         return
     import json
 
+    from privrec.runs.api import open_run
     from privrec.runs.records import write_whole
     from privrec.show.attacks import render_attacks
 
     where.parent.mkdir(parents=True, exist_ok=True)
     write_whole(where, (json.dumps(document, indent=2) + "\n").encode())
     write_whole(where.with_suffix(".html"), render_attacks([], [document]).encode())
+    if run is not None:
+        open_run(run).refresh_report()
 
 
 def _show(found: dict[str, Any], where: Path | None) -> None:
