@@ -13,10 +13,11 @@ from typer.testing import CliRunner
 from privrec.algorithms.privrec_plus import moments, plan
 from privrec.algorithms.privrec_plus.rows import rows_of
 from privrec.algorithms.privrec_plus.scoring import POPULARITY
-from privrec.algorithms.privrec_plus.sums import popularity_of
+from privrec.algorithms.privrec_plus.sums import popularity_of, taste_device
 from privrec.attacks.audit import Audit, audit
 from privrec.cli.app import app
 from privrec.core.phase import Phase, ServerState, Told
+from privrec.privacy import ledger
 from privrec.privacy.aggregate import Aggregator
 from privrec.privacy.noise import NoiseSource, seeded
 from privrec.privacy.release import Sampling
@@ -256,3 +257,63 @@ def test_wrong_input_is_one_line(args: list[str], words: str) -> None:
     assert found.exit_code == 2
     assert words in found.stderr
     assert "Traceback" not in found.stderr
+
+
+def test_a_released_model_that_was_computed_from_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last `absorb` is told to nobody: only the model shows what it read."""
+    whole = plan._noisy_phase
+
+    def leaking(task: Any, aggregator: Aggregator) -> Phase:
+        phase = whole(task, aggregator)
+
+        def absorb(state: ServerState, published: Any) -> ServerState:
+            after = phase.absorb(state, published)
+            people = task.federation.take(task.split.train)
+            counts = np.bincount(people.item, minlength=task.layout.n_items)
+            return replace(after, params={**after.params, "bias": jnp.asarray(counts, jnp.float32)})
+
+        return replace(phase, absorb=absorb)
+
+    monkeypatch.setattr(plan, "_noisy_phase", leaking)
+    found = audited(canaries=40)
+    assert not found.holds
+    assert any("the released model: 'bias'" in finding for finding in found.findings)
+
+
+def test_a_kernel_that_adds_more_than_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The device bounds rightly, the code that adds up a cohort does not."""
+    whole = taste_device
+
+    def doubled(*args: Any) -> Any:
+        device = whole(*args)
+
+        def kernel(*given: Any) -> Any:
+            total = device.kernel(*given)  # type: ignore[misc]
+            return total._replace(update={n: 2 * a for n, a in total.update.items()})
+
+        return replace(device, kernel=kernel)
+
+    monkeypatch.setattr(plan, "taste_device", doubled)
+    found = audited(canaries=40)
+    assert not found.holds
+    assert any("adds a vector of length 2" in finding for finding in found.findings)
+
+
+def test_the_same_people_in_every_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    def draw(self: Sampling, population: IntArray, rng: Any) -> IntArray:
+        return population[: self.cohort]
+
+    monkeypatch.setattr(Sampling, "draw", draw)
+    found = audited(canaries=40, stage1_cohort=60)
+    assert any("were in the round before too" in finding for finding in found.findings)
+
+
+def test_an_accountant_that_halves_epsilon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The noise is found for a budget that is twice as large as the ledger says."""
+    whole = ledger.epsilon
+
+    def halved(entries: ledger.Entries, delta: float) -> float:
+        return whole(entries, delta) / 2
+
+    monkeypatch.setattr(ledger, "epsilon", halved)
+    check_fails(audited())

@@ -13,7 +13,8 @@ from typing import Any
 from privrec.algorithms.recipes import configure, stages_of
 from privrec.attacks.bounds import Bounds, lower_bounds
 from privrec.attacks.canaries import Canaries, make_canaries, with_canaries
-from privrec.attacks.roc import Roc, Scores, measured
+from privrec.attacks.findings import drawn_again, over_bound
+from privrec.attacks.roc import Roc, measured
 from privrec.attacks.scores import OnProgress, canary_scores
 from privrec.attacks.trial import Trial, law_of, try_out
 from privrec.attacks.watch import untold, without_data
@@ -97,45 +98,33 @@ def audit(
         with_canaries(people, made, law_of(config)),
     )
     found = canary_scores(trial.seen, made.people, people, on_progress)
-    return judge(
-        found, made, trial, recipe=recipe, data=people.name, seed=seed, confidence=confidence,
-        delta=config.budget.delta,
-    )  # fmt: skip
-
-
-def judge(
-    scores: Scores,
-    canaries: Canaries,
-    trial: Trial,
-    *,
-    recipe: str,
-    data: str,
-    seed: int,
-    confidence: float,
-    delta: float,
-) -> Audit:
-    """Return what the scores say about the trial's ledger."""
-    config, ledger, coins = trial.prepared.config, trial.ledger, canaries.coins
+    ledger, coins, budget = trial.ledger, made.coins, config.budget
     return Audit(
         recipe=recipe,
-        data=data,
+        data=people.name,
         seed=seed,
-        canaries=len(canaries),
+        canaries=canaries,
         releases=ledger.releases,
-        noise=config.budget.noise if config.budget.mechanism != "none" else "none",
-        delta=delta,
+        noise=budget.noise if budget.mechanism != "none" else "none",
+        delta=budget.delta,
         confidence=confidence,
-        epsilon_ledger=ledger.epsilon(delta),
-        bounds=lower_bounds(scores, coins, ledger, delta=delta, confidence=confidence),
-        roc=measured(scores[coins], scores[~coins], confidence=confidence, seed=seed),
+        epsilon_ledger=ledger.epsilon(budget.delta),
+        bounds=lower_bounds(found, coins, ledger, delta=budget.delta, confidence=confidence),
+        roc=measured(found[coins], found[~coins], confidence=confidence, seed=seed),
         auc_allowed=best_area(ledger),
         allowed=best_curve(ledger),
-        findings=findings_of(trial) if ledger.is_private else (),
+        findings=findings_of(trial, made, people),
     )
 
 
-def findings_of(trial: Trial) -> tuple[str, ...]:
-    """Return where the server used people's data other than by published sums."""
+def findings_of(trial: Trial, canaries: Canaries, others: Federation) -> tuple[str, ...]:
+    """Return the mistakes that need no statistics; a run without a guarantee has none to make."""
+    if not trial.ledger.is_private:
+        return ()
     run = trial.prepared
     stages = stages_of(run.config, without_data(run.federation), run.split)
-    return tuple(untold(stages, trial.seen))
+    return (
+        *untold(stages, trial.seen, trial.params),
+        *over_bound(trial.seen, canaries.people, others),
+        *drawn_again(trial.seen),
+    )

@@ -16,7 +16,7 @@ from scipy.special import expit, logit, ndtri
 from privrec.attacks.roc import Scores, auditor
 from privrec.errors import SettingsError
 from privrec.privacy.ledger import PrivacyLedger
-from privrec.privacy.tradeoff import best_area
+from privrec.privacy.tradeoff import best_area, gaussian_epsilon, gaussian_shift
 from privrec.types import BoolArray
 
 # How the allowed chance of a wrong bound is divided among the three. Chosen by hand, before any
@@ -106,11 +106,14 @@ def _share_below(scores: Scores, others: Scores) -> Scores:
 def epsilon_of_area(ledger: PrivacyLedger, area: float, delta: float) -> float:
     """Return the ε of the ledger's releases with so much noise that their best area is this one.
 
-    The noise of all releases is multiplied by the same factor. The largest ε that it finds is that
-    of 1/64 of the noise, or of as much as the accountant can count.
+    With Gaussian noise on everybody's sums, the area alone gives ε. Otherwise the noise of all
+    releases is multiplied by the same factor. The largest ε that it finds is that of 1/64 of the
+    noise, or of as much as the accountant can count.
     """
     if area <= 0.5:
         return 0.0
+    if gaussian_shift(ledger) is not None:
+        return gaussian_epsilon(math.sqrt(2) * float(ndtri(area)), delta)
     low, high = 1.0, 1.0  # Factors with at least, and with at most, the given area.
     while best_area(ledger.with_noise(high)) > area and high < _MOST:
         low, high = high, 2 * high

@@ -12,16 +12,17 @@ from privrec.attacks.watch import Seen, watched
 from privrec.data.federation import Federation
 from privrec.privacy.ledger import PrivacyLedger
 from privrec.settings import RunSettings
-from privrec.types import Law
+from privrec.types import Law, Params
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Trial:
-    """The run, all that it told and published, and its ledger as it was on the disk."""
+    """The run, all that it told and published, its ledger as it was on the disk, and its model."""
 
     prepared: PreparedRun
     seen: list[Seen]
     ledger: PrivacyLedger
+    params: Params
 
 
 def try_out(train: Callable[..., Any], people: Federation) -> Trial:
@@ -38,7 +39,8 @@ def try_out(train: Callable[..., Any], people: Federation) -> Trial:
 
     with tempfile.TemporaryDirectory(prefix="privrec-trial-") as folder:
         run = train(people, out=Path(folder) / "run", watch=watch, **EVERYBODY_TRAINS)
-        return Trial(prepared=kept[0], seen=seen, ledger=run.ledger)
+        model = dict(run.model().params)
+        return Trial(prepared=kept[0], seen=seen, ledger=run.ledger, params=model)
 
 
 def law_of(config: RunSettings) -> Law:

@@ -1,6 +1,6 @@
 """What an attacker sees who reads along: all that each round tells and publishes."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,7 +11,7 @@ from privrec.core.round import one_by_one
 from privrec.data.clients import Clients
 from privrec.data.federation import Federation
 from privrec.privacy.aggregate import CohortTotal, Published
-from privrec.types import IntArray, Leaf
+from privrec.types import IntArray, Leaf, Params
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -83,43 +83,42 @@ def _watched_stage(stage: Stage, look: Callable[[Seen], None]) -> Stage:
     return replace(stage, device=device, tell=tell, absorb=absorb)
 
 
-def untold(stages: Sequence[Stage], seen: Sequence[Seen]) -> list[str]:
-    """Return what devices were told that does not follow from what was published before.
+def untold(stages: Sequence[Stage], seen: Sequence[Seen], released: Params) -> list[str]:
+    """Return what was told or released that does not follow from what was published before.
 
     `stages` are those of the run, made `without_data`. The server's half is played again, with the
-    published sums. Whatever it then tells otherwise came from people's data on another way than
-    through noised sums.
+    published sums. Whatever it then tells or releases otherwise came from people's data on another
+    way than through noised sums.
     """
     found: list[str] = []
-    again = _replayed(stages, seen)
-    for one in seen:
-        where = f"round {one.round_index} ({one.phase.name})"
-        try:
-            told = next(again)
-        except Exception as error:  # Whatever it is: it did not happen with people's data.
-            return [*found, f"{where}: the server cannot go on from published sums alone ({error})"]
-        found += [
-            f"{where}: {name!r} was computed from people's data, not from published sums alone"
-            for name in sorted(one.told.keys() | told.keys())
-            if not _same(one.told.get(name), told.get(name))
-        ]
-    return found
-
-
-def _replayed(stages: Sequence[Stage], seen: Sequence[Seen]) -> Iterator[dict[str, Leaf]]:
     named = {stage.name: stage for stage in stages}
     state: ServerState | None = None
     playing = ""
     for one in seen:
-        stage = named[one.phase.name]
-        if not isinstance(stage, Phase):
-            raise TypeError(f"{stage.name} is not a phase")
-        if state is None or stage.name != playing:
-            state = stage.start(None if state is None else state.params)
-            playing = stage.name
-        yield {name: np.asarray(leaf) for name, leaf in stage.tell(state).items()}
-        after = stage.absorb(state, one.published)
-        state = replace(after, round_index=one.round_index + 1, clip_norm=one.published.clip_norm)
+        where, stage = f"round {one.round_index} ({one.phase.name})", named[one.phase.name]
+        try:
+            if not isinstance(stage, Phase):
+                raise TypeError(f"{stage.name} is not a phase")
+            if state is None or stage.name != playing:
+                state = stage.start(None if state is None else state.params)
+                playing = stage.name
+            found += _differences(where, one.told, stage.tell(state))
+            after = stage.absorb(state, one.published)
+            clip_norm = one.published.clip_norm
+            state = replace(after, round_index=one.round_index + 1, clip_norm=clip_norm)
+        except Exception as error:  # Whatever it is: it did not happen with people's data.
+            return [*found, f"{where}: the server cannot go on from published sums alone ({error})"]
+    if state is not None:
+        found += _differences("the released model", released, state.params)
+    return found
+
+
+def _differences(where: str, one: Params | Told, other: Params | Told) -> list[str]:
+    return [
+        f"{where}: {name!r} was computed from people's data, not from published sums alone"
+        for name in sorted(one.keys() | other.keys())
+        if not _same(one.get(name), other.get(name))
+    ]
 
 
 def without_data(federation: Federation) -> Federation:
