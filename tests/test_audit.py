@@ -28,6 +28,8 @@ DATA = "synthetic:users=150,items=120"
 REAL = 150
 """People of this data; positions from here on are canaries."""
 PLUS = "dp-privrec-plus"
+SURE = 0.999
+"""The confidence where nothing is wrong: one audit in a thousand would fail by chance."""
 
 
 def audited(recipe: str = PLUS, data: str = DATA, **settings: Any) -> Audit:
@@ -59,7 +61,7 @@ QUICK: dict[str, dict[str, Any]] = {
     ],
 )
 def test_every_recipe_with_a_guarantee_passes(recipe: str) -> None:
-    found = audited(recipe, **QUICK[recipe])
+    found = audited(recipe, confidence=SURE, **QUICK[recipe])
     assert found.holds, found
     assert found.epsilon_ledger <= 4
     assert found.findings == ()
@@ -67,7 +69,7 @@ def test_every_recipe_with_a_guarantee_passes(recipe: str) -> None:
 
 @pytest.mark.parametrize("epsilon", [1.0, 2.0])
 def test_it_passes_at_smaller_budgets(epsilon: float) -> None:
-    assert audited(epsilon=epsilon).holds
+    assert audited(epsilon=epsilon, confidence=SURE).holds
 
 
 def test_the_bound_is_near_the_ledger() -> None:
@@ -78,7 +80,7 @@ def test_the_bound_is_near_the_ledger() -> None:
 
 
 def test_people_of_a_fixed_cohort_are_replaced_by_people_without_data() -> None:
-    found = audited(sampling="fixed")
+    found = audited(sampling="fixed", confidence=SURE)
     assert found.holds
     assert found.epsilon_ledger <= 4
 
@@ -210,12 +212,13 @@ def test_the_command_ends_with_3_where_the_guarantee_does_not_hold(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:
     args = ["audit", PLUS, "--data", DATA, "--canaries", "100", "--set", "noise=seeded"]
+    args += ["--confidence", str(SURE)]
     right = CliRunner().invoke(app, [*args, "--json", "--epsilon", "8"])
     assert right.exit_code == 0, right.output
     document = json.loads(right.stdout)
     assert document["holds"]
     assert document["epsilon_lower"] <= document["epsilon_ledger"] <= 8
-    assert document["confidence"] == 0.95
+    assert document["confidence"] == SURE
     monkeypatch.setattr(Aggregator, "publish", lambda self, total, clip_norm, noise: dict(total))
     place = tmp_path / "audit.json"
     wrong = CliRunner().invoke(app, [*args, "--epsilon", "8", "--out", str(place)])
@@ -231,7 +234,7 @@ def test_the_audit_of_a_run_stands_in_its_folder_and_report(tmp_path: Path) -> N
     for args in (
         ["train", PLUS, "--data", DATA, "--out", place, *own],
         ["evaluate", place],
-        ["audit", place, "--canaries", "60"],
+        ["audit", place, "--canaries", "60", "--confidence", str(SURE)],
     ):
         done = CliRunner().invoke(app, args)
         assert done.exit_code == 0, done.output
@@ -250,6 +253,7 @@ def test_the_audit_of_a_run_stands_in_its_folder_and_report(tmp_path: Path) -> N
         ([PLUS, "--confidence", "1.5"], "`confidence` must be > 0.5 and < 1; got 1.5"),
         ([PLUS, "--set", "seed=3"], "an audit sets `seed` itself"),
         ([PLUS, "--epsilon", "-1"], "epsilon"),
+        ([PLUS, "--out", "page.html"], "--out must end in .json"),
     ],
 )
 def test_wrong_input_is_one_line(args: list[str], words: str) -> None:
@@ -317,3 +321,53 @@ def test_an_accountant_that_halves_epsilon(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(ledger, "epsilon", halved)
     check_fails(audited())
+
+
+@pytest.mark.slow
+def test_volunteers_who_gave_up_the_guarantee_are_no_proof() -> None:
+    given: Any = {
+        "stage1": "public",
+        "volunteers": 0.9,
+        "rounds": 1,
+        "stage1_rounds": 1,
+        "cohort": 40,
+    }
+    assert audited("dp-privrec", canaries=40, confidence=SURE, **given).holds
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        (lambda x: np.tile(x[:64], len(x) // 64 + 1)[: len(x)], "repeats itself"),
+        (lambda x: np.where(np.arange(len(x)) % 3 == 0, 0.0, x), "is not norm of scale"),
+        (np.sign, "is not norm of scale"),
+    ],
+    ids=["tiled", "missing", "other law"],
+)
+def test_noise_that_is_not_what_the_ledger_says(
+    monkeypatch: pytest.MonkeyPatch, fault: Any, words: str
+) -> None:
+    def wrong(rng: np.random.Generator) -> NoiseSource:
+        source = seeded(rng)
+        return replace(source, normal=lambda size: fault(source.normal(size)))
+
+    monkeypatch.setattr(publisher, "seeded", wrong)
+    found = audited(canaries=40)
+    assert any(words in finding for finding in found.findings)
+
+
+def test_one_sum_of_several_without_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = Aggregator.publish
+
+    def publish(self: Aggregator, total: Any, clip_norm: float, noise: NoiseSource) -> Any:
+        made = whole(self, total, clip_norm, noise)
+        return {**made, sorted(made)[0]: total[sorted(made)[0]]}
+
+    monkeypatch.setattr(Aggregator, "publish", publish)
+    check_fails(audited("dpals"))
+
+
+def test_few_canaries_say_what_they_can_prove() -> None:
+    found = audited(canaries=20, epsilon=8.0)
+    assert found.epsilon_most is not None
+    assert found.epsilon_most < 8 < (audited(epsilon=8.0).epsilon_most or 0.0)

@@ -139,8 +139,11 @@ def test_products_are_those_of_the_whole_sums(seed: int) -> None:
         add_to(sums[-1], one)
     whole = np.stack([flattened(one) for one in sums])
     stack = stacked(several)
-    assert stack.gram() == pytest.approx(whole @ whole.T)
-    assert stack.against(sums[0]) == pytest.approx(whole @ whole[0])
+    noises = {"d": 0.5, "r": 1.0, "o": 2.0, "t": 3.0}
+    each = {name: np.full(np.shape(sums[0][name]), noises[name]) for name in sums[0]}
+    whole /= flattened(each)
+    assert stack.gram(noises) == pytest.approx(whole @ whole.T)
+    assert stack.against(sums[0], noises) == pytest.approx(whole @ whole[0])
 
 
 def test_ratios_are_those_of_the_densities() -> None:
@@ -149,7 +152,7 @@ def test_ratios_are_those_of_the_densities() -> None:
     rows, noise = draw.normal(size=(2, 6)), 1.3
     stack = stacked([Contribution(dense={"d": row}) for row in rows])
     sums = draw.normal(size=6)
-    found = ratios(stack, {"d": sums}, noise, Belief.of(2, 0.5, 0.25))
+    found = ratios(stack, {"d": sums}, {"d": noise}, Belief.of(2, 0.5, 0.25))
     for own, other in ((0, 1), (1, 0)):
         covariance = noise**2 * np.eye(6) + 0.25 * np.outer(rows[other], rows[other])
         left = [sums - coin * rows[own] - 0.5 * rows[other] for coin in (0, 1)]

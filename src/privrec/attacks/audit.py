@@ -11,9 +11,9 @@ from functools import partial
 from typing import Any
 
 from privrec.algorithms.recipes import configure, stages_of
-from privrec.attacks.bounds import Bounds, lower_bounds
+from privrec.attacks.bounds import Bounds, check_confidence, lower_bounds, most_provable
 from privrec.attacks.canaries import Canaries, make_canaries, with_canaries
-from privrec.attacks.findings import drawn_again, over_bound
+from privrec.attacks.findings import drawn_again, over_bound, wrong_noise
 from privrec.attacks.roc import Roc, measured
 from privrec.attacks.scores import OnProgress, canary_scores
 from privrec.attacks.trial import Trial, law_of, try_out
@@ -28,6 +28,9 @@ from privrec.runs.loop import train
 class Audit:
     """What an audit found. `findings` are mistakes that need no statistics.
 
+    `epsilon_most` is the largest lower bound that so many canaries can give by the ROC area; None
+    where nothing is promised. If the ledger is above it, only findings can contradict the ledger.
+
     `allowed` is the ROC curve that the ledger allows, and `auc_allowed` the area under it.
     """
 
@@ -40,6 +43,7 @@ class Audit:
     delta: float
     confidence: float
     epsilon_ledger: float
+    epsilon_most: float | None
     bounds: Bounds
     roc: Roc
     auc_allowed: float
@@ -65,7 +69,8 @@ class Audit:
             "confidence": self.confidence,
             "epsilon_lower": self.bounds.together,
             "epsilon_ledger": None if endless else self.epsilon_ledger,
-            "holds": self.holds,
+            "epsilon_most": self.epsilon_most,
+            "holds": None if endless else self.holds,
             "bounds": self.bounds.as_json(),
             "auc": asdict(self.roc.auc),
             "auc_allowed": self.auc_allowed,
@@ -90,6 +95,7 @@ def audit(
     The canaries' coins come from the seed, which the training does not use for its noise unless
     `noise` is "seeded". The trained model is thrown away.
     """
+    check_confidence(confidence)
     people = load(data) if isinstance(data, str) else data
     config = configure(recipe, people.name, settings)
     made = make_canaries(people, canaries, seed=seed)
@@ -109,6 +115,7 @@ def audit(
         delta=budget.delta,
         confidence=confidence,
         epsilon_ledger=ledger.epsilon(budget.delta),
+        epsilon_most=most_provable(coins, ledger, delta=budget.delta, confidence=confidence),
         bounds=lower_bounds(found, coins, ledger, delta=budget.delta, confidence=confidence),
         roc=measured(found[coins], found[~coins], confidence=confidence, seed=seed),
         auc_allowed=best_area(ledger),
@@ -126,5 +133,14 @@ def findings_of(trial: Trial, canaries: Canaries, others: Federation) -> tuple[s
     return (
         *untold(stages, trial.seen, trial.params),
         *over_bound(trial.seen, canaries.people, others),
+        *wrong_noise(trial.seen),
         *drawn_again(trial.seen),
+        *_over_budget(trial),
     )
+
+
+def _over_budget(trial: Trial) -> list[str]:
+    budget = trial.prepared.config.budget
+    if budget.epsilon is None or trial.ledger.epsilon(budget.delta) <= budget.epsilon * (1 + 1e-9):
+        return []
+    return [f"the ledger's epsilon is above the budget of {budget.epsilon:g}"]

@@ -50,8 +50,7 @@ def lower_bounds(
     scores: Scores, coins: BoolArray, ledger: PrivacyLedger, *, delta: float, confidence: float
 ) -> Bounds:
     """Return what the scores prove about ε at this δ; `coins` tell who took part."""
-    if not 0.5 < confidence < 1:
-        raise SettingsError(f"`confidence` must be > 0.5 and < 1; got {confidence!r}")
+    check_confidence(confidence)
     members, others = scores[coins], scores[~coins]
     chance = 1 - confidence
 
@@ -75,6 +74,23 @@ def lower_bounds(
         curve=alone.get("curve"),
         together=max(each(_SHARES).values()),
     )
+
+
+def check_confidence(confidence: float) -> None:
+    """Raise unless it is a confidence."""
+    if not 0.5 < confidence < 1:
+        raise SettingsError(f"`confidence` must be > 0.5 and < 1; got {confidence!r}")
+
+
+def most_provable(
+    coins: BoolArray, ledger: PrivacyLedger, *, delta: float, confidence: float
+) -> float | None:
+    """Return the bound by area if all coins were guessed; None where nothing is promised."""
+    if not (ledger.entries and ledger.is_private):
+        return None
+    right = coins.astype(np.float64)
+    area = least_area(right[coins], right[~coins], (1 - confidence) * _SHARES["curve"])
+    return epsilon_of_area(ledger, area, delta)
 
 
 def least_area(members: Scores, others: Scores, chance: float) -> float:

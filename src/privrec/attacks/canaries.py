@@ -119,7 +119,7 @@ def with_canaries(federation: Federation, canaries: Canaries, law: Law) -> Feder
         take=take,
         ids=ids,
         population=f"{federation.population}, audited",
-        people=federation.people + len(present),
+        people=federation.people + (len(present) if law == "fixed" else len(canaries)),
         fingerprint=mark.hexdigest(),
         take_test=None,
     )

@@ -65,6 +65,8 @@ def canary_scores(
     """
     total = np.zeros(len(canaries))
     noises: list[Doubles] = []
+    # Volunteers gave up the guarantee for their phase.
+    seen = [one for one in seen if not one.phase.volunteers]
     for place, one in enumerate(seen):
         if on_progress is not None:
             on_progress("rounds scored", place, len(seen))
@@ -73,7 +75,7 @@ def canary_scores(
         noises.append(flattened(left)[:_COMPARED] / (one.noise_scale or 1.0))
         share = one.phase.release.sampling.share
         belief = Belief.of(len(sent), share / 2, share / 2 * (1 - share / 2))
-        ratio = ratios(stacked(sent), left, noise_of(left, update, one.noise_scale), belief)
+        ratio = ratios(stacked(sent), left, noises_of(left, update, one.noise_scale), belief)
         total += np.logaddexp(np.log1p(-share), np.log(share) + ratio) if share < 1 else ratio
         if _share_of_zeros(update) > _MANY_ZEROS:
             total -= _SILENT * stacked(sent).silent(update)
@@ -113,33 +115,41 @@ def rest(one: Seen, others: Federation) -> dict[str, Leaf]:
     """
     update = {name: np.asarray(a, np.float64) for name, a in one.published.update.items()}
     sampling = one.phase.release.sampling
-    if one.people is None or (sampling.law == "fixed" and sampling.share < 1):
+    if sampling.law == "fixed" and sampling.share < 1:
         return update
     cohort = Cohort(one.people[one.people < others.n_clients], others.take)
     known = fastest(one.phase, one.told, cohort, one.round_index, one.clip_norm).update
     return {name: update[name] - np.asarray(known[name], np.float64) for name in update}
 
 
-def noise_of(left: Mapping[str, Leaf], update: Mapping[str, Leaf], promised: float) -> float:
-    """Return the scale of the noise as the attacker measures it; outliers do not count.
+def noises_of(
+    left: Mapping[str, Leaf], update: Mapping[str, Leaf], promised: float
+) -> dict[str, float]:
+    """Return the scale of each sum's noise as the attacker measures it; outliers do not count.
 
     What was published as exactly 0 has no noise; it tells nothing about the noise of the others.
     """
-    noised = flattened(left)[flattened(update) != 0]
-    found = _scale(noised) if len(noised) else 0.0
-    return max(found, _LEAST_NOISE * promised, 1e-9)
+    noises = {}
+    for name, values in left.items():
+        noised = np.ravel(values)[np.ravel(update[name]) != 0]
+        # Few entries say little about their noise.
+        measured = _scale(noised) if len(noised) >= _FEWEST else promised * (len(noised) > 0)
+        noises[name] = max(measured, _LEAST_NOISE * promised, 1e-9)
+    return noises
 
 
-def ratios(stack: Stack, sums: dict[str, Leaf], noise: float, belief: Belief) -> Doubles:
+def ratios(
+    stack: Stack, sums: Mapping[str, Leaf], noises: Mapping[str, float], belief: Belief
+) -> Doubles:
     """Return log likelihood ratios of 1 against 0 for each coefficient, shape (m,).
 
     The sums are Wᵀb + noise, with the contributions as rows of W, and b has independent entries of
-    the believed mean and variance V. With G = W Wᵀ and p = W sums, both over noise², the vector
+    the believed mean and variance V. With G = W Wᵀ and p = W sums, in units of noise, the vector
     y = (I + GV)⁻¹ (p - G mean) and g, the diagonal of (I + GV)⁻¹ G, have for each i the product of
     its row with the rest of the sums, and with itself, weighted by the inverse covariance of the
     sums. Dividing by 1 - v g takes its own variance out of that covariance.
     """
-    gram, product = stack.gram() / noise**2, stack.against(sums) / noise**2
+    gram, product = stack.gram(noises), stack.against(sums, noises)
     inverse = np.linalg.inv(np.eye(stack.size) + gram * belief.variance)
     gain = np.einsum("ij,ji->i", inverse, gram)
     left = np.maximum(1 - belief.variance * gain, 1e-9)
@@ -181,7 +191,7 @@ def _difference(
     changes = [Contribution(dense={"d": a - b}) for a, b in zip(*parts, strict=True)]
     left = {"d": noise[:size] - other_noise[:size]}
     belief = Belief.of(len(changes), 0.5, 0.25)
-    return ratios(stacked(changes), left, _SHARED, belief)
+    return ratios(stacked(changes), left, {"d": _SHARED}, belief)
 
 
 def _share_of_zeros(update: Mapping[str, Leaf]) -> float:

@@ -29,29 +29,33 @@ class Stack:
     outer: Mapping[str, Doubles]
     triangle: Mapping[str, Doubles]
 
-    def gram(self) -> Doubles:
-        """Return the inner products of all pairs of contributions, shape (m, m)."""
+    def gram(self, noises: Mapping[str, float]) -> Doubles:
+        """Return the inner products of all pairs of contributions, shape (m, m).
+
+        Each sum is measured in units of its own noise.
+        """
         total = np.zeros((self.size, self.size))
-        for rows in self.flat.values():
-            total += (rows @ rows.T).toarray()
-        for vectors in self.outer.values():
-            total += (vectors @ vectors.T) ** 2
-        for vectors in self.triangle.values():
-            total += ((vectors @ vectors.T) ** 2 + vectors**2 @ (vectors**2).T) / 2
+        for name, rows in self.flat.items():
+            total += (rows @ rows.T).toarray() / noises[name] ** 2
+        for name, vectors in self.outer.items():
+            total += (vectors @ vectors.T) ** 2 / noises[name] ** 2
+        for name, vectors in self.triangle.items():
+            products = (vectors @ vectors.T) ** 2 + vectors**2 @ (vectors**2).T
+            total += products / 2 / noises[name] ** 2
         return total
 
-    def against(self, sums: Mapping[str, Leaf]) -> Doubles:
+    def against(self, sums: Mapping[str, Leaf], noises: Mapping[str, float]) -> Doubles:
         """Return the inner product of each contribution with these sums, shape (m,)."""
         total = np.zeros(self.size)
         for name, rows in self.flat.items():
-            total += rows @ np.ravel(np.asarray(sums[name], np.float64))
+            total += rows @ np.ravel(np.asarray(sums[name], np.float64)) / noises[name] ** 2
         for name, vectors in self.outer.items():
-            matrix = np.asarray(sums[name], np.float64)
+            matrix = np.asarray(sums[name], np.float64) / noises[name] ** 2
             total += ((vectors @ matrix) * vectors).sum(1)
         for name, vectors in self.triangle.items():
             matrix = np.zeros((vectors.shape[1], vectors.shape[1]))
             matrix[np.triu_indices(len(matrix))] = np.asarray(sums[name], np.float64)
-            total += ((vectors @ matrix) * vectors).sum(1)
+            total += ((vectors @ matrix) * vectors).sum(1) / noises[name] ** 2
         return total
 
     def silent(self, sums: Mapping[str, Leaf]) -> Doubles:

@@ -104,12 +104,14 @@ def exact_scores(seen: Sequence[Seen], targets: Canaries, others: Federation) ->
     coins = targets.coins.astype(np.float64)
     total = np.zeros(len(coins))
     for one in seen:
+        if one.phase.volunteers:
+            continue
         if one.phase.release.sampling.share < 1:
             total += canary_scores([one], targets.people, others)
             continue
         stack = stacked(contributions(one, targets.people))
-        gram, left = stack.gram(), rest(one, others)
+        noises = dict.fromkeys(one.published.update, one.noise_scale)
+        gram, left = stack.gram(noises), rest(one, others)
         own = np.diag(gram)
-        alone = stack.against(left) - gram @ coins + own * coins
-        total += (alone - own / 2) / one.noise_scale**2
+        total += stack.against(left, noises) - gram @ coins + own * coins - own / 2
     return total

@@ -1,14 +1,15 @@
 """What an attacker sees who reads along: all that each round tells and publishes."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
 from privrec.algorithms.prepared import PreparedRun
 from privrec.core.phase import Cohort, Phase, ServerState, Stage, Told
 from privrec.core.round import one_by_one
-from privrec.data.clients import Clients
+from privrec.data.clients import Clients, nobody
 from privrec.data.federation import Federation
 from privrec.privacy.aggregate import CohortTotal, Published
 from privrec.types import IntArray, Leaf, Params
@@ -18,12 +19,14 @@ from privrec.types import IntArray, Leaf, Params
 class Seen:
     """One round: what devices were told, the bound on what each sends, and the published sum.
 
-    `people` are the positions of those who were drawn; None where that was not seen.
+    `people` are the positions of those who were drawn, and `noise` is the published sum minus the
+    true one: no attacker has that.
     """
 
     phase: Phase
     round_index: int
-    people: IntArray | None
+    people: IntArray
+    noise: Mapping[str, Leaf]
     told: dict[str, Leaf]
     clip_norm: float
     published: Published
@@ -50,14 +53,13 @@ def _watched_stage(stage: Stage, look: Callable[[Seen], None]) -> Stage:
     if not isinstance(stage, Phase):
         return stage
     told: dict[str, Leaf] = {}
-    drawn: list[IntArray] = []
-    run = stage.device.kernel
+    drawn: list[tuple[IntArray, CohortTotal]] = []
+    run = stage.device.kernel or partial(one_by_one, stage)
 
     def kernel(said: Told, cohort: Cohort, round_index: int, clip_norm: float) -> CohortTotal:
-        drawn.append(cohort.people)
-        if run is None:
-            return one_by_one(stage, said, cohort, round_index, clip_norm)
-        return run(said, cohort, round_index, clip_norm)
+        total = run(said, cohort, round_index, clip_norm)
+        drawn.append((cohort.people, total))
+        return total
 
     def tell(state: ServerState) -> Told:
         said = stage.tell(state)
@@ -66,11 +68,13 @@ def _watched_stage(stage: Stage, look: Callable[[Seen], None]) -> Stage:
         return said
 
     def absorb(state: ServerState, published: Published) -> ServerState:
+        people, total = drawn[-1]
         look(
             Seen(
                 phase=stage,
                 round_index=state.round_index,
-                people=drawn[-1] if drawn else None,
+                people=people,
+                noise=_noise(published, total),
                 told=dict(told),
                 clip_norm=state.clip_norm,
                 published=published,
@@ -81,6 +85,13 @@ def _watched_stage(stage: Stage, look: Callable[[Seen], None]) -> Stage:
 
     device = replace(stage.device, kernel=kernel)
     return replace(stage, device=device, tell=tell, absorb=absorb)
+
+
+def _noise(published: Published, total: CohortTotal) -> dict[str, Leaf]:
+    return {
+        name: np.asarray(np.asarray(array) - np.asarray(total.update[name]), np.float32)
+        for name, array in published.update.items()
+    }
 
 
 def untold(stages: Sequence[Stage], seen: Sequence[Seen], released: Params) -> list[str]:
@@ -122,11 +133,10 @@ def _differences(where: str, one: Params | Told, other: Params | Told) -> list[s
 
 
 def without_data(federation: Federation) -> Federation:
-    """Return the same people, none of whom has a line on her device."""
+    """Return as many people, none of whom has a line or a feature."""
 
     def take(positions: IntArray) -> Clients:
-        clients = federation.take(positions)
-        return clients.keep(np.zeros(len(clients.item), np.bool_))
+        return nobody(federation.schema, len(positions))
 
     return replace(federation, take=take)
 

@@ -169,12 +169,24 @@ def _play(
                 **{name: how[name] for name in ("kinds", "people", "seed")},
             )
         place = folder / job.result
+        result = _with_earlier(place, result)
         write_whole(place, (json.dumps(result, indent=2) + "\n").encode())
         write_whole(place.with_suffix(".html"), render_attacks([result], []).encode())
         if job.run is not None:
             open_run(job.run).refresh_report()
         found[place] = result
     return found
+
+
+def _with_earlier(place: Path, result: dict[str, Any]) -> dict[str, Any]:
+    """Return the result with the kinds that the file has from an earlier attack of the same."""
+    from privrec.runs.records import read_document
+
+    before = read_document(place, {}) or {}
+    same = ("recipe", "data", "epsilon", "delta", "repetitions", "seed")
+    if any(before.get(name) != result[name] for name in same):
+        return result
+    return {**result, "attacks": {**before.get("attacks", {}), **result["attacks"]}}
 
 
 def _jobs(

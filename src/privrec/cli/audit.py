@@ -20,7 +20,10 @@ EXIT_DOES_NOT_HOLD = EXIT_WRONG_INPUT + 1
 
 def audit(
     recipe: Annotated[
-        str, typer.Argument(metavar="RECIPE|RUN", help="A recipe, or a run folder to audit again.")
+        str,
+        typer.Argument(
+            metavar="RECIPE|RUN", help="A recipe, or a run folder: its settings, trained anew."
+        ),
     ],
     data: Annotated[
         str | None,
@@ -57,7 +60,10 @@ def audit(
     """
     with plain_errors():
         from privrec.attacks.audit import audit as run_audit
+        from privrec.errors import SettingsError
 
+        if out is not None and out.suffix != ".json":
+            raise SettingsError(f"--out must end in .json, a page is written beside it; got {out}")
         place, named, settings = _asked(recipe, data, epsilon, set_ or [])
         with progress() as on_progress:
             found = run_audit(
@@ -144,6 +150,11 @@ def _show(found: dict[str, Any], where: Path | None) -> None:
         print_line(f"finding: {finding}")
     if ledger is None:
         print_line("The ledger promises nothing, so there is nothing to break.")
+    elif found["holds"] and found["epsilon_most"] < ledger:
+        print_line(
+            f"Nothing contradicts the ledger, but {found['canaries']:,} canaries can prove at most"
+            f" epsilon {found['epsilon_most']:.2f}: take more to test it."
+        )
     elif found["holds"]:
         print_line("Holds: nothing contradicts the ledger. This is no proof that it is right.")
     else:

@@ -52,6 +52,8 @@ def audit_line(audit: Document) -> str:
 
 def verdict(audit: Document) -> str:
     """Return whether what the ledger says agrees with the audit."""
+    if audit["epsilon_ledger"] is None:
+        return "nothing is promised"
     return "holds" if audit["holds"] else "does NOT hold"
 
 
@@ -62,7 +64,7 @@ def cell(found: Sequence[Document]) -> str:
     parts = [f"AUC {max(areas):.2f}"] if areas else []
     if audits:
         least = at_least(max(one["epsilon_lower"] for one in audits))
-        broken = "" if all(one["holds"] for one in audits) else ", does NOT hold"
+        broken = "" if all(one["holds"] is not False for one in audits) else ", does NOT hold"
         parts.append(f"audit >= {least}{broken}")
     return ", ".join(parts)
 
