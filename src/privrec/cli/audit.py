@@ -60,10 +60,8 @@ def audit(
     """
     with plain_errors():
         from privrec.attacks.audit import audit as run_audit
-        from privrec.errors import SettingsError
 
-        if out is not None and out.suffix != ".json":
-            raise SettingsError(f"--out must end in .json, a page is written beside it; got {out}")
+        _check_place(out)
         place, named, settings = _asked(recipe, data, epsilon, set_ or [])
         with progress() as on_progress:
             found = run_audit(
@@ -83,6 +81,13 @@ def audit(
             _show(document, where)
     if not found.holds:
         raise typer.Exit(EXIT_DOES_NOT_HOLD)
+
+
+def _check_place(out: Path | None) -> None:
+    from privrec.errors import SettingsError
+
+    if out is not None and out.suffix != ".json":
+        raise SettingsError(f"--out must end in .json, a page is written beside it; got {out}")
 
 
 def _asked(
