@@ -18,6 +18,16 @@ from privrec.cli.options import settings_from
 EXIT_DOES_NOT_HOLD = EXIT_WRONG_INPUT + 1
 
 
+OutOption = Annotated[
+    Path | None,
+    typer.Option(
+        help="Write the result as JSON, and as a page beside it.",
+        dir_okay=False,
+        show_default="of a run: RUN/simulation/audit.json",
+    ),
+]
+
+
 def audit(
     recipe: Annotated[
         str,
@@ -40,14 +50,7 @@ def audit(
     set_: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting; repeatable.")
     ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            help="Write the result as JSON, and as a page beside it.",
-            dir_okay=False,
-            show_default="of a run: RUN/simulation/audit.json",
-        ),
-    ] = None,
+    out: OutOption = None,
     json_: Annotated[
         bool, typer.Option("--json", help="Print one JSON document on stdout.")
     ] = False,
