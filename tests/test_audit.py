@@ -43,6 +43,7 @@ def check_fails(found: Audit) -> None:
     assert not found.holds
 
 
+NETWORKS = ("dp-privrec", "dp-privrec-one")
 # Rounds and sizes are small, so that a round of a network takes well under a second.
 QUICK: dict[str, dict[str, Any]] = {
     PLUS: {},
@@ -56,7 +57,8 @@ QUICK: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize(
     "recipe",
     [
-        pytest.param(name, marks=[pytest.mark.slow] if name == "dp-privrec" else [])
+        # Those of many compiled shapes take a minute where nothing is compiled yet.
+        pytest.param(name, marks=[pytest.mark.slow] if name in NETWORKS else [])
         for name in QUICK
     ],
 )
