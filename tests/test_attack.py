@@ -232,6 +232,15 @@ def test_the_command_writes_prints_and_does_not_train_again(scratch: Path) -> No
     assert records.read_run(noised)[1]["noise"] == "seeded"
 
 
+def test_other_people_are_asked_about_without_training_again(tmp_path: Path) -> None:
+    few: Any = {**FEW, "kinds": ["loss"]}
+    attack("ease", DATA, out=tmp_path, **few)
+    trained = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("params.safetensors")}
+    found = attack("ease", DATA, out=tmp_path, people=10, **few).attacks["loss"]
+    assert (found["members"], found["others"]) == (20, 20)
+    assert {path: path.stat().st_mtime_ns for path in trained} == trained
+
+
 def test_what_is_published_and_sent_is_read_without_models(scratch: Path) -> None:
     kinds = ("--kinds", "sums,twice,server", "--json")
     given = ("attack", "--data", DATA, "--recipes", "popularity,dpals", "--epsilons", "8", *ASKED)

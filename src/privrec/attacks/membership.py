@@ -30,7 +30,7 @@ from privrec.attacks.results import results_of
 from privrec.attacks.views import Views, read_views, views_of, write_views
 from privrec.data.federation import Federation, part_of
 from privrec.data.sources import load
-from privrec.errors import PrivacyWarning, SettingsError
+from privrec.errors import PrivacyWarning, RunFolderError, SettingsError
 from privrec.privacy.paper import PRINTED_ATTACKS
 from privrec.runs import records
 from privrec.runs.loop import check_same, train
@@ -82,6 +82,14 @@ class Model:
     def views_path(self) -> Path:
         """Where its views are."""
         return self.place / records.SIMULATION / "views.npz"
+
+    @property
+    def was_asked(self) -> bool:
+        """Whether its views are there, and about the same people."""
+        try:
+            return bool(read_views(self.views_path, self.asked))
+        except RunFolderError:
+            return False
 
     @property
     def begun(self) -> bool:
@@ -250,7 +258,7 @@ def views_of_all(
     a process of its own on one core; without it, one after another in this process.
     `check_models` must have accepted them.
     """
-    missing = [model for model in models if not model.views_path.is_file()]
+    missing = [model for model in models if not model.was_asked]
     done, workers = len(models) - len(missing), min(workers, len(missing))
 
     def advance() -> None:
