@@ -94,6 +94,10 @@ def test_the_bound_on_the_area_is_wrong_as_rarely_as_it_says() -> None:
 def test_scores_that_are_told_apart_prove_no_more_than_their_number() -> None:
     assert least_area(np.ones(30), np.zeros(30), 0.05) == pytest.approx(0.05 ** (1 / 30))
     assert least_area(np.zeros(30), np.ones(30), 0.05) == 0.0
+    # One tie: the variance is tiny, and still 30 pairs are 30 pairs.
+    members, others = np.ones(30), np.zeros(30)
+    members[0] = others[0] = 0.5
+    assert least_area(members, others, 0.05) == pytest.approx(0.05 ** (1 / 30))
 
 
 def test_an_area_is_turned_back_into_epsilon() -> None:
