@@ -121,6 +121,8 @@ def test_the_layout_has_what_is_known_of_people_and_nothing_of_items() -> None:
     assert LAYOUT.sizes == (5, 5, 3, 4, 1, 2, 3)
     assert LAYOUT.size == 23
     assert Layout(n_items=7).sizes == (7, 7)
+    assert Layout(n_items=7, dislikes=False).names == ("history/like",)
+    assert Layout(n_items=7, dislikes=False).sizes == (7,)
 
 
 def test_a_models_own_names_tell_its_layout() -> None:
@@ -129,7 +131,7 @@ def test_a_models_own_names_tell_its_layout() -> None:
     assert layout_in(SCHEMA, N_ITEMS, {*LAYOUT.names, *others}) == LAYOUT
     assert layout_in(SCHEMA, N_ITEMS, {*LAYOUT.names[:2], *others}) == Layout(n_items=N_ITEMS)
     some = layout_in(SCHEMA, N_ITEMS, {"history/like", "history/user.age", "history/context.moods"})
-    assert some == Layout(n_items=N_ITEMS, users=(AGE,), contexts=(MOODS,))
+    assert some == Layout(n_items=N_ITEMS, dislikes=False, users=(AGE,), contexts=(MOODS,))
 
 
 @settings(max_examples=150)

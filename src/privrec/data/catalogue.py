@@ -21,6 +21,7 @@ class Catalogue:
     """The public side of a data set. `titles` are safe to show; `items` has one row per item.
 
     `undeclared` lists the parts that were computed from people's data; no guarantee covers them.
+    `has_dislikes` is false where every line is a like, because lines have no value.
     """
 
     name: str
@@ -30,6 +31,7 @@ class Catalogue:
     items: Bags
     positive_above: float
     undeclared: tuple[str, ...] = ()
+    has_dislikes: bool = True
 
     @property
     def n_items(self) -> int:
@@ -44,6 +46,7 @@ def to_json(catalogue: Catalogue) -> str:
             "name": catalogue.name,
             "positive_above": catalogue.positive_above,
             "undeclared": list(catalogue.undeclared),
+            **({} if catalogue.has_dislikes else {"has_dislikes": False}),
             "features": [asdict(feature) for feature in catalogue.schema.features],
             "items": list(catalogue.item_ids),
             "titles": list(catalogue.titles),
@@ -77,6 +80,7 @@ def from_json(text: str | bytes, where: str) -> Catalogue:
             },
             positive_above=float(found["positive_above"]),
             undeclared=tuple(found["undeclared"]),
+            has_dislikes=bool(found.get("has_dislikes", True)),
         )
     except _WRONG as error:
         raise DataError(f"{where} is not a whole catalogue ({error})") from error

@@ -94,6 +94,7 @@ def to_federation(tables: Tables) -> Federation:
         items=item_bags,
         positive_above=manifest.positive_above,
         undeclared=_undeclared(tables),
+        has_dislikes=manifest.value is not None,
     )
     return Federation(
         catalogue=catalogue,
@@ -140,7 +141,8 @@ def _fingerprint(
     columns: Clients, test: Clients | None, catalogue: Catalogue, manifest: Manifest
 ) -> str:
     """Return a hash of all that a run can depend on: people's data and the public side."""
-    digest = hashlib.sha256(to_json(catalogue).encode())
+    # Without `has_dislikes`, which follows from the lines: fingerprints are older than it.
+    digest = hashlib.sha256(to_json(replace(catalogue, has_dislikes=True)).encode())
     digest.update(f"{manifest.population}\0{manifest.public.people}".encode())
     for lines in [columns] if test is None else [columns, test]:
         bags = {**lines.features, **lines.context}

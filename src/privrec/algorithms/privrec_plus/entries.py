@@ -21,12 +21,13 @@ class Entries(NamedTuple):
 
 def entries_of(clients: Clients, layout: Layout) -> Entries:
     """Return the entries of the people's rows."""
-    n, people = layout.n_items, np.arange(len(clients))
-    kind = np.where(clients.liked, 0, n)
-    places = np.unique(clients.owner * (2 * n) + kind + clients.item)
-    persons, columns, values = [places // (2 * n)], [places % (2 * n)], [np.ones(len(places))]
+    width, people = layout.item_columns, np.arange(len(clients))
+    places = clients.owner * width + np.where(clients.liked, 0, layout.n_items) + clients.item
+    places = places if layout.dislikes else places[clients.liked]
+    places = np.unique(places.astype(np.int64))
+    persons, columns, values = [places // width], [places % width], [np.ones(len(places))]
     shares = 1.0 / np.maximum(clients.sizes, 1)
-    start = 2 * n
+    start = width
     for feature in (*layout.users, *layout.contexts):
         of_person = feature.side == "user"
         bag = (clients.features if of_person else clients.context)[feature.table]
@@ -36,7 +37,7 @@ def entries_of(clients: Clients, layout: Layout) -> Entries:
         columns.append(start + column)
         values.append(value if of_person else value * shares[person])
         start += feature.rows
-    return Entries(*map(np.concatenate, (persons, columns, values)))
+    return Entries(np.concatenate(persons), np.concatenate(columns), np.concatenate(values))
 
 
 def dense_rows(clients: Clients, layout: Layout) -> FloatArray:

@@ -44,7 +44,7 @@ def exact_tower(
         n_items=len(kept),
         l2=how.l2 * (weight / people if people else 1.0),
         dropout=how.dropout,
-        also=how.dislike_target / how.dislike if how.dislike else 0.0,
+        also=how.also(layout),
     )
     tower = blank(layout, rank=rank, dislikes=how.dislike > 0)
     everywhere = np.zeros((layout.size, rank or n), np.float32)
@@ -79,7 +79,7 @@ def noisy_tower(
     tower = blank(layout, rank=rank, dislikes=dislike > 0)
     width = inside.shape[1]
     tower[LIKES][kept, :width] = inside * power[:, None]
-    if dislike:
+    if DISLIKES in tower:
         tower[DISLIKES][kept, :width] = dislike * tower[LIKES][kept, :width]
     tower[OUT][kept, :width] = outside
     return tower

@@ -12,10 +12,12 @@ class Layout:
     """The columns of a row: likes, dislikes, user features, then shares of contexts.
 
     An item's column is 1 if the person liked (or disliked) it at least once. A context's column is
-    the share of the person's lines that have this context.
+    the share of the person's lines that have this context. Data without dislikes has no columns
+    for them.
     """
 
     n_items: int
+    dislikes: bool = True
     users: tuple[Feature, ...] = ()
     contexts: tuple[Feature, ...] = ()
 
@@ -23,22 +25,32 @@ class Layout:
     def sizes(self) -> tuple[int, ...]:
         """How many columns each block has: likes, dislikes, then one block per feature."""
         features = (*self.users, *self.contexts)
-        return (self.n_items, self.n_items, *(feature.rows for feature in features))
+        return (*self._item_blocks.values(), *(feature.rows for feature in features))
 
     @property
     def names(self) -> tuple[str, ...]:
         """The name of each block among the parameters."""
-        return (LIKES, DISLIKES, *map(_block, (*self.users, *self.contexts)))
+        return (*self._item_blocks, *map(_block, (*self.users, *self.contexts)))
+
+    @property
+    def item_columns(self) -> int:
+        """How many columns stand for items, liked or disliked; they come first."""
+        return sum(self._item_blocks.values())
 
     @property
     def size(self) -> int:
         """How many columns a row has."""
         return sum(self.sizes)
 
+    @property
+    def _item_blocks(self) -> dict[str, int]:
+        return dict.fromkeys((LIKES, DISLIKES) if self.dislikes else (LIKES,), self.n_items)
 
-def layout_of(schema: Schema, n_items: int) -> Layout:
+
+def layout_of(schema: Schema, n_items: int, *, dislikes: bool = True) -> Layout:
     """Return the layout of a data set's rows, with all user and context features of its schema."""
-    return Layout(n_items=n_items, users=schema.of("user"), contexts=schema.of("context"))
+    users, contexts = schema.of("user"), schema.of("context")
+    return Layout(n_items=n_items, dislikes=dislikes, users=users, contexts=contexts)
 
 
 def layout_in(schema: Schema, n_items: int, names: set[str]) -> Layout:
@@ -47,7 +59,13 @@ def layout_in(schema: Schema, n_items: int, names: set[str]) -> Layout:
         tuple(feature for feature in schema.of(side) if _block(feature) in names)
         for side in ("user", "context")
     )
-    return Layout(n_items=n_items, users=users, contexts=contexts)
+    dislikes = bool({DISLIKES, learned(DISLIKES)} & names)
+    return Layout(n_items=n_items, dislikes=dislikes, users=users, contexts=contexts)
+
+
+def learned(name: str) -> str:
+    """Return the name of a block's learned vectors."""
+    return name.replace("history/", "learn/", 1)
 
 
 def _block(feature: Feature) -> str:

@@ -120,8 +120,10 @@ def bounded_sum(params: Params, layout: Layout, batch: Histories, clip_norm: Lea
 def _visible(logits: Array, layout: Layout, batch: Histories) -> Array:
     """Return the logits; items in the client's kept lines are excluded from the softmax."""
     n = layout.n_items
-    known = batch.row[:, :n] + batch.row[:, n : 2 * n] > 0
-    return jnp.where(known, _HIDDEN_ITEM, logits)
+    known = batch.row[:, :n]
+    if layout.dislikes:
+        known = known + batch.row[:, n : 2 * n]
+    return jnp.where(known > 0, _HIDDEN_ITEM, logits)
 
 
 def _losses(seen: Array, batch: Histories) -> Array:

@@ -28,8 +28,13 @@ from privrec.algorithms.privrec_plus.rows import rows_of
 from privrec.algorithms.privrec_plus.scoring import BIAS, POPULARITY, tower_shapes
 from privrec.algorithms.privrec_plus.settings import PlusSettings
 from privrec.algorithms.privrec_plus.softmax import softmax_phase
+from privrec.algorithms.privrec_plus.subspace import Within, subspace_phase
 from privrec.algorithms.privrec_plus.sums import (
+    FREQUENCY,
+    MEAN_WEIGHT,
+    PEOPLE,
     TRIANGLE,
+    WEIGHT,
     history_device,
     popularity_device,
     taste_device,
@@ -63,11 +68,19 @@ class _Task:
     layout: Layout
     rank: int
 
+    @property
+    def in_subspace(self) -> bool:
+        """Whether the history tower comes from a subspace iteration."""
+        return in_subspace(self.settings, self.federation.n_items)
+
     def kept(self, before: Params | None) -> dict[str, Array]:
         """Return the tower of the phase before; if none, one that scores all items alike."""
         dislikes = self.settings.dislike_input > 0
         start = blank(self.layout, rank=self.rank, dislikes=dislikes)
         start[POPULARITY] = np.zeros(self.layout.n_items, np.float32)
+        if self.in_subspace:
+            start |= {FREQUENCY: np.zeros(self.layout.size, np.float32)}
+            start |= {MEAN_WEIGHT: np.zeros((), np.float32)}
         known = before or {}
         return {name: jnp.asarray(known.get(name, array)) for name, array in start.items()}
 
@@ -113,14 +126,44 @@ def plus_stages(settings: PlusSettings, federation: Federation, split: Split) ->
     rank = rank_for(settings, federation)
     task = _Task(settings=settings, federation=federation, split=split, layout=layout, rank=rank)
     first, second, rest = split_budget(settings, split, federation.n_items)
-    moments = _exact_phase if settings.mechanism == "none" else _noisy_phase
-    sums = (_popularity_phase(task, first), moments(task, second))
+    sums = (_popularity_phase(task, first), _history_phase(task, second))
     if not settings.rounds:
         return sums
-    people = split.train
+    people, played = split.train, sums[-1].last
     return (
         *sums,
-        softmax_phase(settings, federation, people, rest, layout=layout, first=2, kept=task.kept),
+        softmax_phase(
+            settings, federation, people, rest, layout=layout, first=played, kept=task.kept
+        ),
+    )
+
+
+def in_subspace(settings: PlusSettings, n_items: int) -> bool:
+    """Return whether the history tower comes from a subspace iteration."""
+    if settings.history == "auto":
+        return settings.mechanism == "none" and n_items > settings.history_items
+    return settings.history == "subspace"
+
+
+def _history_phase(task: _Task, aggregator: Aggregator) -> Phase:
+    """Return the phase that finds the history tower."""
+    settings = task.settings
+    if not task.in_subspace:
+        moments = _exact_phase if settings.mechanism == "none" else _noisy_phase
+        return moments(task, aggregator)
+    return subspace_phase(
+        task.layout,
+        Within(
+            how=regression_of(settings),
+            power=settings.subspace_power,
+            discount=settings.popularity_discount,
+        ),
+        aggregator,
+        population=task.split.train,
+        first=1,
+        rounds=settings.subspace_rounds,
+        seed=settings.seed,
+        kept=task.kept,
     )
 
 
@@ -131,9 +174,15 @@ def _popularity_phase(task: _Task, aggregator: Aggregator) -> Phase:
         found = published.update[POPULARITY]
         # If the budget ends after this phase, the model can still rank by popularity.
         bias = bias_of(np.asarray(found), np.zeros(0, np.int64))
-        return _with(state, {POPULARITY: found, BIAS: bias})
+        new: dict[str, npt.ArrayLike] = {POPULARITY: found, BIAS: bias}
+        if task.in_subspace:
+            new[FREQUENCY] = published.update[FREQUENCY]
+            new[MEAN_WEIGHT] = published.update[WEIGHT] / max(published.update[PEOPLE], 1.0)
+        return _with(state, new)
 
-    device = popularity_device(task.layout, task.settings.dislike_input)
+    device = popularity_device(
+        task.layout, task.settings.dislike_input, with_frequency=task.in_subspace
+    )
     cost = partial(task.cost, "popularity round", 0, False)
     return task.phase(
         POPULAR,
@@ -208,15 +257,18 @@ def _popularity(state: ServerState) -> npt.NDArray[np.float64]:
 
 
 def _with(state: ServerState, found: Mapping[str, npt.ArrayLike]) -> ServerState:
-    new = {name: jnp.asarray(array) for name, array in found.items()}
+    new = {name: jnp.asarray(array, jnp.float32) for name, array in found.items()}
     return replace(state, params={**state.params, **new})
 
 
 def layout_for(settings: PlusSettings, catalogue: Catalogue) -> Layout:
     """Return the columns of a row; under noise only items, because each column adds noise."""
     if settings.mechanism != "none":
-        return Layout(n_items=catalogue.n_items)
-    layout = layout_of(catalogue.schema, catalogue.n_items)
+        return Layout(n_items=catalogue.n_items, dislikes=catalogue.has_dislikes)
+    dislikes = catalogue.has_dislikes
+    if in_subspace(settings, catalogue.n_items):
+        dislikes = dislikes and settings.dislike_input > 0
+    layout = layout_of(catalogue.schema, catalogue.n_items, dislikes=dislikes)
     return replace(
         layout,
         users=layout.users if settings.feature_input else (),
@@ -228,6 +280,9 @@ def rank_for(settings: PlusSettings, federation: Federation) -> int:
     """Return the length of the tower's vectors; 0 means the size of the catalogue."""
     if settings.mechanism != "none":
         return _RANK_UNDER_NOISE
+    if in_subspace(settings, federation.n_items):
+        layout = layout_for(settings, federation.catalogue)
+        return min(settings.subspace_rank, layout.size)
     if settings.history_rank == 0 and federation.n_items > settings.history_items:
         raise SettingsError(
             f"`history_rank` must be > 0 for more than {settings.history_items:,} items"
@@ -292,6 +347,14 @@ PRIVREC_PLUS = Recipe(
             "history_l2": 200.0,
             "history_dropout": 0.75,
             "validation_share": 0.02,
+        },
+        "gowalla": {
+            "rounds": 0,
+            "subspace_rank": 1024,
+            "subspace_power": 0.35,
+            "history_l2": 1.0,
+            "history_dropout": 0.2,
+            "validation_share": 0.0,
         },
         "frappe": {
             "rounds": 0,

@@ -21,5 +21,14 @@ def rows_of(clients: Clients, layout: Layout) -> SparseRows:
 
 def without_items(rows: SparseRows, layout: Layout) -> SparseRows:
     """Return the rows with all likes and dislikes removed."""
-    known = np.repeat([0.0, 0.0, *(1.0 for _ in layout.sizes[2:])], layout.sizes)
+    known = np.arange(layout.size) >= layout.item_columns
     return sp.csr_array(rows @ sp.diags_array(known.astype(np.float32)))
+
+
+def merged_items(rows: SparseRows, layout: Layout, dislike: float) -> SparseRows:
+    """Return one column per item: 1 for a like, `dislike` for a dislike, added if both occur."""
+    n = layout.n_items
+    chosen = rows[:, :n]
+    if layout.dislikes:
+        chosen = chosen + dislike * rows[:, n : 2 * n]
+    return sp.csr_array(chosen.astype(np.float64))

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from privrec.algorithms.privrec_plus.layout import LIKES, Layout
+from privrec.algorithms.privrec_plus.layout import LIKES, Layout, learned
 from privrec.types import Leaf
 
 Floats = npt.NDArray[np.float32]
@@ -39,7 +39,7 @@ class Forward(NamedTuple):
 
 def learned_names(layout: Layout) -> list[str]:
     """Return the names of the learned vectors of a row's blocks."""
-    return [name.replace("history/", "learn/", 1) for name in layout.names]
+    return [learned(name) for name in layout.names]
 
 
 def learned_of(params: Mapping[str, Leaf]) -> dict[str, Leaf]:
@@ -52,7 +52,7 @@ def forward(
 ) -> Forward:
     """Return the logits for some people's rows and closed-form scores; `xp` may be jax.numpy."""
     vectors = xp.concatenate([params[name] for name in learned_names(layout)])
-    items = row[:, : 2 * layout.n_items].sum(1)[:, None]
+    items = row[:, : layout.item_columns].sum(1)[:, None]
     root = xp.sqrt(1 + items)
     pooled = xp.tanh(row @ vectors / root)
     log_score = xp.log(xp.maximum(score, 0) + FLOOR)
@@ -103,14 +103,14 @@ def tower_shapes(params: Mapping[str, Leaf], layout: Layout) -> dict[str, tuple[
 
 def row_scorer(tower: Arrays, layout: Layout) -> Callable[[Leaf], Floats]:
     """Return the function that scores all items: (people, columns) -> (people, n_items)."""
-    simple, learned = closed_form(tower, layout), learned_of(tower)
+    simple, on_top = closed_form(tower, layout), learned_of(tower)
 
     def score(rows: Leaf) -> Floats:
         scores = simple(rows)
         # The trained part needs items in the row: people without any get the closed form alone.
-        some = np.flatnonzero(rows[:, : 2 * layout.n_items].sum(1))
-        if learned and len(some):
-            scores[some] = forward(learned, layout, rows[some], scores[some]).logits
+        some = np.flatnonzero(rows[:, : layout.item_columns].sum(1))
+        if on_top and len(some):
+            scores[some] = forward(on_top, layout, rows[some], scores[some]).logits
         return scores + tower[BIAS]
 
     return score

@@ -1,6 +1,6 @@
 """The settings of PrivRec+."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -15,6 +15,20 @@ class PlusSettings(FederatedSettings):
     """People in each of the two sums; more than there are means everybody."""
     stage1_share: Annotated[float, Field(gt=0, lt=1)] = 0.3
     """Share of epsilon for the two sums where there are rounds on top; all of it where not."""
+
+    history: Literal["auto", "closed-form", "subspace"] = "auto"
+    """How the history tower is found. closed-form: one sum, a matrix over items. subspace: some
+    rounds, no matrix over items, for large catalogues. auto: subspace where there are more items
+    than `history_items`."""
+    subspace_rank: Size = 512
+    """Length of the history tower's vectors in a subspace: more is better and costs more."""
+    subspace_rounds: Size = 6
+    """Rounds of the subspace iteration."""
+    subspace_power: Weight = 0.25
+    """In a subspace, columns are divided by their frequency to this power, so that frequent ones do
+    not fill it."""
+    popularity_discount: Weight = 0.1
+    """In a subspace, an item's score is divided by its frequency to this power."""
 
     history_rank: Count = 128
     """Length of the history tower's vectors. 0 means the size of the catalogue, which makes the

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from privrec.algorithms.privrec_plus.layout import LIKES, Layout
 from privrec.algorithms.privrec_plus.learn import Bounded, Histories, bounded_sum, fresh
 from privrec.algorithms.privrec_plus.moments import SparseRows
-from privrec.algorithms.privrec_plus.rows import rows_of
+from privrec.algorithms.privrec_plus.rows import merged_items, rows_of
 from privrec.algorithms.privrec_plus.scoring import closed_form, learned_names, learned_of
 from privrec.algorithms.privrec_plus.settings import PlusSettings
 from privrec.core.contribution import Contribution, TouchedRows
@@ -158,8 +158,8 @@ def hide_half(
     kept = (words >> np.uint64(63)).astype(np.bool_)
     n = layout.n_items
     shown = rows_of(clients.keep(kept), layout)
-    hidden = rows_of(clients.keep(~kept & clients.liked), Layout(n_items=n))[:, :n]
-    known = shown[:, :n] + shown[:, n : 2 * n]
+    hidden = rows_of(clients.keep(~kept & clients.liked), Layout(n_items=n, dislikes=False))
+    known = merged_items(shown, layout, 1.0)
     return shown, SparseRows(hidden - hidden.multiply(known > 0))
 
 

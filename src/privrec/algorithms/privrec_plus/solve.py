@@ -19,6 +19,13 @@ _LEAST_RIDGE = 0.02
 noise is very small. Chosen by hand; not tuned."""
 
 
+_LEAST_SHARE = 1e-6
+"""The smallest ridge within a subspace, as a share of the largest eigenvalue: it keeps the matrix
+invertible."""
+_AT_ONCE = 1024
+"""Items that are solved at a time; bounds the memory."""
+
+
 class Factors(NamedTuple):
     """A tower: `inside` (columns, d) has the input vectors, `outside` (items, d) the item vectors.
 
@@ -76,6 +83,56 @@ def truncated(weights: Floats, columns: Matrix, rank: int) -> Factors:
     left, strength, right = np.linalg.svd(scaled @ basis, full_matrices=False)
     inside = left[:, :rank] * strength[:rank] / power
     return Factors(inside, np.asarray((basis @ right.T)[:, :rank], np.float32))
+
+
+def regression_within(
+    vectors: Matrix,
+    strength: Matrix,
+    often: Matrix,
+    shrink: Matrix,
+    *,
+    n_items: int,
+    l2: float,
+    dropout: float,
+    also: float = 0.0,
+) -> Floats:
+    """Return W, shape (n_items, d): the regression of `regression` with B restricted to V·W.
+
+    Here a row x has each column times `shrink`, and Σ w·x·xᵀ is V diag(strength) Vᵀ with V =
+    `vectors` (columns, d) orthonormal; its exact diagonal is `often`. The score of item j is
+    x·V·W_j. Item j is predicted from h = Vᵀx without its own columns (liked, and disliked if `also`
+    is not 0): this takes the place of B_jj = 0. So, with z_c = strength·V_c and r the ridge of
+    `regression`, for the own columns c of item j
+
+        (diag(strength) + Vᵀ diag(r)V + Σ_c (often_c V_cV_cᵀ - V_cz_cᵀ - z_cV_cᵀ)) W_j
+            = Σ_c t_c (z_c - often_c V_c),   t_c = 1/shrink_c, times `also` for the disliked one.
+
+    The sums over c have rank 2 or 4: one matrix is inverted for all items (Woodbury).
+    """
+    vectors, strength = np.asarray(vectors, np.float64), np.asarray(strength, np.float64)
+    ridge = l2 * shrink**2 + dropout / (1 - dropout) * often
+    least = _LEAST_SHARE * max(float(strength.max(initial=0.0)), 1e-12)
+    inverse = np.linalg.inv(np.diag(strength + least) + vectors.T @ (vectors * ridge[:, None]))
+    target = np.divide(1.0, shrink, out=np.zeros_like(shrink), where=shrink > 0)
+    found = np.zeros((n_items, len(strength)), np.float32)
+    for start in range(0, n_items, _AT_ONCE):
+        items = np.arange(start, min(start + _AT_ONCE, n_items))
+        owns = [(items, 1.0), *([(n_items + items, also)] if also else [])]
+        wanted = np.zeros((len(items), len(strength)))
+        sides, middle = [], np.zeros((len(items), 2 * len(owns), 2 * len(owns)))
+        for k, (own, weight) in enumerate(owns):
+            alone, all_ = vectors[own], vectors[own] * strength
+            wanted += weight * target[own, None] * (all_ - often[own, None] * alone)
+            sides += [alone, all_]
+            # The inverse of [[often, -1], [-1, 0]].
+            middle[:, 2 * k, 2 * k + 1] = middle[:, 2 * k + 1, 2 * k] = -1
+            middle[:, 2 * k + 1, 2 * k + 1] = -often[own]
+        side = np.stack(sides, 1)
+        solved, simple = side @ inverse, wanted @ inverse
+        middle += solved @ side.transpose(0, 2, 1)
+        weights = np.linalg.solve(middle, side @ simple[:, :, None])
+        found[items] = simple - (solved.transpose(0, 2, 1) @ weights)[:, :, 0]
+    return found
 
 
 def denoised(squares: Matrix, *, noise_scale: float, rank: int) -> Factors:

@@ -13,7 +13,7 @@ import scipy.sparse as sp
 from privrec.algorithms.privrec_plus import moments
 from privrec.algorithms.privrec_plus.layout import Layout
 from privrec.algorithms.privrec_plus.moments import SparseRows
-from privrec.algorithms.privrec_plus.rows import rows_of
+from privrec.algorithms.privrec_plus.rows import merged_items, rows_of
 from privrec.algorithms.privrec_plus.scoring import POPULARITY
 from privrec.algorithms.privrec_plus.told import Frequent, Regression, columns_of
 from privrec.core.contribution import Contribution, TouchedRows
@@ -23,6 +23,10 @@ from privrec.data.federation import chunks
 from privrec.privacy.aggregate import CohortTotal
 from privrec.types import IntArray, Leaf
 
+FREQUENCY = "columns/frequency"
+"""A sum of the first phase where a subspace iteration follows: Σ w·row² of each column."""
+MEAN_WEIGHT = "columns/mean-weight"
+"""The mean of w over people, kept from the first phase with it."""
 SQUARES, PEOPLE, WEIGHT, TRIANGLE = "squares", "people", "weight", "triangle"
 """The sums of the second phase: the first three without noise, the last one under noise."""
 Shares = tuple[SparseRows, moments.Doubles]
@@ -56,9 +60,14 @@ def history_shares(rows: SparseRows, layout: Layout, kept: IntArray, how: Regres
     weight, people with many likes would dominate the sum.
     """
     columns = columns_of(layout, kept, how)
-    likes = np.asarray(rows[:, : layout.n_items].sum(1), np.float64)
     scaled = sp.csr_array(rows[:, columns] * how.scales(layout)[columns][None, :])
-    return scaled, 1 / np.sqrt(np.maximum(likes, 1.0))
+    return scaled, activity_weights(rows, layout)
+
+
+def activity_weights(rows: SparseRows, layout: Layout) -> moments.Doubles:
+    """Return n^-½ for each person, where n is the number of her likes; 1 if there are none."""
+    likes = np.asarray(rows[:, : layout.n_items].sum(1), np.float64)
+    return np.asarray(1 / np.sqrt(np.maximum(likes, 1.0)))
 
 
 def history_contribution(
@@ -128,21 +137,37 @@ def _without(rows: npt.NDArray[np.float64], common: npt.NDArray[np.float64]) -> 
     return sp.csr_array(np.where(small[:, None], 0.0, rest))
 
 
-def merged_items(rows: SparseRows, layout: Layout, dislike: float) -> SparseRows:
-    """Return one column per item: 1 for a like, `dislike` for a dislike, added if both occur."""
-    n = layout.n_items
-    chosen = rows[:, :n] + dislike * rows[:, n : 2 * n]
-    return sp.csr_array(chosen.astype(np.float64))
-
-
-def popularity_device(layout: Layout, dislike: float) -> DeviceHalf:
-    """Return the devices' half of the first sum."""
+def popularity_device(
+    layout: Layout, dislike: float, *, with_frequency: bool = False
+) -> DeviceHalf:
+    """Return the devices' half of the first sum; `with_frequency`, that of each column too."""
 
     def contribute(told: Told, person: Clients, round_index: int) -> Contribution:
-        return popularity_contribution(rows_of(person, layout), layout, dislike)
+        row = rows_of(person, layout)
+        found = popularity_contribution(row, layout, dislike)
+        if not with_frequency:
+            return found
+        weight = activity_weights(row, layout)[0]
+        values = weight * np.asarray(row.data, np.float64) ** 2
+        ids = np.asarray(row.indices, np.int64)
+        frequency = {FREQUENCY: TouchedRows(ids, values, layout.size)}
+        dense = {PEOPLE: np.float64(1.0), WEIGHT: weight}
+        return Contribution(dense=dense, rows={**found.rows, **frequency})
 
     def kernel(told: Told, cohort: Cohort, round_index: int, clip_norm: float) -> CohortTotal:
-        return CohortTotal({POPULARITY: popularity_of(_rows(cohort, layout), layout, dislike)})
+        total: dict[str, Leaf] = {POPULARITY: np.zeros(layout.n_items)}
+        if with_frequency:
+            total |= {FREQUENCY: np.zeros(layout.size), PEOPLE: np.zeros(()), WEIGHT: np.zeros(())}
+        for rows in _rows(cohort, layout):
+            total[POPULARITY] += popularity_of([rows], layout, dislike)
+            if with_frequency:
+                weights = activity_weights(rows, layout)
+                total[FREQUENCY] += rows.multiply(rows).T @ weights
+                total[PEOPLE], total[WEIGHT] = (
+                    total[PEOPLE] + len(weights),
+                    total[WEIGHT] + weights.sum(),
+                )
+        return CohortTotal(total)
 
     return DeviceHalf(contribute=contribute, kernel=kernel)
 

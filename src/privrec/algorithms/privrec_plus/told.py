@@ -34,18 +34,21 @@ class Regression:
         """Return the weight of each column."""
         kinds = [
             1.0,
-            self.dislike,
+            *([self.dislike] if layout.dislikes else []),
             *(self.feature for _ in layout.users),
             *(self.context for _ in layout.contexts),
         ]
         return np.repeat(np.array(kinds, np.float32), layout.sizes)
 
+    def also(self, layout: Layout) -> float:
+        """Return the target of a disliked item per unit of its column's weight."""
+        return self.dislike_target / self.dislike if layout.dislikes and self.dislike else 0.0
+
 
 def columns_of(layout: Layout, kept: IntArray, how: Regression) -> IntArray:
     """Return the input columns of the regression: kept items (liked, disliked) and features."""
-    n = layout.n_items
-    disliked = n + kept if how.dislike else kept[:0]
-    return np.concatenate([kept, disliked, np.arange(2 * n, layout.size)])
+    disliked = layout.n_items + kept if layout.dislikes and how.dislike else kept[:0]
+    return np.concatenate([kept, disliked, np.arange(layout.item_columns, layout.size)])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
