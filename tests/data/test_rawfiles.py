@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from privrec.data.rawfiles import RawTable, _split_plain, _split_quoted, _unquoted, read_raw
+from privrec.data.rawfiles import _split_plain, _split_quoted, _unquoted, read_raw
+from privrec.data.rawtable import RawTable
 from privrec.errors import DataError
 
 

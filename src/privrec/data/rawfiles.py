@@ -3,81 +3,28 @@
 import csv
 import io
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import polars as pl
 
-from privrec.data.schema import value_text
+from privrec.data.itemlists import looks_like_lists, split_lists
+from privrec.data.rawtable import PARQUET, BadRow, Form, RawTable
 from privrec.errors import DataError
 from privrec.types import IntArray
 
 ATOMIC = (".inter", ".user", ".item")
 ATOMIC_TYPES = ("token", "token_seq", "float", "float_seq")
-PARQUET = (".parquet", ".pq")
 
 
-class BadRow(NamedTuple):
-    """A row that cannot be used: its file and line, and what is wrong with it.
-
-    `line` counts the lines of a text file, including the header, or the rows of a Parquet file,
-    both from 1. `column` is empty if the whole line is wrong.
-
-    >>> print(BadRow("ratings.csv", 3, "score", "good", "must be a finite number"))
-    ratings.csv line 3: 'score' must be a finite number; got 'good'
-    """
-
-    file: str
-    line: int
-    column: str
-    value: str
-    reason: str
-
-    def __str__(self) -> str:
-        unit = "row" if self.file.lower().endswith(PARQUET) else "line"
-        column = f": {self.column!r}" if self.column else ""
-        value = self.value if len(self.value) <= 80 else f"{self.value[:79]}…"
-        return f"{self.file} {unit} {self.line}{column} {self.reason}; got {value!r}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RawTable:
-    """A file's columns under their original names, before a meaning is assigned to them.
-
-    `lines` has the line of each row of `frame`. The columns of a text file are all text, without
-    the spaces around a value; if it has no header they are called "1", "2", … . `types` has the
-    types in an atomic file's header. `bad` has the rows that could not be split into columns.
-    """
-
-    file: str
-    frame: pl.DataFrame
-    lines: IntArray
-    has_header: bool
-    types: Mapping[str, str]
-    bad: tuple[BadRow, ...]
-
-    @property
-    def is_text(self) -> bool:
-        """Whether the file is text, so that columns have no types."""
-        return not self.file.lower().endswith(PARQUET)
-
-    def bad_rows(self, rows: IntArray, column: str, reason: str) -> list[BadRow]:
-        """Return what is wrong with the given rows."""
-        values = self.frame[column]
-        return [
-            BadRow(self.file, int(self.lines[row]), column, _shown(values[int(row)]), reason)
-            for row in rows
-        ]
-
-
-def read_raw(path: Path, *, encoding: str = "utf-8") -> RawTable:
+def read_raw(path: Path, *, encoding: str = "utf-8", form: Form = "table") -> RawTable:
     """Return the columns of a file: Parquet or atomic by its name's ending, else text.
 
     The separator and the header of a text file are detected from its first lines. A first line
-    that contains a number is not a header.
+    that contains a number is not a header. "auto" finds out whether a text file has a list for
+    each person instead of columns.
     """
     if path.is_dir():
         raise DataError(f"{path} is a folder; name the file in it")
@@ -89,15 +36,15 @@ def read_raw(path: Path, *, encoding: str = "utf-8") -> RawTable:
         raise DataError(f"cannot read {path}: {error.strerror or error}") from error
     if not raw.strip():
         raise DataError(f"{path} is empty")
-    is_parquet = path.suffix.lower() in PARQUET
-    table = _read_parquet(raw, path) if is_parquet else _read_text(raw, path, encoding)
+    if form == "lists" and path.suffix.lower() in (*PARQUET, *ATOMIC):
+        raise DataError(f"{path} has columns, by its name: it cannot be read with --format lists")
+    if path.suffix.lower() in PARQUET:
+        table = _read_parquet(raw, path)
+    else:
+        table = _read_text(raw, path, encoding, form)
     if table.frame.height == 0 and not table.bad:
         raise DataError(f"{path} has {'a header' if table.has_header else 'columns'} but no rows")
     return table
-
-
-def _shown(value: object) -> str:
-    return "" if value is None else value_text(value)
 
 
 def _read_parquet(raw: bytes, path: Path) -> RawTable:
@@ -118,11 +65,13 @@ class _Fields:
     bad: list[BadRow]
 
 
-def _read_text(raw: bytes, path: Path, encoding: str) -> RawTable:
+def _read_text(raw: bytes, path: Path, encoding: str, form: Form) -> RawTable:
     text, broken = _decode(raw, path, encoding)
     if not text.strip():
         raise DataError(f"{path} is empty")
     atomic = path.suffix in ATOMIC
+    if form == "lists" or (form == "auto" and not atomic and looks_like_lists(text)):
+        return split_lists(text, str(path))
     separator = "\t" if atomic else _sniff(text)
     fields = _split_plain(text, separator, str(path))
     if '"' in text and not atomic and separator != "::":
