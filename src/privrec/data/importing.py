@@ -79,11 +79,10 @@ def import_files(
     )
     tables = Tables(
         manifest=manifest,
-        # Somebody whose list is empty has a row without an item up to here.
-        interactions=lines.drop_nulls("item"),
+        interactions=_with_items(lines),
         users=_listed("user", lines, asked) if people is None else people,
         items=_listed("item", lines, asked) if things is None else things,
-        test=None if asked is None else asked.drop_nulls("item"),
+        test=None if asked is None else _with_items(asked),
     )
     warnings = [] if people is None else _nearly_unique(people, people["id"])
     warnings += _nearly_unique(lines.select(manifest.context), lines["user"])
@@ -180,6 +179,11 @@ def _alike(asked: pl.DataFrame, lines: pl.DataFrame, test: Path, source: Path) -
         raise DataError(f"{test} must have the same kinds of columns as {source}") from error
 
 
+def _with_items(lines: pl.DataFrame) -> pl.DataFrame:
+    """Return the lines without those of people whose list is empty."""
+    return lines.drop_nulls("item") if lines["item"].null_count() else lines
+
+
 def _listed(what: str, lines: pl.DataFrame, asked: pl.DataFrame | None) -> pl.DataFrame:
     """Return everybody or everything that has a line, those with a training line first."""
     ids = lines[what] if asked is None else pl.concat([lines[what], asked[what]])
@@ -211,10 +215,15 @@ def _found_threshold(lines: pl.DataFrame) -> float:
     steps; else 0. One unusual rating cannot change it.
     """
     value = pl.col("value")
-    people = lines.group_by("user").agg(
-        binary=value.is_in([0.0, 1.0]).all(),
-        steps=((value >= 0) & (value * 2 % 1 == 0)).all(),
-        largest=value.max(),
+    people = (
+        lines.select(
+            "user",
+            "value",
+            binary=value.is_in([0.0, 1.0]),
+            steps=(value >= 0) & (value * 2 % 1 == 0),
+        )
+        .group_by("user")
+        .agg(pl.col("binary", "steps").all(), largest=value.max())
     )
 
     def most(said: pl.Series) -> bool:
