@@ -112,6 +112,8 @@ def chosen(
     starts = np.searchsorted(owner, np.arange(count))
     place = np.arange(len(pairs)) - starts[owner]
     kept = np.sort(order[place < sizes[owner]])
+    if len(kept) < sizes.sum():
+        raise SystemExit("somebody looks at fewer items than she should rate: give more --items")
     return owner[kept], seen[kept]
 
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from commands import Refused, invoke
 from privrec.data.importing import ImportResult, import_files, write_import
 from privrec.data.itemlists import looks_like_lists, split_lists
 from privrec.data.sources import load
@@ -177,6 +178,17 @@ def test_listed_people_and_items_bind_lists_too(tmp_path: Path) -> None:
         imported(tmp_path, TRAIN, items=items)
     result = imported(tmp_path, TRAIN.replace("9", "8"), items=items)
     assert result.tables.items["id"].to_list() == ["5", "6", "7", "8"]
+
+
+def test_the_command_asks_for_lists_by_name(scratch: Path, refused: Refused) -> None:
+    put(scratch, "train.txt", "0 5\n1 6\n")
+    line = refused("data", "import", "train.txt", "--format", "list", "--out", "data")
+    assert "`--format` must be one of auto, table, lists; got 'list'" in line
+    line = refused("data", "import", "train.txt", "--out", "data")
+    assert "--format lists" in line
+    result = invoke("data", "import", "train.txt", "--format", "lists", "--out", "data")
+    assert result.exit_code == 0
+    assert "imported 2 interactions" in result.stdout
 
 
 def test_what_lists_do_not_have_is_refused(tmp_path: Path) -> None:

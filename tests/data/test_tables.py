@@ -1,3 +1,4 @@
+import tracemalloc
 from collections import defaultdict
 from dataclasses import replace
 from datetime import date
@@ -12,8 +13,10 @@ from hypothesis import strategies as st
 
 from privrec.data import lines as lines_module
 from privrec.data import tables as module
+from privrec.data.clients import nobody
 from privrec.data.federation import Federation
 from privrec.data.manifest import Manifest
+from privrec.data.schema import Schema
 from privrec.data.tables import Tables, read_folder, to_federation, write_folder
 from privrec.errors import DataError
 
@@ -414,3 +417,15 @@ def test_tables_to_folder_to_federation(
     tags = federation.items.get("embed/item.tags")
     for row, raw in enumerate(tables.items["tags"].to_list()):
         assert tags is None or tags.weights[row].sum() == pytest.approx(1 if raw else 0)
+
+
+def test_asking_for_one_person_costs_nothing_of_the_others() -> None:
+    everybody = nobody(Schema(features=()), 10**6)
+    tracemalloc.start()
+    try:
+        assert len(everybody.take(np.array([999_999]))) == 1
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    # One byte for each of the million would be 1 MB.
+    assert peak < 100_000
