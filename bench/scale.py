@@ -62,16 +62,16 @@ def surroundings(federation: Federation) -> Surroundings:
 
 
 def population() -> list[Figure]:
-    """Return the time of a round among a million people against a round among a thousand."""
+    """Return the time of a round among ten million people against a round among a thousand."""
     experiments = {}
-    for users in (1_000, 1_000_000):
+    for users in (1_000, 10_000_000):
         data = f"synthetic:users={users}"
         config = configure("privrec", data, {"cohort": 100})
         experiments[users] = prepare(config, load(data))
     small, large = seconds_of_rounds(list(experiments.values()))
     return [
         Figure(
-            name="round among 1,000,000 people",
+            name="round among 10,000,000 people",
             value=large * 1e3,
             unit="ms",
             against="the same cohort among 1,000",

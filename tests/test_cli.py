@@ -145,7 +145,7 @@ def test_recipes_are_listed_and_shown() -> None:
 
 def test_data_is_listed_and_described() -> None:
     listed = {entry["name"]: entry["here"] for entry in document("data", "list", "--json")}
-    assert set(listed) == {"synthetic", "movielens-1m", "frappe"}
+    assert set(listed) == {"synthetic", "movielens-1m", "frappe", "gowalla"}
     assert listed["synthetic"] is True
     assert "movielens-1m" in done("data", "list")
     found = document("data", "describe", DATA, "--json")

@@ -175,7 +175,7 @@ def test_a_publisher_without_a_direct_link_and_a_name_that_nobody_knows() -> Non
 
 
 @pytest.mark.realdata
-@pytest.mark.parametrize("name", ["movielens-1m", "frappe"])
+@pytest.mark.parametrize("name", ["movielens-1m", "frappe", "gowalla"])
 def test_the_real_archives_have_the_published_sums(cache: Path, name: str) -> None:
     folder = os.environ.get("PRIVREC_DATA")
     source = Path(folder or "") / PUBLISHED[name].archive

@@ -33,6 +33,8 @@ FRAPPE = {
     # App 6 is one that nobody used, of unknown price.
     "meta.csv": (b'item\tname\tprice\n4\tThe "App\t$1.99\n5\tunknown\tFree\n6\tIdle\tunknown\n'),
 }
+# Person 2 has no line and place 40,980 nobody; person 1 has nothing to be trained on.
+GOWALLA = {"train.txt": b"0 5 40979\n1\n3 7\n", "test.txt": b"1 6\n3 5 8\n"}
 
 
 @pytest.fixture
@@ -115,6 +117,60 @@ def test_frappe_is_read_from_its_archive(folder: Path, publish: Publish) -> None
         assert (bag.weights.tolist(), int(bag.codes[0, 0])) == ([[1], [0]], code)
 
 
+def test_gowalla_is_read_from_its_archive(folder: Path, publish: Publish) -> None:
+    publish("gowalla", GOWALLA)
+    pack(folder / "gowalla.zip", GOWALLA, "gowalla/")
+    federation = to_federation(load_published("gowalla"))
+    # What is public does not depend on these lines.
+    assert (federation.n_clients, federation.people, federation.n_items) == (29858, 29858, 40981)
+    assert federation.catalogue.undeclared == ()
+    assert (federation.schema.features, federation.has_times) == ((), False)
+    people = np.array([3, 0, 1, 2, 29857])
+    kept = federation.take(people)
+    assert kept.item.tolist() == [7, 5, 40979]
+    assert kept.sizes.tolist() == [1, 2, 0, 0, 0]
+    assert kept.liked.all()
+    assert federation.take_test is not None
+    asked = federation.take_test(people)
+    assert asked.item.tolist() == [5, 8, 6]
+    assert asked.sizes.tolist() == [2, 0, 1, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("contents", "message"),
+    [
+        (b"0 5\n1 6.5\n", "test.txt line 2 must be whole numbers: .*; got '6.5'"),
+        (b"0 5\n0 6\n", "test.txt line 2 must be the only line of its person"),
+        (b"0 40981\n", "names the item '40981', which items does not list"),
+        (b"29858 5\n", "names the user '29858', whom users does not list"),
+        (b"", "test has no rows"),
+    ],
+)
+def test_a_malformed_gowalla_is_named(
+    folder: Path, publish: Publish, contents: bytes, message: str
+) -> None:
+    files = {**GOWALLA, "test.txt": contents}
+    publish("gowalla", files)
+    pack(folder / "gowalla.zip", files)
+    with pytest.raises(DataError, match=message):
+        to_federation(load_published("gowalla"))
+
+
+def test_a_folder_of_other_data_with_the_same_names_is_passed_over(
+    folder: Path, publish: Publish
+) -> None:
+    publish("gowalla", GOWALLA)
+    other = {"train.txt": b"0 1 2\n", "test.txt": b"0 3\n"}
+    for below, files in (("amazon-book", other), ("gowalla", GOWALLA)):
+        (folder / below).mkdir()
+        for name, contents in files.items():
+            (folder / below / name).write_bytes(contents)
+    assert load_published("gowalla").interactions.height == 3
+    (folder / "gowalla" / "train.txt").write_bytes(b"0 1 2\n")
+    with pytest.raises(DataError, match=r"amazon-book: train\.txt must have the SHA-256 sum"):
+        load_published("gowalla")
+
+
 @pytest.mark.parametrize("within", [".", "ml-1m", "a/b"])
 def test_an_unpacked_folder_will_do(folder: Path, publish: Publish, within: str) -> None:
     publish("movielens-1m", MOVIELENS)
@@ -151,7 +207,7 @@ def test_what_is_missing_and_where_it_goes_is_said(folder: Path) -> None:
     message = str(caught.value)
     for part in ("ml-1m.zip", "grouplens.org", str(folder), str(cache_folder()), "data fetch"):
         assert part in message
-    with pytest.raises(DataError, match=r"put frappe\.zip .*baltrunas") as caught:
+    with pytest.raises(DataError, match=r"put frappe\.zip, or .* meta\.csv .*baltrunas") as caught:
         load_published("frappe")
     assert "fetch" not in str(caught.value)
 
@@ -368,3 +424,23 @@ def test_frappe_has_the_published_counts() -> None:
     known = both.filter(pl.col("cost listed").is_not_null())
     assert known["cost"].equals(known["cost listed"], check_names=False)
     assert known.height > 0.9 * both.height
+
+
+@pytest.mark.realdata
+def test_gowalla_has_the_published_counts() -> None:
+    need(PUBLISHED["gowalla"].archive)
+    federation = to_federation(load_published("gowalla"))
+    everybody = np.arange(federation.n_clients)
+    kept = federation.take(everybody)
+    assert federation.take_test is not None
+    asked = federation.take_test(everybody)
+    assert (federation.n_clients, federation.n_items) == (29_858, 40_981)
+    assert (len(kept.item), len(asked.item)) == (810_128, 217_242)
+    assert not federation.repeats
+    # Nobody is tested on what she is trained on.
+    n_items = federation.n_items
+    assert not np.intersect1d(
+        kept.owner * n_items + kept.item, asked.owner * n_items + asked.item
+    ).size
+    # Everybody has at least eight places to train on and one to be tested (10-core, 80 : 20).
+    assert (kept.sizes.min(), asked.sizes.min()) == (8, 1)

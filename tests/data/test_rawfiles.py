@@ -7,7 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from privrec.data.rawfiles import RawTable, _split_plain, _split_quoted, _unquoted, read_raw
+from privrec.data.rawfiles import (
+    _split_even,
+    _split_plain,
+    _split_quoted,
+    _unquoted,
+    read_raw,
+)
+from privrec.data.rawtable import RawTable
 from privrec.errors import DataError
 
 
@@ -236,3 +243,30 @@ def test_the_quick_way_through_quotes_agrees_with_the_careful_one(text: str) -> 
     assert quick.frame.rows() == careful.frame.rows()
     assert quick.lines.tolist() == careful.lines.tolist()
     assert not careful.bad
+
+
+uneven = st.text(st.sampled_from('ab,: \n\r"#é\x1f'), min_size=1, max_size=14)
+even = st.lists(st.lists(st.sampled_from(["", "a", " b", '"', "#", "é "]), min_size=2, max_size=2))
+
+
+@given(
+    text=uneven | even.map(lambda rows: "\n".join(map(",".join, rows))),
+    end=st.sampled_from(["", "\n", "\r\n"]),
+)
+@pytest.mark.parametrize("separator", [",", "::"])
+def test_even_files_are_split_as_a_plain_loop_does(separator: str, text: str, end: str) -> None:
+    text = f"x{separator}y\n{text.replace(',', separator)}{end}"
+    found = _split_even(text, separator)
+    rows = [line.split(separator) for line in text.removesuffix("\n").split("\n")]
+    # It may leave a strange file to the careful way, but not an ordinary one.
+    ordinary = not {"\r", "\x1f"} & set(text) and all(len(row) == 2 for row in rows)
+    assert found is not None or not ordinary
+    if found is not None:
+        assert found.frame.rows() == [tuple(field.strip(" ") for field in row) for row in rows]
+        assert found.lines.tolist() == list(range(1, len(rows) + 1))
+
+
+def test_one_field_too_few_and_one_too_many_are_not_even() -> None:
+    assert _split_even("x,y\n1\n2,3,4\n", ",") is None
+    assert _split_even("x,y\n1,2\n\n3,4\n", ",") is None
+    assert _split_even("x,y\n1,2\n  \n3,4\n", ",") is None

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from privrec.data.clients import Clients
 from privrec.data.schema import Bag
-from privrec.data.splits import Split, halve, split_clients
+from privrec.data.splits import Split, chosen, halve, split_clients
 from privrec.errors import SettingsError
 from privrec.types import Halving
 
@@ -205,3 +205,13 @@ def test_another_seed_gives_other_halves() -> None:
     # Two people with the same number of lines do not get the same halves.
     first, _ = halve(clients, seed=0)
     assert len({tuple(items_of(first, k)) for k in range(5)}) > 1
+
+
+def test_whoever_is_chosen_is_chosen_alone_and_among_many() -> None:
+    # More people than are hashed at once, twice, and some more.
+    ids = np.arange(7, 70_007)
+    together = chosen(ids, 0.1, seed=3, purpose="test")
+    assert abs(together.mean() - 0.1) < 0.006
+    for k in (0, 1, 32_767, 32_768, 40_000, 65_535, 65_536, 69_999, *np.flatnonzero(together)[-5:]):
+        assert chosen(ids[k : k + 1], 0.1, seed=3, purpose="test")[0] == together[k]
+    assert chosen(ids[:0], 0.1, seed=3, purpose="test").shape == (0,)

@@ -1,3 +1,4 @@
+import tracemalloc
 from collections import defaultdict
 from dataclasses import replace
 from datetime import date
@@ -10,8 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from privrec.data import lines as lines_module
+from privrec.data import tables as module
+from privrec.data.clients import nobody
 from privrec.data.federation import Federation
 from privrec.data.manifest import Manifest
+from privrec.data.schema import Schema
 from privrec.data.tables import Tables, read_folder, to_federation, write_folder
 from privrec.errors import DataError
 
@@ -85,6 +90,50 @@ def test_nobody_repeats_when_every_pair_is_there_once() -> None:
     tables = tiny()
     once = tables.interactions.unique(["user", "item"], maintain_order=True)
     assert not to_federation(replace(tables, interactions=once)).repeats
+
+
+@given(
+    lines=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3)), min_size=1, max_size=30),
+    at_a_time=st.integers(1, 40),
+)
+def test_lines_are_in_the_order_of_time_wherever_they_are_cut(
+    lines: list[tuple[int, int]], at_a_time: int
+) -> None:
+    made = Tables(
+        manifest=Manifest(name="times", time="time"),
+        # The item is the number of the line: at one time the order of the file stays.
+        interactions=pl.DataFrame(
+            [(user, line, time) for line, (user, time) in enumerate(lines)],
+            schema=["user", "item", "time"],
+            orient="row",
+        ),
+        users=pl.DataFrame({"id": range(7)}),
+        items=pl.DataFrame({"id": range(30)}),
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lines_module, "_AT_A_TIME", at_a_time)
+        clients = to_federation(made).take(np.arange(7))
+    expected = sorted(range(len(lines)), key=lambda line: (*lines[line], line))
+    assert clients.item.tolist() == expected
+    assert clients.sizes.tolist() == [sum(user == k for user, _ in lines) for k in range(7)]
+
+
+@given(
+    lines=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 4)), min_size=1, max_size=30),
+    at_a_time=st.integers(1, 40),
+)
+def test_repeats_are_found_wherever_the_lines_are_cut(
+    lines: list[tuple[int, int]], at_a_time: int
+) -> None:
+    made = Tables(
+        manifest=Manifest(name="pairs"),
+        interactions=pl.DataFrame(lines, schema=["user", "item"], orient="row"),
+        users=pl.DataFrame({"id": range(7)}),
+        items=pl.DataFrame({"id": range(5)}),
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "_AT_A_TIME", at_a_time)
+        assert to_federation(made).repeats == (len(set(lines)) < len(lines))
 
 
 def test_without_a_value_column_every_line_is_a_like() -> None:
@@ -368,3 +417,15 @@ def test_tables_to_folder_to_federation(
     tags = federation.items.get("embed/item.tags")
     for row, raw in enumerate(tables.items["tags"].to_list()):
         assert tags is None or tags.weights[row].sum() == pytest.approx(1 if raw else 0)
+
+
+def test_asking_for_one_person_costs_nothing_of_the_others() -> None:
+    everybody = nobody(Schema(features=()), 10**6)
+    tracemalloc.start()
+    try:
+        assert len(everybody.take(np.array([999_999]))) == 1
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    # One byte for each of the million would be 1 MB.
+    assert peak < 100_000

@@ -66,7 +66,7 @@ def fetch(name: Annotated[str, typer.Argument(help="A published data set.")]) ->
 @data_app.command("import")
 def import_data(
     source: Annotated[
-        Path, typer.Argument(help="CSV, TSV, ::-separated, Parquet or RecBole files.")
+        Path, typer.Argument(help="CSV, TSV, ::-separated, Parquet or RecBole files, or lists.")
     ],
     out: Annotated[Path, typer.Option(help="The data folder to write.")],
     map_: Annotated[
@@ -88,6 +88,10 @@ def import_data(
     ] = None,
     name: Annotated[str | None, typer.Option(help="The data set's name.")] = None,
     encoding: Annotated[str, typer.Option(help="The files' encoding.")] = "utf-8",
+    format_: Annotated[
+        str,
+        typer.Option("--format", help="table, lists (a line is a person and her items), or auto."),
+    ] = "auto",
     skip_bad: Annotated[
         bool, typer.Option("--skip-bad", help="Skip, count and list bad rows.")
     ] = False,
@@ -112,6 +116,7 @@ def import_data(
             skip_bad=skip_bad,
             context=context or [],
             encoding=encoding,
+            form=format_,
         )
         write_import(result, out)
         _say_imported(result, out)

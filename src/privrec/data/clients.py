@@ -1,6 +1,7 @@
 """The data of some people, as it lies on their devices, held as columns."""
 
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -56,10 +57,13 @@ class Clients:
 
     def take(self, positions: IntArray) -> "Clients":
         """Return the clients at the given positions, in that order."""
-        rows = ranges(self.offsets[positions], self.sizes[positions])
+        # Not `self.sizes`: its cost grows with everybody, and this must not.
+        starts = self.offsets[positions]
+        sizes = self.offsets[positions + 1] - starts
+        rows = ranges(starts, sizes)
         return Clients(
             ids=self.ids[positions],
-            offsets=np.concatenate([[0], np.cumsum(self.sizes[positions])]),
+            offsets=np.concatenate([[0], np.cumsum(sizes)]),
             item=self.item[rows],
             value=self.value[rows],
             liked=self.liked[rows],
@@ -98,3 +102,13 @@ def ranges(starts: npt.NDArray[np.integer], sizes: npt.NDArray[np.integer]) -> I
     total = int(ends[-1]) if len(ends) else 0
     shifts: IntArray = np.repeat(starts - (ends - sizes), sizes).astype(np.int64)
     return np.arange(total, dtype=np.int64) + shifts
+
+
+def cuts(offsets: IntArray, lines: int) -> list[tuple[int, int]]:
+    """Return ranges of clients, everybody in one of them, of about `lines` interactions each.
+
+    >>> cuts(np.array([0, 2, 2, 7, 9]), 4)
+    [(0, 3), (3, 4)]
+    """
+    starts = np.searchsorted(offsets, np.arange(0, int(offsets[-1]), lines))
+    return list(pairwise(np.unique([0, *starts, len(offsets) - 1]).tolist()))

@@ -1,4 +1,4 @@
-"""MovieLens-1M and Frappe, read from their publishers' own files (zip or unpacked folder)."""
+"""MovieLens-1M, Frappe and Gowalla, read from their publishers' own files (zip or unpacked)."""
 
 import hashlib
 import io
@@ -12,6 +12,7 @@ from pathlib import Path
 import polars as pl
 
 from privrec.data.countries import COUNTRIES
+from privrec.data.itemlists import split_lists
 from privrec.data.manifest import Manifest, Public
 from privrec.data.tables import Tables
 from privrec.errors import DataError
@@ -59,13 +60,12 @@ def load_published(name: str) -> Tables:
         archive = folder / published.archive
         if archive.is_file():
             return published.read(read_archive(archive, published))
-        place = find_unpacked(folder, published.files)
-        if place is not None:
-            contents = {file: _read_file(place / file) for file in published.files}
-            return published.read(_checked(contents, published, str(place)))
+        if places := find_unpacked(folder, published.files):
+            return published.read(_read_unpacked(places, published))
     looked = " or ".join(str(folder) for folder in search_folders())
     raise DataError(
-        f"{name} is not on this machine: put {published.archive} (from {published.address}) into"
+        f"{name} is not on this machine: put {published.archive}, or its files"
+        f" {' and '.join(published.files)} (from {published.address}), into"
         f" {looked}" + (f", or run 'privrec data fetch {name}'" if published.download else "")
     )
 
@@ -118,14 +118,30 @@ def _checked(contents: dict[str, bytes], published: Published, where: str) -> di
     return contents
 
 
-def find_unpacked(folder: Path, files: tuple[str, ...]) -> Path | None:
-    """Return the folder at or below `folder` that holds all the files, if there is one."""
+def _read_unpacked(places: list[Path], published: Published) -> dict[str, bytes]:
+    """Return the contents of the published files in the first folder that has them.
+
+    Other data sets may have files of the same names, such as train.txt.
+    """
+    faults: list[DataError] = []
+    for place in places:
+        contents = {file: _read_file(place / file) for file in published.files}
+        try:
+            return _checked(contents, published, str(place))
+        except DataError as fault:
+            faults.append(fault)
+    raise faults[0]
+
+
+def find_unpacked(folder: Path, files: tuple[str, ...]) -> list[Path]:
+    """Return the folders at or below `folder` that hold all the files."""
     # Frappe's archive unpacks into nested folders.
     below = [path for pattern in ("*", "*/*") for path in sorted(folder.glob(pattern))]
-    for place in [folder, *filter(Path.is_dir, below)]:
-        if all((place / file).is_file() for file in files):
-            return place
-    return None
+    return [
+        place
+        for place in [folder, *filter(Path.is_dir, below)]
+        if all((place / file).is_file() for file in files)
+    ]
 
 
 def _read_movielens(files: dict[str, bytes]) -> Tables:
@@ -249,6 +265,29 @@ def _read_frappe(files: dict[str, bytes]) -> Tables:
         raise DataError(f"frappe.csv or meta.csv is not as published: {reason}") from error
 
 
+_GOWALLA_PEOPLE, _GOWALLA_PLACES = 29_858, 40_981
+
+
+def _read_gowalla(files: dict[str, bytes]) -> Tables:
+    lines = {}
+    for file, raw in files.items():
+        table = split_lists(raw.decode("utf-8", errors="replace").replace("\r\n", "\n"), file)
+        if table.bad:
+            raise DataError(str(table.bad[0]))
+        lines[file] = table.frame.drop_nulls("item")
+    return Tables(
+        manifest=Manifest(
+            name="gowalla",
+            public=Public(people=_GOWALLA_PEOPLE, items=True, threshold=True),
+        ),
+        interactions=lines["train.txt"],
+        # Everybody and every place by number, whether or not they have a line.
+        users=pl.DataFrame({"id": range(_GOWALLA_PEOPLE)}),
+        items=pl.DataFrame({"id": range(_GOWALLA_PLACES)}),
+        test=lines["test.txt"],
+    )
+
+
 PUBLISHED: dict[str, Published] = {
     "movielens-1m": Published(
         archive="ml-1m.zip",
@@ -272,5 +311,20 @@ PUBLISHED: dict[str, Published] = {
         },
         cite="Baltrunas et al. 2015, Frappe, arXiv:1505.03014",
         read=_read_frappe,
+    ),
+    "gowalla": Published(
+        archive="gowalla.zip",
+        # The split that papers on graph recommenders have used since this one (Data/gowalla).
+        address="https://github.com/xiangwang1223/neural_graph_collaborative_filtering",
+        download=None,
+        sums={
+            "train.txt": "0f086326b28a56c2e6dcb81d86ee72d4ccb7eed3a8d26788392356d8f51111cc",
+            "test.txt": "099a2a73924e4b754dc6efd730d764f492321b53c38eb93298850c83acf57be3",
+        },
+        cite=(
+            "Cho, Myers and Leskovec 2011, Friendship and Mobility, KDD; filtered by Liang et al."
+            " 2016"
+        ),
+        read=_read_gowalla,
     ),
 }

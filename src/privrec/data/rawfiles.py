@@ -3,104 +3,56 @@
 import csv
 import io
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import polars as pl
 
-from privrec.data.schema import value_text
+from privrec.data.itemlists import looks_like_lists, split_lists
+from privrec.data.rawtable import PARQUET, BadRow, Form, RawTable
 from privrec.errors import DataError
 from privrec.types import IntArray
 
 ATOMIC = (".inter", ".user", ".item")
 ATOMIC_TYPES = ("token", "token_seq", "float", "float_seq")
-PARQUET = (".parquet", ".pq")
 
 
-class BadRow(NamedTuple):
-    """A row that cannot be used: its file and line, and what is wrong with it.
-
-    `line` counts the lines of a text file, including the header, or the rows of a Parquet file,
-    both from 1. `column` is empty if the whole line is wrong.
-
-    >>> print(BadRow("ratings.csv", 3, "score", "good", "must be a finite number"))
-    ratings.csv line 3: 'score' must be a finite number; got 'good'
-    """
-
-    file: str
-    line: int
-    column: str
-    value: str
-    reason: str
-
-    def __str__(self) -> str:
-        unit = "row" if self.file.lower().endswith(PARQUET) else "line"
-        column = f": {self.column!r}" if self.column else ""
-        value = self.value if len(self.value) <= 80 else f"{self.value[:79]}…"
-        return f"{self.file} {unit} {self.line}{column} {self.reason}; got {value!r}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RawTable:
-    """A file's columns under their original names, before a meaning is assigned to them.
-
-    `lines` has the line of each row of `frame`. The columns of a text file are all text, without
-    the spaces around a value; if it has no header they are called "1", "2", … . `types` has the
-    types in an atomic file's header. `bad` has the rows that could not be split into columns.
-    """
-
-    file: str
-    frame: pl.DataFrame
-    lines: IntArray
-    has_header: bool
-    types: Mapping[str, str]
-    bad: tuple[BadRow, ...]
-
-    @property
-    def is_text(self) -> bool:
-        """Whether the file is text, so that columns have no types."""
-        return not self.file.lower().endswith(PARQUET)
-
-    def bad_rows(self, rows: IntArray, column: str, reason: str) -> list[BadRow]:
-        """Return what is wrong with the given rows."""
-        values = self.frame[column]
-        return [
-            BadRow(self.file, int(self.lines[row]), column, _shown(values[int(row)]), reason)
-            for row in rows
-        ]
-
-
-def read_raw(path: Path, *, encoding: str = "utf-8") -> RawTable:
+def read_raw(path: Path, *, encoding: str = "utf-8", form: Form = "table") -> RawTable:
     """Return the columns of a file: Parquet or atomic by its name's ending, else text.
 
     The separator and the header of a text file are detected from its first lines. A first line
-    that contains a number is not a header.
+    that contains a number is not a header. "auto" finds out whether a text file has a list for
+    each person instead of columns.
     """
     if path.is_dir():
         raise DataError(f"{path} is a folder; name the file in it")
+    if form == "lists" and path.suffix.lower() in (*PARQUET, *ATOMIC):
+        raise DataError(f"{path} has columns, by its name: it cannot be read with --format lists")
+    if path.suffix.lower() in PARQUET:
+        table = _read_parquet(path)
+    else:
+        table = _read_text(path, encoding, form)
+    if table.frame.height == 0 and not table.bad:
+        raise DataError(f"{path} has {'a header' if table.has_header else 'columns'} but no rows")
+    return table
+
+
+def _contents(path: Path) -> bytes:
     try:
         raw = path.read_bytes()
     except FileNotFoundError as error:
         raise DataError(f"{path} does not exist") from error
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror or error}") from error
-    if not raw.strip():
+    if not raw or raw.isspace():
         raise DataError(f"{path} is empty")
-    is_parquet = path.suffix.lower() in PARQUET
-    table = _read_parquet(raw, path) if is_parquet else _read_text(raw, path, encoding)
-    if table.frame.height == 0 and not table.bad:
-        raise DataError(f"{path} has {'a header' if table.has_header else 'columns'} but no rows")
-    return table
+    return raw
 
 
-def _shown(value: object) -> str:
-    return "" if value is None else value_text(value)
-
-
-def _read_parquet(raw: bytes, path: Path) -> RawTable:
+def _read_parquet(path: Path) -> RawTable:
+    raw = _contents(path)
     try:
         frame = pl.read_parquet(io.BytesIO(raw))
     except (OSError, pl.exceptions.PolarsError) as error:
@@ -118,13 +70,15 @@ class _Fields:
     bad: list[BadRow]
 
 
-def _read_text(raw: bytes, path: Path, encoding: str) -> RawTable:
-    text, broken = _decode(raw, path, encoding)
-    if not text.strip():
+def _read_text(path: Path, encoding: str, form: Form) -> RawTable:
+    text, broken = _decode(path, encoding)
+    if not text or text.isspace():
         raise DataError(f"{path} is empty")
     atomic = path.suffix in ATOMIC
+    if form == "lists" or (form == "auto" and not atomic and looks_like_lists(text)):
+        return split_lists(text, str(path))
     separator = "\t" if atomic else _sniff(text)
-    fields = _split_plain(text, separator, str(path))
+    fields = _split_even(text, separator) or _split_plain(text, separator, str(path))
     if '"' in text and not atomic and separator != "::":
         fields = _unquoted(fields) or _split_quoted(text, separator, str(path)) or fields
     first = [str(field) for field in fields.frame.row(0)]
@@ -154,9 +108,9 @@ _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _BROKEN = "\N{REPLACEMENT CHARACTER}"
 
 
-def _decode(raw: bytes, path: Path, encoding: str) -> tuple[str, bool]:
+def _decode(path: Path, encoding: str) -> tuple[str, bool]:
     """Return the text with uniform line ends, and whether some bytes could not be decoded."""
-    broken = False
+    raw, broken = _contents(path), False
     try:
         text = raw.decode(encoding)
     except LookupError as error:
@@ -168,7 +122,7 @@ def _decode(raw: bytes, path: Path, encoding: str) -> tuple[str, bool]:
         text, broken = raw.decode(encoding, errors="replace"), True
     text = text.removeprefix("\ufeff").replace("\r\n", "\n")
     text = text if "\n" in text else text.replace("\r", "\n")
-    first = text.split("\n", 1)[0]
+    first = _first_line(text)
     # The names in a broken header are not reliable. A NUL means UTF-16 that was read as UTF-8.
     if (broken and _BROKEN in first) or "\0" in first:
         raise DataError(
@@ -176,6 +130,11 @@ def _decode(raw: bytes, path: Path, encoding: str) -> tuple[str, bool]:
             f" encoding with --encoding"
         )
     return text, broken
+
+
+def _first_line(text: str) -> str:
+    end = text.find("\n")
+    return text if end < 0 else text[:end]
 
 
 def _sniff(text: str) -> str:
@@ -195,6 +154,42 @@ def _sniff(text: str) -> str:
     return present[0] if present else ","
 
 
+_RARE = "\x1f"
+"""Stands for `::` where a single character must separate fields: ASCII's unit separator.
+
+A line that has it already has too many fields then.
+"""
+
+
+def _split_even(text: str, separator: str) -> _Fields | None:
+    """Return what `_split_plain` returns, or None if a line has more or fewer fields than others.
+
+    Most files are even, and the reader of CSV files takes a fraction of the time and memory.
+    """
+    lines = text.count("\n") + (not text.endswith("\n"))
+    width = _first_line(text).count(separator) + 1
+    # The reader of CSV files takes a \r before the end of a line for a part of that end.
+    if width == 1 or "\r" in text or text.count(separator) != lines * (width - 1):
+        return None
+    if len(separator) > 1:
+        text, separator = text.replace(separator, _RARE), _RARE
+    try:
+        frame = pl.read_csv(
+            text.encode(),
+            separator=separator,
+            has_header=False,
+            quote_char=None,
+            schema={f"field_{place}": pl.String for place in range(width)},
+        )
+    except (pl.exceptions.PolarsError, UnicodeEncodeError):
+        return None
+    # A line with too many fields has raised. So no line has too few, and what is null is empty.
+    frame = frame.fill_null("") if any(frame.null_count().row(0)) else frame
+    if frame.height != lines:
+        return None
+    return _Fields(_stripped(frame, text, separator), np.arange(1, lines + 1), [])
+
+
 def _split_plain(text: str, separator: str, file: str) -> _Fields:
     """Return the fields of a text in which quotes are ordinary characters."""
     lines = pl.Series("line", [text.rstrip("\n")]).str.split("\n").explode()
@@ -212,10 +207,15 @@ def _split_plain(text: str, separator: str, file: str) -> _Fields:
     frame = frame[:, :width]
     if not keep.all():
         frame, numbers = frame.filter(keep), numbers[keep]
+    return _Fields(_stripped(frame, text, separator), numbers, bad)
+
+
+def _stripped(frame: pl.DataFrame, text: str, separator: str) -> pl.DataFrame:
+    """Return the fields of the text without the spaces around them."""
     around = (f" {separator}", f"{separator} ", "\n ", " \n")
-    if any(spaced in text for spaced in around) or text != text.strip(" "):
-        frame = frame.select(pl.all().str.strip_chars(" "))
-    return _Fields(frame, numbers, bad)
+    if any(spaced in text for spaced in around) or " " in (text[0], text[-1]):
+        return frame.select(pl.all().str.strip_chars(" "))
+    return frame
 
 
 def _unquoted(fields: _Fields) -> _Fields | None:

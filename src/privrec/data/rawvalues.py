@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from privrec.data.rawfiles import RawTable
+from privrec.data.rawtable import RawTable
 from privrec.errors import DataError
 from privrec.types import BoolArray
 

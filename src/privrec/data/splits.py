@@ -66,10 +66,18 @@ def split_clients(
     return split
 
 
+_AT_A_TIME = 2**15
+"""People whose hashes are computed at once. Chosen by hand: they fit into a processor's cache."""
+
+
 def chosen(ids: IntArray, share: float, *, seed: int, purpose: str) -> BoolArray:
     """Return for each person whether she is chosen: a hash of (seed, her id) decides alone."""
-    words = client_words(seed, 0, f"choose {purpose}", ids, np.zeros(1, np.int64))
-    return np.asarray(words.astype(np.float64) * 2.0**-64 < share)
+    found = np.empty(len(ids), np.bool_)
+    for start in range(0, len(ids), _AT_A_TIME):
+        some = ids[start : start + _AT_A_TIME]
+        words = client_words(seed, 0, f"choose {purpose}", some, np.zeros(1, np.int64))
+        found[start : start + _AT_A_TIME] = words.astype(np.float64) * 2.0**-64 < share
+    return found
 
 
 def halve(clients: Clients, *, seed: int, halving: Halving = "random") -> tuple[Clients, Clients]:

@@ -2,11 +2,13 @@
 
 Every person is a pure function of (seed, position): demographics, a taste that partly depends on
 them, a long-tailed number of interactions, items chosen by taste and popularity, ratings and
-times. The cost of a cohort depends on the size of the cohort, not on that of the population. All
-numbers of the generator were chosen by hand.
+times. The cost of a cohort depends on the size of the cohort, not on that of the population. In a
+large catalogue, a person looks at a bounded number of items. All numbers of the generator were
+chosen by hand.
 """
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -19,7 +21,7 @@ from privrec.data.federation import Federation
 from privrec.data.schema import Bag, Feature, Schema, encode
 from privrec.errors import SettingsError
 from privrec.seeds import client_words, rng
-from privrec.types import IntArray
+from privrec.types import CodeArray, IntArray
 
 _GENRES = ("crime", "comedy", "space", "history", "nature", "music", "horror", "romance")
 _AGES = ("under 18", "18-29", "30-44", "45-59", "60 and over")
@@ -33,6 +35,12 @@ _SECOND = (
     "Clockmaker", "Orbit", "Kitchen", "Forest", "Station", "Mirror", "Parade",
 )  # fmt: skip
 _TASTE_SIZE = 8
+_TASTE = 5.0
+"""How strongly taste decides what somebody interacts with, beside popularity."""
+_ALL_LOOKED_AT = 4096
+"""In a catalogue of up to this many items, everybody looks at all of them."""
+_LOOKED_AT = 1024
+"""How many items a person looks at in a larger catalogue, unless her history may be long."""
 _START = 1_600_000_000.0
 _DAY = 86_400.0
 
@@ -58,11 +66,27 @@ class SyntheticSettings:
 class _World:
     """What all people share: item vectors, item popularity, and the tastes of demographics."""
 
-    items: npt.NDArray[np.float64]
+    items: npt.NDArray[np.floating]
     appeal: npt.NDArray[np.float64]
-    genres: list[list[str]]
+    genres: Bag
+    groups: "_Groups | None"
     ages: npt.NDArray[np.float64]
     regions: npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Groups:
+    """The items of a large catalogue by popularity, cut into groups of about the same weight.
+
+    Group g has the items `by_fame[starts[g] : starts[g] + sizes[g]]`.
+    """
+
+    by_fame: CodeArray
+    starts: IntArray
+    sizes: IntArray
+
+
+_GENRE = Feature(name="genres", side="item", kind="multi", values=_GENRES)
 
 
 def synthetic(settings: SyntheticSettings) -> Federation:
@@ -72,18 +96,19 @@ def synthetic(settings: SyntheticSettings) -> Federation:
         features=(
             Feature(name="age", side="user", kind="categorical", values=_AGES),
             Feature(name="region", side="user", kind="categorical", values=_REGIONS),
-            Feature(name="genres", side="item", kind="multi", values=_GENRES),
+            _GENRE,
         )
     )
-    genres = schema.named("genres", "item")
     name = synthetic_name(settings)
+    # People of large catalogues are others than they were when everybody looked at all items.
+    law = "" if world.groups is None else " by groups"
     return Federation(
         catalogue=Catalogue(
             name=name,
             schema=schema,
             item_ids=[f"i{k}" for k in range(settings.items)],
             titles=[_title(k) for k in range(settings.items)],
-            items={genres.table: encode(genres, world.genres)},
+            items={_GENRE.table: world.genres},
             positive_above=3.0,
         ),
         n_clients=settings.users,
@@ -93,7 +118,7 @@ def synthetic(settings: SyntheticSettings) -> Federation:
         repeats=False,
         population=name,
         people=settings.users,
-        fingerprint=hashlib.sha256(name.encode()).hexdigest(),
+        fingerprint=hashlib.sha256(f"{name}{law}".encode()).hexdigest(),
     )
 
 
@@ -115,18 +140,84 @@ def _world(settings: SyntheticSettings) -> _World:
     draw = rng(settings.seed, 0, "synthetic world")
     centres = draw.normal(size=(len(_GENRES), _TASTE_SIZE))
     counts = draw.integers(1, 4, settings.items)
-    genres = [draw.choice(len(_GENRES), count, replace=False) for count in counts]
-    own = draw.normal(size=(settings.items, _TASTE_SIZE))
-    vectors = np.stack([centres[chosen].mean(0) for chosen in genres]) + 0.7 * own
+    large = settings.items > _ALL_LOOKED_AT
+    genres, means = (_drawn_at_once if large else _drawn_one_by_one)(draw, counts, centres)
+    vectors = means + 0.7 * draw.normal(size=(settings.items, _TASTE_SIZE))
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     # Zipf-like popularity: the k-th item of a random order is drawn with weight 1/k^0.6.
     fame = draw.permutation(settings.items) + 1
+    groups, appeal = _grouped(fame, settings.longest) if large else (None, -0.6 * np.log(fame))
     return _World(
-        items=vectors / np.linalg.norm(vectors, axis=1, keepdims=True),
-        appeal=-0.6 * np.log(fame),
-        genres=[[_GENRES[genre] for genre in chosen] for chosen in genres],
+        items=vectors.astype(np.float32) if large else vectors,
+        appeal=appeal,
+        genres=genres,
+        groups=groups,
         ages=draw.normal(size=(len(_AGES), _TASTE_SIZE)),
         regions=draw.normal(size=(len(_REGIONS), _TASTE_SIZE)),
     )
+
+
+def _drawn_one_by_one(
+    draw: np.random.Generator, counts: IntArray, centres: npt.NDArray[np.float64]
+) -> tuple[Bag, npt.NDArray[np.float64]]:
+    """Return the genres of each item, and the mean of their centres."""
+    genres = [draw.choice(len(_GENRES), count, replace=False) for count in counts]
+    words = [[_GENRES[genre] for genre in chosen] for chosen in genres]
+    return encode(_GENRE, words), np.stack([centres[chosen].mean(0) for chosen in genres])
+
+
+def _drawn_at_once(
+    draw: np.random.Generator, counts: IntArray, centres: npt.NDArray[np.float64]
+) -> tuple[Bag, npt.NDArray[np.float64]]:
+    """Return the same for many items: other genres by the same law, without a loop over items."""
+    shuffled = np.argsort(draw.random((len(counts), len(_GENRES)), np.float32), axis=1)
+    has = np.arange(3) < counts[:, None]
+    codes = np.where(has, shuffled[:, :3], 0).astype(np.int32)
+    weights = (has / counts[:, None]).astype(np.float32)
+    return Bag(codes=codes, weights=weights), np.einsum("kg,kgd->kd", weights, centres[codes])
+
+
+def _grouped(fame: npt.NDArray[np.int64], longest: int) -> tuple[_Groups, npt.NDArray[np.float64]]:
+    """Return the groups, and the logarithm of each group's weight: the sum of 1/k^0.6 over it.
+
+    The most popular items are groups of their own.
+    """
+    count = min(max(_LOOKED_AT, 4 * longest), len(fame))
+    weight = np.concatenate([[0.0], np.cumsum(np.arange(1.0, len(fame) + 1) ** -0.6)])
+    place = np.arange(count + 1)
+    bounds = np.searchsorted(weight, weight[-1] * place / count)
+    # At least one item for each group, and one for each that follows.
+    bounds = np.maximum.accumulate(bounds - place) + place
+    bounds = np.minimum(bounds, len(fame) - count + place)
+    groups = _Groups(
+        by_fame=np.argsort(fame).astype(np.int32), starts=bounds[:-1], sizes=np.diff(bounds)
+    )
+    return groups, np.log(np.diff(weight[bounds]))
+
+
+_Uniform = Callable[[str, int], npt.NDArray[np.float64]]
+"""Purpose, count -> that many uniform numbers for each person."""
+
+
+def _choices(
+    world: _World, taste: npt.NDArray[np.float64], uniform: _Uniform, longest: int
+) -> tuple[npt.NDArray[np.integer], npt.NDArray[np.floating]]:
+    """Return each person's items, those that suit her best first, and how well they suit her.
+
+    The best `longest` by 5 · affinity + appeal + Gumbel noise. In a large catalogue they are the
+    best of one item of each group, and appeal is that of the group: about the same law.
+    """
+    groups = world.groups
+    if groups is None:
+        affinity = taste @ world.items.T
+    else:
+        within = uniform("look", len(groups.sizes)) * groups.sizes
+        seen = groups.by_fame[groups.starts + within.astype(np.int64)]
+        affinity = np.einsum("kd,kgd->kg", taste.astype(np.float32), world.items[seen])
+    gumbel = -np.log(-np.log(uniform("choice", affinity.shape[1])))
+    best = np.argsort(-(_TASTE * affinity + world.appeal + gumbel), axis=1)[:, :longest]
+    items = best if groups is None else np.take_along_axis(seen, best, 1)
+    return items, np.take_along_axis(affinity, best, 1)
 
 
 def _people(
@@ -141,19 +232,16 @@ def _people(
         # 52 bits: with 53 the largest word would round to 1, whose normal quantile is infinite.
         return ((words >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
 
-    n_items = settings.items
     age = (uniform("age", 1)[:, 0] * len(_AGES)).astype(np.int32)
     region = (uniform("region", 1)[:, 0] * len(_REGIONS)).astype(np.int32)
     taste = world.ages[age] + world.regions[region] + 1.2 * ndtri(uniform("taste", _TASTE_SIZE))
     taste /= np.linalg.norm(taste, axis=1, keepdims=True)
-    affinity = taste @ world.items.T
-    longest = min(settings.longest, n_items // 2)
+    longest = min(settings.longest, settings.items // 2)
     spread = np.exp(3.2 + 0.8 * ndtri(uniform("activity", 1)[:, 0]))
     sizes = np.clip(spread, min(6, longest), longest).astype(np.int64)
-    gumbel = -np.log(-np.log(uniform("choice", n_items)))
-    ranked = np.argsort(-(5.0 * affinity + world.appeal + gumbel), axis=1)[:, :longest]
+    ranked, suits = _choices(world, taste, uniform, longest)
     mood = ndtri(uniform("mood", longest))
-    stars = np.clip(np.rint(3.3 + 2.0 * np.take_along_axis(affinity, ranked, 1) + 0.6 * mood), 1, 5)
+    stars = np.clip(np.rint(3.3 + 2.0 * suits + 0.6 * mood), 1, 5)
     # `ranked` has the best-liked items first; the order of interactions is random instead.
     order = np.argsort(uniform("order", longest), axis=1)
     chosen = np.arange(longest)[None, :] < sizes[:, None]

@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 
 from privrec.data.catalogue import Catalogue, to_json
-from privrec.data.clients import Clients
+from privrec.data.clients import Clients, cuts
 from privrec.data.federation import Federation
 from privrec.data.lines import ids_of, read_lines, require
 from privrec.data.manifest import Manifest, manifest_text, read_manifest
@@ -85,7 +85,6 @@ def to_federation(tables: Tables) -> Federation:
         asked = read_lines(tables.test, manifest, users=users, items=items, where="test")
         bags = _encode_like(tables.test, context_features, manifest)
         test = asked.clients(ids=columns.ids, features=user_bags, context=bags)
-    pairs = np.sort(columns.owner * len(items) + columns.item)
     catalogue = Catalogue(
         name=manifest.name,
         schema=Schema(features=(*user_features, *item_features, *context_features)),
@@ -102,13 +101,28 @@ def to_federation(tables: Tables) -> Federation:
         take=columns.take,
         ids=lambda positions: columns.ids[positions],
         largest=int(columns.sizes.max()),
-        repeats=bool((pairs[1:] == pairs[:-1]).any()),
+        repeats=_has_repeats(columns, len(items)),
         population=manifest.population or manifest.name,
         people=manifest.public.people or len(users),
         fingerprint=_fingerprint(columns, test, catalogue, manifest),
         has_times=manifest.time is not None,
         take_test=None if test is None else test.take,
     )
+
+
+_AT_A_TIME = 2**20
+"""Lines that are sorted at once, to bound memory. Chosen by hand."""
+
+
+def _has_repeats(columns: Clients, n_items: int) -> bool:
+    """Return whether anybody has the same item twice."""
+    offsets = columns.offsets
+    for first, last in cuts(offsets, _AT_A_TIME):
+        owner = np.repeat(np.arange(last - first), np.diff(offsets[first : last + 1]))
+        pairs = np.sort(owner * n_items + columns.item[offsets[first] : offsets[last]])
+        if (pairs[1:] == pairs[:-1]).any():
+            return True
+    return False
 
 
 def person_ids(names: list[str]) -> IntArray:
@@ -149,7 +163,7 @@ def _fingerprint(
         arrays = [lines.ids, lines.offsets, lines.item, lines.value, lines.liked]
         for array in [*arrays, *(part for name in sorted(bags) for part in bags[name])]:
             digest.update(f"{array.shape}".encode())
-            digest.update(np.ascontiguousarray(array).tobytes())
+            digest.update(np.ascontiguousarray(array).data)
     return digest.hexdigest()
 
 

@@ -1,0 +1,203 @@
+"""What a file's columns mean: user, item, value, time, id, title, features; and its bad rows."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import polars as pl
+
+from privrec.data.rawfiles import read_raw
+from privrec.data.rawtable import BadRow, Form, RawTable
+from privrec.data.rawvalues import (
+    Check,
+    read_feature,
+    read_ids,
+    read_numbers,
+    read_times,
+    read_title,
+)
+from privrec.errors import DataError, SettingsError, nearest
+
+ALIASES: dict[str, tuple[str, ...]] = {
+    "user": ("user", "userid", "uid", "customerid", "memberid", "reviewerid", "visitorid"),
+    "item": (
+        *("item", "itemid", "iid", "movieid", "productid", "bookid", "isbn", "songid", "trackid"),
+        *("artistid", "parentasin", "asin", "businessid", "articleid", "newsid", "appid"),
+    ),
+    "value": ("value", "rating", "score", "stars", "overall", "label"),
+    "time": ("time", "timestamp", "ts", "unixtime", "datetime", "date"),
+    "id": ("id",),
+    "title": ("title", "name", "movietitle", "itemtitle", "itemname"),
+}
+"""Column names that need no mapping, preferred names first; case and `_` are ignored."""
+
+
+ROLES = ("user", "item", "value", "time")
+"""The columns of an interactions file that are read; others are only its context."""
+
+_PLACES = {"user": "1", "item": "2", "value": "3", "time": "4", "id": "1"}
+"""The meaning of the columns of a file without a header."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reader:
+    """The settings that all files of an import share, and the list of rows left out so far."""
+
+    mapping: Mapping[str, str]
+    skip_bad: bool
+    encoding: str
+    skipped: list[BadRow]
+
+    def entities(self, path: Path, what: Literal["user", "item"]) -> pl.DataFrame:
+        """Return a users or items file as a table: `id`, `title` if it has one, and features."""
+        table = read_raw(path, encoding=self.encoding)
+        key = self._key(table, what)
+        title = self._find(table, "title", taken={key}) if what == "item" else None
+        ids, missing = read_ids(table, key)
+        twice = Check(key, (~ids.is_first_distinct()).to_numpy(), "must not be there twice")
+        columns, checks = [ids.alias("id")], [missing, twice]
+        if title is not None:
+            columns.append(read_title(table, title).alias("title"))
+        for name in table.frame.columns:
+            if name in (key, title):
+                continue
+            taken = {"id": key, "title": title}.get(name)
+            if taken is not None:
+                raise DataError(
+                    f"{path}: the column {name!r} is in the way, as {taken!r} is read as {name};"
+                    f" rename or remove one of them"
+                )
+            features, more = read_feature(table, name, may_split=True)
+            columns += features
+            checks += more
+        return self._without_bad(table, pl.DataFrame(columns), checks)
+
+    def interactions(
+        self,
+        path: Path,
+        *,
+        context: Sequence[str],
+        listed: Mapping[str, pl.DataFrame | None],
+        form: Form,
+    ) -> tuple[pl.DataFrame, Form]:
+        """Return the interactions file as a table of user, item, value, time and context.
+
+        And the form that the file has. Where it has a list for each person, the item is null for
+        somebody whose list is empty.
+        """
+        table = read_raw(path, encoding=self.encoding, form=form)
+        found = self._meanings(table, context)
+        columns: list[pl.Series] = []
+        checks: list[Check] = []
+        for ours, theirs in found.items():
+            column, check = _READ[ours](table, theirs)
+            columns.append(column.alias(ours))
+            if not (table.lists and ours == "item"):
+                checks.append(check)
+            known = listed.get(ours)
+            if known is not None:
+                strange = (~column.is_in(known["id"].implode())).fill_null(value=False).to_numpy()
+                checks.append(Check(theirs, strange, f"must be one of the {ours}s listed"))
+        for name in context:
+            features, more = read_feature(table, name, may_split=False)
+            columns += features
+            checks += more
+        kept = self._without_bad(table, pl.DataFrame(columns), checks)
+        if table.lists and kept["item"].null_count() == kept.height:
+            raise DataError(f"{path} has people but no items")
+        return kept, "lists" if table.lists else "table"
+
+    def _meanings(self, table: RawTable, context: Sequence[str]) -> dict[str, str]:
+        """Return which column of the file is the user, item, value and time."""
+        taken = {*context, *(self.mapping[ours] for ours in ROLES if ours in self.mapping)}
+        found: dict[str, str] = {}
+        for ours in ROLES:
+            theirs = self._find(table, ours, taken=taken)
+            if theirs is not None:
+                found[ours] = theirs
+                taken.add(theirs)
+            elif ours in ("user", "item"):
+                hint = f"; say which it is with --map {ours}=…{_or_lists(table)}"
+                raise DataError(_lacks(table, ours) + hint)
+        for name in context:
+            if name not in table.frame.columns:
+                raise DataError(_lacks(table, name))
+            if name in ROLES or name in found.values() or context.count(name) > 1:
+                raise SettingsError(
+                    f"`--context` must name columns that are nothing else already; got {name!r}"
+                )
+        return found
+
+    def _key(self, table: RawTable, what: Literal["user", "item"]) -> str:
+        """Return the id column of a users or items file."""
+        if table.has_header and "id" not in self.mapping:
+            if self.mapping.get(what) in table.frame.columns:
+                return self.mapping[what]
+            by_name = self._alias(table, what, taken=set())
+            if by_name is not None:
+                return by_name
+        found = self._find(table, "id", taken=set())
+        if found is None:
+            raise DataError(_lacks(table, "id") + "; say which it is with --map id=…")
+        return found
+
+    def _find(self, table: RawTable, ours: str, *, taken: set[str]) -> str | None:
+        """Return the column with this meaning: the mapped one, or one with a common name."""
+        theirs = self.mapping.get(ours)
+        if theirs is not None:
+            if theirs not in table.frame.columns:
+                raise DataError(_lacks(table, theirs))
+            return theirs
+        if not table.has_header:
+            place = _PLACES.get(ours)
+            return place if place in table.frame.columns and place not in taken else None
+        return self._alias(table, ours, taken=taken)
+
+    def _alias(self, table: RawTable, ours: str, *, taken: set[str]) -> str | None:
+        plain = {
+            re.sub("[ _-]", "", name.casefold()): name
+            for name in reversed(table.frame.columns)
+            if name not in taken
+        }
+        return next((plain[alias] for alias in ALIASES[ours] if alias in plain), None)
+
+    def _without_bad(
+        self, table: RawTable, frame: pl.DataFrame, checks: Sequence[Check]
+    ) -> pl.DataFrame:
+        """Return the rows that pass all checks; raise for the first bad row, or list bad rows."""
+        seen = np.zeros(frame.height, np.bool_)
+        bad = list(table.bad)
+        for check in checks:
+            fresh = check.mask & ~seen
+            seen |= check.mask
+            # The error names one bad row: building messages for a million rows would be slow.
+            rows = np.flatnonzero(fresh) if self.skip_bad else np.flatnonzero(fresh)[:1]
+            bad += table.bad_rows(rows, check.column, check.reason)
+        bad.sort(key=lambda row: row.line)
+        if bad and not self.skip_bad:
+            raise DataError(f"{bad[0]} (--skip-bad leaves such rows out)")
+        self.skipped.extend(bad)
+        kept = frame.filter(~seen) if seen.any() else frame
+        if kept.height == 0:
+            raise DataError(f"{table.file} has no row that can be used; the first: {bad[0]}")
+        return kept
+
+
+_READ = {"user": read_ids, "item": read_ids, "value": read_numbers, "time": read_times}
+
+
+def _lacks(table: RawTable, name: str) -> str:
+    known = table.frame.columns
+    return f"{table.file} has no column {name!r}{nearest(name, known)} (it has: {', '.join(known)})"
+
+
+def _or_lists(table: RawTable) -> str:
+    """Return a hint if the file may have a list for each person, with spaces between items."""
+    first = table.frame.row(0) if table.frame.height else ()
+    shown = [*table.frame.columns, *map(str, first)]
+    if table.frame.width > 1 or not any(" " in text for text in shown):
+        return ""
+    return ", or say --format lists if each line is a person and then her items"
