@@ -352,6 +352,7 @@ PRIVREC_PLUS = Recipe(
             "rounds": 0,
             "subspace_rank": 1024,
             "subspace_power": 0.35,
+            "popularity_discount": 0.12,
             "history_l2": 1.0,
             "history_dropout": 0.2,
             "validation_share": 0.0,
