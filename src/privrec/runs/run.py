@@ -14,11 +14,12 @@ from privrec.algorithms.recipe import Recipe
 from privrec.data.catalogue import Catalogue, from_json
 from privrec.device import Device, Model
 from privrec.errors import RunFolderError
+from privrec.evaluation.references import MEMORY_GB
 from privrec.privacy.calibrate import refuse_large_delta
 from privrec.privacy.ledger import PrivacyLedger
 from privrec.privacy.statement import PrivacyReport, privacy_report
 from privrec.runs import records
-from privrec.runs.evaluate import Evaluation, OnProgress, evaluate_run
+from privrec.runs.evaluate import Asked, Evaluation, OnProgress, evaluate_run
 from privrec.runs.protocols import ending_of, tested_by
 from privrec.runs.publisher import (
     has_local_noise,
@@ -51,26 +52,35 @@ class Run:
         *,
         protocol: str | None = None,
         candidates: str | None = None,
+        references: Sequence[str] | None = None,
+        people: int | None = None,
+        memory_gb: float = MEMORY_GB,
         on_progress: OnProgress | None = None,
     ) -> Evaluation:
         """Return the figures on the test people, by the run's own protocol or another one.
 
+        `references` are the names of those to be tested too; None means all that fit into
+        `memory_gb` together. `people` draws a sample of the test people.
+
         Writes `evaluation.json` and `report.html` to `simulation/`, or files that are named for
-        the protocol where it is not the run's own.
+        the protocol where it is not the run's own, and for the sample where there is one.
         """
+        asked = Asked(references=references, people=people, memory_gb=memory_gb)
         if self.folder.data_path.is_file():
             records.check_data(self.folder, self.prepared.federation.fingerprint)
         tested = tested_by(self.prepared, protocol, candidates)
         params = load_params(self.folder)
-        evaluation = evaluate_run(tested, params, self.privacy(), on_progress=on_progress)
+        evaluation = evaluate_run(
+            tested, params, self.privacy(), asked=asked, on_progress=on_progress
+        )
         found = evaluation.as_json()
         text = json.dumps(found, indent=2) + "\n"
-        ending = ending_of(self.prepared, tested)
+        ending = ending_of(self.prepared, tested, people)
         place = self.folder.evaluation_path.with_stem(f"evaluation{ending}")
         records.write_whole(place, text.encode())
         attacked = attacked_in(self.folder)
         page = render_report(found, self.figures, self.config.model_dump(), attacked=attacked)
-        records.write_whole(self.report_path(protocol, candidates), page.encode())
+        records.write_whole(self.report_path(protocol, candidates, people), page.encode())
         return evaluation
 
     def refresh_report(self) -> None:
@@ -81,9 +91,15 @@ class Run:
             page = render_report(found, self.figures, self.config.model_dump(), attacked=attacked)
             records.write_whole(self.folder.report_path, page.encode())
 
-    def report_path(self, protocol: str | None = None, candidates: str | None = None) -> Path:
+    def report_path(
+        self,
+        protocol: str | None = None,
+        candidates: str | None = None,
+        people: int | None = None,
+    ) -> Path:
         """Return where `evaluate` writes the report for people."""
-        ending = ending_of(self.prepared, tested_by(self.prepared, protocol, candidates))
+        tested = tested_by(self.prepared, protocol, candidates)
+        ending = ending_of(self.prepared, tested, people)
         return self.folder.report_path.with_stem(f"report{ending}")
 
     @property
