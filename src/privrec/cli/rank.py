@@ -66,11 +66,30 @@ def recommend(
         list[str] | None,
         typer.Option(metavar="KEY=VALUE", help="A feature of the person or moment; repeat."),
     ] = None,
+    everybody: Annotated[
+        bool, typer.Option("--everybody", help="Recommend to everybody in the run's data.")
+    ] = False,
+    people: Annotated[
+        Path | None,
+        typer.Option(help="Recommend to people of the run's data: a file of ids, one a line."),
+    ] = None,
+    newcomers: Annotated[
+        Path | None,
+        typer.Option(help="Recommend to the people of a file with columns user, item[, value]."),
+    ] = None,
     top: Annotated[int, typer.Option(help="How many items.")] = 10,
+    out: Annotated[
+        Path | None, typer.Option(help="The file for many people's lists: .parquet or .csv.")
+    ] = None,
     json_: JsonOption = False,
 ) -> None:
-    """Adapt the model to one person and rank; nothing about her is stored or sent."""
+    """Adapt the model to one person and rank, or to many; nothing about them is stored or sent."""
     with plain_errors():
+        one = {"--like": like, "--dislike": dislike, "--feature": feature}
+        many = {"--everybody": everybody, "--people": people, "--newcomers": newcomers}
+        if any(many.values()) or out is not None:
+            _recommend_many(run, {**one, **many}, top, out, json_)
+            return
         from privrec.runs.api import open_released
 
         device = open_released(run).device(
@@ -83,6 +102,49 @@ def recommend(
             return
         rows = [(r.title, r.item, f"{r.score:.3f}") for r in found]
         print_table("For you", ("title", "item", "score"), rows)
+
+
+def _recommend_many(
+    run: Path, given: Mapping[str, Any], top: int, out: Path | None, json_: bool
+) -> None:
+    """Write many people's lists to a file."""
+    from privrec.errors import SettingsError
+    from privrec.runs.api import open_run
+    from privrec.runs.people import read_ids, read_source
+    from privrec.runs.recommend import check_out, write_lists
+
+    options = [name for name, value in given.items() if value]
+    if len(options) != 1 or options[0] in ("--like", "--dislike", "--feature"):
+        raise SettingsError(
+            "--out takes the lists of many people: give one of --everybody, --people or"
+            f" --newcomers; got {' and '.join(options) or 'none of them'}"
+        )
+    if out is None:
+        raise SettingsError(f"{options[0]} needs --out, the file for the lists")
+    if run.is_file():
+        raise SettingsError(f"{options[0]} needs a run folder; {run} is a file")
+    check_out(out)
+    ids, new = given["--people"], given["--newcomers"]
+    done = 0
+
+    with progress() as on_progress:
+
+        def advance(what: str, count: int, total: int) -> None:
+            nonlocal done
+            done = count
+            on_progress(what, count, total)
+
+        lists = open_run(run).lists(
+            new=None if new is None else read_source(new),
+            ids=None if ids is None else read_ids(ids),
+            top=top,
+            on_progress=advance,
+        )
+        rows = write_lists(out, lists)
+    if json_:
+        print_json({"people": done, "rows": rows, "out": str(out)})
+    else:
+        print_line(f"recommended {rows:,} items to {done:,} people: {out}")
 
 
 def _names(text: str) -> list[str] | None:

@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from privrec.data.clients import Clients
+from privrec.data.schema import Bag
 from privrec.errors import RunFolderError
 from privrec.types import Leaf, Params
 
@@ -66,6 +67,21 @@ def people_at_a_time(n_items: int, most: int = 1024) -> int:
     (1024, 102, 1)
     """
     return max(1, min(most, TABLE_SIZE // n_items))
+
+
+def moments(people: Clients, context: Mapping[str, Bag]) -> Clients:
+    """Return one line for each person, in which to rank; all have the same context, of one row."""
+    count = len(people)
+    return Clients(
+        ids=people.ids,
+        offsets=np.arange(count + 1),
+        item=np.zeros(count, np.int32),
+        value=np.zeros(count, np.float32),
+        liked=np.ones(count, np.bool_),
+        time=np.zeros(count),
+        features=people.features,
+        context={name: bag.take(np.zeros(count, np.int64)) for name, bag in context.items()},
+    )
 
 
 def check_shapes(params: Mapping[str, Leaf], expected: Mapping[str, tuple[int, ...]]) -> None:

@@ -168,7 +168,7 @@ def _drawn(prepared: PreparedRun, count: int) -> IntArray:
 
 def _fitted(prepared: PreparedRun, asked: Asked, on_progress: OnProgress | None) -> Fitted:
     people = prepared.split.fitted
-    advance = _counting(on_progress, "people read for references", len(people))
+    advance = counting(on_progress, "people read for references", len(people))
     return fit_references(
         prepared.federation,
         people,
@@ -193,11 +193,11 @@ def _measure(
         candidates=prepared.protocol.candidates,
         few_only=[_UNADAPTED],
         fewer_than=FEW_ITEMS,
-        on_progress=_counting(on_progress, "people tested", len(people)),
+        on_progress=counting(on_progress, "people tested", len(people)),
     )
 
 
-def _counting(on_progress: OnProgress | None, what: str, total: int) -> Callable[[int], None]:
+def counting(on_progress: OnProgress | None, what: str, total: int) -> Callable[[int], None]:
     """Return what is told how many more are done."""
     done = 0
 
