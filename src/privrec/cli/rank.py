@@ -182,7 +182,7 @@ def _print_hits(title: str, found: Mapping[str, Any]) -> None:
         (name, *(figure_between(hits[k], known.get(name, {}).get(k)) for k in KS))
         for name, hits, _ in table_rows(found)
     ]
-    print_table(title, ("", *(f"@{k}" for k in KS)), cells)
+    print_table(title, ("", *(f"@{k}" for k in KS)), cells, wide=bool(known))
 
 
 def _features(pairs: Sequence[str]) -> dict[str, str | list[str]]:

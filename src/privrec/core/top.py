@@ -24,7 +24,7 @@ def top_items(scores: Scores, top: int) -> tuple[IntArray, Scores]:
     chosen = np.argpartition(scores, n_items - top, axis=1)[:, n_items - top :]
     least = np.take_along_axis(scores, chosen, 1).min(axis=1, keepdims=True)
     # Of items that tie for the last place, any may have been selected: take the first ones.
-    for row in np.flatnonzero(((scores >= least).sum(1) > top) & np.isfinite(least[:, 0])):
+    for row in np.flatnonzero(((scores >= least).sum(1) > top) & (least[:, 0] > -np.inf)):
         above = np.flatnonzero(scores[row] > least[row])
         equal = np.flatnonzero(scores[row] == least[row])
         chosen[row] = np.concatenate([above, equal[: top - len(above)]])
