@@ -75,7 +75,7 @@ def test_a_sample_has_intervals_and_replaces_nothing(
     for row in (found, found["references"]["ease"]):
         for k, (low, high) in row["interval"].items():
             assert 0 <= low <= row["hits"][k] <= high <= 1
-                assert high - low > 0.001
+            assert high - low > 0.001
     after = simulation(run)
     assert {name: after[name] for name in before} == before
     assert after.keys() - before.keys() == {"evaluation-people-30.json", "report-people-30.html"}

@@ -100,19 +100,17 @@ def means(figures: Floats) -> dict[int, float]:
 def intervals(figures: Floats) -> dict[int, Interval]:
     """Return for each k an interval of the mean over people, each with a figure in [0, 1].
 
-    It covers the true mean in about 95 % of samples: the normal interval mean ± 1.96 · sd / √n,
-    after 1.96² made-up people were added, half of them with the figure 0 and half with 1 (Agresti
-    and Coull 1998). Without these it would be too short for few people and rare hits.
+    It covers the true mean in about 95 % of samples: mean ± 1.96 · sd / √n, cut to [0, 1]. Two
+    made-up people are in `sd` and `n`, one with the figure 0 and one with 1. Without them it would
+    be empty if all figures are the same, and too short for few people and rare hits.
     """
     return {k: _interval(figures[:, n]) for n, k in enumerate(KS)}
 
 
 def _interval(values: Floats) -> Interval:
-    added = _Z**2
-    count = len(values) + added
-    mean = (values.sum() + added / 2) / count
-    square = ((values - mean) ** 2).sum() + added / 2 * (mean**2 + (1 - mean) ** 2)
-    half = _Z * math.sqrt(square / count / count)
+    more = np.append(values, [0.0, 1.0])
+    half = _Z * more.std() / math.sqrt(len(more))
+    mean = values.mean() if len(values) else 0.5
     return max(0.0, float(mean - half)), min(1.0, float(mean + half))
 
 
