@@ -311,7 +311,7 @@ def test_intervals_cover_the_truth_in_95_of_100_samples(
     assert (high <= 1).all()
     assert ((low <= figures.mean(1)) & (figures.mean(1) <= high)).all()
     covered = float(((low <= level) & (level <= high)).mean())
-    # With one line each it is 0.937 or more, by the binomial distribution; three standard deviations
+    # With one line each it is 0.937 or more (binomial distribution); three standard deviations
     # of the share are 0.023. Two made-up people make intervals wider if people are few and alike.
     assert covered > 0.937 - 0.023
     if people == 300 and lines == 1 and level > 0.02:

@@ -139,7 +139,8 @@ def test_ranks_equal_a_slow_loop(
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ranks, "DEPTH", depth)
-        patch.setattr(ranks, "_PART", 3)
+        patch.setattr(ranks, "_COMPARED", 3)
+        patch.setattr(ranks, "_GROUPS", 5)
         found = fast(people, compete=compete, bonus=bonus)
     row = 0
     for k, person in enumerate(people):

@@ -88,7 +88,7 @@ def lists_for(
 def _table(scorer: Scorer, catalogue: Catalogue, people: Clients) -> Scores:
     """Return the people's scores of all items, to be changed: (people, n_items)."""
     if isinstance(scorer, TableScorer):
-        return np.array(scorer.table(people))
+        return np.array(scorer.table(people), order="C")
     now = moments(people, encode_one(catalogue.schema, "context", {}))
     rows = [np.asarray(scores)[:1] for scores in scorer(people, now)]
     return np.concatenate([np.zeros((0, catalogue.n_items), np.float32), *rows])
