@@ -11,7 +11,7 @@ import numpy.typing as npt
 from privrec.types import BoolArray, IntArray
 
 DEPTH = 30
-"""Ranks up to here are exact; those beyond are infinite."""
+"""Ranks up to here are exact; those beyond may be infinite."""
 KS = (5, 10, 20, DEPTH)
 Floats = npt.NDArray[np.float64]
 Interval = tuple[float, float]

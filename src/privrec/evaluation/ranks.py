@@ -126,7 +126,7 @@ def _leave_out(scores: Scores, rows: Rows, pairs: IntArray) -> None:
 def _rivals(scores: Scores, row: IntArray, own: Floats) -> tuple[Floats, Floats]:
     """Return for each own score how many scores of its row are above it, and how many equal.
 
-    More than `DEPTH` above are infinitely many.
+    Where at least `DEPTH` are above, they may be infinitely many.
     """
     least = _bound(scores)
     best = _at_least(scores, least)
@@ -137,32 +137,31 @@ def _rivals(scores: Scores, row: IntArray, own: Floats) -> tuple[Floats, Floats]
         mine, others = own[some, None], best[row[some]]
         above[some] = (others > mine).sum(1)
         equal[some] = (others == mine).sum(1)
-    beyond = (own < least[row]) | (above > DEPTH)
-    above[beyond] = np.inf
+    above[own < least[row]] = np.inf
     return above, equal
 
 
 _COMPARED = 2**21
 """Comparisons at a time: a few megabytes. Chosen by hand."""
 _GROUPS = 256
-"""Groups of items of which the best are looked at. Chosen by hand, from 128, 256 and 512."""
+"""Groups of items of which the best are looked at. Chosen by hand; not tuned."""
 
 
 def _bound(scores: Scores) -> Scores:
-    """Return for each row a score that more than `DEPTH` of its items have or exceed.
+    """Return for each row a score that at least `DEPTH` of its items have or exceed.
 
-    Of the best scores of groups of items it is the (DEPTH + 1)-th, which is near the one of all
-    items and found much faster. Items of a group are not neighbours, because a catalogue may be in
+    Of the best scores of groups of items it is the `DEPTH`-th, which is near the one of all items
+    and found much faster. Items of a group are not neighbours, because a catalogue may be in
     the order of popularity. For few items it is minus infinity.
     """
     rows, n_items = scores.shape
     groups = min(_GROUPS, n_items)
-    if groups <= DEPTH:
+    if groups < DEPTH:
         return np.full(rows, -np.inf, scores.dtype)
     size = n_items // groups
     highest = scores[:, : size * groups].reshape(rows, size, groups).max(axis=1)
-    highest.partition(groups - DEPTH - 1, axis=1)
-    return highest[:, groups - DEPTH - 1]
+    highest.partition(groups - DEPTH, axis=1)
+    return np.asarray(highest[:, groups - DEPTH])
 
 
 def _at_least(scores: Scores, least: Scores) -> Scores:
