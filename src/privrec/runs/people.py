@@ -11,12 +11,14 @@ from privrec.data.clients import Clients
 from privrec.data.federation import Federation
 from privrec.data.lines import ids_of, require
 from privrec.data.published import PUBLISHED, load_published
-from privrec.data.rawfiles import PARQUET, read_raw
+from privrec.data.rawfiles import read_raw
 from privrec.data.schema import encode_one
-from privrec.data.tables import person_ids, read_folder
+from privrec.data.tables import person_ids
 from privrec.device import find_item
 from privrec.errors import DataError, nearest
 from privrec.types import IntArray
+
+_PARQUET = (".parquet", ".pq")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +33,7 @@ class Source:
         """Return where a row is, in words."""
         if self.lines is None:
             return f"{self.file} row {row}"
-        unit = "row" if self.file.lower().endswith(PARQUET) else "line"
+        unit = "row" if self.file.lower().endswith(_PARQUET) else "line"
         return f"{self.file} {unit} {int(self.lines[row])}"
 
 
@@ -45,7 +47,7 @@ def read_source(path: Path) -> Source:
 
 def read_ids(path: Path) -> Source:
     """Return a column `user`: of a table that has it, or else each line of a text file."""
-    if path.suffix.lower() not in PARQUET:
+    if path.suffix.lower() not in _PARQUET:
         try:
             lines = path.read_text(encoding="utf-8").splitlines()
         except FileNotFoundError as error:
@@ -74,7 +76,8 @@ def names_of(data: str, federation: Federation) -> pl.Series:
     if data in PUBLISHED:
         users = load_published(data).users
     elif folder.is_dir():
-        users = read_folder(folder).users
+        # The lines need not be read again.
+        users = pl.read_parquet(folder / "users.parquet", columns=["id"], glob=False)
     else:
         raise DataError(f"the ids of people cannot be read: {data!r} is no data folder")
     names = ids_of(users["id"], "users")
