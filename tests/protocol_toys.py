@@ -10,8 +10,9 @@ from privrec.data.clients import Clients
 from privrec.data.federation import Federation
 from privrec.data.manifest import Manifest, Public
 from privrec.data.tables import Tables, to_federation
-from privrec.evaluation.protocols import Held
-from privrec.types import IntArray
+from privrec.evaluation.protocols import Held, View
+from privrec.evaluation.ranking import EvalReport, measure
+from privrec.types import Candidates, IntArray
 
 Line = tuple[str, int, float, float]
 
@@ -59,6 +60,20 @@ def items(clients: Clients, k: int = 0) -> list[int]:
 
 def of(held: Held, k: int = 0) -> tuple[list[int], list[int], list[int]]:
     return items(held.kept, k), items(held.hidden, k), items(held.tested, k)
+
+
+def report_of(
+    view: View,
+    people: IntArray,
+    scorer: Scorer,
+    *,
+    n_items: int,
+    candidates: Candidates = "unseen",
+    with_recall: bool = False,
+) -> EvalReport:
+    """Return the figures of one scorer."""
+    found = measure(view, people, {"": scorer}, n_items=n_items, candidates=candidates)
+    return found[""].report(with_recall=with_recall)
 
 
 def moody(n_items: int) -> Scorer:

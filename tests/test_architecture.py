@@ -34,7 +34,7 @@ SERVED_BY_API_ONLY = {"core", "simulate", "evaluation"}
 
 # Heavy or risky libraries may be imported only in these places.
 HOMES = {
-    "polars": {"data"},
+    "polars": {"data", "runs"},
     "optax": {"core", "algorithms"},
     "dp_accounting": {"privacy"},
     "autodp": {"privacy"},

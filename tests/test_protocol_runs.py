@@ -276,7 +276,7 @@ def test_leave_last_after_halves_asks_for_test_people_alone(tmp_path: Path) -> N
 
     asked.clear()
     with pytest.raises(Stop):
-        run.evaluate(protocol="leave-last", on_progress=on_progress)
+        run.evaluate(protocol="leave-last", references=[], on_progress=on_progress)
     assert seen == [len(split.test)]
     assert asked == set(split.test.tolist())
 

@@ -26,10 +26,11 @@ import numpy.typing as npt
 from privrec.algorithms.privrec_plus.entries import dense_rows
 from privrec.algorithms.privrec_plus.layout import LIKES, layout_in
 from privrec.algorithms.privrec_plus.scoring import row_scorer, tower_shapes
-from privrec.core.scorer import Rankers, Scorer, check_shapes
+from privrec.core.scorer import Rankers, Scorer, check_shapes, moments
+from privrec.core.top import top_items
 from privrec.data.catalogue import Catalogue, from_json
 from privrec.data.clients import Clients
-from privrec.data.schema import Bag, encode_one
+from privrec.data.schema import encode_one
 from privrec.errors import DataError, RunFolderError, SettingsError, nearest
 
 FORMAT = 1
@@ -63,14 +64,15 @@ class Device:
             raise SettingsError(f"`top` must be >= 1; got {top}")
         scores = np.asarray(next(iter(self.scorer(self.data, self.moment)))[0], np.float64)
         scores[self.data.item] = -np.inf
-        order = np.argsort(-scores, kind="stable")[: min(top, (scores > -np.inf).sum())]
+        (order,), (best,) = top_items(scores[None, :], top)
         return [
             Recommendation(
                 item=self.catalogue.item_ids[k],
                 title=self.catalogue.titles[k],
-                score=float(scores[k]),
+                score=float(score),
             )
-            for k in order
+            for k, score in zip(order, best, strict=True)
+            if score > -np.inf
         ]
 
 
@@ -113,7 +115,7 @@ def new_device(
         features=encode_one(catalogue.schema, "user", given),
         context={name: bag.take(np.zeros(len(item), np.int64)) for name, bag in context.items()},
     )
-    return Device(catalogue=catalogue, scorer=scorer, data=data, moment=_one_moment(data, context))
+    return Device(catalogue=catalogue, scorer=scorer, data=data, moment=moments(data, context))
 
 
 def find_item(catalogue: Catalogue, name: str) -> int:
@@ -129,19 +131,6 @@ def find_item(catalogue: Catalogue, name: str) -> int:
         if found:
             return found[0]
     raise DataError(f"unknown item {name!r}{nearest(name, catalogue.titles)}")
-
-
-def _one_moment(data: Clients, context: Mapping[str, Bag]) -> Clients:
-    return Clients(
-        ids=data.ids,
-        offsets=np.array([0, 1]),
-        item=np.zeros(1, np.int32),
-        value=np.zeros(1, np.float32),
-        liked=np.ones(1, np.bool_),
-        time=np.zeros(1),
-        features=data.features,
-        context=context,
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -164,6 +153,16 @@ class Model:
         return new_device(
             self.catalogue, self._scorer(), likes=likes, dislikes=dislikes, features=features
         )
+
+    def recommend_many(
+        self, likes: Mapping[str, Sequence[str]], top: int = 20
+    ) -> dict[str, list[Recommendation]]:
+        """Return a list for each of some newcomers, by their names, from the items they like."""
+        scorer = self._scorer()
+        return {
+            name: new_device(self.catalogue, scorer, likes=items).recommend(top)
+            for name, items in likes.items()
+        }
 
     def _scorer(self) -> Scorer:
         if LIKES in self.params:

@@ -1,4 +1,5 @@
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -6,18 +7,35 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from privrec.data.clients import Clients
 from privrec.evaluation.metrics import (
+    DEPTH,
     KS,
-    UserRanks,
-    hits_at,
-    list_ndcg_at,
-    ndcg_at,
-    new_hits_at,
-    rank_user,
+    Ranks,
+    figures_of,
+    intervals,
+    joined,
+    means,
 )
+from privrec.evaluation.ranks import Rows, rank_table
 
 NAN, INF = math.nan, math.inf
 Scores = npt.NDArray[np.float64]
+
+
+def clients(people: Sequence[Sequence[int]], *, liked: bool = True) -> Clients:
+    """Return people with these items."""
+    items = np.array([item for own in people for item in own], np.int32)
+    return Clients(
+        ids=np.arange(len(people)),
+        offsets=np.cumsum([0, *map(len, people)]),
+        item=items,
+        value=np.zeros(len(items), np.float32),
+        liked=np.full(len(items), liked),
+        time=np.zeros(len(items)),
+        features={},
+        context={},
+    )
 
 
 def rank(
@@ -26,22 +44,53 @@ def rank(
     liked: list[int],
     first: list[int],
     second: list[int] | None = None,
-) -> UserRanks:
-    return rank_user(
+) -> Ranks:
+    lists, lines = len(scores), np.arange(len(liked))
+    rows = Rows(np.zeros(lists, np.int64), lines if lists > 1 else lines * 0)
+    return rank_table(
         np.array(scores, np.float64),
-        liked=np.array(liked, np.int64),
-        first_half=np.array(first, np.int64),
-        second_half=np.array(liked if second is None else second, np.int64),
+        rows,
+        kept=clients([first]),
+        hidden=clients([liked if second is None else second]),
+        tested=clients([liked]),
     )
 
 
-def with_ranks(*ranks: float, new: list[bool] | None = None) -> UserRanks:
-    return UserRanks(
-        ranks=np.array(ranks, np.float64),
-        list_ranks=np.array([sorted(ranks)], np.float64),
+def with_ranks(*ranks: float, new: list[bool] | None = None) -> Ranks:
+    nobody = np.zeros(len(ranks), np.int64)
+    return Ranks(
+        person=nobody,
+        rank=np.array(ranks, np.float64),
         new=np.array([True] * len(ranks) if new is None else new),
-        history=0,
+        row=nobody,
+        place=np.array(sorted(ranks), np.float64),
+        owner=np.zeros(1, np.int64),
     )
+
+
+def lists_of(ranks: Ranks) -> list[list[float]]:
+    return [sorted(ranks.place[ranks.row == row].tolist()) for row in range(len(ranks.owner))]
+
+
+def mean_of(name: str, users: list[Ranks], k: int) -> float:
+    figures = joined([figures_of(user, 1, (k,) * len(KS)) for user in users])
+    return means(getattr(figures, name))[KS[0]]
+
+
+def hits_at(users: list[Ranks], k: int) -> float:
+    return mean_of("hits", users, k)
+
+
+def new_hits_at(users: list[Ranks], k: int) -> float:
+    return mean_of("new_only", users, k)
+
+
+def ndcg_at(users: list[Ranks], k: int) -> float:
+    return mean_of("ndcg", users, k)
+
+
+def list_ndcg_at(users: list[Ranks], k: int) -> float:
+    return mean_of("list_ndcg", users, k)
 
 
 def test_ranks_by_hand() -> None:
@@ -49,18 +98,17 @@ def test_ranks_by_hand() -> None:
     scores = [[9.0, 3.0, 5.0, 7.0, 8.0, 1.0, 4.0]]
     found = rank(scores, liked=[2, 5], first=[0], second=[2, 4, 5])
     # Candidates are 1, 3 and 6, with 3, 7 and 4. Item 2 (5) is behind item 3, item 5 (1) last.
-    assert found.ranks.tolist() == [2, 4]
+    assert found.rank.tolist() == [2, 4]
     # The whole list is 3, 2, 6, 1, 5.
-    assert found.list_ranks.tolist() == [[2, 5]]
-    assert found.history == 4
+    assert lists_of(found) == [[2, 5]]
 
 
 def test_ties_get_the_middle_rank() -> None:
     # One above, two equal: the like is 2nd, 3rd or 4th.
     found = rank([[7.0, 5.0, 5.0, 5.0, 1.0]], liked=[2], first=[])
-    assert found.ranks.tolist() == [3]
+    assert found.rank.tolist() == [3]
     # One equal: a half.
-    assert rank([[5.0, 5.0]], liked=[0], first=[]).ranks.tolist() == [1.5]
+    assert rank([[5.0, 5.0]], liked=[0], first=[]).rank.tolist() == [1.5]
     # A half rank beyond k is no hit.
     assert hits_at([rank([[5.0, 5.0]], liked=[0], first=[])], 1) == 0
 
@@ -68,33 +116,33 @@ def test_ties_get_the_middle_rank() -> None:
 def test_a_model_that_says_nothing_is_in_the_middle() -> None:
     # 41 items, one of them the like: 40 candidates, rank 21, a hit at 30 and not at 20.
     user = rank([[0.0] * 41], liked=[7], first=[])
-    assert user.ranks.tolist() == [21]
+    assert user.rank.tolist() == [21]
     assert [hits_at([user], k) for k in KS] == [0, 0, 0, 1]
 
 
 def test_scores_that_are_not_numbers_rank_last() -> None:
     table = [[NAN, 0.0, -1e300, -INF, INF]]
-    assert rank(table, liked=[0], first=[]).ranks.tolist() == [5]
-    assert rank(table, liked=[4], first=[]).ranks.tolist() == [1]
+    assert rank(table, liked=[0], first=[]).rank.tolist() == [5]
+    assert rank(table, liked=[4], first=[]).rank.tolist() == [1]
     # They do not change the ranks of others.
-    assert rank([[1.0, NAN, NAN]], liked=[0], first=[]).ranks.tolist() == [1]
-    assert rank([[NAN] * 5], liked=[0], first=[]).ranks.tolist() == [3]
+    assert rank([[1.0, NAN, NAN]], liked=[0], first=[]).rank.tolist() == [1]
+    assert rank([[NAN] * 5], liked=[0], first=[]).rank.tolist() == [3]
 
 
 def test_a_repeated_item_counts_once_in_the_list_and_each_time_in_hits() -> None:
     # Item 0 is liked on two lines: rank 1 both times; item 1 has rank 3 of the candidates 2, 3, 4.
     user = rank([[9.0, 6.0, 8.0, 7.0, 1.0]], liked=[0, 1, 0], first=[])
-    assert user.ranks.tolist() == [1, 3, 1]
+    assert user.rank.tolist() == [1, 3, 1]
     assert hits_at([user], 2) == pytest.approx(2 / 3)
     # The list 0, 2, 3, 1, 4 has the two likes in places 1 and 4.
-    assert user.list_ranks.tolist() == [[1, 4]]
+    assert lists_of(user) == [[1, 4]]
     expected = (1 + 1 / math.log2(5)) / (1 + 1 / math.log2(3))
     assert list_ndcg_at([user], 5) == pytest.approx(expected)
 
 
 def test_an_item_of_both_halves_is_ranked_with_the_candidates_but_is_not_new() -> None:
     user = rank([[3.0, 9.0, 5.0, 4.0]], liked=[1, 2], first=[1])
-    assert user.ranks.tolist() == [1, 1]
+    assert user.rank.tolist() == [1, 1]
     assert user.new.tolist() == [False, True]
 
 
@@ -125,11 +173,11 @@ def test_list_ndcg_by_hand() -> None:
 
 def test_k_beyond_the_candidates_is_everything() -> None:
     user = rank([[1.0, 2.0, 3.0]], liked=[0], first=[])
-    assert user.ranks.tolist() == [3]
+    assert user.rank.tolist() == [3]
     assert hits_at([user], 1000) == 1
     assert list_ndcg_at([user], 1000) == pytest.approx(1 / math.log2(4))
     # No candidates at all: the like is alone, and first.
-    assert rank([[1.0, 2.0]], liked=[0], first=[1]).ranks.tolist() == [1]
+    assert rank([[1.0, 2.0]], liked=[0], first=[1]).rank.tolist() == [1]
 
 
 def test_nobody_gives_no_number() -> None:
@@ -185,7 +233,7 @@ def test_ranks_equal_a_slow_loop(person: Person) -> None:
     table, liked, first, second = person
     found = rank(table.tolist(), liked=liked, first=first, second=second)
     ranks, _ = slow_ranks(table, liked, first, second)
-    assert found.ranks.tolist() == ranks
+    assert found.rank.tolist() == ranks
     assert found.new.tolist() == [item not in first for item in liked]
 
 
@@ -195,7 +243,7 @@ def test_one_list_equals_the_same_list_for_every_line(person: Person) -> None:
     table, liked, first, second = person
     once = rank(table[:1].tolist(), liked=liked, first=first, second=second)
     each = rank([table[0].tolist()] * len(liked), liked=liked, first=first, second=second)
-    assert once.ranks.tolist() == each.ranks.tolist()
+    assert once.rank.tolist() == each.rank.tolist()
     for k in (1, 2, 3, 5, 30):
         assert list_ndcg_at([once], k) == pytest.approx(list_ndcg_at([each], k))
 
@@ -244,4 +292,37 @@ def test_tied_likes_stand_where_random_ones_would() -> None:
     # Two likes tie with two candidates. Over the six ways to place them, the first of the two
     # stands on average at (1+1+1+2+2+3)/6 = 5/3 and the second at (2+3+4+3+4+4)/6 = 10/3.
     user = rank([[5.0, 5.0, 5.0, 5.0, 9.0, 1.0]], liked=[0, 1], first=[4])
-    assert user.list_ranks[0].tolist() == pytest.approx([5 / 3, 10 / 3])
+    assert lists_of(user)[0] == pytest.approx([5 / 3, 10 / 3])
+
+
+@pytest.mark.parametrize("people", [30, 300])
+@pytest.mark.parametrize("level", [0.02, 0.3, 0.9])
+@pytest.mark.parametrize(("lines", "likeness"), [(1, 4.0), (8, 4.0), (50, 20.0)])
+def test_intervals_cover_the_truth_in_95_of_100_samples(
+    people: int, level: float, lines: int, likeness: float
+) -> None:
+    """Each person has `lines` lines and her own chance of a hit, whose mean is `level`."""
+    draw = np.random.default_rng(0)
+    chances = draw.beta(likeness * level, likeness * (1 - level), size=(1000, people))
+    figures = draw.binomial(lines, chances) / lines
+    found = [intervals(np.repeat(sample[:, None], len(KS), axis=1))[KS[0]] for sample in figures]
+    low, high = np.array(found).T
+    assert (low >= 0).all()
+    assert (high <= 1).all()
+    assert ((low <= figures.mean(1)) & (figures.mean(1) <= high)).all()
+    covered = float(((low <= level) & (level <= high)).mean())
+    # With one line each it is 0.937 or more (binomial distribution); three standard deviations
+    # of the share are 0.023. Two made-up people make intervals wider if people are few and alike.
+    assert covered > 0.937 - 0.023
+    if people == 300 and lines == 1 and level > 0.02:
+        assert covered < 0.95 + 0.023
+
+
+def test_an_interval_is_never_empty() -> None:
+    low, high = intervals(np.zeros((200, len(KS))))[KS[0]]
+    assert low == 0
+    assert high == pytest.approx(1.96 * math.sqrt(1 / 202 - 1 / 202**2) / math.sqrt(202), rel=1e-3)
+
+
+def test_ks_are_not_beyond_what_is_ranked() -> None:
+    assert max(KS) <= DEPTH

@@ -9,9 +9,9 @@ import pytest
 from privrec.core.scorer import Scorer
 from privrec.data.federation import Federation
 from privrec.evaluation.protocols import Protocol, leave_last, protocol_named
-from privrec.evaluation.ranking import EvalReport, evaluate_view
+from privrec.evaluation.ranking import EvalReport
 from privrec.types import Candidates, ProtocolName
-from protocol_toys import everybody, items, moody, of, returning, timed
+from protocol_toys import everybody, items, moody, of, report_of, returning, timed
 
 KS = (5, 10, 20, 30)
 
@@ -87,10 +87,11 @@ def test_the_candidates_make_a_difference(name: ProtocolName) -> None:
 
 
 def figures(federation: Federation, protocol: Protocol, scorer: Scorer) -> EvalReport:
-    return evaluate_view(
+    return report_of(
         protocol.testing(federation),
         everybody(federation),
         scorer,
+        n_items=federation.n_items,
         candidates=protocol.candidates,
         with_recall=True,
     )

@@ -18,9 +18,9 @@ from privrec.evaluation.protocols import (
     protocol_named,
     resolve,
 )
-from privrec.evaluation.ranking import evaluate, evaluate_view
+from privrec.evaluation.ranking import evaluate
 from privrec.types import ProtocolName
-from protocol_toys import Line, everybody, items, moody, of, returning, timed
+from protocol_toys import Line, everybody, items, moody, of, report_of, returning, timed
 
 EVERYBODY_VALIDATES = 1.0
 
@@ -168,7 +168,7 @@ def test_files_train_on_the_one_and_test_the_likes_of_the_other() -> None:
     assert of(held, 1) == ([], [12], [12])
     assert of(held, 2) == ([], [], [])
     # She who is only in the test file is tested; she who is in neither is not.
-    report = evaluate_view(protocol.testing(federation), everybody(federation), silent(60))
+    report = report_of(protocol.testing(federation), everybody(federation), silent(60), n_items=60)
     assert (report.tested, report.skipped) == (2, 1)
 
 
@@ -219,7 +219,7 @@ def test_halves_are_what_they_were() -> None:
         assert held.hidden.item.tolist() == second.item.tolist()
     scorer = moody(60)
     before = evaluate(federation, new.test, scorer, seed=2, halving="time")
-    after = evaluate_view(protocol.testing(federation), new.test, scorer)
+    after = report_of(protocol.testing(federation), new.test, scorer, n_items=federation.n_items)
     assert before == after
     assert "recall" not in after.as_json()
 

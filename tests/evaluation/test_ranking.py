@@ -6,6 +6,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+from privrec.core import scorer as scorer_module
 from privrec.core.scorer import Scorer, Scores
 from privrec.data.clients import Clients
 from privrec.data.federation import Federation, chunks
@@ -14,8 +15,8 @@ from privrec.data.splits import halve
 from privrec.data.synthetic import SyntheticSettings, synthetic
 from privrec.data.tables import Tables, to_federation
 from privrec.evaluation import ranking
-from privrec.evaluation.protocols import halved
-from privrec.evaluation.ranking import EvalReport, evaluate, with_few_items
+from privrec.evaluation.protocols import Held, halved
+from privrec.evaluation.ranking import EvalReport, evaluate, measure
 from privrec.types import Halving, IntArray
 
 Line = tuple[str, int, float]
@@ -308,11 +309,54 @@ def test_json_has_text_keys() -> None:
 def test_people_with_few_items_are_counted_by_what_is_on_the_device(fewer_than: int) -> None:
     federation = returning_people()
     view = halved(federation, seed=2, halving="random")
-    found = with_few_items(view, everybody(federation), fewer_than=fewer_than)
-    slow = []
+    few, alone = [], []
     for person in everybody(federation):
         first, _ = halve(federation.take(np.array([person])), seed=2)
-        if len(set(first.item.tolist())) < fewer_than:
-            slow.append(int(person))
-    assert found.tolist() == slow
-    assert with_few_items(view, everybody(federation)[:0]).tolist() == []
+        report = evaluate(federation, np.array([person]), in_moments(45), seed=2)
+        if report.tested and len(set(first.item.tolist())) < fewer_than:
+            few.append(int(person))
+            alone.append(report.hits[10])
+    found = measure(
+        view,
+        everybody(federation),
+        {"all": in_moments(45), "few": in_moments(45)},
+        n_items=45,
+        few_only=["few"],
+        fewer_than=fewer_than,
+    )
+    some = found["all"].of(found["all"].items < fewer_than)
+    # Those with few items are part of everybody: the second scorer was asked about nobody else.
+    assert len(found["few"].items) == len(some.items) == len(few)
+    assert found["few"].figures.hits.tolist() == some.figures.hits.tolist()
+    assert some.figures.hits[:, 1].tolist() == alone
+
+
+def test_several_scorers_look_once_at_peoples_data() -> None:
+    federation = returning_people()
+    half, looks = halved(federation, seed=2, halving="random"), []
+
+    def view(positions: IntArray) -> Held:
+        looks.extend(positions.tolist())
+        return half(positions)
+
+    scorers = {"one": in_moments(45), "other": marking(45, 1.0)}
+    found = measure(view, everybody(federation), scorers, n_items=45)
+    assert looks == list(range(40))
+    for name, scorer in scorers.items():
+        assert found[name].report() == evaluate(federation, everybody(federation), scorer, seed=2)
+
+
+def test_rows_of_scores_in_memory_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where each line has a context and a row of its own, lines count, and not people."""
+    federation = returning_people()
+    whole = evaluate(federation, everybody(federation), in_moments(45), seed=2)
+    lines_at_once: list[tuple[int, int]] = []
+
+    def spy(first: Clients, lines: Clients) -> Iterator[Scores]:
+        lines_at_once.append((len(first), len(lines.item)))
+        return iter(in_moments(45)(first, lines))
+
+    monkeypatch.setattr(scorer_module, "TABLE_SIZE", 45 * 10)
+    assert evaluate(federation, everybody(federation), spy, seed=2) == whole
+    assert all(lines <= 10 or people == 1 for people, lines in lines_at_once)
+    assert len(lines_at_once) > 4

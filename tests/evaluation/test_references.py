@@ -1,4 +1,5 @@
 import math
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -12,10 +13,14 @@ from privrec.errors import SettingsError
 from privrec.evaluation import references
 from privrec.evaluation.ranking import evaluate
 from privrec.evaluation.references import (
+    REFERENCES,
     Arrays,
     Reference,
+    Sums,
     ease,
+    fit_references,
     item_knn,
+    neighbours,
     own_items,
     popularity,
 )
@@ -209,6 +214,101 @@ def test_only_the_training_people_matter_and_pieces_do_not(
 def test_too_many_items_are_refused_in_words(
     reference: Reference, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(references, "DENSE_LIMIT", 11)
-    with pytest.raises(SettingsError, match=r"at most 11 items; got 12$"):
+    monkeypatch.setattr(references, "MEMORY_GB", 5e-7)
+    with pytest.raises(SettingsError, match=r"for 12 items; the limit is 5e-07 GB$"):
         reference.fit(random_toy(), np.arange(3))
+
+
+@pytest.mark.parametrize("dense", [0.0, 1e9])
+def test_pairs_are_counted_by_a_slow_loop(dense: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By dense products, and by sparse ones in blocks of about one person."""
+    monkeypatch.setattr(references, "_DENSE", dense)
+    monkeypatch.setattr(references, "_PAIRS", 20)
+    monkeypatch.setattr(references, "chunks", lambda people: chunks(people, 7))
+    federation = random_toy()
+    seen: list[int] = []
+    sums = references.sums_of(
+        federation, everybody(federation), pairs=True, on_progress=seen.append
+    )
+    likes = liked_by(federation)
+    expected = [
+        [sum(i in liked and j in liked for liked in likes) for j in range(12)] for i in range(12)
+    ]
+    assert sums.pairs is not None
+    assert sums.pairs.tolist() == expected
+    assert sums.likes.tolist() == [row[i] for i, row in enumerate(expected)]
+    assert seen == [7, 7, 7, 7, 2]
+
+
+def test_the_inverse_takes_no_second_matrix() -> None:
+    """It is mirrored in blocks of 1,024 rows, so there are more of them than that."""
+    draw = np.random.default_rng(0)
+    n_items = 1500
+    likes = (draw.random((400, n_items)) < 0.05).astype(np.float32)
+    pairs = likes.T @ likes
+    expected = np.linalg.inv(pairs.astype(np.float64) + 10 * np.eye(n_items))
+    expected /= -np.diag(expected)[None, :]
+    np.fill_diagonal(expected, 0)
+    place = pairs.ctypes.data
+    tracemalloc.start()
+    weights = ease(10.0).solve(Sums(likes.sum(0), pairs))["weights"]
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert np.abs(weights - expected).max() < 2e-5
+    assert weights.ctypes.data == place
+    # The largest piece is a corner of 1,024 by 1,024, three times: less than two matrices.
+    assert peak < 1.5 * pairs.nbytes
+
+
+def test_references_are_fitted_together_as_alone() -> None:
+    federation = random_toy()
+    people = everybody(federation)[:20]
+    fitted = fit_references(federation, people)
+    assert list(fitted.scorers) == ["popularity", "own-items", "item-knn", "ease"]
+    assert fitted.left_out == {}
+    first = federation.take(everybody(federation))
+    for name, make in REFERENCES.items():
+        alone = make().scorer(make().fit(federation, people))
+        assert fitted.scorers[name].table(first) == pytest.approx(alone.table(first))
+
+
+def test_what_does_not_fit_is_left_out_and_an_error_by_name() -> None:
+    federation = random_toy()
+    people = everybody(federation)
+    # A matrix of 12 by 12 numbers of 4 bytes takes 576 bytes: there is room for one.
+    one = 800e-9
+    found = fit_references(federation, people, memory_gb=one)
+    assert list(found.scorers) == ["popularity", "own-items", "item-knn"]
+    assert list(found.left_out) == ["ease"]
+    assert found.left_out["ease"].startswith("needs 0.0 GB, the limit is 8e-07 GB and")
+    none = fit_references(federation, people, memory_gb=500e-9)
+    assert list(none.scorers) == ["popularity", "own-items"]
+    assert none.left_out.keys() == {"item-knn", "ease"}
+    assert fit_references(federation, people, ["ease"], memory_gb=one).left_out == {}
+    assert list(fit_references(federation, people, ["ease"], memory_gb=one).scorers) == ["ease"]
+    assert fit_references(federation, people, []) == ({}, {})
+    with pytest.raises(SettingsError, match=r"^the reference 'ease' needs 0.0 GB, the limit is"):
+        fit_references(federation, people, ["popularity", "ease"], memory_gb=500e-9)
+    with pytest.raises(SettingsError, match="unknown reference 'eas'; did you mean 'ease'"):
+        fit_references(federation, people, ["eas"])
+
+
+def test_neighbours_are_cosines_without_a_matrix_of_items_by_items() -> None:
+    draw = np.random.default_rng(0)
+    vectors = draw.normal(size=(12, 3)).astype(np.float32)
+    vectors[4] = 0
+    federation = random_toy()
+    tables = neighbours(vectors).table(federation.take(everybody(federation)))
+    for liked, table in zip(liked_by(federation), tables, strict=True):
+        for item in range(12):
+            score = 0.0
+            for own in liked - {item}:
+                length = np.linalg.norm(vectors[own]) * np.linalg.norm(vectors[item])
+                score += float(vectors[own] @ vectors[item] / length) if length else 0.0
+            assert table[item] == pytest.approx(score, abs=1e-5)
+    many = draw.normal(size=(40_000, 2)).astype(np.float32)
+    tracemalloc.start()
+    neighbours(many).table(federation.take(everybody(federation)[:2]))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 10 * many.nbytes  # 40,000 by 40,000 numbers would be 6.4 GB.

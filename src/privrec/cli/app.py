@@ -1,6 +1,5 @@
 """The `privrec` command. Each command imports what it needs, so `--help` does not import JAX."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,13 +21,13 @@ from privrec.cli.console import (
 from privrec.cli.data import data_app
 from privrec.cli.federate import federate_app
 from privrec.cli.frontier import frontier
-from privrec.cli.options import CandidatesOption, ProtocolOption, settings_from
+from privrec.cli.options import JsonOption, ProtocolOption, RunArgument, settings_from
 from privrec.cli.privacy import privacy_app
+from privrec.cli.rank import evaluate, recommend
 
 if TYPE_CHECKING:
     from privrec.runs.api import Plan
     from privrec.runs.run import Run
-    from privrec.show.report import Row
 
 app = typer.Typer(
     help="A federated recommender with user-level differential privacy.",
@@ -44,9 +43,9 @@ app.command()(compare)
 app.command()(attack)
 app.add_typer(bench_app, name="bench")
 app.command()(frontier)
+app.command()(evaluate)
+app.command()(recommend)
 
-RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
 DataOption = Annotated[
     str | None, typer.Option(help="A built-in name or a data folder.", show_default="synthetic")
 ]
@@ -171,68 +170,6 @@ def train(
 
 
 @app.command()
-def evaluate(
-    run: RunArgument,
-    protocol: ProtocolOption = None,
-    candidates: CandidatesOption = None,
-    json_: JsonOption = False,
-) -> None:
-    """Rank all items for every test person, after adapting on the device."""
-    with plain_errors():
-        from privrec.runs.api import open_run
-        from privrec.show.report import few_items_line, mark_line, protocol_words, table_rows
-
-        opened, asked = open_run(run), {"protocol": protocol, "candidates": candidates}
-        with progress() as on_progress:
-            found = opened.evaluate(**asked, on_progress=on_progress).as_json()
-        if json_:
-            print_json(found)
-            return
-        users = found["users"]
-        tested = f"{users['test']} test people, {users['skipped']} skipped"
-        title = f"Hits@k on {found['data']}, seed {found['seed']}{protocol_words(found)}"
-        _print_hits(f"{title} ({tested})", table_rows(found))
-        for line in (few_items_line(found), mark_line(found, opened.figures)):
-            if line:
-                print_line(line)
-        print_line(found["privacy"]["statement"])
-        print_line(f"report: {opened.report_path(**asked)}")
-
-
-@app.command()
-def recommend(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder or an export.")],
-    like: Annotated[
-        list[str] | None,
-        typer.Option(metavar="ITEM", help="An item liked, by id or title; repeat."),
-    ] = None,
-    dislike: Annotated[
-        list[str] | None, typer.Option(metavar="ITEM", help="An item disliked; repeat.")
-    ] = None,
-    feature: Annotated[
-        list[str] | None,
-        typer.Option(metavar="KEY=VALUE", help="A feature of the person or moment; repeat."),
-    ] = None,
-    top: Annotated[int, typer.Option(help="How many items.")] = 10,
-    json_: JsonOption = False,
-) -> None:
-    """Adapt the model to one person and rank; nothing about her is stored or sent."""
-    with plain_errors():
-        from privrec.runs.api import open_released
-
-        device = open_released(run).device(
-            likes=like or [], dislikes=dislike or [], features=_features(feature or [])
-        )
-        found = device.recommend(top)
-        if json_:
-            items = [{"item": r.item, "title": r.title, "score": r.score} for r in found]
-            print_json(items)
-            return
-        rows = [(r.title, r.item, f"{r.score:.3f}") for r in found]
-        print_table("For you", ("title", "item", "score"), rows)
-
-
-@app.command()
 def export(
     run: RunArgument,
     out: Annotated[Path, typer.Option(help="The file to write.")],
@@ -337,14 +274,6 @@ def _say_plan(found: "Plan", json_: bool) -> None:
     print_table("One person of usual size", columns, rows)
 
 
-def _print_hits(title: str, rows: "Sequence[Row]") -> None:
-    from privrec.show.report import figure
-
-    ks = ("5", "10", "20", "30")
-    cells = [(name, *(figure(hits[k]) for k in ks)) for name, hits, _ in rows]
-    print_table(title, ("", *(f"@{k}" for k in ks)), cells)
-
-
 def _data_of(run: Path | None) -> str:
     """Return the data of the run to resume, or the default data of a new run."""
     from privrec.runs.records import read_run
@@ -352,16 +281,3 @@ def _data_of(run: Path | None) -> str:
     if run is None or not (run / "config.toml").is_file():
         return "synthetic"
     return str(read_run(run)[1]["data"])
-
-
-def _features(pairs: Sequence[str]) -> dict[str, str | list[str]]:
-    """Return the values by name; a feature that is given more than once has a list of values."""
-    from privrec.errors import SettingsError
-
-    values: dict[str, list[str]] = {}
-    for pair in pairs:
-        name, equals, value = pair.partition("=")
-        if not equals:
-            raise SettingsError(f"--feature takes key=value; got {pair!r}")
-        values.setdefault(name, []).append(value)
-    return {name: many if len(many) > 1 else many[0] for name, many in values.items()}

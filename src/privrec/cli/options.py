@@ -5,6 +5,8 @@ from typing import Annotated, Any
 
 import typer
 
+RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
 ProtocolOption = Annotated[
     str | None,
     typer.Option(

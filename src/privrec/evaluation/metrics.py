@@ -1,141 +1,125 @@
-"""Hits and nDCG from ranks (spec section 6). Ties get the middle rank, which may be fractional."""
+"""Hits, nDCG and recall of each person from ranks (spec section 6), and their means."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from privrec.types import BoolArray, IntArray
 
-Ranks = npt.NDArray[np.float64]
-KS = (5, 10, 20, 30)
+DEPTH = 30
+"""Ranks up to here are exact; those beyond may be infinite."""
+KS = (5, 10, 20, DEPTH)
+Floats = npt.NDArray[np.float64]
+Interval = tuple[float, float]
+_Z = 1.959964
+"""Of a normal variable, 95 % lies within so many standard deviations."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UserRanks:
-    """The ranks of one test person's held-out likes, one entry for each line that is tested.
+class Ranks(NamedTuple):
+    """The ranks of some people's held-out likes.
 
-    `ranks`: among the candidates, plus itself. `new`: whether the device lacks the item.
-    `list_ranks`, shape (lists, distinct likes): where her likes stand, best first, in each whole
-    list that was made for her: one list, or one for each line.
+    For each tested line: `rank` among the candidates and itself, `new` whether the device lacks the
+    item, and whose line it is, `person`. For each distinct like of the person of each row, that is
+    of each whole list that was made for her: its `place` in the list, and which `row` that is.
+    `owner` says whose row is whose.
     """
 
-    ranks: Ranks
-    list_ranks: Ranks
+    person: IntArray
+    rank: Floats
     new: BoolArray
-    history: int
+    row: IntArray
+    place: Floats
+    owner: IntArray
 
 
-def rank_user(
-    scores: npt.NDArray[np.floating],
-    *,
-    liked: IntArray,
-    first_half: IntArray,
-    second_half: IntArray,
-    compete: bool = False,
-) -> UserRanks:
-    """Return the ranks of one person's held-out likes.
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PeopleFigures:
+    """The figures of each person who was tested, shape (people, len(KS)).
 
-    `scores` has shape (1, n_items), or one row for each entry of `liked`, the held-out likes.
-    Candidates are all items outside both halves; with `compete` those of the second half too, so
-    that the held-out items compete with each other. A score that is not a number ranks last.
-
-    >>> scores = np.array([[0.1, 0.9, 0.5, 0.7]])
-    >>> halves = {"first_half": np.array([1]), "second_half": np.array([2])}
-    >>> rank_user(scores, liked=np.array([2]), **halves).ranks.tolist()
-    [2.0]
+    `hits` is the share of her lines with a rank <= k. `new_only` is the same over lines whose item
+    is not on her device; NaN if there are none. `ndcg` is the paper's: 1 / log2(rank + 1) inside
+    the first k, one like per list. `list_ndcg` is the usual one of a whole list over her distinct
+    likes, the ideal over the smaller of k and their number. `recall` is the share of them in the
+    first k of the list. The latter two are means over her lists where each line has one.
     """
-    table = np.nan_to_num(np.asarray(scores, np.float64), nan=-np.inf, posinf=np.inf)
-    candidate = np.ones(table.shape[1], np.bool_)
-    candidate[first_half] = False
-    if not compete:
-        candidate[second_half] = False
-    distinct = np.unique(liked)
-    # In the whole list each like has its own place, and all other candidates stand between.
-    other = candidate.copy()
-    other[distinct] = False
-    row = np.arange(len(liked)) if len(table) > 1 else np.zeros(len(liked), np.int64)
-    own = table[row, liked]
-    ranks, list_ranks = np.empty(len(liked)), np.empty((len(table), len(distinct)))
-    for r in range(len(table)):
-        lines = row == r
-        others = np.sort(table[r, other])
-        rivals = np.sort(table[r, candidate]) if compete else others
-        above, equal = _count(rivals, own[lines])
-        # Who is a candidate ties with itself, and that is no tie.
-        ranks[lines] = 1 + above + (equal - candidate[liked[lines]]) / 2
-        list_ranks[r] = _places(others, np.sort(table[r, distinct]))
-    return UserRanks(
-        ranks=ranks,
-        list_ranks=list_ranks,
-        new=~np.isin(liked, first_half),
-        history=len(first_half) + len(second_half),
+
+    hits: Floats
+    new_only: Floats
+    ndcg: Floats
+    list_ndcg: Floats
+    recall: Floats
+
+    def take(self, chosen: BoolArray) -> "PeopleFigures":
+        """Return the figures of some of the people."""
+        return PeopleFigures(**{name: getattr(self, name)[chosen] for name in _NAMES})
+
+
+_NAMES = ("hits", "new_only", "ndcg", "list_ndcg", "recall")
+
+
+def joined(parts: list[PeopleFigures]) -> PeopleFigures:
+    """Return the figures of all people of the parts, in that order."""
+    nobody = np.zeros((0, len(KS)))
+    return PeopleFigures(
+        **{name: np.concatenate([nobody, *(getattr(p, name) for p in parts)]) for name in _NAMES}
     )
 
 
-def hits_at(users: Sequence[UserRanks], k: int) -> float:
-    """Return Hits@k: the share of ranks <= k, averaged per user, then over users."""
-    return _mean([float((user.ranks <= k).mean()) for user in users])
+def figures_of(ranks: Ranks, people: int, ks: Sequence[int] = KS) -> PeopleFigures:
+    """Return the figures of each person from her ranks; all `people` have tested lines.
 
-
-def new_hits_at(users: Sequence[UserRanks], k: int) -> float:
-    """Return Hits@k over held-out likes that are not in the first half, for users with any."""
-    return _mean([float((user.ranks[user.new] <= k).mean()) for user in users if user.new.any()])
-
-
-def ndcg_at(users: Sequence[UserRanks], k: int) -> float:
-    """Return the paper's nDCG@k: 1 / log2(rank + 1) inside the top k, one like per list."""
-    return _mean([float(_gain(user.ranks, k).mean()) for user in users])
-
-
-def list_ndcg_at(users: Sequence[UserRanks], k: int) -> float:
-    """Return the usual nDCG@k of a whole list, over each user's distinct held-out likes.
-
-    If a user has a list for each line, it is the mean over these lists.
+    Each k is at most `DEPTH`.
     """
-    return _mean([_list_ndcg(user.list_ranks, k) for user in users])
+    lists = len(ranks.owner)
+    likes = np.bincount(ranks.row, minlength=lists)
+    discount = 1 / np.log2(np.arange(2, likes.max(initial=0) + 2))
+    best = np.concatenate([[0.0], np.cumsum(discount)])
+    found: dict[str, list[Floats]] = {name: [] for name in _NAMES}
+    for k in ks:
+        hit, new = ranks.rank <= k, ranks.new
+        found["hits"].append(_means(hit, ranks.person, people))
+        found["new_only"].append(_means(hit[new], ranks.person[new], people))
+        found["ndcg"].append(_means(_gain(ranks.rank, k), ranks.person, people))
+        gain = np.bincount(ranks.row, _gain(ranks.place, k), lists) / best[np.minimum(likes, k)]
+        found["list_ndcg"].append(_means(gain, ranks.owner, people))
+        share = _means(ranks.place <= k, ranks.row, lists)
+        found["recall"].append(_means(share, ranks.owner, people))
+    return PeopleFigures(**{name: np.stack(columns, axis=1) for name, columns in found.items()})
 
 
-def recall_at(users: Sequence[UserRanks], k: int) -> float:
-    """Return Recall@k: the share of a user's distinct held-out likes in the first k of her list.
+def means(figures: Floats) -> dict[int, float]:
+    """Return the mean over people by k, without those whose figure is NaN; NaN if all are."""
+    some = figures[~np.isnan(figures).any(axis=1)]
+    return {k: float(some[:, n].mean()) if len(some) else math.nan for n, k in enumerate(KS)}
 
-    Averaged over her lists where she has one for each line, then over users.
+
+def intervals(figures: Floats) -> dict[int, Interval]:
+    """Return for each k an interval of the mean over people, each with a figure in [0, 1].
+
+    It covers the true mean in about 95 % of samples: mean ± 1.96 · sd / √n, cut to [0, 1]. Two
+    made-up people are in `sd` and `n`, one with the figure 0 and one with 1. Without them it would
+    be empty if all figures are the same, and too short for few people and rare hits.
     """
-    return _mean([float((user.list_ranks <= k).mean()) for user in users])
+    return {k: _interval(figures[:, n]) for n, k in enumerate(KS)}
 
 
-def _list_ndcg(ranks: Ranks, k: int) -> float:
-    ideal = _gain(np.arange(1, ranks.shape[1] + 1, dtype=np.float64), k).sum()
-    return float(_gain(ranks, k).sum(1).mean() / ideal)
+def _interval(values: Floats) -> Interval:
+    more = np.append(values, [0.0, 1.0])
+    half = _Z * more.std() / math.sqrt(len(more))
+    mean = values.mean() if len(values) else 0.5
+    return max(0.0, float(mean - half)), min(1.0, float(mean + half))
 
 
-def _gain(ranks: Ranks, k: int) -> Ranks:
+def _gain(ranks: Floats, k: int) -> Floats:
     return np.where(ranks <= k, 1 / np.log2(ranks + 1), 0.0)
 
 
-def _places(others: npt.NDArray[np.float64], likes: npt.NDArray[np.float64]) -> Ranks:
-    """Return the ranks of likes in one list with the others, best first; both are sorted.
-
-    No two likes get the same rank, because nDCG could then exceed 1. If m likes tie with each
-    other and with n others, they get the average ranks of m random places among the m + n. A
-    single like gets the middle rank.
-    """
-    likes = likes[::-1]
-    above, equal = _count(others, likes)
-    ahead, tied = _count(likes[::-1], likes)
-    place = np.arange(1, len(likes) + 1)
-    return place + above + equal * (place - ahead) / (tied + 1)
-
-
-def _count(
-    ordered: npt.NDArray[np.float64], own: npt.NDArray[np.float64]
-) -> tuple[IntArray, IntArray]:
-    """Return for each own score how many of the sorted others are above it, and how many equal."""
-    left = np.searchsorted(ordered, own, side="left")
-    right = np.searchsorted(ordered, own, side="right")
-    return len(ordered) - right, right - left
-
-
-def _mean(values: Sequence[float]) -> float:
-    return float(np.mean(values)) if values else float("nan")
+def _means(values: npt.NDArray[np.generic], group: IntArray, groups: int) -> Floats:
+    """Return the mean of the values of each group; NaN for a group without any."""
+    total = np.bincount(group, values.astype(np.float64), groups)
+    count = np.bincount(group, minlength=groups)
+    return np.asarray(np.divide(total, count, out=np.full(groups, np.nan), where=count > 0))

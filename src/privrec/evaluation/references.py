@@ -6,93 +6,271 @@ are never candidates. The references are centralised: they read the likes of all
 and give no privacy.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
+from scipy.linalg.blas import sgemm
+from scipy.linalg.lapack import spotrf, spotri
 
-from privrec.core.scorer import Scorer
+from privrec.core.scorer import Scores, TableScorer
 from privrec.data.clients import Clients
 from privrec.data.federation import Federation, chunks
-from privrec.errors import SettingsError
+from privrec.errors import DataError, SettingsError, nearest
 from privrec.types import IntArray
 
-Arrays = dict[str, npt.NDArray[np.float32]]
-DENSE_LIMIT = 20_000
-"""The most items for a dense matrix of items by items (3.2 GB in float64). Chosen by hand."""
+Floats = npt.NDArray[np.float32]
+Arrays = dict[str, Floats]
+MEMORY_GB = 4.0
+"""What references may take, in 10⁹ bytes. It is a fixed number, and not a share of what a machine
+has free, so that a run has the same references everywhere. Both that need a matrix of items by
+items fit up to 22,000 items. Chosen by hand."""
 OWN_BONUS = 1e6
 """What is added to the score of an own item, so that it ranks first."""
 EASE_L2 = 500.0
 """The ridge of EASE on MovieLens in its paper (Steck 2019)."""
+_PAIRS = 2**22
+"""Pairs of likes whose products are in memory at a time: about 100 MB. Chosen by hand."""
+_DENSE = 3000
+"""A product of sparse rows takes as long for each pair of likes as a dense product for so many
+multiplications. Measured on two cores."""
+
+
+class Sums(NamedTuple):
+    """What references are fitted to: how many people like each item, and each pair of items.
+
+    `pairs` is None where no reference needs it. Numbers up to 2²⁴ are exact.
+    """
+
+    likes: Floats
+    pairs: Floats | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reference:
-    """A reference recommender: `fit(federation, people)` gives arrays, `scorer(arrays)` ranks."""
+    """A reference recommender: `solve(sums)` gives arrays, `scorer(arrays)` ranks.
 
-    fit: Callable[[Federation, IntArray], Arrays]
-    scorer: Callable[[Arrays], Scorer]
+    If it `needs_pairs`, `solve` overwrites them: its arrays take no other memory.
+    """
+
+    solve: Callable[[Sums], Arrays]
+    scorer: Callable[[Arrays], TableScorer]
+    needs_pairs: bool = False
+
+    def gigabytes(self, n_items: int) -> float:
+        """Return the memory that its arrays take."""
+        return 4e-9 * n_items**2 if self.needs_pairs else 4e-9 * n_items
+
+    def fit(self, federation: Federation, people: IntArray) -> Arrays:
+        """Return the arrays fitted to people's likes."""
+        needed = self.gigabytes(federation.n_items)
+        if needed > MEMORY_GB:
+            raise SettingsError(
+                f"this reference needs a matrix of items by items: {needed:.1f} GB for"
+                f" {federation.n_items:,} items; the limit is {MEMORY_GB:g} GB"
+            )
+        return self.solve(sums_of(federation, people, pairs=self.needs_pairs))
 
 
 def popularity() -> Reference:
     """Return the ranking by number of likes among the training people, the same for everybody."""
 
-    def scorer(arrays: Arrays) -> Scorer:
-        def score(first: Clients, lines: Clients) -> Iterator[npt.NDArray[np.float32]]:
-            del lines
-            for _ in range(len(first)):
-                yield arrays["popularity"][None, :]
+    def scorer(arrays: Arrays) -> TableScorer:
+        return TableScorer(table=lambda first: _same_for_all(arrays["popularity"], first))
 
-        return score
-
-    return Reference(fit=_fit_popularity, scorer=scorer)
+    return Reference(solve=_popularity, scorer=scorer)
 
 
 def own_items() -> Reference:
     """Return own items first, then popularity."""
 
-    def scorer(arrays: Arrays) -> Scorer:
+    def scorer(arrays: Arrays) -> TableScorer:
         counts = arrays["popularity"]
-        return own_first(len(counts), lambda first: np.tile(counts, (len(first), 1)))
+        return own_first(len(counts), lambda first: _same_for_all(counts, first))
 
-    return Reference(fit=_fit_popularity, scorer=scorer)
+    return Reference(solve=_popularity, scorer=scorer)
 
 
 def item_knn() -> Reference:
     """Return own items first, then the sum of cosines between an item and the person's likes."""
 
-    def fit(federation: Federation, people: IntArray) -> Arrays:
-        gram = _gram(federation, people)
-        norm = np.sqrt(np.maximum(np.diag(gram), 1))
-        cosine = gram / norm[:, None] / norm[None, :]
+    def solve(sums: Sums) -> Arrays:
+        cosine = _pairs_in(sums)
+        norm = np.sqrt(np.maximum(sums.likes, 1))
+        cosine /= norm[:, None]
+        cosine /= norm[None, :]
         np.fill_diagonal(cosine, 0)
-        return {"weights": _with_ties_by_popularity(cosine, gram)}
+        return {"weights": _with_ties_by_popularity(cosine, sums.likes)}
 
-    return Reference(fit=fit, scorer=lambda arrays: _item_to_item(arrays["weights"]))
+    return Reference(solve=solve, scorer=_item_to_item, needs_pairs=True)
 
 
 def ease(l2: float = EASE_L2) -> Reference:
-    """Return own items first, then EASE (Steck 2019): item weights in closed form, ridge `l2`."""
+    """Return own items first, then EASE (Steck 2019): item weights in closed form, ridge `l2`.
 
-    def fit(federation: Federation, people: IntArray) -> Arrays:
-        gram = _gram(federation, people)
-        inverse = np.linalg.inv(gram + l2 * np.eye(federation.n_items))
-        weights = -inverse / np.diag(inverse)[None, :]
+    With P = (XᵀX + l2 · I)⁻¹, the weight of item i for item j is -P_ij / P_jj.
+    """
+
+    def solve(sums: Sums) -> Arrays:
+        weights = _pairs_in(sums)
+        weights[np.diag_indices_from(weights)] += np.float32(l2)
+        _invert(weights)
+        weights /= -weights.diagonal()[None, :].copy()
         np.fill_diagonal(weights, 0)
-        return {"weights": _with_ties_by_popularity(weights, gram)}
+        return {"weights": _with_ties_by_popularity(weights, sums.likes)}
 
-    return Reference(fit=fit, scorer=lambda arrays: _item_to_item(arrays["weights"]))
+    return Reference(solve=solve, scorer=_item_to_item, needs_pairs=True)
 
 
-def neighbours(vectors: npt.NDArray[np.float32]) -> Scorer:
+REFERENCES: dict[str, Callable[[], Reference]] = {
+    "popularity": popularity,
+    "own-items": own_items,
+    "item-knn": item_knn,
+    "ease": ease,
+}
+
+
+class Fitted(NamedTuple):
+    """References that were fitted, and why others were not, both by name."""
+
+    scorers: dict[str, TableScorer]
+    left_out: dict[str, str]
+
+
+def fit_references(
+    federation: Federation,
+    people: IntArray,
+    names: Sequence[str] | None = None,
+    *,
+    memory_gb: float = MEMORY_GB,
+    on_progress: Callable[[int], None] | None = None,
+) -> Fitted:
+    """Return the references by these names, fitted with one pass over people's likes.
+
+    Without names, those that fit into the memory together; the others are left out. One that was
+    named and does not fit is an error.
+    """
+    chosen, left_out = _chosen(federation.n_items, names, memory_gb)
+    if not chosen:
+        return Fitted({}, left_out)
+    needing = [name for name, reference in chosen.items() if reference.needs_pairs]
+    sums = sums_of(federation, people, pairs=bool(needing), on_progress=on_progress)
+    scorers = {}
+    for name, reference in chosen.items():
+        last = needing and name == needing[-1]
+        pairs = None if sums.pairs is None or last else sums.pairs.copy()
+        mine = sums if last or not reference.needs_pairs else Sums(sums.likes, pairs)
+        scorers[name] = reference.scorer(reference.solve(mine))
+    return Fitted(scorers, left_out)
+
+
+def _chosen(
+    n_items: int, names: Sequence[str] | None, memory_gb: float
+) -> tuple[dict[str, Reference], dict[str, str]]:
+    for name in names or ():
+        if name not in REFERENCES:
+            raise SettingsError(f"unknown reference {name!r}{nearest(name, REFERENCES)}")
+    chosen, left_out, left = {}, {}, memory_gb
+    for name, make in REFERENCES.items():
+        reference = make()
+        needed = reference.gigabytes(n_items)
+        if names is not None and name not in names:
+            continue
+        if needed > left:
+            said = f"needs {needed:.1f} GB, the limit is {memory_gb:g} GB"
+            said += f" and {left:.1f} GB of it are left" if left < memory_gb else ""
+            left_out[name] = said
+        else:
+            chosen[name] = reference
+            left -= needed
+    if names is not None and left_out:
+        name, said = next(iter(left_out.items()))
+        raise SettingsError(f"the reference {name!r} {said}")
+    return chosen, left_out
+
+
+def neighbours(vectors: Floats) -> TableScorer:
     """Return own items first, then the sum of cosines between item vectors and those liked."""
     length = np.linalg.norm(vectors, axis=1, keepdims=True)
     unit = vectors / np.maximum(length, 1e-12)
-    cosine = unit @ unit.T
-    np.fill_diagonal(cosine, 0)
-    return _item_to_item(cosine)
+    with_itself = (unit * unit).sum(1)
+
+    def score(first: Clients) -> Scores:
+        likes = _rows(first, len(unit))
+        table = (likes @ unit) @ unit.T
+        # An item is no neighbour of itself.
+        owner = np.repeat(np.arange(len(first)), np.diff(likes.indptr))
+        table[owner, likes.indices] -= with_itself[likes.indices]
+        return np.asarray(table)
+
+    return own_first(len(unit), score)
+
+
+def own_first(n_items: int, score_all: Callable[[Clients], Scores]) -> TableScorer:
+    """Return the scorer that ranks own items first and everything else by `score_all`."""
+    del n_items
+    return TableScorer(table=score_all, bonus=OWN_BONUS)
+
+
+def sums_of(
+    federation: Federation,
+    people: IntArray,
+    *,
+    pairs: bool,
+    on_progress: Callable[[int], None] | None = None,
+) -> Sums:
+    """Return the sums over people's likes, a few people in memory at a time."""
+    n_items = federation.n_items
+    likes = np.zeros(n_items, np.float32)
+    squares = np.zeros((n_items, n_items), np.float32) if pairs else None
+    for part in chunks(people):
+        rows = _rows(federation.take(part), n_items)
+        likes += np.bincount(rows.indices, minlength=n_items).astype(np.float32)
+        if squares is not None:
+            _add_pairs(squares, rows)
+        if on_progress is not None:
+            on_progress(len(part))
+    return Sums(likes, squares)
+
+
+def _add_pairs(squares: Floats, rows: sp.csr_array) -> None:
+    """Add rowsᵀ rows to a dense matrix, by a dense product or by what is not 0 alone."""
+    pairs = np.cumsum(np.diff(rows.indptr).astype(np.int64) ** 2)
+    if _DENSE * float(pairs[-1]) > rows.shape[0] * float(len(squares)) ** 2:
+        whole = rows.toarray().T
+        # LAPACK's order is by columns: the transpose is the same memory, without a copy.
+        sgemm(1.0, whole, whole, trans_b=1, beta=1.0, c=squares.T, overwrite_c=1)
+        return
+    start = 0
+    while start < rows.shape[0]:
+        done = pairs[start - 1] if start else 0
+        stop = max(start + 1, int(np.searchsorted(pairs, done + _PAIRS, side="right")))
+        product = rows[start:stop].T @ rows[start:stop]
+        # It is symmetric: it does not matter whether rows or columns lie side by side.
+        row = np.repeat(np.arange(len(squares)), np.diff(product.indptr))
+        squares[row, product.indices] += product.data
+        start = stop
+
+
+def _invert(matrix: Floats) -> None:
+    """Replace a symmetric positive definite matrix by its inverse, in its own memory."""
+    # LAPACK stores columns side by side: the transpose is the same memory, without a copy.
+    factor, failed = spotrf(matrix.T, lower=1, overwrite_a=1, clean=0)
+    if failed:
+        raise DataError("the items cannot be told apart in 32 bits: raise `ease_l2`")
+    inverse, _ = spotri(factor, lower=1, overwrite_c=1)
+    if not np.shares_memory(inverse, matrix):
+        matrix[:] = inverse.T
+    step = 1024
+    for start in range(0, len(matrix), step):
+        rows = slice(start, start + step)
+        # Only the upper triangle was computed.
+        matrix[rows, :start] = matrix[:start, rows].T
+        corner = np.triu(matrix[rows, rows])
+        matrix[rows, rows] = corner + np.triu(corner, 1).T
 
 
 def _rows(clients: Clients, n_items: int) -> sp.csr_array:
@@ -105,48 +283,26 @@ def _rows(clients: Clients, n_items: int) -> sp.csr_array:
     return matrix
 
 
-def _fit_popularity(federation: Federation, people: IntArray) -> Arrays:
-    counts = np.zeros(federation.n_items, np.float32)
-    for part in chunks(people):
-        counts += _rows(federation.take(part), federation.n_items).sum(0)
-    return {"popularity": counts}
+def _popularity(sums: Sums) -> Arrays:
+    return {"popularity": sums.likes}
 
 
-def _gram(federation: Federation, people: IntArray) -> npt.NDArray[np.float64]:
-    """Return XᵀX of the likes, accumulated over people in pieces."""
-    if federation.n_items > DENSE_LIMIT:
-        raise SettingsError(
-            f"this reference needs a matrix of items by items: at most {DENSE_LIMIT} items;"
-            f" got {federation.n_items}"
-        )
-    gram = np.zeros((federation.n_items, federation.n_items))
-    for part in chunks(people):
-        likes = _rows(federation.take(part), federation.n_items).astype(np.float64)
-        gram += (likes.T @ likes).toarray()
-    return gram
+def _pairs_in(sums: Sums) -> Floats:
+    if sums.pairs is None:
+        raise ValueError("this reference needs pairs")
+    return sums.pairs
 
 
-def _with_ties_by_popularity(
-    weights: npt.NDArray[np.float64], gram: npt.NDArray[np.float64]
-) -> npt.NDArray[np.float32]:
+def _same_for_all(scores: Floats, people: Clients) -> Floats:
+    return np.broadcast_to(scores, (len(people), len(scores)))
+
+
+def _with_ties_by_popularity(weights: Floats, likes: Floats) -> Floats:
     """Return the weights plus a very small multiple of popularity, which breaks ties."""
-    likes = np.diag(gram)
-    raised = weights + 1e-6 * (likes / max(likes.max(), 1))[None, :]
-    return np.asarray(raised, np.float32)
+    weights += np.float32(1e-6) * (likes / max(likes.max(), 1))[None, :]
+    return weights
 
 
-def _item_to_item(weights: npt.NDArray[np.float32]) -> Scorer:
+def _item_to_item(arrays: Arrays) -> TableScorer:
+    weights = arrays["weights"]
     return own_first(len(weights), lambda first: _rows(first, len(weights)) @ weights)
-
-
-def own_first(n_items: int, score_all: Callable[[Clients], npt.NDArray[np.float32]]) -> Scorer:
-    """Return the scorer that ranks own items first and everything else by `score_all`."""
-
-    def score(first: Clients, lines: Clients) -> Iterator[npt.NDArray[np.float64]]:
-        del lines
-        # Float64, because in float32 own items whose scores differ by less than 1/16 would tie.
-        table = score_all(first).astype(np.float64) + OWN_BONUS * _rows(first, n_items).toarray()
-        for k in range(len(first)):
-            yield table[k : k + 1]
-
-    return score

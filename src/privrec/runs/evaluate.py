@@ -1,7 +1,7 @@
 """Figures of a model on the people who are tested, or on those who validate."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -10,19 +10,12 @@ from privrec.algorithms.prepared import PreparedRun
 from privrec.core.contribution import to_bytes
 from privrec.core.phase import Phase
 from privrec.core.scorer import Scorer
-from privrec.data.federation import Federation
-from privrec.errors import DataError
+from privrec.errors import DataError, SettingsError
 from privrec.evaluation.protocols import View
-from privrec.evaluation.ranking import EvalReport, evaluate_view, with_few_items
-from privrec.evaluation.references import (
-    DENSE_LIMIT,
-    Reference,
-    ease,
-    item_knn,
-    own_items,
-    popularity,
-)
+from privrec.evaluation.ranking import EvalReport, Tested, measure
+from privrec.evaluation.references import MEMORY_GB, Fitted, fit_references
 from privrec.privacy.statement import PrivacyReport
+from privrec.seeds import client_words
 from privrec.settings import RunSettings
 from privrec.simulate.cost import usual_person
 from privrec.types import IntArray, Params
@@ -39,6 +32,8 @@ class Evaluation:
 
     `few` is for test people with few items on their device, `few_unadapted` for the same people
     without adaptation. `bytes_sent` is what one person of usual size sends in one round.
+    `sampled_of` is how many test people there are, where only some were drawn to be tested.
+    `left_out` says why references are not there.
     """
 
     config: RunSettings
@@ -52,6 +47,8 @@ class Evaluation:
     references: Mapping[str, EvalReport]
     privacy: PrivacyReport
     bytes_sent: int
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    sampled_of: int | None = None
 
     @property
     def hits(self) -> dict[int, float]:
@@ -61,6 +58,7 @@ class Evaluation:
     def as_json(self) -> dict[str, Any]:
         """Return the content of `evaluation.json`."""
         config, report = self.config, self.report
+        drawn = {"people": report.tested + report.skipped, "of": self.sampled_of}
         return {
             "recipe": config.recipe,
             "data": config.data,
@@ -71,6 +69,7 @@ class Evaluation:
                 "test": report.tested,
                 "skipped": report.skipped,
             },
+            **({} if self.sampled_of is None else {"sampled": drawn}),
             "protocol": self.protocol,
             "candidates": self.candidates,
             **report.as_json(),
@@ -81,9 +80,31 @@ class Evaluation:
                 "without_adaptation": self.few_unadapted and self.few_unadapted.as_json()["hits"],
             },
             "references": {name: figures.as_json() for name, figures in self.references.items()},
+            **({"references_left_out": dict(self.left_out)} if self.left_out else {}),
             "privacy": self.privacy.as_json(),
             "cost": {"bytes_sent": self.bytes_sent},
         }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What an evaluation is to test, beside the run itself.
+
+    `references` are names; None means all that fit into `memory_gb` together. `people` is how many
+    of the test people are drawn; None means all.
+    """
+
+    references: Sequence[str] | None = None
+    people: int | None = None
+    memory_gb: float = MEMORY_GB
+
+    def __post_init__(self) -> None:
+        if isinstance(self.references, str):
+            raise SettingsError(f"`references` must be a list of names; got {self.references!r}")
+        if self.people is not None and self.people < 1:
+            raise SettingsError(f"`people` must be >= 1; got {self.people}")
+        if not self.memory_gb > 0:
+            raise SettingsError(f"`memory_gb` must be > 0; got {self.memory_gb:g}")
 
 
 def evaluate_run(
@@ -91,68 +112,101 @@ def evaluate_run(
     params: Params,
     privacy: PrivacyReport,
     *,
+    asked: Asked | None = None,
     on_progress: OnProgress | None = None,
 ) -> Evaluation:
     """Return the figures on the test people, for the run and for the reference recommenders."""
-    config, federation, split = prepared.config, prepared.federation, prepared.split
-    protocol = prepared.protocol
-    view = protocol.testing(prepared.whole)
-    report = _evaluate_on(prepared, view, split.test, prepared.rankers.adapted(params), on_progress)
-    if report.tested == 0:
-        raise DataError(
-            f"none of the {len(split.test)} test people has two likes, one of them to be tested"
-        )
-    few = with_few_items(view, split.test, fewer_than=FEW_ITEMS)
+    asked = asked or Asked()
+    config, split, protocol = prepared.config, prepared.split, prepared.protocol
+    people = split.test if asked.people is None else _drawn(prepared, asked.people)
+    fitted = _fitted(prepared, asked, on_progress)
+    scorers: dict[str, Scorer] = {_OURS: prepared.rankers.adapted(params), **fitted.scorers}
     unadapted = prepared.rankers.unadapted
-    references = {}
-    for name, reference in _references(federation).items():
-        arrays = reference.fit(federation, split.fitted)
-        references[name] = _evaluate_on(prepared, view, split.test, reference.scorer(arrays), None)
+    if unadapted is not None:
+        scorers[_UNADAPTED] = unadapted(params)
+    view = protocol.testing(prepared.whole)
+    found = _measure(prepared, view, people, scorers, on_progress)
+    ours = found.pop(_OURS)
+    if not len(ours.items):
+        raise DataError(
+            f"none of the {len(people)} test people has two likes, one of them to be tested"
+        )
+    few = found.pop(_UNADAPTED, None)
+    how = {"with_recall": protocol.name != "halves", "with_interval": asked.people is not None}
     return Evaluation(
         config=config,
         protocol=protocol.name,
         candidates=protocol.candidates,
         train=len(split.train),
         validation=len(split.validation),
-        report=report,
-        few=_evaluate_on(prepared, view, few, prepared.rankers.adapted(params), None),
-        few_unadapted=unadapted and _evaluate_on(prepared, view, few, unadapted(params), None),
-        references=references,
+        report=ours.report(**how),
+        few=ours.of(ours.items < FEW_ITEMS).report(**how),
+        few_unadapted=None if few is None else few.report(**how),
+        references={name: tested.report(**how) for name, tested in found.items()},
         privacy=privacy,
         bytes_sent=bytes_sent(prepared, params),
+        left_out=fitted.left_out,
+        sampled_of=None if asked.people is None else len(split.test),
     )
 
 
-def _references(federation: Federation) -> dict[str, Reference]:
-    references = {"popularity": popularity(), "own-items": own_items()}
-    if federation.n_items <= DENSE_LIMIT:
-        references |= {"item-knn": item_knn(), "ease": ease()}
-    return references
+_OURS, _UNADAPTED = "ours", "unadapted"
+"""No reference has one of these names."""
 
 
-def _evaluate_on(
+def _drawn(prepared: PreparedRun, count: int) -> IntArray:
+    """Return `count` of the test people, or all if there are fewer.
+
+    A hash of (seed, her id) draws a person: the same people are drawn again, and a larger sample
+    has all of a smaller one.
+    """
+    test = prepared.split.test
+    ids = prepared.whole.ids(test)
+    words = client_words(prepared.config.seed, 0, "sample test", ids, np.zeros(1, np.int64))
+    return np.sort(test[np.argsort(words, kind="stable")[:count]])
+
+
+def _fitted(prepared: PreparedRun, asked: Asked, on_progress: OnProgress | None) -> Fitted:
+    people = prepared.split.fitted
+    advance = counting(on_progress, "people read for references", len(people))
+    return fit_references(
+        prepared.federation,
+        people,
+        asked.references,
+        memory_gb=asked.memory_gb,
+        on_progress=advance,
+    )
+
+
+def _measure(
     prepared: PreparedRun,
     view: View,
     people: IntArray,
-    scorer: Scorer,
+    scorers: Mapping[str, Scorer],
     on_progress: OnProgress | None,
-) -> EvalReport:
+) -> dict[str, Tested]:
+    return measure(
+        view,
+        people,
+        scorers,
+        n_items=prepared.whole.n_items,
+        candidates=prepared.protocol.candidates,
+        few_only=[_UNADAPTED],
+        fewer_than=FEW_ITEMS,
+        on_progress=counting(on_progress, "people tested", len(people)),
+    )
+
+
+def counting(on_progress: OnProgress | None, what: str, total: int) -> Callable[[int], None]:
+    """Return what is told how many more are done."""
     done = 0
 
     def advance(count: int) -> None:
         nonlocal done
         done += count
-        report_progress(on_progress, "people tested", done, len(people))
+        report_progress(on_progress, what, done, total)
 
-    protocol = prepared.protocol
-    return evaluate_view(
-        view,
-        people,
-        scorer,
-        candidates=protocol.candidates,
-        with_recall=protocol.name != "halves",
-        on_progress=advance,
-    )
+    return advance
 
 
 def bytes_sent(prepared: PreparedRun, params: Params) -> int:
@@ -174,10 +228,10 @@ def bytes_sent(prepared: PreparedRun, params: Params) -> int:
 
 def validate(prepared: PreparedRun, params: Params) -> Mapping[str, float | None]:
     """Return Hits@k on the validation people, by k."""
-    scorer = prepared.rankers.adapted(params)
     view = prepared.protocol.validating(prepared.whole)
-    report = _evaluate_on(prepared, view, prepared.split.validation, scorer, None)
-    hits: dict[str, float | None] = report.as_json()["hits"]
+    scorers = {_OURS: prepared.rankers.adapted(params)}
+    found = _measure(prepared, view, prepared.split.validation, scorers, None)
+    hits: dict[str, float | None] = found[_OURS].report().as_json()["hits"]
     return {k: value if value is None else round(value, 5) for k, value in hits.items()}
 
 

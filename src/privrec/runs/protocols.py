@@ -40,10 +40,15 @@ def tested_by(prepared: PreparedRun, name: str | None, candidates: str | None) -
     return replace(prepared, protocol=protocol, split=split)
 
 
-def ending_of(prepared: PreparedRun, tested: PreparedRun) -> str:
-    """Return what the names of an evaluation's files end in: "" for the run's own protocol."""
+def ending_of(prepared: PreparedRun, tested: PreparedRun, people: int | None = None) -> str:
+    """Return what the names of an evaluation's files end in: "" for the run's own protocol.
+
+    The number of people is in it where they are a sample.
+    """
+    sample = "" if people is None else f"-people-{people}"
     own, other = prepared.protocol, tested.protocol
     if (own.name, own.candidates) == (other.name, other.candidates):
-        return ""
+        return sample
     _, usual = resolve(other.name, None, prepared.whole)
-    return f"-{other.name}" + ("" if other.candidates == usual else f"-{other.candidates}")
+    among = "" if other.candidates == usual else f"-{other.candidates}"
+    return f"-{other.name}{among}{sample}"

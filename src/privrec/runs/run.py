@@ -1,24 +1,27 @@
 """A run folder, opened: evaluate it, ask what it promises, recommend from it."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
+import polars as pl
 
 from privrec.algorithms.prepared import PreparedRun
 from privrec.algorithms.recipe import Recipe
 from privrec.data.catalogue import Catalogue, from_json
 from privrec.device import Device, Model
-from privrec.errors import RunFolderError
+from privrec.errors import RunFolderError, SettingsError
+from privrec.evaluation.references import MEMORY_GB
 from privrec.privacy.calibrate import refuse_large_delta
 from privrec.privacy.ledger import PrivacyLedger
 from privrec.privacy.statement import PrivacyReport, privacy_report
 from privrec.runs import records
-from privrec.runs.evaluate import Evaluation, OnProgress, evaluate_run
+from privrec.runs.evaluate import Asked, Evaluation, OnProgress, counting, evaluate_run
+from privrec.runs.people import Source, names_of, newcomers_of, positions_of
 from privrec.runs.protocols import ending_of, tested_by
 from privrec.runs.publisher import (
     has_local_noise,
@@ -27,6 +30,7 @@ from privrec.runs.publisher import (
     server_of,
     volunteer_count,
 )
+from privrec.runs.recommend import SCHEMA, groups_in, groups_of, lists_for
 from privrec.settings import RunSettings
 from privrec.show.attacked import summary
 from privrec.show.report import render_report
@@ -51,26 +55,35 @@ class Run:
         *,
         protocol: str | None = None,
         candidates: str | None = None,
+        references: Sequence[str] | None = None,
+        people: int | None = None,
+        memory_gb: float = MEMORY_GB,
         on_progress: OnProgress | None = None,
     ) -> Evaluation:
         """Return the figures on the test people, by the run's own protocol or another one.
 
+        `references` are the names of those to be tested too; None means all that fit into
+        `memory_gb` together. `people` draws a sample of the test people.
+
         Writes `evaluation.json` and `report.html` to `simulation/`, or files that are named for
-        the protocol where it is not the run's own.
+        the protocol where it is not the run's own, and for the sample where there is one.
         """
+        asked = Asked(references=references, people=people, memory_gb=memory_gb)
         if self.folder.data_path.is_file():
             records.check_data(self.folder, self.prepared.federation.fingerprint)
         tested = tested_by(self.prepared, protocol, candidates)
         params = load_params(self.folder)
-        evaluation = evaluate_run(tested, params, self.privacy(), on_progress=on_progress)
+        evaluation = evaluate_run(
+            tested, params, self.privacy(), asked=asked, on_progress=on_progress
+        )
         found = evaluation.as_json()
         text = json.dumps(found, indent=2) + "\n"
-        ending = ending_of(self.prepared, tested)
+        ending = ending_of(self.prepared, tested, people)
         place = self.folder.evaluation_path.with_stem(f"evaluation{ending}")
         records.write_whole(place, text.encode())
         attacked = attacked_in(self.folder)
         page = render_report(found, self.figures, self.config.model_dump(), attacked=attacked)
-        records.write_whole(self.report_path(protocol, candidates), page.encode())
+        records.write_whole(self.report_path(protocol, candidates, people), page.encode())
         return evaluation
 
     def refresh_report(self) -> None:
@@ -81,9 +94,15 @@ class Run:
             page = render_report(found, self.figures, self.config.model_dump(), attacked=attacked)
             records.write_whole(self.folder.report_path, page.encode())
 
-    def report_path(self, protocol: str | None = None, candidates: str | None = None) -> Path:
+    def report_path(
+        self,
+        protocol: str | None = None,
+        candidates: str | None = None,
+        people: int | None = None,
+    ) -> Path:
         """Return where `evaluate` writes the report for people."""
-        ending = ending_of(self.prepared, tested_by(self.prepared, protocol, candidates))
+        tested = tested_by(self.prepared, protocol, candidates)
+        ending = ending_of(self.prepared, tested, people)
         return self.folder.report_path.with_stem(f"report{ending}")
 
     @property
@@ -144,6 +163,51 @@ class Run:
     ) -> Device:
         """Return a newcomer's device, with the trained model and her own data on it."""
         return self.model().device(likes=likes, dislikes=dislikes, features=features)
+
+    def recommend_many(
+        self,
+        frame: pl.DataFrame | None = None,
+        *,
+        people: Sequence[str] | None = None,
+        top: int = 20,
+        on_progress: OnProgress | None = None,
+    ) -> pl.DataFrame:
+        """Return lists for many people: columns user, rank, item, title and score.
+
+        With a `frame` of the columns user, item and perhaps value, for newcomers who like (or by
+        their values dislike) these items. Without, for everybody in the run's data, or only for
+        `people`, by their ids. Nobody is recommended an item that she has a line of.
+        """
+        if frame is not None and people is not None:
+            raise SettingsError("`people` are of the run's data, and `frame` is about newcomers")
+        new = None if frame is None else Source(frame=frame)
+        ids = None if people is None else Source(frame=pl.DataFrame({"user": people}))
+        frames = self.lists(new=new, ids=ids, top=top, on_progress=on_progress)
+        return pl.concat([pl.DataFrame(schema=SCHEMA), *frames])
+
+    def lists(
+        self,
+        *,
+        new: Source | None = None,
+        ids: Source | None = None,
+        top: int,
+        on_progress: OnProgress | None = None,
+    ) -> Iterator[pl.DataFrame]:
+        """Return the lists of `recommend_many` as they come, some people at a time."""
+        catalogue = self.catalogue
+        if new is not None:
+            names, devices = newcomers_of(new, catalogue)
+            count, groups = len(devices), groups_of(names, devices, catalogue.n_items)
+        else:
+            whole = self.prepared.whole
+            if self.folder.data_path.is_file():
+                records.check_data(self.folder, self.prepared.federation.fingerprint)
+            names = names_of(self.config.data, whole)
+            asked = np.arange(whole.n_clients) if ids is None else positions_of(ids, names)
+            count, groups = len(asked), groups_in(whole, asked, names)
+        scorer = self.recipe.rankers(self.config, catalogue).adapted(load_params(self.folder))
+        advance = counting(on_progress, "people", count)
+        return lists_for(scorer, catalogue, groups, top=top, on_progress=advance)
 
 
 def load_params(folder: records.RunFolder) -> dict[str, jax.Array]:

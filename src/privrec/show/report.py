@@ -97,7 +97,12 @@ def render_report(
         statement_html(evaluation["privacy"]),
         RAW_NOTE,
         f"<h2>Hits@k on the test people{html_text(protocol_words(evaluation))}</h2>",
-        hits_table(table_rows(evaluation)),
+        hits_table(table_rows(evaluation), intervals_of(evaluation)),
+        *(
+            f'<p class="note">{html_text(line)}.</p>'
+            for line in (sample_line(evaluation), *left_out_lines(evaluation))
+            if line
+        ),
         (
             '<p class="note">References are fitted and tested in the same run. Rows marked'
             " (paper) are printed figures from another split.</p>"
@@ -135,16 +140,49 @@ def figure(value: float | None) -> str:
     return "-" if value is None else f"{value:.3f}"
 
 
-def hits_table(rows: Sequence[Row]) -> str:
+Intervals = Mapping[str, Mapping[str, Sequence[float]]]
+"""For each row of a table, by name, the ends of an interval by k as text."""
+
+
+def intervals_of(evaluation: Mapping[str, Any]) -> Intervals:
+    """Return the intervals of Hits@k of each row; none where everybody was tested."""
+    rows = {**evaluation["references"], evaluation["recipe"]: evaluation}
+    return {name: row["interval"] for name, row in rows.items() if "interval" in row}
+
+
+def figure_between(value: float | None, ends: Sequence[float] | None) -> str:
+    """Return a figure as text, with the ends of its interval if it has one."""
+    return figure(value) if ends is None else f"{figure(value)} ({ends[0]:.3f}–{ends[1]:.3f})"
+
+
+def hits_table(rows: Sequence[Row], intervals: Intervals | None = None) -> str:
     """Return an HTML table of Hits@k."""
+    known = intervals or {}
     head = "".join(f"<th>@{k}</th>" for k in KS)
     body = "".join(
         f'<tr class="{kind}"><td>{html_text(name)}</td>'
-        + "".join(f"<td>{figure(hits[k])}</td>" for k in KS)
+        + "".join(f"<td>{figure_between(hits[k], known.get(name, {}).get(k))}</td>" for k in KS)
         + "</tr>"
         for name, hits, kind in rows
     )
     return f"<table><tr><th></th>{head}</tr>{body}</table>"
+
+
+def sample_line(evaluation: Mapping[str, Any]) -> str:
+    """Return that only some of the test people were drawn; "" if all were tested."""
+    drawn = evaluation.get("sampled")
+    if drawn is None:
+        return ""
+    return (
+        f"A sample of {drawn['people']:,} of {drawn['of']:,} test people was drawn; behind each"
+        " figure is its 95 % interval"
+    )
+
+
+def left_out_lines(evaluation: Mapping[str, Any]) -> list[str]:
+    """Return which references were left out, and why."""
+    left_out = evaluation.get("references_left_out", {})
+    return [f"the reference {name} was left out: it {why}" for name, why in left_out.items()]
 
 
 def _new_only(evaluation: Mapping[str, Any]) -> str:

@@ -1,0 +1,198 @@
+"""`privrec evaluate` and `privrec recommend`."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from privrec.cli.console import plain_errors, print_json, print_line, print_table, progress
+from privrec.cli.options import CandidatesOption, JsonOption, ProtocolOption, RunArgument
+
+
+def evaluate(
+    run: RunArgument,
+    protocol: ProtocolOption = None,
+    candidates: CandidatesOption = None,
+    references: Annotated[
+        str,
+        typer.Option(
+            metavar="NAMES",
+            help="References to test too, with commas between them: popularity, own-items,"
+            " item-knn, ease; none; or all that fit into --memory.",
+        ),
+    ] = "all",
+    memory: Annotated[
+        float | None, typer.Option(help="GB that references may take.", show_default="4")
+    ] = None,
+    people: Annotated[
+        int | None,
+        typer.Option(help="Test a sample of so many people, and give 95 % intervals."),
+    ] = None,
+    json_: JsonOption = False,
+) -> None:
+    """Rank all items for every test person, after adapting on the device."""
+    with plain_errors():
+        from privrec.evaluation.references import MEMORY_GB
+        from privrec.runs.api import open_run
+
+        opened = open_run(run)
+        with progress() as on_progress:
+            found = opened.evaluate(
+                protocol=protocol,
+                candidates=candidates,
+                references=_names(references),
+                people=people,
+                memory_gb=MEMORY_GB if memory is None else memory,
+                on_progress=on_progress,
+            ).as_json()
+        if json_:
+            print_json(found)
+            return
+        _say_evaluation(found, opened.figures)
+        print_line(f"report: {opened.report_path(protocol, candidates, people)}")
+
+
+def recommend(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder or an export.")],
+    like: Annotated[
+        list[str] | None,
+        typer.Option(metavar="ITEM", help="An item liked, by id or title; repeat."),
+    ] = None,
+    dislike: Annotated[
+        list[str] | None, typer.Option(metavar="ITEM", help="An item disliked; repeat.")
+    ] = None,
+    feature: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="A feature of the person or moment; repeat."),
+    ] = None,
+    everybody: Annotated[
+        bool, typer.Option("--everybody", help="Recommend to everybody in the run's data.")
+    ] = False,
+    people: Annotated[
+        Path | None,
+        typer.Option(help="Recommend to people of the run's data: a file of ids, one a line."),
+    ] = None,
+    newcomers: Annotated[
+        Path | None,
+        typer.Option(help="Recommend to the people of a file with columns user, item[, value]."),
+    ] = None,
+    top: Annotated[int, typer.Option(help="How many items.")] = 10,
+    out: Annotated[
+        Path | None, typer.Option(help="The file for many people's lists: .parquet or .csv.")
+    ] = None,
+    json_: JsonOption = False,
+) -> None:
+    """Adapt the model to one person and rank, or to many; nothing about them is stored or sent."""
+    with plain_errors():
+        one = {"--like": like, "--dislike": dislike, "--feature": feature}
+        many = {"--everybody": everybody, "--people": people, "--newcomers": newcomers}
+        if any(many.values()) or out is not None:
+            _recommend_many(run, {**one, **many}, top, out, json_)
+            return
+        from privrec.runs.api import open_released
+
+        device = open_released(run).device(
+            likes=like or [], dislikes=dislike or [], features=_features(feature or [])
+        )
+        found = device.recommend(top)
+        if json_:
+            items = [{"item": r.item, "title": r.title, "score": r.score} for r in found]
+            print_json(items)
+            return
+        rows = [(r.title, r.item, f"{r.score:.3f}") for r in found]
+        print_table("For you", ("title", "item", "score"), rows)
+
+
+def _recommend_many(
+    run: Path, given: Mapping[str, Any], top: int, out: Path | None, json_: bool
+) -> None:
+    """Write many people's lists to a file."""
+    from privrec.errors import SettingsError
+    from privrec.runs.api import open_run
+    from privrec.runs.people import read_ids, read_source
+    from privrec.runs.recommend import check_out, write_lists
+
+    options = [name for name, value in given.items() if value]
+    if len(options) != 1 or options[0] in ("--like", "--dislike", "--feature"):
+        raise SettingsError(
+            "--out takes the lists of many people: give one of --everybody, --people or"
+            f" --newcomers; got {' and '.join(options) or 'none of them'}"
+        )
+    if out is None:
+        raise SettingsError(f"{options[0]} needs --out, the file for the lists")
+    if run.is_file():
+        raise SettingsError(f"{options[0]} needs a run folder; {run} is a file")
+    check_out(out)
+    ids, new = given["--people"], given["--newcomers"]
+    done = 0
+
+    with progress() as on_progress:
+
+        def advance(what: str, count: int, total: int) -> None:
+            nonlocal done
+            done = count
+            on_progress(what, count, total)
+
+        lists = open_run(run).lists(
+            new=None if new is None else read_source(new),
+            ids=None if ids is None else read_ids(ids),
+            top=top,
+            on_progress=advance,
+        )
+        rows = write_lists(out, lists)
+    if json_:
+        print_json({"people": done, "rows": rows, "out": str(out)})
+    else:
+        print_line(f"recommended {rows:,} items to {done:,} people: {out}")
+
+
+def _names(text: str) -> list[str] | None:
+    """Return the names between commas; None for all, and no names for none."""
+    if text == "all":
+        return None
+    return [] if text == "none" else [name.strip() for name in text.split(",")]
+
+
+def _say_evaluation(found: Mapping[str, Any], figures: Sequence[Mapping[str, Any]]) -> None:
+    from privrec.show.report import (
+        few_items_line,
+        left_out_lines,
+        mark_line,
+        protocol_words,
+        sample_line,
+    )
+
+    users = found["users"]
+    tested = f"{users['test']} test people, {users['skipped']} skipped"
+    title = f"Hits@k on {found['data']}, seed {found['seed']}{protocol_words(found)}"
+    _print_hits(f"{title} ({tested})", found)
+    lines = (sample_line(found), few_items_line(found), mark_line(found, figures))
+    for line in (*lines, *left_out_lines(found)):
+        if line:
+            print_line(line)
+    print_line(found["privacy"]["statement"])
+
+
+def _print_hits(title: str, found: Mapping[str, Any]) -> None:
+    from privrec.show.report import KS, figure_between, intervals_of, table_rows
+
+    known = intervals_of(found)
+    cells = [
+        (name, *(figure_between(hits[k], known.get(name, {}).get(k)) for k in KS))
+        for name, hits, _ in table_rows(found)
+    ]
+    print_table(title, ("", *(f"@{k}" for k in KS)), cells, wide=bool(known))
+
+
+def _features(pairs: Sequence[str]) -> dict[str, str | list[str]]:
+    """Return the values by name; a feature that is given more than once has a list of values."""
+    from privrec.errors import SettingsError
+
+    values: dict[str, list[str]] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals:
+            raise SettingsError(f"--feature takes key=value; got {pair!r}")
+        values.setdefault(name, []).append(value)
+    return {name: many if len(many) > 1 else many[0] for name, many in values.items()}

@@ -1,0 +1,213 @@
+"""The ranks of many people's held-out likes at once (spec section 6).
+
+Ties get the middle rank, which may be fractional. Figures ask for the first `DEPTH` places alone.
+So likes are compared with the best scores of a row alone; no row is sorted, and a rank beyond is
+infinite.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from privrec.core.scorer import Scores
+from privrec.data.clients import Clients, ranges
+from privrec.evaluation.metrics import DEPTH, Ranks
+from privrec.types import BoolArray, IntArray
+
+Floats = npt.NDArray[np.float64]
+
+
+class Rows(NamedTuple):
+    """Whose each row of a table is, and in which row each tested line is ranked.
+
+    A person has one row for all of her tested lines, or one for each of them.
+    """
+
+    person: IntArray
+    of_line: IntArray
+
+
+class _Likes(NamedTuple):
+    """The distinct tested items of each person: one entry each, those of a person side by side.
+
+    `pair` is person · n_items + item; `of_line` is the entry of each tested line.
+    """
+
+    pair: IntArray
+    of_line: IntArray
+    start: IntArray
+    size: IntArray
+
+
+def rank_table(
+    table: Scores,
+    rows: Rows,
+    *,
+    kept: Clients,
+    hidden: Clients,
+    tested: Clients,
+    compete: bool = False,
+    bonus: float = 0.0,
+) -> Ranks:
+    """Return the ranks of the people's held-out likes by a table of scores, shape (rows, n_items).
+
+    The same people, in the same order, are in `kept`, `hidden` and `tested` (`protocols.Held`).
+    Candidates are all items that are neither kept nor hidden; with `compete` the hidden ones too,
+    so that held-out items compete with each other. `bonus` is added to the scores of items that
+    the device's likes have. A score that is not a number ranks last.
+    """
+    n_items = table.shape[1]
+    scores = _comparable(table)
+    likes = _likes_of(tested, n_items)
+    # One entry for each like in each row of its person.
+    sizes = likes.size[rows.person]
+    entry_row = np.repeat(np.arange(len(rows.person)), sizes)
+    like = ranges(likes.start[rows.person], sizes)
+    own = np.asarray(scores[entry_row, likes.pair[like] % n_items], np.float64)
+    if bonus:
+        liked = kept.keep(kept.liked)
+        own += bonus * np.isin(likes.pair, _pairs(liked, n_items))[like]
+    seen = _pairs(kept, n_items)
+    away = [seen, likes.pair] if compete else [seen, likes.pair, _pairs(hidden, n_items)]
+    _leave_out(scores, rows, np.concatenate(away))
+    above, equal = _rivals(scores, entry_row, own)
+    known = np.isin(likes.pair, seen)
+    among = _among(entry_row, own, ~known[like])
+    rank = 1 + above + equal / 2
+    if compete:
+        rank += among.rivals_above + among.rivals_equal / 2
+    # No two likes have the same place, because nDCG could then exceed 1. If m likes tie with each
+    # other and with n others, they get the average places of m random ones among the m + n.
+    place = among.place + above + equal * (among.place - among.above) / (among.tied + 1)
+    first = np.cumsum(sizes) - sizes
+    person = tested.owner
+    entry = first[rows.of_line] + likes.of_line - likes.start[person]
+    new = ~known[likes.of_line]
+    return Ranks(person, rank[entry], new, entry_row, place, rows.person)
+
+
+def _comparable(table: Scores) -> Scores:
+    """Return a copy in which everything can be compared, and is above minus infinity.
+
+    What is not a number becomes the smallest one, minus infinity the one above it.
+    """
+    scores = np.array(table, order="C")  # a table of equal rows would keep another order
+    with np.errstate(invalid="ignore"):
+        is_finite = bool(np.isfinite(scores.min(initial=0)))
+    if not is_finite:
+        least = np.finfo(scores.dtype).min
+        scores[np.isneginf(scores)] = np.nextafter(least, scores.dtype.type(0))
+        scores[np.isnan(scores)] = least
+    return scores
+
+
+def _pairs(clients: Clients, n_items: int) -> IntArray:
+    return np.asarray(clients.owner * n_items + clients.item, np.int64)
+
+
+def _likes_of(tested: Clients, n_items: int) -> _Likes:
+    pair, of_line = np.unique(_pairs(tested, n_items), return_inverse=True)
+    size = np.bincount(pair // n_items, minlength=len(tested))
+    return _Likes(pair, of_line.reshape(-1), np.cumsum(size) - size, size)
+
+
+def _leave_out(scores: Scores, rows: Rows, pairs: IntArray) -> None:
+    """Set the scores of these (person, item) pairs to minus infinity in all rows of the person."""
+    n_items = scores.shape[1]
+    pairs = np.sort(pairs)
+    size = np.bincount(pairs // n_items, minlength=int(rows.person.max(initial=-1)) + 1)
+    start = np.cumsum(size) - size
+    sizes = size[rows.person]
+    row = np.repeat(np.arange(len(rows.person)), sizes)
+    scores[row, pairs[ranges(start[rows.person], sizes)] % n_items] = -np.inf
+
+
+def _rivals(scores: Scores, row: IntArray, own: Floats) -> tuple[Floats, Floats]:
+    """Return for each own score how many scores of its row are above it, and how many equal.
+
+    Where at least `DEPTH` are above, they may be infinitely many.
+    """
+    least = _bound(scores)
+    best = _at_least(scores, least)
+    above, equal = np.empty(len(own)), np.empty(len(own))
+    step = max(1, _COMPARED // best.shape[1])
+    for part in range(0, len(own), step):
+        some = slice(part, part + step)
+        mine, others = own[some, None], best[row[some]]
+        above[some] = (others > mine).sum(1)
+        equal[some] = (others == mine).sum(1)
+    above[own < least[row]] = np.inf
+    return above, equal
+
+
+_COMPARED = 2**21
+"""Comparisons at a time: a few megabytes. Chosen by hand."""
+_GROUPS = 256
+"""Groups of items of which the best are looked at. Chosen by hand; not tuned."""
+
+
+def _bound(scores: Scores) -> Scores:
+    """Return for each row a score that at least `DEPTH` of its items have or exceed.
+
+    Of the best scores of groups of items it is the `DEPTH`-th, which is near the one of all items
+    and found much faster. Items of a group are not neighbours, because a catalogue may be in
+    the order of popularity. For few items it is minus infinity.
+    """
+    rows, n_items = scores.shape
+    groups = min(_GROUPS, n_items)
+    if groups < DEPTH:
+        return np.full(rows, -np.inf, scores.dtype)
+    size = n_items // groups
+    highest = scores[:, : size * groups].reshape(rows, size, groups).max(axis=1)
+    highest.partition(groups - DEPTH, axis=1)
+    return np.asarray(highest[:, groups - DEPTH])
+
+
+def _at_least(scores: Scores, least: Scores) -> Scores:
+    """Return the scores of each row that are at least `least`, filled up with minus infinity."""
+    place = np.flatnonzero(scores >= least[:, None])  # much faster than with two indices
+    row = place // scores.shape[1]
+    size = np.bincount(row, minlength=len(scores))
+    found = np.full((len(scores), max(1, int(size.max(initial=0)))), -np.inf, scores.dtype)
+    found[row, np.arange(len(row)) - (np.cumsum(size) - size)[row]] = scores.reshape(-1)[place]
+    return found
+
+
+class _Among(NamedTuple):
+    """How each entry stands among the entries of its row, best first.
+
+    `place` from 1 on, in the order given where they tie; how many are `above`; how many `tied`,
+    itself too; and how many of those that are candidates are above or equal, without itself.
+    """
+
+    place: IntArray
+    above: IntArray
+    tied: IntArray
+    rivals_above: IntArray
+    rivals_equal: IntArray
+
+
+def _among(row: IntArray, own: Floats, candidate: BoolArray) -> _Among:
+    count = len(own)
+    order = np.lexsort((-own, row))
+    in_order, of_row = own[order], row[order]
+    new_row = np.ones(count, np.bool_)
+    new_row[1:] = of_row[1:] != of_row[:-1]
+    new_tie = new_row.copy()
+    new_tie[1:] |= in_order[1:] != in_order[:-1]
+    index = np.arange(count)
+    row_start = np.maximum.accumulate(np.where(new_row, index, 0))
+    tie = np.cumsum(new_tie) - 1
+    tie_start = np.flatnonzero(new_tie)
+    tie_end = np.append(tie_start[1:], count)[: len(tie_start)]
+    before = np.concatenate([[0], np.cumsum(candidate[order])])
+    found = np.empty((5, count), np.int64)
+    found[:, order] = (
+        index - row_start + 1,
+        tie_start[tie] - row_start,
+        (tie_end - tie_start)[tie],
+        before[tie_start[tie]] - before[row_start],
+        before[tie_end[tie]] - before[tie_start[tie]] - candidate[order],
+    )
+    return _Among(*found)
