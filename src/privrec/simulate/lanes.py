@@ -8,12 +8,13 @@ this; docs/results.md has the measurements.
 import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache
-from typing import NamedTuple, TypeVar
+from functools import cache, lru_cache, reduce
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.flatten_util import ravel_pytree
 from jax.sharding import SingleDeviceSharding
 
 from privrec.core.local import LocalTrain, Packed
@@ -44,6 +45,7 @@ class CohortSum(NamedTuple):
 RunCohort = Callable[[Params, Sequence[Packed], float], CohortSum]
 """(parameters, clients, clip_norm)"""
 Clip = Callable[[Params, Leaf], Clipped]
+Compiled = Callable[..., Any]
 
 
 def cohort_runner(
@@ -58,34 +60,47 @@ def cohort_runner(
     """
     lanes = list(cores or jax.local_devices())
     catalogues = [jax.device_put(dict(catalogue), core) for core in lanes]
-    zeros, adders, join = _programs(local, clip, tuple(lanes))
+    zeros, adders, finish = _programs(local, clip, tuple(lanes))
 
     def run(params: Params, clients: Sequence[Packed], clip_norm: float) -> CohortSum:
         # An empty client also costs a call, so its load is 1.
         shares = assign([int(client.size) + 1 for client in clients], len(lanes))
 
-        def run_lane(lane: int) -> CohortSum:
+        def run_lane(lane: int) -> _Running:
             here, bound = jax.device_put((dict(params), np.float32(clip_norm)), lanes[lane])
-            total: CohortSum = zeros[lane](here)
+            total: _Running = zeros[lane](here)
             for k in shares[lane]:
                 total = adders[lane](total, here, bound, catalogues[lane], clients[k])
             total.loss.block_until_ready()
             return total
 
-        first, *others = _side_by_side(run_lane, len(lanes))
-        for other in others:
-            first = join(first, jax.device_put(other, lanes[0]))
-        return first
+        parts = _side_by_side(run_lane, len(lanes))
+        here = jax.device_put((dict(params), parts), lanes[0])
+        total: CohortSum = finish(*here)
+        return total
 
     return run
 
 
-class _Programs(NamedTuple):
-    """What is compiled for each lane, and what adds two lanes up."""
+class _Running(NamedTuple):
+    """The sum of some clients: the item table, and all other parameters as one vector.
 
-    zeros: Sequence[Callable[[Params], CohortSum]]
-    adders: Sequence[Callable[..., CohortSum]]
-    join: Callable[[CohortSum, CohortSum], CohortSum]
+    A call then has few arguments, and bounding and adding are few operations.
+    """
+
+    items: Array
+    others: Array
+    loss: Array
+    clipped: Array
+    dropped: Array
+
+
+class _Programs(NamedTuple):
+    """What is compiled for each lane, and what adds the lanes up."""
+
+    zeros: Sequence[Compiled]
+    adders: Sequence[Compiled]
+    finish: Compiled
 
 
 @lru_cache(maxsize=16)
@@ -96,31 +111,47 @@ def _programs(local: LocalTrain, clip: Clip, lanes: tuple[jax.Device, ...]) -> _
     zeros = [jax.jit(_zero, in_shardings=place, out_shardings=place) for place in places]
     accumulate = _accumulator(local, clip)
     adders = [
-        jax.jit(accumulate, donate_argnums=0, in_shardings=place, out_shardings=place)
+        jit_in_place(accumulate, donate_argnums=0, in_shardings=place, out_shardings=place)
         for place in places
     ]
-    join = jax.jit(
-        lambda one, other: jax.tree.map(jnp.add, one, other),
-        in_shardings=places[0],
-        out_shardings=places[0],
-    )
-    return _Programs(zeros, adders, join)
+    finish = jax.jit(_added_up, in_shardings=places[0], out_shardings=places[0])
+    return _Programs(zeros, adders, finish)
+
+
+def jit_in_place(function: Callable[..., Any], **options: Any) -> Compiled:
+    """Return `jax.jit(function)` for local training: its loop changes parameters in their place.
+
+    By default the compiler copies most of the weights in every step, because it looks at the data
+    flow and not at the order of operations. Its region analysis sees that no copy is needed.
+    """
+    return jax.jit(function, compiler_options=_region_analysis(), **options)
+
+
+@cache
+def _region_analysis() -> dict[str, bool]:
+    """Return the compiler's option, or nothing if this version of the compiler has none."""
+    option = {"xla_cpu_copy_insertion_use_region_analysis": True}
+    try:
+        jax.jit(lambda: 0, compiler_options=option).lower().compile()
+    except jax.errors.JaxRuntimeError:
+        return {}
+    return option
 
 
 def _accumulator(
     local: LocalTrain, clip: Clip
-) -> Callable[[CohortSum, Params, Leaf, Bags, Packed], CohortSum]:
+) -> Callable[[_Running, Params, Leaf, Bags, Packed], _Running]:
     """Return what trains one client and adds its bounded update to a running sum."""
 
     def accumulate(
-        total: CohortSum, params: Params, clip_norm: Leaf, catalogue: Bags, client: Packed
-    ) -> CohortSum:
+        total: _Running, params: Params, clip_norm: Leaf, catalogue: Bags, client: Packed
+    ) -> _Running:
         trained = local(params, catalogue, client)
-        update, was_long, is_finite = clip(trained.update, clip_norm)
-        rows = total.update[ITEM_TABLE].at[client.rows].add(update[ITEM_TABLE], mode="drop")
-        others = {name: total.update[name] + update[name] for name in update if name != ITEM_TABLE}
-        return CohortSum(
-            update={**others, ITEM_TABLE: rows},
+        rows, others = _two_parts(trained.update)
+        update, was_long, is_finite = clip({"rows": rows, "others": others}, clip_norm)
+        return _Running(
+            items=total.items.at[client.rows].add(update["rows"], mode="drop"),
+            others=total.others + update["others"],
             loss=total.loss + jnp.where(is_finite, trained.loss, 0.0),
             clipped=total.clipped + was_long,
             dropped=total.dropped + ~is_finite,
@@ -129,9 +160,35 @@ def _accumulator(
     return accumulate
 
 
-def _zero(params: Params) -> CohortSum:
+def _zero(params: Params) -> _Running:
+    items, others = _two_parts(params)
     none = jnp.zeros((), jnp.int32)
-    return CohortSum(jax.tree.map(jnp.zeros_like, dict(params)), jnp.zeros(()), none, none)
+    return _Running(jnp.zeros_like(items), jnp.zeros_like(others), jnp.zeros(()), none, none)
+
+
+def _added_up(params: Params, parts: Sequence[_Running]) -> CohortSum:
+    total: _Running = reduce(lambda one, other: jax.tree.map(jnp.add, one, other), parts)
+    return CohortSum(
+        update={**_restore(params)(total.others), ITEM_TABLE: total.items},
+        loss=total.loss,
+        clipped=total.clipped,
+        dropped=total.dropped,
+    )
+
+
+def _two_parts(params: Params) -> tuple[Array, Array]:
+    """Return the item table (or some of its rows), and all other parameters as one vector."""
+    return params[ITEM_TABLE], ravel_pytree(_others(params))[0]
+
+
+def _restore(params: Params) -> Callable[[Array], dict[str, Array]]:
+    """Return what turns the vector of `_two_parts` into parameters by name again."""
+    restore: Callable[[Array], dict[str, Array]] = ravel_pytree(_others(params))[1]
+    return restore
+
+
+def _others(params: Params) -> dict[str, Array]:
+    return {name: value for name, value in params.items() if name != ITEM_TABLE}
 
 
 def training_kernel(

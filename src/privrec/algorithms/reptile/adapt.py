@@ -19,7 +19,7 @@ from privrec.data.catalogue import Catalogue
 from privrec.data.clients import Clients
 from privrec.data.schema import Bag, Bags
 from privrec.models.api import ITEM_TABLE, Recommender, dense_of, look_up
-from privrec.simulate.lanes import map_clients
+from privrec.simulate.lanes import jit_in_place, map_clients
 from privrec.types import Array, IntArray, Params
 
 _CONTEXTS = 16
@@ -107,7 +107,7 @@ def _programs(
 ) -> tuple[Callable[..., dict[str, Array]], Callable[..., Array]]:
     """Return what adapts and what scores, compiled once for all runs of the same model."""
 
-    @jax.jit
+    @jit_in_place
     def adapt(params: Params, catalogue: Bags, client: PackedClient) -> dict[str, Array]:
         return apply_update(params, client, local(params, catalogue, client).update)
 

@@ -29,7 +29,7 @@ from privrec.data.splits import Split
 from privrec.models.api import ITEM_TABLE
 from privrec.privacy.aggregate import Aggregator, Published
 from privrec.simulate.cost import DeviceCost, cost_of_training, usual_person
-from privrec.simulate.lanes import cohort_runner, training_kernel, warm_up
+from privrec.simulate.lanes import cohort_runner, jit_in_place, training_kernel, warm_up
 from privrec.types import IntArray, Params
 
 
@@ -53,7 +53,7 @@ class Training:
 def device_half(training: Training, aggregator: Aggregator, *, name: str, first: int) -> DeviceHalf:
     """Return what a device sends: what its training returns, with the item rows it touched."""
     run_cohort = cohort_runner(training.local, aggregator.clip, training.catalogue)
-    train_one = jax.jit(training.local)
+    train_one = jit_in_place(training.local)
 
     def contribute(told: Told, person: Clients, round_index: int) -> Contribution:
         (client,) = training.pack(person, round_index)
