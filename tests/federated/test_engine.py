@@ -1,6 +1,7 @@
 """The compiled engine against the slow loop, on any mix of features, sizes and devices."""
 
 import math
+import re
 from functools import cache
 
 import jax
@@ -18,12 +19,13 @@ from privrec.core.local import LocalTrain
 from privrec.data.clients import Clients
 from privrec.data.federation import Federation
 from privrec.data.manifest import Manifest
+from privrec.data.schema import Bag
 from privrec.data.tables import Tables, to_federation
 from privrec.models.api import ITEM_TABLE, Recommender
 from privrec.models.dssm import dssm
 from privrec.privacy.aggregate import clip
 from privrec.seeds import key, rng
-from privrec.simulate.lanes import RunCohort, assign, cohort_runner, warm_up
+from privrec.simulate.lanes import RunCohort, assign, cohort_runner, jit_in_place, warm_up
 
 RATE, EPOCHS, BATCH, LAYERS = 0.2, 2, 12, 2
 INSTANCES = Instances(negatives=2, batch_size=BATCH, dislike_target=0.3)
@@ -148,6 +150,41 @@ def test_the_engine_equals_the_slow_loop(n_devices: int, context: bool, features
     assert max(abs(value).max() for value in expected.values()) > 0.1
     for name, value in expected.items():
         np.testing.assert_allclose(found.update[name], value, atol=1e-5, err_msg=name)
+
+
+def test_a_value_that_a_person_has_twice_counts_with_both_weights() -> None:
+    federation = mixed_federation()
+    recommender, local = model(federation)
+    params = recommender.init(key(0, 0, "init"))
+    (client,) = packed(federation, [3])
+    # Values 1, 0, 1, and one that is missing, whose code is that of a value that is there.
+    codes = np.array([[1, 0, 1, 0]], np.int32)
+    twice = Bag(codes, np.array([[0.5, 0.25, 0.25, 0.0]], np.float32))
+    client = client._replace(features={**client.features, "embed/user.hobbies": twice})
+    found = cohort_runner(local, clip, dict(federation.items))(params, [client], math.inf)
+    expected = slow_sum(federation, params, [client])
+    assert abs(expected["embed/user.hobbies"][:2]).max() > 1e-3
+    for name, value in expected.items():
+        np.testing.assert_allclose(found.update[name], value, atol=1e-5, err_msg=name)
+
+
+def test_a_step_copies_no_weights() -> None:
+    """What the loop of the compiled training copies is smaller than any layer."""
+    federation = mixed_federation()
+    recommender, local = model(federation)
+    params = recommender.init(key(0, 0, "init"))
+    (client,) = packed(federation, [3])
+    text = jit_in_place(local).lower(params, dict(federation.items), client).compile().as_text()
+    bodies = [
+        part.group()
+        for name in re.findall(r" while\(.*body=%([\w.]+)", text)
+        for part in re.finditer(rf"^%{re.escape(name)} .*?^}}", text, re.MULTILINE | re.DOTALL)
+    ]
+    # The other loops are short: they change single rows.
+    steps = max(bodies, key=len)
+    assert "dot(" in steps or "ynn" in steps
+    copied = re.findall(r"= f32\[([\d,]+)\]\S* copy\(", steps)
+    assert [shape for shape in copied if math.prod(map(int, shape.split(","))) > 12] == []
 
 
 def test_ratings_train_a_linear_output() -> None:
