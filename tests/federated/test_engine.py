@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from slow_loop import Instance, Problem, train_client, values_of
 
 from privrec.algorithms.reptile.local import apply_update, local_sgd
-from privrec.algorithms.reptile.pack import Instances, bucket, buckets, dummy, pack
+from privrec.algorithms.reptile.pack import Instances, bucket, buckets, dummy, grouped, pack
 from privrec.algorithms.reptile.packed import PackedClient
 from privrec.core.local import LocalTrain
 from privrec.data.clients import Clients
@@ -174,7 +174,8 @@ def test_a_step_copies_no_weights() -> None:
     recommender, local = model(federation)
     params = recommender.init(key(0, 0, "init"))
     (client,) = packed(federation, [3])
-    text = jit_in_place(local).lower(params, dict(federation.items), client).compile().as_text()
+    compiled = jit_in_place(local).lower(params, dict(federation.items), client).compile()
+    text = compiled.as_text() or ""
     bodies = [
         part.group()
         for name in re.findall(r" while\(.*body=%([\w.]+)", text)
@@ -297,6 +298,14 @@ def test_lanes_share_the_work(loads: list[int], n_lanes: int) -> None:
     if len(heavy) > n_lanes:
         best = max(best, heavy[n_lanes - 1] + heavy[n_lanes])
     assert max(totals) <= 4 / 3 * best + 1e-9
+
+
+@given(st.lists(st.integers(0, 400), max_size=300), st.integers(0, 2**32))
+def test_words_order_what_owners_group(owners: list[int], seed: int) -> None:
+    owner = np.array(owners, np.int64)
+    words = np.random.default_rng(seed).permutation(len(owner)).astype(np.uint64)
+    slow = sorted(range(len(owner)), key=lambda k: (owners[k], words[k]))
+    assert grouped(owner, words).tolist() == slow
 
 
 def test_packing_keeps_every_instance_with_its_context() -> None:

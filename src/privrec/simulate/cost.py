@@ -13,6 +13,7 @@ from privrec.core.local import LocalTrain, Packed
 from privrec.data.federation import Federation, chunks
 from privrec.data.schema import Bags
 from privrec.models.api import ITEM_TABLE
+from privrec.simulate.lanes import jit_in_place
 from privrec.types import IntArray, Params
 
 _REPEATS = 5
@@ -59,7 +60,7 @@ def cost_of_training(
     """
     core = jax.local_devices()[0]
     here = jax.device_put((dict(params), dict(catalogue), client), core)
-    compiled = jax.jit(local).lower(*here).compile()
+    compiled = jit_in_place(local).lower(*here).compile()
 
     def train_once() -> None:
         compiled(*here).loss.block_until_ready()

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 from jax.sharding import SingleDeviceSharding
+from jax.stages import Wrapped
 
 from privrec.core.local import LocalTrain, Packed
 from privrec.core.phase import Cohort, Told
@@ -45,7 +46,6 @@ class CohortSum(NamedTuple):
 RunCohort = Callable[[Params, Sequence[Packed], float], CohortSum]
 """(parameters, clients, clip_norm)"""
 Clip = Callable[[Params, Leaf], Clipped]
-Compiled = Callable[..., Any]
 
 
 def cohort_runner(
@@ -98,9 +98,9 @@ class _Running(NamedTuple):
 class _Programs(NamedTuple):
     """What is compiled for each lane, and what adds the lanes up."""
 
-    zeros: Sequence[Compiled]
-    adders: Sequence[Compiled]
-    finish: Compiled
+    zeros: Sequence[Wrapped]
+    adders: Sequence[Wrapped]
+    finish: Wrapped
 
 
 @lru_cache(maxsize=16)
@@ -118,7 +118,7 @@ def _programs(local: LocalTrain, clip: Clip, lanes: tuple[jax.Device, ...]) -> _
     return _Programs(zeros, adders, finish)
 
 
-def jit_in_place(function: Callable[..., Any], **options: Any) -> Compiled:
+def jit_in_place(function: Callable[..., Any], **options: Any) -> Wrapped:
     """Return `jax.jit(function)` for local training: its loop changes parameters in their place.
 
     By default the compiler copies most of the weights in every step, because it looks at the data
