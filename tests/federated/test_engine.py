@@ -15,7 +15,7 @@ from slow_loop import Instance, Problem, train_client, values_of
 from privrec.algorithms.reptile.local import apply_update, local_sgd
 from privrec.algorithms.reptile.pack import Instances, bucket, buckets, dummy, grouped, pack
 from privrec.algorithms.reptile.packed import PackedClient
-from privrec.core.local import LocalTrain
+from privrec.core.local import LocalTrain, jit_in_place
 from privrec.data.clients import Clients
 from privrec.data.federation import Federation
 from privrec.data.manifest import Manifest
@@ -25,7 +25,7 @@ from privrec.models.api import ITEM_TABLE, Recommender
 from privrec.models.dssm import dssm
 from privrec.privacy.aggregate import clip
 from privrec.seeds import key, rng
-from privrec.simulate.lanes import RunCohort, assign, cohort_runner, jit_in_place, warm_up
+from privrec.simulate.lanes import RunCohort, assign, cohort_runner, warm_up
 
 RATE, EPOCHS, BATCH, LAYERS = 0.2, 2, 12, 2
 INSTANCES = Instances(negatives=2, batch_size=BATCH, dislike_target=0.3)

@@ -9,11 +9,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from privrec.core.local import LocalTrain, Packed
+from privrec.core.local import LocalTrain, Packed, jit_in_place
 from privrec.data.federation import Federation, chunks
 from privrec.data.schema import Bags
 from privrec.models.api import ITEM_TABLE
-from privrec.simulate.lanes import jit_in_place
 from privrec.types import IntArray, Params
 
 _REPEATS = 5

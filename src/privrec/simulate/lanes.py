@@ -8,8 +8,8 @@ this; docs/results.md has the measurements.
 import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache, lru_cache, reduce
-from typing import Any, NamedTuple, TypeVar
+from functools import lru_cache, reduce
+from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,7 @@ from jax.flatten_util import ravel_pytree
 from jax.sharding import SingleDeviceSharding
 from jax.stages import Wrapped
 
-from privrec.core.local import LocalTrain, Packed
+from privrec.core.local import LocalTrain, Packed, jit_in_place
 from privrec.core.phase import Cohort, Told
 from privrec.data.clients import Clients
 from privrec.data.schema import Bags
@@ -116,26 +116,6 @@ def _programs(local: LocalTrain, clip: Clip, lanes: tuple[jax.Device, ...]) -> _
     ]
     finish = jax.jit(_added_up, in_shardings=places[0], out_shardings=places[0])
     return _Programs(zeros, adders, finish)
-
-
-def jit_in_place(function: Callable[..., Any], **options: Any) -> Wrapped:
-    """Return `jax.jit(function)` for local training: its loop changes parameters in their place.
-
-    By default the compiler copies most of the weights in every step, because it looks at the data
-    flow and not at the order of operations. Its region analysis sees that no copy is needed.
-    """
-    return jax.jit(function, compiler_options=_region_analysis(), **options)
-
-
-@cache
-def _region_analysis() -> dict[str, bool]:
-    """Return the compiler's option, or nothing if this version of the compiler has none."""
-    option = {"xla_cpu_copy_insertion_use_region_analysis": True}
-    try:
-        jax.jit(lambda: 0, compiler_options=option).lower().compile()
-    except jax.errors.JaxRuntimeError:
-        return {}
-    return option
 
 
 def _accumulator(

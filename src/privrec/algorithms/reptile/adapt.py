@@ -13,13 +13,13 @@ from privrec.algorithms.reptile.model import instances_of, known, recommender_of
 from privrec.algorithms.reptile.pack import Instances, pack, seen
 from privrec.algorithms.reptile.packed import PackedClient
 from privrec.algorithms.reptile.settings import DssmSettings
-from privrec.core.local import LocalTrain
+from privrec.core.local import LocalTrain, jit_in_place
 from privrec.core.scorer import Ranker, Rankers, Scorer, Scores, check_shapes
 from privrec.data.catalogue import Catalogue
 from privrec.data.clients import Clients
 from privrec.data.schema import Bag, Bags
 from privrec.models.api import ITEM_TABLE, Recommender, dense_of, look_up
-from privrec.simulate.lanes import jit_in_place, map_clients
+from privrec.simulate.lanes import map_clients
 from privrec.types import Array, IntArray, Params
 
 _CONTEXTS = 16

@@ -19,7 +19,7 @@ from privrec.algorithms.reptile.settings import LocalSettings, MamlSettings, Rep
 from privrec.algorithms.reptile.tasks import empty_tasks, pack_tasks
 from privrec.algorithms.settings import FederatedSettings
 from privrec.core.contribution import Contribution, TouchedRows
-from privrec.core.local import LocalTrain, Packed
+from privrec.core.local import LocalTrain, Packed, jit_in_place
 from privrec.core.optimize import mean_step, server_optimizer
 from privrec.core.phase import TRAIN, DeviceHalf, Phase, ServerState, Told
 from privrec.data.clients import Clients
@@ -29,7 +29,7 @@ from privrec.data.splits import Split
 from privrec.models.api import ITEM_TABLE
 from privrec.privacy.aggregate import Aggregator, Published
 from privrec.simulate.cost import DeviceCost, cost_of_training, usual_person
-from privrec.simulate.lanes import cohort_runner, jit_in_place, training_kernel, warm_up
+from privrec.simulate.lanes import cohort_runner, training_kernel, warm_up
 from privrec.types import IntArray, Params
 
 
