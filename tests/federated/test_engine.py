@@ -1,6 +1,7 @@
 """The compiled engine against the slow loop, on any mix of features, sizes and devices."""
 
 import math
+import re
 from functools import cache
 
 import jax
@@ -12,12 +13,13 @@ from hypothesis import strategies as st
 from slow_loop import Instance, Problem, train_client, values_of
 
 from privrec.algorithms.reptile.local import apply_update, local_sgd
-from privrec.algorithms.reptile.pack import Instances, bucket, buckets, dummy, pack
+from privrec.algorithms.reptile.pack import Instances, bucket, buckets, dummy, grouped, pack
 from privrec.algorithms.reptile.packed import PackedClient
-from privrec.core.local import LocalTrain
+from privrec.core.local import LocalTrain, jit_in_place
 from privrec.data.clients import Clients
 from privrec.data.federation import Federation
 from privrec.data.manifest import Manifest
+from privrec.data.schema import Bag
 from privrec.data.tables import Tables, to_federation
 from privrec.models.api import ITEM_TABLE, Recommender
 from privrec.models.dssm import dssm
@@ -150,6 +152,42 @@ def test_the_engine_equals_the_slow_loop(n_devices: int, context: bool, features
         np.testing.assert_allclose(found.update[name], value, atol=1e-5, err_msg=name)
 
 
+def test_a_value_that_a_person_has_twice_counts_with_both_weights() -> None:
+    federation = mixed_federation()
+    recommender, local = model(federation)
+    params = recommender.init(key(0, 0, "init"))
+    (client,) = packed(federation, [3])
+    # Values 1, 0, 1, and one that is missing, whose code is that of a value that is there.
+    codes = np.array([[1, 0, 1, 0]], np.int32)
+    twice = Bag(codes, np.array([[0.5, 0.25, 0.25, 0.0]], np.float32))
+    client = client._replace(features={**client.features, "embed/user.hobbies": twice})
+    found = cohort_runner(local, clip, dict(federation.items))(params, [client], math.inf)
+    expected = slow_sum(federation, params, [client])
+    assert abs(expected["embed/user.hobbies"][:2]).max() > 1e-3
+    for name, value in expected.items():
+        np.testing.assert_allclose(found.update[name], value, atol=1e-5, err_msg=name)
+
+
+def test_a_step_copies_no_weights() -> None:
+    """What the loop of the compiled training copies is smaller than any layer."""
+    federation = mixed_federation()
+    recommender, local = model(federation)
+    params = recommender.init(key(0, 0, "init"))
+    (client,) = packed(federation, [3])
+    compiled = jit_in_place(local).lower(params, dict(federation.items), client).compile()
+    text = compiled.as_text() or ""
+    bodies = [
+        part.group()
+        for name in re.findall(r" while\(.*body=%([\w.]+)", text)
+        for part in re.finditer(rf"^%{re.escape(name)} .*?^}}", text, re.MULTILINE | re.DOTALL)
+    ]
+    # The other loops are short: they change single rows.
+    steps = max(bodies, key=len)
+    assert "dot(" in steps or "ynn" in steps
+    copied = re.findall(r"= f32\[([\d,]+)\]\S* copy\(", steps)
+    assert [shape for shape in copied if math.prod(map(int, shape.split(","))) > 12] == []
+
+
 def test_ratings_train_a_linear_output() -> None:
     federation = mixed_federation()
     recommender, local = model(federation, rating=True)
@@ -260,6 +298,14 @@ def test_lanes_share_the_work(loads: list[int], n_lanes: int) -> None:
     if len(heavy) > n_lanes:
         best = max(best, heavy[n_lanes - 1] + heavy[n_lanes])
     assert max(totals) <= 4 / 3 * best + 1e-9
+
+
+@given(st.lists(st.integers(0, 400), max_size=300), st.integers(0, 2**32))
+def test_words_order_what_owners_group(owners: list[int], seed: int) -> None:
+    owner = np.array(owners, np.int64)
+    words = np.random.default_rng(seed).permutation(len(owner)).astype(np.uint64)
+    slow = sorted(range(len(owner)), key=lambda k: (owners[k], words[k]))
+    assert grouped(owner, words).tolist() == slow
 
 
 def test_packing_keeps_every_instance_with_its_context() -> None:

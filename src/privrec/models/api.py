@@ -69,13 +69,13 @@ def pooled(rows: Array, weights: Array) -> Array:
     return (rows * weights[..., None]).sum(-2)
 
 
-def multi_hot(bag: Bag, n_rows: int) -> Bag:
-    """Return the same bag over all rows of a small table: codes (1, n_rows), weights (n, n_rows).
+def multi_hot(bag: Bag, n_rows: int) -> Array:
+    """Return the weights, shape (n, n_rows), of a bag over all rows of a small table.
 
     Pooling is then one matrix product instead of a gather and scatter of single rows.
     """
-    hot = jax.nn.one_hot(bag.codes, n_rows) * bag.weights[..., None]
-    return Bag(jnp.arange(n_rows)[None, :], hot.sum(-2))
+    place = jnp.arange(len(bag.codes))[:, None]
+    return jnp.zeros((len(bag.codes), n_rows)).at[place, bag.codes].add(bag.weights)
 
 
 def implicit_loss(score: Array, target: Array) -> Array:

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from privrec.core.local import LocalTrain, Packed
+from privrec.core.local import LocalTrain, Packed, jit_in_place
 from privrec.data.federation import Federation, chunks
 from privrec.data.schema import Bags
 from privrec.models.api import ITEM_TABLE
@@ -59,7 +59,7 @@ def cost_of_training(
     """
     core = jax.local_devices()[0]
     here = jax.device_put((dict(params), dict(catalogue), client), core)
-    compiled = jax.jit(local).lower(*here).compile()
+    compiled = jit_in_place(local).lower(*here).compile()
 
     def train_once() -> None:
         compiled(*here).loss.block_until_ready()

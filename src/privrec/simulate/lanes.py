@@ -8,15 +8,17 @@ this; docs/results.md has the measurements.
 import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache
+from functools import lru_cache, reduce
 from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.flatten_util import ravel_pytree
 from jax.sharding import SingleDeviceSharding
+from jax.stages import Wrapped
 
-from privrec.core.local import LocalTrain, Packed
+from privrec.core.local import LocalTrain, Packed, jit_in_place
 from privrec.core.phase import Cohort, Told
 from privrec.data.clients import Clients
 from privrec.data.schema import Bags
@@ -58,34 +60,47 @@ def cohort_runner(
     """
     lanes = list(cores or jax.local_devices())
     catalogues = [jax.device_put(dict(catalogue), core) for core in lanes]
-    zeros, adders, join = _programs(local, clip, tuple(lanes))
+    zeros, adders, finish = _programs(local, clip, tuple(lanes))
 
     def run(params: Params, clients: Sequence[Packed], clip_norm: float) -> CohortSum:
         # An empty client also costs a call, so its load is 1.
         shares = assign([int(client.size) + 1 for client in clients], len(lanes))
 
-        def run_lane(lane: int) -> CohortSum:
+        def run_lane(lane: int) -> _Running:
             here, bound = jax.device_put((dict(params), np.float32(clip_norm)), lanes[lane])
-            total: CohortSum = zeros[lane](here)
+            total: _Running = zeros[lane](here)
             for k in shares[lane]:
                 total = adders[lane](total, here, bound, catalogues[lane], clients[k])
             total.loss.block_until_ready()
             return total
 
-        first, *others = _side_by_side(run_lane, len(lanes))
-        for other in others:
-            first = join(first, jax.device_put(other, lanes[0]))
-        return first
+        parts = _side_by_side(run_lane, len(lanes))
+        here = jax.device_put((dict(params), parts), lanes[0])
+        total: CohortSum = finish(*here)
+        return total
 
     return run
 
 
-class _Programs(NamedTuple):
-    """What is compiled for each lane, and what adds two lanes up."""
+class _Running(NamedTuple):
+    """The sum of some clients: the item table, and all other parameters as one vector.
 
-    zeros: Sequence[Callable[[Params], CohortSum]]
-    adders: Sequence[Callable[..., CohortSum]]
-    join: Callable[[CohortSum, CohortSum], CohortSum]
+    A call then has few arguments, and bounding and adding are few operations.
+    """
+
+    items: Array
+    others: Array
+    loss: Array
+    clipped: Array
+    dropped: Array
+
+
+class _Programs(NamedTuple):
+    """What is compiled for each lane, and what adds the lanes up."""
+
+    zeros: Sequence[Wrapped]
+    adders: Sequence[Wrapped]
+    finish: Wrapped
 
 
 @lru_cache(maxsize=16)
@@ -96,31 +111,27 @@ def _programs(local: LocalTrain, clip: Clip, lanes: tuple[jax.Device, ...]) -> _
     zeros = [jax.jit(_zero, in_shardings=place, out_shardings=place) for place in places]
     accumulate = _accumulator(local, clip)
     adders = [
-        jax.jit(accumulate, donate_argnums=0, in_shardings=place, out_shardings=place)
+        jit_in_place(accumulate, donate_argnums=0, in_shardings=place, out_shardings=place)
         for place in places
     ]
-    join = jax.jit(
-        lambda one, other: jax.tree.map(jnp.add, one, other),
-        in_shardings=places[0],
-        out_shardings=places[0],
-    )
-    return _Programs(zeros, adders, join)
+    finish = jax.jit(_added_up, in_shardings=places[0], out_shardings=places[0])
+    return _Programs(zeros, adders, finish)
 
 
 def _accumulator(
     local: LocalTrain, clip: Clip
-) -> Callable[[CohortSum, Params, Leaf, Bags, Packed], CohortSum]:
+) -> Callable[[_Running, Params, Leaf, Bags, Packed], _Running]:
     """Return what trains one client and adds its bounded update to a running sum."""
 
     def accumulate(
-        total: CohortSum, params: Params, clip_norm: Leaf, catalogue: Bags, client: Packed
-    ) -> CohortSum:
+        total: _Running, params: Params, clip_norm: Leaf, catalogue: Bags, client: Packed
+    ) -> _Running:
         trained = local(params, catalogue, client)
-        update, was_long, is_finite = clip(trained.update, clip_norm)
-        rows = total.update[ITEM_TABLE].at[client.rows].add(update[ITEM_TABLE], mode="drop")
-        others = {name: total.update[name] + update[name] for name in update if name != ITEM_TABLE}
-        return CohortSum(
-            update={**others, ITEM_TABLE: rows},
+        rows, others = _two_parts(trained.update)
+        update, was_long, is_finite = clip({"rows": rows, "others": others}, clip_norm)
+        return _Running(
+            items=total.items.at[client.rows].add(update["rows"], mode="drop"),
+            others=total.others + update["others"],
             loss=total.loss + jnp.where(is_finite, trained.loss, 0.0),
             clipped=total.clipped + was_long,
             dropped=total.dropped + ~is_finite,
@@ -129,9 +140,35 @@ def _accumulator(
     return accumulate
 
 
-def _zero(params: Params) -> CohortSum:
+def _zero(params: Params) -> _Running:
+    items, others = _two_parts(params)
     none = jnp.zeros((), jnp.int32)
-    return CohortSum(jax.tree.map(jnp.zeros_like, dict(params)), jnp.zeros(()), none, none)
+    return _Running(jnp.zeros_like(items), jnp.zeros_like(others), jnp.zeros(()), none, none)
+
+
+def _added_up(params: Params, parts: Sequence[_Running]) -> CohortSum:
+    total: _Running = reduce(lambda one, other: jax.tree.map(jnp.add, one, other), parts)
+    return CohortSum(
+        update={**_restore(params)(total.others), ITEM_TABLE: total.items},
+        loss=total.loss,
+        clipped=total.clipped,
+        dropped=total.dropped,
+    )
+
+
+def _two_parts(params: Params) -> tuple[Array, Array]:
+    """Return the item table (or some of its rows), and all other parameters as one vector."""
+    return params[ITEM_TABLE], ravel_pytree(_others(params))[0]
+
+
+def _restore(params: Params) -> Callable[[Array], dict[str, Array]]:
+    """Return what turns the vector of `_two_parts` into parameters by name again."""
+    restore: Callable[[Array], dict[str, Array]] = ravel_pytree(_others(params))[1]
+    return restore
+
+
+def _others(params: Params) -> dict[str, Array]:
+    return {name: value for name, value in params.items() if name != ITEM_TABLE}
 
 
 def training_kernel(

@@ -13,7 +13,7 @@ from privrec.algorithms.reptile.model import instances_of, known, recommender_of
 from privrec.algorithms.reptile.pack import Instances, pack, seen
 from privrec.algorithms.reptile.packed import PackedClient
 from privrec.algorithms.reptile.settings import DssmSettings
-from privrec.core.local import LocalTrain
+from privrec.core.local import LocalTrain, jit_in_place
 from privrec.core.scorer import Ranker, Rankers, Scorer, Scores, check_shapes
 from privrec.data.catalogue import Catalogue
 from privrec.data.clients import Clients
@@ -107,7 +107,7 @@ def _programs(
 ) -> tuple[Callable[..., dict[str, Array]], Callable[..., Array]]:
     """Return what adapts and what scores, compiled once for all runs of the same model."""
 
-    @jax.jit
+    @jit_in_place
     def adapt(params: Params, catalogue: Bags, client: PackedClient) -> dict[str, Array]:
         return apply_update(params, client, local(params, catalogue, client).update)
 

@@ -13,31 +13,39 @@ import jax.numpy as jnp
 
 from privrec.algorithms.reptile.packed import PackedClient
 from privrec.data.schema import Bag, Bags
-from privrec.models.api import (
-    ITEM_TABLE,
-    Recommender,
-    dense_of,
-    look_up,
-    multi_hot,
-    score_pairs,
-    tables_of,
-)
+from privrec.models.api import ITEM_TABLE, Recommender, look_up, multi_hot, score_pairs
 from privrec.types import Array, Leaf, Params
 
 
-class Batch(NamedTuple):
-    """Some instances: encoded columns by table (one row for the user's own) and targets.
+class Own(NamedTuple):
+    """What is the same in all batches of a client: features of its items and of the person.
 
-    `share` is the weight of each instance in the loss, and 0 for padding.
+    `items` have the table rows of each item that the client touches, by table. `hot` has the same
+    for small tables as weights of all rows, shape (R, rows). `person` has the weights of the
+    person's own table rows, shape (1, width); `start_of` cuts these rows out of their tables.
+    """
+
+    items: dict[str, Bag]
+    hot: dict[str, Array]
+    person: dict[str, Array]
+
+
+class Batch(NamedTuple):
+    """Some instances: the rows that they need, by table, and targets.
+
+    The rows of `bags` are looked up. `whole` has weights, shape (n or 1, rows), of all rows of a
+    table, where nothing has to be looked up. `share` is the weight of each instance in the loss,
+    and 0 for padding.
     """
 
     bags: dict[str, Bag]
+    whole: dict[str, Array]
     target: Array
     share: Array
 
     @classmethod
     def cut(
-        cls, client: PackedClient, own: Bags, begin: Leaf, size: int, *, end: Leaf, whole: Leaf
+        cls, client: PackedClient, own: Own, begin: Leaf, size: int, *, end: Leaf, whole: Leaf
     ) -> "Batch":
         """Return the instances from `begin` on, those before `end` with a share of 1 / whole."""
 
@@ -49,45 +57,64 @@ class Batch(NamedTuple):
         return cls(
             bags={
                 ITEM_TABLE: Bag(item[:, None], jnp.ones((size, 1))),
-                **{name: _of_items(bag, item) for name, bag in own.items()},
+                **{name: bag.take(item) for name, bag in own.items.items()},
                 **{name: Bag(*map(window, bag)) for name, bag in client.context.items()},
-                **client.features,
             },
+            whole={**{name: hot[item] for name, hot in own.hot.items()}, **own.person},
             target=window(client.target),
             share=real / whole,
         )
 
 
 def start_of(params: Params, client: PackedClient) -> dict[str, Array]:
-    """Return the parameters with only those item rows that the client touches."""
-    return {**params, ITEM_TABLE: params[ITEM_TABLE][client.rows]}
+    """Return the parameters with only those rows of items and of the person that are touched."""
+    person = {name: params[name][bag.codes[0]] for name, bag in client.features.items()}
+    return {**params, **person, ITEM_TABLE: params[ITEM_TABLE][client.rows]}
 
 
-def own_items(params: Params, catalogue: Bags, client: PackedClient) -> dict[str, Bag]:
-    """Return the features of the items that the client touches."""
-    return {
-        name: _cheapest(bag.take(client.rows), len(params[name])) for name, bag in catalogue.items()
+def to_send(update: Params, params: Params, client: PackedClient) -> dict[str, Array]:
+    """Return an update of `start_of(params, client)` with the person's rows in their tables."""
+    person = {
+        name: jnp.zeros_like(params[name]).at[bag.codes[0]].add(update[name])
+        for name, bag in client.features.items()
     }
+    return {**update, **person}
+
+
+def own_of(params: Params, catalogue: Bags, client: PackedClient) -> Own:
+    """Return the features of the items that the client touches, and of the person."""
+    items = {name: bag.take(client.rows) for name, bag in catalogue.items()}
+    small = {name for name, bag in items.items() if _is_worth_a_product(bag, len(params[name]))}
+    return Own(
+        items={name: bag for name, bag in items.items() if name not in small},
+        hot={name: multi_hot(items[name], len(params[name])) for name in small},
+        person={name: merged(bag) for name, bag in client.features.items()},
+    )
 
 
 _SMALL_TABLE = 128
 """The most rows of a table that is worth a multi-hot product. Chosen by hand; not tuned."""
 
 
-def _cheapest(bag: Bag, n_rows: int) -> Bag:
-    """Return a multi-valued bag of a small table as multi-hot: a step is several times faster."""
-    several = bag.codes.shape[1] > 1
-    return multi_hot(bag, n_rows) if several and n_rows <= _SMALL_TABLE else bag
+def _is_worth_a_product(bag: Bag, n_rows: int) -> bool:
+    """Whether a multi-valued bag of a small table is taken as multi-hot: a step is then faster."""
+    return bag.codes.shape[1] > 1 and n_rows <= _SMALL_TABLE
 
 
-def _of_items(bag: Bag, item: Array) -> Bag:
-    """Return the rows of these items; multi-hot codes are the same for all of them."""
-    codes = bag.codes if len(bag.codes) == 1 else bag.codes[item]
-    return Bag(codes, bag.weights[item])
+def merged(bag: Bag) -> Array:
+    """Return a person's weights, shape (1, width), where a value that occurs twice counts once.
+
+    The first place of a value gets the sum of its weights and the others 0. Each place then has a
+    row of its own to train, and their updates add up to the update of the table.
+    """
+    codes, weights = bag.codes[0], bag.weights[0]
+    same = codes[:, None] == codes[None, :]
+    first = jnp.argmax(same, axis=1) == jnp.arange(len(codes))
+    return jnp.where(first, jnp.where(same, weights, 0.0).sum(1), 0.0)[None, :]
 
 
 class Slope(NamedTuple):
-    """The loss of a batch, and a derivative of it by dense weights and by looked-up rows."""
+    """The loss of a batch, and a derivative of it by looked-up rows and by all other parameters."""
 
     loss: Array
     dense: dict[str, Array]
@@ -96,13 +123,15 @@ class Slope(NamedTuple):
 
 def slope_of(recommender: Recommender, params: Params, batch: Batch) -> Slope:
     """Return Σ share · loss and its gradient."""
-    rows, weights = look_up(tables_of(params), batch.bags)
+    rows, weights = look_up(params, batch.bags)
 
     def loss_of(dense: Params, rows: Params) -> Array:
-        score = score_pairs(recommender, dense, rows, weights)
+        every = {**rows, **{name: dense[name][None] for name in batch.whole}}
+        score = score_pairs(recommender, dense, every, {**weights, **batch.whole})
         return (batch.share * recommender.loss(score, batch.target)).sum()
 
-    loss, (dense_slope, row_slope) = jax.value_and_grad(loss_of, (0, 1))(dense_of(params), rows)
+    dense = {name: value for name, value in params.items() if name not in rows}
+    loss, (dense_slope, row_slope) = jax.value_and_grad(loss_of, (0, 1))(dense, rows)
     return Slope(loss, dense_slope, row_slope)
 
 
@@ -121,10 +150,10 @@ def bend_of(recommender: Recommender, params: Params, batch: Batch, along: Param
 
 
 def step_along(params: Params, batch: Batch, slope: Slope, rate: float | Leaf) -> dict[str, Array]:
-    """Return params - rate · slope; table rows are changed in their place."""
-    changed = {name: params[name] - rate * slope.dense[name] for name in dense_of(params)}
-    for name, table in tables_of(params).items():
-        changed[name] = table.at[batch.bags[name].codes].add(-rate * slope.rows[name])
+    """Return params - rate · slope; looked-up rows are changed in their place."""
+    changed = {name: params[name] - rate * value for name, value in slope.dense.items()}
+    for name, value in slope.rows.items():
+        changed[name] = params[name].at[batch.bags[name].codes].add(-rate * value)
     return changed
 
 
@@ -135,7 +164,7 @@ class Span(NamedTuple):
     """
 
     client: PackedClient
-    own: Bags
+    own: Own
     begin: Leaf | int
     end: Leaf
     batch_size: int

@@ -8,10 +8,11 @@ import jax.numpy as jnp
 from privrec.algorithms.reptile.batch import (
     Batch,
     Span,
-    own_items,
+    own_of,
     slope_of,
     start_of,
     step_along,
+    to_send,
     whole_slope,
 )
 from privrec.algorithms.reptile.packed import PackedClient
@@ -43,7 +44,7 @@ def local_sgd(
 
     def local(params: Params, catalogue: Bags, client: PackedClient) -> LocalResult:
         start = start_of(params, client)
-        own = own_items(params, catalogue, client)
+        own = own_of(params, catalogue, client)
         n_batches = (client.size + batch_size - 1) // batch_size
         n_steps = jnp.minimum(n_batches, 1) if whole_batch else n_batches
         steps = jnp.minimum(epochs * n_steps, max_steps or epochs * n_steps)
@@ -67,7 +68,8 @@ def local_sgd(
 
         end, total = jax.lax.fori_loop(0, steps, step, (start, jnp.zeros(())))
         update = {name: end[name] - start[name] for name in start}
-        return LocalResult(update=update, loss=total / jnp.maximum(steps, 1))
+        sent = to_send(update, params, client)
+        return LocalResult(update=sent, loss=total / jnp.maximum(steps, 1))
 
     return local
 

@@ -2,7 +2,14 @@
 
 from functools import lru_cache
 
-from privrec.algorithms.reptile.batch import Span, own_items, start_of, whole_bend, whole_slope
+from privrec.algorithms.reptile.batch import (
+    Span,
+    own_of,
+    start_of,
+    to_send,
+    whole_bend,
+    whole_slope,
+)
 from privrec.algorithms.reptile.packed import PackedTask
 from privrec.core.local import LocalResult, LocalTrain
 from privrec.data.schema import Bags
@@ -32,7 +39,7 @@ def local_maml(
         return {name: start[name] - learning_rate * slope[name] for name in start}
 
     def local(params: Params, catalogue: Bags, task: PackedTask) -> LocalResult:
-        client, own = task.client, own_items(params, catalogue, task.client)
+        client, own = task.client, own_of(params, catalogue, task.client)
         support = Span(client, own, 0, task.support, batch_size)
         query = Span(client, own, task.begin, task.end, batch_size)
         path = [start_of(params, client)]
@@ -42,6 +49,7 @@ def local_maml(
         if second_order:
             for before in reversed(path[:-1]):
                 back = moved(back, whole_bend(recommender, before, support, back))
-        return LocalResult(update={name: -value for name, value in back.items()}, loss=loss)
+        update = {name: -value for name, value in back.items()}
+        return LocalResult(update=to_send(update, params, client), loss=loss)
 
     return local

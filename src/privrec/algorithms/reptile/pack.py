@@ -9,7 +9,7 @@ from privrec.algorithms.reptile.packed import PackedClient
 from privrec.core.local import Packed
 from privrec.data.clients import Clients
 from privrec.data.schema import Bag
-from privrec.seeds import client_words
+from privrec.seeds import Words, client_words
 from privrec.types import BoolArray, FloatArray, IntArray, Leaf
 
 _TRIES = 24
@@ -177,8 +177,18 @@ def _shuffled(owner: IntArray, clients: Clients, seed: int, round_index: int) ->
     starts = np.searchsorted(owner[by_owner], np.arange(len(clients)))
     place = np.empty_like(owner)
     place[by_owner] = np.arange(len(owner)) - starts[owner[by_owner]]
-    words = client_words(seed, round_index, "order", clients.ids[owner], place)
-    return np.lexsort((words, owner))
+    return grouped(owner, client_words(seed, round_index, "order", clients.ids[owner], place))
+
+
+def grouped(owner: IntArray, words: Words) -> IntArray:
+    """Return the order by owner and then by word, several times as fast as `np.lexsort`.
+
+    Words of one owner must differ, as those of `client_words` do at different positions.
+    """
+    order = np.argsort(words)
+    # Numbers of one or two bytes are sorted in one pass over them.
+    short = owner.astype(np.min_scalar_type(int(owner.max(initial=0))))
+    return order[np.argsort(short[order], kind="stable")]
 
 
 def pack_one(

@@ -19,7 +19,7 @@ from privrec.algorithms.reptile.settings import LocalSettings, MamlSettings, Rep
 from privrec.algorithms.reptile.tasks import empty_tasks, pack_tasks
 from privrec.algorithms.settings import FederatedSettings
 from privrec.core.contribution import Contribution, TouchedRows
-from privrec.core.local import LocalTrain, Packed
+from privrec.core.local import LocalTrain, Packed, jit_in_place
 from privrec.core.optimize import mean_step, server_optimizer
 from privrec.core.phase import TRAIN, DeviceHalf, Phase, ServerState, Told
 from privrec.data.clients import Clients
@@ -53,7 +53,7 @@ class Training:
 def device_half(training: Training, aggregator: Aggregator, *, name: str, first: int) -> DeviceHalf:
     """Return what a device sends: what its training returns, with the item rows it touched."""
     run_cohort = cohort_runner(training.local, aggregator.clip, training.catalogue)
-    train_one = jax.jit(training.local)
+    train_one = jit_in_place(training.local)
 
     def contribute(told: Told, person: Clients, round_index: int) -> Contribution:
         (client,) = training.pack(person, round_index)

@@ -6,6 +6,7 @@ from privrec.algorithms.reptile.pack import (
     Instances,
     bucket,
     dummy,
+    grouped,
     pack_one,
     pairs_of,
     seen,
@@ -65,7 +66,7 @@ def query_lines(
     place = np.arange(len(owner)) - starts[owner]
     words = client_words(seed, round_index, "support", clients.ids[owner], place)
     rank = np.empty(len(owner), np.int64)
-    rank[np.lexsort((words, owner))] = place
+    rank[grouped(owner, words)] = place
     return np.asarray(rank >= np.floor(support_share * clients.sizes + 0.5)[owner])
 
 
