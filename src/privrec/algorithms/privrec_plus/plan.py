@@ -180,9 +180,8 @@ def _popularity_phase(task: _Task, aggregator: Aggregator) -> Phase:
             new[MEAN_WEIGHT] = published.update[WEIGHT] / max(published.update[PEOPLE], 1.0)
         return _with(state, new)
 
-    device = popularity_device(
-        task.layout, task.settings.dislike_input, with_frequency=task.in_subspace
-    )
+    frequency = regression_of(task.settings) if task.in_subspace else None
+    device = popularity_device(task.layout, task.settings.dislike_input, frequency=frequency)
     cost = partial(task.cost, "popularity round", 0, False)
     return task.phase(
         POPULAR,
@@ -300,6 +299,7 @@ def regression_of(settings: PlusSettings) -> Regression:
         dislike_target=settings.dislike_target,
         l2=settings.history_l2,
         dropout=settings.history_dropout,
+        activity=settings.activity_power,
     )
 
 

@@ -41,6 +41,9 @@ class PlusSettings(FederatedSettings):
     """Ridge on every column of a person's history, in units of people."""
     history_dropout: Share = 0.7
     """Dropout probability of each column in EDLAE: a ridge that grows with its frequency."""
+    activity_power: Weight = 0.5
+    """A person with n likes counts n^-this in the history tower. Not used under noise, where all
+    people count alike."""
     dislike_input: Weight = 0.5
     """Weight of a disliked item in a person's history; a liked item has weight 1."""
     dislike_target: Annotated[float, Field(ge=0, le=1)] = 0.0

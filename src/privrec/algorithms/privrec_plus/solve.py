@@ -128,7 +128,9 @@ def regression_within(
             middle[:, 2 * k, 2 * k + 1] = middle[:, 2 * k + 1, 2 * k] = -1
             middle[:, 2 * k + 1, 2 * k + 1] = -often[own]
         side = np.stack(sides, 1)
-        solved, simple = side @ inverse, wanted @ inverse
+        # One product for all items: one for each would read the inverse again and again.
+        solved = (side.reshape(-1, len(strength)) @ inverse).reshape(side.shape)
+        simple = wanted @ inverse
         middle += solved @ side.transpose(0, 2, 1)
         weights = np.linalg.solve(middle, side @ simple[:, :, None])
         found[items] = simple - (solved.transpose(0, 2, 1) @ weights)[:, :, 0]

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
+from scipy.linalg import solve_triangular
 
 from privrec.algorithms.privrec_plus.fit import bias_of
 from privrec.algorithms.privrec_plus.layout import LIKES, Layout
@@ -38,6 +39,8 @@ BASIS, SCALE = "basis", "scale"
 """What is told: the basis Q (columns, d), and the weight of each column of a row (columns,)."""
 _AT_ONCE = 2**24
 """Numbers in the products of some people with the basis; bounds the memory of a round."""
+_TINY = 1e-20
+"""The least that a square sum is taken for, where all are 0."""
 _NEGLIGIBLE = 1e-10
 """Directions whose square sum is below this share of the largest are dropped as rounding errors."""
 
@@ -45,17 +48,17 @@ _NEGLIGIBLE = 1e-10
 # --- the device's half -------------------------------------------------------------------------
 
 
-def weighted_rows(rows: SparseRows, layout: Layout, scale: Floats) -> SparseRows:
-    """Return √w·x of each person: her row with weighted columns, w = n^-½ for n likes."""
-    people = sp.diags_array(np.sqrt(activity_weights(rows, layout)).astype(np.float32))
+def weighted_rows(rows: SparseRows, layout: Layout, how: Regression, scale: Floats) -> SparseRows:
+    """Return √w·x of each person: her row with weighted columns, and her own weight."""
+    people = sp.diags_array(np.sqrt(activity_weights(rows, layout, how)).astype(np.float32))
     return sp.csr_array(people @ rows @ sp.diags_array(scale))
 
 
-def subspace_device(layout: Layout) -> DeviceHalf:
+def subspace_device(layout: Layout, how: Regression) -> DeviceHalf:
     """Return the devices' half of a round of the power method: w·x·(x·Q) of each person."""
 
     def contribute(told: Told, person: Clients, round_index: int) -> Contribution:
-        row = weighted_rows(rows_of(person, layout), layout, told[SCALE])
+        row = weighted_rows(rows_of(person, layout), layout, how, told[SCALE])
         taste = row @ told[BASIS]
         values = row.data[:, None] * taste
         ids = np.asarray(row.indices, np.int64)
@@ -65,7 +68,7 @@ def subspace_device(layout: Layout) -> DeviceHalf:
         basis, scale = np.asarray(told[BASIS]), np.asarray(told[SCALE])
         total = np.zeros(basis.shape, np.float32)
         for part in chunks(cohort.people, max(1, _AT_ONCE // basis.shape[1])):
-            rows = weighted_rows(rows_of(cohort.take(part), layout), layout, scale)
+            rows = weighted_rows(rows_of(cohort.take(part), layout), layout, how, scale)
             total += rows.T @ (rows @ basis)
         return CohortTotal({BASIS: total})
 
@@ -78,9 +81,13 @@ def subspace_device(layout: Layout) -> DeviceHalf:
 def orthonormal(sums: Floats) -> Floats:
     """Return an orthonormal basis of what the columns of `sums` (columns, d) span.
 
-    Where they span fewer than d directions, the last columns of the result are 0.
+    With sumsᵀsums = LLᵀ it is sums·L⁻ᵀ, much faster than a QR decomposition. Where the columns
+    span fewer than d directions, some columns of the result are nearly 0.
     """
-    return _times(sums, _inverse_root(_gram(sums, sums)))
+    gram = _gram(sums, sums)
+    least = _NEGLIGIBLE * max(float(np.trace(gram)), _TINY)
+    lower = np.linalg.cholesky(gram + least * np.eye(len(gram)))
+    return _times(sums, solve_triangular(lower, np.eye(len(gram)), lower=True).T)
 
 
 def leading(basis: Floats, sums: Floats) -> tuple[Floats, Doubles]:
@@ -93,7 +100,7 @@ def leading(basis: Floats, sums: Floats) -> tuple[Floats, Doubles]:
     half = _times(sums, _inverse_root((middle + middle.T) / 2))
     strength, directions = np.linalg.eigh(_gram(half, half))
     strength, directions = np.maximum(strength[::-1], 0.0), directions[:, ::-1]
-    kept = strength > _NEGLIGIBLE * max(float(strength[0]), 1e-300)
+    kept = strength > _NEGLIGIBLE * max(float(strength[0]), _TINY)
     lengths = np.where(kept, 1 / np.sqrt(np.where(kept, strength, 1.0)), 0.0)
     return _times(half, directions * lengths), np.where(kept, strength, 0.0)
 
@@ -110,7 +117,7 @@ def _inverse_root(matrix: Doubles) -> Doubles:
     """Return R with R·Rᵀ the (pseudo-)inverse of a symmetric matrix without negative part."""
     values, vectors = np.linalg.eigh(matrix)
     values, vectors = values[::-1], vectors[:, ::-1]
-    kept = values > _NEGLIGIBLE * max(float(values[0]), 1e-300)
+    kept = values > _NEGLIGIBLE * max(float(values[0]), _TINY)
     return np.asarray(vectors * np.where(kept, 1 / np.sqrt(np.where(kept, values, 1.0)), 0.0))
 
 
@@ -222,7 +229,7 @@ def subspace_phase(
         first=first,
         population=population,
         aggregator=aggregator,
-        device=subspace_device(layout),
+        device=subspace_device(layout, within.how),
         start=start,
         tell=tell,
         absorb=absorb,

@@ -56,18 +56,17 @@ def popularity_of(parts: Iterable[SparseRows], layout: Layout, dislike: float) -
 def history_shares(rows: SparseRows, layout: Layout, kept: IntArray, how: Regression) -> Shares:
     """Return each person's row over the columns that explain, and its weight.
 
-    A person with n likes (all likes, not only those of kept items) has weight n^-½. Without this
-    weight, people with many likes would dominate the sum.
+    The weight is that of all her likes, not only those of kept items.
     """
     columns = columns_of(layout, kept, how)
     scaled = sp.csr_array(rows[:, columns] * how.scales(layout)[columns][None, :])
-    return scaled, activity_weights(rows, layout)
+    return scaled, activity_weights(rows, layout, how)
 
 
-def activity_weights(rows: SparseRows, layout: Layout) -> moments.Doubles:
-    """Return n^-½ for each person, where n is the number of her likes; 1 if there are none."""
+def activity_weights(rows: SparseRows, layout: Layout, how: Regression) -> moments.Doubles:
+    """Return each person's weight, by the number of her likes; 1 if there are none."""
     likes = np.asarray(rows[:, : layout.n_items].sum(1), np.float64)
-    return np.asarray(1 / np.sqrt(np.maximum(likes, 1.0)))
+    return np.asarray(np.maximum(likes, 1.0) ** -how.activity)
 
 
 def history_contribution(
@@ -138,30 +137,34 @@ def _without(rows: npt.NDArray[np.float64], common: npt.NDArray[np.float64]) -> 
 
 
 def popularity_device(
-    layout: Layout, dislike: float, *, with_frequency: bool = False
+    layout: Layout, dislike: float, *, frequency: Regression | None = None
 ) -> DeviceHalf:
-    """Return the devices' half of the first sum; `with_frequency`, that of each column too."""
+    """Return the devices' half of the first sum.
+
+    If `frequency` is given, devices also send what the frequency of each column is made of, with
+    the weights that it gives people.
+    """
 
     def contribute(told: Told, person: Clients, round_index: int) -> Contribution:
         row = rows_of(person, layout)
         found = popularity_contribution(row, layout, dislike)
-        if not with_frequency:
+        if frequency is None:
             return found
-        weight = activity_weights(row, layout)[0]
+        weight = activity_weights(row, layout, frequency)[0]
         values = weight * np.asarray(row.data, np.float64) ** 2
         ids = np.asarray(row.indices, np.int64)
-        frequency = {FREQUENCY: TouchedRows(ids, values, layout.size)}
+        columns = {FREQUENCY: TouchedRows(ids, values, layout.size)}
         dense = {PEOPLE: np.float64(1.0), WEIGHT: weight}
-        return Contribution(dense=dense, rows={**found.rows, **frequency})
+        return Contribution(dense=dense, rows={**found.rows, **columns})
 
     def kernel(told: Told, cohort: Cohort, round_index: int, clip_norm: float) -> CohortTotal:
         total: dict[str, Leaf] = {POPULARITY: np.zeros(layout.n_items)}
-        if with_frequency:
+        if frequency is not None:
             total |= {FREQUENCY: np.zeros(layout.size), PEOPLE: np.zeros(()), WEIGHT: np.zeros(())}
         for rows in _rows(cohort, layout):
             total[POPULARITY] += popularity_of([rows], layout, dislike)
-            if with_frequency:
-                weights = activity_weights(rows, layout)
+            if frequency is not None:
+                weights = activity_weights(rows, layout, frequency)
                 total[FREQUENCY] += rows.multiply(rows).T @ weights
                 total[PEOPLE], total[WEIGHT] = (
                     total[PEOPLE] + len(weights),

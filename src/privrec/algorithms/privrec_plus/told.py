@@ -20,7 +20,8 @@ class Regression:
     """Settings of the regression of likes on rows: the weight of each kind of column, the ridge.
 
     `dislike_target` is the target of a disliked item; a liked item has target 1. It may be above 0
-    because the person chose the item before she rated it.
+    because the person chose the item before she rated it. A person with n likes has the weight
+    n^-`activity`; with 0, people with many likes would dominate.
     """
 
     dislike: float
@@ -29,6 +30,7 @@ class Regression:
     dislike_target: float
     l2: float
     dropout: float
+    activity: float = 0.5
 
     def scales(self, layout: Layout) -> FloatArray:
         """Return the weight of each column."""
