@@ -41,6 +41,8 @@ SMALL: dict[str, Any] = {
     "view_negatives": 4,
     "view_others": 1,
     "history_rank": 4,
+    "subspace_rank": 4,
+    "subspace_rounds": 2,
     "rank": 4,
     "targets": 8,
     "graph_items": 16,

@@ -3,6 +3,7 @@
 The nodes are in this process (`loopback.py`); `test_federation.py` has real ones.
 """
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,8 @@ from privrec.runs.publisher import ledger_of
 from subspace import SUBSPACE
 from tiny import DATA, new_folder
 
-NAMES = [*RECIPES, "subspace"]
+IN_SUBSPACE = "privrec-plus-in-a-subspace"
+NAMES = [*RECIPES, "subspace", IN_SUBSPACE]
 CENTRAL = {"privrec-cen", "ncf", "popularity", "own-items", "item-knn", "ease"}
 CLOSE = {"plain": 1e-5, "masked": 5e-5}
 """Adam divides a gradient by its size, so that the coding's error can grow for tiny gradients."""
@@ -35,6 +37,9 @@ CLOSE = {"plain": 1e-5, "masked": 5e-5}
 def _example_in_the_table() -> Any:
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(RECIPES, "subspace", SUBSPACE)
+        plus = RECIPES["privrec-plus"]
+        values = {**plus.values, "history": "subspace", "subspace_rank": 12}
+        patch.setitem(RECIPES, IN_SUBSPACE, replace(plus, values=values))
         yield
 
 

@@ -10,6 +10,7 @@ from scipy.linalg import subspace_angles
 from test_solve import COLUMNS, ITEMS, likes_and_more, slow_ridge
 
 import privrec
+from contract import expected_cohort, placed, small, sums
 from privrec.algorithms.privrec_plus.layout import DISLIKES, LIKES, Layout
 from privrec.algorithms.privrec_plus.plan import in_subspace
 from privrec.algorithms.privrec_plus.rows import rows_of
@@ -18,18 +19,20 @@ from privrec.algorithms.privrec_plus.solve import regression_within
 from privrec.algorithms.privrec_plus.subspace import leading, orthonormal
 from privrec.algorithms.recipes import configure, prepare
 from privrec.core.phase import Cohort, Phase
-from privrec.core.round import fastest
+from privrec.core.round import fastest, one_by_one
 from privrec.data.federation import Federation
 from privrec.data.importing import import_files, write_import
+from privrec.runs import loop
 from privrec.runs.run import load_params
 from privrec.types import Leaf
+from stops import Stopped
 from tiny import DATA, by_hand, round_of
 
 Doubles = npt.NDArray[np.float64]
 
 
 def weighted_squares(rows: Doubles, weights: Doubles) -> Doubles:
-    return np.einsum("k,ki,kj->ij", weights, rows, rows)
+    return (rows * weights[:, None]).T @ rows
 
 
 # --- the regression within a subspace ----------------------------------------------------------
@@ -184,6 +187,41 @@ def test_a_run_with_every_direction_scores_as_the_closed_form(tmp_path: Path) ->
         scores.append(closed_form(tower, layout)(rows))
     np.testing.assert_allclose(scores[1], scores[0], atol=1e-3)
     assert np.abs(scores[0]).max() > 0.1
+
+
+SMALL = small("privrec-plus", history="subspace", subspace_rounds=3)
+
+
+def test_what_runs_a_cohort_gives_what_one_by_one_gives(federation: Federation) -> None:
+    found = list(placed(prepare(configure("privrec-plus", DATA, SMALL), federation)))
+    assert [place.phase.name for place in found] == ["popularity", "subspace", "train"]
+    assert [place.phase.first for place in found] == [0, 1, 4]
+    for place in found[:2]:
+        cohort = expected_cohort(place, federation)
+        slow, fast = (
+            sums(run(place.phase, place.told, cohort, place.phase.first, np.inf))
+            for run in (one_by_one, fastest)
+        )
+        assert slow.keys() == fast.keys()
+        for name, wanted in slow.items():
+            np.testing.assert_allclose(fast[name], wanted, rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+@pytest.mark.parametrize("after", [1, 3])
+def test_a_stopped_run_goes_on_to_the_same_bytes(
+    after: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = privrec.train("privrec-plus", DATA, out=tmp_path / "whole", **SMALL)
+    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", -1.0)
+
+    def stop(what: str, done: int, total: int) -> None:
+        if what == "rounds for subspace" and done == after:
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        privrec.train("privrec-plus", DATA, out=tmp_path / "cut", on_progress=stop, **SMALL)
+    again = privrec.train("privrec-plus", DATA, out=tmp_path / "cut", resume=True)
+    assert again.folder.params_path.read_bytes() == whole.folder.params_path.read_bytes()
 
 
 def test_it_is_chosen_where_the_catalogue_is_too_large() -> None:

@@ -122,6 +122,11 @@ class _Task:
 
 def plus_stages(settings: PlusSettings, federation: Federation, split: Split) -> tuple[Phase, ...]:
     """Return the phases of PrivRec+: popularity, moments, and rounds on top if there are any."""
+    if settings.mechanism != "none" and settings.history == "subspace":
+        raise SettingsError(
+            "`history` must be 'auto' or 'closed-form' with noise: the rounds of a subspace"
+            " iteration have none; got 'subspace'"
+        )
     layout = layout_for(settings, federation.catalogue)
     rank = rank_for(settings, federation)
     task = _Task(settings=settings, federation=federation, split=split, layout=layout, rank=rank)
