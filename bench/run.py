@@ -9,6 +9,7 @@ import privrec  # noqa: F401  (sets up the host devices before JAX is imported)
 from engine import engine
 from federation import exchanges, masking, two_nodes
 from figures import Figure
+from large import large, ten_times_the_items
 from maml import maml
 from plus import cohorts
 from private import accounting, private_round
@@ -21,6 +22,8 @@ BENCHMARKS: dict[str, Callable[[], list[Figure]]] = {
     "population": population,
     "catalogue": catalogue,
     "memory": memory,
+    "ten-times-the-items": ten_times_the_items,
+    "large": large,
     "stage-one": stage_one,
     "cohorts": cohorts,
     "private-round": private_round,
