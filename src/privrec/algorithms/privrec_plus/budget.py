@@ -13,11 +13,12 @@ from privrec.privacy.release import Sampling
 
 
 def split_budget(
-    settings: PlusSettings, split: Split, n_items: int
+    settings: PlusSettings, split: Split, n_items: int, *, sums: int = 1
 ) -> tuple[Aggregator, Aggregator, Aggregator]:
-    """Return the aggregators of the two sums and of the rounds; together they cost `epsilon`.
+    """Return the aggregators of popularity, of what follows and of the rounds on top.
 
-    With rounds on top, the sums get the share `stage1_share` of ε. Without, they get all of it.
+    Together they cost `epsilon`. After popularity there are as many equal releases as `sums` says.
+    With rounds on top, all these get the share `stage1_share` of ε. Without, they get all of it.
     """
     users = len(split.train) if settings.sampling == "fixed" else split.public_train
     everybody, some = (
@@ -53,12 +54,13 @@ def split_budget(
     first = gaussian(everybody, clip_norm=BOUND, noise_multiplier=whole / math.sqrt(popular))
     check_budget(first.release, rounds=1, epsilon=epsilon, delta=settings.delta)
     spent = PrivacyLedger().record(first.release)
-    rest = found(everybody, 1, part, spent) if given is None else whole / math.sqrt(1 - popular)
+    left = math.sqrt(sums / (1 - popular))
+    rest = found(everybody, sums, part, spent) if given is None else whole * left
     second = gaussian(everybody, clip_norm=BOUND, noise_multiplier=rest)
-    check_budget(second.release, rounds=1, epsilon=epsilon, delta=settings.delta, spent=spent)
+    check_budget(second.release, rounds=sums, epsilon=epsilon, delta=settings.delta, spent=spent)
     if not settings.rounds:
         return first, second, plain(some)
-    spent = spent.record(second.release)
+    spent = spent.record(second.release, sums)
     third = gaussian(
         some,
         clip_norm=settings.clip_norm,
