@@ -230,11 +230,13 @@ def bytes_sent(prepared: PreparedRun, params: Params) -> int:
     return max(sizes)
 
 
-def validate(prepared: PreparedRun, params: Params) -> Mapping[str, float | None]:
-    """Return Hits@k on the validation people, at most `VALIDATED` of them, by k."""
+def validate(
+    prepared: PreparedRun, params: Params, most: int = VALIDATED
+) -> Mapping[str, float | None]:
+    """Return Hits@k by k on the first `most` validation people."""
     view = prepared.protocol.validating(prepared.whole)
     scorers = {_OURS: prepared.rankers.adapted(params)}
-    people = prepared.split.validation[:VALIDATED]
+    people = prepared.split.validation[:most]
     found = _measure(prepared, view, people, scorers, None)
     hits: dict[str, float | None] = found[_OURS].report().as_json()["hits"]
     return {k: value if value is None else round(value, 5) for k, value in hits.items()}
