@@ -37,7 +37,7 @@ MANY = "synthetic:users=60,items=2000,longest=20"
 CLOSED = {"history": "closed-form", "history_items": 2000, "rounds": 0}
 WITHIN = {"history": "subspace", "rounds": 0}
 ON_TOP = {"history": "subspace", "subspace_rank": 8, "rounds": 3, "cohort": 40}
-WIDE = {"cohort": 8, "embedding_size": 64, "tower_size": 4, "hidden": [4]}
+WIDE = {"cohort": 8, "embedding_size": 64, "tower_size": 4, "hidden": [256]}
 TWO = {**WIDE, "stage1_cohort": 8, "delta": 1e-2}
 WHOLE = {**CLOSED, "history_rank": 0}
 CASES = [

@@ -1,7 +1,7 @@
 """What the server of PrivRec+ needs for the history tower: memory and arithmetic, by shapes.
 
 The numbers of copies were counted in `moments.py`, `fit.py`, `solve.py` and `subspace.py`, and
-compared with the measured peak (tests/history/test_memory.py says how).
+compared with the peak of what numpy asks for (tests/test_memory.py).
 """
 
 from collections.abc import Callable
@@ -16,6 +16,11 @@ _NUMBER = 4
 """Bytes of a float32."""
 _USUAL_RANK = 128
 """What is advised instead of vectors as long as the catalogue: the default of `history_rank`."""
+
+
+_ONE_BY_ONE = 10
+"""A product of a few vectors and a large matrix takes about so many times as long as its share of a
+product of two large matrices, because the matrix is read for each. Measured with rank 1024."""
 
 
 def exact_work(settings: PlusSettings, layout: Layout, rank: int, told: Told | None) -> ServerWork:
@@ -95,7 +100,9 @@ def subspace_work(
         bytes=needed(rank),
         what=f"a subspace of rank {rank:,} over {layout.size:,} columns",
         instead=instead,
-        multiply_adds=rank**2 * (5 * layout.size + (sides + 1) * layout.n_items) + 20 * rank**3,
+        # Of columns and of square matrices in 64 bits: twice. Of items one by one: `_ONE_BY_ONE`.
+        multiply_adds=rank**2 * (10 * layout.size + (2 + _ONE_BY_ONE * sides) * layout.n_items)
+        + 40 * rank**3,
     )
 
 
