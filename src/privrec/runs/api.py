@@ -86,6 +86,7 @@ def plan(recipe: str, data: str | Federation, **settings: Any) -> Plan:
     prepared = prepare(config, load(data) if isinstance(data, str) else data)
     federation, people = prepared.federation, prepared.split.train
     check_memory(prepared.stages())
+    machine = forecast(prepared)
     ledger, shares, params = PrivacyLedger(), [], None
     for stage in prepared.stages():
         params = stage.start(params).params
@@ -102,7 +103,7 @@ def plan(recipe: str, data: str | Federation, **settings: Any) -> Plan:
         stages=prepared.stages(),
         epsilon=None if math.isinf(epsilon) else epsilon,
         devices=tuple(shares),
-        machine=forecast(prepared),
+        machine=machine,
         catalogue=federation.n_items,
         items=None if counted is None else counted(config, federation.n_items),
     )

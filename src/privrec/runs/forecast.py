@@ -4,6 +4,7 @@ Of each stage one round is played with some of its people, and thrown away: noth
 written, and nobody is asked who does not train or validate.
 """
 
+import gc
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -64,7 +65,10 @@ def forecast(prepared: PreparedRun) -> tuple[Forecast, ...]:
         params, seconds = sample.params, sample.seconds
         if seconds is not None:
             seconds += _of_validation(prepared, stage, params)
-        peak = process_memory() + sample.bytes
+        gc.collect()  # What the sample left behind is not part of the run.
+        # The parameters are here already, before and after the sample; they are counted again.
+        held = _size((state.params, state.opt_state, params))
+        peak = max(0, process_memory() - held) + sample.bytes
         found.append(Forecast(stage=stage.name, time_seconds=seconds, peak_bytes=peak))
     return tuple(found)
 
@@ -172,7 +176,9 @@ def _seconds_after(work: ServerWork | None) -> float | None:
 
 
 def _size(tree: Any) -> int:
-    return sum(int(np.asarray(leaf).nbytes) for leaf in jax.tree.leaves(tree))
+    """Return the bytes of all arrays; one that occurs twice counts once."""
+    arrays = {id(leaf): int(np.asarray(leaf).nbytes) for leaf in jax.tree.leaves(tree)}
+    return sum(arrays.values())
 
 
 def _some(people: IntArray, count: int) -> IntArray:

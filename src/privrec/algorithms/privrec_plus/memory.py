@@ -85,7 +85,7 @@ def subspace_work(
     at_once = min(layout.n_items, 1024)
 
     def needed(width: int) -> int:
-        tall = _NUMBER * (6 * layout.size + 2 * layout.n_items)
+        tall = _NUMBER * (7 * layout.size + 3 * layout.n_items)
         return width * (tall + 8 * (2 * sides + 6) * at_once + 8 * 6 * width)
 
     def instead(free: int) -> str:
