@@ -10,8 +10,10 @@ import pytest
 import privrec
 from commands import Refused, document, done
 from privrec.errors import SettingsError
-from privrec.runs.evaluate import _drawn
+from privrec.evaluation.ranking import measure
+from privrec.runs.evaluate import _drawn, validate
 from privrec.runs.records import RunFolder
+from privrec.runs.run import load_params
 
 DATA = "synthetic:users=400,items=40,longest=20"
 
@@ -113,3 +115,21 @@ def test_a_sample_by_another_protocol_has_both_in_its_name(copy: RunFolder) -> N
         "evaluation-leave-last-people-5.json",
         "report-leave-last-people-5.html",
     }
+
+
+def test_a_look_between_rounds_is_at_the_first_validation_people_alone(
+    trained_popularity: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = privrec.open_run(trained_popularity)
+    people, asked = run.prepared.split.validation, []
+
+    def seen(view: Any, positions: Any, *rest: Any, **how: Any) -> Any:
+        asked.append(positions.tolist())
+        return measure(view, positions, *rest, **how)
+
+    monkeypatch.setattr("privrec.runs.evaluate.measure", seen)
+    params = load_params(run.folder)
+    validate(run.prepared, params)
+    validate(run.prepared, params, 5)
+    assert len(people) > 5
+    assert asked == [people.tolist(), people[:5].tolist()]

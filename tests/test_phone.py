@@ -1,14 +1,17 @@
 """What `--dry-run` prints about one phone: bytes against counts by hand; it writes no files."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from commands import SET, document, done, tree
+from privrec.data.clients import Clients
 from privrec.data.sources import load
 from privrec.runs.api import plan
 from privrec.simulate.cost import usual_person
+from privrec.types import IntArray
 from tiny import DATA, MODEL
 
 
@@ -20,6 +23,25 @@ def test_the_usual_person_has_the_median_number_of_interactions() -> None:
     own = int(data.take(np.array([found])).sizes[0])
     assert found in people
     assert (sizes < own).sum() <= len(people) // 2 <= (sizes <= own).sum()
+
+
+def test_the_usual_person_of_many_is_that_of_a_few_evenly_spaced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("privrec.simulate.cost._PEOPLE", 10)
+    data, asked = load(DATA), []
+
+    def take(positions: IntArray) -> Clients:
+        asked.extend(positions.tolist())
+        return data.take(positions)
+
+    people = np.arange(7, 50)
+    (found,) = usual_person(replace(data, take=take), people)
+    assert asked == list(range(7, 50, 5))  # 43 people, at most 10 of them, from both ends.
+    sizes = data.take(np.array(asked)).sizes
+    own = int(data.take(np.array([found])).sizes[0])
+    assert found in asked
+    assert own == sorted(sizes.tolist())[len(sizes) // 2]
 
 
 def test_training_sends_the_dense_weights_and_the_rows_that_were_touched() -> None:
@@ -61,7 +83,8 @@ def test_a_history_is_sent_as_positions_and_weights() -> None:
 def test_a_dry_run_writes_nothing_and_says_it_in_json_too(scratch: Path) -> None:
     words = ("train", "dp-privrec-plus", "--data", DATA, "--dry-run", "--set", "delta=1e-3")
     found = document(*words, "--json")
-    assert set(found) == {"stages", "privacy", "phone"}
+    keys = {"stages", "privacy", "phone", "time_seconds", "peak_bytes", "items"}
+    assert set(found) == keys
     assert [stage["stage"] for stage in found["stages"]] == ["popularity", "moments"]
     assert {stage["cohort"] for stage in found["stages"]} == {48}
     text = done(*words)

@@ -26,6 +26,8 @@ class Recipe:
     `presets` better ones for data sets we know. They were chosen on validation people
     (docs/results.md), never on test people. `stages(settings, federation, split)` returns its
     phases, or one fit in one place. `rankers(settings, catalogue)` returns how it ranks.
+    `items_with_vector(settings, n_items)` is how many items it can tell apart by more than their
+    popularity, where that depends on the settings.
     """
 
     summary: str
@@ -33,6 +35,7 @@ class Recipe:
     server_sees: ServerSees
     stages: Callable[[Any, Federation, Split], tuple[Stage, ...]]
     rankers: Callable[[Any, Catalogue], Rankers]
+    items_with_vector: Callable[[Any, int], int] | None = None
     values: Mapping[str, Any] = field(default_factory=dict)
     presets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from privrec.algorithms.recipe import Recipe
-from privrec.core.phase import TRAIN, CentralFit, RoundReport, ServerState
+from privrec.core.phase import TRAIN, CentralFit, RoundReport, ServerState, ServerWork, Told
 from privrec.core.scorer import Rankers, Scorer, check_shapes
 from privrec.data.catalogue import Catalogue
 from privrec.data.federation import Federation
@@ -20,11 +20,15 @@ from privrec.evaluation.references import (
     item_knn,
     own_items,
     popularity,
+    sums_of,
 )
 from privrec.privacy.aggregate import plain
 from privrec.privacy.release import Sampling
 from privrec.settings import Positive, RunSettings
 from privrec.types import Params
+
+_COPIES = 4
+"""The fitted matrix, its copy among the parameters, and two more while they are written."""
 
 
 class EaseSettings(RunSettings):
@@ -65,7 +69,8 @@ def reference_recipe(
 
 def _one_fit(federation: Federation, split: Split, reference: Reference) -> CentralFit:
     """Return a central fit of one round, which fits the whole reference."""
-    people = split.fitted
+    people, n_items = split.fitted, federation.n_items
+    reference.check(n_items)
     sampling = Sampling(law="fixed", users=len(people), cohort=len(people))
 
     def start(before: Params | None) -> ServerState:
@@ -77,7 +82,26 @@ def _one_fit(federation: Federation, split: Split, reference: Reference) -> Cent
         after = replace(state, round_index=state.round_index + 1, params=params)
         return after, RoundReport(round_index=state.round_index, clients=len(people), loss=None)
 
-    return CentralFit(name=TRAIN, rounds=1, aggregator=plain(sampling), start=start, play=play)
+    def read(count: int) -> object:
+        return sums_of(federation, people[:count], pairs=reference.needs_pairs)
+
+    def work(told: Told | None) -> ServerWork:
+        return ServerWork(
+            bytes=round(_COPIES * 1e9 * reference.gigabytes(n_items)),
+            what=f"this reference over {n_items:,} items",
+            instead=lambda free: "choose 'privrec-plus', or data with fewer items",
+            multiply_adds=n_items**3 // 2 if reference.needs_pairs else 0,
+        )
+
+    return CentralFit(
+        name=TRAIN,
+        rounds=1,
+        aggregator=plain(sampling),
+        start=start,
+        play=play,
+        work=work,
+        read=read,
+    )
 
 
 POPULARITY = reference_recipe(

@@ -17,6 +17,7 @@ from privrec.cli.console import (
     print_line,
     print_table,
     progress,
+    time_text,
 )
 from privrec.cli.data import data_app
 from privrec.cli.federate import federate_app
@@ -94,7 +95,7 @@ DiagnosticsOption = Annotated[
 ]
 DryRunOption = Annotated[
     bool,
-    typer.Option("--dry-run", help="Only print the privacy cost and the cost for one phone."),
+    typer.Option("--dry-run", help="Only print what it would cost: privacy, time, memory."),
 ]
 
 
@@ -257,6 +258,8 @@ def _say_plan(found: "Plan", json_: bool) -> None:
         seeded = "" if found.config.budget.draws_in_secret else " of the mechanism (seeded noise)"
         epsilon = f"epsilon{seeded} {epsilon_text(found.epsilon)}"
         print_line(f"all of it: {epsilon} at delta {found.config.budget.delta:g}")
+    for line in _machine_lines(found):
+        print_line(line)
     rows = [
         (
             share.what,
@@ -272,6 +275,25 @@ def _say_plan(found: "Plan", json_: bool) -> None:
         return
     columns = ("a phone's part", "bytes down", "bytes up", "multiply-adds", "ms, one core")
     print_table("One person of usual size", columns, rows)
+
+
+def _machine_lines(found: "Plan") -> list[str]:
+    """Return what a run takes on this machine, and how many items it tells apart."""
+    from privrec.simulate.machine import in_gb
+
+    known = [share.time_seconds for share in found.machine if share.time_seconds is not None]
+    unknown = [share.stage for share in found.machine if share.time_seconds is None]
+    without = f" without {', '.join(unknown)}" if unknown else ""
+    time, memory = time_text(sum(known)), in_gb(found.peak_bytes)
+    lines = [f"on this machine, estimated from a sample: about {time}{without}, {memory} of memory"]
+    if found.items is not None:
+        noised = found.config.budget.mechanism != "none"
+        all_ = found.items == found.catalogue and not noised
+        count = f"{'at most ' if noised else ''}{found.items:,} of {found.catalogue:,}"
+        rest = "; the others rank after them, by popularity"
+        lines.append(f"items: {f'all {found.items:,}' if all_ else count} get a vector")
+        lines[-1] += "" if all_ else rest
+    return lines
 
 
 def _data_of(run: Path | None) -> str:

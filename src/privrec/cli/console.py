@@ -59,6 +59,19 @@ def print_line(text: str) -> None:
     out.print(_safe(text), soft_wrap=not sys.stdout.isatty())
 
 
+def time_text(seconds: float) -> str:
+    """Return a duration in words, rounded.
+
+    >>> time_text(0.3), time_text(42.4), time_text(250), time_text(9000)
+    ('1 second', '42 seconds', '4 minutes', '2.5 hours')
+    """
+    if seconds < 1.5:
+        return "1 second"
+    if seconds < 90:
+        return f"{seconds:.0f} seconds"
+    return f"{seconds / 60:.0f} minutes" if seconds < 5400 else f"{seconds / 3600:.1f} hours"
+
+
 class _Rate(ProgressColumn):
     """The column that shows the rate per second."""
 

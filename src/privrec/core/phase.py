@@ -56,6 +56,21 @@ class RoundReport:
     skipped: int = 0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerWork:
+    """What a stage takes in one place, beyond its devices: known from shapes before it begins.
+
+    `bytes` is its memory at the peak. `what` says what needs it, and `instead(free)` which settings
+    would need no more than `free` bytes. `multiply_adds` are those of what the server computes
+    after the last round; a dry run counts them and does not compute it.
+    """
+
+    bytes: int
+    what: str
+    instead: Callable[[int], str]
+    multiply_adds: int = 0
+
+
 class Cohort(NamedTuple):
     """The people of one round: their positions, and what reads the data on their devices."""
 
@@ -91,7 +106,8 @@ class Phase:
     published)` the state with the new parameters.
 
     `ranks` is true if the model can rank after the phase. `volunteers` is true if only people take
-    part who gave up the guarantee. `note` is what its ledger lines say besides.
+    part who gave up the guarantee. `note` is what its ledger lines say besides. `work(told)` is
+    what the server needs, where that is known beforehand; with None for what is told, at most.
     """
 
     name: str
@@ -106,6 +122,7 @@ class Phase:
     ranks: bool = True
     volunteers: bool = False
     note: Mapping[str, Any] = field(default_factory=dict)
+    work: Callable[[Told | None], ServerWork] | None = None
 
     @property
     def last(self) -> int:
@@ -123,7 +140,8 @@ class CentralFit:
     """Training with all data in one place: no cohort, no sum, no privacy.
 
     `play(state)` returns the state after one more round. Its ledger line says that the release had
-    no noise.
+    no noise. `work(None)` is what it needs. `read(count)` does for the first `count` people what a
+    round does for each person, where a round does more than that: a dry run measures it.
     """
 
     name: str
@@ -131,6 +149,8 @@ class CentralFit:
     aggregator: Aggregator
     start: Callable[[Params | None], ServerState]
     play: Callable[[ServerState], tuple[ServerState, RoundReport]]
+    work: Callable[[Told | None], ServerWork] | None = None
+    read: Callable[[int], object] | None = None
 
     first = 0
     ranks = True
@@ -168,6 +188,7 @@ class Exchange:
     ranks = True
     volunteers = False
     device = None
+    work = None
 
     @property
     def last(self) -> int:

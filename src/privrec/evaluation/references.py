@@ -64,14 +64,17 @@ class Reference:
         """Return the memory that its arrays take."""
         return 4e-9 * n_items**2 if self.needs_pairs else 4e-9 * n_items
 
-    def fit(self, federation: Federation, people: IntArray) -> Arrays:
-        """Return the arrays fitted to people's likes."""
-        needed = self.gigabytes(federation.n_items)
-        if needed > MEMORY_GB:
+    def check(self, n_items: int) -> None:
+        """Raise if its arrays take more than references may."""
+        if (needed := self.gigabytes(n_items)) > MEMORY_GB:
             raise SettingsError(
                 f"this reference needs a matrix of items by items: {needed:.1f} GB for"
-                f" {federation.n_items:,} items; the limit is {MEMORY_GB:g} GB"
+                f" {n_items:,} items; the limit is {MEMORY_GB:g} GB"
             )
+
+    def fit(self, federation: Federation, people: IntArray) -> Arrays:
+        """Return the arrays fitted to people's likes."""
+        self.check(federation.n_items)
         return self.solve(sums_of(federation, people, pairs=self.needs_pairs))
 
 

@@ -20,6 +20,7 @@ from privrec.flower.terms import Terms
 from privrec.runs import records
 from privrec.runs.evaluate import OnProgress
 from privrec.runs.loop import play_stages
+from privrec.simulate.machine import check_memory
 
 _MOST_NOISE = 2.0**12
 """What discrete noise in units of the coding can be drawn for."""
@@ -62,6 +63,7 @@ def serve(
     folder, terms, catalogue = read_server(path, settings_of)
     bound = bind(terms, catalogue)
     prepared = bound.prepared(terms.settings)
+    check_memory(bound.phases())
     keys = [member.public_key for member in terms.members]
     if folder.run.is_dir() and not records.is_untouched(folder.run):
         place, resume = records.read_run(folder.run)[0], True

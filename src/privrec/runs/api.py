@@ -17,26 +17,51 @@ from privrec.data.sources import load
 from privrec.device import Model, open_model
 from privrec.privacy.ledger import PrivacyLedger
 from privrec.runs import records
+from privrec.runs.forecast import Forecast, forecast
 from privrec.runs.run import Run
 from privrec.settings import RunSettings
 from privrec.simulate.cost import DeviceCost, milliseconds, usual_person
+from privrec.simulate.machine import check_memory
 from privrec.types import Params
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What a run would do: its stages, their privacy cost, and their cost for one phone."""
+    """What a run would do: its stages, their privacy cost, their cost for one phone and here.
+
+    `items` of the `catalogue` items get a vector; it is None where a recipe does not choose them.
+    """
 
     config: RunSettings
     stages: tuple[Stage, ...]
     epsilon: float | None
     devices: tuple[DeviceCost, ...]
+    machine: tuple[Forecast, ...]
+    catalogue: int
+    items: int | None
+
+    @property
+    def time_seconds(self) -> float | None:
+        """The seconds of the whole run on this machine; None if some stage was not estimated."""
+        known = [share.time_seconds for share in self.machine if share.time_seconds is not None]
+        return sum(known) if len(known) == len(self.machine) else None
+
+    @property
+    def peak_bytes(self) -> int:
+        """The memory of the whole run on this machine."""
+        return max((share.peak_bytes for share in self.machine), default=0)
 
     def as_json(self) -> dict[str, Any]:
         """Return the plan as `privrec train --dry-run --json` prints it."""
         stages = [
-            {"stage": stage.name, "rounds": stage.rounds, **asdict(stage.release.sampling)}
-            for stage in self.stages
+            {
+                "stage": stage.name,
+                "rounds": stage.rounds,
+                **asdict(stage.release.sampling),
+                "time_seconds": share.time_seconds,
+                "peak_bytes": share.peak_bytes,
+            }
+            for stage, share in zip(self.stages, self.machine, strict=True)
         ]
         secure = self.config.budget.draws_in_secret
         privacy = {
@@ -45,14 +70,23 @@ class Plan:
             "delta": self.config.budget.delta if self.epsilon else None,
         }
         phone = [asdict(share) for share in self.devices]
-        return {"stages": stages, "privacy": privacy, "phone": phone}
+        return {
+            "stages": stages,
+            "privacy": privacy,
+            "phone": phone,
+            "time_seconds": self.time_seconds,
+            "peak_bytes": self.peak_bytes,
+            "items": {"in_catalogue": self.catalogue, "with_vector": self.items},
+        }
 
 
 def plan(recipe: str, data: str | Federation, **settings: Any) -> Plan:
-    """Return what a run would do and what it would cost a phone; trains and writes nothing."""
+    """Return what a run would do and what it would cost, on a phone and here; writes nothing."""
     config = configure(recipe, data if isinstance(data, str) else data.name, settings)
     prepared = prepare(config, load(data) if isinstance(data, str) else data)
     federation, people = prepared.federation, prepared.split.train
+    check_memory(prepared.stages())
+    machine = forecast(prepared)
     ledger, shares, params = PrivacyLedger(), [], None
     for stage in prepared.stages():
         params = stage.start(params).params
@@ -62,12 +96,16 @@ def plan(recipe: str, data: str | Federation, **settings: Any) -> Plan:
             shares.append(stage.device.cost(params))
     if params:
         shares.append(_ranking(prepared, params, federation.take(usual_person(federation, people))))
+    counted = recipe_named(recipe).items_with_vector
     epsilon = ledger.epsilon(config.budget.delta) if ledger.entries else math.inf
     return Plan(
         config=config,
         stages=prepared.stages(),
         epsilon=None if math.isinf(epsilon) else epsilon,
         devices=tuple(shares),
+        machine=machine,
+        catalogue=federation.n_items,
+        items=None if counted is None else counted(config, federation.n_items),
     )
 
 

@@ -22,6 +22,10 @@ from privrec.types import IntArray, Params
 
 FEW_ITEMS = 20
 """The paper calls people with fewer items inactive."""
+VALIDATED = 5_000
+"""How many validation people a round's figures are of, the first ones: a look every few rounds must
+stay cheap where there are hundreds of thousands. Of 5,000, a share of 0.2 has a standard error of
+0.006."""
 OnProgress = Callable[[str, int, int], None]
 """(name of the step, how much is done, how much there is)"""
 
@@ -226,11 +230,14 @@ def bytes_sent(prepared: PreparedRun, params: Params) -> int:
     return max(sizes)
 
 
-def validate(prepared: PreparedRun, params: Params) -> Mapping[str, float | None]:
-    """Return Hits@k on the validation people, by k."""
+def validate(
+    prepared: PreparedRun, params: Params, most: int = VALIDATED
+) -> Mapping[str, float | None]:
+    """Return Hits@k by k on the first `most` validation people."""
     view = prepared.protocol.validating(prepared.whole)
     scorers = {_OURS: prepared.rankers.adapted(params)}
-    found = _measure(prepared, view, prepared.split.validation, scorers, None)
+    people = prepared.split.validation[:most]
+    found = _measure(prepared, view, people, scorers, None)
     hits: dict[str, float | None] = found[_OURS].report().as_json()["hits"]
     return {k: value if value is None else round(value, 5) for k, value in hits.items()}
 

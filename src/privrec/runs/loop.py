@@ -23,6 +23,7 @@ from privrec.runs.evaluate import OnProgress, report_progress, validate
 from privrec.runs.publisher import open_publisher
 from privrec.runs.run import Run
 from privrec.settings import RunSettings
+from privrec.simulate.machine import check_memory
 
 CHECKPOINT_SECONDS = 5.0
 """The time between two checkpoints, for runs whose cohorts can be drawn again: about what a kill
@@ -63,7 +64,8 @@ def train(
     config, federation = prepared.config, prepared.federation
     if strict and config.budget.mechanism != "none":
         _refuse_undeclared(federation)
-    prepared.stages()  # Wrong settings are found before any file is written.
+    # Wrong settings, and too little memory, are found before any file is written.
+    check_memory(prepared.stages())
     if started is None:
         path = path or Path(tempfile.mkdtemp(prefix="privrec-"))
         public = to_json(federation.catalogue)

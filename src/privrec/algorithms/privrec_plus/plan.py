@@ -24,14 +24,24 @@ from privrec.algorithms.privrec_plus.fit import (
     noisy_tower,
 )
 from privrec.algorithms.privrec_plus.layout import LIKES, Layout, layout_of
+from privrec.algorithms.privrec_plus.memory import (
+    exact_work,
+    noisy_work,
+    rounds_work,
+    subspace_work,
+)
 from privrec.algorithms.privrec_plus.rows import rows_of
-from privrec.algorithms.privrec_plus.scoring import BIAS, POPULARITY, tower_shapes
+from privrec.algorithms.privrec_plus.scoring import (
+    BIAS,
+    FREQUENCY,
+    MEAN_WEIGHT,
+    POPULARITY,
+    tower_shapes,
+)
 from privrec.algorithms.privrec_plus.settings import PlusSettings
 from privrec.algorithms.privrec_plus.softmax import softmax_phase
 from privrec.algorithms.privrec_plus.subspace import Within, subspace_phase
 from privrec.algorithms.privrec_plus.sums import (
-    FREQUENCY,
-    MEAN_WEIGHT,
     PEOPLE,
     TRIANGLE,
     WEIGHT,
@@ -135,12 +145,12 @@ def plus_stages(settings: PlusSettings, federation: Federation, split: Split) ->
     if not settings.rounds:
         return sums
     people, played = split.train, sums[-1].last
-    return (
-        *sums,
-        softmax_phase(
-            settings, federation, people, rest, layout=layout, first=played, kept=task.kept
-        ),
+    trained = softmax_phase(
+        settings, federation, people, rest, layout=layout, first=played, kept=task.kept
     )
+    cohort = rest.release.sampling.cohort
+    work = partial(rounds_work, settings, layout, rank, cohort)
+    return (*sums, replace(trained, work=work))
 
 
 def in_subspace(settings: PlusSettings, n_items: int) -> bool:
@@ -150,13 +160,20 @@ def in_subspace(settings: PlusSettings, n_items: int) -> bool:
     return settings.history == "subspace"
 
 
+def items_with_vector(settings: PlusSettings, n_items: int) -> int:
+    """Return how many items get a vector; under noise it is at most so many."""
+    return n_items if in_subspace(settings, n_items) else min(n_items, settings.history_items)
+
+
 def _history_phase(task: _Task, aggregator: Aggregator) -> Phase:
     """Return the phase that finds the history tower."""
     settings = task.settings
     if not task.in_subspace:
-        moments = _exact_phase if settings.mechanism == "none" else _noisy_phase
-        return moments(task, aggregator)
-    return subspace_phase(
+        exact = settings.mechanism == "none"
+        moments, work = (_exact_phase, exact_work) if exact else (_noisy_phase, noisy_work)
+        phase = moments(task, aggregator)
+        return replace(phase, work=partial(work, settings, task.layout, task.rank))
+    phase = subspace_phase(
         task.layout,
         Within(
             how=regression_of(settings),
@@ -170,6 +187,7 @@ def _history_phase(task: _Task, aggregator: Aggregator) -> Phase:
         seed=settings.seed,
         kept=task.kept,
     )
+    return replace(phase, work=partial(subspace_work, settings, task.layout, task.rank))
 
 
 def _popularity_phase(task: _Task, aggregator: Aggregator) -> Phase:
@@ -343,6 +361,7 @@ PRIVREC_PLUS = Recipe(
     server_sees="items",
     stages=plus_stages,
     rankers=plus_rankers,
+    items_with_vector=items_with_vector,
     values=_VALUES,
     presets={
         # The settings are chosen already: 2 % validation people are enough for the curve.

@@ -5,7 +5,7 @@ import scipy.sparse as sp
 
 from privrec.algorithms.privrec_plus.entries import entries_of
 from privrec.algorithms.privrec_plus.layout import Layout
-from privrec.algorithms.privrec_plus.moments import SparseRows
+from privrec.algorithms.privrec_plus.moments import Doubles, SparseRows
 from privrec.data.clients import Clients
 
 
@@ -32,3 +32,9 @@ def merged_items(rows: SparseRows, layout: Layout, dislike: float) -> SparseRows
     if layout.dislikes:
         chosen = chosen + dislike * rows[:, n : 2 * n]
     return sp.csr_array(chosen.astype(np.float64))
+
+
+def activity_weights(rows: SparseRows, layout: Layout, power: float) -> Doubles:
+    """Return n^-power for each person, where n is the number of her likes; 1 if there are none."""
+    likes = np.asarray(rows[:, : layout.n_items].sum(1), np.float64)
+    return np.asarray(np.maximum(likes, 1.0) ** -power)

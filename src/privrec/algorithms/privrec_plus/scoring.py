@@ -24,6 +24,10 @@ Arrays = Mapping[str, Floats]
 
 OUT, BIAS, POPULARITY = "items/out", "items/bias", "items/popularity"
 LEARNED_OUT, LEARNED_BIAS, LEARNED_TRUST = "learn/out", "learn/bias", "learn/trust"
+FREQUENCY = "columns/frequency"
+"""A sum of the first phase where a subspace iteration follows: Σ w·row² of each column."""
+MEAN_WEIGHT = "columns/mean-weight"
+"""The mean of w over people, kept from the first phase with it."""
 FLOOR = 0.01
 """Added to closed-form scores so that their logarithm is finite. Chosen by hand; not tuned."""
 

@@ -25,7 +25,7 @@ from privrec.simulate.cost import DeviceCost, milliseconds, usual_person
 from privrec.simulate.lanes import map_clients
 from privrec.types import IntArray, Params
 
-_TOGETHER = 128
+TOGETHER = 128
 """How many clients are in one compiled call. Chosen by hand; no measurement is on record."""
 
 
@@ -59,8 +59,8 @@ class _Devices:
         return Contribution(dense=update, rows=rows)
 
     def kernel(self, told: Told, cohort: Cohort, round_index: int, clip_norm: float) -> CohortTotal:
-        """Return the bounded sum of a cohort, `_TOGETHER` people in one compiled call."""
-        batches = list(self.packed(told, cohort, round_index, _TOGETHER)) or [_nobody(self.layout)]
+        """Return the bounded sum of a cohort, `TOGETHER` people in one compiled call."""
+        batches = list(self.packed(told, cohort, round_index, TOGETHER)) or [_nobody(self.layout)]
         total = _summed(_compiled(self.layout), learned_of(told), batches, clip_norm)
         answered = sum(int((batch.target.sum(1) > 0).sum()) for batch in batches)
         return CohortTotal(
@@ -213,8 +213,8 @@ def _cost(params: Params, layout: Layout, batch: Histories, settings: PlusSettin
 
 def _nobody(layout: Layout) -> Histories:
     """Return an empty cohort. Poisson sampling may draw one; its sum is 0 and still gets noise."""
-    none: npt.NDArray[np.float32] = np.zeros((_TOGETHER, layout.n_items), np.float32)
-    return Histories(np.zeros((_TOGETHER, layout.size), np.float32), none, none)
+    none: npt.NDArray[np.float32] = np.zeros((TOGETHER, layout.n_items), np.float32)
+    return Histories(np.zeros((TOGETHER, layout.size), np.float32), none, none)
 
 
 def _padded(array: npt.NDArray[np.float32], size: int) -> npt.NDArray[np.float32]:

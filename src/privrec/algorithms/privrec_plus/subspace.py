@@ -20,10 +20,16 @@ from scipy.linalg import solve_triangular
 from privrec.algorithms.privrec_plus.fit import bias_of
 from privrec.algorithms.privrec_plus.layout import LIKES, Layout
 from privrec.algorithms.privrec_plus.moments import Doubles, SparseRows
-from privrec.algorithms.privrec_plus.rows import rows_of
-from privrec.algorithms.privrec_plus.scoring import BIAS, OUT, POPULARITY, Floats
+from privrec.algorithms.privrec_plus.rows import activity_weights, rows_of
+from privrec.algorithms.privrec_plus.scoring import (
+    BIAS,
+    FREQUENCY,
+    MEAN_WEIGHT,
+    OUT,
+    POPULARITY,
+    Floats,
+)
 from privrec.algorithms.privrec_plus.solve import regression_within
-from privrec.algorithms.privrec_plus.sums import FREQUENCY, MEAN_WEIGHT, activity_weights
 from privrec.algorithms.privrec_plus.told import Regression
 from privrec.core.contribution import Contribution, TouchedRows
 from privrec.core.phase import Cohort, DeviceHalf, Phase, ServerState, Told
@@ -50,7 +56,9 @@ _NEGLIGIBLE = 1e-10
 
 def weighted_rows(rows: SparseRows, layout: Layout, how: Regression, scale: Floats) -> SparseRows:
     """Return √w·x of each person: her row with weighted columns, and her own weight."""
-    people = sp.diags_array(np.sqrt(activity_weights(rows, layout, how)).astype(np.float32))
+    people = sp.diags_array(
+        np.sqrt(activity_weights(rows, layout, how.activity)).astype(np.float32)
+    )
     return sp.csr_array(people @ rows @ sp.diags_array(scale))
 
 

@@ -13,8 +13,8 @@ import scipy.sparse as sp
 from privrec.algorithms.privrec_plus import moments
 from privrec.algorithms.privrec_plus.layout import Layout
 from privrec.algorithms.privrec_plus.moments import SparseRows
-from privrec.algorithms.privrec_plus.rows import merged_items, rows_of
-from privrec.algorithms.privrec_plus.scoring import POPULARITY
+from privrec.algorithms.privrec_plus.rows import activity_weights, merged_items, rows_of
+from privrec.algorithms.privrec_plus.scoring import FREQUENCY, POPULARITY
 from privrec.algorithms.privrec_plus.told import Frequent, Regression, columns_of
 from privrec.core.contribution import Contribution, TouchedRows
 from privrec.core.phase import Cohort, DeviceHalf, Told
@@ -23,10 +23,6 @@ from privrec.data.federation import chunks
 from privrec.privacy.aggregate import CohortTotal
 from privrec.types import IntArray, Leaf
 
-FREQUENCY = "columns/frequency"
-"""A sum of the first phase where a subspace iteration follows: Σ w·row² of each column."""
-MEAN_WEIGHT = "columns/mean-weight"
-"""The mean of w over people, kept from the first phase with it."""
 SQUARES, PEOPLE, WEIGHT, TRIANGLE = "squares", "people", "weight", "triangle"
 """The sums of the second phase: the first three without noise, the last one under noise."""
 Shares = tuple[SparseRows, moments.Doubles]
@@ -60,13 +56,7 @@ def history_shares(rows: SparseRows, layout: Layout, kept: IntArray, how: Regres
     """
     columns = columns_of(layout, kept, how)
     scaled = sp.csr_array(rows[:, columns] * how.scales(layout)[columns][None, :])
-    return scaled, activity_weights(rows, layout, how)
-
-
-def activity_weights(rows: SparseRows, layout: Layout, how: Regression) -> moments.Doubles:
-    """Return each person's weight, by the number of her likes; 1 if there are none."""
-    likes = np.asarray(rows[:, : layout.n_items].sum(1), np.float64)
-    return np.asarray(np.maximum(likes, 1.0) ** -how.activity)
+    return scaled, activity_weights(rows, layout, how.activity)
 
 
 def history_contribution(
@@ -150,7 +140,7 @@ def popularity_device(
         found = popularity_contribution(row, layout, dislike)
         if frequency is None:
             return found
-        weight = activity_weights(row, layout, frequency)[0]
+        weight = activity_weights(row, layout, frequency.activity)[0]
         values = weight * np.asarray(row.data, np.float64) ** 2
         ids = np.asarray(row.indices, np.int64)
         columns = {FREQUENCY: TouchedRows(ids, values, layout.size)}
@@ -164,7 +154,7 @@ def popularity_device(
         for rows in _rows(cohort, layout):
             total[POPULARITY] += popularity_of([rows], layout, dislike)
             if frequency is not None:
-                weights = activity_weights(rows, layout, frequency)
+                weights = activity_weights(rows, layout, frequency.activity)
                 total[FREQUENCY] += rows.multiply(rows).T @ weights
                 total[PEOPLE], total[WEIGHT] = (
                     total[PEOPLE] + len(weights),

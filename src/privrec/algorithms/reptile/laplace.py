@@ -51,6 +51,7 @@ def laplace_stages(
             aggregator=aggregator_of(settings, split),
             optimizer=server_optimizer(settings.server_optimizer, settings.server_lr),
             start=lambda before: network.fresh(),
+            model=network.fresh,
         ),
     )
 

@@ -21,7 +21,7 @@ from privrec.algorithms.settings import FederatedSettings
 from privrec.core.contribution import Contribution, TouchedRows
 from privrec.core.local import LocalTrain, Packed, jit_in_place
 from privrec.core.optimize import mean_step, server_optimizer
-from privrec.core.phase import TRAIN, DeviceHalf, Phase, ServerState, Told
+from privrec.core.phase import TRAIN, DeviceHalf, Phase, ServerState, ServerWork, Told
 from privrec.data.clients import Clients
 from privrec.data.federation import Federation
 from privrec.data.schema import Bags
@@ -30,6 +30,7 @@ from privrec.models.api import ITEM_TABLE
 from privrec.privacy.aggregate import Aggregator, Published
 from privrec.simulate.cost import DeviceCost, cost_of_training, usual_person
 from privrec.simulate.lanes import cohort_runner, training_kernel, warm_up
+from privrec.simulate.machine import training_bytes
 from privrec.types import IntArray, Params
 
 
@@ -88,12 +89,15 @@ def training_phase(
     aggregator: Aggregator,
     optimizer: optax.GradientTransformation,
     start: Callable[[Params | None], Params],
+    model: Callable[[], Params] | None = None,
 ) -> Phase:
     """Return rounds that step along the mean of what devices send (Algorithms 1 and 2).
 
-    They begin with the parameters that `start(before)` returns.
+    They begin with the parameters that `start(before)` returns. `model()` has most of their shapes,
+    by which the memory is counted; without it, it is not.
     """
     step = mean_step(optimizer, aggregator.release.sampling.cohort)
+    noised = aggregator.release.is_private
 
     def begin(before: Params | None) -> ServerState:
         params = dict(start(before))
@@ -118,6 +122,40 @@ def training_phase(
         start=begin,
         tell=lambda state: state.params,
         absorb=absorb,
+        work=None if model is None else partial(training_work, model, optimizer, noised=noised),
+    )
+
+
+def training_work(
+    model: Callable[[], Params],
+    optimizer: optax.GradientTransformation,
+    told: Told | None,
+    *,
+    noised: bool,
+) -> ServerWork:
+    """Return what rounds of training such a model need; builds no parameters."""
+
+    def shaped() -> tuple[Params, optax.OptState]:
+        params = dict(model())
+        return params, optimizer.init(params)
+
+    params, others = jax.eval_shape(shaped)
+    in_params, in_others = (
+        sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
+        for tree in (params, others)
+    )
+    needed = training_bytes(in_params, in_others, noised=noised)
+    n_items, width = params[ITEM_TABLE].shape
+    in_table = needed * 4 * n_items * width // in_params
+
+    def instead(free: int) -> str:
+        shorter = width * (free - (needed - in_table)) // in_table
+        if shorter < 1:
+            return "the catalogue is too large for this machine"
+        return f"set `embedding_size` to at most {shorter}"
+
+    return ServerWork(
+        bytes=needed, what=f"training a network over {n_items:,} items", instead=instead
     )
 
 
@@ -143,6 +181,7 @@ def one_stage(
             aggregator=aggregator_of(settings, split),
             optimizer=server_optimizer(settings.server_optimizer, settings.server_lr),
             start=lambda before: network.fresh(),
+            model=network.fresh,
         ),
     )
 

@@ -11,7 +11,7 @@ from privrec.algorithms.recipe import Recipe
 from privrec.algorithms.reptile.adapt import dssm_rankers
 from privrec.algorithms.reptile.central import central_round
 from privrec.algorithms.reptile.model import network_of
-from privrec.algorithms.reptile.phase import local_of, maml_stages, reptile_stages
+from privrec.algorithms.reptile.phase import local_of, maml_stages, reptile_stages, training_work
 from privrec.algorithms.reptile.settings import (
     CentralSettings,
     ItemIdSettings,
@@ -67,6 +67,7 @@ def central_stages(
             aggregator=plain(sampling),
             start=start,
             play=play,
+            work=partial(training_work, network.fresh, optimizer, noised=False),
         ),
     )
 

@@ -228,6 +228,7 @@ def _item_phase(
         aggregator=aggregator,
         optimizer=server_optimizer(settings.server_optimizer, settings.stage1_server_lr),
         start=start,
+        model=fresh_model,
     )
     return (replace(phase, volunteers=public, ranks=False),)
 
@@ -275,6 +276,7 @@ def _joint_phase(
             settings.server_optimizer, settings.server_lr, settings.item_rate
         ),
         start=start,
+        model=network.fresh,
     )
 
 

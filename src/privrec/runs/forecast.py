@@ -1,0 +1,196 @@
+"""How long a run would take on this machine and how much memory, from a short measured sample.
+
+Of each stage one round is played with some of its people, and thrown away: nothing is published or
+written, and nobody is asked who does not train or validate.
+"""
+
+import gc
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from privrec.algorithms.prepared import PreparedRun
+from privrec.core.phase import CentralFit, Cohort, Phase, ServerState, ServerWork, Stage
+from privrec.core.round import fastest
+from privrec.privacy.aggregate import CohortTotal, Published
+from privrec.privacy.noise import secure, seeded
+from privrec.runs.evaluate import VALIDATED, validate
+from privrec.seeds import rng
+from privrec.simulate.machine import NOISE_COPIES, multiply_speed, process_memory
+from privrec.types import IntArray, Params
+
+_FEWEST, _MOST, _TIMES = 16, 4096, 4
+"""People in the first sample of a round and in the largest one, and how samples grow."""
+_LONG = 5.0
+"""Seconds that a sample may take. What takes longer is not measured a second time, after whatever
+the first time had to compile. Chosen by hand."""
+_LOOKED_AT = 128
+"""Validation people in a sample."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """What one stage would take: seconds, or None if they were not estimated, and memory."""
+
+    stage: str
+    time_seconds: float | None
+    peak_bytes: int
+
+
+class _Sample(NamedTuple):
+    """What a sample of a stage tells: its seconds and memory, and parameters such as it leaves."""
+
+    seconds: float | None
+    bytes: int
+    params: Params
+
+
+def forecast(prepared: PreparedRun) -> tuple[Forecast, ...]:
+    """Return what each stage of a run would take on this machine."""
+    found: list[Forecast] = []
+    params: Params | None = None
+    for stage in prepared.stages():
+        state = stage.start(params)
+        if isinstance(stage, Phase):
+            sample = _of_phase(prepared, stage, state)
+        elif isinstance(stage, CentralFit):
+            sample = _of_fit(stage, state)
+        else:
+            sample = _Sample(None, 2 * _size(state.params), state.params)
+        params, seconds = sample.params, sample.seconds
+        if seconds is not None:
+            seconds += _of_validation(prepared, stage, params)
+        gc.collect()  # What the sample left behind is not part of the run.
+        # The parameters are here already, before and after the sample; they are counted again.
+        held = _size((state.params, state.opt_state, params))
+        peak = max(0, process_memory() - held) + sample.bytes
+        found.append(Forecast(stage=stage.name, time_seconds=seconds, peak_bytes=peak))
+    return tuple(found)
+
+
+def _of_phase(prepared: PreparedRun, phase: Phase, state: ServerState) -> _Sample:
+    """Return what all rounds of a phase take."""
+    before, _ = _timed(lambda: phase.device.prepare(state.params))
+    phase.tell(state)
+    telling, told = _timed(lambda: phase.tell(state))
+    cohort = phase.release.sampling.cohort
+    people = _some(phase.population, min(cohort, _MOST))
+
+    def run(count: int) -> CohortTotal:
+        chosen = Cohort(people[:count], prepared.federation.take)
+        return fastest(phase, told, chosen, state.round_index, state.clip_norm)
+
+    compiling, asking, count, total = _grown(run, cohort)
+    # As if the whole cohort had answered: what the server computes may depend on how much there is.
+    scale = cohort / max(count, 1)
+    update = {name: np.asarray(leaf) * scale for name, leaf in total.update.items()}
+    total = total._replace(update=update, clients=cohort)
+    noise = secure() if prepared.config.budget.draws_in_secret else seeded(rng(0, 0, "forecast"))
+    publishing, published = _timed(
+        partial(phase.aggregator.publish_round, total, state.clip_norm, noise)
+    )
+    del total, update
+    work = None if phase.work is None else phase.work(told)
+    if work is None:
+        noised = phase.release.is_private
+        summed = (NOISE_COPIES if noised else 3) * _size(published.update)
+        needed = 2 * _size((state.params, state.opt_state)) + 2 * _size(told) + summed
+    else:
+        needed = work.bytes
+    rounds, last = phase.rounds, _seconds_after(work)
+    seconds = before + compiling + rounds * (telling + asking + publishing)
+    if rounds == 1 and last is not None:
+        return _Sample(seconds + last, needed, state.params)
+    after, absorbing = _absorbed(phase, state, published)
+    seconds += (rounds - 1) * absorbing + (absorbing if last is None else last)
+    return _Sample(seconds, needed, after.params)
+
+
+def _absorbed(phase: Phase, state: ServerState, published: Published) -> tuple[ServerState, float]:
+    """Return the state after a round, and the seconds that the server needs for it."""
+    seconds, state = _timed(lambda: phase.absorb(state, published))
+    if seconds < _LONG:
+        seconds, state = _timed(lambda: phase.absorb(state, published))
+    return state, seconds
+
+
+def _of_fit(fit: CentralFit, state: ServerState) -> _Sample:
+    """Return what a training in one place takes."""
+    work = None if fit.work is None else fit.work(None)
+    needed = 3 * _size((state.params, state.opt_state)) if work is None else work.bytes
+    if fit.read is not None:
+        compiling, reading, _, _ = _grown(fit.read, fit.release.sampling.cohort)
+        seconds = compiling + reading + (_seconds_after(work) or 0.0)
+        return _Sample(seconds, needed, state.params)
+    first, (state, _) = _timed(lambda: fit.play(state))
+    later = first
+    if first < _LONG and fit.rounds > 1:
+        later, (state, _) = _timed(lambda: fit.play(state))
+    return _Sample(first + (fit.rounds - 1) * later, needed, state.params)
+
+
+def _grown(run: Callable[[int], Any], whole: int) -> tuple[float, float, int, Any]:
+    """Return the seconds of compiling `run`, those of `run(whole)`, and the largest sample.
+
+    A sample is followed by one of `_TIMES` as many people, as long as that would not take long. The
+    last two give the seconds for each person more; the rest of a round does not grow with people.
+    """
+    count = min(_FEWEST, whole)
+    seconds, found = _timed(partial(run, count))
+    compiling, slope = 0.0, seconds / max(count, 1)
+    if seconds < _LONG:
+        once = seconds
+        seconds, found = _timed(partial(run, count))
+        compiling, slope = max(0.0, once - seconds), 0.0  # The slope is not known yet.
+    while (more := min(_TIMES * count, whole, _MOST)) > count:
+        if seconds + slope * (more - count) > _LONG:
+            break
+        del found
+        longer, found = _timed(partial(run, more))
+        slope = max(0.0, longer - seconds) / (more - count)
+        count, seconds = more, longer
+    return compiling, seconds + slope * (whole - count), count, found
+
+
+def _of_validation(prepared: PreparedRun, stage: Stage, params: Params) -> float:
+    """Return the seconds of the looks at validation people between the rounds of a stage."""
+    config, people = prepared.config, prepared.split.validation[:VALIDATED]
+    looks = sum(config.validates_after(k, stage.rounds) for k in range(1, stage.rounds + 1))
+    if not (looks and config.budget.shows_raw_figures and stage.ranks and len(people) and params):
+        return 0.0
+    few = min(len(people), _LOOKED_AT)
+    seconds, _ = _timed(lambda: validate(prepared, params, few))
+    if seconds < _LONG:
+        seconds, _ = _timed(lambda: validate(prepared, params, few))
+    return looks * seconds * len(people) / few
+
+
+def _seconds_after(work: ServerWork | None) -> float | None:
+    """Return the seconds of what is computed after the last round; None if that is not counted."""
+    return work.multiply_adds / multiply_speed() if work and work.multiply_adds else None
+
+
+def _size(tree: Any) -> int:
+    """Return the bytes of all arrays; one that occurs twice counts once."""
+    arrays = {id(leaf): int(np.asarray(leaf).nbytes) for leaf in jax.tree.leaves(tree)}
+    return sum(arrays.values())
+
+
+def _some(people: IntArray, count: int) -> IntArray:
+    """Return some people in random order: the first ones of them are a sample too."""
+    return people[rng(0, 0, "forecast").choice(len(people), min(count, len(people)), replace=False)]
+
+
+def _timed(call: Callable[[], Any]) -> tuple[float, Any]:
+    """Return the seconds of a call, and what it returns when that is computed."""
+    started = time.perf_counter()
+    found = call()
+    # Else only what is computed later would be told.
+    for leaf in jax.tree.leaves(getattr(found, "params", None)):
+        leaf.block_until_ready()
+    return time.perf_counter() - started, found

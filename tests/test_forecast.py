@@ -1,0 +1,133 @@
+"""What a run takes on this machine, estimated from a sample: by a clock that the test moves."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from commands import document, done
+from privrec.algorithms.privrec_plus import solve
+from privrec.algorithms.recipes import configure, prepare
+from privrec.data.clients import Clients
+from privrec.data.sources import load
+from privrec.runs import forecast
+from privrec.types import IntArray
+from tiny import DATA, MODEL
+
+
+class Clock:
+    """Stands in for `time`: it stands still, but for what `spend` and `tick` say."""
+
+    def __init__(self, tick: float = 0.0) -> None:
+        self.now, self.tick = 0.0, tick
+
+    def perf_counter(self) -> float:
+        self.now += self.tick
+        return self.now
+
+    def spend(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.mark.parametrize("whole", [5, 100, 4738, 10**7])
+def test_a_round_is_a_fixed_part_and_a_part_for_each_person(
+    whole: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    asked: list[int] = []
+    monkeypatch.setattr(forecast, "time", clock)
+
+    def run(count: int) -> int:
+        clock.spend(0.25 + 0.001 * count + (3.0 if not asked else 0.0))  # Compiles once.
+        asked.append(count)
+        return count
+
+    compiling, seconds, count, found = forecast._grown(run, whole)
+    assert compiling == pytest.approx(3.0)
+    assert seconds == pytest.approx(0.25 + 0.001 * whole)
+    assert count == found == max(asked) == min(whole, 4096)
+
+
+def test_a_slow_round_is_not_sampled_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    asked: list[int] = []
+    monkeypatch.setattr(forecast, "time", clock)
+
+    def run(count: int) -> None:
+        clock.spend(0.1 * count)
+        asked.append(count)
+
+    _, seconds, _, _ = forecast._grown(run, 1000)
+    assert seconds == pytest.approx(100)
+    assert asked == [16, 16, 64]  # 256 people would take 26 seconds.
+    asked.clear()
+    assert forecast._grown(lambda count: run(10 * count), 1000)[1] == pytest.approx(1000)
+    assert asked == [160]
+
+
+def test_rounds_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Whatever is measured takes one second.
+    monkeypatch.setattr(forecast, "time", Clock(tick=1.0))
+
+    def seconds(rounds: int, every: int) -> float | None:
+        settings = {**MODEL, "rounds": rounds, "validate_every": every, "validation_share": 0.3}
+        prepared = prepare(configure("privrec", DATA, settings), load(DATA))
+        (found,) = forecast.forecast(prepared)
+        return found.time_seconds
+
+    # Compile once; then a round tells, asks, publishes and absorbs.
+    assert seconds(3, 0) == 1 + 4 * 3
+    assert seconds(10, 0) == 1 + 4 * 10
+    assert seconds(10, 5) == 1 + 4 * 10 + 2
+
+
+def test_nothing_is_solved_and_nobody_is_asked_who_is_tested(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def no(*_: Any, **__: Any) -> Any:
+        raise AssertionError("a dry run must not solve")
+
+    monkeypatch.setattr(solve, "regression", no)
+    settings = {"rounds": 2, "cohort": 8, "validate_every": 1, "validation_share": 0.3}
+    data, asked = load(DATA), []
+
+    def take(positions: IntArray) -> Clients:
+        asked.extend(positions.tolist())
+        return data.take(positions)
+
+    prepared = prepare(configure("privrec-plus", DATA, settings), replace(data, take=take))
+    stages = forecast.forecast(prepared)
+    assert [share.stage for share in stages] == ["popularity", "moments", "train"]
+    assert set(asked) <= {*prepared.split.train.tolist(), *prepared.split.validation.tolist()}
+    assert set(asked) & set(prepared.split.validation.tolist())
+    assert len(prepared.split.test)
+
+
+def test_the_server_sees_sums_of_the_size_of_the_whole_cohort(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else the noise would leave fewer items for the second sum than in the run itself."""
+    monkeypatch.setattr(forecast, "_MOST", 16)
+    data = load("synthetic:users=640,items=40,longest=20")
+    settings = {"rounds": 0, "noise_multiplier": 1e-6, "delta": 1e-4, "noise": "seeded"}
+    prepared = prepare(configure("dp-privrec-plus", data.name, settings), data)
+    first = prepared.stages()[0]
+    sample = forecast._of_phase(prepared, first, first.start(None))  # type: ignore[arg-type]
+    found = np.asarray(sample.params["items/popularity"])
+    # Each person adds a vector of length 1 and of at most 20 items: a sum between 1 and √20.
+    assert len(prepared.split.train) <= found.sum() <= len(prepared.split.train) * 20**0.5
+
+
+def test_what_is_said(scratch: Any) -> None:
+    words = ("train", "privrec-plus", "--data", DATA, "--dry-run", "--set", "rounds=0")
+    found = document(*words, "--json")
+    shares = found["stages"]
+    assert found["time_seconds"] == pytest.approx(sum(share["time_seconds"] for share in shares))
+    assert found["peak_bytes"] == max(share["peak_bytes"] for share in shares) > 10**7
+    assert found["items"] == {"in_catalogue": 40, "with_vector": 40}
+    text = done(*words)
+    assert "on this machine, estimated from a sample: about" in text
+    assert " of memory" in text
+    # Data in one place is read, and a matrix inverted; nothing of that is in a sample's way.
+    assert document("train", "ease", "--data", DATA, "--dry-run", "--json")["time_seconds"] > 0
