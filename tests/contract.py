@@ -64,6 +64,8 @@ def small(recipe: str, **more: Any) -> dict[str, Any]:
     A recipe that has no noise by default keeps none.
     """
     values = {**SMALL, **(NOISED if RECIPES[recipe].values.get("mechanism") else {}), **more}
+    if RECIPES[recipe].values.get("history") == "subspace":
+        values["rounds"] = 0  # Training on top needs a tower, and one round has not found it.
     return own(recipe, values)
 
 
@@ -110,7 +112,8 @@ def placed(prepared: PreparedRun) -> Iterator[Place]:
 
 def is_sum(place: Place) -> bool:
     """Return whether devices scale their contribution to the bound themselves."""
-    return place.phase.name in ("popularity", "moments")
+    noised = place.phase.release.mechanism != "none"
+    return place.phase.name in ("popularity", "moments", *(["subspace"] if noised else []))
 
 
 def sums(found: Any) -> dict[str, npt.NDArray[np.float64]]:

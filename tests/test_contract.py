@@ -52,7 +52,8 @@ from subspace import SUBSPACE
 from tiny import DATA, own
 from toys import checkerboard
 
-NAMES = [*RECIPES, "subspace"]
+PLUS_IN_SUBSPACE = "dp-privrec-plus in a subspace"
+NAMES = [*RECIPES, "subspace", PLUS_IN_SUBSPACE]
 EVERY = pytest.mark.parametrize("recipe", NAMES)
 THE_SAME_FOR_ALL = {"popularity", "own-items"}
 """These recommend the same new items to everybody, and say so in their summary."""
@@ -62,6 +63,9 @@ THE_SAME_FOR_ALL = {"popularity", "own-items"}
 def _example_in_the_table() -> Any:
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(RECIPES, "subspace", SUBSPACE)
+        plus = RECIPES["dp-privrec-plus"]
+        values = {**plus.values, "history": "subspace"}
+        patch.setitem(RECIPES, PLUS_IN_SUBSPACE, replace(plus, values=values))
         yield
 
 

@@ -48,7 +48,12 @@ CASES = [
         10**8,
         "or `history_rank` to 128 and `history_",
     ),
-    ("dp-privrec-plus", {"delta": 1e-3}, 10**7, "set `history_items` to at most"),
+    (
+        "dp-privrec-plus",
+        {"delta": 1e-3, "history": "closed-form"},
+        10**7,
+        "set `history_items` to at most",
+    ),
     ("privrec-plus", WITHIN, 10**7, "set `subspace_rank` to at most"),
     ("privrec-plus", ON_TOP, 3 * 10**6, "set `rounds` to 0"),
     ("privrec", WIDE, 3 * 10**6, "set `embedding_size` to at most"),

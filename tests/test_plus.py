@@ -279,7 +279,6 @@ RANK = "`history_rank` must be > 0 for more than 30 items (`history_items`); got
         ("dp-privrec-plus", {"stage1": "private"}, "unknown key 'stage1' for dp-privrec-plus"),
         ("privrec-plus", {"stage1": "paper"}, "unknown key 'stage1' for privrec-plus"),
         ("privrec-plus", {"history_rank": 0, "history_items": 30, "history": "closed-form"}, RANK),
-        ("dp-privrec-plus", {"history": "subspace"}, "`history` must be 'auto' or 'closed-form'"),
         ("dp-privrec-plus", {"clip_quantile": 0.5}, "`clip_quantile` is for rounds of training"),
         (
             "dp-privrec-plus",

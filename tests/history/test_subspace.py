@@ -12,9 +12,9 @@ from test_solve import COLUMNS, ITEMS, likes_and_more, slow_ridge
 import privrec
 from contract import expected_cohort, placed, small, sums
 from privrec.algorithms.privrec_plus.layout import DISLIKES, LIKES, Layout
-from privrec.algorithms.privrec_plus.plan import in_subspace
 from privrec.algorithms.privrec_plus.rows import rows_of
 from privrec.algorithms.privrec_plus.scoring import OUT, closed_form
+from privrec.algorithms.privrec_plus.shape import in_subspace
 from privrec.algorithms.privrec_plus.solve import regression_within
 from privrec.algorithms.privrec_plus.subspace import leading, orthonormal
 from privrec.algorithms.recipes import configure, prepare

@@ -7,8 +7,8 @@ compared with the peak of what numpy asks for (tests/test_memory.py).
 from collections.abc import Callable
 
 from privrec.algorithms.privrec_plus.layout import Layout
+from privrec.algorithms.privrec_plus.learn import TOGETHER
 from privrec.algorithms.privrec_plus.settings import PlusSettings
-from privrec.algorithms.privrec_plus.softmax import TOGETHER
 from privrec.core.phase import ServerWork, Told
 from privrec.simulate.machine import most
 
@@ -18,7 +18,7 @@ _USUAL_RANK = 128
 """What is advised instead of vectors as long as the catalogue: the default of `history_rank`."""
 
 
-_ONE_BY_ONE = 10
+_ONE_BY_ONE = 2
 """A product of a few vectors and a large matrix takes about so many times as long as its share of a
 product of two large matrices, because the matrix is read for each. Measured with rank 1024."""
 
@@ -90,7 +90,7 @@ def subspace_work(
         return width * (tall + 8 * (2 * sides + 6) * at_once + 8 * 6 * width)
 
     def instead(free: int) -> str:
-        least = most(needed, free, rank)
+        least = most(needed, free, rank) if settings.mechanism == "none" else 0
         return (
             f"set `subspace_rank` to at most {least:,}"
             if least

@@ -23,13 +23,14 @@ from privrec.algorithms.privrec_plus.fit import (
     frequent,
     noisy_tower,
 )
-from privrec.algorithms.privrec_plus.layout import LIKES, Layout, layout_of
+from privrec.algorithms.privrec_plus.layout import LIKES, Layout
 from privrec.algorithms.privrec_plus.memory import (
     exact_work,
     noisy_work,
     rounds_work,
     subspace_work,
 )
+from privrec.algorithms.privrec_plus.noisy_subspace import noisy_subspace_phase
 from privrec.algorithms.privrec_plus.rows import rows_of
 from privrec.algorithms.privrec_plus.scoring import (
     BIAS,
@@ -39,6 +40,14 @@ from privrec.algorithms.privrec_plus.scoring import (
     tower_shapes,
 )
 from privrec.algorithms.privrec_plus.settings import PlusSettings
+from privrec.algorithms.privrec_plus.shape import (
+    in_subspace,
+    items_with_vector,
+    layout_for,
+    rank_for,
+    regression_of,
+    subspace_rounds,
+)
 from privrec.algorithms.privrec_plus.softmax import softmax_phase
 from privrec.algorithms.privrec_plus.subspace import Within, subspace_phase
 from privrec.algorithms.privrec_plus.sums import (
@@ -49,7 +58,7 @@ from privrec.algorithms.privrec_plus.sums import (
     popularity_device,
     taste_device,
 )
-from privrec.algorithms.privrec_plus.told import Frequent, Regression
+from privrec.algorithms.privrec_plus.told import Frequent
 from privrec.algorithms.privrec_plus.tower import history_scorer
 from privrec.algorithms.recipe import Recipe
 from privrec.core.phase import Phase, ServerState, Told
@@ -57,15 +66,13 @@ from privrec.core.scorer import Rankers, Scorer, check_shapes
 from privrec.data.catalogue import Catalogue
 from privrec.data.federation import Federation
 from privrec.data.splits import Split
-from privrec.errors import RunFolderError, SettingsError
+from privrec.errors import RunFolderError
 from privrec.privacy.aggregate import Aggregator, Published
 from privrec.simulate.cost import DeviceCost, milliseconds, usual_person
 from privrec.types import Array, Params
 
 POPULAR, MOMENTS = "popularity", "moments"
 """The names of the first two stages."""
-
-_RANK_UNDER_NOISE = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -83,12 +90,17 @@ class _Task:
         """Whether the history tower comes from a subspace iteration."""
         return in_subspace(self.settings, self.federation.n_items)
 
+    @property
+    def in_exact_subspace(self) -> bool:
+        """Whether it comes from one without noise."""
+        return self.in_subspace and self.settings.mechanism == "none"
+
     def kept(self, before: Params | None) -> dict[str, Array]:
         """Return the tower of the phase before; if none, one that scores all items alike."""
         dislikes = self.settings.dislike_input > 0
         start = blank(self.layout, rank=self.rank, dislikes=dislikes)
         start[POPULARITY] = np.zeros(self.layout.n_items, np.float32)
-        if self.in_subspace:
+        if self.in_exact_subspace:
             start |= {FREQUENCY: np.zeros(self.layout.size, np.float32)}
             start |= {MEAN_WEIGHT: np.zeros((), np.float32)}
         known = before or {}
@@ -116,6 +128,20 @@ class _Task:
             **parts,
         )
 
+    def with_cost(self, phase: Phase, per_entry: int) -> Phase:
+        """Return a phase of a subspace iteration with its cost: bytes for each entry of a row."""
+
+        def cost(params: Params) -> DeviceCost:
+            simple = self.cost("subspace round", per_entry * self.layout.size, False, params)
+            entries = simple.bytes_up // 8
+            return replace(
+                simple,
+                bytes_up=entries * (8 + per_entry),
+                multiply_adds=2 * entries * self.rank,
+            )
+
+        return replace(phase, device=replace(phase.device, cost=cost))
+
     def cost(self, what: str, down: int, pairs: bool, params: Params) -> DeviceCost:
         """Return what contributing to a sum costs one device."""
         person = self.federation.take(usual_person(self.federation, self.split.train))
@@ -132,15 +158,11 @@ class _Task:
 
 def plus_stages(settings: PlusSettings, federation: Federation, split: Split) -> tuple[Phase, ...]:
     """Return the phases of PrivRec+: popularity, moments, and rounds on top if there are any."""
-    if settings.mechanism != "none" and settings.history == "subspace":
-        raise SettingsError(
-            "`history` must be 'auto' or 'closed-form' with noise: the rounds of a subspace"
-            " iteration have none; got 'subspace'"
-        )
     layout = layout_for(settings, federation.catalogue)
-    rank = rank_for(settings, federation)
+    rank = rank_for(settings, federation.catalogue)
     task = _Task(settings=settings, federation=federation, split=split, layout=layout, rank=rank)
-    first, second, rest = split_budget(settings, split, federation.n_items)
+    releases = subspace_rounds(settings) if task.in_subspace else 1
+    first, second, rest = split_budget(settings, split, federation.n_items, sums=releases)
     sums = (_popularity_phase(task, first), _history_phase(task, second))
     if not settings.rounds:
         return sums
@@ -153,18 +175,6 @@ def plus_stages(settings: PlusSettings, federation: Federation, split: Split) ->
     return (*sums, replace(trained, work=work))
 
 
-def in_subspace(settings: PlusSettings, n_items: int) -> bool:
-    """Return whether the history tower comes from a subspace iteration."""
-    if settings.history == "auto":
-        return settings.mechanism == "none" and n_items > settings.history_items
-    return settings.history == "subspace"
-
-
-def items_with_vector(settings: PlusSettings, n_items: int) -> int:
-    """Return how many items get a vector; under noise it is at most so many."""
-    return n_items if in_subspace(settings, n_items) else min(n_items, settings.history_items)
-
-
 def _history_phase(task: _Task, aggregator: Aggregator) -> Phase:
     """Return the phase that finds the history tower."""
     settings = task.settings
@@ -173,6 +183,31 @@ def _history_phase(task: _Task, aggregator: Aggregator) -> Phase:
         moments, work = (_exact_phase, exact_work) if exact else (_noisy_phase, noisy_work)
         phase = moments(task, aggregator)
         return replace(phase, work=partial(work, settings, task.layout, task.rank))
+    return replace(
+        _noisy_subspace(task, aggregator)
+        if settings.mechanism != "none"
+        else _exact_subspace(task, aggregator),
+        work=partial(subspace_work, settings, task.layout, task.rank),
+    )
+
+
+def _noisy_subspace(task: _Task, aggregator: Aggregator) -> Phase:
+    settings = task.settings
+    phase = noisy_subspace_phase(
+        task.layout,
+        aggregator,
+        dislike=settings.dislike_input,
+        most=settings.history_items,
+        population=task.split.train,
+        rounds=subspace_rounds(settings),
+        seed=settings.seed,
+        kept=task.kept,
+    )
+    return task.with_cost(phase, 8 * (task.rank - 1))
+
+
+def _exact_subspace(task: _Task, aggregator: Aggregator) -> Phase:
+    settings = task.settings
     phase = subspace_phase(
         task.layout,
         Within(
@@ -183,11 +218,11 @@ def _history_phase(task: _Task, aggregator: Aggregator) -> Phase:
         aggregator,
         population=task.split.train,
         first=1,
-        rounds=settings.subspace_rounds,
+        rounds=subspace_rounds(settings),
         seed=settings.seed,
         kept=task.kept,
     )
-    return replace(phase, work=partial(subspace_work, settings, task.layout, task.rank))
+    return task.with_cost(phase, 4 * task.rank)
 
 
 def _popularity_phase(task: _Task, aggregator: Aggregator) -> Phase:
@@ -198,12 +233,12 @@ def _popularity_phase(task: _Task, aggregator: Aggregator) -> Phase:
         # If the budget ends after this phase, the model can still rank by popularity.
         bias = bias_of(np.asarray(found), np.zeros(0, np.int64))
         new: dict[str, npt.ArrayLike] = {POPULARITY: found, BIAS: bias}
-        if task.in_subspace:
+        if task.in_exact_subspace:
             new[FREQUENCY] = published.update[FREQUENCY]
             new[MEAN_WEIGHT] = published.update[WEIGHT] / max(published.update[PEOPLE], 1.0)
         return _with(state, new)
 
-    frequency = regression_of(task.settings) if task.in_subspace else None
+    frequency = regression_of(task.settings) if task.in_exact_subspace else None
     device = popularity_device(task.layout, task.settings.dislike_input, frequency=frequency)
     cost = partial(task.cost, "popularity round", 0, False)
     return task.phase(
@@ -281,49 +316,6 @@ def _popularity(state: ServerState) -> npt.NDArray[np.float64]:
 def _with(state: ServerState, found: Mapping[str, npt.ArrayLike]) -> ServerState:
     new = {name: jnp.asarray(array, jnp.float32) for name, array in found.items()}
     return replace(state, params={**state.params, **new})
-
-
-def layout_for(settings: PlusSettings, catalogue: Catalogue) -> Layout:
-    """Return the columns of a row; under noise only items, because each column adds noise."""
-    if settings.mechanism != "none":
-        return Layout(n_items=catalogue.n_items, dislikes=catalogue.has_dislikes)
-    dislikes = catalogue.has_dislikes
-    if in_subspace(settings, catalogue.n_items):
-        dislikes = dislikes and settings.dislike_input > 0
-    layout = layout_of(catalogue.schema, catalogue.n_items, dislikes=dislikes)
-    return replace(
-        layout,
-        users=layout.users if settings.feature_input else (),
-        contexts=layout.contexts if settings.context_input else (),
-    )
-
-
-def rank_for(settings: PlusSettings, federation: Federation) -> int:
-    """Return the length of the tower's vectors; 0 means the size of the catalogue."""
-    if settings.mechanism != "none":
-        return _RANK_UNDER_NOISE
-    if in_subspace(settings, federation.n_items):
-        layout = layout_for(settings, federation.catalogue)
-        return min(settings.subspace_rank, layout.size)
-    if settings.history_rank == 0 and federation.n_items > settings.history_items:
-        raise SettingsError(
-            f"`history_rank` must be > 0 for more than {settings.history_items:,} items"
-            f" (`history_items`); got 0 with {federation.n_items:,} items"
-        )
-    return min(settings.history_rank, federation.n_items)
-
-
-def regression_of(settings: PlusSettings) -> Regression:
-    """Return the settings of the regression."""
-    return Regression(
-        dislike=settings.dislike_input,
-        feature=settings.feature_input,
-        context=settings.context_input,
-        dislike_target=settings.dislike_target,
-        l2=settings.history_l2,
-        dropout=settings.history_dropout,
-        activity=settings.activity_power,
-    )
 
 
 def plus_rankers(settings: PlusSettings, catalogue: Catalogue) -> Rankers:

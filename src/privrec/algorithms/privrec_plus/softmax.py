@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from privrec.algorithms.privrec_plus.layout import LIKES, Layout
-from privrec.algorithms.privrec_plus.learn import Bounded, Histories, bounded_sum, fresh
+from privrec.algorithms.privrec_plus.learn import TOGETHER, Bounded, Histories, bounded_sum, fresh
 from privrec.algorithms.privrec_plus.moments import SparseRows
 from privrec.algorithms.privrec_plus.rows import merged_items, rows_of
 from privrec.algorithms.privrec_plus.scoring import closed_form, learned_names, learned_of
@@ -24,9 +24,6 @@ from privrec.seeds import client_words, key
 from privrec.simulate.cost import DeviceCost, milliseconds, usual_person
 from privrec.simulate.lanes import map_clients
 from privrec.types import IntArray, Params
-
-TOGETHER = 128
-"""How many clients are in one compiled call. Chosen by hand; no measurement is on record."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -30,7 +30,7 @@ from privrec.algorithms.privrec_plus.scoring import (
     Floats,
 )
 from privrec.algorithms.privrec_plus.solve import regression_within
-from privrec.algorithms.privrec_plus.told import Regression
+from privrec.algorithms.privrec_plus.told import BASIS, SCALE, SUBSPACE, Regression
 from privrec.core.contribution import Contribution, TouchedRows
 from privrec.core.phase import Cohort, DeviceHalf, Phase, ServerState, Told
 from privrec.data.clients import Clients
@@ -39,10 +39,6 @@ from privrec.privacy.aggregate import Aggregator, CohortTotal, Published
 from privrec.seeds import rng
 from privrec.types import Array, IntArray, Params
 
-SUBSPACE = "subspace"
-"""The name of the phase."""
-BASIS, SCALE = "basis", "scale"
-"""What is told: the basis Q (columns, d), and the weight of each column of a row (columns,)."""
 _AT_ONCE = 2**24
 """Numbers in the products of some people with the basis; bounds the memory of a round."""
 _TINY = 1e-20

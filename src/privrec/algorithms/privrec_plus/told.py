@@ -11,6 +11,10 @@ from privrec.errors import WireError
 from privrec.types import FloatArray, IntArray, Leaf
 
 Doubles = npt.NDArray[np.float64]
+SUBSPACE = "subspace"
+"""The name of the phase of a subspace iteration."""
+BASIS, SCALE = "basis", "scale"
+"""What it tells: the basis Q (columns, d), and the weight of each column of a row (columns,)."""
 _ITEM_POWER = 0.25
 _LEAST_POWER = 1e-9
 
