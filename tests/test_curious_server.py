@@ -241,3 +241,15 @@ def test_invented_people_are_sound(data: Federation) -> None:
 def test_nobody_is_no_sample(data: Federation) -> None:
     with pytest.raises(SettingsError, match="`people` must be >= 1"):
         read_off(prepared_of("fcf", data), people=0)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "more"), [("privrec-plus", {}), ("dp-privrec-plus", NOISE)], ids=["exact", "noised"]
+)
+def test_a_round_of_a_subspace_iteration_names_her_items(
+    recipe: str, more: dict[str, Any], data: Federation
+) -> None:
+    views = read_off(prepared_of(recipe, data, history="subspace", rounds=0, **more))
+    assert [view.phase for view in views] == ["popularity", "subspace"]
+    assert views[1].items == Share(precision=1.0, recall=1.0)
+    assert (views[1].likes.precision or 0) > 0.95

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from privrec.algorithms.factors.fcf import VECTORS
 from privrec.algorithms.privrec_plus.layout import DISLIKES, LIKES
 from privrec.algorithms.privrec_plus.sums import SQUARES, TRIANGLE
+from privrec.algorithms.privrec_plus.told import BASIS, SCALE
 from privrec.core.contribution import Contribution, TouchedRows
 from privrec.core.phase import Told
 from privrec.models.api import ITEM_TABLE
@@ -45,7 +46,9 @@ def read(
 ) -> Items:
     """Return the items that a contribution names; `dislikes` tells whether rows have them too."""
     found = [
-        _of_rows(name, rows, told, n_items, looks_liked=looks_liked)
+        _of_basis(rows, told, n_items, dislikes=dislikes)
+        if name == BASIS
+        else _of_rows(name, rows, told, n_items, looks_liked=looks_liked)
         for name, rows in sent.rows.items()
     ]
     if VECTORS in sent.dense:
@@ -109,6 +112,21 @@ def _of_rows(
         ids = np.asarray(told["kept"], np.int64)[ids]
         return Items(ids, ids[upper_kind(amounts)])
     return Items(ids, ids[upper_kind(amounts)]) if rows.size == n_items else _NOTHING
+
+
+def _of_basis(rows: TouchedRows, told: Told, n_items: int, *, dislikes: bool) -> Items:
+    """Return the items whose rows of a basis change: a round of a subspace iteration.
+
+    Without noise the columns of likes come first and then those of dislikes. With noise each item
+    has one column, and a dislike has a smaller weight in it.
+    """
+    amounts = np.linalg.norm(_doubles(rows.values), axis=1)
+    ids, amounts = np.asarray(rows.ids, np.int64)[amounts > 0], amounts[amounts > 0]
+    if rows.size == n_items:
+        return Items(ids, ids[upper_kind(amounts / _doubles(told[SCALE])[ids])])
+    liked = ids[ids < n_items]
+    disliked = ids[(ids >= n_items) & (ids < 2 * n_items)] - n_items if dislikes else ids[:0]
+    return Items(np.union1d(liked, disliked), liked)
 
 
 def _of_taste(taste: Doubles, told: Told) -> Items:

@@ -112,7 +112,9 @@ def _view(
     who = draw.choice(stage.population, min(people, len(stage.population)), replace=False)
     send = _sender(stage, state, told, federation)
     looks_liked = _learned(send, federation.catalogue, draw)
-    dislikes = getattr(prepared.config, "dislike_input", 0) > 0
+    dislikes = federation.catalogue.has_dislikes and (
+        getattr(prepared.config, "dislike_input", 0) > 0
+    )
     found = [
         read(
             send(federation.take(who[k : k + 1])),
