@@ -11,7 +11,7 @@ from privrec.errors import SettingsError
 from privrec.privacy.ledger import PrivacyLedger
 from tiny import DATA as DATA_SET
 
-DATA = ("synthetic", "movielens-1m", "frappe")
+DATA = ("synthetic", "movielens-1m", "frappe", "gowalla")
 EACH = pytest.mark.parametrize("name", sorted(RECIPES))
 
 

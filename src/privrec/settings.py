@@ -15,7 +15,8 @@ from privrec.errors import SettingsError, nearest
 from privrec.toml import toml_value
 from privrec.types import Candidates, Halving, MechanismName, NoiseKind, ProtocolName
 
-Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Weight = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)]
+"""Limited, because products of larger numbers are infinite in 32 bits."""
 Share = Annotated[float, Field(ge=0, lt=1)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=0)]

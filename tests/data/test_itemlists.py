@@ -199,3 +199,8 @@ def test_what_lists_do_not_have_is_refused(tmp_path: Path) -> None:
     for name in ("a.parquet", "a.inter"):
         with pytest.raises(DataError, match="has columns, by its name"):
             import_files(put(tmp_path, name, TRAIN), mapping={}, form="lists")
+
+
+def test_empty_cells_are_missing_values_of_a_table() -> None:
+    lines = [f"{k},{k % 7},{3 if k % 2 else ''},{k if k % 4 < 2 else ''}" for k in range(100)]
+    assert not looks_like_lists("\n".join(lines))

@@ -321,7 +321,8 @@ def test_intervals_cover_the_truth_in_95_of_100_samples(
 def test_an_interval_is_never_empty() -> None:
     low, high = intervals(np.zeros((200, len(KS))))[KS[0]]
     assert low == 0
-    assert high == pytest.approx(1.96 * math.sqrt(1 / 202 - 1 / 202**2) / math.sqrt(202), rel=1e-3)
+    sd = math.sqrt(1 / 202 - 1 / 202**2)
+    assert high == pytest.approx(1 / 202 + 1.96 * sd / math.sqrt(202), rel=1e-3)
 
 
 def test_ks_are_not_beyond_what_is_ranked() -> None:

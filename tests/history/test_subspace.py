@@ -12,6 +12,8 @@ from test_solve import COLUMNS, ITEMS, likes_and_more, slow_ridge
 import privrec
 from contract import expected_cohort, placed, small, sums
 from privrec.algorithms.privrec_plus.layout import DISLIKES, LIKES, Layout
+from privrec.algorithms.privrec_plus.moments import SparseRows
+from privrec.algorithms.privrec_plus.noisy_subspace import taste_shares
 from privrec.algorithms.privrec_plus.rows import rows_of
 from privrec.algorithms.privrec_plus.scoring import OUT, closed_form
 from privrec.algorithms.privrec_plus.shape import in_subspace
@@ -22,6 +24,7 @@ from privrec.core.phase import Cohort, Phase
 from privrec.core.round import fastest, one_by_one
 from privrec.data.federation import Federation
 from privrec.data.importing import import_files, write_import
+from privrec.errors import WireError
 from privrec.runs import loop
 from privrec.runs.run import load_params
 from privrec.types import Leaf
@@ -258,3 +261,40 @@ def test_data_without_dislikes_has_no_columns_for_them(tmp_path: Path) -> None:
         assert DISLIKES not in params
         assert "learn/dislike" not in params
         assert run.device(likes=["3"], dislikes=["4"]).recommend(3)
+
+
+# --- under noise: hostile servers and people ---------------------------------------------------
+
+HONEST = {"basis": np.linalg.qr(np.eye(6)[:, :2] + 0.1)[0], "scale": np.linspace(0.5, 2, 6)}
+
+
+def person_with(items: list[int]) -> SparseRows:
+    row = np.zeros((1, 12), np.float32)
+    row[0, items] = 1
+    return SparseRows(row)
+
+
+@pytest.mark.parametrize("dislike", [1e-30, 0.5, 1e6])
+@pytest.mark.parametrize("items", [[], [1], [7], [1, 7], list(range(6)), list(range(12))])
+def test_nobody_adds_more_than_one_to_a_round(items: list[int], dislike: float) -> None:
+    unit, taste = taste_shares(person_with(items), Layout(n_items=6), HONEST, dislike)
+    added = np.linalg.norm(unit.T @ taste)
+    assert added == pytest.approx(1.0, abs=1e-9) if items else added == 0
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        {"scale": np.full(6, 1.5e-162)},
+        {"scale": np.full(6, 1e300)},
+        {"scale": -np.ones(6)},
+        {"scale": np.full(6, np.nan)},
+        {"basis": np.full((6, 2), 1.7e308)},
+        {"basis": np.full((6, 2), np.inf)},
+        {"basis": np.ones((5, 2))},
+        {"scale": np.ones(7)},
+    ],
+)
+def test_what_would_spoil_lengths_is_refused(hostile: dict[str, Leaf]) -> None:
+    with pytest.raises(WireError, match="the server tells"):
+        taste_shares(person_with([0, 1]), Layout(n_items=6), {**HONEST, **hostile}, 0.5)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from scipy import stats
 
-from privrec.errors import SettingsError
+from privrec.errors import DataError, SettingsError
 from privrec.privacy.aggregate import Aggregator, clip, gaussian, laplace, plain
 from privrec.privacy.noise import NoiseSource, secure, seeded
 from privrec.privacy.release import Sampling
@@ -241,3 +241,12 @@ def test_laplace_bounds_the_sum_of_absolute_values() -> None:
             clip_norm=1.0,
             clip_quantile=0.5,
         )
+
+
+def test_a_sum_that_is_not_finite_is_never_published() -> None:
+    """Noise would not hide which entries are no numbers."""
+    sampling = Sampling(law="poisson", users=10, cohort=10)
+    mechanism = gaussian(sampling, clip_norm=1.0, noise_multiplier=1.0)
+    noise = seeded(rng(0, 0, "noise"))
+    with pytest.raises(DataError, match="not finite"):
+        mechanism.publish({"a": np.array([1.0, np.nan])}, 1.0, noise)

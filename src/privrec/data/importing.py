@@ -85,6 +85,9 @@ def import_files(
         test=None if asked is None else _with_items(asked),
     )
     warnings = [] if people is None else _nearly_unique(people, people["id"])
+    if form == "auto" and found == "lists":
+        said = f"{source.name} was read as one line a person; --format table reads it as columns"
+        warnings = [said, *warnings]
     warnings += _nearly_unique(lines.select(manifest.context), lines["user"])
     return ImportResult(tables=tables, skipped=reader.skipped, warnings=tuple(warnings))
 

@@ -10,6 +10,7 @@ from privrec.data.rawtable import BadRow, RawTable
 
 _CELL = "[^ \t,]+"
 _WHOLE = "^[0-9]+$"
+_EMPTY = re.compile("[,\t][,\t]|[,\t]\\s*$")
 _SAMPLE = 65536
 """How many characters decide whether a file is of this kind. Chosen by hand."""
 
@@ -21,6 +22,8 @@ def looks_like_lists(text: str) -> bool:
     that of more than half of the lines. A table of numbers with a few short rows is no such file.
     """
     lines = text[:_SAMPLE].split("\n")
+    if any(_EMPTY.search(line) for line in lines):
+        return False  # An empty cell is a missing value of a table.
     # The last line of the sample may be cut.
     rows = [re.findall(_CELL, line) for line in (lines[:-1] if len(text) > _SAMPLE else lines)]
     rows = [row for row in rows if row]

@@ -101,7 +101,7 @@ def intervals(figures: Floats) -> dict[int, Interval]:
     """Return for each k an interval of the mean over people, each with a figure in [0, 1].
 
     It covers the true mean in about 95 % of samples: mean ± 1.96 · sd / √n, cut to [0, 1]. Two
-    made-up people are in `sd` and `n`, one with the figure 0 and one with 1. Without them it would
+    made-up people are in all three, one with the figure 0 and one with 1. Without them it would
     be empty if all figures are the same, and too short for few people and rare hits.
     """
     return {k: _interval(figures[:, n]) for n, k in enumerate(KS)}
@@ -110,7 +110,7 @@ def intervals(figures: Floats) -> dict[int, Interval]:
 def _interval(values: Floats) -> Interval:
     more = np.append(values, [0.0, 1.0])
     half = _Z * more.std() / math.sqrt(len(more))
-    mean = values.mean() if len(values) else 0.5
+    mean = more.mean()
     return max(0.0, float(mean - half)), min(1.0, float(mean + half))
 
 

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from privrec.errors import SettingsError
+from privrec.errors import DataError, SettingsError
 from privrec.privacy.noise import Doubles, NoiseSource
 from privrec.privacy.release import MARGIN, Release, Sampling
 from privrec.types import Array, FloatArray, Leaf, Norm, Params
@@ -129,6 +129,9 @@ class Aggregator:
             return dict(total)
         names = sorted(total)
         whole = np.concatenate([np.ravel(np.asarray(total[name], np.float64)) for name in names])
+        if not np.isfinite(whole).all():
+            # Noise does not hide what is not a number.
+            raise DataError("a sum over people is not finite: nothing was published")
         draw = noise.laplace if self.release.mechanism == "laplace" else noise.normal
         noised = _on_grid(whole + scale * draw(len(whole)), scale)
         published: dict[str, Leaf] = {}

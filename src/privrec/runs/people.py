@@ -49,7 +49,7 @@ def read_ids(path: Path) -> Source:
     """Return a column `user`: of a table that has it, or else each line of a text file."""
     if path.suffix.lower() not in _PARQUET:
         try:
-            lines = path.read_text(encoding="utf-8").splitlines()
+            lines = path.read_text(encoding="utf-8-sig").splitlines()
         except FileNotFoundError as error:
             raise DataError(f"{path} does not exist") from error
         except (OSError, UnicodeDecodeError) as error:

@@ -128,11 +128,11 @@ class _Task:
             **parts,
         )
 
-    def with_cost(self, phase: Phase, per_entry: int) -> Phase:
-        """Return a phase of a subspace iteration with its cost: bytes for each entry of a row."""
+    def with_cost(self, phase: Phase, rows: int, per_entry: int) -> Phase:
+        """Return a phase of a subspace iteration with its cost: bytes for each row of the basis."""
 
         def cost(params: Params) -> DeviceCost:
-            simple = self.cost("subspace round", per_entry * self.layout.size, False, params)
+            simple = self.cost("subspace round", (per_entry + 8) * rows, False, params)
             entries = simple.bytes_up // 8
             return replace(
                 simple,
@@ -203,7 +203,7 @@ def _noisy_subspace(task: _Task, aggregator: Aggregator) -> Phase:
         seed=settings.seed,
         kept=task.kept,
     )
-    return task.with_cost(phase, 8 * (task.rank - 1))
+    return task.with_cost(phase, task.layout.n_items, 8 * (task.rank - 1))
 
 
 def _exact_subspace(task: _Task, aggregator: Aggregator) -> Phase:
@@ -222,7 +222,7 @@ def _exact_subspace(task: _Task, aggregator: Aggregator) -> Phase:
         seed=settings.seed,
         kept=task.kept,
     )
-    return task.with_cost(phase, 4 * task.rank)
+    return task.with_cost(phase, task.layout.size, 4 * task.rank)
 
 
 def _popularity_phase(task: _Task, aggregator: Aggregator) -> Phase:

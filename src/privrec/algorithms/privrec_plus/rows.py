@@ -28,10 +28,10 @@ def without_items(rows: SparseRows, layout: Layout) -> SparseRows:
 def merged_items(rows: SparseRows, layout: Layout, dislike: float) -> SparseRows:
     """Return one column per item: 1 for a like, `dislike` for a dislike, added if both occur."""
     n = layout.n_items
-    chosen = rows[:, :n]
+    chosen = rows[:, :n].astype(np.float64)
     if layout.dislikes:
-        chosen = chosen + dislike * rows[:, n : 2 * n]
-    return sp.csr_array(chosen.astype(np.float64))
+        chosen = chosen + dislike * rows[:, n : 2 * n].astype(np.float64)
+    return sp.csr_array(chosen)
 
 
 def activity_weights(rows: SparseRows, layout: Layout, power: float) -> Doubles:

@@ -21,9 +21,10 @@ class PlusSettings(FederatedSettings):
     rounds, no matrix over items, for large catalogues. auto: subspace where there are more items
     than `history_items`."""
     subspace_rank: Size = 512
-    """Length of the history tower's vectors in a subspace: more is better and costs more."""
+    """Length of the history tower's vectors in a subspace: more is better and costs more. Under
+    noise this setting is ignored: there are 31 directions and popularity."""
     subspace_rounds: Size = 6
-    """Rounds of the subspace iteration."""
+    """Rounds of the subspace iteration. Under noise this setting is ignored: there are 3."""
     subspace_power: Weight = 0.25
     """In a subspace, columns are divided by their frequency to this power, so that frequent ones do
     not fill it."""
@@ -32,8 +33,8 @@ class PlusSettings(FederatedSettings):
 
     history_rank: Count = 128
     """Length of the history tower's vectors. 0 means the size of the catalogue, which makes the
-    largest model. Under noise this setting is ignored: vectors have length 64, of which the noise
-    decides how many entries are used."""
+    largest model. Not used in a subspace. Under noise this setting is ignored: vectors have length
+    64, of which the noise decides how many entries are used."""
     history_items: Size = 8000
     """How many items get a vector, the most popular ones. All others are ranked after them, by
     popularity."""
