@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+from dp_accounting.pld import privacy_loss_distribution as pld
 from scipy.linalg import subspace_angles
 from test_solve import COLUMNS, ITEMS, likes_and_more, slow_ridge
 
@@ -26,6 +27,7 @@ from privrec.data.federation import Federation
 from privrec.data.importing import import_files, write_import
 from privrec.errors import WireError
 from privrec.runs import loop
+from privrec.runs.ledgerfile import read_ledger
 from privrec.runs.run import load_params
 from privrec.types import Leaf
 from stops import Stopped
@@ -298,3 +300,18 @@ def test_nobody_adds_more_than_one_to_a_round(items: list[int], dislike: float) 
 def test_what_would_spoil_lengths_is_refused(hostile: dict[str, Leaf]) -> None:
     with pytest.raises(WireError, match="the server tells"):
         taste_shares(person_with([0, 1]), Layout(n_items=6), {**HONEST, **hostile}, 0.5)
+
+
+def test_a_noised_run_costs_its_budget_in_four_releases(tmp_path: Path) -> None:
+    """One accountant for four Gaussians of everybody; all rounds are played."""
+    run = privrec.train(
+        "dp-privrec-plus", DATA, out=tmp_path / "run", history="subspace", epsilon=5.0, delta=1e-3
+    )
+    lines = read_ledger(run.folder)
+    assert [line["stage"] for line in lines] == ["popularity", *["subspace"] * 3]
+    assert [line["round"] for line in lines] == [0, 1, 2, 3]
+    one, *rest = (pld.from_gaussian_mechanism(line["noise_multiplier"]) for line in lines)
+    for other in rest:
+        one = one.compose(other)
+    assert run.privacy().epsilon == pytest.approx(one.get_epsilon_for_delta(1e-3), rel=0.01)
+    assert 4.9 < (run.privacy().epsilon or 0) <= 5.0
