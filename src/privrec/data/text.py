@@ -1,6 +1,7 @@
 """Makes text from data safe to show: no terminal control codes, no reordered letters."""
 
 import unicodedata
+from pathlib import PurePath
 
 # Other, control; other, format (bidirectional overrides, zero-width signs); surrogates;
 # line and paragraph separators.
@@ -19,3 +20,14 @@ def safe_text(text: str) -> str:
     if text.isascii() and text.isprintable():
         return text
     return "".join("�" if unicodedata.category(c) in _UNSAFE else c for c in text)
+
+
+def data_title(name: str, data: str) -> str:
+    """Return what to call a data set: its name, and where it lies if that is not clear from it.
+
+    >>> data_title("shop", "data/shop"), data_title("The shop", "data/shop")
+    ('shop', 'The shop (data/shop)')
+    >>> data_title("movielens-1m", "movielens-1m")
+    'movielens-1m'
+    """
+    return name if PurePath(data).name == name else f"{name} ({data})"
