@@ -1,7 +1,6 @@
 """Makes text from data safe to show: no terminal control codes, no reordered letters."""
 
 import unicodedata
-from pathlib import PurePath
 
 # Other, control; other, format (bidirectional overrides, zero-width signs); surrogates;
 # line and paragraph separators.
@@ -23,11 +22,9 @@ def safe_text(text: str) -> str:
 
 
 def data_title(name: str, data: str) -> str:
-    """Return what to call a data set: its name, and where it lies if that is not clear from it.
+    """Return what to call a data set: its name, and the folder, as two may have the same name.
 
-    >>> data_title("shop", "data/shop"), data_title("The shop", "data/shop")
-    ('shop', 'The shop (data/shop)')
-    >>> data_title("movielens-1m", "movielens-1m")
-    'movielens-1m'
+    >>> data_title("The shop", "data/shop"), data_title("frappe", "frappe")
+    ('The shop (data/shop)', 'frappe')
     """
-    return name if PurePath(data).name == name else f"{name} ({data})"
+    return data if name == data or data.startswith("synthetic:") else f"{name} ({data})"

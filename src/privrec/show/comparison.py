@@ -12,6 +12,7 @@ from privrec.show.report import (
     ATTACKED_NOTE,
     KS,
     RAW_NOTE,
+    data_words,
     figure,
     html_text,
     is_papers_protocol,
@@ -91,7 +92,7 @@ def comparison(evaluations: Evaluations, settings: Evaluations) -> dict[str, lis
     was also trained as a recipe is not shown twice.
     """
     tables: dict[str, list[Line]] = {}
-    titles = {name: f"{e['data']}{protocol_words(e)}" for name, e in evaluations.items()}
+    titles = {name: f"{data_words(e)}{protocol_words(e)}" for name, e in evaluations.items()}
     for title in dict.fromkeys(titles.values()):
         names = [name for name in evaluations if titles[name] == title]
         groups = _groups(names, evaluations, settings)
