@@ -138,7 +138,13 @@ class Reader:
                 note = feature_note(kept[name])
                 self._note(table, name, "context", why="you said so", note=note)
             else:
-                self._note(table, name, "ignored", why=why_ignored(table.frame[name], found))
+                column = table.frame[name]
+                self._note(table, name, "ignored", why=why_ignored(column, found))
+                if "time" not in found and looks_like_times(column):
+                    self.warnings.append(
+                        f"{table.file}: no column is the time, so lines stay in the order of the"
+                        f" file; {name!r} looks like one: --map time={name}"
+                    )
 
     def _meanings(self, table: RawTable, context: Sequence[str]) -> dict[str, str]:
         """Return which column of the file is the user, item, value and time."""
