@@ -48,8 +48,8 @@ def compare(
     with plain_errors():
         from privrec.errors import SettingsError
         from privrec.runs.experiments import jobs_of, run_jobs, seconds_of
-        from privrec.runs.records import read_run, write_whole
-        from privrec.show.comparison import any_attacked, columns, comparison, render_comparison
+        from privrec.runs.records import read_run
+        from privrec.show.comparison import any_attacked, columns, comparison
 
         if bool(runs) == (data is not None):
             raise SettingsError("give either run folders or --data")
@@ -70,7 +70,7 @@ def compare(
             for name, one in evaluations.items()
         }
         if html is not None:
-            write_whole(html, render_comparison(timed, settings).encode())
+            _write_page(html, timed, settings)
         if json_:
             print_json(evaluations)
             return
@@ -79,6 +79,15 @@ def compare(
             cells = [line.cells(_KS, attacked=attacked) for line in lines]
             print_table(f"Hits@k on {title}", columns(_KS, attacked=attacked), cells, wide=True)
         print_line("bytes sent: by one person of usual size in one round; --html has all k")
+
+
+def _write_page(
+    path: Path, evaluations: dict[str, dict[str, Any]], settings: dict[str, dict[str, Any]]
+) -> None:
+    from privrec.runs.records import write_whole
+    from privrec.show.compare_page import render_comparison
+
+    write_whole(path, render_comparison(evaluations, settings).encode())
 
 
 def _evaluated(places: list[Path]) -> dict[str, dict[str, Any]]:
