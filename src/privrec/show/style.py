@@ -72,7 +72,8 @@ color:var(--text);min-width:0}
 background:var(--text);color:var(--bg);border-radius:6px;padding:.25rem .6rem;font-size:.85rem;
 line-height:1.35;white-space:pre-line}
 @media(max-width:600px){main{padding:1rem .9rem 3rem}h1{font-size:1.4rem}h2{font-size:1.15rem}
-th,td{padding:.35rem .55rem}svg.chart{aspect-ratio:540/300}.chart text{font-size:17px}.chart .name,.chart .side,
+th,td{padding:.35rem .55rem}svg.chart{aspect-ratio:540/300}.chart text{font-size:17px}
+.chart .name,.chart .side,
 .chart .less{display:none}
 .up{display:block}.key{display:flex}}
 @media print{nav,#tip{display:none}body{font-size:11pt}main{max-width:none;padding:0}
