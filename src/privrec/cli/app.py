@@ -25,6 +25,7 @@ from privrec.cli.frontier import frontier
 from privrec.cli.options import JsonOption, ProtocolOption, RunArgument, settings_from
 from privrec.cli.privacy import privacy_app
 from privrec.cli.rank import evaluate, recommend
+from privrec.data.text import data_title
 
 if TYPE_CHECKING:
     from privrec.runs.api import Plan
@@ -227,7 +228,8 @@ def _say_what_was_trained(run: "Run") -> None:
     from privrec.show.report import mark_line
 
     config, privacy = run.config, run.privacy()
-    print_line(f"trained {config.recipe} on {config.data}: {run.folder.path}")
+    data = data_title(run.catalogue.name, config.data)
+    print_line(f"trained {config.recipe} on {data}: {run.folder.path}")
     if config.budget.mechanism != "none":
         print_line(privacy.statement)
     asked = sum(stage.rounds for stage in run.prepared.stages())
