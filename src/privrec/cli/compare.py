@@ -14,6 +14,7 @@ from privrec.cli.console import (
     progress,
 )
 from privrec.cli.options import numbers
+from privrec.cli.stopping import EXPERIMENTS_STOPPED
 
 _KS = ("10", "20")
 """All four would make the table too wide for a terminal."""
@@ -45,7 +46,7 @@ def compare(
     With --data it trains and tests the recipes first. Those runs are experiments: their noise is
     seeded and protects nobody. Runs that are already in the folder are not trained again.
     """
-    with plain_errors():
+    with plain_errors(EXPERIMENTS_STOPPED):
         from privrec.errors import SettingsError
         from privrec.runs.experiments import jobs_of, run_jobs, seconds_of
         from privrec.runs.records import read_run
@@ -77,7 +78,7 @@ def compare(
         attacked = any_attacked(timed)
         for title, lines in comparison(timed, settings).items():
             cells = [line.cells(_KS, attacked=attacked) for line in lines]
-            print_table(f"Hits@k on {title}", columns(_KS, attacked=attacked), cells, wide=True)
+            print_table(f"Hits@k on {title}", columns(_KS, attacked=attacked), cells)
         print_line("bytes sent: by one person of usual size in one round; --html has all k")
 
 
