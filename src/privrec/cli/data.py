@@ -158,7 +158,6 @@ def _say_imported(result: "ImportResult", out: Path, listed: Path | None) -> Non
         f"Columns of {rows[0][0]}" if one_file else "Columns",
         columns[one_file:],
         [row[one_file:] for row in rows],
-        wide=True,
     )
     tested = found["interactions_to_test"]
     more = "" if tested is None else f" and {tested:,} to be tested"

@@ -32,7 +32,7 @@ def evaluate(
     json_: JsonOption = False,
 ) -> None:
     """Rank all items for every test person, after adapting on the device."""
-    with plain_errors():
+    with plain_errors(f"stopped; {run} can be evaluated again with the same command"):
         from privrec.evaluation.references import MEMORY_GB
         from privrec.runs.api import open_run
 
@@ -183,7 +183,7 @@ def _print_hits(title: str, found: Mapping[str, Any]) -> None:
         (name, *(figure_between(hits[k], known.get(name, {}).get(k)) for k in KS))
         for name, hits, _ in table_rows(found)
     ]
-    print_table(title, ("", *(f"@{k}" for k in KS)), cells, wide=bool(known))
+    print_table(title, ("", *(f"@{k}" for k in KS)), cells)
 
 
 def _features(pairs: Sequence[str]) -> dict[str, str | list[str]]:
