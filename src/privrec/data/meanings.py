@@ -1,7 +1,7 @@
 """What a file's columns mean: user, item, value, time, id, title, features; and its bad rows."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -45,9 +45,9 @@ class Reader:
     mapping: Mapping[str, str]
     skip_bad: bool
     encoding: str
-    skipped: list[BadRow]
-    uses: list[Use]
-    warnings: list[str]
+    skipped: list[BadRow] = field(default_factory=list)
+    uses: list[Use] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
 
     def entities(self, path: Path, what: Literal["user", "item"]) -> pl.DataFrame:
         """Return a users or items file as a table: `id`, `title` if it has one, and features."""
@@ -116,6 +116,11 @@ class Reader:
         if table.lists and kept["item"].null_count() == kept.height:
             raise DataError(f"{path} has people but no items")
         return kept, "lists" if table.lists else "table"
+
+    def told(self) -> tuple[Use, ...]:
+        """Return what became of each column: first of interactions, then of people and items."""
+        entities = [use.file for use in self.uses if use.became == "id"]
+        return tuple(sorted(self.uses, key=lambda use: use.file in entities))
 
     def _note(
         self, table: RawTable, column: str, became: Became, *, why: str = "", note: str = ""
