@@ -112,7 +112,7 @@ class Reader:
             columns += features
             checks += more
         kept = self._without_bad(table, pl.DataFrame(columns), checks)
-        self._note_interactions(table, found, kept)
+        self._note_interactions(table, found, kept, context)
         if table.lists and kept["item"].null_count() == kept.height:
             raise DataError(f"{path} has people but no items")
         return kept, "lists" if table.lists else "table"
@@ -129,7 +129,11 @@ class Reader:
         self.uses.append(use)
 
     def _note_interactions(
-        self, table: RawTable, found: dict[str, str], kept: pl.DataFrame
+        self,
+        table: RawTable,
+        found: Mapping[str, str],
+        kept: pl.DataFrame,
+        context: Sequence[str],
     ) -> None:
         """Record what became of the columns of an interactions file."""
         for name in table.frame.columns:
@@ -139,8 +143,9 @@ class Reader:
                 self.warnings.extend([f"{table.file}: {warning}"] if warning else [])
                 why = why_chosen(table, ours, name, self.mapping.get(ours))
                 self._note(table, name, ours, why=why, note=note)
-            elif name in kept.columns:
-                note = feature_note(kept[name])
+            elif name in context:
+                # Numbers with spaces between them become one column for each place.
+                note = feature_note(kept[name]) if name in kept.columns else "numbers"
                 self._note(table, name, "context", why="you said so", note=note)
             else:
                 column = table.frame[name]
