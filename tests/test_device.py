@@ -142,6 +142,8 @@ def test_what_she_does_not_say_has_no_weight() -> None:
         ({"town": ["Ulm", "Bern"]}, "'town' takes one value"),
         ({"place": "hom"}, "did you mean 'home'?"),
         ({"tags": ["x", "w"]}, "unknown value 'w'"),
+        ({"plase": "home"}, "unknown feature 'plase'; did you mean 'place'?"),
+        ({"town": "Ulmm"}, "did you mean 'Ulm'? (it takes: "),
         ({"title": "It"}, "unknown feature 'title'"),
     ],
 )
