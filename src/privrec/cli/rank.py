@@ -32,7 +32,7 @@ def evaluate(
     json_: JsonOption = False,
 ) -> None:
     """Rank all items for every test person, after adapting on the device."""
-    with plain_errors():
+    with plain_errors(f"stopped; {run} can be evaluated again with the same command"):
         from privrec.evaluation.references import MEMORY_GB
         from privrec.runs.api import open_run
 
@@ -101,7 +101,7 @@ def recommend(
             print_json(items)
             return
         rows = [(r.title, r.item, f"{r.score:.3f}") for r in found]
-        print_table("For you", ("title", "item", "score"), rows)
+        print_table(f"For you, from {device.catalogue.name}", ("title", "item", "score"), rows)
 
 
 def _recommend_many(
@@ -156,6 +156,7 @@ def _names(text: str) -> list[str] | None:
 
 def _say_evaluation(found: Mapping[str, Any], figures: Sequence[Mapping[str, Any]]) -> None:
     from privrec.show.report import (
+        data_words,
         few_items_line,
         left_out_lines,
         mark_line,
@@ -165,7 +166,7 @@ def _say_evaluation(found: Mapping[str, Any], figures: Sequence[Mapping[str, Any
 
     users = found["users"]
     tested = f"{users['test']} test people, {users['skipped']} skipped"
-    title = f"Hits@k on {found['data']}, seed {found['seed']}{protocol_words(found)}"
+    title = f"Hits@k on {data_words(found)}, seed {found['seed']}{protocol_words(found)}"
     _print_hits(f"{title} ({tested})", found)
     lines = (sample_line(found), few_items_line(found), mark_line(found, figures))
     for line in (*lines, *left_out_lines(found)):
@@ -182,7 +183,7 @@ def _print_hits(title: str, found: Mapping[str, Any]) -> None:
         (name, *(figure_between(hits[k], known.get(name, {}).get(k)) for k in KS))
         for name, hits, _ in table_rows(found)
     ]
-    print_table(title, ("", *(f"@{k}" for k in KS)), cells, wide=bool(known))
+    print_table(title, ("", *(f"@{k}" for k in KS)), cells)
 
 
 def _features(pairs: Sequence[str]) -> dict[str, str | list[str]]:

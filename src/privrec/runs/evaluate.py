@@ -53,6 +53,7 @@ class Evaluation:
     bytes_sent: int
     left_out: Mapping[str, str] = field(default_factory=dict)
     sampled_of: int | None = None
+    data_name: str = ""
 
     @property
     def hits(self) -> dict[int, float]:
@@ -66,6 +67,7 @@ class Evaluation:
         return {
             "recipe": config.recipe,
             "data": config.data,
+            "data_name": self.data_name or config.data,
             "seed": config.seed,
             "users": {
                 "train": self.train,
@@ -151,6 +153,7 @@ def evaluate_run(
         bytes_sent=bytes_sent(prepared, params),
         left_out=fitted.left_out,
         sampled_of=None if asked.people is None else len(split.test),
+        data_name=prepared.whole.name,
     )
 
 
