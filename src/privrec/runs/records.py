@@ -7,7 +7,7 @@ finished run. During a run, `checkpoint.safetensors` has the whole server state,
 `published-N.safetensors` has what round N published until the checkpoint includes it.
 
 `simulation/` has what is computed from raw data: the fingerprint of the data, losses, counts
-and timings, validation, evaluation, attacks, audits, report. No guarantee covers it.
+and timings, progress, validation, evaluation, attacks, audits, report. No guarantee covers it.
 """
 
 import contextlib
@@ -328,7 +328,7 @@ def read_about(path: Path) -> dict[str, str]:
 
 def write_whole(path: Path, content: bytes) -> None:
     """Write a file under a temporary name, flush it to disk, then rename it into place."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}{_TEMPORARY}")
+    temporary = temporary_name(path)
     with words(path, "write"):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -340,6 +340,11 @@ def write_whole(path: Path, content: bytes) -> None:
             sync_folder(path.parent)
         finally:
             temporary.unlink(missing_ok=True)
+
+
+def temporary_name(path: Path) -> Path:
+    """Return the name under which this process writes a file before it is whole."""
+    return path.with_name(f".{path.name}.{os.getpid()}{_TEMPORARY}")
 
 
 def sync_folder(path: Path) -> None:
