@@ -5,18 +5,24 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from privrec.cli.completion import offer_data
 from privrec.cli.console import plain_errors, print_json, print_line, print_table
+from privrec.cli.options import examples
 from privrec.data.text import data_title
 
 if TYPE_CHECKING:
     from privrec.data.importing import ImportResult
 
-data_app = typer.Typer(help="List, describe, fetch and import data sets.", no_args_is_help=True)
+data_app = typer.Typer(
+    help="List, describe, fetch and import data sets.",
+    no_args_is_help=True,
+    epilog=examples("privrec data list", "privrec data describe synthetic"),
+)
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
 
 
-@data_app.command("list")
+@data_app.command("list", epilog=examples("privrec data list"))
 def list_data(json_: JsonOption = False) -> None:
     """List the built-in data sets and whether their files are here."""
     with plain_errors():
@@ -31,9 +37,11 @@ def list_data(json_: JsonOption = False) -> None:
         print_table("Built-in data sets", ("name", "here", "about"), rows)
 
 
-@data_app.command()
+@data_app.command(epilog=examples("privrec data describe synthetic"))
 def describe(
-    data: Annotated[str, typer.Argument(help="A built-in name or a data folder.")],
+    data: Annotated[
+        str, typer.Argument(help="A built-in name or a data folder.", autocompletion=offer_data)
+    ],
     json_: JsonOption = False,
 ) -> None:
     """Say what is in a data set: people, items, likes, features."""
@@ -56,7 +64,7 @@ def describe(
             )
 
 
-@data_app.command()
+@data_app.command(epilog=examples("privrec data fetch movielens-1m"))
 def fetch(
     name: Annotated[str, typer.Argument(help="A published data set.")], json_: JsonOption = False
 ) -> None:
@@ -75,7 +83,12 @@ def fetch(
             print_line(f"{name} is here already, nothing was downloaded: {path}")
 
 
-@data_app.command("import")
+@data_app.command(
+    "import",
+    epilog=examples(
+        "privrec data import ratings.csv --map user=person --map item=film --out films"
+    ),
+)
 def import_data(
     source: Annotated[
         Path,

@@ -22,6 +22,7 @@ from privrec.privacy.statement import PrivacyReport, privacy_report
 from privrec.runs import records
 from privrec.runs.evaluate import Asked, Evaluation, OnProgress, counting, evaluate_run
 from privrec.runs.people import Source, names_of, newcomers_of, positions_of
+from privrec.runs.progress import evaluation_progress
 from privrec.runs.protocols import ending_of, tested_by
 from privrec.runs.publisher import (
     has_local_noise,
@@ -73,9 +74,8 @@ class Run:
             records.check_data(self.folder, self.prepared.federation.fingerprint)
         tested = tested_by(self.prepared, protocol, candidates)
         params = load_params(self.folder)
-        evaluation = evaluate_run(
-            tested, params, self.privacy(), asked=asked, on_progress=on_progress
-        )
+        with evaluation_progress(self.folder, on_progress) as tell:
+            evaluation = evaluate_run(tested, params, self.privacy(), asked=asked, on_progress=tell)
         found = evaluation.as_json()
         text = json.dumps(found, indent=2) + "\n"
         ending = ending_of(self.prepared, tested, people)
