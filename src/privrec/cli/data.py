@@ -146,12 +146,7 @@ def import_data(
             form=format_,
         )
         write_import(result, out)
-        skipped_in = str(out / "skipped.csv") if result.skipped else None
-        found = {"data": str(out), **result.as_json(), "skipped_in": skipped_in}
-        if json_:
-            print_json(found)
-            return
-        _say_imported(result, found)
+        _say_imported(result, out, json_)
 
 
 def _mapping(pairs: list[str]) -> dict[str, str]:
@@ -163,7 +158,12 @@ def _mapping(pairs: list[str]) -> dict[str, str]:
     return dict(pair.split("=", 1) for pair in pairs)
 
 
-def _say_imported(result: "ImportResult", found: dict[str, Any]) -> None:
+def _say_imported(result: "ImportResult", out: Path, json_: bool) -> None:
+    skipped_in = str(out / "skipped.csv") if result.skipped else None
+    found = {"data": str(out), **result.as_json(), "skipped_in": skipped_in}
+    if json_:
+        print_json(found)
+        return
     one_file = len({use.file for use in result.uses}) == 1
     rows = [
         (use.file, use.column, use.became, "; ".join(filter(None, (use.why, use.note))))
