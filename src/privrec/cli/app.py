@@ -28,6 +28,7 @@ from privrec.cli.options import JsonOption, ProtocolOption, RunArgument, setting
 from privrec.cli.privacy import privacy_app
 from privrec.cli.rank import evaluate, recommend
 from privrec.cli.stopping import end_at_second_interrupt, training_stopped
+from privrec.cli.watch import watch
 from privrec.data.text import data_title
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ app.add_typer(bench_app, name="bench")
 app.command()(frontier)
 app.command()(evaluate)
 app.command()(recommend)
+app.command()(watch)
 
 DataOption = Annotated[
     str | None, typer.Option(help="A built-in name or a data folder.", show_default="synthetic")
