@@ -1,5 +1,6 @@
 """`privrec watch`: a page about a run while it trains, and the accountant as a form."""
 
+import sys
 import webbrowser
 from pathlib import Path
 from typing import Annotated
@@ -49,8 +50,10 @@ def watch(
                 print_json({**addresses, "port": opened})
             else:
                 waits = run is not None and not run.exists()
-                print_line(f"{run} does not exist yet: waiting for it" if waits else "")
+                if waits:
+                    print_line(f"{run} does not exist yet: waiting for it")
                 print_line(f"{run or 'the calculator'}: {addresses['url']}")
+            sys.stdout.flush()
             if open_:
                 webbrowser.open(addresses["url"])
             step_back()

@@ -28,7 +28,7 @@ _DEFAULTS = {"delta": "1e-6", "sampling": "poisson", "mechanism": "gaussian"}
 _KEYS = (*_WHOLE, *_NUMBERS, "sampling", "mechanism")
 _POINTS = 13
 _CURVE_SECONDS = 3.0
-"""Points of a curve that are not computed within this time are left out. Chosen by hand."""
+"""Points of a curve that need more processor time than this are left out. Chosen by hand."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,12 +133,14 @@ def noise_of(question: Question) -> float:
 @lru_cache(maxsize=64)
 def curves_of(question: Question) -> str:
     """Return two charts: ε against rounds with this noise, and noise against ε for these rounds."""
-    noise, rounds, until = noise_of(question), question.rounds, time.monotonic() + _CURVE_SECONDS
+    noise, rounds = noise_of(question), question.rounds
     if not noise > 0:
         return ""
+    until = time.thread_time() + _CURVE_SECONDS
     counts = {max(1, round(rounds * 2 ** ((k - 9) / 3))) for k in range(_POINTS)}
     counts = {min(count, MOST_ROUNDS) for count in counts}
     by_rounds = [(n, e) for n in sorted(counts) if (e := _cost(question, noise, n, until))]
+    until = time.thread_time() + _CURVE_SECONDS
     noises = [noise * 2 ** ((k - 6) / 4) for k in range(_POINTS)]
     by_noise = [(e, z) for z in noises if (e := _cost(question, z, rounds, until))]
     return line_chart(
@@ -153,7 +155,7 @@ def curves_of(question: Question) -> str:
 
 def _cost(question: Question, noise: float, rounds: int, until: float) -> float | None:
     """Return ε; None if the time is up, or where it is too large to show."""
-    if time.monotonic() > until:
+    if time.thread_time() > until:
         return None
     try:
         _check_cost(replace(question, rounds=rounds), noise)
@@ -171,14 +173,21 @@ def calculate(query: Query) -> Answer:
 
 
 def calculated(query: Query) -> Answer:
-    """Answer the page: sentences and charts, or what is wrong and in which field."""
+    """Answer the page: sentences, or what is wrong and in which field."""
     try:
         question = question_of(query)
         found = document_of(question)
-        sentences = sentences_of(question, found)
-        return as_json({"document": found, "says": sentences, "charts": curves_of(question)})
+        return as_json({"document": found, "says": sentences_of(question, found)})
     except PrivrecError as error:
         return as_json(fault_of(error))
+
+
+def curves(query: Query) -> Answer:
+    """Answer the page with the charts of a question; there are none for a wrong one."""
+    try:
+        return as_json({"charts": curves_of(question_of(query))})
+    except PrivrecError as error:
+        return as_json({"charts": "", **fault_of(error)})
 
 
 def fault_of(error: PrivrecError) -> dict[str, Any]:

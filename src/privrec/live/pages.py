@@ -13,6 +13,8 @@ fieldset{border:0;margin:0;padding:0;min-width:0}
 .fields input:not([type=radio]),.fields select{font:inherit;width:100%;padding:.35rem .5rem;
 color:var(--text);background:var(--bg);border:1px solid var(--line);border-radius:6px}
 .fields input:disabled{opacity:.5}
+button{font:inherit;padding:.35rem 1.2rem;border-radius:6px;border:1px solid var(--link);
+background:var(--link);color:var(--bg);cursor:pointer}[aria-busy]{opacity:.6}
 .bad{color:var(--bad);display:block;font-size:.9rem}
 #answer{min-height:5.5rem}#answer p:first-child{font-size:1.3rem;font-weight:600;margin:.4rem 0}
 </style>"""
@@ -43,6 +45,7 @@ const show = found => {
   bar("rounds", found.round, found.of);
   const step = found.step || {};
   bar("step", step.done, step.of);
+  document.getElementById("inside").hidden = !step.of;
 };
 const look = async () => {
   let wait = document.hidden ? 5000 : 1000;
@@ -90,7 +93,8 @@ const compute = async () => {
   query.delete("given"); query.set("token", token);
   answer.setAttribute("aria-busy", "true");
   try {
-    const found = await (await fetch("calculated?" + query, { cache: "no-store" })).json();
+    const ask = path => fetch(path + "?" + query, { cache: "no-store" }).then(it => it.json());
+    const found = await ask("calculated");
     if (mine !== asked) return;
     complain(found.field || "", found.error || "");
     answer.replaceChildren(...(found.says || []).map(text => {
@@ -98,7 +102,9 @@ const compute = async () => {
       line.textContent = text;
       return line;
     }));
-    charts.innerHTML = found.charts || "";
+    const drawn = found.error ? { charts: "" } : await ask("curves");
+    if (mine !== asked) return;
+    charts.innerHTML = drawn.charts;
   } catch (error) {
     if (mine === asked) complain("", "'privrec watch' has ended, or it is busy; try again.");
   }
@@ -122,26 +128,23 @@ def watch_page(run: str, says: dict[str, str], links: list[Link]) -> str:
     def place(name: str) -> str:
         return f'<span data-says="{name}">{html_text(says[name])}</span>'
 
-    rows = [
-        (
-            "Rounds",
-            place("rounds") + '<progress id="rounds" aria-label="Rounds" hidden></progress>',
-        ),
-        (
-            "In this round",
-            place("step") + '<progress id="step" aria-label="Step" hidden></progress>',
-        ),
-        ("Time left", place("left")),
-        ("Privacy spent", place("privacy")),
-        ("Validation", place("validation")),
-        ("Memory", place("memory")),
+    def row(name: str, shown: str, more: str = "") -> str:
+        return f"<div{more}><dt>{name}</dt><dd>{shown}</dd></div>"
+
+    bar = '<progress id="{0}" aria-label="{0}" hidden></progress>'
+    listed = [
+        row("Rounds", place("rounds") + bar.format("rounds")),
+        row("Now", place("step") + bar.format("step"), ' id="inside" hidden'),
+        row("Time left", place("left")),
+        row("Privacy spent", place("privacy")),
+        row("Validation", place("validation")),
+        row("Memory", place("memory")),
     ]
-    listed = "".join(f"<dt>{name}</dt><dd>{shown}</dd>" for name, shown in rows)
     parts = [
         _STYLE,
         f"<h1>{place('title')}</h1>",
         f'<p class="lead" role="status">{place("state")}</p><pre id="resume" hidden></pre>',
-        f'<dl class="now">{listed}</dl>',
+        f'<dl class="now">{"".join(listed)}</dl>',
         '<div id="charts"></div>',
         note(
             f"This page reads the folder {run} and changes nothing in it. It shows figures that are"

@@ -5,7 +5,7 @@ import threading
 import time
 from pathlib import Path
 
-from privrec.live.calculator import calculate, calculated
+from privrec.live.calculator import calculate, calculated, curves
 from privrec.live.pages import calculator_page, run_charts, watch_page
 from privrec.live.server import HTML, Answer, Site, as_json
 from privrec.live.status import Watched
@@ -50,7 +50,8 @@ class _Refreshed:
 
 def site_of(run: Path | None) -> Site:
     """Return the pages of a run and the calculator, or the calculator alone."""
-    site = Site(pages={}, questions={"/calculate": calculate, "/calculated": calculated})
+    questions = {"/calculate": calculate, "/calculated": calculated, "/curves": curves}
+    site = Site(pages={}, questions=questions)
     ask = f"?token={site.token}"
     links = [("Run", f"./{ask}"), ("Calculator", f"calculator{ask}")] if run is not None else []
     form = Answer(calculator_page(links).encode(), HTML).wire

@@ -17,6 +17,8 @@ from privrec.runs.records import RunFolder, is_untouched, read_run
 
 _FRESH_SECONDS = 60.0
 """On another machine a training counts as running if it wrote something so long ago at most."""
+_SHORT_SECONDS = 1.0
+"""Steps of shorter rounds are not shown: they are over before they are read."""
 Points = list[tuple[float, float]]
 
 
@@ -119,12 +121,13 @@ class Watched:
         place, step = found["round"], found["step"] or {}
         if not self._seen or self._seen[-1][1] != place:
             self._seen.append((time.monotonic(), place))
-        pace = told.get("seconds_per_round")
+        pace = told.get("seconds_per_round") if told.get("stage_round") else None
         if pace is None and len(self._seen) > 2 and self._seen[0][1] < place:
             # Under secure noise no timings are written: take those that were seen from here.
             pace = (self._seen[-1][0] - self._seen[0][0]) / (place - self._seen[0][1])
         left = (told.get("stage_of") or 0) - (told.get("stage_round") or 0)
-        if pace is not None and told.get("stage_round"):
+        if pace is not None:
+            found["step"] = None if pace < _SHORT_SECONDS else found["step"]
             return float(pace * left)
         if step.get("of", 0) > 1 and step.get("done") and "seconds" in step:
             return float(step["seconds"] * (step["of"] - step["done"]) / step["done"] * left)
