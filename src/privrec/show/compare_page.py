@@ -2,7 +2,8 @@
 
 from privrec.show.comparison import Evaluations, any_attacked, columns, comparison
 from privrec.show.page import html_text, note, page, table
-from privrec.show.report import ATTACKED_NOTE, RAW_NOTE, statement_html
+from privrec.show.promise import statement_html
+from privrec.show.report import ATTACKED_NOTE, RAW_NOTE
 
 
 def render_comparison(evaluations: Evaluations, settings: Evaluations) -> str:
