@@ -30,7 +30,7 @@ from privrec.core.scorer import Rankers, Scorer, check_shapes, moments
 from privrec.core.top import top_items
 from privrec.data.catalogue import Catalogue, from_json
 from privrec.data.clients import Clients
-from privrec.data.schema import encode_one
+from privrec.data.schema import check_names, encode_one
 from privrec.errors import DataError, RunFolderError, SettingsError, nearest
 
 FORMAT = 1
@@ -97,6 +97,7 @@ def new_device(
         raise DataError(f"{catalogue.titles[twice]!r} was given more than once")
     liked = np.arange(len(item)) < len(likes)
     given = dict(features or {})
+    check_names(catalogue.schema, given)
     for feature in (*catalogue.schema.of("user"), *catalogue.schema.of("context")):
         if feature.kind != "multi" and isinstance(given.get(feature.name), list | tuple):
             raise DataError(f"{feature.name!r} takes one value; got {given[feature.name]!r}")

@@ -1,5 +1,7 @@
 """The `privrec` command. Each command imports what it needs, so `--help` does not import JAX."""
 
+import sys
+from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,6 +27,9 @@ from privrec.cli.frontier import frontier
 from privrec.cli.options import JsonOption, ProtocolOption, RunArgument, settings_from
 from privrec.cli.privacy import privacy_app
 from privrec.cli.rank import evaluate, recommend
+from privrec.cli.report import report
+from privrec.cli.stopping import end_at_second_interrupt, training_stopped
+from privrec.data.text import data_title
 
 if TYPE_CHECKING:
     from privrec.runs.api import Plan
@@ -45,6 +50,7 @@ app.command()(attack)
 app.add_typer(bench_app, name="bench")
 app.command()(frontier)
 app.command()(evaluate)
+app.command()(report)
 app.command()(recommend)
 
 DataOption = Annotated[
@@ -159,7 +165,7 @@ def train(
             return
         path = out or Path("runs") / f"{recipe}-{file_name(data)}-{settings.get('seed', 0)}"
         run_options: Any = {"out": path, "resume": resume, "strict": strict}
-        with progress() as on_progress:
+        with plain_errors(lambda: training_stopped(recipe, path)), progress() as on_progress:
             run = train_run(recipe, data, **run_options, on_progress=on_progress, **settings)
         if json_:
             found = run.privacy().as_json()
@@ -220,6 +226,11 @@ def recipes(
 
 def main() -> None:
     """Run the command line."""
+    end_at_second_interrupt()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            # A terminal of another encoding gets a question mark and not a traceback.
+            stream.reconfigure(errors="replace")
     app()
 
 
@@ -227,7 +238,8 @@ def _say_what_was_trained(run: "Run") -> None:
     from privrec.show.report import mark_line
 
     config, privacy = run.config, run.privacy()
-    print_line(f"trained {config.recipe} on {config.data}: {run.folder.path}")
+    data = data_title(run.catalogue.name, config.data)
+    print_line(f"trained {config.recipe} on {data}: {run.folder.path}")
     if config.budget.mechanism != "none":
         print_line(privacy.statement)
     asked = sum(stage.rounds for stage in run.prepared.stages())

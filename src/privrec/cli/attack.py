@@ -17,6 +17,7 @@ from privrec.cli.console import (
     progress,
 )
 from privrec.cli.options import numbers
+from privrec.cli.stopping import EXPERIMENTS_STOPPED
 
 _COLUMNS = (
     "recipe",
@@ -99,7 +100,7 @@ def attack(
     Trains models on random parts of the people and attacks them. These models are experiments:
     their noise is seeded and protects nobody. What is in the folder is not trained again.
     """
-    with plain_errors():
+    with plain_errors(EXPERIMENTS_STOPPED):
         from privrec.attacks.games import check_asked
 
         how: dict[str, Any] = {
@@ -121,7 +122,7 @@ def attack(
 def _show(found: Mapping[Path, Mapping[str, Any]]) -> None:
     rows = [row for one in found.values() for row in _rows(one)]
     if rows:
-        print_table("Who took part in training?", _COLUMNS, rows, wide=True)
+        print_table("Who took part in training?", _COLUMNS, rows)
         print_line(
             "Guessing has accuracy and AUC 0.5. Except for paper, accuracy is that of the best"
             " threshold."

@@ -14,6 +14,7 @@ from privrec.cli.console import (
     progress,
 )
 from privrec.cli.options import numbers
+from privrec.cli.stopping import EXPERIMENTS_STOPPED
 
 _KS = ("10", "20")
 """All four would make the table too wide for a terminal."""
@@ -45,7 +46,7 @@ def compare(
     With --data it trains and tests the recipes first. Those runs are experiments: their noise is
     seeded and protects nobody. Runs that are already in the folder are not trained again.
     """
-    with plain_errors():
+    with plain_errors(EXPERIMENTS_STOPPED):
         from privrec.errors import SettingsError
         from privrec.runs.experiments import jobs_of, run_jobs, seconds_of
         from privrec.runs.records import read_run
@@ -77,17 +78,28 @@ def compare(
         attacked = any_attacked(timed)
         for title, lines in comparison(timed, settings).items():
             cells = [line.cells(_KS, attacked=attacked) for line in lines]
-            print_table(f"Hits@k on {title}", columns(_KS, attacked=attacked), cells, wide=True)
+            print_table(f"Hits@k on {title}", columns(_KS, attacked=attacked), cells)
         print_line("bytes sent: by one person of usual size in one round; --html has all k")
 
 
 def _write_page(
     path: Path, evaluations: dict[str, dict[str, Any]], settings: dict[str, dict[str, Any]]
 ) -> None:
-    from privrec.runs.records import write_whole
-    from privrec.show.compare_page import render_comparison
+    import os
 
-    write_whole(path, render_comparison(evaluations, settings).encode())
+    from privrec.runs.records import read_rounds, read_run, write_whole
+    from privrec.show.compare_page import render_comparison
+    from privrec.show.page import path_link
+
+    folders = {name: read_run(Path(name))[0] for name in evaluations}
+    reports = {
+        name: path_link(os.path.relpath(folder.report_path.resolve(), path.parent.resolve()))
+        for name, folder in folders.items()
+        if folder.report_path.is_file()
+    }
+    rounds = {name: read_rounds(folder.figures_path) for name, folder in folders.items()}
+    text = render_comparison(evaluations, settings, rounds=rounds, reports=reports)
+    write_whole(path, text.encode())
 
 
 def _evaluated(places: list[Path]) -> dict[str, dict[str, Any]]:

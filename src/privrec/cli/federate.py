@@ -3,6 +3,7 @@
 import contextlib
 import importlib.util
 import logging
+import shlex
 import sys
 import time
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ import typer
 from privrec.cli.console import file_name, plain_errors, print_json, print_line, print_table
 from privrec.cli.federation import live_table, say_result, say_terms, say_traffic, terms_line
 from privrec.cli.options import settings_from
+from privrec.cli.stopping import federation_stopped
 from privrec.errors import FederationError
 
 federate_app = typer.Typer(
@@ -98,7 +100,9 @@ def up(
     json_: JsonOption = False,
 ) -> None:
     """Start a whole federation on this machine, train, evaluate, and shut it down."""
-    with plain_errors():
+    path = out or Path("runs") / f"federation-{recipe}-{file_name(data)}"
+    anew = f"to begin anew, remove {path} or choose another --out"
+    with plain_errors(lambda: federation_stopped(path / "server", anew)):
         _needs_flower()
         from privrec.flower.local import settle
         from privrec.flower.local import up as run_federation
@@ -109,7 +113,6 @@ def up(
         for key in ("recipe", "data"):
             settings.pop(key, None)
         agreed = _agreed(secure_sum, noise_from, missing, colluding, min_people, deadline)
-        path = out or Path("runs") / f"federation-{recipe}-{file_name(data)}"
         with _scratch(path, dry_run) as place:
             local = settle(
                 place,
@@ -189,7 +192,8 @@ def server(
     ] = False,
 ) -> None:
     """Found a federation from enrolments at the first start; train; go on after a stop."""
-    with plain_errors():
+    again = shlex.join(["privrec", "federate", "server", str(folder)])
+    with plain_errors(lambda: federation_stopped(folder, f"go on with: {again}")):
         _needs_flower()
         from privrec.algorithms.recipes import settings_of
         from privrec.flower.folders import ServerFolder, read_server

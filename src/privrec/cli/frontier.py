@@ -14,6 +14,7 @@ from privrec.cli.console import (
     progress,
 )
 from privrec.cli.options import numbers
+from privrec.cli.stopping import EXPERIMENTS_STOPPED
 
 
 def frontier(
@@ -35,7 +36,7 @@ def frontier(
     This is an experiment: its noise is seeded, so that it can be repeated, and protects nobody.
     Runs that are already in the folder are not trained again. Writes frontier.html, .png, .json.
     """
-    with plain_errors():
+    with plain_errors(EXPERIMENTS_STOPPED):
         from privrec.privacy.words import epsilon_text
         from privrec.runs.frontier import experiment_line, find_frontier
 

@@ -32,7 +32,7 @@ def evaluate(
     json_: JsonOption = False,
 ) -> None:
     """Rank all items for every test person, after adapting on the device."""
-    with plain_errors():
+    with plain_errors(f"stopped; {run} can be evaluated again with the same command"):
         from privrec.evaluation.references import MEMORY_GB
         from privrec.runs.api import open_run
 
@@ -101,7 +101,7 @@ def recommend(
             print_json(items)
             return
         rows = [(r.title, r.item, f"{r.score:.3f}") for r in found]
-        print_table("For you", ("title", "item", "score"), rows)
+        print_table(f"For you, from {device.catalogue.name}", ("title", "item", "score"), rows)
 
 
 def _recommend_many(
@@ -156,6 +156,7 @@ def _names(text: str) -> list[str] | None:
 
 def _say_evaluation(found: Mapping[str, Any], figures: Sequence[Mapping[str, Any]]) -> None:
     from privrec.show.report import (
+        data_words,
         few_items_line,
         left_out_lines,
         mark_line,
@@ -165,24 +166,53 @@ def _say_evaluation(found: Mapping[str, Any], figures: Sequence[Mapping[str, Any
 
     users = found["users"]
     tested = f"{users['test']} test people, {users['skipped']} skipped"
-    title = f"Hits@k on {found['data']}, seed {found['seed']}{protocol_words(found)}"
+    title = f"Hits@k on {data_words(found)}, seed {found['seed']}{protocol_words(found)}"
     _print_hits(f"{title} ({tested})", found)
+    _print_beside(found)
     lines = (sample_line(found), few_items_line(found), mark_line(found, figures))
     for line in (*lines, *left_out_lines(found)):
         if line:
             print_line(line)
+    for line in found["warnings"]:
+        print_line(f"warning: {line}")
     print_line(found["privacy"]["statement"])
 
 
 def _print_hits(title: str, found: Mapping[str, Any]) -> None:
-    from privrec.show.report import KS, figure_between, intervals_of, table_rows
+    from privrec.show.report import KS, figure, intervals_of, table_rows
 
     known = intervals_of(found)
     cells = [
-        (name, *(figure_between(hits[k], known.get(name, {}).get(k)) for k in KS))
+        (name, *(figure(hits[k]) for k in KS), _half(known.get(name, {}).get("20")))
         for name, hits, _ in table_rows(found)
     ]
-    print_table(title, ("", *(f"@{k}" for k in KS)), cells, wide=bool(known))
+    print_table(title, ("", *(f"@{k}" for k in KS), "± at 20"), cells)
+
+
+def _half(ends: Sequence[float] | None) -> str:
+    """Return half of the length of an interval as text; "" if there is none."""
+    return "" if ends is None else f"{(ends[1] - ends[0]) / 2:.3f}"
+
+
+def _print_beside(found: Mapping[str, Any]) -> None:
+    """Print how much better the run is than each reference, and what the lists are made of."""
+    from privrec.show.report import figure
+    from privrec.show.worth import signed
+
+    others = {n: row for n, row in found["references"].items() if n != found["recipe"]}
+    rows = {found["recipe"]: found, **others}
+    cells = []
+    for name, row in rows.items():
+        by = None if row is found else found["differences"][name].get("20")
+        ends = None if by is None else (by["low"], by["high"])
+        better = "" if by is None else f"{signed(by['by'])} ± {_half(ends)}"
+        cells.append((name, better, *(figure(row["beyond"][n]["20"]) for n in _BEYOND)))
+    print_table(
+        "The first 20 of each list", ("", "this run is better by", *_BEYOND.values()), cells
+    )
+
+
+_BEYOND = {"coverage": "coverage", "novelty": "novelty", "popular_hits": "popular hits"}
 
 
 def _features(pairs: Sequence[str]) -> dict[str, str | list[str]]:

@@ -2,7 +2,8 @@
 
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -134,7 +135,8 @@ def play_stages(
             if state.round_index != stage.first:
                 raise ValueError(f"{stage.name} must start at round {stage.first}; got {state}")
         if not stopped:
-            state = _play_stage(prepared, stage, state, folder, on_progress, network)
+            with _kept_at_a_stop(folder) as keep:
+                state = _play_stage(prepared, stage, state, folder, on_progress, network, keep=keep)
         # If the budget ended inside a stage, later stages are not played.
         stopped = stopped or state.round_index < stage.last
     if state is not None:
@@ -151,8 +153,10 @@ def _play_stage(
     folder: records.RunFolder,
     on_progress: OnProgress | None,
     network: Network | None,
+    *,
+    keep: Callable[[ServerState], None],
 ) -> ServerState:
-    """Return the state after the rounds of a stage that the budget allows."""
+    """Return the state after the rounds that the budget allows; `keep` gets it after each one."""
     config, federation = prepared.config, prepared.federation
     publisher = open_publisher(
         folder,
@@ -187,6 +191,7 @@ def _play_stage(
         if budget.shows_raw_figures and stage.ranks and due:
             line["validation"] = validate(prepared, state.params)
         records.append_round(folder, line, figures=budget.shows_raw_figures)
+        keep(state)
         # A secretly drawn cohort cannot be drawn again, and a network is slow: write a checkpoint
         # after every round.
         due = (
@@ -200,6 +205,22 @@ def _play_stage(
             saved = time.monotonic()
         report_progress(on_progress, what, played, last - stage.first)
     return state
+
+
+@contextmanager
+def _kept_at_a_stop(folder: records.RunFolder) -> Iterator[Callable[[ServerState], None]]:
+    """Yield what is told of each complete round; after Ctrl-C the last one is on the disk."""
+    complete: list[ServerState] = []
+
+    def keep(state: ServerState) -> None:
+        complete[:] = [state]
+
+    try:
+        yield keep
+    except KeyboardInterrupt:
+        for state in complete:
+            checkpoint(folder, state)
+        raise
 
 
 def checkpoint(folder: records.RunFolder, state: ServerState) -> None:

@@ -17,6 +17,7 @@ from privrec.algorithms.recipe import Recipe
 from privrec.data.catalogue import Catalogue, from_json
 from privrec.data.clients import Clients
 from privrec.data.sources import BUILT_IN, load
+from privrec.data.text import data_title
 from privrec.device import Device, Model
 from privrec.errors import RunFolderError, SettingsError
 from privrec.evaluation.references import MEMORY_GB
@@ -120,7 +121,8 @@ class Run:
     def _write_pages(self, found: Mapping[str, Any] | None, place: Path) -> None:
         """Write the report of an evaluation to `place`, and the page of what is promised."""
         folder, settings = self.folder, self.config.model_dump()
-        title = f"{self.config.recipe} on {self.config.data}, seed {self.config.seed}"
+        data = data_title(self.catalogue.name, self.config.data)
+        title = f"{self.config.recipe} on {data}, seed {self.config.seed}"
         ledger, privacy = settled_ledger(folder), self.privacy().as_json()
         examples = records.read_document(self._examples_path, {"examples": list}) or {}
         pages = {"attacks": folder.attack_path, "audit": folder.audit_path}

@@ -8,7 +8,7 @@ from typing import Any
 from privrec.privacy.paper import PRINTED_HITS
 from privrec.privacy.words import epsilon_text
 from privrec.show.attacked import cell as attacked_cell
-from privrec.show.report import KS, figure, is_papers_protocol, protocol_words
+from privrec.show.report import KS, data_words, figure, is_papers_protocol, protocol_words
 
 Evaluations = Mapping[str, Mapping[str, Any]]
 """The content of `evaluation.json`, by the name of the run."""
@@ -81,7 +81,7 @@ def comparison(evaluations: Evaluations, settings: Evaluations) -> dict[str, lis
     was also trained as a recipe is not shown twice.
     """
     tables: dict[str, list[Line]] = {}
-    titles = {name: f"{e['data']}{protocol_words(e)}" for name, e in evaluations.items()}
+    titles = {name: f"{data_words(e)}{protocol_words(e)}" for name, e in evaluations.items()}
     for title in dict.fromkeys(titles.values()):
         names = [name for name in evaluations if titles[name] == title]
         groups = _groups(names, evaluations, settings)

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from privrec.data.text import data_title
 from privrec.privacy.paper import PRINTED_HITS
 from privrec.show.attacked import lines
 from privrec.show.charts import line_chart
@@ -56,6 +57,12 @@ def protocol_words(evaluation: Mapping[str, Any]) -> str:
     return "" if is_papers_protocol(evaluation) else f", {name} among {candidates} items"
 
 
+def data_words(evaluation: Mapping[str, Any]) -> str:
+    """Return the name of the data set of an evaluation, and where it lies if that is not clear."""
+    data = str(evaluation["data"])
+    return data_title(str(evaluation.get("data_name", data)), data)
+
+
 def paper_rows(data: str) -> list[Row]:
     """Return the figures printed in the paper for a data set."""
     return [(f"{name} (paper)", hits, "paper") for name, hits in PRINTED_HITS.get(data, {}).items()]
@@ -92,7 +99,7 @@ def render_report(
 ) -> str:
     """Return the page of one run that was evaluated."""
     beside = beside or Beside()
-    title = f"{evaluation['recipe']} on {evaluation['data']}, seed {evaluation['seed']}"
+    title = f"{evaluation['recipe']} on {data_words(evaluation)}, seed {evaluation['seed']}"
     differences = evaluation.get("differences", {})
     parts = [
         f"<h1>{html_text(title)}</h1>",
