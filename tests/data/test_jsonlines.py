@@ -77,6 +77,12 @@ def test_types_are_kept(tmp_path: Path) -> None:
     assert frame["l"].to_list() == [["x", "1"], ["y"]]
 
 
+def test_a_column_has_one_type_over_all_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jsonlines, "_AT_A_TIME", 1)
+    frame = read_json(lines({"f": 1, "t": 2.5}, {"f": 2.5, "t": "x"}, {"f": None}), "f").frame
+    assert frame.to_dict(as_series=False) == {"f": [1.0, 2.5, None], "t": ["2.5", "x", None]}
+
+
 def test_inner_objects_are_columns_of_their_own(tmp_path: Path) -> None:
     rows = [{"a": {"b": 1, "c": {"d": "x"}}, "e": 2}, {"a": {"b": 3}}, {"a": 5, "e": {}}]
     table = read_raw(put(tmp_path, lines(*rows)))

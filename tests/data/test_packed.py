@@ -2,7 +2,6 @@ import contextlib
 import gzip
 import io
 import os
-import pty
 import zipfile
 from pathlib import Path
 from types import SimpleNamespace
@@ -174,15 +173,14 @@ def test_standard_input(monkeypatch: pytest.MonkeyPatch, ending: str) -> None:
     assert {use.file for use in result.uses} <= {"standard input", "standard input/lines.csv"}
 
 
-def test_nothing_on_standard_input(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_nothing_on_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
     piped(monkeypatch, b"")
     with pytest.raises(DataError, match="standard input is empty"):
         import_files(Path("-"), mapping={})
-    end, terminal = pty.openpty()
-    with os.fdopen(terminal, encoding="utf-8") as stdin, os.fdopen(end, "rb"):
-        monkeypatch.setattr("sys.stdin", stdin)
-        with pytest.raises(DataError, match="nothing is piped into it"):
-            import_files(Path("-"), mapping={})
+    terminal = SimpleNamespace(isatty=lambda: True, buffer=io.BytesIO(LINES))
+    monkeypatch.setattr("sys.stdin", terminal)
+    with pytest.raises(DataError, match="nothing is piped into it"):
+        import_files(Path("-"), mapping={})
     monkeypatch.setattr("sys.stdin", None)
     with pytest.raises(DataError, match="nothing is piped into it"):
         import_files(Path("-"), mapping={})
