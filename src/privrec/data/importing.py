@@ -16,7 +16,7 @@ import polars as pl
 
 from privrec.data.manifest import Manifest, Public
 from privrec.data.meanings import ALIASES, ROLES, Reader
-from privrec.data.rawtable import BadRow, Form
+from privrec.data.rawtable import BadRow, Form, RawTable, Table
 from privrec.data.tables import Tables, write_folder
 from privrec.errors import DataError, SettingsError, nearest
 
@@ -31,12 +31,12 @@ class ImportResult:
 
 
 def import_files(
-    source: Path,
+    source: Table,
     *,
     mapping: Mapping[str, str],
-    users: Path | None = None,
-    items: Path | None = None,
-    test: Path | None = None,
+    users: Table | None = None,
+    items: Table | None = None,
+    test: Table | None = None,
     positive_above: float | None = None,
     name: str | None = None,
     skip_bad: bool = False,
@@ -73,7 +73,7 @@ def import_files(
     asked = _alike(read(test, form=found)[0], lines, test, source) if test else None
     manifest = _manifest(
         lines,
-        name=name or source.stem,
+        name=name or Path(str(source)).stem,
         positive_above=_threshold(lines, positive_above, source),
         public=Public(items=is_public, threshold=positive_above is not None),
     )
@@ -86,8 +86,8 @@ def import_files(
     )
     warnings = [] if people is None else _nearly_unique(people, people["id"])
     if form == "auto" and found == "lists":
-        said = f"{source.name} was read as one line a person; --format table reads it as columns"
-        warnings = [said, *warnings]
+        said = "was read as one line a person; --format table reads it as columns"
+        warnings.insert(0, f"{Path(str(source)).name} {said}")
     warnings += _nearly_unique(lines.select(manifest.context), lines["user"])
     return ImportResult(tables=tables, skipped=reader.skipped, warnings=tuple(warnings))
 
@@ -114,8 +114,10 @@ def write_import(result: ImportResult, folder: Path) -> None:
 
 
 def _with_siblings(
-    source: Path, users: Path | None, items: Path | None
-) -> tuple[Path, Path | None, Path | None]:
+    source: Table, users: Table | None, items: Table | None
+) -> tuple[Table, Table | None, Table | None]:
+    if isinstance(source, RawTable):
+        return source, users, items
     if source.is_dir():
         found = sorted(source.glob("*.inter"))
         if len(found) != 1:
@@ -169,7 +171,7 @@ def _manifest(lines: pl.DataFrame, *, name: str, positive_above: float, public: 
     )
 
 
-def _alike(asked: pl.DataFrame, lines: pl.DataFrame, test: Path, source: Path) -> pl.DataFrame:
+def _alike(asked: pl.DataFrame, lines: pl.DataFrame, test: Table, source: Table) -> pl.DataFrame:
     """Return the lines to be tested with the columns, and the kinds of columns, of the others."""
     if asked.columns != lines.columns:
         raise DataError(
@@ -193,7 +195,7 @@ def _listed(what: str, lines: pl.DataFrame, asked: pl.DataFrame | None) -> pl.Da
     return ids.drop_nulls().unique(maintain_order=True).to_frame("id")
 
 
-def _threshold(lines: pl.DataFrame, given: float | None, source: Path) -> float:
+def _threshold(lines: pl.DataFrame, given: float | None, source: Table) -> float:
     """Return the value above which a line is a like; raise if no line would be a like.
 
     It is the given one, or 0 if there are no values, or found from them.

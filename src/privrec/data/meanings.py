@@ -3,14 +3,13 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 import numpy as np
 import polars as pl
 
 from privrec.data.rawfiles import read_raw
-from privrec.data.rawtable import BadRow, Form, RawTable
+from privrec.data.rawtable import BadRow, Form, RawTable, Table
 from privrec.data.rawvalues import (
     Check,
     read_feature,
@@ -51,7 +50,7 @@ class Reader:
     encoding: str
     skipped: list[BadRow]
 
-    def entities(self, path: Path, what: Literal["user", "item"]) -> pl.DataFrame:
+    def entities(self, path: Table, what: Literal["user", "item"]) -> pl.DataFrame:
         """Return a users or items file as a table: `id`, `title` if it has one, and features."""
         table = read_raw(path, encoding=self.encoding)
         key = self._key(table, what)
@@ -77,7 +76,7 @@ class Reader:
 
     def interactions(
         self,
-        path: Path,
+        path: Table,
         *,
         context: Sequence[str],
         listed: Mapping[str, pl.DataFrame | None],

@@ -2,23 +2,26 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal, NamedTuple
 
 import polars as pl
 
-from privrec.data.schema import value_text
+from privrec.data.text import value_text
 from privrec.types import IntArray
 
 Form = Literal["auto", "table", "lists"]
 """A file's form: a table of columns, or one line for each person with her items."""
 PARQUET = (".parquet", ".pq")
+FRAMES = ("the frame", "the frame of users", "the frame of items", "the frame of test lines")
+"""What stands for the name of a file where a table was given as a frame."""
 
 
 class BadRow(NamedTuple):
     """A row that cannot be used: its file and line, and what is wrong with it.
 
     `line` counts the lines of a text file, including the header, or the rows of a Parquet file,
-    both from 1. `column` is empty if the whole line is wrong.
+    both from 1, or the rows of a frame from 0. `column` is empty if the whole line is wrong.
 
     >>> print(BadRow("ratings.csv", 3, "score", "good", "must be a finite number"))
     ratings.csv line 3: 'score' must be a finite number; got 'good'
@@ -31,7 +34,7 @@ class BadRow(NamedTuple):
     reason: str
 
     def __str__(self) -> str:
-        unit = "row" if self.file.lower().endswith(PARQUET) else "line"
+        unit = "row" if _has_types(self.file) else "line"
         column = f": {self.column!r}" if self.column else ""
         value = self.value if len(self.value) <= 80 else f"{self.value[:79]}…"
         return f"{self.file} {unit} {self.line}{column} {self.reason}; got {value!r}"
@@ -56,10 +59,13 @@ class RawTable:
     bad: tuple[BadRow, ...]
     lists: bool = False
 
+    def __str__(self) -> str:
+        return self.file
+
     @property
     def is_text(self) -> bool:
         """Whether the file is text, so that columns have no types."""
-        return not self.file.lower().endswith(PARQUET)
+        return not _has_types(self.file)
 
     def bad_rows(self, rows: IntArray, column: str, reason: str) -> list[BadRow]:
         """Return what is wrong with the given rows."""
@@ -68,6 +74,14 @@ class RawTable:
             BadRow(self.file, int(self.lines[row]), column, _shown(values[int(row)]), reason)
             for row in rows
         ]
+
+
+Table = Path | RawTable
+"""A file, or a table that is in memory already."""
+
+
+def _has_types(file: str) -> bool:
+    return file.lower().endswith(PARQUET) or file in FRAMES
 
 
 def _shown(value: object) -> str:

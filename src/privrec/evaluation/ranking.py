@@ -39,6 +39,10 @@ class EvalReport:
     recall: dict[int, float] = field(default_factory=dict)
     interval: dict[int, Interval] = field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        hits = ", ".join(f"@{k} {value:.3f}" for k, value in self.hits.items())
+        return f"EvalReport({self.tested:,} people tested, hits {hits})"
+
     def as_json(self) -> dict[str, Any]:
         """Return the figures in the shape of `evaluation.json`."""
         figures = asdict(self)

@@ -244,6 +244,12 @@ class PrivacyLedger:
 
     entries: tuple[tuple[Release, int], ...] = ()
 
+    def __repr__(self) -> str:
+        kinds = f" of {len(self.entries):,} kinds" if len(self.entries) > 1 else ""
+        noise = "all with noise" if self.is_private else "some without noise"
+        what = "nothing released" if not self.entries else f"{self.releases:,} releases{kinds}"
+        return f"PrivacyLedger({what}{f', {noise}' if self.entries else ''})"
+
     @property
     def releases(self) -> int:
         """How many releases were made."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import polars as pl
 
 from privrec.algorithms.prepared import PreparedRun
 from privrec.core.contribution import to_bytes
@@ -15,8 +16,10 @@ from privrec.evaluation.protocols import View
 from privrec.evaluation.ranking import EvalReport, Tested, measure
 from privrec.evaluation.references import MEMORY_GB, Fitted, fit_references
 from privrec.privacy.statement import PrivacyReport
+from privrec.runs.tables import evaluation_frame
 from privrec.seeds import client_words
 from privrec.settings import RunSettings
+from privrec.show.notebook import COLUMNS, hits_rows, html_table, paragraph, text_table, title_of
 from privrec.simulate.cost import usual_person
 from privrec.types import IntArray, Params
 
@@ -58,6 +61,19 @@ class Evaluation:
     def hits(self) -> dict[int, float]:
         """Hits@k by k."""
         return self.report.hits
+
+    def frame(self) -> pl.DataFrame:
+        """Return the figures as a frame: a row for each recommender and k."""
+        return evaluation_frame(self.as_json())
+
+    def __repr__(self) -> str:
+        found = self.as_json()
+        return f"Evaluation: {title_of(found)}\n{text_table(COLUMNS, hits_rows(found))}"
+
+    def _repr_html_(self) -> str:
+        found = self.as_json()
+        table = html_table(COLUMNS, hits_rows(found), title_of(found))
+        return table + paragraph(found["privacy"]["statement"])
 
     def as_json(self) -> dict[str, Any]:
         """Return the content of `evaluation.json`."""
