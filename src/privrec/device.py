@@ -129,8 +129,8 @@ def new_device(
     catalogue: Catalogue,
     scorer: Scorer,
     *,
-    likes: Sequence[str] = (),
-    dislikes: Sequence[str] = (),
+    likes: Sequence[str | int] = (),
+    dislikes: Sequence[str | int] = (),
     features: Mapping[str, object] | None = None,
 ) -> Device:
     """Return the device of a newcomer who has no id in the system.
@@ -211,8 +211,8 @@ class Model:
     def device(
         self,
         *,
-        likes: Sequence[str] = (),
-        dislikes: Sequence[str] = (),
+        likes: Sequence[str | int] = (),
+        dislikes: Sequence[str | int] = (),
         features: Mapping[str, object] | None = None,
     ) -> Device:
         """Return a newcomer's device, with this model and her own data on it."""

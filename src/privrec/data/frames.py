@@ -31,7 +31,8 @@ def as_polars(frame: object, file: str = "the frame") -> pl.DataFrame:
         try:
             return frame.collect()
         except (pl.exceptions.PolarsError, OSError) as error:
-            raise DataError(f"{file} cannot be collected: {error}") from error
+            reason = next(iter(str(error).splitlines()), "")
+            raise DataError(f"{file} cannot be collected: {reason}") from error
     if _is_pandas(frame):
         return _from_pandas(frame, file)
     raise DataError(f"{file} must be a frame of polars or pandas; got {got(frame)}")

@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # Importing it takes most of a second, and runs without noise
     from dp_accounting.privacy_accountant import NeighboringRelation
     from dp_accounting.rdp import RdpAccountant
 
-from privrec.errors import SettingsError
+from privrec.errors import SettingsError, check_kind
 from privrec.privacy.release import Adjacency, Release
 
 Entries = tuple[tuple[Release, int], ...]
@@ -103,6 +103,7 @@ def forget() -> None:
 
 def check_delta(delta: float) -> None:
     """Raise unless 0 < δ < 1."""
+    check_kind("delta", delta, (int, float), "a number")
     if not 0 < delta < 1:
         raise SettingsError(f"`delta` must be > 0 and < 1; got {delta!r}")
 
@@ -262,6 +263,8 @@ class PrivacyLedger:
 
     def record(self, release: Release, times: int = 1) -> "PrivacyLedger":
         """Return the ledger with one more release, or with several of the same kind."""
+        check_kind("release", release, Release, "a Release")
+        check_kind("times", times, (int, np.integer), "a whole number")
         if times < 0:
             raise SettingsError(f"`times` must be >= 0; got {times}")
         counts = dict(self.entries)
@@ -271,6 +274,7 @@ class PrivacyLedger:
 
     def compose(self, other: "PrivacyLedger") -> "PrivacyLedger":
         """Return one ledger of both: of two stages, or of two runs on the same people."""
+        check_kind("other", other, PrivacyLedger, "a PrivacyLedger")
         both = self
         for release, times in other.entries:
             both = both.record(release, times)
@@ -324,5 +328,6 @@ class PrivacyLedger:
 
 def check_epsilon(epsilon: float) -> None:
     """Raise unless ε is above 0."""
+    check_kind("epsilon", epsilon, (int, float), "a number")
     if not epsilon > 0:
         raise SettingsError(f"`epsilon` must be > 0; got {epsilon!r}")

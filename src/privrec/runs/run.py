@@ -199,8 +199,8 @@ class Run:
     def device(
         self,
         *,
-        likes: Sequence[str] = (),
-        dislikes: Sequence[str] = (),
+        likes: Sequence[str | int] = (),
+        dislikes: Sequence[str | int] = (),
         features: Mapping[str, object] | None = None,
     ) -> Device:
         """Return a newcomer's device, with the trained model and her own data on it."""

@@ -24,7 +24,11 @@ def html_table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str
             for cell, side in zip(cells, sides, strict=True)
         )
 
-    head = f"<caption style='text-align:left'>{html_text(title)}</caption>" if title else ""
+    head = (
+        f"<caption style='text-align:left'>{html_text(short(title, 200))}</caption>"
+        if title
+        else ""
+    )
     body = "".join(f"<tr>{line(row, 'td')}</tr>" for row in rows)
     body = f"{head}<tr>{line(columns, 'th')}</tr>{body}"
     return f'<table style="border-collapse:collapse">{body}</table>'
