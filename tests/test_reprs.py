@@ -81,7 +81,9 @@ def test_a_hundred_thousand_long_titles_are_not_shown(run: privrec.Run) -> None:
     whole = dataclasses.replace(run.prepared.whole, catalogue=catalogue, names=names)
     model = dataclasses.replace(run.model(), catalogue=catalogue)
     device = dataclasses.replace(run.device(), catalogue=catalogue)
-    listed = [privrec.Recommendation(item=name, title=name, score=0.0) for name in names]
+    listed = [
+        privrec.Recommendation(item=name, title=name, score=0.0, better_than=0.0) for name in names
+    ]
     prepared = dataclasses.replace(run.prepared, whole=whole)
     for thing in (catalogue, whole, model, device, prepared, privrec.Recommendations(listed)):
         check(thing)

@@ -30,7 +30,7 @@ from privrec.core.scorer import Rankers, Scorer, check_shapes, moments
 from privrec.core.top import top_items
 from privrec.data.catalogue import Catalogue, from_json
 from privrec.data.clients import Clients
-from privrec.data.schema import encode_one
+from privrec.data.schema import check_names, encode_one
 from privrec.data.text import short
 from privrec.errors import DataError, RunFolderError, SettingsError, check_kind, got, nearest
 
@@ -46,11 +46,16 @@ malicious archives. Chosen by hand; exports stay below it."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recommendation:
-    """One recommended item."""
+    """One recommended item.
+
+    `score` orders the items of one person and has no unit. `better_than` is the share of the other
+    items she has not rated that score less: 1 is the best of all.
+    """
 
     item: str
     title: str
     score: float
+    better_than: float
 
     def __repr__(self) -> str:
         item, title = short(self.item), short(self.title, 120)
@@ -61,20 +66,21 @@ class Recommendations(list[Recommendation]):
     """A list of recommendations, best first, that can also be had as a frame."""
 
     def columns(self) -> dict[str, list[Any]]:
-        """Return the columns rank (from 1), item, title and score."""
+        """Return the columns rank (from 1), item, title, score and better_than."""
         return {
             "rank": [*range(1, len(self) + 1)],
             "item": [one.item for one in self],
             "title": [one.title for one in self],
             "score": [one.score for one in self],
+            "better_than": [one.better_than for one in self],
         }
 
     def frame(self) -> "Frame":
-        """Return them as a frame of polars: rank, item, title, score."""
+        """Return them as a frame of polars, with the same columns."""
         # A phone has numpy alone, so polars is imported by whoever wants a frame.
         from privrec.data.frames import new_frame
 
-        return new_frame(self.columns(), (int, str, str, float))
+        return new_frame(self.columns(), (int, str, str, float, float))
 
     def to_pandas(self) -> Any:
         """Return them as a frame of pandas, which must be installed."""
@@ -119,10 +125,22 @@ class Device:
                 item=self.catalogue.item_ids[k],
                 title=self.catalogue.titles[k],
                 score=float(score),
+                better_than=_share_below(scores, score),
             )
             for k, score in zip(order, best, strict=True)
             if score > -np.inf
         )
+
+
+def _share_below(scores: npt.NDArray[np.float64], score: float) -> float:
+    """Return the share of the other items that score less, among those that may be recommended.
+
+    >>> _share_below(np.array([0.9, 0.5, 0.5, 0.1, -np.inf]), 0.5)
+    0.3333333333333333
+    """
+    others = int((scores > -np.inf).sum()) - 1
+    below = int(((scores > -np.inf) & (scores < score)).sum())
+    return below / others if others else 1.0
 
 
 def new_device(
@@ -145,6 +163,7 @@ def new_device(
         raise DataError(f"{catalogue.titles[twice]!r} was given more than once")
     liked = np.arange(len(item)) < len(likes)
     given = dict(features or {})
+    check_names(catalogue.schema, given)
     for feature in (*catalogue.schema.of("user"), *catalogue.schema.of("context")):
         if feature.kind != "multi" and isinstance(given.get(feature.name), list | tuple):
             raise DataError(f"{feature.name!r} takes one value; got {given[feature.name]!r}")

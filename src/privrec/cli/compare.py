@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
+from privrec.cli.completion import offer_data, offer_recipe_lists, offer_runs
 from privrec.cli.console import (
     file_name,
     plain_errors,
@@ -14,6 +15,7 @@ from privrec.cli.console import (
     progress,
 )
 from privrec.cli.options import numbers
+from privrec.cli.stopping import EXPERIMENTS_STOPPED
 
 _KS = ("10", "20")
 """All four would make the table too wide for a terminal."""
@@ -21,12 +23,23 @@ _KS = ("10", "20")
 
 def compare(
     runs: Annotated[
-        list[Path] | None, typer.Argument(metavar="[RUN]...", help="Evaluated run folders.")
+        list[Path] | None,
+        typer.Argument(
+            metavar="[RUN]...", help="Evaluated run folders.", autocompletion=offer_runs
+        ),
     ] = None,
     data: Annotated[
-        str | None, typer.Option(help="Train and test recipes on this data instead.")
+        str | None,
+        typer.Option(
+            help="Train and test recipes on this data instead.", autocompletion=offer_data
+        ),
     ] = None,
-    recipes: Annotated[str, typer.Option(help="With --data: which recipes, with commas.")] = "all",
+    recipes: Annotated[
+        str,
+        typer.Option(
+            help="With --data: which recipes, with commas.", autocompletion=offer_recipe_lists
+        ),
+    ] = "all",
     seeds: Annotated[str, typer.Option(help="With --data: the splits, with commas.")] = "0",
     epsilons: Annotated[
         str, typer.Option(help="With --data: the budgets of recipes with noise, with commas.")
@@ -45,11 +58,11 @@ def compare(
     With --data it trains and tests the recipes first. Those runs are experiments: their noise is
     seeded and protects nobody. Runs that are already in the folder are not trained again.
     """
-    with plain_errors():
+    with plain_errors(EXPERIMENTS_STOPPED):
         from privrec.errors import SettingsError
         from privrec.runs.experiments import jobs_of, run_jobs, seconds_of
-        from privrec.runs.records import read_run, write_whole
-        from privrec.show.comparison import any_attacked, columns, comparison, render_comparison
+        from privrec.runs.records import read_run
+        from privrec.show.comparison import any_attacked, columns, comparison
 
         if bool(runs) == (data is not None):
             raise SettingsError("give either run folders or --data")
@@ -70,15 +83,24 @@ def compare(
             for name, one in evaluations.items()
         }
         if html is not None:
-            write_whole(html, render_comparison(timed, settings).encode())
+            _write_page(html, timed, settings)
         if json_:
             print_json(evaluations)
             return
         attacked = any_attacked(timed)
         for title, lines in comparison(timed, settings).items():
             cells = [line.cells(_KS, attacked=attacked) for line in lines]
-            print_table(f"Hits@k on {title}", columns(_KS, attacked=attacked), cells, wide=True)
+            print_table(f"Hits@k on {title}", columns(_KS, attacked=attacked), cells)
         print_line("bytes sent: by one person of usual size in one round; --html has all k")
+
+
+def _write_page(
+    path: Path, evaluations: dict[str, dict[str, Any]], settings: dict[str, dict[str, Any]]
+) -> None:
+    from privrec.runs.records import write_whole
+    from privrec.show.compare_page import render_comparison
+
+    write_whole(path, render_comparison(evaluations, settings).encode())
 
 
 def _evaluated(places: list[Path]) -> dict[str, dict[str, Any]]:

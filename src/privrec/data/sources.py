@@ -13,19 +13,21 @@ import polars as pl
 from privrec.data.federation import Federation
 from privrec.data.frames import as_polars, column_name, is_frame
 from privrec.data.importing import import_files
-from privrec.data.published import PUBLISHED, find_unpacked, load_published, search_folders
-from privrec.data.rawtable import FRAMES, RawTable
+from privrec.data.published import PUBLISHED, has_files, load_published, search_folders
+from privrec.data.rawtable import RawTable
 from privrec.data.synthetic import SyntheticSettings, synthetic
 from privrec.data.tables import read_folder, to_federation
 from privrec.errors import (
     DataError,
-    PrivacyWarning,
     PrivrecError,
     SettingsError,
     check_kind,
     got,
     nearest,
 )
+
+FRAMES = ("the frame", "the frame of users", "the frame of items", "the frame of test lines")
+"""What stands for the name of a file where a table was given as a frame."""
 
 BUILT_IN: dict[str, str] = {
     "synthetic": "made-up people with known tastes; any size: synthetic:users=100000,items=2000",
@@ -131,7 +133,7 @@ def _load_frame(
     except PrivrecError as error:
         raise type(error)(_in_python(str(error))) from error
     for said in result.warnings:
-        warnings.warn(said, PrivacyWarning, stacklevel=4)
+        warnings.warn(_in_python(said), UserWarning, stacklevel=4)
     if result.skipped:
         count, first = len(result.skipped), result.skipped[0]
         what = "1 bad row was" if count == 1 else f"{count:,} bad rows were"
@@ -142,7 +144,16 @@ def _load_frame(
 def _table(frame: object, file: str) -> RawTable:
     columns = as_polars(frame, file)
     lines = np.arange(columns.height)
-    return RawTable(file=file, frame=columns, lines=lines, has_header=True, types={}, bad=())
+    return RawTable(
+        file=file,
+        frame=columns,
+        lines=lines,
+        has_header=True,
+        types={},
+        bad=(),
+        is_text=False,
+        unit="row",
+    )
 
 
 def _in_python(message: str) -> str:
@@ -196,6 +207,8 @@ def _load_named(given: object) -> Federation:
     if name in PUBLISHED and not settings:
         return to_federation(load_published(name))
     folder = Path(data)
+    if (folder / "config.toml").is_file() and not (folder / "dataset.toml").is_file():
+        raise DataError(f"data {data!r} is a run folder, not data; its config.toml names its data")
     if folder.is_dir():
         return to_federation(read_folder(folder))
     what = (
@@ -222,8 +235,4 @@ def is_here(name: str) -> bool:
     """Return whether a built-in data set can be loaded without fetching anything."""
     if name not in PUBLISHED:
         return True
-    wanted = PUBLISHED[name]
-    return any(
-        (folder / wanted.archive).is_file() or find_unpacked(folder, wanted.files)
-        for folder in search_folders()
-    )
+    return any(has_files(folder, PUBLISHED[name]) for folder in search_folders())

@@ -68,3 +68,12 @@ def _field(value: Any) -> str:
     if isinstance(value, Mapping | list | tuple | set | frozenset) and len(value):
         return f"<{len(value):,} {'entry' if len(value) == 1 else 'entries'}>"
     return "" if callable(value) else short(repr(value), 200)
+
+
+def data_title(name: str, data: str) -> str:
+    """Return what to call a data set: its name, and the folder, as two may have the same name.
+
+    >>> data_title("The shop", "data/shop"), data_title("frappe", "frappe")
+    ('The shop (data/shop)', 'frappe')
+    """
+    return data if name == data or data.startswith("synthetic:") else f"{name} ({data})"

@@ -1,6 +1,5 @@
 """Quality against privacy: one run for each ε, drawn beside results without privacy."""
 
-import html
 import io
 import json
 import math
@@ -18,7 +17,8 @@ from privrec.runs import records
 from privrec.runs.api import open_run
 from privrec.runs.loop import train_and_evaluate
 from privrec.show.charts import line_chart
-from privrec.show.report import figure, page
+from privrec.show.page import html_text, page, table
+from privrec.show.report import figure
 
 WITH_NOISE, WITHOUT = "dp-privrec-plus", "privrec-plus"
 _K = "20"
@@ -101,16 +101,14 @@ def render(frontier: Frontier) -> str:
     curve = [(float(i), point.hits[_K]) for i, point in enumerate(frontier.points)]
     seeds = frontier.points[0].seeds
     title = f"Quality against privacy on {frontier.data}"
-    rows = "".join(
-        f"<tr><td>{name}</td><td>{_figure(p)}</td>"
-        + "".join(f"<td>{figure(p.hits[k])}</td>" for k in p.hits)
-        + "</tr>"
+    rows = [
+        (name, _figure(p), *(figure(p.hits[k]) for k in p.hits))
         for name, p in zip(names, frontier.points, strict=True)
-    )
-    head = "".join(f"<th>@{k}</th>" for k in frontier.points[0].hits)
+    ]
+    head = ("ε asked for", "ε of the mechanism", *(f"@{k}" for k in frontier.points[0].hits))
     parts = [
-        f"<h1>{html.escape(title)}</h1>",
-        f'<p class="privacy">{html.escape(experiment_line(frontier))}</p>',
+        f"<h1>{html_text(title)}</h1>",
+        f'<p class="privacy">{html_text(experiment_line(frontier))}</p>',
         line_chart(
             {"PrivRec+": curve},
             x_label="ε of the mechanism",
@@ -118,7 +116,7 @@ def render(frontier: Frontier) -> str:
             levels=frontier.lines,
             x_names=dict(enumerate(names)),
         ),
-        f"<table><tr><th>ε asked for</th><th>ε of the mechanism</th>{head}</tr>{rows}</table>",
+        table(head, rows, name=title),
         (
             f'<p class="note">Mean over {seeds} split(s), on people who never took part; δ ='
             f" {frontier.delta:g}, one whole person added or removed. ∞ is {WITHOUT}, which has no"

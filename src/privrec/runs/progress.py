@@ -1,114 +1,153 @@
-"""A progress bar for Python: one line in a terminal, one small output in a notebook.
+"""How far a training or an evaluation is: told to a callback, and written for `privrec watch`.
 
-The command line has a bar of its own.
+Under secure noise without `diagnostics` the file has no timings, no counts of people and no memory:
+a step inside a round is told in per cent, and the file is removed when the training is finished.
 """
 
-import html
-import importlib
-import shutil
+import contextlib
+import resource
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections import deque
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from privrec.errors import SettingsError, got
+from privrec.core.phase import TRAIN, Stage
+from privrec.core.round import OnStep, tell_nobody
+from privrec.runs.progressfile import (
+    WRITE_SECONDS,
+    Clock,
+    ProgressFile,
+    evaluation_progress_path,
+    progress_path,
+)
+from privrec.runs.records import RunFolder
+from privrec.simulate.machine import process_memory
 
-OnProgress = Callable[[str, int, int], None]
-"""(name of the step, how much is done, how much there is)"""
-_Draw = Callable[[str, float], None]
-"""Shows a line of text and the share that is done; an empty text removes the bar."""
-
-_EVERY = 0.1
-"""Seconds between two drawings. Chosen by hand."""
-_WIDTH = 20
+LONG_ROUND_SECONDS = 1.0
+"""A round is told in steps to a callback from this time on: a bar for shorter ones flickers."""
+_ROUNDS = 20
+"""The speed is that of so many rounds. Chosen by hand."""
 
 
-@contextmanager
-def shown(on_progress: OnProgress | None, progress: bool = True) -> Iterator[OnProgress | None]:
-    """Yield what is to be told of progress: `on_progress` if there is one, else a bar.
+class Progress:
+    """Says how far the training of a run is. Steps inside a round may come from any thread."""
 
-    It is None, and nothing is shown, if `progress` is false or the output is neither a notebook nor
-    a terminal.
-    """
-    if on_progress is not None and not callable(on_progress):
-        raise SettingsError(f"`on_progress` must be a function; got {got(on_progress)}")
-    draw = _in_notebook() or _in_terminal() if on_progress is None and progress else None
-    if draw is None:
-        yield on_progress
-        return
+    def __init__(
+        self,
+        folder: RunFolder,
+        stages: Sequence[Stage],
+        on_progress: OnStep | None,
+        *,
+        figures: bool,
+        clock: Clock = time.monotonic,
+    ) -> None:
+        """`figures` is whether timings and counts may be written."""
+        self._tell, self._figures, self._clock = on_progress or tell_nobody, figures, clock
+        self._file = ProgressFile(progress_path(folder), clock=clock)
+        self._ends: deque[float] = deque(maxlen=_ROUNDS + 1)
+        self._stage, self._first, self._last = "", 0, 0
+        self._round_began = clock()
+        self._told: dict[str, float] = {}
+        self._now: dict[str, Any] = {
+            "stages": [stage.name for stage in stages],
+            "of": sum(stage.rounds for stage in stages),
+        }
+
+    def begin_stage(self, stage: Stage, *, played: int, last: int) -> None:
+        """A stage begins after `played` rounds of the run; the budget allows it up to `last`."""
+        self._stage, self._first, self._last = stage.name, stage.first, last
+        self._ends.clear()
+        self._now |= {"doing": "compiling", "stage": stage.name, "round": played}
+        self._now |= {"stage_round": played - stage.first, "stage_of": last - stage.first}
+        # Rounds that the budget does not allow are not counted.
+        self._now["of"] -= stage.last - last
+        self._write(now=True)
+
+    def compiling(self, done: int) -> None:
+        """The programs of a stage are being compiled (0), or they are (1)."""
+        self._tell("compiling", done, 1)
+
+    def begin_round(self) -> None:
+        """A round begins."""
+        self._round_began = self._clock()
+        self._now |= {"doing": "training", "step": None}
+        if not self._ends:
+            self._ends.append(self._round_began)
+        self._write()
+
+    def step(self, what: str, done: int, total: int) -> None:
+        """Inside a round, `done` of `total` are done; most calls only look at the clock.
+
+        Each kind of step has its own clock, so that a long one is told when it begins.
+        """
+        now = self._clock()
+        if what in self._told and now - self._told[what] < WRITE_SECONDS:
+            return
+        self._told[what] = now
+        if not self._figures and total != 1:
+            done, total = round(100 * done / max(total, 1)), 100
+        self._now["step"] = {"what": what, "done": done, "of": total}
+        if self._figures:
+            self._now["step"]["seconds"] = round(now - self._round_began, 3)
+        self._write(now=True)
+        if now - self._round_began > LONG_ROUND_SECONDS:
+            self._tell(what, done, total)
+
+    def end_round(self, played: int) -> None:
+        """A round of the stage is over; `played` of them are."""
+        self._ends.append(self._clock())
+        self._now |= {"round": self._first + played, "stage_round": played, "step": None}
+        if self._figures:
+            mean = (self._ends[-1] - self._ends[0]) / (len(self._ends) - 1)
+            self._now["seconds_per_round"] = round(mean, 4)
+        self._write()
+        what = "rounds" if self._stage == TRAIN else f"rounds for {self._stage}"
+        self._tell(what, played, self._last - self._first)
+
+    def end(self, *, finished: bool) -> None:
+        """The training is finished, or it was stopped by an error or by hand."""
+        if finished and not self._figures:
+            self._file.remove()
+            return
+        self._now |= {"doing": "finished" if finished else "stopped", "step": None}
+        self._write(now=True)
+
+    def _write(self, *, now: bool = False) -> None:
+        self._file.write(self._now | (_memory() if self._figures else {}), now=now)
+
+
+@contextlib.contextmanager
+def progress_of(
+    folder: RunFolder, stages: Sequence[Stage], on_progress: OnStep | None, *, figures: bool
+) -> Iterator[Progress]:
+    """Yield what a training tells how far it is; whatever ends it, the file says so."""
+    progress = Progress(folder, stages, on_progress, figures=figures)
     try:
-        yield _timed(draw)
-    finally:
-        draw("", 0.0)
+        yield progress
+    except BaseException:
+        progress.end(finished=False)
+        raise
+    progress.end(finished=True)
 
 
-def _timed(draw: _Draw) -> OnProgress:
-    """Return what draws a step's count, rate and time left, and not too often."""
-    begun: dict[str, tuple[float, int]] = {}
-    drawn = -_EVERY
+@contextlib.contextmanager
+def evaluation_progress(folder: RunFolder, on_progress: OnStep | None) -> Iterator[OnStep]:
+    """Yield the callback of an evaluation: it tells `on_progress`, and a file while it lasts."""
+    file, told = ProgressFile(evaluation_progress_path(folder)), on_progress or tell_nobody
 
     def tell(what: str, done: int, total: int) -> None:
-        nonlocal drawn
-        now = time.monotonic()
-        start, before = begun.setdefault(what, (now, done))
-        if now - drawn < _EVERY and 0 < done < total:
-            return
-        drawn = now
-        rate = (done - before) / (now - start) if now > start else 0.0
-        draw(line_of(what, done, total, rate), done / total if total else 1.0)
+        step = {"what": what, "done": done, "of": total}
+        file.write({"doing": "evaluating", "step": step, **_memory()}, now=total == 1)
+        told(what, done, total)
 
-    return tell
+    try:
+        yield tell
+    finally:
+        file.remove()
 
 
-def line_of(what: str, done: int, total: int, rate: float) -> str:
-    """Return a step in words; `rate` is 0 where it is not known yet.
-
-    >>> line_of("rounds", 30, 400, 5.0)
-    'rounds 30/400, 5.0/s, 1:14 left'
-    """
-    parts = [f"{what} {done:,}/{total:,}"]
-    if rate > 0:
-        left = round((total - done) / rate)
-        parts += [f"{rate:,.1f}/s", f"{left // 60}:{left % 60:02d} left"]
-    return ", ".join(parts)
-
-
-def _in_terminal() -> _Draw | None:
-    out = sys.stderr
-    if out is None or not out.isatty():
-        return None
-    last = 0
-
-    def draw(text: str, share: float) -> None:
-        nonlocal last
-        full = round(_WIDTH * share)
-        line = f"{'█' * full}{'░' * (_WIDTH - full)} {text}" if text else ""
-        # One column is left free: some terminals begin a new line after the last one.
-        line = line[: max(shutil.get_terminal_size().columns - 1, 1)]
-        out.write(f"\r{line:<{last}}" + ("" if text else "\r"))
-        out.flush()
-        last = len(line)
-
-    return draw
-
-
-def _in_notebook() -> _Draw | None:
-    """Return a bar in the output of a notebook's cell; None if Python does not run in one."""
-    ipython: Any = sys.modules.get("IPython")
-    shell = None if ipython is None else ipython.get_ipython()
-    if not hasattr(shell, "kernel"):
-        return None
-    display = importlib.import_module("IPython.display").display
-    handle: Any = None
-
-    def draw(text: str, share: float) -> None:
-        nonlocal handle
-        shape = f'<progress value="{share:.3f}" max="1"></progress> {html.escape(text)}'
-        bundle = {"text/plain": text, "text/html": f"<div>{shape}</div>" if text else ""}
-        if handle is not None:
-            handle.update(bundle, raw=True)
-        elif text:
-            handle = display(bundle, raw=True, display_id=True)
-
-    return draw
+def _memory() -> dict[str, Any]:
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    peak = peak if sys.platform == "darwin" else 1024 * peak
+    return {"memory": {"now": process_memory(), "peak": peak}}

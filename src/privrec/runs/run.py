@@ -22,10 +22,11 @@ from privrec.privacy.calibrate import refuse_large_delta
 from privrec.privacy.ledger import PrivacyLedger
 from privrec.privacy.statement import PrivacyReport, privacy_report
 from privrec.runs import records
+from privrec.runs.bar import shown
 from privrec.runs.evaluate import Asked, Evaluation, OnProgress, counting, evaluate_run
 from privrec.runs.people import Source, names_of, newcomers_of, positions_of
 from privrec.runs.places import copied, folder_path
-from privrec.runs.progress import shown
+from privrec.runs.progress import evaluation_progress
 from privrec.runs.protocols import ending_of, tested_by
 from privrec.runs.publisher import (
     has_local_noise,
@@ -116,7 +117,10 @@ class Run:
             records.check_data(self.folder, self.prepared.federation.fingerprint)
         tested = tested_by(self.prepared, protocol, candidates)
         params = load_params(self.folder)
-        with shown(on_progress, progress) as tell:
+        with (
+            shown(on_progress, progress) as bar,
+            evaluation_progress(self.folder, bar) as tell,
+        ):
             evaluation = evaluate_run(tested, params, self.privacy(), asked=asked, on_progress=tell)
         found = evaluation.as_json()
         text = json.dumps(found, indent=2) + "\n"

@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from privrec.data.text import short
-from privrec.show.report import KS, figure, html_text
+from privrec.show.page import html_text
+from privrec.show.report import KS, figure
 
 _CELL = "padding:.15em .7em;text-align:{};border-bottom:1px solid rgba(128,128,128,.35)"
-_MOST = 10
+_MOST = 8
 """Rows that an object shows as text. Chosen by hand."""
 
 

@@ -1,34 +1,16 @@
-"""The HTML report of a run: one file, no network, no script."""
+"""The HTML report of a run: one file, no network."""
 
-import html
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from privrec.data.text import safe_text
+from privrec.data.text import data_title
 from privrec.privacy.paper import PRINTED_HITS
 from privrec.show.attacked import lines
 from privrec.show.charts import line_chart
+from privrec.show.page import html_text, page, table
 
 KS = ("5", "10", "20", "30")
-
-
-def html_text(text: str) -> str:
-    """Return text from data as HTML."""
-    return html.escape(safe_text(text))
-
-
 _UPPER_BOUND = "NCF, centralised"
-_STYLE = """
-body{font:16px/1.5 system-ui,sans-serif;max-width:56rem;margin:2rem auto;padding:0 1rem;color:#222}
-table{border-collapse:collapse;margin:1rem 0}th,td{padding:.3rem .8rem;text-align:right;
-border-bottom:1px solid #ddd}th:first-child,td:first-child{text-align:left}tr.ours{font-weight:600;
-background:#eef4fb}tr.paper{color:#666}svg{width:100%;height:auto;max-width:44rem}
-.privacy{border-left:4px solid #b2182b;padding:.3rem 1rem;background:#fbf3f3}
-.privacy.noised{border-color:#2166ac;background:#f2f6fb}
-table.wide{font-size:.8em}.wide td:first-child{white-space:nowrap}.wide th:last-child,
-.wide td:last-child{text-align:left}
-details{margin:1rem 0}h1,h2{line-height:1.2}code{font-size:.9em}.note{color:#666;font-size:.9em}
-"""
 
 Row = tuple[str, Mapping[str, float | None], str]
 """(name, Hits@k by k as text, kind: "ours", "reference" or "paper")"""
@@ -65,6 +47,12 @@ def protocol_words(evaluation: Mapping[str, Any]) -> str:
     return "" if is_papers_protocol(evaluation) else f", {name} among {candidates} items"
 
 
+def data_words(evaluation: Mapping[str, Any]) -> str:
+    """Return the name of the data set of an evaluation, and where it lies if that is not clear."""
+    data = str(evaluation["data"])
+    return data_title(str(evaluation.get("data_name", data)), data)
+
+
 def paper_rows(data: str) -> list[Row]:
     """Return the figures printed in the paper for a data set."""
     return [(f"{name} (paper)", hits, "paper") for name, hits in PRINTED_HITS.get(data, {}).items()]
@@ -86,7 +74,7 @@ def render_report(
 ) -> str:
     """Return the page of one run; `attacked` is the summary of attacks and audits on it."""
     users = evaluation["users"]
-    title = f"{evaluation['recipe']} on {evaluation['data']}, seed {evaluation['seed']}"
+    title = f"{evaluation['recipe']} on {data_words(evaluation)}, seed {evaluation['seed']}"
     parts = [
         f"<h1>{html_text(title)}</h1>",
         (
@@ -112,12 +100,9 @@ def render_report(
         _mark(evaluation, rounds),
         _attacked(attacked or {}),
         _curves(evaluation, rounds),
-        "<details><summary>Settings</summary><table>",
-        *(
-            f"<tr><td>{html_text(key)}</td><td>{html_text(str(value))}</td></tr>"
-            for key, value in settings.items()
-        ),
-        "</table></details>",
+        "<details><summary>Settings</summary>",
+        table([], [(key, str(value)) for key, value in settings.items()], look="text"),
+        "</details>",
     ]
     return page(title, parts)
 
@@ -158,14 +143,12 @@ def figure_between(value: float | None, ends: Sequence[float] | None) -> str:
 def hits_table(rows: Sequence[Row], intervals: Intervals | None = None) -> str:
     """Return an HTML table of Hits@k."""
     known = intervals or {}
-    head = "".join(f"<th>@{k}</th>" for k in KS)
-    body = "".join(
-        f'<tr class="{kind}"><td>{html_text(name)}</td>'
-        + "".join(f"<td>{figure_between(hits[k], known.get(name, {}).get(k))}</td>" for k in KS)
-        + "</tr>"
-        for name, hits, kind in rows
-    )
-    return f"<table><tr><th></th>{head}</tr>{body}</table>"
+    cells = [
+        [name, *(figure_between(hits[k], known.get(name, {}).get(k)) for k in KS)]
+        for name, hits, _ in rows
+    ]
+    kinds = [kind for _, _, kind in rows]
+    return table(["", *(f"@{k}" for k in KS)], cells, kinds=kinds, name="Hits@k")
 
 
 def sample_line(evaluation: Mapping[str, Any]) -> str:
@@ -287,14 +270,3 @@ def _curves(evaluation: Mapping[str, Any], rounds: Sequence[Mapping[str, Any]]) 
             " sees.</p>"
         )
     return "".join(parts)
-
-
-def page(title: str, parts: Sequence[str]) -> str:
-    """Return a whole HTML document; `title` is plain text, `parts` are HTML."""
-    return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width">'
-        f"<title>{html_text(title)}</title><style>{_STYLE}</style></head><body>"
-        + "\n".join(parts)
-        + "</body></html>\n"
-    )
