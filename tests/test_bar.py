@@ -10,7 +10,7 @@ import pytest
 import privrec
 from privrec.errors import SettingsError
 from privrec.runs import bar
-from privrec.runs.bar import line_of, shown
+from privrec.runs.bar import line_of, progress_bar
 from tiny import DATA
 
 
@@ -45,7 +45,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
 
 
 def test_a_terminal_shows_one_line_and_clears_it(terminal: Terminal) -> None:
-    with shown(None) as tell:
+    with progress_bar(None) as tell:
         assert tell is not None
         tell("rounds", 0, 400)
         assert "rounds 0/400" in screen(terminal.getvalue())
@@ -61,7 +61,7 @@ def test_the_line_fits_a_narrow_terminal(
     terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "30")
-    with shown(None) as tell:
+    with progress_bar(None) as tell:
         assert tell is not None
         tell("people read for references", 10**6, 10**9)
     assert max(map(len, terminal.getvalue().split("\r"))) == 29
@@ -93,7 +93,7 @@ def test_no_bar_where_it_is_not_wanted(terminal: Terminal, monkeypatch: pytest.M
 
 def test_an_interrupted_bar_is_cleared(terminal: Terminal) -> None:
     def interrupted() -> None:
-        with shown(None) as tell:
+        with progress_bar(None) as tell:
             assert tell is not None
             tell("rounds", 1, 2)
             raise KeyboardInterrupt
@@ -120,7 +120,7 @@ def test_a_notebook_shows_one_output_and_empties_it(
     shell = SimpleNamespace(kernel=object())
     monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
     monkeypatch.setitem(sys.modules, "IPython.display", SimpleNamespace(display=display))
-    with shown(None) as tell:
+    with progress_bar(None) as tell:
         assert tell is not None
         tell("<b>", 1, 2)
     assert 'value="0.500"' in outputs[0]["text/html"]
@@ -134,7 +134,7 @@ def test_ipython_in_a_terminal_has_the_bar_of_a_terminal(
 ) -> None:
     found = SimpleNamespace(get_ipython=SimpleNamespace)
     monkeypatch.setitem(sys.modules, "IPython", found)
-    with shown(None) as tell:
+    with progress_bar(None) as tell:
         assert tell is not None
         tell("rounds", 1, 2)
     assert "rounds 1/2" in terminal.getvalue()

@@ -9,6 +9,7 @@ import numpy as np
 from privrec.core.scorer import Scorer, Scores, TableScorer, people_at_a_time
 from privrec.data.clients import Clients
 from privrec.data.federation import Federation, chunks
+from privrec.data.text import brief
 from privrec.evaluation.intervals import Floats, Interval, intervals
 from privrec.evaluation.metrics import (
     KS,
@@ -81,6 +82,8 @@ class Tested:
     items: IntArray
     figures: PeopleFigures
     listed: BoolArray | None = None
+
+    __repr__ = brief
 
     def of(self, chosen: BoolArray) -> "Tested":
         """Return the same for some of those who were tested."""

@@ -25,7 +25,9 @@ _WIDTH = 20
 
 
 @contextmanager
-def shown(on_progress: OnProgress | None, progress: bool = True) -> Iterator[OnProgress | None]:
+def progress_bar(
+    on_progress: OnProgress | None, progress: bool = True
+) -> Iterator[OnProgress | None]:
     """Yield what is to be told of progress: `on_progress` if there is one, else a bar.
 
     It is None, and nothing is shown, if `progress` is false or the output is neither a notebook nor

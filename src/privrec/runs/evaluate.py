@@ -29,7 +29,7 @@ from privrec.privacy.statement import PrivacyReport
 from privrec.runs.tables import evaluation_frame
 from privrec.seeds import client_words
 from privrec.settings import RunSettings
-from privrec.show.notebook import COLUMNS, hits_rows, html_table, paragraph, text_table, title_of
+from privrec.show.notebook import hits_table, html_table, paragraph, text_table, title_of
 from privrec.show.worth import warnings_of
 from privrec.simulate.cost import usual_person
 from privrec.types import IntArray, Params
@@ -111,11 +111,11 @@ class Evaluation:
     def __repr__(self) -> str:
         found = self.as_json()
         warnings = "".join(f"\n{short(said, 150)}" for said in found["warnings"][:1])
-        return f"Evaluation: {title_of(found)}\n{text_table(COLUMNS, hits_rows(found))}{warnings}"
+        return f"Evaluation: {title_of(found)}\n{text_table(*hits_table(found))}{warnings}"
 
     def _repr_html_(self) -> str:
         found = self.as_json()
-        table = html_table(COLUMNS, hits_rows(found), title_of(found))
+        table = html_table(*hits_table(found), title_of(found))
         return table + "".join(map(paragraph, [*found["warnings"], found["privacy"]["statement"]]))
 
     def as_json(self) -> dict[str, Any]:

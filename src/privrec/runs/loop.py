@@ -19,7 +19,7 @@ from privrec.data.federation import Federation
 from privrec.data.sources import named
 from privrec.errors import DataError, RunFolderError, SettingsError
 from privrec.runs import records
-from privrec.runs.bar import shown
+from privrec.runs.bar import progress_bar
 from privrec.runs.evaluate import OnProgress, validate
 from privrec.runs.places import discard, folder_path, temporary_run
 from privrec.runs.progress import Progress, progress_of
@@ -75,7 +75,7 @@ def train(
         folder = started[0]
         records.check_data(folder, federation.fingerprint)
     try:
-        with records.locked(folder), shown(on_progress, progress) as tell:
+        with records.locked(folder), progress_bar(on_progress, progress) as tell:
             if not folder.params_path.is_file():
                 resume = started is not None
                 records.clear_leftovers(folder)

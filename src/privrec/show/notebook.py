@@ -8,7 +8,6 @@ from typing import Any
 
 from privrec.data.text import short
 from privrec.show.page import html_text
-from privrec.show.report import KS, figure
 
 _CELL = "padding:.15em .7em;text-align:{};border-bottom:1px solid rgba(128,128,128,.35)"
 _MOST = 8
@@ -52,14 +51,16 @@ def paragraph(text: str) -> str:
     return f"<p>{html_text(text)}</p>"
 
 
-COLUMNS = ("", *(f"@{k}" for k in KS))
-"""Of a table of Hits@k."""
-
-
-def hits_rows(found: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    """Return the rows of an `evaluation.json`: the recipe's, then those of the references."""
+def hits_table(found: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """Return columns and rows of an `evaluation.json`: the recipe's row, then the references'."""
+    ks = list(found["hits"])
     named = [(found["recipe"], found), *found["references"].items()]
-    return [(name, *(figure(one["hits"].get(k)) for k in KS)) for name, one in named]
+    rows = [[name, *(_figure(one["hits"].get(k)) for k in ks)] for name, one in named]
+    return ["", *(f"@{k}" for k in ks)], rows
+
+
+def _figure(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
 
 
 def title_of(found: Mapping[str, Any]) -> str:
