@@ -14,8 +14,10 @@ if TYPE_CHECKING:
     from privrec.privacy.ledger import PrivacyLedger
     from privrec.privacy.release import Release, Sampling
     from privrec.runs.api import open_run
+    from privrec.runs.compare import compare
     from privrec.runs.evaluate import Evaluation
     from privrec.runs.loop import train
+    from privrec.runs.own import evaluate
     from privrec.runs.run import Run
 
 __version__ = "0.1.0"
@@ -33,6 +35,8 @@ __all__ = [
     "Sampling",
     "__version__",
     "calibrate",
+    "compare",
+    "evaluate",
     "load",
     "open_model",
     "open_run",
@@ -52,6 +56,8 @@ _HOME = {
     "Run": "privrec.runs.run",
     "Sampling": "privrec.privacy.release",
     "calibrate": "privrec.privacy.calibrate",
+    "compare": "privrec.runs.compare",
+    "evaluate": "privrec.runs.own",
     "load": "privrec.data.sources",
     "open_model": "privrec.device",
     "open_run": "privrec.runs.api",

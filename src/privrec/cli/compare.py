@@ -1,7 +1,7 @@
 """`privrec compare`: runs side by side, trained here or given as folders."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -47,9 +47,10 @@ def compare(
     """
     with plain_errors():
         from privrec.errors import SettingsError
-        from privrec.runs.experiments import jobs_of, run_jobs, seconds_of
-        from privrec.runs.records import read_run, write_whole
-        from privrec.show.comparison import any_attacked, columns, comparison, render_comparison
+        from privrec.runs.compare import compare as side_by_side
+        from privrec.runs.experiments import jobs_of, run_jobs
+        from privrec.runs.records import write_whole
+        from privrec.show.comparison import any_attacked, columns, render_comparison
 
         if bool(runs) == (data is not None):
             raise SettingsError("give either run folders or --data")
@@ -63,31 +64,19 @@ def compare(
             folder = out or Path("runs") / f"compare-{file_name(data)}"
             with progress() as on_progress:
                 places = run_jobs(jobs, data, folder, on_progress)
-        evaluations = _evaluated(places)
-        settings = {str(path): read_run(path)[1] for path in places}
-        timed = {
-            name: {**one, "cost": {**one.get("cost", {}), "seconds": seconds_of(Path(name))}}
-            for name, one in evaluations.items()
-        }
+        found = side_by_side(*places)
         if html is not None:
-            write_whole(html, render_comparison(timed, settings).encode())
+            page = render_comparison(found.evaluations, found.settings)
+            write_whole(html, page.encode())
         if json_:
-            print_json(evaluations)
+            print_json(found.as_json())
             return
-        attacked = any_attacked(timed)
-        for title, lines in comparison(timed, settings).items():
+        attacked = any_attacked(found.evaluations)
+        for title, lines in found.tables.items():
             cells = [line.cells(_KS, attacked=attacked) for line in lines]
             print_table(f"Hits@k on {title}", columns(_KS, attacked=attacked), cells, wide=True)
+            for one in found.against[title]:
+                print_line(one.sentence())
+        for line in found.warnings:
+            print_line(f"warning: {line}")
         print_line("bytes sent: by one person of usual size in one round; --html has all k")
-
-
-def _evaluated(places: list[Path]) -> dict[str, dict[str, Any]]:
-    """Return the evaluation of each run, with what attacks and audits found, if any."""
-    from privrec.runs.records import read_evaluation, read_run
-    from privrec.runs.run import attacked_in
-
-    evaluations = {}
-    for path in places:
-        found = attacked_in(read_run(path)[0])
-        evaluations[str(path)] = {**read_evaluation(path), **({"attacked": found} if found else {})}
-    return evaluations

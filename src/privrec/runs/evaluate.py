@@ -99,6 +99,16 @@ class Evaluation:
         """Hits@k by k."""
         return self.report.hits
 
+    @property
+    def ndcg(self) -> dict[int, float]:
+        """nDCG@k by k, of one like per list."""
+        return self.report.ndcg
+
+    @property
+    def interval(self) -> dict[int, Interval]:
+        """The 95 % interval of Hits@k over people, by k."""
+        return self.report.interval
+
     def as_json(self) -> dict[str, Any]:
         """Return the content of `evaluation.json`."""
         config, report = self.config, self.report

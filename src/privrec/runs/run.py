@@ -31,6 +31,7 @@ from privrec.runs.publisher import (
     volunteer_count,
 )
 from privrec.runs.recommend import SCHEMA, groups_in, groups_of, lists_for
+from privrec.runs.tested import write_people
 from privrec.settings import RunSettings
 from privrec.show.attacked import summary
 from privrec.show.report import render_report
@@ -80,6 +81,8 @@ class Run:
         text = json.dumps(found, indent=2) + "\n"
         ending = ending_of(self.prepared, tested, people)
         place = self.folder.evaluation_path.with_stem(f"evaluation{ending}")
+        if evaluation.tested is not None:
+            write_people(place, evaluation.tested)
         records.write_whole(place, text.encode())
         attacked = attacked_in(self.folder)
         page = render_report(found, self.figures, self.config.model_dump(), attacked=attacked)
