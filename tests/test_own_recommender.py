@@ -53,7 +53,8 @@ def test_ease_in_ten_lines_is_the_reference_ease(protocol: str, seed: int) -> No
 
 def test_what_it_is_given() -> None:
     """Nobody who is tested is among those who train, and a device shows what it keeps alone."""
-    data, given = privrec.load(LARGER), {}
+    data = privrec.load(LARGER)
+    given: dict[str, Any] = {}
 
     def watching(likes: sp.csr_array, catalogue: Catalogue) -> Callable[[sp.csr_array], Any]:
         given["likes"], given["catalogue"], given["seen"] = likes, catalogue, []
@@ -97,7 +98,7 @@ def with_default(likes: sp.csr_array, factor: float = 2.0) -> Callable[[sp.csr_a
 
 
 def test_names_and_parameters_with_defaults() -> None:
-    names = {
+    names: dict[str, Any] = {
         "popular": popular,
         "with_default": functools.partial(with_default, factor=5.0),
         "own": lambda likes: popular(likes + likes),

@@ -5,8 +5,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from multiprocessing import get_context, parent_process
-from threading import Thread
+from multiprocessing import active_children, get_context, parent_process
+from signal import SIG_IGN, SIGINT, signal
+from threading import Thread, current_thread, main_thread
 from typing import Any
 
 from privrec.errors import RunFolderError
@@ -44,7 +45,8 @@ def side_by_side(
             workers, mp_context=get_context("spawn"), initializer=_end_with_parent
         ) as pool,
     ):
-        started = [pool.submit(function, *one) for one in arguments]
+        with _deaf_to_interrupts():
+            started = [pool.submit(function, *one) for one in arguments]
         try:
             for future in as_completed(started):
                 future.result()
@@ -54,6 +56,10 @@ def side_by_side(
                 "a process that trained a model has ended, perhaps for lack of memory:"
                 " run the command again to go on, with fewer --workers"
             ) from error
+        except KeyboardInterrupt:
+            for process in active_children():
+                process.terminate()
+            raise
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
 
@@ -71,6 +77,22 @@ def _end_with_parent() -> None:
             os._exit(1)
 
     Thread(target=wait, daemon=True).start()
+
+
+@contextmanager
+def _deaf_to_interrupts() -> Iterator[None]:
+    """Let processes that begin here ignore Ctrl-C, which a terminal sends to all of them.
+
+    This process ends them; each would otherwise print a traceback.
+    """
+    if current_thread() is not main_thread():
+        yield  # Only the main thread is told of signals.
+        return
+    before = signal(SIGINT, SIG_IGN)
+    try:
+        yield
+    finally:
+        signal(SIGINT, before)
 
 
 @contextmanager

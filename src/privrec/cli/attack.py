@@ -8,6 +8,12 @@ from typing import Annotated, Any
 
 import typer
 
+from privrec.cli.completion import (
+    offer_data,
+    offer_recipe_lists,
+    offer_runs,
+    offer_settings,
+)
 from privrec.cli.console import (
     file_name,
     plain_errors,
@@ -17,6 +23,7 @@ from privrec.cli.console import (
     progress,
 )
 from privrec.cli.options import numbers
+from privrec.cli.stopping import EXPERIMENTS_STOPPED
 
 _COLUMNS = (
     "recipe",
@@ -38,11 +45,17 @@ RunsArgument = Annotated[
         metavar="[RUN]...",
         help="Run folders: the attack trains its own models as each run was trained, because it"
         " must know who took part.",
+        autocompletion=offer_runs,
     ),
 ]
 SetOption = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="One setting of every model; repeat."),
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="One setting of every model; repeat.",
+        autocompletion=offer_settings,
+    ),
 ]
 
 
@@ -65,10 +78,16 @@ class _Job:
 def attack(
     runs: RunsArgument = None,
     data: Annotated[
-        str | None, typer.Option(help="Attack recipes on this data instead of runs.")
+        str | None,
+        typer.Option(
+            help="Attack recipes on this data instead of runs.", autocompletion=offer_data
+        ),
     ] = None,
     recipes: Annotated[
-        str | None, typer.Option(help="With --data: which recipes, with commas.")
+        str | None,
+        typer.Option(
+            help="With --data: which recipes, with commas.", autocompletion=offer_recipe_lists
+        ),
     ] = None,
     epsilons: Annotated[
         str, typer.Option(help="With --data: the budgets of recipes with noise, with commas.")
@@ -99,7 +118,7 @@ def attack(
     Trains models on random parts of the people and attacks them. These models are experiments:
     their noise is seeded and protects nobody. What is in the folder is not trained again.
     """
-    with plain_errors():
+    with plain_errors(EXPERIMENTS_STOPPED):
         from privrec.attacks.games import check_asked
 
         how: dict[str, Any] = {
@@ -121,7 +140,7 @@ def attack(
 def _show(found: Mapping[Path, Mapping[str, Any]]) -> None:
     rows = [row for one in found.values() for row in _rows(one)]
     if rows:
-        print_table("Who took part in training?", _COLUMNS, rows, wide=True)
+        print_table("Who took part in training?", _COLUMNS, rows)
         print_line(
             "Guessing has accuracy and AUC 0.5. Except for paper, accuracy is that of the best"
             " threshold."

@@ -1,10 +1,11 @@
 """`privrec compare`: runs side by side, trained here or given as folders."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from privrec.cli.completion import offer_data, offer_recipe_lists, offer_runs
 from privrec.cli.console import (
     file_name,
     plain_errors,
@@ -14,6 +15,10 @@ from privrec.cli.console import (
     progress,
 )
 from privrec.cli.options import numbers
+from privrec.cli.stopping import EXPERIMENTS_STOPPED
+
+if TYPE_CHECKING:
+    from privrec.runs.compare import Comparison
 
 _KS = ("10", "20")
 """All four would make the table too wide for a terminal."""
@@ -21,12 +26,23 @@ _KS = ("10", "20")
 
 def compare(
     runs: Annotated[
-        list[Path] | None, typer.Argument(metavar="[RUN]...", help="Evaluated run folders.")
+        list[Path] | None,
+        typer.Argument(
+            metavar="[RUN]...", help="Evaluated run folders.", autocompletion=offer_runs
+        ),
     ] = None,
     data: Annotated[
-        str | None, typer.Option(help="Train and test recipes on this data instead.")
+        str | None,
+        typer.Option(
+            help="Train and test recipes on this data instead.", autocompletion=offer_data
+        ),
     ] = None,
-    recipes: Annotated[str, typer.Option(help="With --data: which recipes, with commas.")] = "all",
+    recipes: Annotated[
+        str,
+        typer.Option(
+            help="With --data: which recipes, with commas.", autocompletion=offer_recipe_lists
+        ),
+    ] = "all",
     seeds: Annotated[str, typer.Option(help="With --data: the splits, with commas.")] = "0",
     epsilons: Annotated[
         str, typer.Option(help="With --data: the budgets of recipes with noise, with commas.")
@@ -45,12 +61,10 @@ def compare(
     With --data it trains and tests the recipes first. Those runs are experiments: their noise is
     seeded and protects nobody. Runs that are already in the folder are not trained again.
     """
-    with plain_errors():
+    with plain_errors(EXPERIMENTS_STOPPED):
         from privrec.errors import SettingsError
         from privrec.runs.compare import compare as side_by_side
         from privrec.runs.experiments import jobs_of, run_jobs
-        from privrec.runs.records import write_whole
-        from privrec.show.comparison import any_attacked, columns, render_comparison
 
         if bool(runs) == (data is not None):
             raise SettingsError("give either run folders or --data")
@@ -66,17 +80,45 @@ def compare(
                 places = run_jobs(jobs, data, folder, on_progress)
         found = side_by_side(*places)
         if html is not None:
-            page = render_comparison(found.evaluations, found.settings)
-            write_whole(html, page.encode())
+            _write_page(html, found)
         if json_:
             print_json(found.as_json())
-            return
-        attacked = any_attacked(found.evaluations)
-        for title, lines in found.tables.items():
-            cells = [line.cells(_KS, attacked=attacked) for line in lines]
-            print_table(f"Hits@k on {title}", columns(_KS, attacked=attacked), cells, wide=True)
-            for one in found.against[title]:
-                print_line(one.sentence())
-        for line in found.warnings:
-            print_line(f"warning: {line}")
-        print_line("bytes sent: by one person of usual size in one round; --html has all k")
+        else:
+            _say(found)
+
+
+def _say(found: "Comparison") -> None:
+    from privrec.show.comparison import any_attacked, columns
+
+    attacked = any_attacked(found.evaluations)
+    for title, lines in found.tables.items():
+        cells = [line.cells(_KS, attacked=attacked) for line in lines]
+        print_table(f"Hits@k on {title}", columns(_KS, attacked=attacked), cells)
+        for one in found.against[title]:
+            print_line(one.sentence())
+    for line in found.warnings:
+        print_line(f"warning: {line}")
+    print_line("bytes sent: by one person of usual size in one round; --html has all k")
+
+
+def _write_page(path: Path, found: "Comparison") -> None:
+    import os
+
+    from privrec.runs.records import RunFolder, read_rounds, write_whole
+    from privrec.show.compare_page import render_comparison
+    from privrec.show.page import path_link
+
+    folders = {name: RunFolder(path=Path(name)) for name in found.rows}
+    reports = {
+        name: path_link(os.path.relpath(folder.report_path.resolve(), path.parent.resolve()))
+        for name, folder in folders.items()
+        if folder.report_path.is_file()
+    }
+    text = render_comparison(
+        found.evaluations,
+        found.settings,
+        rounds={name: read_rounds(folder.figures_path) for name, folder in folders.items()},
+        reports=reports,
+        said={title: [one.sentence() for one in all_] for title, all_ in found.against.items()},
+    )
+    write_whole(path, text.encode())

@@ -1,6 +1,9 @@
 """What the commands share: tables, progress bars, JSON, and errors as one line."""
 
+import contextlib
 import json
+import os
+import shutil
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -9,7 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import typer
+from rich.box import SIMPLE_HEAD
+from rich.cells import cell_len
 from rich.console import Console
+from rich.padding import Padding
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -26,9 +32,24 @@ from privrec.data.text import safe_text
 from privrec.errors import PrivacyWarning, PrivrecError
 
 EXIT_WRONG_INPUT = 2
-out = Console()
+EXIT_STOPPED = 130
+"""What shells give a command that Ctrl-C has ended."""
+NOTHING_KEPT = "stopped; nothing is kept, and the same command begins anew"
+
+
+class _Console(Console):
+    """A console that leaves it to `plain_errors` what happens if nobody reads any more."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
+
+
 err = Console(stderr=True)
 _WIDE = 200
+"""The width where the output is no terminal: wide enough to have a row of a table on one line."""
+_NO_EDGE = {"show_edge": False, "pad_edge": False}
+_NARROW = 16
+"""A column of text that is longer may be folded down to so many places. Chosen by hand."""
 
 
 def print_json(document: Any) -> None:
@@ -36,27 +57,48 @@ def print_json(document: Any) -> None:
     sys.stdout.write(json.dumps(document, indent=2) + "\n")
 
 
-def print_table(
-    title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, wide: bool = False
-) -> None:
+def screen_width() -> int:
+    """Return how many places a line has: $COLUMNS, the terminal's, or many where there is none."""
+    return shutil.get_terminal_size(fallback=(_WIDE, 24)).columns
+
+
+def _show(shown: Any, **how: Any) -> None:
+    """Print to what is stdout now, in as many places as a line has."""
+    # With a height: rich takes 80 places on a dumb terminal unless both are given.
+    _Console(width=screen_width(), height=24).print(shown, **how)
+
+
+def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print a table; columns of numbers are aligned right.
 
-    A `wide` one is not folded where the output is no terminal.
+    Nothing is cut: columns of text are wrapped. A table that is too wide loses its frame; where
+    its figures still do not fit beside each other, a row becomes a block of lines.
     """
+    width = screen_width()
+    figures = [any(_is_figure(row[k]) for row in rows) for k in range(len(columns))]
+    least = [_least_width([column, *(row[k] for row in rows)]) for k, column in enumerate(columns)]
+    framed = sum(least) + 3 * len(columns) + 1 <= width
+    if not framed and sum(least) + 2 * (len(columns) - 1) > width:
+        _print_blocks(title, columns, rows)
+        return
+    _show(_safe(title), style="italic")
+    frame: Any = {} if framed else {"box": SIMPLE_HEAD, "padding": (0, 1, 0, 0), **_NO_EDGE}
     # `Text`, because rich reads square brackets in a plain string as markup.
-    table = Table(title=_safe(title), title_justify="left")
+    table = Table(**frame)
     for place, column in enumerate(columns):
-        figures = any(_is_figure(row[place]) for row in rows)
-        table.add_column(_safe(column), justify="right" if place and figures else "left")
+        justify: Any = "right" if place and figures[place] else "left"
+        table.add_column(_safe(column), justify=justify, min_width=least[place], overflow="fold")
     for row in rows:
         table.add_row(*map(_safe, row))
-    where = Console(width=_WIDE) if wide and not sys.stdout.isatty() else out
-    where.print(table)
+    _show(table)
 
 
-def print_line(text: str) -> None:
+def print_line(text: str, *, indent: int = 0) -> None:
     """Print plain text, wrapped in a terminal and unwrapped otherwise."""
-    out.print(_safe(text), soft_wrap=not sys.stdout.isatty())
+    if sys.stdout.isatty():
+        _show(Padding(_safe(text), (0, 0, 0, indent)))
+    else:
+        _show(_safe(" " * indent + text), soft_wrap=True)
 
 
 def time_text(seconds: float) -> str:
@@ -100,20 +142,29 @@ def progress() -> Iterator[Callable[[str, int, int], None]]:
 
 
 @contextmanager
-def plain_errors() -> Iterator[None]:
+def plain_errors(stopped: Callable[[], str] | str = NOTHING_KEPT) -> Iterator[None]:
     """Turn errors that the user can correct into one line on stderr and exit code 2.
 
-    A warning about privacy is also one line on stderr.
+    A warning about privacy is also one line on stderr. Ctrl-C ends the command with `stopped`, or
+    what it returns: what is kept, and how to go on. Nothing is said if nobody reads stdout any
+    more: whoever closed it has what was wanted.
     """
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("always", PrivacyWarning)
             warnings.showwarning = _show_warning
             yield
+            sys.stdout.flush()
     except PrivrecError as error:
         _leave(str(error))
+    except KeyboardInterrupt:
+        _leave(stopped if isinstance(stopped, str) else stopped(), EXIT_STOPPED)
+    except BrokenPipeError:
+        _close_stdout()
+        raise typer.Exit(0) from None
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
+        _close_stdout()
         _leave(f"{where}{error.strerror or error}")
 
 
@@ -128,14 +179,42 @@ def _safe(text: str) -> Text:
 
 
 def _is_figure(text: str) -> bool:
-    return text.replace(",", "").replace(".", "").removeprefix("-").isdecimal()
+    digits = text.removesuffix(" %").removeprefix("-").replace(",", "").replace(".", "")
+    return digits.isdecimal()
+
+
+def _least_width(cells: Sequence[str]) -> int:
+    """Return the least width of a column: figures are never folded, long words may be."""
+    whole = [cell_len(cell) for cell in cells if _is_figure(cell)]
+    words = [cell_len(word) for cell in cells for word in cell.split()]
+    return max([0, *whole, *(min(word, _NARROW) for word in words)])
+
+
+def _print_blocks(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print each row as a block: its first cell, then a line for each other column."""
+    _show(_safe(title), style="italic")
+    for first, *rest in rows:
+        heading = f"{columns[0]} {first}" if _is_figure(first) else first
+        lines = [f"  {name}: {cell}" for name, cell in zip(columns[1:], rest, strict=True)]
+        for text in (heading, *lines):
+            _show(_safe(text))
 
 
 def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
     sys.stderr.write(f"privrec: warning: {safe_text(' '.join(str(message).split()))}\n")
 
 
-def _leave(message: str) -> None:
+def _close_stdout() -> None:
+    """Forget what could not be written: Python would try it again, and complain, at its end."""
+    with contextlib.suppress(OSError, ValueError):
+        sys.stdout.flush()
+        return
+    with contextlib.suppress(OSError, ValueError), Path(os.devnull).open("w") as nowhere:
+        os.dup2(nowhere.fileno(), sys.stdout.fileno())
+
+
+def _leave(message: str, code: int = EXIT_WRONG_INPUT) -> None:
     line = safe_text(" ".join(message.split()))
-    sys.stderr.write(f"privrec: {line}\n")
-    raise typer.Exit(EXIT_WRONG_INPUT)
+    with contextlib.suppress(OSError):
+        sys.stderr.write(f"privrec: {line}\n")
+    raise typer.Exit(code)

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from privrec.cli.completion import offer_data
 from privrec.cli.console import (
     file_name,
     plain_errors,
@@ -14,10 +15,13 @@ from privrec.cli.console import (
     progress,
 )
 from privrec.cli.options import numbers
+from privrec.cli.stopping import EXPERIMENTS_STOPPED
 
 
 def frontier(
-    data: Annotated[str, typer.Option(help="A built-in name or a data folder.")] = "synthetic",
+    data: Annotated[
+        str, typer.Option(help="A built-in name or a data folder.", autocompletion=offer_data)
+    ] = "synthetic",
     epsilons: Annotated[
         str, typer.Option(help="The budgets, with commas; inf is no noise.")
     ] = "1,2,4,8,inf",
@@ -35,7 +39,7 @@ def frontier(
     This is an experiment: its noise is seeded, so that it can be repeated, and protects nobody.
     Runs that are already in the folder are not trained again. Writes frontier.html, .png, .json.
     """
-    with plain_errors():
+    with plain_errors(EXPERIMENTS_STOPPED):
         from privrec.privacy.words import epsilon_text
         from privrec.runs.frontier import experiment_line, find_frontier
 

@@ -1,6 +1,6 @@
 """What a data set's features are, and their encoding as weighted bags of table rows."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -92,6 +92,30 @@ class Schema:
         return known[name]
 
 
+_FEW = 12
+"""So many values are named in an error. Chosen by hand: they fit into two lines."""
+
+
+def check_names(schema: Schema, names: Iterable[str]) -> None:
+    """Raise for a name that is no feature of a person or a moment, with the nearest valid one."""
+    known = [feature.name for side in _GIVEN for feature in schema.of(side)]
+    for name in names:
+        if name in known:
+            continue
+        if name in [feature.name for feature in schema.of("item")]:
+            raise DataError(
+                f"{name!r} is a feature of items: give one of a person or a moment"
+                f" ({', '.join(known) or 'this data set has none'})"
+            )
+        raise DataError(
+            f"unknown feature {name!r}{nearest(name, known)}"
+            f" (this data set has: {', '.join(known) or 'none'})"
+        )
+
+
+_GIVEN: tuple[Side, ...] = ("user", "context")
+
+
 def encode(feature: Feature, column: Sequence[object], *, strict: bool = False) -> Bag:
     """Return the bag of one column of raw values.
 
@@ -107,9 +131,10 @@ def encode(feature: Feature, column: Sequence[object], *, strict: bool = False) 
     weights = np.zeros((len(lists), width), np.float32)
     for row, values in enumerate(lists):
         if strict and (unknown := [value for value in values if value not in index]):
+            few = f" (it takes: {', '.join(index)})" if len(index) <= _FEW else ""
             raise DataError(
                 f"unknown value {unknown[0]!r} of {feature.side} feature {feature.name!r}"
-                f"{nearest(unknown[0], index)}"
+                f"{nearest(unknown[0], index)}{few}"
             )
         known = [index[value] for value in values if value in index]
         codes[row, : len(known)] = known

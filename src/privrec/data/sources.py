@@ -4,7 +4,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from privrec.data.federation import Federation
-from privrec.data.published import PUBLISHED, find_unpacked, load_published, search_folders
+from privrec.data.published import PUBLISHED, has_files, load_published, search_folders
 from privrec.data.synthetic import SyntheticSettings, synthetic
 from privrec.data.tables import read_folder, to_federation
 from privrec.errors import DataError, SettingsError, nearest
@@ -26,6 +26,8 @@ def load(data: str) -> Federation:
     if name in PUBLISHED and not settings:
         return to_federation(load_published(name))
     folder = Path(data)
+    if (folder / "config.toml").is_file() and not (folder / "dataset.toml").is_file():
+        raise DataError(f"data {data!r} is a run folder, not data; its config.toml names its data")
     if folder.is_dir():
         return to_federation(read_folder(folder))
     what = (
@@ -52,8 +54,4 @@ def is_here(name: str) -> bool:
     """Return whether a built-in data set can be loaded without fetching anything."""
     if name not in PUBLISHED:
         return True
-    wanted = PUBLISHED[name]
-    return any(
-        (folder / wanted.archive).is_file() or find_unpacked(folder, wanted.files)
-        for folder in search_folders()
-    )
+    return any(has_files(folder, PUBLISHED[name]) for folder in search_folders())

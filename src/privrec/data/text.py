@@ -19,3 +19,12 @@ def safe_text(text: str) -> str:
     if text.isascii() and text.isprintable():
         return text
     return "".join("�" if unicodedata.category(c) in _UNSAFE else c for c in text)
+
+
+def data_title(name: str, data: str) -> str:
+    """Return what to call a data set: its name, and the folder, as two may have the same name.
+
+    >>> data_title("The shop", "data/shop"), data_title("frappe", "frappe")
+    ('The shop (data/shop)', 'frappe')
+    """
+    return data if name == data or data.startswith("synthetic:") else f"{name} ({data})"

@@ -9,7 +9,6 @@ from privrec.errors import SettingsError
 from privrec.evaluation.intervals import Difference, apart, mean_of
 from privrec.runs import records
 from privrec.runs.evaluate import Evaluation
-from privrec.runs.experiments import seconds_of
 from privrec.runs.run import Run, attacked_in
 from privrec.runs.tested import People, paired, people_of, read_people
 from privrec.show.comparison import Line, comparison, groups_of, with_ends
@@ -158,6 +157,12 @@ def read_row(path: Path) -> Row:
         found = records.read_document(place, records.EVALUATION_KEYS) or {}
         settings = {"own": found["recipe"], "data": found["data"]}
     return Row(evaluation=found, settings=settings, people=read_people(place))
+
+
+def seconds_of(place: Path) -> float | None:
+    """Return the time of a run's rounds; None under secure noise without `diagnostics`."""
+    figures = records.read_rounds(records.RunFolder(path=place).figures_path)
+    return sum(line["seconds"] for line in figures) if figures else None
 
 
 def _against(groups: Sequence[Sequence[str]], rows: Mapping[str, Row]) -> list[Against]:

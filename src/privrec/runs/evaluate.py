@@ -89,6 +89,7 @@ class Evaluation:
     bytes_sent: int
     left_out: Mapping[str, str] = field(default_factory=dict)
     sampled_of: int | None = None
+    data_name: str = ""
     differences: Differences = field(default_factory=dict)
     new_differences: Differences = field(default_factory=dict)
     groups: Sequence[Group] = ()
@@ -118,6 +119,7 @@ class Evaluation:
         found = {
             "recipe": config.recipe,
             "data": config.data,
+            "data_name": self.data_name or config.data,
             "seed": config.seed,
             "users": {
                 "train": self.train,
@@ -213,6 +215,7 @@ def evaluate_run(
         bytes_sent=bytes_sent(prepared, params),
         left_out=fitted.left_out,
         sampled_of=None if asked.people is None else len(split.test),
+        data_name=prepared.whole.name,
         differences={n: differences(mine.hits, one.hits) for n, one in theirs.items()},
         new_differences={n: differences(mine.new_only, one.new_only) for n, one in theirs.items()},
         groups=_groups(ours, found),
@@ -260,6 +263,9 @@ def _fitted(prepared: PreparedRun, asked: Asked, on_progress: OnProgress | None)
         asked.references,
         memory_gb=asked.memory_gb,
         on_progress=advance,
+        on_fit=lambda name, done, total: report_progress(
+            on_progress, f"solving the reference {name}", done, total
+        ),
     )
 
 

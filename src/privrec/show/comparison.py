@@ -10,16 +10,12 @@ from privrec.privacy.paper import PRINTED_HITS
 from privrec.privacy.words import epsilon_text
 from privrec.show.attacked import cell as attacked_cell
 from privrec.show.report import (
-    ATTACKED_NOTE,
     KS,
-    RAW_NOTE,
+    data_words,
     figure,
     half_text,
-    html_text,
     is_papers_protocol,
-    page,
     protocol_words,
-    statement_html,
 )
 
 Evaluations = Mapping[str, Mapping[str, Any]]
@@ -135,7 +131,7 @@ def comparison(evaluations: Evaluations, settings: Evaluations) -> dict[str, lis
 
 def groups_of(evaluations: Evaluations, settings: Evaluations) -> dict[str, list[list[str]]]:
     """Return for each data set and protocol the runs, those together that differ in their seed."""
-    titles = {name: f"{e['data']}{protocol_words(e)}" for name, e in evaluations.items()}
+    titles = {name: f"{data_words(e)}{protocol_words(e)}" for name, e in evaluations.items()}
     return {
         title: _groups(
             [name for name in evaluations if titles[name] == title], evaluations, settings
@@ -244,32 +240,3 @@ def guarantee(privacy: Mapping[str, Any]) -> str:
         known = epsilon_text(privacy["epsilon_of_mechanism"])
         return f"seeded; ε of the mechanism = {known}{delta}"
     return "local noise: none for a person" if privacy.get("local_noise") else "none"
-
-
-def render_comparison(evaluations: Evaluations, settings: Evaluations) -> str:
-    """Return the page that shows several runs side by side, one table for each data set."""
-    parts = ["<h1>Runs side by side</h1>"]
-    attacked = any_attacked(evaluations)
-    head = "".join(f"<th>{column}</th>" for column in columns(attacked=attacked))
-    for data, lines in comparison(evaluations, settings).items():
-        body = "".join(
-            f'<tr class="{line.kind}">'
-            + "".join(f"<td>{html_text(cell)}</td>" for cell in line.cells(attacked=attacked))
-            + "</tr>"
-            for line in lines
-        )
-        parts += [
-            f"<h2>{html_text(data)}</h2>",
-            f'<table class="wide"><tr>{head}</tr>{body}</table>',
-        ]
-    parts.append(
-        '<p class="note">Bytes sent are those of one person of usual size in one round. Rows marked'
-        " (paper) and the columns of the paper are printed figures from another split.</p>"
-    )
-    if attacked:
-        parts.append(ATTACKED_NOTE)
-    parts.append("<h2>Privacy</h2>")
-    for name, evaluation in evaluations.items():
-        parts.append(statement_html(evaluation["privacy"], f"<b>{html_text(name)}</b>: "))
-    parts.append(RAW_NOTE)
-    return page("Runs side by side", parts)

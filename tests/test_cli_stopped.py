@@ -1,0 +1,142 @@
+"""Ctrl-C: exit code 130 and one line: what is kept, and how to go on, which then works."""
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+
+from commands import SET, document, invoke, tree
+from privrec.cli.stopping import EXPERIMENTS_STOPPED
+from privrec.runs import loop, records
+from tiny import DATA
+
+
+def interrupting(patch: pytest.MonkeyPatch, owner: Any, name: str, *, call: int) -> None:
+    """Raise what Ctrl-C raises, before the given call (from 1) of a function."""
+    real, left = getattr(owner, name), call
+
+    def interrupted(*arguments: Any, **options: Any) -> Any:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            raise KeyboardInterrupt
+        return real(*arguments, **options)
+
+    patch.setattr(owner, name, interrupted)
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "call", "round_"),
+    [
+        (loop, "load", 1, None),
+        (loop, "play_stage_round", 1, 0),
+        (loop, "play_stage_round", 3, 2),
+        # The last round was played, but its line is not written: it is played again.
+        (records, "append_round", 2, 1),
+        (loop, "report_progress", 4, 2),
+    ],
+)
+def test_a_stopped_training_says_how_to_go_on_and_does(
+    trained: Path, scratch: Path, owner: Any, name: str, call: int, round_: int | None
+) -> None:
+    words = ["train", "privrec", "--data", DATA, "--out", "my run", *SET]
+    with pytest.MonkeyPatch.context() as patch:
+        interrupting(patch, owner, name, call=call)
+        result = invoke(*words)
+    assert (result.exit_code, result.stdout) == (130, "")
+    [line] = result.stderr.splitlines()
+    if round_ is None:
+        assert "nothing is kept" in line
+        assert not (scratch / "my run").exists()
+        return
+    go_on = "privrec train privrec --out 'my run' --resume"
+    assert line == f"privrec: stopped at round {round_}; go on with: {go_on}"
+    assert records.played_rounds(records.RunFolder(path=scratch / "my run")) == round_
+    document("train", "privrec", "--out", "my run", "--resume", "--json")
+    for file in ("params.safetensors", "rounds.jsonl", "ledger.jsonl", "config.toml"):
+        assert (scratch / "my run" / file).read_bytes() == (trained / file).read_bytes(), file
+
+
+def stop(*_: Any, **__: Any) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(
+    ("place", "words", "said"),
+    [
+        ("privrec.runs.run.evaluate_run", ["evaluate", "RUN"], "evaluated again"),
+        (
+            "privrec.runs.experiments.run_jobs",
+            ["compare", "--data", DATA, "--recipes", "popularity"],
+            None,
+        ),
+        ("privrec.runs.frontier.find_frontier", ["frontier", "--data", DATA], None),
+        ("privrec.attacks.membership.play_attack", ["attack", "RUN", "--workers", "1"], None),
+        ("privrec.attacks.audit.audit", ["audit", "popularity", "--data", DATA], "begins anew"),
+        ("privrec.runs.api.open_released", ["recommend", "RUN"], "begins anew"),
+        ("privrec.runs.export.export_run", ["export", "RUN", "--out", "f"], "begins anew"),
+    ],
+)
+def test_every_long_command_says_what_is_kept(
+    copy: records.RunFolder,
+    monkeypatch: pytest.MonkeyPatch,
+    place: str,
+    words: list[str],
+    said: Any,
+) -> None:
+    monkeypatch.setattr(place, stop)
+    before = tree(copy.path)
+    result = invoke(*(str(copy.path) if word == "RUN" else word for word in words))
+    assert (result.exit_code, result.stdout) == (130, "")
+    [line] = result.stderr.splitlines()
+    assert (said or EXPERIMENTS_STOPPED) in line
+    assert tree(copy.path) == before
+
+
+_LONG = """
+import time, typer
+from privrec.cli.console import plain_errors
+from privrec.cli.stopping import end_at_second_interrupt
+def work():
+  with plain_errors("stopped; all is kept"):
+    print("ready", flush=True)
+    {work}
+end_at_second_interrupt()
+typer.run(work)
+"""
+_DEAF = """import ctypes
+    lock = (ctypes.c_char * 64)(); wait = ctypes.CDLL(None).pthread_mutex_lock
+    wait(lock); wait(lock)"""
+"""Waits for itself outside Python, and for no signal, as a long matrix product does."""
+
+
+def long_process(work: str) -> subprocess.Popen[str]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", _LONG.format(work=work)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    return process
+
+
+def test_a_real_interrupt_ends_with_130_and_no_traceback() -> None:
+    process = long_process("time.sleep(60)")
+    process.send_signal(signal.SIGINT)
+    assert process.communicate()[1] == "privrec: stopped; all is kept\n"
+    assert process.returncode == 130
+
+
+def test_a_second_interrupt_ends_at_once_inside_a_computation() -> None:
+    process = long_process(_DEAF)
+    assert process.stderr is not None
+    process.send_signal(signal.SIGINT)
+    assert process.stderr.readline() == "privrec: stopping; Ctrl-C again ends it\n"
+    process.send_signal(signal.SIGINT)
+    assert process.communicate()[1] == "privrec: ended\n"
+    assert process.returncode == 130
