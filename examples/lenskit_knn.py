@@ -28,13 +28,15 @@ def lenskit_knn(likes: sp.csr_array) -> Callable[[sp.csr_array], Table]:
     frame = DataFrame({"user_id": people, "item_id": items})
     model = ItemKNNScorer(feedback="implicit")
     model.train(from_interactions_df(frame))
+    known = np.unique(items)
     catalogue = ItemList(item_ids=np.arange(likes.shape[1]))
 
     def score(seen: sp.csr_array) -> Table:
         rows = []
         for person in range(seen.shape[0]):
             own = seen.indices[seen.indptr[person] : seen.indptr[person + 1]]
-            found = model(RecQuery(user_items=ItemList(item_ids=own)), catalogue)
+            own = ItemList(item_ids=np.intersect1d(own, known))  # it stops at an item it never saw
+            found = model(RecQuery(user_items=own), catalogue)
             rows.append(np.nan_to_num(found.scores("numpy"), nan=-np.inf))
         return np.array(rows)
 

@@ -14,7 +14,7 @@ from privrec.cli.console import (
     print_table,
     progress,
 )
-from privrec.cli.options import numbers
+from privrec.cli.options import JsonOption, numbers
 from privrec.cli.stopping import EXPERIMENTS_STOPPED
 
 if TYPE_CHECKING:
@@ -52,9 +52,7 @@ def compare(
         typer.Option(help="With --data: the folder.", show_default="runs/compare-DATA"),
     ] = None,
     html: Annotated[Path | None, typer.Option(help="Also write a page.", dir_okay=False)] = None,
-    json_: Annotated[
-        bool, typer.Option("--json", help="Print one JSON document on stdout.")
-    ] = False,
+    json_: JsonOption = False,
 ) -> None:
     """Show runs side by side: quality, the paper's figures, time, bytes sent and privacy.
 

@@ -203,17 +203,15 @@ def _print_hits(title: str, found: Mapping[str, Any]) -> None:
 
 def _print_beside(found: Mapping[str, Any]) -> None:
     """Print how much better the run is than each reference, and what the lists are made of."""
-    from privrec.show.report import figure, half_text
-    from privrec.show.worth import signed
+    from privrec.show.report import figure
+    from privrec.show.worth import above_text
 
     others = {n: row for n, row in found["references"].items() if n != found["recipe"]}
     rows = {found["recipe"]: found, **others}
     cells = []
     for name, row in rows.items():
         by = None if row is found else found["differences"][name].get("20")
-        ends = None if by is None else (by["low"], by["high"])
-        better = "" if by is None else f"{signed(by['by'])} ± {half_text(ends)}"
-        cells.append((name, better, *(figure(row["beyond"][n]["20"]) for n in _BEYOND)))
+        cells.append((name, above_text(by), *(figure(row["beyond"][n]["20"]) for n in _BEYOND)))
     print_table(
         "The first 20 of each list", ("", "this run is better by", *_BEYOND.values()), cells
     )

@@ -137,7 +137,9 @@ def _guarded(name: str, what: str, call: Callable[[], Any]) -> Any:
     """Return what a user's function returns; whatever it raises is told in one line."""
     try:
         return call()
-    except Exception as error:
+    except (KeyboardInterrupt, SystemExit, GeneratorExit):
+        raise
+    except BaseException as error:  # a panic of a library in Rust is no `Exception`
         said = " ".join(str(error).split())
         raise ScorerError(f"{name}: {what} raised {type(error).__name__}: {said}") from error
 

@@ -121,7 +121,7 @@ def comparison(evaluations: Evaluations, settings: Evaluations) -> dict[str, lis
                     hits=_mean([one["hits"] for one in found]),
                     printed={},
                     privacy="none",
-                    interval=_interval(found),
+                    interval=mean_interval(found),
                     by_seed={seed: one[name]["hits"]["20"] for seed, one in seeds.items()},
                 )
             )
@@ -174,12 +174,12 @@ def _line(group: Sequence[str], evaluations: Evaluations) -> Line:
         bytes_sent=None if None in sent else round(statistics.fmean(sent)),
         privacy=weakest([run["privacy"] for run in runs]),
         attacked=attacked_cell([run.get("attacked", {}) for run in runs]),
-        interval=_interval(runs),
+        interval=mean_interval(runs),
         by_seed={run["seed"]: run["hits"]["20"] for run in runs},
     )
 
 
-def _interval(runs: Sequence[Mapping[str, Any]]) -> dict[str, tuple[float, float]]:
+def mean_interval(runs: Sequence[Mapping[str, Any]]) -> dict[str, tuple[float, float]]:
     """Return the ends of the mean over runs by k; empty if one of them has no interval."""
     if not all(run.get("interval") for run in runs):
         return {}
