@@ -33,7 +33,7 @@ FORMAT = 4
 SIMULATION = "simulation"
 Arrays = Mapping[str, npt.NDArray[Any]]
 _TEMPORARY = ".tmp"
-_EVALUATION_KEYS: dict[str, type | tuple[type, ...]] = {
+EVALUATION_KEYS: dict[str, type | tuple[type, ...]] = {
     "recipe": str,
     "data": str,
     "seed": int,
@@ -290,7 +290,7 @@ def read_evaluation(path: Path) -> dict[str, Any]:
     folder, _ = read_run(path)
     if not folder.evaluation_path.is_file():
         raise RunFolderError(f"{path} has no evaluation yet: run 'privrec evaluate {path}'")
-    found = read_document(folder.evaluation_path, _EVALUATION_KEYS)
+    found = read_document(folder.evaluation_path, EVALUATION_KEYS)
     return found or {}
 
 

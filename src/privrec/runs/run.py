@@ -44,6 +44,7 @@ from privrec.runs.publisher import (
 )
 from privrec.runs.recommend import SCHEMA, Group, groups_in, groups_of, lists_for
 from privrec.runs.tables import history_frame
+from privrec.runs.tested import write_people
 from privrec.settings import RunSettings
 from privrec.show.attacked import summary
 from privrec.show.notebook import html_table, paragraph
@@ -135,6 +136,8 @@ class Run:
         text = json.dumps(found, indent=2) + "\n"
         ending = ending_of(self.prepared, tested, people)
         place = self.folder.evaluation_path.with_stem(f"evaluation{ending}")
+        if evaluation.tested is not None:
+            write_people(place, evaluation.tested)
         records.write_whole(place, text.encode())
         if _is_public(tested):
             shown = {"examples": examples_of(tested, partial(_lists, tested, params))}
