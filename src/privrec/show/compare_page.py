@@ -19,6 +19,7 @@ from privrec.show.report import (
 
 Rounds = Mapping[str, Sequence[Mapping[str, Any]]]
 _K = "20"
+_LOOK = "wide words"
 
 
 def render_comparison(
@@ -49,7 +50,7 @@ def render_comparison(
         }
         parts += [
             f"<h2>{html_text(data)}</h2>",
-            html_table(head, cells, kinds=kinds, name=f"Hits@k on {data}", look="wide words"),
+            html_table(*_filled(head, cells), kinds=kinds, name=f"Hits@k on {data}", look=_LOOK),
             _new_items(mine),
             _curves({name: (rounds or {}).get(name, []) for name in mine}),
             _differing({name: settings[name] for name in mine if name in settings}),
@@ -67,6 +68,14 @@ def render_comparison(
         parts.append(statement_html(evaluation["privacy"], f"<b>{_linked(name, known)}</b>: "))
     parts.append(RAW_NOTE)
     return page("Runs side by side", parts)
+
+
+def _filled(
+    head: Sequence[str], rows: Sequence[Sequence[str]]
+) -> tuple[list[str], list[list[str]]]:
+    """Return a table without the columns that are empty in all rows."""
+    kept = [n for n in range(len(head)) if any(row[n] for row in rows)]
+    return [head[n] for n in kept], [[row[n] for n in kept] for row in rows]
 
 
 def _linked(name: str, reports: Mapping[str, str]) -> str:
