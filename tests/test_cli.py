@@ -127,14 +127,19 @@ def test_evaluation_for_people_shows_the_same_figures(copy: RunFolder) -> None:
 def test_recommending_ranks_what_is_not_known_yet(trained: Path) -> None:
     given = ["--like", "The Silent Harbour", "--like", "i3", "--dislike", "the golden harbour"]
     found = document("recommend", trained, *given, "--feature", "age=18-29", "--top", "5", "--json")
-    assert [set(entry) for entry in found] == [{"item", "title", "score"}] * 5
+    assert [set(entry) for entry in found] == [{"item", "title", "score", "better_than"}] * 5
     assert not {"i0", "i1", "i3"} & {entry["item"] for entry in found}
     scores = [entry["score"] for entry in found]
     assert scores == sorted(scores, reverse=True)
+    # 37 items are left: the best is above 36 others, the next above 35 of 36, and so on.
+    shares = [entry["better_than"] for entry in found]
+    assert shares == pytest.approx([(36 - place) / 36 for place in range(5)])
     said = done("recommend", trained, *given, "--feature", "age=18-29", "--top", "5")
     assert [said.index(entry["title"]) for entry in found] == sorted(
         said.index(entry["title"]) for entry in found
     )
+    assert [f"{share} %" in said for share in (100, 97, 94, 91, 88)] == [True] * 5
+    assert f"{scores[0]:.3f}" not in said
     assert len(document("recommend", trained, *given, "--json")) == 10
     # 40 items, of which the person has three.
     assert len(document("recommend", trained, *given, "--top", "999", "--json")) == 37

@@ -1,11 +1,14 @@
 """`privrec evaluate` and `privrec recommend`."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from math import floor
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from privrec.cli.completion import offer_runs
 from privrec.cli.console import plain_errors, print_json, print_line, print_table, progress
 from privrec.cli.options import CandidatesOption, JsonOption, ProtocolOption, RunArgument
 
@@ -54,7 +57,10 @@ def evaluate(
 
 
 def recommend(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder or an export.")],
+    run: Annotated[
+        Path,
+        typer.Argument(metavar="RUN", help="A run folder or an export.", autocompletion=offer_runs),
+    ],
     like: Annotated[
         list[str] | None,
         typer.Option(metavar="ITEM", help="An item liked, by id or title; repeat."),
@@ -97,11 +103,17 @@ def recommend(
         )
         found = device.recommend(top)
         if json_:
-            items = [{"item": r.item, "title": r.title, "score": r.score} for r in found]
-            print_json(items)
+            print_json([asdict(one) for one in found])
             return
-        rows = [(r.title, r.item, f"{r.score:.3f}") for r in found]
-        print_table(f"For you, from {device.catalogue.name}", ("title", "item", "score"), rows)
+        shares = shares_text([one.better_than for one in found], device.catalogue.n_items)
+        rows = [
+            (str(place), one.title, one.item, share)
+            for place, (one, share) in enumerate(zip(found, shares, strict=True), start=1)
+        ]
+        print_table(
+            f"For you, from {device.catalogue.name}", ("", "title", "item", "better than"), rows
+        )
+        print_line("better than: this share of the other items that you do not have yet")
 
 
 def _recommend_many(
@@ -213,6 +225,18 @@ def _print_beside(found: Mapping[str, Any]) -> None:
 
 
 _BEYOND = {"coverage": "coverage", "novelty": "novelty", "popular_hits": "popular hits"}
+
+
+def shares_text(shares: Sequence[float], n_items: int) -> list[str]:
+    """Return shares as per cent, with as many decimals as tell two of `n_items` items apart.
+
+    >>> shares_text([1.0, 0.9997], 3706), shares_text([0.5], 40)
+    (['100.00 %', '99.97 %'], ['50 %'])
+    """
+    decimals = max(0, len(str(n_items)) - 2)
+    # Rounded down: only the best of all is better than 100 % of the others.
+    step = 10**decimals
+    return [f"{floor(round(share * 100 * step, 6)) / step:.{decimals}f} %" for share in shares]
 
 
 def _features(pairs: Sequence[str]) -> dict[str, str | list[str]]:

@@ -5,10 +5,10 @@ phase is a device's half (`contribute`), a server's half (`start`, `tell`, `abso
 aggregator, which draws cohorts, bounds contributions, adds noise to sums and is counted.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from privrec.core.contribution import Contribution
 from privrec.data.clients import Clients
@@ -71,11 +71,30 @@ class ServerWork:
     multiply_adds: int = 0
 
 
+Advance = Callable[[int], None]
+"""Is told how many more people a round is done with. It changes no result."""
+
+
+def silent(count: int) -> None:
+    """Tell nobody."""
+
+
 class Cohort(NamedTuple):
     """The people of one round: their positions, and what reads the data on their devices."""
 
     people: IntArray
     take: Callable[[IntArray], Clients]
+    advance: Advance = silent
+
+    def parts(self, size: int = 1024) -> Iterator[Clients]:
+        """Yield what is on people's devices, `size` people at a time.
+
+        A part counts as done when the next one is asked for.
+        """
+        for start in range(0, len(self.people), size):
+            part = self.people[start : start + size]
+            yield self.take(part)
+            self.advance(len(part))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -135,6 +154,16 @@ class Phase:
         return self.aggregator.release
 
 
+class CentralPlay(Protocol):
+    """One more round of a central fit: the state after it, and what it did."""
+
+    def __call__(
+        self, state: ServerState, advance: Advance = silent
+    ) -> tuple[ServerState, RoundReport]:
+        """Return the state after the round; `advance` is told how many people are done."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CentralFit:
     """Training with all data in one place: no cohort, no sum, no privacy.
@@ -148,7 +177,7 @@ class CentralFit:
     rounds: int
     aggregator: Aggregator
     start: Callable[[Params | None], ServerState]
-    play: Callable[[ServerState], tuple[ServerState, RoundReport]]
+    play: CentralPlay
     work: Callable[[Told | None], ServerWork] | None = None
     read: Callable[[int], object] | None = None
 

@@ -72,10 +72,16 @@ class Reference:
                 f" {n_items:,} items; the limit is {MEMORY_GB:g} GB"
             )
 
-    def fit(self, federation: Federation, people: IntArray) -> Arrays:
+    def fit(
+        self,
+        federation: Federation,
+        people: IntArray,
+        on_progress: Callable[[int], None] | None = None,
+    ) -> Arrays:
         """Return the arrays fitted to people's likes."""
         self.check(federation.n_items)
-        return self.solve(sums_of(federation, people, pairs=self.needs_pairs))
+        pairs = self.needs_pairs
+        return self.solve(sums_of(federation, people, pairs=pairs, on_progress=on_progress))
 
 
 def popularity() -> Reference:
@@ -155,8 +161,11 @@ def fit_references(
     *,
     memory_gb: float = MEMORY_GB,
     on_progress: Callable[[int], None] | None = None,
+    on_fit: Callable[[str, int, int], None] | None = None,
 ) -> Fitted:
     """Return the references by these names, fitted with one pass over people's likes.
+
+    `on_fit` is told of each reference by name, before (0 of 1) and after it is solved (1 of 1).
 
     Without names, those that fit into the memory together; the others are left out. One that was
     named and does not fit is an error.
@@ -167,11 +176,14 @@ def fit_references(
     needing = [name for name, reference in chosen.items() if reference.needs_pairs]
     sums = sums_of(federation, people, pairs=bool(needing), on_progress=on_progress)
     scorers = {}
+    tell = on_fit or (lambda name, done, total: None)
     for name, reference in chosen.items():
+        tell(name, 0, 1)
         last = needing and name == needing[-1]
         pairs = None if sums.pairs is None or last else sums.pairs.copy()
         mine = sums if last or not reference.needs_pairs else Sums(sums.likes, pairs)
         scorers[name] = reference.scorer(reference.solve(mine))
+        tell(name, 1, 1)
     shares = np.maximum(sums.likes.astype(np.float64), 1) / max(len(people), 1)
     return Fitted(scorers, left_out, -np.log2(shares))
 

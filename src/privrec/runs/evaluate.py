@@ -253,6 +253,9 @@ def _fitted(prepared: PreparedRun, asked: Asked, on_progress: OnProgress | None)
         asked.references,
         memory_gb=asked.memory_gb,
         on_progress=advance,
+        on_fit=lambda name, done, total: report_progress(
+            on_progress, f"solving the reference {name}", done, total
+        ),
     )
 
 

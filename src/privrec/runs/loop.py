@@ -13,14 +13,15 @@ import numpy as np
 
 from privrec.algorithms.prepared import PreparedRun
 from privrec.algorithms.recipes import configure, prepare, recipe_named, settings_of
-from privrec.core.phase import TRAIN, RoundReport, ServerState, Stage
+from privrec.core.phase import RoundReport, ServerState, Stage
 from privrec.core.round import Network, Surroundings, cohort_draw, fastest, play_stage_round
 from privrec.data.catalogue import to_json
 from privrec.data.federation import Federation
 from privrec.data.sources import load
 from privrec.errors import DataError, RunFolderError, SettingsError
 from privrec.runs import records
-from privrec.runs.evaluate import OnProgress, report_progress, validate
+from privrec.runs.evaluate import OnProgress, validate
+from privrec.runs.progress import Progress, progress_of
 from privrec.runs.publisher import open_publisher
 from privrec.runs.run import Run
 from privrec.settings import RunSettings
@@ -122,7 +123,20 @@ def play_stages(
     they publish the same again: from the same seed, or from the disk. Without a `network` the
     cohorts are simulated on this machine.
     """
-    config, stages = prepared.config, prepared.stages()
+    stages, figures = prepared.stages(), prepared.config.budget.shows_raw_figures
+    with progress_of(folder, stages, on_progress, figures=figures) as progress:
+        _play_stages(prepared, stages, folder, progress, resume=resume, network=network)
+
+
+def _play_stages(
+    prepared: PreparedRun,
+    stages: Sequence[Stage],
+    folder: records.RunFolder,
+    progress: Progress,
+    *,
+    resume: bool,
+    network: Network | None,
+) -> None:
     state, done = restore(folder, stages) if resume else (None, 0)
     if resume:
         records.keep_rounds(folder, done)
@@ -136,13 +150,13 @@ def play_stages(
                 raise ValueError(f"{stage.name} must start at round {stage.first}; got {state}")
         if not stopped:
             with _kept_at_a_stop(folder) as keep:
-                state = _play_stage(prepared, stage, state, folder, on_progress, network, keep=keep)
+                state = _play_stage(prepared, stage, state, folder, progress, network, keep=keep)
         # If the budget ended inside a stage, later stages are not played.
         stopped = stopped or state.round_index < stage.last
     if state is not None:
         records.drop_published(folder, state.round_index)
         arrays = {name: np.asarray(value) for name, value in state.params.items()}
-        about = {"recipe": config.recipe, "rounds": str(state.round_index)}
+        about = {"recipe": prepared.config.recipe, "rounds": str(state.round_index)}
         records.write_arrays(folder.params_path, arrays, about)
 
 
@@ -151,7 +165,7 @@ def _play_stage(
     stage: Stage,
     state: ServerState,
     folder: records.RunFolder,
-    on_progress: OnProgress | None,
+    progress: Progress,
     network: Network | None,
     *,
     keep: Callable[[ServerState], None],
@@ -173,15 +187,17 @@ def _play_stage(
         run=fastest if network is None else network.run,
         draw=cohort_draw(config.seed, secret=budget.draws_in_secret),
         publish=publisher.publish,
+        on_step=progress.step,
     )
-    what = "rounds" if stage.name == TRAIN else f"rounds for {stage.name}"
+    progress.begin_stage(stage, played=state.round_index, last=last)
     if state.round_index < last and network is None:
-        report_progress(on_progress, "compiling", 0, 1)
+        progress.compiling(0)
         if stage.device is not None:
             stage.device.prepare(state.params)
-        report_progress(on_progress, "compiling", 1, 1)
+        progress.compiling(1)
     saved = time.monotonic()
     while state.round_index < last:
+        progress.begin_round()
         started = time.monotonic()
         state, report = play_stage_round(stage, state, around)
         line: dict[str, Any] = {"round": report.round_index, "stage": stage.name}
@@ -189,6 +205,7 @@ def _play_stage(
         played = state.round_index - stage.first
         due = config.validates_after(played, last - stage.first)
         if budget.shows_raw_figures and stage.ranks and due:
+            progress.step("validation", 0, 1)
             line["validation"] = validate(prepared, state.params)
         records.append_round(folder, line, figures=budget.shows_raw_figures)
         keep(state)
@@ -203,7 +220,7 @@ def _play_stage(
             checkpoint(folder, state)
             records.drop_published(folder, state.round_index)
             saved = time.monotonic()
-        report_progress(on_progress, what, played, last - stage.first)
+        progress.end_round(played)
     return state
 
 

@@ -29,6 +29,7 @@ from privrec.runs.evaluate import Asked, Evaluation, OnProgress, counting, evalu
 from privrec.runs.examples import examples_of
 from privrec.runs.ledgerfile import settled_ledger
 from privrec.runs.people import Source, names_of, newcomers_of, positions_of
+from privrec.runs.progress import evaluation_progress
 from privrec.runs.protocols import ending_of, tested_by
 from privrec.runs.publisher import (
     has_local_noise,
@@ -83,9 +84,8 @@ class Run:
             records.check_data(self.folder, self.prepared.federation.fingerprint)
         tested = tested_by(self.prepared, protocol, candidates)
         params = load_params(self.folder)
-        evaluation = evaluate_run(
-            tested, params, self.privacy(), asked=asked, on_progress=on_progress
-        )
+        with evaluation_progress(self.folder, on_progress) as tell:
+            evaluation = evaluate_run(tested, params, self.privacy(), asked=asked, on_progress=tell)
         found = evaluation.as_json()
         text = json.dumps(found, indent=2) + "\n"
         ending = ending_of(self.prepared, tested, people)
