@@ -75,6 +75,9 @@ _TESTED = {
 }
 
 
+_AMONG = {"unseen": "she never met", "not-kept": "are not on her device"}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beside:
     """What a report shows beside figures: all of it is optional.
@@ -175,7 +178,8 @@ def _lead(evaluation: Mapping[str, Any], summary: str) -> str:
     if hits is not None:
         said.append(
             f"Of a person's hidden likes, {100 * hits:.1f} % are among the first 20 when each is"
-            f" ranked with the items that she never met{_beside_popular(evaluation)}."
+            f" ranked with the items that {_AMONG[_protocol(evaluation)[1]]}"
+            f"{_beside_popular(evaluation)}."
         )
     return " ".join(filter(None, said))
 
