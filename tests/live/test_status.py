@@ -22,10 +22,6 @@ from tiny import DATA, MODEL
 SETTINGS = {**MODEL, "rounds": 4, "validate_every": 2}
 
 
-class Killed(BaseException):
-    """Ends a training as a kill does: nothing after it is written."""
-
-
 def interrupted(path: Path, after: int, **settings: Any) -> None:
     def stop(what: str, done: int, total: int) -> None:
         if what == "rounds" and done == after:
@@ -173,8 +169,7 @@ def test_under_secure_noise_nothing_from_raw_data_is_written_or_shown(tmp_path: 
     def look(what: str, count: int, total: int) -> None:
         files.append(told(path))
 
-    settings = {"epsilon": 8.0, "rounds": 2, "cohort": 8}
-    privrec.train("dp-privrec-plus", DATA, out=path, on_progress=look, **settings)
+    privrec.train("dp-privrec-plus", DATA, out=path, on_progress=look, epsilon=8.0, rounds=0)
     assert files
     for found in files:
         assert not {"memory", "seconds_per_round"} & found.keys()
@@ -216,10 +211,7 @@ def test_an_evaluation_is_seen_while_it_lasts(evaluated: tuple[Path, Any], tmp_p
 
     privrec.open_run(path).evaluate(on_progress=look)
     steps = {(found["state"], found["step"]["what"]) for found in seen}
-    assert ("evaluating", "people tested") in steps or (
-        "evaluating",
-        "solving the reference ease",
-    ) in steps
+    assert ("evaluating", "solving the reference ease") in steps
     assert watched.look()["state"] == "finished"
 
 
