@@ -17,6 +17,7 @@ from commands import TINY, document, done, invoke
 from privrec.algorithms.recipes import RECIPES
 from privrec.cli.console import print_table, progress
 from privrec.runs.records import RunFolder
+from privrec.show.worth import signed
 from tiny import DATA
 
 KS = ["5", "10", "20", "30"]
@@ -63,7 +64,17 @@ def test_evaluation_json_has_the_contracts_shape(evaluated: tuple[Path, Any]) ->
     assert set(found) == {
         *("recipe", "data", "seed", "users", "hits", "ndcg", "list_ndcg", "new_only"),
         *("protocol", "candidates", "cost", "few_items", "references", "privacy"),
+        *("interval", "differences", "beyond", "by_items", "warnings"),
     }
+    assert found["differences"].keys() == found["references"].keys()
+    assert found["new_only"]["differences"].keys() == found["references"].keys()
+    for by_k in found["differences"].values():
+        assert list(by_k) == KS
+        assert all(one["low"] <= one["by"] <= one["high"] for one in by_k.values())
+    for group in found["by_items"]:
+        assert group.keys() == {"from", "to", "people", "hits", "interval", "references"}
+    assert sum(group["people"] for group in found["by_items"]) == found["users"]["test"]
+    assert found["warnings"] == []
     assert (found["recipe"], found["data"], found["seed"]) == ("privrec", DATA, 0)
     users = found["users"]
     assert {"train", "test", "skipped"} <= set(users)
@@ -76,6 +87,8 @@ def test_evaluation_json_has_the_contracts_shape(evaluated: tuple[Path, Any]) ->
         for shares in (figures["hits"], figures["new_only"]["hits"]):
             assert list(shares) == KS
             assert 0 <= shares["5"] <= shares["10"] <= shares["20"] <= shares["30"] <= 1
+        assert list(figures["interval"]) == list(figures["new_only"]["interval"]) == KS
+        assert figures["beyond"].keys() == {"coverage", "novelty", "popular_hits"}
         for name in ("ndcg", "list_ndcg"):
             assert list(figures[name]) == KS
             assert all(0 <= value <= 1 for value in figures[name].values())
@@ -90,11 +103,21 @@ def test_evaluation_json_has_the_contracts_shape(evaluated: tuple[Path, Any]) ->
 def test_evaluation_for_people_shows_the_same_figures(copy: RunFolder) -> None:
     said = done("evaluate", copy.path)
     found = json.loads(copy.evaluation_path.read_text())
-    rows = {line.split("│")[1].strip(): line for line in said.splitlines() if "│" in line}
+    rows: dict[str, list[list[str]]] = {}
+    for line in said.splitlines():
+        if "│" in line:
+            name, *cells = (cell.strip() for cell in line.split("│")[1:-1])
+            rows.setdefault(name, []).append(cells)
     for name, figures in {"privrec": found, **found["references"]}.items():
-        assert [f"{figures['hits'][k]:.3f}" for k in KS] == [
-            cell.strip() for cell in rows[name].split("│")[2:6]
-        ]
+        hits, beside = rows[name]
+        assert hits[:4] == [f"{figures['hits'][k]:.3f}" for k in KS]
+        low, high = figures["interval"]["20"]
+        assert hits[4] == f"{(high - low) / 2:.3f}"
+        names = ("coverage", "novelty", "popular_hits")
+        assert beside[1:] == [f"{figures['beyond'][one]['20']:.3f}" for one in names]
+        if name != "privrec":
+            by = found["differences"][name]["20"]
+            assert beside[0] == f"{signed(by['by'])} ± {(by['high'] - by['low']) / 2:.3f}"
     # A script gets the statement and the path on one line each.
     assert found["privacy"]["statement"] in said.splitlines()
     assert f"report: {copy.report_path}" in said.splitlines()
@@ -104,14 +127,19 @@ def test_evaluation_for_people_shows_the_same_figures(copy: RunFolder) -> None:
 def test_recommending_ranks_what_is_not_known_yet(trained: Path) -> None:
     given = ["--like", "The Silent Harbour", "--like", "i3", "--dislike", "the golden harbour"]
     found = document("recommend", trained, *given, "--feature", "age=18-29", "--top", "5", "--json")
-    assert [set(entry) for entry in found] == [{"item", "title", "score"}] * 5
+    assert [set(entry) for entry in found] == [{"item", "title", "score", "better_than"}] * 5
     assert not {"i0", "i1", "i3"} & {entry["item"] for entry in found}
     scores = [entry["score"] for entry in found]
     assert scores == sorted(scores, reverse=True)
+    # 37 items are left: the best is above 36 others, the next above 35 of 36, and so on.
+    shares = [entry["better_than"] for entry in found]
+    assert shares == pytest.approx([(36 - place) / 36 for place in range(5)])
     said = done("recommend", trained, *given, "--feature", "age=18-29", "--top", "5")
     assert [said.index(entry["title"]) for entry in found] == sorted(
         said.index(entry["title"]) for entry in found
     )
+    assert [f"{share} %" in said for share in (100, 97, 94, 91, 88)] == [True] * 5
+    assert f"{scores[0]:.3f}" not in said
     assert len(document("recommend", trained, *given, "--json")) == 10
     # 40 items, of which the person has three.
     assert len(document("recommend", trained, *given, "--top", "999", "--json")) == 37

@@ -213,9 +213,13 @@ def test_a_budget_that_affords_nothing_says_what_would(tmp_path: Path) -> None:
 
 
 def test_noise_needs_a_recipe_that_adds_it() -> None:
-    with pytest.raises(SettingsError, match="`epsilon` needs a recipe with noise, such as dp-priv"):
+    with pytest.raises(
+        SettingsError, match="and privrec adds none; did you mean dp-privrec, which"
+    ):
         train(None, "privrec", epsilon=8)
-    with pytest.raises(SettingsError, match="privrec-cen is central and adds none"):
+    with pytest.raises(
+        SettingsError, match="unknown key 'mechanism' for privrec-cen; did you mean"
+    ):
         privrec.train("privrec-cen", DATA, mechanism="gaussian", epsilon=8)
     with pytest.raises(SettingsError, match="`clip_quantile` needs the Gaussian"):
         train(None, "lm-privrec", clip_quantile=0.5)

@@ -42,11 +42,16 @@ malicious archives. Chosen by hand; exports stay below it."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recommendation:
-    """One recommended item."""
+    """One recommended item.
+
+    `score` orders the items of one person and has no unit. `better_than` is the share of the other
+    items she has not rated that score less: 1 is the best of all.
+    """
 
     item: str
     title: str
     score: float
+    better_than: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,10 +75,22 @@ class Device:
                 item=self.catalogue.item_ids[k],
                 title=self.catalogue.titles[k],
                 score=float(score),
+                better_than=_share_below(scores, score),
             )
             for k, score in zip(order, best, strict=True)
             if score > -np.inf
         ]
+
+
+def _share_below(scores: npt.NDArray[np.float64], score: float) -> float:
+    """Return the share of the other items that score less, among those that may be recommended.
+
+    >>> _share_below(np.array([0.9, 0.5, 0.5, 0.1, -np.inf]), 0.5)
+    0.3333333333333333
+    """
+    others = int((scores > -np.inf).sum()) - 1
+    below = int(((scores > -np.inf) & (scores < score)).sum())
+    return below / others if others else 1.0
 
 
 def new_device(

@@ -45,5 +45,14 @@ def nearest(name: str, options: Iterable[str]) -> str:
     return f"; did you mean {folded[close[0]]!r}?" if close else ""
 
 
+def by_likeness(name: str, options: Iterable[str]) -> list[str]:
+    """Return the options, those that look most like `name` first.
+
+    >>> by_likeness("privrec-plus", ["lm-privrec", "dp-privrec-plus"])
+    ['dp-privrec-plus', 'lm-privrec']
+    """
+    return sorted(options, key=lambda option: -difflib.SequenceMatcher(None, name, option).ratio())
+
+
 class PrivacyWarning(UserWarning):
     """A warning about a guarantee that holds but is weak; the command line prints one line."""

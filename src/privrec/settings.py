@@ -104,31 +104,10 @@ def make_settings(kind: type[Settings], values: Mapping[str, Any]) -> Settings:
 
 
 def _unknown(key: str, kind: type[RunSettings], recipe: str) -> str:
-    if key in _OF_NOISE:
-        return (
-            f"`{key}` needs a recipe with noise, such as dp-privrec-one or lm-privrec;"
-            f" {recipe} is central and adds none"
-        )
     return (
         f"unknown key {key!r} for {recipe}{nearest(key, kind.model_fields)}"
         f" ('privrec recipes {recipe}' lists its keys)"
     )
-
-
-_OF_NOISE = frozenset(
-    (
-        "mechanism",
-        "epsilon",
-        "delta",
-        "noise",
-        "noise_multiplier",
-        "clip_norm",
-        "clip_quantile",
-        "force_delta",
-        "diagnostics",
-        "train_people",
-    )
-)
 
 
 def read_toml(path: Path) -> dict[str, Any]:

@@ -40,6 +40,11 @@ class Recipe:
     presets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
+    def has_noise(self) -> bool:
+        """Whether its own values have a mechanism that adds noise."""
+        return bool(self.values.get("mechanism", "none") != "none")
+
+    @property
     def without_noise(self) -> str:
         """What a run of this recipe promises if its releases have no noise."""
         if self.server_sees == "items":
@@ -56,5 +61,4 @@ class Recipe:
     @property
     def statement(self) -> str:
         """Who is protected, from whom, how strongly, and what is not covered."""
-        noised = self.values.get("mechanism", "none") != "none"
-        return statement.noised(self.server) if noised else self.without_noise
+        return statement.noised(self.server) if self.has_noise else self.without_noise

@@ -16,13 +16,14 @@ from privrec.algorithms.privrec_plus.plan import DP_PRIVREC_PLUS, PRIVREC_PLUS
 from privrec.algorithms.recipe import Recipe
 from privrec.algorithms.reptile import plan as reptile
 from privrec.algorithms.reptile.laplace import LM_PRIVREC
+from privrec.algorithms.settings import NEED_NOISE
 from privrec.algorithms.two_stage.plan import DP_PRIVREC, SSL_ITEMS
 from privrec.core.phase import Stage
 from privrec.core.scorer import Rankers
 from privrec.data.catalogue import Catalogue
 from privrec.data.federation import Federation
 from privrec.data.splits import Split
-from privrec.errors import SettingsError, nearest
+from privrec.errors import SettingsError, by_likeness, nearest
 from privrec.evaluation.protocols import Protocol, protocol_named, resolve
 from privrec.privacy.calibrate import refuse_large_delta
 from privrec.settings import RunSettings, make_settings
@@ -66,10 +67,29 @@ def configure(recipe: str, data: str, overrides: Mapping[str, Any]) -> Any:
     They are of the recipe's own class, `RECIPES[recipe].settings`.
     """
     preset = recipe_named(recipe)
+    _check_keys(recipe, overrides)
     values = {**preset.values, **preset.presets.get(data, {})}
     if "noise_multiplier" in overrides or overrides.get("mechanism") == "none":
         values.pop("epsilon", None)  # With given noise, epsilon is a result and not a budget.
     return settings_of({**values, **overrides, "recipe": recipe, "data": data})
+
+
+def _check_keys(recipe: str, overrides: Mapping[str, Any]) -> None:
+    """Raise if a setting is one of other recipes only, and name these."""
+    mine = RECIPES[recipe]
+    for key in overrides:
+        has_it = [name for name, one in RECIPES.items() if key in one.settings.model_fields]
+        wants_noise = key in NEED_NOISE and overrides[key] and "mechanism" not in overrides
+        if wants_noise and not mine.has_noise:
+            others = [name for name in has_it if RECIPES[name].has_noise]
+            why = f"`{key}` needs a recipe with noise, and {recipe} adds none"
+        elif key not in mine.settings.model_fields and has_it:
+            others, why = has_it, f"unknown key {key!r} for {recipe}"
+        else:
+            continue
+        first, *rest = by_likeness(recipe, others)
+        more = f" (also {', '.join(rest[:3])})" if rest else ""
+        raise SettingsError(f"{why}; did you mean {first}, which has `{key}`?{more}")
 
 
 def settings_of(values: Mapping[str, Any]) -> RunSettings:

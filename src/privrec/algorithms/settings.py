@@ -7,6 +7,9 @@ from pydantic import Field, model_validator
 from privrec.settings import Budget, Count, Positive, RunSettings, Size
 from privrec.types import Law, MechanismName, NoiseKind, ServerOptimizer
 
+NEED_NOISE = ("epsilon", "noise_multiplier", "clip_quantile")
+"""The settings that mean nothing without noise."""
+
 
 class RoundSettings(RunSettings):
     """The settings of a training in rounds."""
@@ -74,7 +77,7 @@ class NoiseSettings(RunSettings):
     @model_validator(mode="after")
     def _noise_needs_a_mechanism(self) -> "NoiseSettings":
         if self.mechanism == "none":
-            for key in ("epsilon", "noise_multiplier", "clip_quantile"):
+            for key in NEED_NOISE:
                 if getattr(self, key):
                     raise ValueError(
                         f"`{key}` needs a recipe with noise, such as dp-privrec-one or"

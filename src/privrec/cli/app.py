@@ -1,6 +1,7 @@
 """The `privrec` command. Each command imports what it needs, so `--help` does not import JAX."""
 
 import sys
+from collections.abc import Callable
 from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,6 +13,7 @@ from privrec.cli.attack import attack
 from privrec.cli.audit import audit
 from privrec.cli.bench import bench_app
 from privrec.cli.compare import compare
+from privrec.cli.completion import offer_data, offer_recipes
 from privrec.cli.console import (
     file_name,
     plain_errors,
@@ -24,9 +26,18 @@ from privrec.cli.console import (
 from privrec.cli.data import data_app
 from privrec.cli.federate import federate_app
 from privrec.cli.frontier import frontier
-from privrec.cli.options import JsonOption, ProtocolOption, RunArgument, settings_from
+from privrec.cli.options import (
+    HelpAllOption,
+    JsonOption,
+    ProtocolOption,
+    RunArgument,
+    SetOption,
+    examples,
+    settings_from,
+)
 from privrec.cli.privacy import privacy_app
 from privrec.cli.rank import evaluate, recommend
+from privrec.cli.recipes import recipes
 from privrec.cli.stopping import end_at_second_interrupt, training_stopped
 from privrec.cli.watch import watch
 from privrec.data.text import data_title
@@ -35,36 +46,44 @@ if TYPE_CHECKING:
     from privrec.runs.api import Plan
     from privrec.runs.run import Run
 
+FIRST_STEPS = """First steps:
+
+privrec train privrec-plus --out runs/first
+
+privrec evaluate runs/first
+
+privrec recommend runs/first --like "The Silent Harbour"
+
+privrec recipes dp-privrec-plus
+
+Every command has --help. Ctrl-C stops; a training goes on with --resume."""
+
 app = typer.Typer(
     help="A federated recommender with user-level differential privacy.",
+    epilog=FIRST_STEPS,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.add_typer(data_app, name="data")
-app.add_typer(privacy_app, name="privacy")
-app.add_typer(federate_app, name="federate")
-app.command()(audit)
-app.command()(compare)
-app.command()(attack)
-app.add_typer(bench_app, name="bench")
-app.command()(frontier)
-app.command()(evaluate)
-app.command()(recommend)
-app.command()(watch)
-
 DataOption = Annotated[
-    str | None, typer.Option(help="A built-in name or a data folder.", show_default="synthetic")
+    str | None,
+    typer.Option(
+        metavar="DATA",
+        help="A built-in name or a data folder.",
+        show_default="synthetic",
+        autocompletion=offer_data,
+    ),
 ]
 OutOption = Annotated[
     Path | None, typer.Option(help="The run folder.", show_default="runs/RECIPE-DATA-SEED")
 ]
 ConfigOption = Annotated[Path | None, typer.Option(help="A TOML file of settings.", dir_okay=False)]
-SetOption = Annotated[
-    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="One setting; repeat.")
-]
 SeedOption = Annotated[
     int | None, typer.Option(help="The seed; secure noise does not use it.", show_default="0")
+]
+RecipeArgument = Annotated[
+    str,
+    typer.Argument(help="A recipe; 'privrec recipes' lists them.", autocompletion=offer_recipes),
 ]
 RoundsOption = Annotated[
     int | None, typer.Option(help="Rounds to play.", show_default="the recipe's")
@@ -78,7 +97,9 @@ DeltaOption = Annotated[
 ]
 NoiseOption = Annotated[
     float | None,
-    typer.Option(help="The noise, instead of an epsilon; see 'privrec privacy epsilon --help'."),
+    typer.Option(
+        help="The noise, instead of an epsilon; see 'privrec privacy epsilon --help'.", hidden=True
+    ),
 ]
 ResumeOption = Annotated[
     bool,
@@ -87,16 +108,19 @@ ResumeOption = Annotated[
 
 StrictOption = Annotated[
     bool,
-    typer.Option("--strict", help="Refuse noise unless the data declares all it must."),
+    typer.Option(
+        "--strict", help="Refuse noise unless the data declares all it must.", hidden=True
+    ),
 ]
 ForceDeltaOption = Annotated[
-    bool, typer.Option("--force-delta", help="Accept a delta of 1/N or more.")
+    bool, typer.Option("--force-delta", help="Accept a delta of 1/N or more.", hidden=True)
 ]
 DiagnosticsOption = Annotated[
     bool,
     typer.Option(
         "--diagnostics",
         help="Write losses and counts also under secure noise: raw figures, not for release.",
+        hidden=True,
     ),
 ]
 DryRunOption = Annotated[
@@ -114,9 +138,15 @@ def _root(
         raise typer.Exit
 
 
-@app.command()
+@app.command(
+    epilog=examples(
+        "privrec train privrec-plus --data synthetic --out runs/first",
+        "privrec train dp-privrec-plus --epsilon 4 --dry-run",
+        "privrec train privrec-plus --out runs/first --resume",
+    )
+)
 def train(
-    recipe: Annotated[str, typer.Argument(help="A recipe; 'privrec recipes' lists them.")],
+    recipe: RecipeArgument,
     data: DataOption = None,
     out: OutOption = None,
     config: ConfigOption = None,
@@ -133,6 +163,7 @@ def train(
     diagnostics: DiagnosticsOption = False,
     dry_run: DryRunOption = False,
     json_: JsonOption = False,
+    help_all: HelpAllOption = False,
 ) -> None:
     """Train a recipe, simulated on this machine; writes a run folder.
 
@@ -176,7 +207,6 @@ def train(
             _say_what_was_trained(run)
 
 
-@app.command()
 def export(
     run: RunArgument,
     out: Annotated[Path, typer.Option(help="The file to write.")],
@@ -192,36 +222,33 @@ def export(
         print_line(opened.privacy().statement)
 
 
-@app.command()
-def recipes(
-    name: Annotated[str | None, typer.Argument(help="Show this recipe's settings.")] = None,
-    data: Annotated[str, typer.Option(help="The data set whose presets apply.")] = "synthetic",
-    json_: JsonOption = False,
-) -> None:
-    """List the recipes, or the settings of one."""
-    with plain_errors():
-        from privrec.algorithms.recipes import RECIPES, configure
-
-        if name is not None:
-            settings, fields = configure(name, data, {}).model_dump(), RECIPES[name].settings
-            if json_:
-                print_json(settings)
-                return
-            rows = [
-                (key, str(value), " ".join((fields.model_fields[key].description or "").split()))
-                for key, value in settings.items()
-            ]
-            print_table(f"{name} on {data}", ("key", "value", "what it is"), rows)
-            return
-        listed = [
-            {"name": key, "summary": recipe.summary, "privacy": recipe.statement}
-            for key, recipe in RECIPES.items()
-        ]
-        if json_:
-            print_json(listed)
-            return
-        for entry in listed:
-            print_line(f"{entry['name']:<15} {entry['summary']}")
+_COMMANDS: dict[Callable[..., None], tuple[str, ...]] = {
+    evaluate: ("privrec evaluate runs/first", "privrec evaluate runs/first --json"),
+    recommend: (
+        'privrec recommend runs/first --like "The Silent Harbour" --like i3',
+        "privrec recommend runs/first --everybody --out lists.csv",
+    ),
+    compare: (
+        "privrec compare runs/first runs/second --html both.html",
+        "privrec compare --data synthetic --recipes privrec-plus,ease --seeds 0,1",
+    ),
+    watch: ("privrec watch runs/first", "privrec watch"),
+    export: ("privrec export runs/first --out model.privrec",),
+    recipes: ("privrec recipes", "privrec recipes dp-privrec-plus"),
+    frontier: ("privrec frontier --data synthetic --epsilons 1,4,inf",),
+    attack: (
+        "privrec attack runs/first",
+        "privrec attack --data synthetic --recipes privrec --kinds loss",
+    ),
+    audit: ("privrec audit dp-privrec-plus --epsilon 4", "privrec audit runs/first"),
+}
+"""The other commands, in the order of --help, with their examples."""
+for _command, _lines in _COMMANDS.items():
+    app.command(epilog=examples(*_lines))(_command)
+app.add_typer(data_app, name="data")
+app.add_typer(privacy_app, name="privacy")
+app.add_typer(federate_app, name="federate")
+app.add_typer(bench_app, name="bench")
 
 
 def main() -> None:

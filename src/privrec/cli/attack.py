@@ -8,6 +8,12 @@ from typing import Annotated, Any
 
 import typer
 
+from privrec.cli.completion import (
+    offer_data,
+    offer_recipe_lists,
+    offer_runs,
+    offer_settings,
+)
 from privrec.cli.console import (
     file_name,
     plain_errors,
@@ -39,11 +45,17 @@ RunsArgument = Annotated[
         metavar="[RUN]...",
         help="Run folders: the attack trains its own models as each run was trained, because it"
         " must know who took part.",
+        autocompletion=offer_runs,
     ),
 ]
 SetOption = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="One setting of every model; repeat."),
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="One setting of every model; repeat.",
+        autocompletion=offer_settings,
+    ),
 ]
 
 
@@ -66,10 +78,16 @@ class _Job:
 def attack(
     runs: RunsArgument = None,
     data: Annotated[
-        str | None, typer.Option(help="Attack recipes on this data instead of runs.")
+        str | None,
+        typer.Option(
+            help="Attack recipes on this data instead of runs.", autocompletion=offer_data
+        ),
     ] = None,
     recipes: Annotated[
-        str | None, typer.Option(help="With --data: which recipes, with commas.")
+        str | None,
+        typer.Option(
+            help="With --data: which recipes, with commas.", autocompletion=offer_recipe_lists
+        ),
     ] = None,
     epsilons: Annotated[
         str, typer.Option(help="With --data: the budgets of recipes with noise, with commas.")

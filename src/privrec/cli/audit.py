@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
+from privrec.cli.completion import offer_data, offer_recipes_and_runs
 from privrec.cli.console import (
     EXIT_WRONG_INPUT,
     plain_errors,
@@ -13,7 +14,7 @@ from privrec.cli.console import (
     print_table,
     progress,
 )
-from privrec.cli.options import settings_from
+from privrec.cli.options import SetOption, settings_from
 
 EXIT_DOES_NOT_HOLD = EXIT_WRONG_INPUT + 1
 
@@ -32,12 +33,18 @@ def audit(
     recipe: Annotated[
         str,
         typer.Argument(
-            metavar="RECIPE|RUN", help="A recipe, or a run folder: its settings, trained anew."
+            metavar="RECIPE|RUN",
+            help="A recipe, or a run folder: its settings, trained anew.",
+            autocompletion=offer_recipes_and_runs,
         ),
     ],
     data: Annotated[
         str | None,
-        typer.Option(help="A built-in name or a data folder.", show_default="synthetic"),
+        typer.Option(
+            help="A built-in name or a data folder.",
+            show_default="synthetic",
+            autocompletion=offer_data,
+        ),
     ] = None,
     epsilon: Annotated[
         float | None, typer.Option(help="The budget.", show_default="the recipe's")
@@ -47,9 +54,7 @@ def audit(
         float, typer.Option(help="How sure the lower bound is: 1 in 20 is wrong at 0.95.")
     ] = 0.95,
     seed: Annotated[int, typer.Option(min=0, help="Makes the canaries and their coins.")] = 0,
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting; repeatable.")
-    ] = None,
+    set_: SetOption = None,
     out: OutOption = None,
     json_: Annotated[
         bool, typer.Option("--json", help="Print one JSON document on stdout.")

@@ -4,10 +4,14 @@ from typing import Annotated
 
 import typer
 
+from privrec.cli.completion import offer_data
 from privrec.cli.console import plain_errors, print_json, print_line, print_table, progress
+from privrec.cli.options import examples
 
 bench_app = typer.Typer(
-    help="Measure on this machine what the paper measures.", no_args_is_help=True
+    help="Measure on this machine what the paper measures.",
+    no_args_is_help=True,
+    epilog=examples("privrec bench meta --data synthetic --rounds 3"),
 )
 
 
@@ -16,9 +20,11 @@ def _group() -> None:
     """Keep `meta` a command of its own, although there is no other."""
 
 
-@bench_app.command()
+@bench_app.command(epilog=examples("privrec bench meta --data synthetic --rounds 3"))
 def meta(
-    data: Annotated[str, typer.Option(help="A built-in name or a data folder.")] = "movielens-1m",
+    data: Annotated[
+        str, typer.Option(help="A built-in name or a data folder.", autocompletion=offer_data)
+    ] = "movielens-1m",
     cohorts: Annotated[
         str, typer.Option(help="The numbers of people in a round, with commas.")
     ] = "5,10,20,30,40",

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
+from privrec.cli.completion import offer_data, offer_recipe_lists, offer_runs
 from privrec.cli.console import (
     file_name,
     plain_errors,
@@ -22,12 +23,23 @@ _KS = ("10", "20")
 
 def compare(
     runs: Annotated[
-        list[Path] | None, typer.Argument(metavar="[RUN]...", help="Evaluated run folders.")
+        list[Path] | None,
+        typer.Argument(
+            metavar="[RUN]...", help="Evaluated run folders.", autocompletion=offer_runs
+        ),
     ] = None,
     data: Annotated[
-        str | None, typer.Option(help="Train and test recipes on this data instead.")
+        str | None,
+        typer.Option(
+            help="Train and test recipes on this data instead.", autocompletion=offer_data
+        ),
     ] = None,
-    recipes: Annotated[str, typer.Option(help="With --data: which recipes, with commas.")] = "all",
+    recipes: Annotated[
+        str,
+        typer.Option(
+            help="With --data: which recipes, with commas.", autocompletion=offer_recipe_lists
+        ),
+    ] = "all",
     seeds: Annotated[str, typer.Option(help="With --data: the splits, with commas.")] = "0",
     epsilons: Annotated[
         str, typer.Option(help="With --data: the budgets of recipes with noise, with commas.")

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import shutil
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -14,6 +15,7 @@ import typer
 from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len
 from rich.console import Console
+from rich.padding import Padding
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -57,15 +59,13 @@ def print_json(document: Any) -> None:
 
 def screen_width() -> int:
     """Return how many places a line has: $COLUMNS, the terminal's, or many where there is none."""
-    given = os.environ.get("COLUMNS", "")
-    if given.isdecimal() and int(given) > 0:
-        return int(given)
-    return Console().width if sys.stdout.isatty() else _WIDE
+    return shutil.get_terminal_size(fallback=(_WIDE, 24)).columns
 
 
 def _show(shown: Any, **how: Any) -> None:
     """Print to what is stdout now, in as many places as a line has."""
-    _Console(width=screen_width()).print(shown, **how)
+    # With a height: rich takes 80 places on a dumb terminal unless both are given.
+    _Console(width=screen_width(), height=24).print(shown, **how)
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -76,10 +76,7 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
     """
     width = screen_width()
     figures = [any(_is_figure(row[k]) for row in rows) for k in range(len(columns))]
-    least = [
-        _least_width([column, *(row[k] for row in rows)], figures[k])
-        for k, column in enumerate(columns)
-    ]
+    least = [_least_width([column, *(row[k] for row in rows)]) for k, column in enumerate(columns)]
     framed = sum(least) + 3 * len(columns) + 1 <= width
     if not framed and sum(least) + 2 * (len(columns) - 1) > width:
         _print_blocks(title, columns, rows)
@@ -96,9 +93,12 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
     _show(table)
 
 
-def print_line(text: str) -> None:
+def print_line(text: str, *, indent: int = 0) -> None:
     """Print plain text, wrapped in a terminal and unwrapped otherwise."""
-    _show(_safe(text), soft_wrap=not sys.stdout.isatty())
+    if sys.stdout.isatty():
+        _show(Padding(_safe(text), (0, 0, 0, indent)))
+    else:
+        _show(_safe(" " * indent + text), soft_wrap=True)
 
 
 def time_text(seconds: float) -> str:
@@ -179,16 +179,15 @@ def _safe(text: str) -> Text:
 
 
 def _is_figure(text: str) -> bool:
-    return text.replace(",", "").replace(".", "").removeprefix("-").isdecimal()
+    digits = text.removesuffix(" %").removeprefix("-").replace(",", "").replace(".", "")
+    return digits.isdecimal()
 
 
-def _least_width(cells: Sequence[str], figures: bool) -> int:
+def _least_width(cells: Sequence[str]) -> int:
     """Return the least width of a column: figures are never folded, long words may be."""
-    heading, *entries = cells
-    words = [word for cell in entries for word in ([cell] if figures else cell.split())]
-    longest = max(map(cell_len, words), default=0)
-    names = max(map(cell_len, heading.split()), default=0)
-    return max(longest if figures else min(longest, _NARROW), min(names, _NARROW))
+    whole = [cell_len(cell) for cell in cells if _is_figure(cell)]
+    words = [cell_len(word) for cell in cells for word in cell.split()]
+    return max([0, *whole, *(min(word, _NARROW) for word in words)])
 
 
 def _print_blocks(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -5,18 +5,24 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from privrec.cli.completion import offer_data
 from privrec.cli.console import plain_errors, print_json, print_line, print_table
+from privrec.cli.options import examples
 from privrec.data.text import data_title
 
 if TYPE_CHECKING:
     from privrec.data.importing import ImportResult
 
-data_app = typer.Typer(help="List, describe, fetch and import data sets.", no_args_is_help=True)
+data_app = typer.Typer(
+    help="List, describe, fetch and import data sets.",
+    no_args_is_help=True,
+    epilog=examples("privrec data list", "privrec data describe synthetic"),
+)
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
 
 
-@data_app.command("list")
+@data_app.command("list", epilog=examples("privrec data list"))
 def list_data(json_: JsonOption = False) -> None:
     """List the built-in data sets and whether their files are here."""
     with plain_errors():
@@ -31,9 +37,11 @@ def list_data(json_: JsonOption = False) -> None:
         print_table("Built-in data sets", ("name", "here", "about"), rows)
 
 
-@data_app.command()
+@data_app.command(epilog=examples("privrec data describe synthetic"))
 def describe(
-    data: Annotated[str, typer.Argument(help="A built-in name or a data folder.")],
+    data: Annotated[
+        str, typer.Argument(help="A built-in name or a data folder.", autocompletion=offer_data)
+    ],
     json_: JsonOption = False,
 ) -> None:
     """Say what is in a data set: people, items, likes, features."""
@@ -56,7 +64,7 @@ def describe(
             )
 
 
-@data_app.command()
+@data_app.command(epilog=examples("privrec data fetch movielens-1m"))
 def fetch(
     name: Annotated[str, typer.Argument(help="A published data set.")], json_: JsonOption = False
 ) -> None:
@@ -75,7 +83,12 @@ def fetch(
             print_line(f"{name} is here already, nothing was downloaded: {path}")
 
 
-@data_app.command("import")
+@data_app.command(
+    "import",
+    epilog=examples(
+        "privrec data import ratings.csv --map user=person --map item=film --out films"
+    ),
+)
 def import_data(
     source: Annotated[
         Path,
@@ -118,15 +131,10 @@ def import_data(
     """Turn your own files into a data folder, and say what became of each column."""
     with plain_errors():
         from privrec.data.importing import import_files, write_import
-        from privrec.errors import SettingsError
 
-        pairs = dict.fromkeys(map_ or [])
-        for pair in pairs:
-            if "=" not in pair:
-                raise SettingsError(f"--map takes ours=theirs; got {pair!r}")
         result = import_files(
             source,
-            mapping=dict(pair.split("=", 1) for pair in pairs),
+            mapping=_mapping(map_ or []),
             users=users,
             items=items,
             test=test,
@@ -138,16 +146,24 @@ def import_data(
             form=format_,
         )
         write_import(result, out)
-        listed = out / "skipped.csv" if result.skipped else None
-        if json_:
-            shown = listed and str(listed)
-            print_json({"data": str(out), **result.as_json(), "skipped_in": shown})
-            return
-        _say_imported(result, out, listed)
+        _say_imported(result, out, json_)
 
 
-def _say_imported(result: "ImportResult", out: Path, listed: Path | None) -> None:
-    found = result.as_json()
+def _mapping(pairs: list[str]) -> dict[str, str]:
+    from privrec.errors import SettingsError
+
+    for pair in pairs:
+        if "=" not in pair:
+            raise SettingsError(f"--map takes ours=theirs; got {pair!r}")
+    return dict(pair.split("=", 1) for pair in pairs)
+
+
+def _say_imported(result: "ImportResult", out: Path, json_: bool) -> None:
+    skipped_in = str(out / "skipped.csv") if result.skipped else None
+    found = {"data": str(out), **result.as_json(), "skipped_in": skipped_in}
+    if json_:
+        print_json(found)
+        return
     one_file = len({use.file for use in result.uses}) == 1
     rows = [
         (use.file, use.column, use.became, "; ".join(filter(None, (use.why, use.note))))
@@ -160,10 +176,10 @@ def _say_imported(result: "ImportResult", out: Path, listed: Path | None) -> Non
         [row[one_file:] for row in rows],
     )
     tested = found["interactions_to_test"]
-    more = "" if tested is None else f" and {tested:,} to be tested"
+    more = "" if tested is None else f", and {tested:,} to be tested"
     print_line(
-        f"imported {found['people']:,} people, {found['items']:,} items,"
-        f" {found['interactions']:,} interactions{more}, {found['likes']:,} likes: {out}"
+        f"imported {found['interactions']:,} interactions ({found['likes']:,} likes) of"
+        f" {found['people']:,} people with {found['items']:,} items{more}: {found['data']}"
     )
     if idle := found["people_without_lines"]:
         print_line(f"{idle:,} of the people have no line")
@@ -172,9 +188,9 @@ def _say_imported(result: "ImportResult", out: Path, listed: Path | None) -> Non
         print_line("there is no time: each person's lines stay in the order of the file")
     for warning in found["warnings"]:
         print_line(f"warning: {warning}")
-    if listed:
-        print_line(f"skipped {found['skipped']:,} bad rows, listed in {listed}")
-    print_line(f"next: privrec data describe {out}")
+    if found["skipped"]:
+        print_line(f"skipped {found['skipped']:,} bad rows, listed in {found['skipped_in']}")
+    print_line(f"next: privrec data describe {found['data']}")
 
 
 def _like_line(found: dict[str, Any]) -> str:

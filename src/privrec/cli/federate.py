@@ -13,68 +13,52 @@ from typing import Annotated, Any
 
 import typer
 
+from privrec.cli.completion import offer_data
 from privrec.cli.console import file_name, plain_errors, print_json, print_line, print_table
+from privrec.cli.federate_options import (
+    RECIPE,
+    ColludingOption,
+    DeadlineOption,
+    DeltaOption,
+    EpsilonOption,
+    JsonOption,
+    MinPeopleOption,
+    MissingOption,
+    NoiseFromOption,
+    RecipeOption,
+    RoundsOption,
+    SecureSumOption,
+    SeedOption,
+)
 from privrec.cli.federation import live_table, say_result, say_terms, say_traffic, terms_line
-from privrec.cli.options import settings_from
+from privrec.cli.options import HelpAllOption, SetOption, examples, settings_from
 from privrec.cli.stopping import federation_stopped
 from privrec.errors import FederationError
 
 federate_app = typer.Typer(
-    help="The same training over a real network, on Flower.", no_args_is_help=True
+    help="The same training over a real network, on Flower.",
+    no_args_is_help=True,
+    epilog=examples("privrec federate up --nodes 4 --users 200 --epsilon 8"),
 )
 
-RECIPE = "dp-privrec-plus"
-RecipeOption = Annotated[str, typer.Option(help="A recipe; 'privrec recipes' lists them.")]
-SetOption = Annotated[
-    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="One setting; repeat.")
-]
-SeedOption = Annotated[int | None, typer.Option(help="The seed.", show_default="0")]
-RoundsOption = Annotated[
-    int | None, typer.Option(help="Rounds to play.", show_default="the recipe's")
-]
-EpsilonOption = Annotated[float | None, typer.Option(help="The privacy budget.")]
-DeltaOption = Annotated[float | None, typer.Option(help="The delta of the guarantee.")]
-SecureSumOption = Annotated[
-    bool | None,
-    typer.Option(
-        "--secure-sum/--no-secure-sum",
-        help="Whether nodes mask their sums, so that the server sees only the sum of all.",
-        show_default="on, unless every node serves 100 people or more",
-    ),
-]
-NoiseFromOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="server|nodes", help="Who adds the noise (docs/privacy.md).", show_default="server"
-    ),
-]
-MissingOption = Annotated[
-    float | None,
-    typer.Option(help="The share of a round's nodes that may drop out.", show_default="0.3"),
-]
-ColludingOption = Annotated[
-    float | None,
-    typer.Option(help="The share of nodes that may help a hostile server.", show_default="0"),
-]
-MinPeopleOption = Annotated[
-    int | None,
-    typer.Option(
-        help="A round with fewer people is abandoned.", show_default="half of those drawn"
-    ),
-]
-DeadlineOption = Annotated[
-    float | None,
-    typer.Option(help="Seconds that nodes have for one exchange.", show_default="60"),
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
 _FEW = 100
 """With so many people on every node, sums are not masked unless asked for."""
 
 
-@federate_app.command()
+@federate_app.command(
+    epilog=examples(
+        "privrec federate up --nodes 4 --users 200 --epsilon 8",
+        "privrec federate up --recipe privrec-plus --dry-run",
+    )
+)
 def up(
     recipe: RecipeOption = RECIPE,
-    data: Annotated[str, typer.Option(help="A built-in name or a data folder.")] = "synthetic",
+    data: Annotated[
+        str,
+        typer.Option(
+            metavar="DATA", help="A built-in name or a data folder.", autocompletion=offer_data
+        ),
+    ] = "synthetic",
     nodes: Annotated[int, typer.Option(help="How many nodes.")] = 4,
     users: Annotated[
         int | None, typer.Option(help="How many people.", show_default="everybody who trains")
@@ -98,6 +82,7 @@ def up(
         bool, typer.Option("--dry-run", help="Only print what would be sent.")
     ] = False,
     json_: JsonOption = False,
+    help_all: HelpAllOption = False,
 ) -> None:
     """Start a whole federation on this machine, train, evaluate, and shut it down."""
     path = out or Path("runs") / f"federation-{recipe}-{file_name(data)}"
@@ -134,7 +119,7 @@ def up(
         say_result(run, path, json_)
 
 
-@federate_app.command()
+@federate_app.command(epilog=examples("privrec federate enrol --data my-data --out node-1"))
 def enrol(
     data: Annotated[str, typer.Option(help="This node's data: a data folder or a built-in name.")],
     out: Annotated[Path, typer.Option(help="The node's folder, made anew.")],
@@ -157,7 +142,12 @@ def enrol(
         print_line("keep for yourself:  everything else in that folder")
 
 
-@federate_app.command()
+@federate_app.command(
+    epilog=examples(
+        "privrec federate server host --enrolment n1.json --catalogue catalogue.json",
+        "privrec federate server host",
+    )
+)
 def server(
     folder: Annotated[Path, typer.Argument(help="The server's folder.")],
     enrolment: Annotated[
@@ -190,6 +180,7 @@ def server(
     prepare_only: Annotated[
         bool, typer.Option("--prepare-only", help="Write terms and certificates; do not start.")
     ] = False,
+    help_all: HelpAllOption = False,
 ) -> None:
     """Found a federation from enrolments at the first start; train; go on after a stop."""
     again = shlex.join(["privrec", "federate", "server", str(folder)])
@@ -218,7 +209,11 @@ def server(
         _export(run, folder / "model.privrec")
 
 
-@federate_app.command()
+@federate_app.command(
+    epilog=examples(
+        "privrec federate node node-1 --server host:8443 --terms terms.json --ca ca.crt"
+    )
+)
 def node(
     folder: Annotated[Path, typer.Argument(help="The node's folder, from 'federate enrol'.")],
     server: Annotated[str, typer.Option(help="The server's address, host:port.")],
@@ -250,7 +245,7 @@ def node(
         )
 
 
-@federate_app.command()
+@federate_app.command(epilog=examples("privrec federate status host"))
 def status(
     folder: Annotated[Path, typer.Argument(help="The server's folder.")], json_: JsonOption = False
 ) -> None:

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from privrec.cli.completion import offer_data
 from privrec.cli.console import (
     file_name,
     plain_errors,
@@ -18,7 +19,9 @@ from privrec.cli.stopping import EXPERIMENTS_STOPPED
 
 
 def frontier(
-    data: Annotated[str, typer.Option(help="A built-in name or a data folder.")] = "synthetic",
+    data: Annotated[
+        str, typer.Option(help="A built-in name or a data folder.", autocompletion=offer_data)
+    ] = "synthetic",
     epsilons: Annotated[
         str, typer.Option(help="The budgets, with commas; inf is no noise.")
     ] = "1,2,4,8,inf",

@@ -5,7 +5,20 @@ from typing import Annotated, Any
 
 import typer
 
-RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
+from privrec.cli.completion import offer_runs, offer_settings
+
+RunArgument = Annotated[
+    Path, typer.Argument(metavar="RUN", help="A run folder.", autocompletion=offer_runs)
+]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="One setting; repeat. 'privrec recipes RECIPE' explains them.",
+        autocompletion=offer_settings,
+    ),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
 ProtocolOption = Annotated[
     str | None,
@@ -16,6 +29,32 @@ ProtocolOption = Annotated[
 CandidatesOption = Annotated[
     str | None,
     typer.Option(help="What a tested item is ranked among: unseen or not-kept items."),
+]
+
+
+def examples(*lines: str) -> str:
+    """Return the end of a command's help: commands to begin with, each on a line."""
+    return "\n\n".join([f"Example{'s' if len(lines) > 1 else ''}:", *lines])
+
+
+def _show_all(ctx: typer.Context, asked: bool) -> None:
+    """Show the help of a command with its rare options, and end."""
+    if not asked:
+        return
+    hidden = [one for one in ctx.command.params if getattr(one, "hidden", False)]
+    for one in hidden:
+        vars(one)["hidden"] = False
+    try:
+        typer.echo(ctx.get_help())
+    finally:
+        for one in hidden:
+            vars(one)["hidden"] = True
+    raise typer.Exit
+
+
+HelpAllOption = Annotated[
+    bool,
+    typer.Option("--help-all", is_eager=True, callback=_show_all, help="Show rare options too."),
 ]
 
 

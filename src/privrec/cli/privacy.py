@@ -6,13 +6,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from privrec.cli.completion import offer_runs
 from privrec.cli.console import plain_errors, print_json, print_line, print_table, progress
+from privrec.cli.options import examples
 
 if TYPE_CHECKING:
     from privrec.privacy.release import Sampling
 
+_EPSILON = "privrec privacy epsilon --users 6000 --cohort 100 --rounds 50 --noise-multiplier 1"
+_CALIBRATE = "privrec privacy calibrate --users 6000 --cohort 100 --rounds 50 --epsilon 4"
+
 privacy_app = typer.Typer(
-    help="Compute epsilon from the noise, and the noise from epsilon.", no_args_is_help=True
+    help="Compute epsilon from the noise, and the noise from epsilon.",
+    no_args_is_help=True,
+    epilog=examples(_EPSILON, _CALIBRATE),
 )
 
 UsersOption = Annotated[int, typer.Option(help="People who train.")]
@@ -36,7 +43,7 @@ ForceDeltaOption = Annotated[
 ]
 
 
-@privacy_app.command()
+@privacy_app.command(epilog=examples(_EPSILON))
 def epsilon(
     users: UsersOption,
     cohort: CohortOption,
@@ -62,7 +69,7 @@ def epsilon(
         _print_epsilon(law, mechanism, rounds, noise_multiplier, delta, json_, calibrated=False)
 
 
-@privacy_app.command()
+@privacy_app.command(epilog=examples(_CALIBRATE))
 def calibrate(
     users: UsersOption,
     cohort: CohortOption,
@@ -86,9 +93,11 @@ def calibrate(
         _print_epsilon(law, mechanism, rounds, noise, delta, json_, calibrated=True)
 
 
-@privacy_app.command()
+@privacy_app.command(epilog=examples("privrec privacy spent runs/first runs/second"))
 def spent(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders.")],
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN...", help="Run folders.", autocompletion=offer_runs)
+    ],
     delta: DeltaOption = 1e-6,
     same_people: Annotated[
         bool,
@@ -126,7 +135,7 @@ def spent(
             print_line(f"with secure noise it would be {_words(mechanism)} together")
 
 
-@privacy_app.command()
+@privacy_app.command(epilog=examples("privrec privacy paper-tables"))
 def paper_tables(json_: JsonOption = False) -> None:
     """Print the paper's two tables of epsilon beside what its settings really cost."""
     with plain_errors():

@@ -1,11 +1,14 @@
 """`privrec evaluate` and `privrec recommend`."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from math import floor
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from privrec.cli.completion import offer_runs
 from privrec.cli.console import plain_errors, print_json, print_line, print_table, progress
 from privrec.cli.options import CandidatesOption, JsonOption, ProtocolOption, RunArgument
 
@@ -54,7 +57,10 @@ def evaluate(
 
 
 def recommend(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder or an export.")],
+    run: Annotated[
+        Path,
+        typer.Argument(metavar="RUN", help="A run folder or an export.", autocompletion=offer_runs),
+    ],
     like: Annotated[
         list[str] | None,
         typer.Option(metavar="ITEM", help="An item liked, by id or title; repeat."),
@@ -97,11 +103,17 @@ def recommend(
         )
         found = device.recommend(top)
         if json_:
-            items = [{"item": r.item, "title": r.title, "score": r.score} for r in found]
-            print_json(items)
+            print_json([asdict(one) for one in found])
             return
-        rows = [(r.title, r.item, f"{r.score:.3f}") for r in found]
-        print_table(f"For you, from {device.catalogue.name}", ("title", "item", "score"), rows)
+        shares = shares_text([one.better_than for one in found], device.catalogue.n_items)
+        rows = [
+            (str(place), one.title, one.item, share)
+            for place, (one, share) in enumerate(zip(found, shares, strict=True), start=1)
+        ]
+        print_table(
+            f"For you, from {device.catalogue.name}", ("", "title", "item", "better than"), rows
+        )
+        print_line("better than: this share of the other items that you do not have yet")
 
 
 def _recommend_many(
@@ -168,22 +180,63 @@ def _say_evaluation(found: Mapping[str, Any], figures: Sequence[Mapping[str, Any
     tested = f"{users['test']} test people, {users['skipped']} skipped"
     title = f"Hits@k on {data_words(found)}, seed {found['seed']}{protocol_words(found)}"
     _print_hits(f"{title} ({tested})", found)
+    _print_beside(found)
     lines = (sample_line(found), few_items_line(found), mark_line(found, figures))
     for line in (*lines, *left_out_lines(found)):
         if line:
             print_line(line)
+    for line in found["warnings"]:
+        print_line(f"warning: {line}")
     print_line(found["privacy"]["statement"])
 
 
 def _print_hits(title: str, found: Mapping[str, Any]) -> None:
-    from privrec.show.report import KS, figure_between, intervals_of, table_rows
+    from privrec.show.report import KS, figure, intervals_of, table_rows
 
     known = intervals_of(found)
     cells = [
-        (name, *(figure_between(hits[k], known.get(name, {}).get(k)) for k in KS))
+        (name, *(figure(hits[k]) for k in KS), _half(known.get(name, {}).get("20")))
         for name, hits, _ in table_rows(found)
     ]
-    print_table(title, ("", *(f"@{k}" for k in KS)), cells)
+    print_table(title, ("", *(f"@{k}" for k in KS), "± at 20"), cells)
+
+
+def _half(ends: Sequence[float] | None) -> str:
+    """Return half of the length of an interval as text; "" if there is none."""
+    return "" if ends is None else f"{(ends[1] - ends[0]) / 2:.3f}"
+
+
+def _print_beside(found: Mapping[str, Any]) -> None:
+    """Print how much better the run is than each reference, and what the lists are made of."""
+    from privrec.show.report import figure
+    from privrec.show.worth import signed
+
+    others = {n: row for n, row in found["references"].items() if n != found["recipe"]}
+    rows = {found["recipe"]: found, **others}
+    cells = []
+    for name, row in rows.items():
+        by = None if row is found else found["differences"][name].get("20")
+        ends = None if by is None else (by["low"], by["high"])
+        better = "" if by is None else f"{signed(by['by'])} ± {_half(ends)}"
+        cells.append((name, better, *(figure(row["beyond"][n]["20"]) for n in _BEYOND)))
+    print_table(
+        "The first 20 of each list", ("", "this run is better by", *_BEYOND.values()), cells
+    )
+
+
+_BEYOND = {"coverage": "coverage", "novelty": "novelty", "popular_hits": "popular hits"}
+
+
+def shares_text(shares: Sequence[float], n_items: int) -> list[str]:
+    """Return shares as per cent, with as many decimals as tell two of `n_items` items apart.
+
+    >>> shares_text([1.0, 0.9997], 3706), shares_text([0.5], 40)
+    (['100.00 %', '99.97 %'], ['50 %'])
+    """
+    decimals = max(0, len(str(n_items)) - 2)
+    # Rounded down: only the best of all is better than 100 % of the others.
+    step = 10**decimals
+    return [f"{floor(round(share * 100 * step, 6)) / step:.{decimals}f} %" for share in shares]
 
 
 def _features(pairs: Sequence[str]) -> dict[str, str | list[str]]:

@@ -121,11 +121,35 @@ def _inner(column: pl.Series) -> pl.DataType:
 
 
 def _dates(column: pl.Series) -> pl.Series:
-    dated = column.str.contains(r"^\d{4}-\d{2}-\d{2}")
+    """Return ISO dates; if they are written in several ways, those without a zone count as UTC."""
+    rest = column.set(~column.str.contains(r"^\d{4}-\d{2}-\d{2}"), None)
+    found = _dates_of_a_kind(rest)
+    for _ in range(_WAYS):
+        rest = rest.set(found.is_not_null(), None)
+        if rest.null_count() == rest.len():
+            break
+        more = _in_utc(_dates_of_a_kind(rest))
+        found = _in_utc(found)
+        found = found.zip_with(found.is_not_null(), more)
+    return found
+
+
+_WAYS = 4
+"""In how many more ways dates of one column may be written: without a time, with a zone, …"""
+
+
+def _dates_of_a_kind(column: pl.Series) -> pl.Series:
+    """Return the dates that are written as the first one is."""
     try:
-        return column.set(~dated, None).str.to_datetime(strict=False)
+        return column.str.to_datetime(strict=False)
     except pl.exceptions.PolarsError:  # not one of them is a date that exists
         return pl.Series(column.name, [None] * column.len(), dtype=pl.Datetime)
+
+
+def _in_utc(dates: pl.Series) -> pl.Series:
+    zone = dates.dtype.time_zone if isinstance(dates.dtype, pl.Datetime) else None
+    naive = dates.dt.convert_time_zone("UTC").dt.replace_time_zone(None) if zone else dates
+    return naive.cast(pl.Datetime("us"))
 
 
 def _blank_to_null(column: pl.Series) -> pl.Series:

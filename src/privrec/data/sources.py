@@ -26,6 +26,8 @@ def load(data: str) -> Federation:
     if name in PUBLISHED and not settings:
         return to_federation(load_published(name))
     folder = Path(data)
+    if (folder / "config.toml").is_file() and not (folder / "dataset.toml").is_file():
+        raise DataError(f"data {data!r} is a run folder, not data; its config.toml names its data")
     if folder.is_dir():
         return to_federation(read_folder(folder))
     what = (

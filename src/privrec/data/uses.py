@@ -1,5 +1,6 @@
 """What an import did with each column of its files, in words."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal
@@ -42,20 +43,21 @@ def why_chosen(table: RawTable, ours: str, theirs: str, said: str | None) -> str
 
 
 def looks_like_times(column: pl.Series) -> bool:
-    """Return whether the first values are ISO dates or numbers of an epoch."""
+    """Return whether at least half of the first values are ISO dates or numbers of an epoch."""
     first = _first(column)
-    if first is None:
+    if first is None or plain_column(column.name).endswith("id"):
         return False
     try:
         times, check = read_times(first, column.name)
     except DataError:
         return False
-    if check.mask.any():
-        return False
-    return times.dtype.is_temporal() or all(_unit(float(time)) for time in times)
+    is_time = ~check.mask
+    if not times.dtype.is_temporal():
+        is_time &= [time is not None and bool(_unit(float(time))) for time in times]
+    return 2 * int(is_time.sum()) >= times.len()
 
 
-def why_ignored(column: pl.Series, found: dict[str, str], flag: str = "--context") -> str:
+def why_ignored(column: pl.Series, found: Mapping[str, str], flag: str = "--context") -> str:
     """Return what an ignored column may be, and the option that would use it."""
     name = column.name
     if looks_like_times(column):
@@ -94,11 +96,8 @@ def time_note(times: pl.Series) -> tuple[str, str]:
         return f"numbers without a known unit, {low:g} to {high:g}", ""
     span = f"{low:.0f} to {high:.0f}"
     if _unit(low) != _unit(high):
-        some = " and ".join(sorted(units))
-        warning = (
-            f"the times run from {span}: some are {some} since 1970, others are not, and so their"
-            " order is wrong"
-        )
+        some = " and others ".join([*sorted(units), "not"][:2])
+        warning = f"the times run from {span}: some are {some}, and so their order is wrong"
         return f"numbers, {span}", warning
     unit = units.pop()
     days = [datetime.fromtimestamp(t / _PER_SECOND[unit], UTC).date() for t in (low, high)]
@@ -110,9 +109,9 @@ _YEAR = 365.25 * 86400
 
 
 def _unit(time: float) -> str:
-    """Return the unit in which a time is one of the years 1972 to 2100, or ""."""
+    """Return the unit in which a time is one of the years 1985 to 2060, or ""."""
     for unit, factor in _PER_SECOND.items():
-        if 2 * _YEAR <= time / factor <= 131 * _YEAR:
+        if 15 * _YEAR <= time / factor <= 91 * _YEAR:
             return unit
     return ""
 

@@ -143,10 +143,15 @@ REFERENCES: dict[str, Callable[[], Reference]] = {
 
 
 class Fitted(NamedTuple):
-    """References that were fitted, and why others were not, both by name."""
+    """References that were fitted, and why others were not, both by name.
+
+    `surprise` is -log2 of the share of the people who like each item, where an item that nobody
+    likes counts as one that one person does; None if no reference was fitted.
+    """
 
     scorers: dict[str, TableScorer]
     left_out: dict[str, str]
+    surprise: npt.NDArray[np.float64] | None = None
 
 
 def fit_references(
@@ -179,7 +184,8 @@ def fit_references(
         mine = sums if last or not reference.needs_pairs else Sums(sums.likes, pairs)
         scorers[name] = reference.scorer(reference.solve(mine))
         tell(name, 1, 1)
-    return Fitted(scorers, left_out)
+    shares = np.maximum(sums.likes.astype(np.float64), 1) / max(len(people), 1)
+    return Fitted(scorers, left_out, -np.log2(shares))
 
 
 def _chosen(

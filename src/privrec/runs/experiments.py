@@ -50,8 +50,8 @@ def jobs_of(
     chosen = list(RECIPES) if named == ["all"] else list(dict.fromkeys(named))
     jobs = []
     for name in chosen:
-        has_noise = recipe_named(name).values.get("mechanism", "none") != "none"
-        budgets: Sequence[float | None] = sorted(set(epsilons)) if has_noise else [None]
+        noised = recipe_named(name).has_noise
+        budgets: Sequence[float | None] = sorted(set(epsilons)) if noised else [None]
         jobs += [Job(recipe=name, seed=s, epsilon=e) for e in budgets for s in seeds]
     return jobs
 

@@ -26,7 +26,7 @@ import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load, save
 
-from privrec.errors import RunFolderError, SettingsError
+from privrec.errors import RunFolderError, SettingsError, nearest
 from privrec.settings import RunSettings, to_toml
 
 FORMAT = 4
@@ -181,10 +181,8 @@ def check_data(folder: RunFolder, fingerprint: str) -> None:
 def read_run(path: Path) -> tuple[RunFolder, dict[str, Any]]:
     """Return an existing run folder and its settings, as they were written."""
     folder = RunFolder(path=path)
-    if not path.exists():
-        raise RunFolderError(f"{path} does not exist")
     if not folder.config_path.is_file():
-        raise RunFolderError(f"{path} is no run folder: it has no config.toml")
+        raise RunFolderError(f"{path} {_no_run(path)}")
     try:
         values = tomllib.loads(folder.config_path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
@@ -199,6 +197,19 @@ def read_run(path: Path) -> tuple[RunFolder, dict[str, Any]]:
     if not {"recipe", "data"} <= values.keys():
         raise RunFolderError(f"{folder.config_path} names no recipe or no data")
     return folder, values
+
+
+def _no_run(path: Path) -> str:
+    """Return why a path is no run folder, and what was perhaps meant."""
+    with words(path, "read"):
+        if not path.exists():
+            there = path.parent.iterdir() if path.parent.is_dir() else ()
+            return f"does not exist{nearest(path.name, [one.name for one in there])}"
+        if path.is_file():
+            return "is a file, not a run folder"
+        if (path / "dataset.toml").is_file():
+            return f"is a data folder, not a run: train on it with --data {path}"
+    return "is no run folder: it has no config.toml"
 
 
 def read_settings(

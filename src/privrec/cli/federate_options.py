@@ -1,0 +1,66 @@
+"""The options of `privrec federate`. What few need is shown by --help-all."""
+
+from typing import Annotated
+
+import typer
+
+from privrec.cli.completion import offer_recipes
+
+RECIPE = "dp-privrec-plus"
+RecipeOption = Annotated[
+    str,
+    typer.Option(
+        metavar="RECIPE",
+        help="'privrec recipes' lists them.",
+        autocompletion=offer_recipes,
+    ),
+]
+SeedOption = Annotated[int | None, typer.Option(help="The seed.", show_default="0")]
+RoundsOption = Annotated[
+    int | None, typer.Option(help="Rounds to play.", show_default="the recipe's")
+]
+EpsilonOption = Annotated[float | None, typer.Option(help="The privacy budget.")]
+DeltaOption = Annotated[float | None, typer.Option(help="The delta of the guarantee.")]
+SecureSumOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--secure-sum/--no-secure-sum",
+        hidden=True,
+        help="Whether nodes mask their sums, so that the server sees only the sum of all.",
+        show_default="on, unless every node serves 100 people or more",
+    ),
+]
+NoiseFromOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="server|nodes",
+        help="Who adds the noise (docs/privacy.md).",
+        show_default="server",
+        hidden=True,
+    ),
+]
+MissingOption = Annotated[
+    float | None,
+    typer.Option(
+        help="The share of a round's nodes that may drop out.", show_default="0.3", hidden=True
+    ),
+]
+ColludingOption = Annotated[
+    float | None,
+    typer.Option(
+        help="The share of nodes that may help a hostile server.", show_default="0", hidden=True
+    ),
+]
+MinPeopleOption = Annotated[
+    int | None,
+    typer.Option(
+        help="A round with fewer people is abandoned.",
+        show_default="half of those drawn",
+        hidden=True,
+    ),
+]
+DeadlineOption = Annotated[
+    float | None,
+    typer.Option(help="Seconds that nodes have for one exchange.", show_default="60", hidden=True),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
