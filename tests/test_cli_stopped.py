@@ -104,7 +104,6 @@ from privrec.cli.console import plain_errors
 from privrec.cli.stopping import end_at_second_interrupt
 def work():
   with plain_errors("stopped; all is kept"):
-    print("ready", flush=True)
     {work}
 end_at_second_interrupt()
 typer.run(work)
@@ -113,6 +112,7 @@ _DEAF = """import ctypes
     lock = (ctypes.c_char * 64)(); wait = ctypes.CDLL(None).pthread_mutex_lock
     while True:
         try:
+            print("ready", flush=True)
             wait(lock)
         except KeyboardInterrupt:
             pass"""
@@ -138,7 +138,7 @@ def long_process(work: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def test_a_real_interrupt_ends_with_130_and_no_traceback() -> None:
-    with long_process("time.sleep(60)") as process:
+    with long_process("print('ready', flush=True); time.sleep(60)") as process:
         process.send_signal(signal.SIGINT)
         assert process.communicate()[1] == "privrec: stopped; all is kept\n"
     assert process.returncode == 130

@@ -58,9 +58,7 @@ def up(
     data: DataOption = "synthetic",
     nodes: Annotated[int, typer.Option(help="How many nodes.")] = 4,
     users: UsersOption = None,
-    out: Annotated[
-        Path | None, typer.Option(help="The folder.", show_default="runs/federation-RECIPE-DATA")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(help="The folder.", show_default="in runs/")] = None,
     config: ConfigOption = None,
     set_: SetOption = None,
     seed: SeedOption = None,

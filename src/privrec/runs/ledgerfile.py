@@ -63,7 +63,7 @@ def read_ledger(folder: RunFolder) -> list[Line]:
         try:
             found = json.loads(line)
             fault = _fault(found, lines[-1]["chain"] if lines else "")
-        except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
             fault = str(error)
         if fault:
             raise RunFolderError(f"{folder.ledger_path} is damaged at line {number}: {fault}")

@@ -31,6 +31,7 @@ from privrec.runs.publisher import (
     volunteer_count,
 )
 from privrec.runs.recommend import SCHEMA, groups_in, groups_of, lists_for
+from privrec.runs.shapes import ATTACK, AUDIT
 from privrec.settings import RunSettings
 from privrec.show.attacked import summary
 from privrec.show.report import render_report
@@ -225,6 +226,6 @@ def load_params(folder: records.RunFolder) -> dict[str, jax.Array]:
 def attacked_in(folder: records.RunFolder) -> dict[str, Any]:
     """Return the summary of what attacks and audits found; empty if there were none."""
     return summary(
-        records.read_document(folder.attack_path, records.ATTACK_KEYS),
-        records.read_document(folder.audit_path, records.AUDIT_KEYS),
+        records.read_document(folder.attack_path, ATTACK),
+        records.read_document(folder.audit_path, AUDIT),
     )
