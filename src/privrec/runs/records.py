@@ -152,6 +152,11 @@ def clear_leftovers(folder: RunFolder) -> None:
             path.unlink(missing_ok=True)
 
 
+def has_data_mark(folder: RunFolder) -> bool:
+    """Return whether the run has a fingerprint of its data, readable or not."""
+    return os.path.lexists(folder.data_path)
+
+
 def check_data(folder: RunFolder, fingerprint: str) -> None:
     """Raise unless the data is exactly the data that the run began with."""
     try:
@@ -279,10 +284,15 @@ def drop_published(folder: RunFolder, before: int) -> None:
 
 def read_evaluation(path: Path) -> dict[str, Any]:
     """Return the `evaluation.json` of a run folder."""
-    folder, _ = read_run(path)
+    folder, settings = read_run(path)
     if not folder.evaluation_path.is_file():
         raise RunFolderError(f"{path} has no evaluation yet: run 'privrec evaluate {path}'")
-    return read_document(folder.evaluation_path, EVALUATION) or {}
+    found = read_document(folder.evaluation_path, EVALUATION) or {}
+    for key in ("recipe", "data", "seed"):
+        if (mine := settings.get(key)) != (its := found[key]):
+            why = f"is of another run, with {key} {its!r} and not {mine!r}"
+            raise RunFolderError(f"{folder.evaluation_path} {why}: evaluate again")
+    return found
 
 
 def read_document(path: Path, shape: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -70,7 +70,7 @@ class Run:
         the protocol where it is not the run's own, and for the sample where there is one.
         """
         asked = Asked(references=references, people=people, memory_gb=memory_gb)
-        if self.folder.data_path.is_file():
+        if records.has_data_mark(self.folder):
             records.check_data(self.folder, self.prepared.federation.fingerprint)
         tested = tested_by(self.prepared, protocol, candidates)
         params = load_params(self.folder)
@@ -201,7 +201,7 @@ class Run:
             count, groups = len(devices), groups_of(names, devices, catalogue.n_items)
         else:
             whole = self.prepared.whole
-            if self.folder.data_path.is_file():
+            if records.has_data_mark(self.folder):
                 records.check_data(self.folder, self.prepared.federation.fingerprint)
             names = names_of(self.config.data, whole)
             asked = np.arange(whole.n_clients) if ids is None else positions_of(ids, names)
