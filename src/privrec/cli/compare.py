@@ -24,25 +24,26 @@ _KS = ("10", "20")
 """All four would make the table too wide for a terminal."""
 
 
+RunsArgument = Annotated[
+    list[Path] | None,
+    typer.Argument(metavar="[RUN]...", help="Evaluated run folders.", autocompletion=offer_runs),
+]
+DataOption = Annotated[
+    str | None,
+    typer.Option(help="Train and test recipes on this data instead.", autocompletion=offer_data),
+]
+RecipesOption = Annotated[
+    str,
+    typer.Option(
+        help="With --data: which recipes, with commas.", autocompletion=offer_recipe_lists
+    ),
+]
+
+
 def compare(
-    runs: Annotated[
-        list[Path] | None,
-        typer.Argument(
-            metavar="[RUN]...", help="Evaluated run folders.", autocompletion=offer_runs
-        ),
-    ] = None,
-    data: Annotated[
-        str | None,
-        typer.Option(
-            help="Train and test recipes on this data instead.", autocompletion=offer_data
-        ),
-    ] = None,
-    recipes: Annotated[
-        str,
-        typer.Option(
-            help="With --data: which recipes, with commas.", autocompletion=offer_recipe_lists
-        ),
-    ] = "all",
+    runs: RunsArgument = None,
+    data: DataOption = None,
+    recipes: RecipesOption = "all",
     seeds: Annotated[str, typer.Option(help="With --data: the splits, with commas.")] = "0",
     epsilons: Annotated[
         str, typer.Option(help="With --data: the budgets of recipes with noise, with commas.")

@@ -43,6 +43,7 @@ from privrec.runs.publisher import (
     volunteer_count,
 )
 from privrec.runs.recommend import SCHEMA, Group, groups_in, groups_of, lists_for
+from privrec.runs.shapes import ATTACK, AUDIT
 from privrec.runs.tables import history_frame
 from privrec.runs.tested import write_people
 from privrec.settings import RunSettings
@@ -123,7 +124,7 @@ class Run:
         """
         _check_asked(protocol, candidates, references, people, memory_gb)
         asked = Asked(references=references, people=people, memory_gb=memory_gb)
-        if self.folder.data_path.is_file():
+        if records.has_data_mark(self.folder):
             records.check_data(self.folder, self.prepared.federation.fingerprint)
         tested = tested_by(self.prepared, protocol, candidates)
         params = load_params(self.folder)
@@ -311,7 +312,7 @@ class Run:
             count, groups = len(devices), groups_of(names, devices, catalogue.n_items)
         else:
             whole = self.prepared.whole
-            if self.folder.data_path.is_file():
+            if records.has_data_mark(self.folder):
                 records.check_data(self.folder, self.prepared.federation.fingerprint)
             names = names_of(self.config.data, whole)
             asked = np.arange(whole.n_clients) if ids is None else positions_of(ids, names)
@@ -375,6 +376,6 @@ def _lists(
 def attacked_in(folder: records.RunFolder) -> dict[str, Any]:
     """Return the summary of what attacks and audits found; empty if there were none."""
     return summary(
-        records.read_document(folder.attack_path, records.ATTACK_KEYS),
-        records.read_document(folder.audit_path, records.AUDIT_KEYS),
+        records.read_document(folder.attack_path, ATTACK),
+        records.read_document(folder.audit_path, AUDIT),
     )
