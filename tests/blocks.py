@@ -248,7 +248,7 @@ def _same_word(shown: str, printed: str) -> bool:
         return False
     wanted = map(_value, _NUMBER.findall(shown))
     return all(
-        math.isclose(one, other, rel_tol=0.1, abs_tol=0.01)
+        math.isclose(one, other, rel_tol=0.05, abs_tol=0.01)
         for one, other in zip(wanted, map(_value, found.groups()), strict=True)
     )
 
