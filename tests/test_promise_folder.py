@@ -57,7 +57,8 @@ def files(path: Path) -> set[str]:
 
 
 def test_what_may_be_released_lies_outside_of_simulation(secure: Path, seeded: Path) -> None:
-    apart = {"simulation/data.json", "simulation/evaluation.json", "simulation/report.html"}
+    names = ("data.json", "evaluation.json", "examples.json", "privacy.html", "report.html")
+    apart = {f"simulation/{name}" for name in names}
     assert files(secure) == RELEASABLE | apart
     written = {"simulation/rounds.jsonl", "simulation/progress.json"}
     assert files(seeded) == RELEASABLE | apart | written

@@ -199,8 +199,10 @@ def test_a_reference_as_a_run_is_not_shown_twice(new: dict[str, float]) -> None:
 def test_runs_side_by_side_are_grouped_by_data_set() -> None:
     runs = {
         "runs/a": evaluation(),
-        "runs/b": evaluation(data="frappe", seed=1, hits=figures(0.5)),
-        "runs/c": evaluation(hits=figures(0.15)),
+        "runs/b": evaluation(
+            data="frappe", seed=1, hits=figures(0.5), new_only={"hits": figures(0.5)}
+        ),
+        "runs/c": evaluation(hits=figures(0.15), new_only={"hits": figures(0.15)}),
     }
     tables = comparison(runs, {})
     assert list(tables) == ["movielens-1m", "frappe"]

@@ -38,7 +38,9 @@ from privrec.cli.options import (
 from privrec.cli.privacy import privacy_app
 from privrec.cli.rank import evaluate, recommend
 from privrec.cli.recipes import recipes
+from privrec.cli.report import report
 from privrec.cli.stopping import end_at_second_interrupt, training_stopped
+from privrec.cli.watch import watch
 from privrec.data.text import data_title
 
 if TYPE_CHECKING:
@@ -231,6 +233,8 @@ _COMMANDS: dict[Callable[..., None], tuple[str, ...]] = {
         "privrec compare runs/first runs/second --html both.html",
         "privrec compare --data synthetic --recipes privrec-plus,ease --seeds 0,1",
     ),
+    report: ("privrec report runs/first", "privrec report runs/first --open"),
+    watch: ("privrec watch runs/first", "privrec watch"),
     export: ("privrec export runs/first --out model.privrec",),
     recipes: ("privrec recipes", "privrec recipes dp-privrec-plus"),
     frontier: ("privrec frontier --data synthetic --epsilons 1,4,inf",),

@@ -97,10 +97,21 @@ def compare(
 def _write_page(
     path: Path, evaluations: dict[str, dict[str, Any]], settings: dict[str, dict[str, Any]]
 ) -> None:
-    from privrec.runs.records import write_whole
-    from privrec.show.compare_page import render_comparison
+    import os
 
-    write_whole(path, render_comparison(evaluations, settings).encode())
+    from privrec.runs.records import read_rounds, read_run, write_whole
+    from privrec.show.compare_page import render_comparison
+    from privrec.show.page import path_link
+
+    folders = {name: read_run(Path(name))[0] for name in evaluations}
+    reports = {
+        name: path_link(os.path.relpath(folder.report_path.resolve(), path.parent.resolve()))
+        for name, folder in folders.items()
+        if folder.report_path.is_file()
+    }
+    rounds = {name: read_rounds(folder.figures_path) for name, folder in folders.items()}
+    text = render_comparison(evaluations, settings, rounds=rounds, reports=reports)
+    write_whole(path, text.encode())
 
 
 def _evaluated(places: list[Path]) -> dict[str, dict[str, Any]]:

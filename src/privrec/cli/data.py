@@ -131,15 +131,10 @@ def import_data(
     """Turn your own files into a data folder, and say what became of each column."""
     with plain_errors():
         from privrec.data.importing import import_files, write_import
-        from privrec.errors import SettingsError
 
-        pairs = dict.fromkeys(map_ or [])
-        for pair in pairs:
-            if "=" not in pair:
-                raise SettingsError(f"--map takes ours=theirs; got {pair!r}")
         result = import_files(
             source,
-            mapping=dict(pair.split("=", 1) for pair in pairs),
+            mapping=_mapping(map_ or []),
             users=users,
             items=items,
             test=test,
@@ -151,16 +146,24 @@ def import_data(
             form=format_,
         )
         write_import(result, out)
-        listed = out / "skipped.csv" if result.skipped else None
-        if json_:
-            shown = listed and str(listed)
-            print_json({"data": str(out), **result.as_json(), "skipped_in": shown})
-            return
-        _say_imported(result, out, listed)
+        _say_imported(result, out, json_)
 
 
-def _say_imported(result: "ImportResult", out: Path, listed: Path | None) -> None:
-    found = result.as_json()
+def _mapping(pairs: list[str]) -> dict[str, str]:
+    from privrec.errors import SettingsError
+
+    for pair in pairs:
+        if "=" not in pair:
+            raise SettingsError(f"--map takes ours=theirs; got {pair!r}")
+    return dict(pair.split("=", 1) for pair in pairs)
+
+
+def _say_imported(result: "ImportResult", out: Path, json_: bool) -> None:
+    skipped_in = str(out / "skipped.csv") if result.skipped else None
+    found = {"data": str(out), **result.as_json(), "skipped_in": skipped_in}
+    if json_:
+        print_json(found)
+        return
     one_file = len({use.file for use in result.uses}) == 1
     rows = [
         (use.file, use.column, use.became, "; ".join(filter(None, (use.why, use.note))))
@@ -173,10 +176,10 @@ def _say_imported(result: "ImportResult", out: Path, listed: Path | None) -> Non
         [row[one_file:] for row in rows],
     )
     tested = found["interactions_to_test"]
-    more = "" if tested is None else f" and {tested:,} to be tested"
+    more = "" if tested is None else f", and {tested:,} to be tested"
     print_line(
-        f"imported {found['people']:,} people, {found['items']:,} items,"
-        f" {found['interactions']:,} interactions{more}, {found['likes']:,} likes: {out}"
+        f"imported {found['interactions']:,} interactions ({found['likes']:,} likes) of"
+        f" {found['people']:,} people with {found['items']:,} items{more}: {found['data']}"
     )
     if idle := found["people_without_lines"]:
         print_line(f"{idle:,} of the people have no line")
@@ -185,9 +188,9 @@ def _say_imported(result: "ImportResult", out: Path, listed: Path | None) -> Non
         print_line("there is no time: each person's lines stay in the order of the file")
     for warning in found["warnings"]:
         print_line(f"warning: {warning}")
-    if listed:
-        print_line(f"skipped {found['skipped']:,} bad rows, listed in {listed}")
-    print_line(f"next: privrec data describe {out}")
+    if found["skipped"]:
+        print_line(f"skipped {found['skipped']:,} bad rows, listed in {found['skipped_in']}")
+    print_line(f"next: privrec data describe {found['data']}")
 
 
 def _like_line(found: dict[str, Any]) -> str:

@@ -103,18 +103,16 @@ def import_files(
             column or a file that cannot be read.
     """
     is_public = items is not None
-    if [source, users, items, test].count(STDIN) > 1:
-        raise SettingsError("only one of the files can be '-', standard input")
     source, users, items = _with_siblings(source, users, items)
+    _check_one_stdin(source, users, items, test)
     _check_mapping(mapping, has_users=users is not None, has_items=items is not None)
-    reader = Reader(
-        mapping=mapping, skip_bad=skip_bad, encoding=encoding, skipped=[], uses=[], warnings=[]
-    )
+    reader = Reader(mapping=mapping, skip_bad=skip_bad, encoding=encoding)
     people = reader.entities(users, "user") if users else None
     things = reader.entities(items, "item") if items else None
-    entities = len(reader.uses)
     read = partial(reader.interactions, context=context, listed={"user": people, "item": things})
     lines, found = read(source, form=_form(form))
+    if form == "auto" and found == "lists":
+        reader.warnings.append(_READ_AS_LISTS.format(source.name))
     asked = _alike(read(test, form=found)[0], lines, test, source) if test else None
     manifest = _manifest(
         lines,
@@ -122,22 +120,35 @@ def import_files(
         positive_above=_threshold(lines, positive_above, source),
         public=Public(items=is_public, threshold=positive_above is not None),
     )
-    tables = Tables(
+    tables = _tables(manifest, lines, asked, people, things)
+    warnings = (*reader.warnings, *_unhelpful(tables))
+    return ImportResult(
+        tables=tables, skipped=reader.skipped, warnings=warnings, uses=reader.told()
+    )
+
+
+_READ_AS_LISTS = "{} was read as one line a person; --format table reads it as columns"
+
+
+def _tables(
+    manifest: Manifest,
+    lines: pl.DataFrame,
+    asked: pl.DataFrame | None,
+    people: pl.DataFrame | None,
+    things: pl.DataFrame | None,
+) -> Tables:
+    return Tables(
         manifest=manifest,
         interactions=_with_items(lines),
         users=_listed("user", lines, asked) if people is None else people,
         items=_listed("item", lines, asked) if things is None else things,
         test=None if asked is None else _with_items(asked),
     )
-    if form == "auto" and found == "lists":
-        said = f"{source.name} was read as one line a person; --format table reads it as columns"
-        reader.warnings.insert(0, said)
-    return ImportResult(
-        tables=tables,
-        skipped=reader.skipped,
-        warnings=(*reader.warnings, *_unhelpful(tables)),
-        uses=(*reader.uses[entities:], *reader.uses[:entities]),
-    )
+
+
+def _check_one_stdin(*files: Path | None) -> None:
+    if files.count(STDIN) > 1:
+        raise SettingsError("only one of the files can be '-', standard input")
 
 
 def write_import(result: ImportResult, folder: Path) -> None:

@@ -1,7 +1,7 @@
 """What a file's columns mean: user, item, value, time, id, title, features; and its bad rows."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -45,9 +45,9 @@ class Reader:
     mapping: Mapping[str, str]
     skip_bad: bool
     encoding: str
-    skipped: list[BadRow]
-    uses: list[Use]
-    warnings: list[str]
+    skipped: list[BadRow] = field(default_factory=list)
+    uses: list[Use] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
 
     def entities(self, path: Path, what: Literal["user", "item"]) -> pl.DataFrame:
         """Return a users or items file as a table: `id`, `title` if it has one, and features."""
@@ -112,10 +112,15 @@ class Reader:
             columns += features
             checks += more
         kept = self._without_bad(table, pl.DataFrame(columns), checks)
-        self._note_interactions(table, found, kept)
+        self._note_interactions(table, found, kept, context)
         if table.lists and kept["item"].null_count() == kept.height:
             raise DataError(f"{path} has people but no items")
         return kept, "lists" if table.lists else "table"
+
+    def told(self) -> tuple[Use, ...]:
+        """Return what became of each column: first of interactions, then of people and items."""
+        entities = [use.file for use in self.uses if use.became == "id"]
+        return tuple(sorted(self.uses, key=lambda use: use.file in entities))
 
     def _note(
         self, table: RawTable, column: str, became: Became, *, why: str = "", note: str = ""
@@ -124,7 +129,11 @@ class Reader:
         self.uses.append(use)
 
     def _note_interactions(
-        self, table: RawTable, found: dict[str, str], kept: pl.DataFrame
+        self,
+        table: RawTable,
+        found: Mapping[str, str],
+        kept: pl.DataFrame,
+        context: Sequence[str],
     ) -> None:
         """Record what became of the columns of an interactions file."""
         for name in table.frame.columns:
@@ -134,8 +143,9 @@ class Reader:
                 self.warnings.extend([f"{table.file}: {warning}"] if warning else [])
                 why = why_chosen(table, ours, name, self.mapping.get(ours))
                 self._note(table, name, ours, why=why, note=note)
-            elif name in kept.columns:
-                note = feature_note(kept[name])
+            elif name in context:
+                # Numbers with spaces between them become one column for each place.
+                note = feature_note(kept[name]) if name in kept.columns else "numbers"
                 self._note(table, name, "context", why="you said so", note=note)
             else:
                 column = table.frame[name]

@@ -161,8 +161,8 @@ def _chunks(read: Callable[[int], bytes]) -> Iterator[bytes]:
 def _zstd_chunks(raw: bytes) -> Iterator[bytes]:
     """Yield what the frames hold, after each other."""
     # The stream reader of the library takes a cut file for a whole one; these objects do not. A
-    # block of 4 bytes can hold 128 kB, so that a few kB at a time bound what comes out at once.
-    step, place, view = 4096, 0, memoryview(raw)
+    # block of 4 bytes can hold 128 kB: from 1 kB at most 32 MB come out at once.
+    step, place, view = 1024, 0, memoryview(raw)
     frame = zstandard.ZstdDecompressor().decompressobj()
     is_open = False
     while place < len(raw):

@@ -1,5 +1,6 @@
 """What an import did with each column of its files, in words."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal
@@ -56,7 +57,7 @@ def looks_like_times(column: pl.Series) -> bool:
     return 2 * int(is_time.sum()) >= times.len()
 
 
-def why_ignored(column: pl.Series, found: dict[str, str], flag: str = "--context") -> str:
+def why_ignored(column: pl.Series, found: Mapping[str, str], flag: str = "--context") -> str:
     """Return what an ignored column may be, and the option that would use it."""
     name = column.name
     if looks_like_times(column):

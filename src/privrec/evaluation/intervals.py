@@ -49,33 +49,47 @@ def intervals(figures: Floats) -> dict[int, Interval]:
     """Return for each k the interval of the mean over people, each with a figure in [0, 1].
 
     `figures` has shape (people, len(KS)). People whose figures are NaN are left out; empty if
-    nobody is left. The two made-up people have the figures 0 and 1.
+    nobody is left.
     """
     known = figures[~np.isnan(figures).any(axis=1)]
     if not len(known):
         return {}
-    ends = _ends(known, np.zeros(len(KS)), np.ones(len(KS)))
-    return {k: (max(0.0, low), min(1.0, high)) for k, (low, high) in zip(KS, ends, strict=True)}
+    low, high = ends_of_shares(known)
+    return dict(zip(KS, zip(low.tolist(), high.tolist(), strict=True), strict=True))
 
 
 def differences(ours: Floats, theirs: Floats) -> dict[int, Difference]:
     """Return for each k by how much our mean is larger, paired: the same people in both, in order.
 
-    The two made-up people differ by plus and minus what those who differ at all differ by on
-    average, or by 1 if nobody does.
+    People who have no figure in one of them are left out; empty if nobody is left.
     """
     each = ours - theirs
     each = each[~np.isnan(each).any(axis=1)]
     if not len(each):
         return {}
+    found = zip(KS, each.mean(axis=0), *ends_of_differences(each), strict=True)
+    return {k: Difference(by=float(by), low=float(a), high=float(b)) for k, by, a, b in found}
+
+
+def ends_of_shares(figures: Floats) -> tuple[Floats, Floats]:
+    """Return the lower and upper ends for the mean of each column, over people in the rows.
+
+    Figures lie in [0, 1]. The two made-up people have the figures 0 and 1.
+    """
+    zeros = np.zeros(figures.shape[1])
+    low, high = _ends(figures, zeros, zeros + 1)
+    return np.maximum(low, 0.0), np.minimum(high, 1.0)
+
+
+def ends_of_differences(each: Floats) -> tuple[Floats, Floats]:
+    """Return the lower and upper ends for the mean of each column, over people in the rows.
+
+    The two made-up people differ by plus and minus what those who differ at all differ by on
+    average, or by 1 if nobody does.
+    """
     count = (each != 0).sum(axis=0)
     usual = np.where(count > 0, np.abs(each).sum(axis=0) / np.maximum(count, 1), 1.0)
-    ends = _ends(each, -usual, usual)
-    by = each.mean(axis=0).tolist()
-    return {
-        k: Difference(by=by[n], low=low, high=high)
-        for n, (k, (low, high)) in enumerate(zip(KS, ends, strict=True))
-    }
+    return _ends(each, -usual, usual)
 
 
 def apart(ours: tuple[float, Interval], theirs: tuple[float, Interval]) -> Difference:
@@ -85,8 +99,8 @@ def apart(ours: tuple[float, Interval], theirs: tuple[float, Interval]) -> Diffe
     return Difference(by=by, low=by - half, high=by + half)
 
 
-def _ends(values: Floats, less: Floats, more: Floats) -> list[Interval]:
-    """Return the interval of the mean of each column, with two made-up rows `less` and `more`."""
+def _ends(values: Floats, less: Floats, more: Floats) -> tuple[Floats, Floats]:
+    """Return the ends for the mean of each column, with two made-up rows `less` and `more`."""
     all_of_them = np.concatenate([values, less[None], more[None]])
     people, mean = len(all_of_them), values.mean(axis=0)
     if people > MANY:
@@ -97,8 +111,7 @@ def _ends(values: Floats, less: Floats, more: Floats) -> list[Interval]:
         drawn = _counts(people) @ all_of_them / people
         low, high = np.quantile(drawn, (0.025, 0.975), axis=0)
     # With very few people the made-up ones could push the mean itself out.
-    low, high = np.minimum(low, mean), np.maximum(high, mean)
-    return list(zip(low.tolist(), high.tolist(), strict=True))
+    return np.minimum(low, mean), np.maximum(high, mean)
 
 
 @lru_cache(maxsize=4)

@@ -16,12 +16,12 @@ from privrec.privacy.words import epsilon_text
 from privrec.runs import records
 from privrec.runs.api import open_run
 from privrec.runs.loop import train_and_evaluate
-from privrec.show.charts import line_chart
-from privrec.show.page import html_text, page, table
-from privrec.show.report import figure
+from privrec.show.frontier_page import epsilon_name, render_frontier
+from privrec.show.page import path_link
 
 WITH_NOISE, WITHOUT = "dp-privrec-plus", "privrec-plus"
 _K = "20"
+_REPORT = f"{records.SIMULATION}/report.html"
 OnProgress = Callable[[str, int, int], None]
 
 
@@ -90,40 +90,26 @@ def find_frontier(
     )
     text = json.dumps(frontier.as_json(), indent=2) + "\n"
     records.write_whole(out / "frontier.json", text.encode())
-    records.write_whole(out / "frontier.html", render(frontier).encode())
+    records.write_whole(out / "frontier.html", render(frontier, seeds).encode())
     records.write_whole(out / "frontier.png", draw(frontier))
     return frontier
 
 
-def render(frontier: Frontier) -> str:
-    """Return the page: the curve, the table, and what the figures mean."""
-    names = [_name(point.epsilon) for point in frontier.points]
-    curve = [(float(i), point.hits[_K]) for i, point in enumerate(frontier.points)]
-    seeds = frontier.points[0].seeds
-    title = f"Quality against privacy on {frontier.data}"
-    rows = [
-        (name, _figure(p), *(figure(p.hits[k]) for k in p.hits))
-        for name, p in zip(names, frontier.points, strict=True)
-    ]
-    head = ("ε asked for", "ε of the mechanism", *(f"@{k}" for k in frontier.points[0].hits))
-    parts = [
-        f"<h1>{html_text(title)}</h1>",
-        f'<p class="privacy">{html_text(experiment_line(frontier))}</p>',
-        line_chart(
-            {"PrivRec+": curve},
-            x_label="ε of the mechanism",
-            y_label=f"Hits@{_K}",
-            levels=frontier.lines,
-            x_names=dict(enumerate(names)),
-        ),
-        table(head, rows, name=title),
-        (
-            f'<p class="note">Mean over {seeds} split(s), on people who never took part; δ ='
-            f" {frontier.delta:g}, one whole person added or removed. ∞ is {WITHOUT}, which has no"
-            f" noise; the others are {WITH_NOISE}. The dashed lines have none either.</p>"
-        ),
-    ]
-    return page(title, parts)
+def render(frontier: Frontier, seeds: Sequence[int] = ()) -> str:
+    """Return the page, with links to the reports of the runs of these seeds beside it."""
+
+    def reports(epsilon: float | None) -> dict[str, str]:
+        asked = math.inf if epsilon is None else epsilon
+        return {
+            f"seed {seed}": path_link(f"{_place(Path(), asked, seed)}/{_REPORT}") for seed in seeds
+        }
+
+    return render_frontier(
+        frontier.as_json(),
+        warning=experiment_line(frontier),
+        names=(WITH_NOISE, WITHOUT),
+        reports={epsilon_name(p.epsilon): reports(p.epsilon) for p in frontier.points},
+    )
 
 
 def draw(frontier: Frontier) -> bytes:
@@ -146,7 +132,7 @@ def draw(frontier: Frontier) -> bytes:
     styles = ("--", "-.", ":")
     for (name, level), style in zip(frontier.lines.items(), styles, strict=False):
         axes.axhline(level, linestyle=style, color="#777777", label=f"{name} ({level:.3f})")
-    axes.set_xticks(places, [_name(point.epsilon) for point in frontier.points])
+    axes.set_xticks(places, [epsilon_name(point.epsilon) for point in frontier.points])
     axes.set_xlabel(f"ε of the mechanism at δ = {frontier.delta:g}, per person; an experiment")
     axes.set_ylabel(f"Hits@{_K}")
     axes.set_ylim(0, 1.12 * max(*hits, *frontier.lines.values(), 1e-9))
@@ -229,15 +215,6 @@ def _together(places: Sequence[Path], delta: float) -> float | None:
 
 def _place(out: Path, epsilon: float, seed: int) -> Path:
     return out / f"epsilon-{epsilon:g}-seed-{seed}"
-
-
-def _figure(point: Point) -> str:
-    found = point.epsilon_of_mechanism
-    return "-" if found is None else epsilon_text(found, 3)
-
-
-def _name(epsilon: float | None) -> str:
-    return "∞" if epsilon is None else f"{epsilon:g}"
 
 
 def _tell(on_progress: OnProgress | None, done: int, total: int) -> None:

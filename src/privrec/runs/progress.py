@@ -52,7 +52,9 @@ class Progress:
         self._now: dict[str, Any] = {
             "stages": [stage.name for stage in stages],
             "of": sum(stage.rounds for stage in stages),
+            "doing": "starting",
         }
+        self._write(now=True)
 
     def begin_stage(self, stage: Stage, *, played: int, last: int) -> None:
         """A stage begins after `played` rounds of the run; the budget allows it up to `last`."""

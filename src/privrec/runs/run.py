@@ -1,8 +1,10 @@
 """A run folder, opened: evaluate it, ask what it promises, recommend from it."""
 
 import json
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,9 @@ import polars as pl
 from privrec.algorithms.prepared import PreparedRun
 from privrec.algorithms.recipe import Recipe
 from privrec.data.catalogue import Catalogue, from_json
+from privrec.data.clients import Clients
+from privrec.data.sources import BUILT_IN, load
+from privrec.data.text import data_title
 from privrec.device import Device, Model
 from privrec.errors import RunFolderError, SettingsError
 from privrec.evaluation.references import MEMORY_GB
@@ -21,6 +26,8 @@ from privrec.privacy.ledger import PrivacyLedger
 from privrec.privacy.statement import PrivacyReport, privacy_report
 from privrec.runs import records
 from privrec.runs.evaluate import Asked, Evaluation, OnProgress, counting, evaluate_run
+from privrec.runs.examples import examples_of
+from privrec.runs.ledgerfile import settled_ledger
 from privrec.runs.people import Source, names_of, newcomers_of, positions_of
 from privrec.runs.progress import evaluation_progress
 from privrec.runs.protocols import ending_of, tested_by
@@ -31,10 +38,13 @@ from privrec.runs.publisher import (
     server_of,
     volunteer_count,
 )
-from privrec.runs.recommend import SCHEMA, groups_in, groups_of, lists_for
+from privrec.runs.recommend import SCHEMA, Group, groups_in, groups_of, lists_for
 from privrec.settings import RunSettings
 from privrec.show.attacked import summary
-from privrec.show.report import render_report
+from privrec.show.page import path_link
+from privrec.show.promise import render_privacy
+from privrec.show.report import Beside, render_begun, render_report
+from privrec.types import Params
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,18 +91,66 @@ class Run:
         ending = ending_of(self.prepared, tested, people)
         place = self.folder.evaluation_path.with_stem(f"evaluation{ending}")
         records.write_whole(place, text.encode())
-        attacked = attacked_in(self.folder)
-        page = render_report(found, self.figures, self.config.model_dump(), attacked=attacked)
-        records.write_whole(self.report_path(protocol, candidates, people), page.encode())
+        if _is_public(tested):
+            shown = {"examples": examples_of(tested, partial(_lists, tested, params))}
+            records.write_whole(self._examples_path, json.dumps(shown).encode())
+        self._write_pages(found, self.report_path(protocol, candidates, people))
         return evaluation
 
     def refresh_report(self) -> None:
         """Write the report again after an attack or audit, where there is an evaluation."""
         if self.folder.evaluation_path.is_file():
-            found = records.read_evaluation(self.folder.path)
-            attacked = attacked_in(self.folder)
-            page = render_report(found, self.figures, self.config.model_dump(), attacked=attacked)
-            records.write_whole(self.folder.report_path, page.encode())
+            self.write_report()
+
+    def write_report(self) -> Path:
+        """Write the report again from what is in the folder, and return its path.
+
+        A run that was not evaluated gets a page of what is known: its promise, its rounds and its
+        settings.
+        """
+        path = self.folder.evaluation_path
+        found = records.read_evaluation(self.folder.path) if path.is_file() else None
+        self._write_pages(found, self.folder.report_path)
+        return self.folder.report_path
+
+    @property
+    def _examples_path(self) -> Path:
+        """Some test people, where the data is public."""
+        return self.folder.evaluation_path.with_name("examples.json")
+
+    def _write_pages(self, found: Mapping[str, Any] | None, place: Path) -> None:
+        """Write the report of an evaluation to `place`, and the page of what is promised."""
+        folder, settings = self.folder, self.config.model_dump()
+        data = data_title(self.catalogue.name, self.config.data)
+        title = f"{self.config.recipe} on {data}, seed {self.config.seed}"
+        ledger, privacy = settled_ledger(folder), self.privacy().as_json()
+        examples = records.read_document(self._examples_path, {"examples": list}) or {}
+        pages = {"attacks": folder.attack_path, "audit": folder.audit_path}
+        beside = Beside(
+            summary=self.recipe.summary,
+            ledger=ledger,
+            examples=examples.get("examples", []),
+            attacked=attacked_in(folder),
+            links=[
+                ("privacy", "privacy.html"),
+                *(
+                    (name, path.with_suffix(".html").name)
+                    for name, path in pages.items()
+                    if path.with_suffix(".html").is_file()
+                ),
+            ],
+        )
+        if found is not None:
+            page = render_report(found, self.figures, settings, beside)
+        else:
+            step = f"privrec evaluate {shlex.quote(str(folder.path))}"
+            page = render_begun(
+                title, privacy, self.figures, settings, next_step=step, beside=beside
+            )
+        records.write_whole(place, page.encode())
+        links = [("report", path_link(place.name))]
+        promise = render_privacy(title, privacy, ledger, links=links)
+        records.write_whole(place.with_name("privacy.html"), promise.encode())
 
     def report_path(
         self,
@@ -220,6 +278,33 @@ def load_params(folder: records.RunFolder) -> dict[str, jax.Array]:
         name: jax.numpy.asarray(array)
         for name, array in records.read_arrays(folder.params_path).items()
     }
+
+
+def _is_public(prepared: PreparedRun) -> bool:
+    """Return whether a run's data is a built-in data set: made up, or published by others.
+
+    The name alone does not tell: a user's own data may have the same one. So the data itself must
+    be the built-in one.
+    """
+    data = prepared.config.data
+    if data.partition(":")[0] not in BUILT_IN:
+        return False
+    return load(data).fingerprint == prepared.whole.fingerprint
+
+
+def _lists(
+    prepared: PreparedRun, params: Params, names: pl.Series, kept: Clients, top: int
+) -> pl.DataFrame:
+    """Return lists for people of a data set, as `recommend` makes them."""
+    scorer = prepared.rankers.adapted(params)
+    frames = lists_for(
+        scorer,
+        prepared.whole.catalogue,
+        [Group(names, kept)],
+        top=top,
+        on_progress=counting(None, "", 0),
+    )
+    return pl.concat([pl.DataFrame(schema=SCHEMA), *frames])
 
 
 def attacked_in(folder: records.RunFolder) -> dict[str, Any]:

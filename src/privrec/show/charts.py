@@ -63,12 +63,13 @@ def line_chart(
     x_names: Mapping[float, str] | None = None,
     bars: Mapping[str, Ends] | None = None,
     logs: str = "",
+    from_zero: bool = False,
 ) -> str:
     """Return a figure of named curves; "" if no curve has two points.
 
     `levels` are dashed horizontal lines, such as a baseline. `x_names` are the labels of an x axis
     that is not numeric. `bars` are intervals around points, by the name of a curve. `logs` names
-    the logarithmic axes: "x", "y" or "xy".
+    the logarithmic axes: "x", "y" or "xy". With `from_zero` the y axis has 0 on it.
 
     Points that are not finite, such as the loss of a run that diverged, are left out, and so are
     those that are not positive on a logarithmic axis.
@@ -99,6 +100,7 @@ def line_chart(
     xs = [x for curve in curves for x, _ in curve.points]
     ys = [y for curve in curves for _, y in curve.points] + list(flat.values())
     ys += [end for curve in curves for ends in curve.ends.values() for end in ends]
+    ys += [0.0] if from_zero and "y" not in logs else []
     across = log_axis(xs) if "x" in logs else x_axis(xs)
     frame = _Frame(
         x=named_axis(xs, x_names) if x_names else across,

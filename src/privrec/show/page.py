@@ -26,7 +26,7 @@ def page(title: str, parts: Sequence[str], *, links: Sequence[Link] = (), script
     in the policy, so a script that came with data cannot run.
     """
     scripts = [SCRIPT, script] if script else [SCRIPT]
-    nav = "".join(f'<a href="{html_text(to)}">{html_text(name)}</a>' for name, to in links)
+    nav = "".join(html_link(name, to) for name, to in links)
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{_policy(scripts)}">'
@@ -51,6 +51,11 @@ def _policy(scripts: Sequence[str]) -> str:
 
 def _hash(script: str) -> str:
     return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+
+
+def html_link(text: str, to: str) -> str:
+    """Return a link as HTML; `to` is an address of `path_link`, or `#id`."""
+    return f'<a href="{html_text(to)}">{html_text(text)}</a>'
 
 
 def path_link(path: str) -> str:

@@ -34,7 +34,7 @@ th:first-child,td:first-child,.text th,.text td,.words th:last-child,.words td:l
 text-align:left}
 td:first-child{min-width:8.5rem}.words td:last-child{min-width:14rem}.text td{min-width:7rem}
 td:first-child,.text td,.words td:last-child{white-space:normal;overflow-wrap:anywhere}
-.wide{font-size:.86em}
+.wide{font-size:.86em}.wide th{white-space:nowrap}
 tr.ours{font-weight:600;background:var(--good-bg)}tr.paper{color:var(--soft)}
 .note{color:var(--soft);font-size:.92em}
 .lead{font-size:1.06em;max-width:46rem}
@@ -44,8 +44,8 @@ border-radius:0 8px 8px 0;margin:1rem 0}
 .warning{border-color:var(--warn);background:var(--warn-bg)}
 .cards{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,17rem),1fr));gap:1rem}
 .card{background:var(--card);border:1px solid var(--line);border-radius:10px;padding:.8rem 1rem;
-min-width:0}.card h3{margin:.1rem 0 .4rem}.card ol,.card ul{margin:.3rem 0 .6rem;
-padding-left:1.4rem}.card p{margin:.3rem 0}
+min-width:0}.card h3{margin:.1rem 0 .4rem}.card ol{margin:.3rem 0 .6rem;
+padding-left:1.7rem}.card p{margin:.3rem 0}
 .hit{font-weight:600;color:var(--good)}
 details{margin:1rem 0}summary{cursor:pointer;padding:.2rem 0}
 figure{margin:1rem 0;max-width:48rem}
