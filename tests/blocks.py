@@ -208,7 +208,7 @@ def check_command(block: Block, command: str) -> None:
     found: click.Command = get_command(app)
     with click.Context(found) as above:
         while isinstance(found, click.Group):
-            name, *words = words
+            name, *words = words or ["nothing"]
             below = found.get_command(above, name)
             assert below is not None, f"{block.place}: there is no command {name!r}"
             found = below
