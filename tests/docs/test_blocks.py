@@ -22,8 +22,8 @@ def test_a_page_runs_in_order_in_one_folder_with_one_set_of_names(scratch: Path)
         "```python\nx = 2\n```\n"
         '```csv title="a.csv"\nuser,item\nann,i1\n```\n'
         "```bash\ncp a.csv \\\n    b.csv   # a copy\n# nothing\n```\n"
-        "- in a list:\n\n    ```python\n    if x:\n        with open('b.csv') as file:\n            print(file.read(), x + 1)\n    ```\n"
-        + output("user,item", "ann,i1", "3")
+        "- in a list:\n\n    ```python\n    with open('b.csv') as file:\n"
+        "        print(file.read(), x + 1)\n    ```\n" + output("user,item", "ann,i1", "3")
     )
     assert (scratch / "b.csv").is_file()
 
