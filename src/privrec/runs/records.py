@@ -17,7 +17,7 @@ import os
 import shutil
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -48,11 +48,12 @@ AUDIT_KEYS: Keys = {"recipe": str, "data": str, "epsilon_lower": (int, float), "
 """What a document must have at least."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True, kw_only=True)
 class RunFolder:
-    """The files of one run."""
+    """The files of one run. A temporary folder is removed with this object (`places.py`)."""
 
     path: Path
+    is_temporary: bool = field(default=False, compare=False)
 
     @property
     def config_path(self) -> Path:
