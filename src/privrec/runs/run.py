@@ -78,7 +78,7 @@ class Run:
             ("epsilon", "none" if report.epsilon is None else epsilon_text(report.epsilon)),
             ("folder", str(self.folder.path) + " (temporary)" * self.folder.is_temporary),
         ]
-        return html_table(("run", ""), rows) + paragraph(report.statement)
+        return html_table(("", "run"), rows) + paragraph(report.statement)
 
     def save(self, path: str | Path) -> "Run":
         """Copy the run folder to `path`, where there must be nothing yet; return the run there."""
