@@ -5,7 +5,7 @@ READY := .venv/.ready
 PEERS := .venv-peers/.ready
 ONLY ?=
 
-.PHONY: demo test check bench setup clean
+.PHONY: demo test check bench docs setup clean
 
 setup: $(READY)
 
@@ -21,6 +21,10 @@ demo: $(READY)
 	$(BIN)/privrec evaluate runs/demo
 	$(BIN)/privrec recommend runs/demo --like 'The Silent Harbour' --like 'The Golden Garden' \
 		--like 'The Broken Letter' --feature age=18-29
+
+docs: $(READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@echo "open site/index.html"
 
 check: $(READY)
 	$(BIN)/ruff check .
@@ -41,4 +45,4 @@ $(PEERS): bench/peers/requirements.txt bench/peers/constraints.txt
 	@touch $(PEERS)
 
 clean:
-	rm -rf .venv .venv-peers runs .mypy_cache .ruff_cache .pytest_cache .hypothesis bench.json
+	rm -rf .venv .venv-peers runs site .mypy_cache .ruff_cache .pytest_cache .hypothesis bench.json

@@ -5,6 +5,13 @@ import xml.etree.ElementTree as ET
 Points = list[tuple[float, float]]
 
 
+def svg_of(figure: str) -> ET.Element:
+    """The picture in a figure; the whole figure must be well-formed."""
+    found = ET.fromstring(figure).find("svg")  # noqa: S314 - our own text
+    assert found is not None
+    return found
+
+
 def points_of(root: ET.Element) -> list[Points]:
     return [
         [

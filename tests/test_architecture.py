@@ -13,6 +13,7 @@ ROOT = Path(__file__).parents[1] / "src" / "privrec"
 # A package may import itself and the packages in the lines below its own, nothing else of privrec.
 LAYERS: list[set[str]] = [
     {"cli"},
+    {"live"},
     {"attacks"},
     {"flower"},
     {"runs"},

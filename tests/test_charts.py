@@ -1,5 +1,6 @@
 import itertools
 import math
+import re
 import xml.etree.ElementTree as ET
 
 import pytest
@@ -7,13 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from privrec.show.charts import line_chart
-from svg import Points, points_of, words_of
+from svg import Points, points_of, svg_of, words_of
 
 
 def chart(series: dict[str, Points], levels: dict[str, float] | None = None) -> ET.Element:
     """The chart as XML; every coordinate must be a number inside the picture."""
     text = line_chart(series, x_label="rounds", y_label="Hits@k", levels=levels)
-    root = ET.fromstring(text)  # noqa: S314 - our own text
+    root = svg_of(text)
     assert root.attrib["viewBox"] == "0 0 640 300"
     for node in root.iter():
         for name in ("x", "x1", "x2", "cx"):
@@ -49,10 +50,96 @@ def test_points_stand_where_the_axis_says() -> None:
     assert {"rounds", "Hits@k", "loss"} <= set(words_of(root))
 
 
-def test_one_point_is_a_dot() -> None:
-    root = chart({"loss": [(1, 0.5)]})
-    assert len(list(root.iter("circle"))) == 1
-    assert "loss" in words_of(root)
+def test_one_point_is_no_chart() -> None:
+    for points in ([(1, 0.5)], [(1, 0.5), (1, 0.7)], [(1, 0.5), (2, math.nan)]):
+        assert line_chart({"loss": points, "b": [(2, 1)]}, x_label="x", y_label="y") == ""
+    # A curve of one point beside a whole one is a dot.
+    root = chart({"loss": [(1, 0.5), (2, 0.4)], "one": [(2, 0.1)]})
+    assert [len(line) for line in points_of(root)] == [2, 1]
+    assert [dot.attrib["data-y"] for dot in dots_of(root)] == ["0.5", "0.4", "0.1"]
+
+
+def test_every_dot_tells_its_value_with_and_without_a_script() -> None:
+    text = line_chart(
+        {"ours": [(1, 0.25), (2, 0.5)]},
+        x_label="rounds",
+        y_label="Hits@20",
+        bars={"ours": {2.0: (0.4, 0.6)}, "nobody": {2.0: (0.1, 0.9)}},
+    )
+    first, second = dots_of(svg_of(text))
+    assert first.attrib["data-tip"] == "ours — rounds 1: 0.25"
+    assert second.attrib["data-tip"] == "ours — rounds 2: 0.5 (0.4 to 0.6)"
+    for dot in (first, second):
+        assert [title.text for title in dot.iter("title")] == [dot.attrib["data-tip"]]
+
+
+def test_error_bars_go_from_the_low_end_to_the_high_end() -> None:
+    points: dict[str, Points] = {"ours": [(1, 0.25), (2, 0.5), (3, 0.5)]}
+    bars = {"ours": {1.0: (0.1, 0.3), 2.0: (0.4, 0.9), 3.0: (math.nan, 0.6), 7.0: (0.0, 5.0)}}
+    root = svg_of(line_chart(points, x_label="x", y_label="y", bars=bars))
+    ticks = ticks_of(root)
+    # The axis spans the bars. An end that is no number and a bar without a point are left out.
+    assert (min(ticks), max(ticks)) == (0.1, 0.9)
+    drawn = [node.attrib["d"] for node in root.iter("path") if "bar" in looks_of(node)]
+    found = [re.findall(r"^M([\d.]+) ([\d.]+)V([\d.]+)", path)[0] for path in drawn]
+    ((line),) = points_of(root)
+    for (x, low, high), (at, _), ends in zip(
+        found, line[:2], [(0.1, 0.3), (0.4, 0.9)], strict=True
+    ):
+        assert float(x) == at
+        assert float(low) == pytest.approx(ticks[ends[0]], abs=0.11)
+        assert float(high) == pytest.approx(ticks[ends[1]], abs=0.11)
+
+
+@pytest.mark.parametrize("logs", ["x", "y", "xy"])
+def test_equal_factors_are_equally_far_apart_on_a_logarithmic_axis(logs: str) -> None:
+    points: Points = [(1, 1), (10, 10), (100, 100), (0, 5), (5, -1)]
+    kept = [(x, y) for x, y in points if (x > 0 or "x" not in logs) and (y > 0 or "y" not in logs)]
+    text = line_chart({"a": points}, x_label="x", y_label="y", logs=logs)
+    (line,) = points_of(svg_of(text))
+    assert len(line) == len(kept)
+    one, ten, hundred = line[:3]
+    for axis, name in enumerate("xy"):
+        ratio = (hundred[axis] - ten[axis]) / (ten[axis] - one[axis])
+        assert ratio == pytest.approx(1 if name in logs else 10, rel=0.02)
+
+
+def test_a_long_curve_can_be_hovered_everywhere_but_has_no_visible_dots() -> None:
+    root = chart({"loss": [(n, math.sin(n / 50)) for n in range(1000)]})
+    dots = dots_of(root)
+    assert 30 <= len(dots) <= 45
+    assert all("quiet" in looks_of(dot) for dot in dots)
+    at = [int(dot.attrib["data-x"]) for dot in dots]
+    assert (at[0], at[-1]) == (0, 999)
+    assert max(b - a for a, b in itertools.pairwise(at)) < 120
+
+
+def test_rounds_are_whole_numbers() -> None:
+    root = chart({"loss": [(1, 0.2), (3, 0.8)]})
+    below = [n.text for n in root.iter("text") if n.attrib.get("y") == "276.0"]
+    assert below == ["1", "2", "3"]
+
+
+def test_long_and_many_names_are_in_a_list_below() -> None:
+    long = "n" * 300
+    text = line_chart({long: [(1, 1), (2, 2)]}, x_label="x", y_label="y")
+    assert max(map(len, words_of(svg_of(text)))) <= 19
+    assert 'class="key all"' in text
+    assert f"<span>{long}</span>" in text
+    many: dict[str, Points] = {f"run {n}": [(1, n), (2, n)] for n in range(40)}
+    text = line_chart(many, x_label="x", y_label="y")
+    assert "run 7" not in words_of(svg_of(text))
+    assert all(f"<span>{name}</span>" in text for name in many)
+    short = line_chart({"a": [(1, 1), (2, 2)]}, x_label="x", y_label="y")
+    assert 'class="key"' in short
+
+
+def dots_of(root: ET.Element) -> list[ET.Element]:
+    return [node for node in root.iter("path") if "dot" in looks_of(node)]
+
+
+def looks_of(node: ET.Element) -> list[str]:
+    return node.attrib.get("class", "").split()
 
 
 @pytest.mark.parametrize("level", [0.0, 0.3, 1.0, -2.0, 5.0, 1e-12, 1e12, 123.456])
@@ -105,7 +192,7 @@ def test_levels_are_dashed_and_inside() -> None:
     )
 )
 def test_any_numbers_make_a_chart(series: dict[str, Points]) -> None:
-    if any(series.values()):
+    if any(len({x for x, _ in points}) > 1 for points in series.values()):
         root = chart(series)
         assert [len(line) for line in points_of(root)] == [len(p) for p in series.values() if p]
 
@@ -123,6 +210,6 @@ def test_labels_do_not_cover_each_other(start: float, end: float) -> None:
 
 def test_chart_names_are_escaped() -> None:
     name = "<b>&\"'"
-    text = line_chart({name: [(1, 1.0)]}, x_label=name, y_label=name)
+    text = line_chart({name: [(1, 1.0), (2, 1.0)]}, x_label=name, y_label=name)
     assert "<b>" not in text
-    assert words_of(ET.fromstring(text)).count(name) == 3  # noqa: S314 - our own text
+    assert words_of(svg_of(text)).count(name) == 3

@@ -17,6 +17,7 @@ from commands import TINY, document, done, invoke
 from privrec.algorithms.recipes import RECIPES
 from privrec.cli.console import print_table, progress
 from privrec.runs.records import RunFolder
+from privrec.show.worth import signed
 from tiny import DATA
 
 KS = ["5", "10", "20", "30"]
@@ -63,7 +64,17 @@ def test_evaluation_json_has_the_contracts_shape(evaluated: tuple[Path, Any]) ->
     assert set(found) == {
         *("recipe", "data", "seed", "users", "hits", "ndcg", "list_ndcg", "new_only"),
         *("protocol", "candidates", "cost", "few_items", "references", "privacy"),
+        *("interval", "differences", "beyond", "by_items", "warnings"),
     }
+    assert found["differences"].keys() == found["references"].keys()
+    assert found["new_only"]["differences"].keys() == found["references"].keys()
+    for by_k in found["differences"].values():
+        assert list(by_k) == KS
+        assert all(one["low"] <= one["by"] <= one["high"] for one in by_k.values())
+    for group in found["by_items"]:
+        assert group.keys() == {"from", "to", "people", "hits", "interval", "references"}
+    assert sum(group["people"] for group in found["by_items"]) == found["users"]["test"]
+    assert found["warnings"] == []
     assert (found["recipe"], found["data"], found["seed"]) == ("privrec", DATA, 0)
     users = found["users"]
     assert {"train", "test", "skipped"} <= set(users)
@@ -76,6 +87,8 @@ def test_evaluation_json_has_the_contracts_shape(evaluated: tuple[Path, Any]) ->
         for shares in (figures["hits"], figures["new_only"]["hits"]):
             assert list(shares) == KS
             assert 0 <= shares["5"] <= shares["10"] <= shares["20"] <= shares["30"] <= 1
+        assert list(figures["interval"]) == list(figures["new_only"]["interval"]) == KS
+        assert figures["beyond"].keys() == {"coverage", "novelty", "popular_hits"}
         for name in ("ndcg", "list_ndcg"):
             assert list(figures[name]) == KS
             assert all(0 <= value <= 1 for value in figures[name].values())
@@ -90,11 +103,21 @@ def test_evaluation_json_has_the_contracts_shape(evaluated: tuple[Path, Any]) ->
 def test_evaluation_for_people_shows_the_same_figures(copy: RunFolder) -> None:
     said = done("evaluate", copy.path)
     found = json.loads(copy.evaluation_path.read_text())
-    rows = {line.split("│")[1].strip(): line for line in said.splitlines() if "│" in line}
+    rows: dict[str, list[list[str]]] = {}
+    for line in said.splitlines():
+        if "│" in line:
+            name, *cells = (cell.strip() for cell in line.split("│")[1:-1])
+            rows.setdefault(name, []).append(cells)
     for name, figures in {"privrec": found, **found["references"]}.items():
-        assert [f"{figures['hits'][k]:.3f}" for k in KS] == [
-            cell.strip() for cell in rows[name].split("│")[2:6]
-        ]
+        hits, beside = rows[name]
+        assert hits[:4] == [f"{figures['hits'][k]:.3f}" for k in KS]
+        low, high = figures["interval"]["20"]
+        assert hits[4] == f"{(high - low) / 2:.3f}"
+        names = ("coverage", "novelty", "popular_hits")
+        assert beside[1:] == [f"{figures['beyond'][one]['20']:.3f}" for one in names]
+        if name != "privrec":
+            by = found["differences"][name]["20"]
+            assert beside[0] == f"{signed(by['by'])} ± {(by['high'] - by['low']) / 2:.3f}"
     # A script gets the statement and the path on one line each.
     assert found["privacy"]["statement"] in said.splitlines()
     assert f"report: {copy.report_path}" in said.splitlines()
@@ -126,7 +149,12 @@ def test_comparing_shows_every_run(evaluated: tuple[Path, Any], scratch: Path) -
     path, found = evaluated
     other = scratch / "other"
     shutil.copytree(path, other)
-    assert document("compare", path, other, "--json") == {str(path): found, str(other): found}
+    beside = document("compare", path, other, "--json")
+    assert beside.keys() == {str(path), str(other)}
+    for one in beside.values():
+        assert {**one, "cost": None} == {**found, "cost": None, "against": one["against"]}
+    # It is a copy: nobody differs.
+    assert beside[str(other)]["against"][str(path)]["hits"]["20"]["by"] == 0
     said = done("compare", path, "other", "--html", "page.html")
     page = (scratch / "page.html").read_text()
     for text in (said, page):

@@ -159,13 +159,20 @@ def test_an_imported_file_can_be_trained_on(scratch: Path) -> None:
     titles = ["[/] Slash", "千と千尋の神隠し", "Ünïcödé 🎬", "Straße", '"A, ""B"""', "[red]", "C"]
     items = [f"{k},{title}" for k, title in enumerate(titles, 1)]
     (scratch / "items.csv").write_text("\n".join(["id,title", *items]) + "\n")
-    done("data", "import", "mine.csv", "--out", "mine", "--items", "items.csv")
+    named = ["--out", "mine", "--name", "Our shop"]
+    done("data", "import", "mine.csv", "--items", "items.csv", *named)
     assert document("data", "describe", "mine", "--json")["people"] == 13
     # With so few people there may be no test person: each role is an independent draw.
-    done("train", "item-knn", "--data", "mine", "--out", "run", "--set", "test_share=0.5")
-    done("evaluate", "run")
+    said = done("train", "item-knn", "--data", "mine", "--out", "run", "--set", "test_share=0.5")
+    assert "trained item-knn on Our shop (mine)" in said
+    assert "Hits@k on Our shop (mine)" in done("evaluate", "run")
+    found = document("evaluate", "run", "--json")
+    assert (found["data"], found["data_name"]) == ("mine", "Our shop")
+    assert "on Our shop (mine)" in (scratch / "run/simulation/report.html").read_text("utf-8")
+    assert "Our shop (mine)" in done("compare", "run")
     liked = ["--like", "STRASSE", "--like", "千と千尋の神隠し"]
     said = done("recommend", "run", *liked)
+    assert "Our shop" in said
     for title in ("[/] Slash", "Ünïcödé", 'A, "B"', "[red]"):
         assert title in said
     found = document("recommend", "run", *liked, "--json")
@@ -183,9 +190,9 @@ def test_an_imported_file_can_be_trained_on(scratch: Path) -> None:
         (["--like", ""], ["unknown item ''"]),
         (["--like", "i1", "--dislike", "i1"], ["'The Golden Harbour' was given more than once"]),
         (["--like", "i1", "--like", "the golden harbour"], ["more than once"]),
-        (["--feature", "agee=18-29"], ["unknown user feature 'agee'", "did you mean 'age'?"]),
+        (["--feature", "agee=18-29"], ["unknown feature 'agee'", "did you mean 'age'?"]),
         (["--feature", "age=18-30"], ["'18-30'", "did you mean '18-29'?"]),
-        (["--feature", "genres=crime"], ["unknown user feature 'genres'"]),
+        (["--feature", "genres=crime"], ["'genres' is a feature of items"]),
         (["--feature", "age"], ["--feature takes key=value; got 'age'"]),
         (["--feature", "age=18-29", "--feature", "age=30-44"], ["'age' takes one value"]),
         (["--top", "0"], ["`top` must be >= 1; got 0"]),

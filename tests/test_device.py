@@ -135,14 +135,16 @@ def test_what_she_does_not_say_has_no_weight() -> None:
 @pytest.mark.parametrize(
     ("features", "words"),
     [
-        ({"agee": 3}, "unknown user feature 'agee'; did you mean 'age'?"),
+        ({"agee": 3}, "unknown feature 'agee'; did you mean 'age'?"),
         ({"age": "old"}, "must be a finite number; got 'old'"),
         ({"age": float("inf")}, "must be a finite number"),
         ({"town": "Ulmm"}, "did you mean 'Ulm'?"),
         ({"town": ["Ulm", "Bern"]}, "'town' takes one value"),
         ({"place": "hom"}, "did you mean 'home'?"),
         ({"tags": ["x", "w"]}, "unknown value 'w'"),
-        ({"title": "It"}, "unknown user feature 'title'"),
+        ({"plase": "home"}, "unknown feature 'plase'; did you mean 'place'?"),
+        ({"town": "Ulmm"}, "did you mean 'Ulm'? (it takes: "),
+        ({"title": "It"}, "unknown feature 'title'"),
     ],
 )
 def test_a_wrong_feature_is_named(features: dict[str, object], words: str) -> None:

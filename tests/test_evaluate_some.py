@@ -66,7 +66,6 @@ def test_a_sample_has_intervals_and_replaces_nothing(
 ) -> None:
     run = trained_popularity
     whole = document("evaluate", run, "--json")
-    assert "interval" not in whole
     assert "sampled" not in whole
     before = simulation(run)
     assert before.keys() == {"evaluation.json", "report.html"}

@@ -57,9 +57,11 @@ def files(path: Path) -> set[str]:
 
 
 def test_what_may_be_released_lies_outside_of_simulation(secure: Path, seeded: Path) -> None:
-    apart = {"simulation/data.json", "simulation/evaluation.json", "simulation/report.html"}
+    names = ("data.json", "evaluation.json", "examples.json", "privacy.html", "report.html")
+    apart = {f"simulation/{name}" for name in names}
     assert files(secure) == RELEASABLE | apart
-    assert files(seeded) == RELEASABLE | apart | {"simulation/rounds.jsonl"}
+    written = {"simulation/rounds.jsonl", "simulation/progress.json"}
+    assert files(seeded) == RELEASABLE | apart | written
 
 
 def test_evaluation_changes_nothing_that_may_be_released(secure: Path, tmp_path: Path) -> None:

@@ -32,7 +32,8 @@ from privrec.privacy.ledger import PrivacyLedger
 from privrec.runs import loop, records
 from privrec.runs.ledgerfile import read_ledger, release_of
 from privrec.runs.publisher import ledger_of
-from privrec.show.comparison import comparison, render_comparison
+from privrec.show.compare_page import render_comparison
+from privrec.show.comparison import comparison
 from privrec.types import IntArray, Params
 from tiny import DATA, MODEL, by_hand, new_folder, own, round_of
 

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from privrec.data.fetch import fetch
+from commands import document, done
+from privrec.data.fetch import fetch, files_here
 from privrec.data.published import PUBLISHED, cache_folder
 from privrec.errors import DataError
 
@@ -29,6 +30,7 @@ def archive(files: dict[str, bytes]) -> bytes:
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A temporary cache, and a published data set called `tiny`."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("PRIVREC_DATA", raising=False)
     tiny = replace(
         PUBLISHED["movielens-1m"],
         archive="tiny.zip",
@@ -56,6 +58,48 @@ def test_what_is_there_already_is_not_fetched_again(cache: Path, tmp_path: Path)
     fetch("tiny")
     (tmp_path / "tiny.zip").unlink()
     assert fetch("tiny") == cache / "tiny.zip"
+
+
+@pytest.mark.parametrize("unpacked", [False, True])
+def test_files_of_ones_own_are_seen_and_not_fetched_again(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unpacked: bool
+) -> None:
+    (tmp_path / "tiny.zip").unlink()
+    mine = tmp_path / "mine" / "deep"
+    mine.mkdir(parents=True)
+    monkeypatch.setenv("PRIVREC_DATA", str(mine.parent))
+    assert files_here("tiny") is None
+    if unpacked:
+        for name, contents in FILES.items():
+            (mine / name).write_bytes(contents)
+    else:
+        (mine.parent / "tiny.zip").write_bytes(archive(FILES))
+    place = mine if unpacked else mine.parent / "tiny.zip"
+    assert fetch("tiny") == place
+    said = done("data", "fetch", "tiny")
+    assert said == f"tiny is here already, nothing was downloaded: {place}\n"
+    found = document("data", "fetch", "tiny", "--json")
+    assert found == {"name": "tiny", "path": str(place), "downloaded": False}
+    assert left_behind(cache) == []
+
+
+def test_the_command_says_that_it_downloaded(cache: Path) -> None:
+    assert document("data", "fetch", "tiny", "--json")["downloaded"]
+    assert not document("data", "fetch", "tiny", "--json")["downloaded"]
+    (cache / "tiny.zip").unlink()
+    assert done("data", "fetch", "tiny") == f"downloaded tiny: {cache / 'tiny.zip'}\n"
+
+
+def test_other_files_of_ones_own_are_in_the_way(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A download would not help: what lies in $PRIVREC_DATA is read first."""
+    monkeypatch.setenv("PRIVREC_DATA", str(tmp_path / "mine"))
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "tiny.zip").write_bytes(archive(FILES)[:-30])
+    with pytest.raises(DataError, match=r"mine/tiny\.zip is not a whole zip .*; remove it"):
+        fetch("tiny")
+    assert left_behind(cache) == []
 
 
 def test_a_damaged_archive_in_the_cache_is_replaced(cache: Path) -> None:
@@ -176,8 +220,11 @@ def test_a_publisher_without_a_direct_link_and_a_name_that_nobody_knows() -> Non
 
 @pytest.mark.realdata
 @pytest.mark.parametrize("name", ["movielens-1m", "frappe", "gowalla"])
-def test_the_real_archives_have_the_published_sums(cache: Path, name: str) -> None:
+def test_the_real_archives_have_the_published_sums(
+    request: pytest.FixtureRequest, name: str
+) -> None:
     folder = os.environ.get("PRIVREC_DATA")
+    cache: Path = request.getfixturevalue("cache")  # without $PRIVREC_DATA
     source = Path(folder or "") / PUBLISHED[name].archive
     if not folder or not source.is_file():
         pytest.skip(f"{source.name} is not in $PRIVREC_DATA")

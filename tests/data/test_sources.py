@@ -138,6 +138,7 @@ def test_is_here_looks_as_deep_as_load_does(nothing_here: Path) -> None:
 def test_describe_counts_what_is_there(nothing_here: Path) -> None:
     write_tiny(nothing_here / "mine")
     assert describe_data("mine") == {
+        "name": "tiny",
         "people": 3,
         "items": 3,
         "interactions": 8,
@@ -146,6 +147,7 @@ def test_describe_counts_what_is_there(nothing_here: Path) -> None:
         "interactions per person, median": 3.0,
         "interactions per person, largest": 4,
         "people return to the same item": True,
+        "lines have a time": False,
         "not declared public": [
             "the list of items and their features",
             "the value above which a rating is a like",

@@ -13,7 +13,6 @@ from privrec.evaluation.metrics import (
     KS,
     Ranks,
     figures_of,
-    intervals,
     joined,
     means,
 )
@@ -65,6 +64,7 @@ def with_ranks(*ranks: float, new: list[bool] | None = None) -> Ranks:
         row=nobody,
         place=np.array(sorted(ranks), np.float64),
         owner=np.zeros(1, np.int64),
+        listed=np.zeros((1, 0), np.int64),
     )
 
 
@@ -293,36 +293,6 @@ def test_tied_likes_stand_where_random_ones_would() -> None:
     # stands on average at (1+1+1+2+2+3)/6 = 5/3 and the second at (2+3+4+3+4+4)/6 = 10/3.
     user = rank([[5.0, 5.0, 5.0, 5.0, 9.0, 1.0]], liked=[0, 1], first=[4])
     assert lists_of(user)[0] == pytest.approx([5 / 3, 10 / 3])
-
-
-@pytest.mark.parametrize("people", [30, 300])
-@pytest.mark.parametrize("level", [0.02, 0.3, 0.9])
-@pytest.mark.parametrize(("lines", "likeness"), [(1, 4.0), (8, 4.0), (50, 20.0)])
-def test_intervals_cover_the_truth_in_95_of_100_samples(
-    people: int, level: float, lines: int, likeness: float
-) -> None:
-    """Each person has `lines` lines and her own chance of a hit, whose mean is `level`."""
-    draw = np.random.default_rng(0)
-    chances = draw.beta(likeness * level, likeness * (1 - level), size=(1000, people))
-    figures = draw.binomial(lines, chances) / lines
-    found = [intervals(np.repeat(sample[:, None], len(KS), axis=1))[KS[0]] for sample in figures]
-    low, high = np.array(found).T
-    assert (low >= 0).all()
-    assert (high <= 1).all()
-    assert ((low <= figures.mean(1)) & (figures.mean(1) <= high)).all()
-    covered = float(((low <= level) & (level <= high)).mean())
-    # With one line each it is 0.937 or more (binomial distribution); three standard deviations
-    # of the share are 0.023. Two made-up people make intervals wider if people are few and alike.
-    assert covered > 0.937 - 0.023
-    if people == 300 and lines == 1 and level > 0.02:
-        assert covered < 0.95 + 0.023
-
-
-def test_an_interval_is_never_empty() -> None:
-    low, high = intervals(np.zeros((200, len(KS))))[KS[0]]
-    assert low == 0
-    sd = math.sqrt(1 / 202 - 1 / 202**2)
-    assert high == pytest.approx(1 / 202 + 1.96 * sd / math.sqrt(202), rel=1e-3)
 
 
 def test_ks_are_not_beyond_what_is_ranked() -> None:

@@ -15,6 +15,7 @@ from privrec.evaluation.ranking import evaluate
 from privrec.evaluation.references import (
     REFERENCES,
     Arrays,
+    Fitted,
     Reference,
     Sums,
     ease,
@@ -286,7 +287,7 @@ def test_what_does_not_fit_is_left_out_and_an_error_by_name() -> None:
     assert none.left_out.keys() == {"item-knn", "ease"}
     assert fit_references(federation, people, ["ease"], memory_gb=one).left_out == {}
     assert list(fit_references(federation, people, ["ease"], memory_gb=one).scorers) == ["ease"]
-    assert fit_references(federation, people, []) == ({}, {})
+    assert fit_references(federation, people, []) == Fitted({}, {}, None)
     with pytest.raises(SettingsError, match=r"^the reference 'ease' needs 0.0 GB, the limit is"):
         fit_references(federation, people, ["popularity", "ease"], memory_gb=500e-9)
     with pytest.raises(SettingsError, match="unknown reference 'eas'; did you mean 'ease'"):

@@ -8,7 +8,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from privrec.algorithms.recipe import Recipe
-from privrec.core.phase import TRAIN, CentralFit, RoundReport, ServerState, ServerWork, Told
+from privrec.core.phase import (
+    TRAIN,
+    Advance,
+    CentralFit,
+    RoundReport,
+    ServerState,
+    ServerWork,
+    Told,
+    silent,
+)
 from privrec.core.scorer import Rankers, Scorer, check_shapes
 from privrec.data.catalogue import Catalogue
 from privrec.data.federation import Federation
@@ -76,8 +85,8 @@ def _one_fit(federation: Federation, split: Split, reference: Reference) -> Cent
     def start(before: Params | None) -> ServerState:
         return ServerState(round_index=0, params={}, opt_state=(), clip_norm=np.inf)
 
-    def play(state: ServerState) -> tuple[ServerState, RoundReport]:
-        arrays = reference.fit(federation, people)
+    def play(state: ServerState, advance: Advance = silent) -> tuple[ServerState, RoundReport]:
+        arrays = reference.fit(federation, people, advance)
         params = {name: jnp.asarray(array) for name, array in arrays.items()}
         after = replace(state, round_index=state.round_index + 1, params=params)
         return after, RoundReport(round_index=state.round_index, clients=len(people), loss=None)

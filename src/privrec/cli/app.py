@@ -38,7 +38,10 @@ from privrec.cli.options import (
 from privrec.cli.privacy import privacy_app
 from privrec.cli.rank import evaluate, recommend
 from privrec.cli.recipes import recipes
+from privrec.cli.report import report
 from privrec.cli.stopping import end_at_second_interrupt, training_stopped
+from privrec.cli.watch import watch
+from privrec.data.text import data_title
 
 if TYPE_CHECKING:
     from privrec.runs.api import Plan
@@ -230,6 +233,8 @@ _COMMANDS: dict[Callable[..., None], tuple[str, ...]] = {
         "privrec compare runs/first runs/second --html both.html",
         "privrec compare --data synthetic --recipes privrec-plus,ease --seeds 0,1",
     ),
+    report: ("privrec report runs/first", "privrec report runs/first --open"),
+    watch: ("privrec watch runs/first", "privrec watch"),
     export: ("privrec export runs/first --out model.privrec",),
     recipes: ("privrec recipes", "privrec recipes dp-privrec-plus"),
     frontier: ("privrec frontier --data synthetic --epsilons 1,4,inf",),
@@ -262,7 +267,8 @@ def _say_what_was_trained(run: "Run") -> None:
     from privrec.show.report import mark_line
 
     config, privacy = run.config, run.privacy()
-    print_line(f"trained {config.recipe} on {config.data}: {run.folder.path}")
+    data = data_title(run.catalogue.name, config.data)
+    print_line(f"trained {config.recipe} on {data}: {run.folder.path}")
     if config.budget.mechanism != "none":
         print_line(privacy.statement)
     asked = sum(stage.rounds for stage in run.prepared.stages())

@@ -1,13 +1,14 @@
 """`privrec data`: list, describe and fetch data sets, and import your own."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from privrec.cli.completion import offer_data
 from privrec.cli.console import plain_errors, print_json, print_line, print_table
 from privrec.cli.options import examples
+from privrec.data.text import data_title
 
 if TYPE_CHECKING:
     from privrec.data.importing import ImportResult
@@ -52,7 +53,8 @@ def describe(
             print_json(found)
             return
         features, undeclared = found.pop("features"), found.pop("not declared public")
-        print_table(data, ("", "figure"), [(key, _figure(value)) for key, value in found.items()])
+        title = data_title(found.pop("name"), data)
+        print_table(title, ("", "figure"), [(key, _figure(value)) for key, value in found.items()])
         rows = [(f["name"], f["side"], f["kind"], _figure(f["values"])) for f in features]
         print_table("Features", ("name", "of", "kind", "values"), rows)
         if undeclared:
@@ -63,12 +65,22 @@ def describe(
 
 
 @data_app.command(epilog=examples("privrec data fetch movielens-1m"))
-def fetch(name: Annotated[str, typer.Argument(help="A published data set.")]) -> None:
-    """Download a published data set and check its sums."""
+def fetch(
+    name: Annotated[str, typer.Argument(help="A published data set.")], json_: JsonOption = False
+) -> None:
+    """Download a published data set and check its sums, unless its files are here."""
     with plain_errors():
         from privrec.data.fetch import fetch as fetch_data
+        from privrec.data.fetch import files_here
 
-        print_line(f"{name}: {fetch_data(name)}")
+        here = files_here(name)
+        path = here or fetch_data(name)
+        if json_:
+            print_json({"name": name, "path": str(path), "downloaded": here is None})
+        elif here is None:
+            print_line(f"downloaded {name}: {path}")
+        else:
+            print_line(f"{name} is here already, nothing was downloaded: {path}")
 
 
 @data_app.command(
@@ -79,7 +91,11 @@ def fetch(name: Annotated[str, typer.Argument(help="A published data set.")]) ->
 )
 def import_data(
     source: Annotated[
-        Path, typer.Argument(help="CSV, TSV, ::-separated, Parquet or RecBole files, or lists.")
+        Path,
+        typer.Argument(
+            help="CSV, TSV, ::-separated, JSON lines, Parquet or RecBole files, or lists; also as"
+            " gz, xz, bz2, zstd or zip (a.zip/b.csv is a file in it); - is standard input."
+        ),
     ],
     out: Annotated[Path, typer.Option(help="The data folder to write.")],
     map_: Annotated[
@@ -99,7 +115,9 @@ def import_data(
     positive_above: Annotated[
         float | None, typer.Option(help="A value greater than this counts as a like.")
     ] = None,
-    name: Annotated[str | None, typer.Option(help="The data set's name.")] = None,
+    name: Annotated[
+        str | None, typer.Option(help="The name to show.", show_default="that of --out")
+    ] = None,
     encoding: Annotated[str, typer.Option(help="The files' encoding.")] = "utf-8",
     format_: Annotated[
         str,
@@ -108,47 +126,78 @@ def import_data(
     skip_bad: Annotated[
         bool, typer.Option("--skip-bad", help="Skip, count and list bad rows.")
     ] = False,
+    json_: JsonOption = False,
 ) -> None:
-    """Turn your own files into a data folder."""
+    """Turn your own files into a data folder, and say what became of each column."""
     with plain_errors():
         from privrec.data.importing import import_files, write_import
-        from privrec.errors import SettingsError
 
-        pairs = dict.fromkeys(map_ or [])
-        for pair in pairs:
-            if "=" not in pair:
-                raise SettingsError(f"--map takes ours=theirs; got {pair!r}")
         result = import_files(
             source,
-            mapping=dict(pair.split("=", 1) for pair in pairs),
+            mapping=_mapping(map_ or []),
             users=users,
             items=items,
             test=test,
             positive_above=positive_above,
-            name=name,
+            name=name or out.resolve().name,
             skip_bad=skip_bad,
             context=context or [],
             encoding=encoding,
             form=format_,
         )
         write_import(result, out)
-        _say_imported(result, out)
+        _say_imported(result, out, json_)
 
 
-def _say_imported(result: "ImportResult", out: Path) -> None:
-    lines = result.tables.interactions.height
-    held_out = result.tables.test
-    more = "" if held_out is None else f" and {held_out.height:,} to be tested"
-    print_line(f"imported {lines:,} interactions{more}: {out}")
-    manifest = result.tables.manifest
-    if manifest.value is not None:
-        found = "as given" if manifest.public.threshold else "found from most people's values"
-        print_line(f"a like is a value above {manifest.positive_above:g} ({found})")
-    for warning in result.warnings:
+def _mapping(pairs: list[str]) -> dict[str, str]:
+    from privrec.errors import SettingsError
+
+    for pair in pairs:
+        if "=" not in pair:
+            raise SettingsError(f"--map takes ours=theirs; got {pair!r}")
+    return dict(pair.split("=", 1) for pair in pairs)
+
+
+def _say_imported(result: "ImportResult", out: Path, json_: bool) -> None:
+    skipped_in = str(out / "skipped.csv") if result.skipped else None
+    found = {"data": str(out), **result.as_json(), "skipped_in": skipped_in}
+    if json_:
+        print_json(found)
+        return
+    one_file = len({use.file for use in result.uses}) == 1
+    rows = [
+        (use.file, use.column, use.became, "; ".join(filter(None, (use.why, use.note))))
+        for use in result.uses
+    ]
+    columns = ("file", "column", "became", "why")
+    print_table(
+        f"Columns of {rows[0][0]}" if one_file else "Columns",
+        columns[one_file:],
+        [row[one_file:] for row in rows],
+    )
+    tested = found["interactions_to_test"]
+    more = "" if tested is None else f", and {tested:,} to be tested"
+    print_line(
+        f"imported {found['interactions']:,} interactions ({found['likes']:,} likes) of"
+        f" {found['people']:,} people with {found['items']:,} items{more}: {found['data']}"
+    )
+    if idle := found["people_without_lines"]:
+        print_line(f"{idle:,} of the people have no line")
+    print_line(_like_line(found))
+    if not found["has_times"]:
+        print_line("there is no time: each person's lines stay in the order of the file")
+    for warning in found["warnings"]:
         print_line(f"warning: {warning}")
-    if result.skipped:
-        print_line(f"skipped {len(result.skipped):,} bad rows, listed in {out / 'skipped.csv'}")
-    print_line(f"next: privrec data describe {out}")
+    if found["skipped"]:
+        print_line(f"skipped {found['skipped']:,} bad rows, listed in {found['skipped_in']}")
+    print_line(f"next: privrec data describe {found['data']}")
+
+
+def _like_line(found: dict[str, Any]) -> str:
+    if found["positive_above"] is None:
+        return "there is no value: every line is a like"
+    how = "as given" if found["positive_above_is"] == "given" else "found from most people's values"
+    return f"a like is a value above {found['positive_above']:g} ({how})"
 
 
 def _figure(value: object) -> str:

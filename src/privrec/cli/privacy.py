@@ -2,7 +2,7 @@
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,7 +11,6 @@ from privrec.cli.console import plain_errors, print_json, print_line, print_tabl
 from privrec.cli.options import examples
 
 if TYPE_CHECKING:
-    from privrec.privacy.ledger import PrivacyLedger
     from privrec.privacy.release import Sampling
 
 _EPSILON = "privrec privacy epsilon --users 600 --cohort 6 --rounds 9 --noise-multiplier 1"
@@ -64,7 +63,9 @@ def epsilon(
 ) -> None:
     """Print the epsilon of training with this noise."""
     with plain_errors():
-        law = _law(sampling, users, cohort, delta, force_delta)
+        from privrec.privacy.questions import law_of
+
+        law = law_of(sampling, users, cohort, delta, forced=force_delta)
         _print_epsilon(law, mechanism, rounds, noise_multiplier, delta, json_, calibrated=False)
 
 
@@ -83,10 +84,11 @@ def calibrate(
     """Print the least noise that keeps training within an epsilon."""
     with plain_errors():
         from privrec.privacy.calibrate import calibrate as find
+        from privrec.privacy.questions import law_of, mechanism_of
 
-        law = _law(sampling, users, cohort, delta, force_delta)
+        law = law_of(sampling, users, cohort, delta, forced=force_delta)
         noise = find(
-            law, rounds=rounds, epsilon=epsilon, delta=delta, mechanism=_mechanism(mechanism)
+            law, rounds=rounds, epsilon=epsilon, delta=delta, mechanism=mechanism_of(mechanism)
         )
         _print_epsilon(law, mechanism, rounds, noise, delta, json_, calibrated=True)
 
@@ -172,26 +174,6 @@ def paper_tables(json_: JsonOption = False) -> None:
         )
 
 
-def _law(sampling: str, users: int, cohort: int, delta: float, forced: bool) -> "Sampling":
-    from privrec.privacy.calibrate import refuse_large_delta
-    from privrec.privacy.ledger import check_delta
-    from privrec.privacy.release import Sampling
-
-    check_delta(delta)
-    # `Sampling` checks the word.
-    law = Sampling(law=sampling, users=users, cohort=cohort)  # type: ignore[arg-type]
-    refuse_large_delta(delta, users, forced=forced)
-    return law
-
-
-def _mechanism(word: str) -> Any:
-    from privrec.errors import SettingsError
-
-    if word not in ("gaussian", "laplace"):
-        raise SettingsError(f"`mechanism` must be 'gaussian' or 'laplace'; got {word!r}")
-    return word
-
-
 def _print_epsilon(
     law: "Sampling",
     mechanism: str,
@@ -202,41 +184,20 @@ def _print_epsilon(
     *,
     calibrated: bool,
 ) -> None:
-    from privrec.privacy.ledger import PrivacyLedger
-    from privrec.privacy.release import Release
+    from privrec.privacy.questions import epsilon_document
 
-    release = Release(
-        mechanism=_mechanism(mechanism), sampling=law, noise_multiplier=noise_multiplier
+    document = epsilon_document(
+        law, mechanism, rounds, noise_multiplier, delta, calibrated=calibrated
     )
-    found = _figures(PrivacyLedger().record(release, rounds), delta)
-    document: dict[str, Any] = {
-        "epsilon": found["epsilon"],
-        "epsilon_rdp": found["epsilon_rdp"],
-        "delta": delta,
-        "sampling": law.law,
-        "adjacency": law.adjacency,
-        "noise_std_over_clip": noise_multiplier * law.reach,
-    }
-    if calibrated:
-        document["noise_multiplier"] = noise_multiplier
     if json_:
         print_json(document)
         return
-    print_line(f"epsilon {_words(found['epsilon'])} at delta {delta:g}: {law.adjacency}")
-    print_line(f"cross-check by RDP: {_words(found['epsilon_rdp'])}")
+    print_line(f"epsilon {_words(document['epsilon'])} at delta {delta:g}: {law.adjacency}")
+    print_line(f"cross-check by RDP: {_words(document['epsilon_rdp'])}")
     print_line(
         f"noise_multiplier {noise_multiplier:g}: on the sum of the updates, noise of"
         f" {noise_multiplier * law.reach:g} times the clip norm"
     )
-
-
-def _figures(ledger: "PrivacyLedger", delta: float) -> dict[str, Any]:
-    """Return ε by PLD and by RDP; None if there is no guarantee."""
-    by_loss, by_rdp = ledger.epsilon(delta), ledger.epsilon_rdp(delta)
-    return {
-        "epsilon": by_loss if by_loss < float("inf") else None,
-        "epsilon_rdp": by_rdp if by_rdp < float("inf") else None,
-    }
 
 
 def _short(epsilon: float | None) -> str:

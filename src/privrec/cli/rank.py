@@ -110,7 +110,9 @@ def recommend(
             (str(place), one.title, one.item, share)
             for place, (one, share) in enumerate(zip(found, shares, strict=True), start=1)
         ]
-        print_table("For you", ("", "title", "item", "better than"), rows)
+        print_table(
+            f"For you, from {device.catalogue.name}", ("", "title", "item", "better than"), rows
+        )
         print_line("better than: this share of the other items that you do not have yet")
 
 
@@ -166,6 +168,7 @@ def _names(text: str) -> list[str] | None:
 
 def _say_evaluation(found: Mapping[str, Any], figures: Sequence[Mapping[str, Any]]) -> None:
     from privrec.show.report import (
+        data_words,
         few_items_line,
         left_out_lines,
         mark_line,
@@ -175,24 +178,46 @@ def _say_evaluation(found: Mapping[str, Any], figures: Sequence[Mapping[str, Any
 
     users = found["users"]
     tested = f"{users['test']} test people, {users['skipped']} skipped"
-    title = f"Hits@k on {found['data']}, seed {found['seed']}{protocol_words(found)}"
+    title = f"Hits@k on {data_words(found)}, seed {found['seed']}{protocol_words(found)}"
     _print_hits(f"{title} ({tested})", found)
+    _print_beside(found)
     lines = (sample_line(found), few_items_line(found), mark_line(found, figures))
     for line in (*lines, *left_out_lines(found)):
         if line:
             print_line(line)
+    for line in found["warnings"]:
+        print_line(f"warning: {line}")
     print_line(found["privacy"]["statement"])
 
 
 def _print_hits(title: str, found: Mapping[str, Any]) -> None:
-    from privrec.show.report import KS, figure_between, intervals_of, table_rows
+    from privrec.show.report import KS, figure, half_text, intervals_of, table_rows
 
     known = intervals_of(found)
     cells = [
-        (name, *(figure_between(hits[k], known.get(name, {}).get(k)) for k in KS))
+        (name, *(figure(hits[k]) for k in KS), half_text(known.get(name, {}).get("20")))
         for name, hits, _ in table_rows(found)
     ]
-    print_table(title, ("", *(f"@{k}" for k in KS)), cells)
+    print_table(title, ("", *(f"@{k}" for k in KS), "± at 20"), cells)
+
+
+def _print_beside(found: Mapping[str, Any]) -> None:
+    """Print how much better the run is than each reference, and what the lists are made of."""
+    from privrec.show.report import figure
+    from privrec.show.worth import above_text
+
+    others = {n: row for n, row in found["references"].items() if n != found["recipe"]}
+    rows = {found["recipe"]: found, **others}
+    cells = []
+    for name, row in rows.items():
+        by = None if row is found else found["differences"][name].get("20")
+        cells.append((name, above_text(by), *(figure(row["beyond"][n]["20"]) for n in _BEYOND)))
+    print_table(
+        "The first 20 of each list", ("", "this run is better by", *_BEYOND.values()), cells
+    )
+
+
+_BEYOND = {"coverage": "coverage", "novelty": "novelty", "popular_hits": "popular hits"}
 
 
 def shares_text(shares: Sequence[float], n_items: int) -> list[str]:

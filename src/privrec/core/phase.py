@@ -5,13 +5,14 @@ phase is a device's half (`contribute`), a server's half (`start`, `tell`, `abso
 aggregator, which draws cohorts, bounds contributions, adds noise to sums and is counted.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from privrec.core.contribution import Contribution
 from privrec.data.clients import Clients
+from privrec.data.text import brief
 from privrec.privacy.aggregate import Aggregator, CohortTotal, Published
 from privrec.privacy.noise import NoiseSource
 from privrec.privacy.release import Release
@@ -37,6 +38,8 @@ class ServerState:
     params: dict[str, Array]
     opt_state: Any
     clip_norm: float
+
+    __repr__ = brief
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,11 +74,30 @@ class ServerWork:
     multiply_adds: int = 0
 
 
+Advance = Callable[[int], None]
+"""Is told how many more people a round is done with. It changes no result."""
+
+
+def silent(count: int) -> None:
+    """Tell nobody."""
+
+
 class Cohort(NamedTuple):
     """The people of one round: their positions, and what reads the data on their devices."""
 
     people: IntArray
     take: Callable[[IntArray], Clients]
+    advance: Advance = silent
+
+    def parts(self, size: int = 1024) -> Iterator[Clients]:
+        """Yield what is on people's devices, `size` people at a time.
+
+        A part counts as done when the next one is asked for.
+        """
+        for start in range(0, len(self.people), size):
+            part = self.people[start : start + size]
+            yield self.take(part)
+            self.advance(len(part))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -95,6 +117,8 @@ class DeviceHalf:
     kernel: Callable[[Told, Cohort, int, float], CohortTotal] | None = None
     prepare: Callable[[Params], None] = lambda params: None
     cost: Callable[[Params], Any] | None = None
+
+    __repr__ = brief
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -124,6 +148,8 @@ class Phase:
     note: Mapping[str, Any] = field(default_factory=dict)
     work: Callable[[Told | None], ServerWork] | None = None
 
+    __repr__ = brief
+
     @property
     def last(self) -> int:
         """The number of rounds of the run at the end of this phase."""
@@ -133,6 +159,16 @@ class Phase:
     def release(self) -> Release:
         """What one round publishes."""
         return self.aggregator.release
+
+
+class CentralPlay(Protocol):
+    """One more round of a central fit: the state after it, and what it did."""
+
+    def __call__(
+        self, state: ServerState, advance: Advance = silent
+    ) -> tuple[ServerState, RoundReport]:
+        """Return the state after the round; `advance` is told how many people are done."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -148,9 +184,11 @@ class CentralFit:
     rounds: int
     aggregator: Aggregator
     start: Callable[[Params | None], ServerState]
-    play: Callable[[ServerState], tuple[ServerState, RoundReport]]
+    play: CentralPlay
     work: Callable[[Told | None], ServerWork] | None = None
     read: Callable[[int], object] | None = None
+
+    __repr__ = brief
 
     first = 0
     ranks = True
@@ -183,6 +221,8 @@ class Exchange:
     start: Callable[[Params | None], ServerState]
     play: Callable[[ServerState, Callable[[IntArray], Clients]], tuple[ServerState, RoundReport]]
     note: Mapping[str, Any]
+
+    __repr__ = brief
 
     rounds = 1
     ranks = True

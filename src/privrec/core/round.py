@@ -1,5 +1,6 @@
 """The one round that every recipe plays."""
 
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -8,6 +9,7 @@ import numpy as np
 
 from privrec.core.contribution import add_to, bounded, scaled, shapes_of
 from privrec.core.phase import (
+    Advance,
     Cohort,
     Exchange,
     Executor,
@@ -27,6 +29,17 @@ from privrec.types import IntArray, Leaf
 Draw = Callable[[int], np.random.Generator | None]
 """The randomness of a round's cohort, by the round's number; None draws in secret."""
 
+OnStep = Callable[[str, int, int], None]
+"""(name of a step inside a round, how much is done, how much there is)"""
+
+
+def tell_nobody(what: str, done: int, total: int) -> None:
+    """Tell nobody how far a step is."""
+
+
+PEOPLE, SERVER = "people in this round", "the server's part"
+"""The steps of a round."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
@@ -34,12 +47,14 @@ class Surroundings:
 
     `take` reads the data on people's devices. `run` adds up a cohort. `draw` has the randomness of
     cohorts. `publish` gives the source of noise, and writes what was published and the ledger.
+    `on_step` is told how far the round is; several threads may call it.
     """
 
     take: Callable[[IntArray], Clients]
     run: Executor
     draw: Draw
     publish: Publish
+    on_step: OnStep = tell_nobody
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +83,8 @@ def play_round(
     def play(noise: NoiseSource) -> Published:
         nonlocal report
         people = phase.release.sampling.draw(phase.population, around.draw(state.round_index))
-        cohort, told = Cohort(people, around.take), phase.tell(state)
+        told = phase.tell(state)
+        cohort = Cohort(people, around.take, _counting(around.on_step, len(people)))
         total = around.run(phase, told, cohort, state.round_index, state.clip_norm)
         answered = len(people) - total.dropped - total.skipped
         report = RoundReport(
@@ -83,6 +99,7 @@ def play_round(
         return phase.aggregator.publish_round(total, state.clip_norm, noise)
 
     published = around.publish(state, play)
+    around.on_step(SERVER, 0, 1)
     after = phase.absorb(state, published)
     return replace(after, round_index=state.round_index + 1, clip_norm=published.clip_norm), report
 
@@ -104,6 +121,7 @@ def one_by_one(
     norm = phase.aggregator.norm
     for position in cohort.people:
         sent = phase.device.contribute(told, cohort.take(np.array([position])), round_index)
+        cohort.advance(1)
         found = bounded(sent, clip_norm, norm, expected=expected)
         add_to(total, found.contribution)
         clipped += found.was_long
@@ -131,4 +149,20 @@ def play_stage_round(
     around.publish(state, lambda noise: Published({}, state.clip_norm))
     if isinstance(stage, Exchange):
         return stage.play(state, around.take)
-    return stage.play(state)
+    return stage.play(state, _counting(around.on_step, stage.release.sampling.cohort))
+
+
+def _counting(on_step: OnStep, total: int) -> Advance:
+    """Return what is told how many more people are done, by any thread."""
+    done, lock = 0, threading.Lock()
+    on_step(PEOPLE, 0, total)
+
+    def advance(count: int) -> None:
+        nonlocal done
+        with lock:
+            done += count
+            all_done = done >= total
+        # What is left is to solve, or to add noise and write.
+        on_step(*((SERVER, 0, 1) if all_done else (PEOPLE, done, total)))
+
+    return advance

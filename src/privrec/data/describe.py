@@ -23,6 +23,7 @@ def describe_data(data: str) -> dict[str, Any]:
         tested += 0 if federation.take_test is None else len(federation.take_test(part).item)
     counts = np.concatenate(sizes)
     return {
+        "name": federation.name,
         "people": federation.n_clients,
         "items": federation.n_items,
         "interactions": int(counts.sum()),
@@ -32,6 +33,7 @@ def describe_data(data: str) -> dict[str, Any]:
         "interactions per person, median": float(np.median(counts)),
         "interactions per person, largest": int(counts.max()),
         "people return to the same item": federation.repeats,
+        "lines have a time": federation.has_times,
         "not declared public": list(federation.catalogue.undeclared),
         "features": [
             {"name": f.name, "side": f.side, "kind": f.kind, "values": f.rows}

@@ -8,12 +8,40 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-from privrec.data.published import PUBLISHED, Published, cache_folder, read_archive
+from privrec.data.published import (
+    PUBLISHED,
+    Published,
+    cache_folder,
+    has_files,
+    read_archive,
+    read_found,
+    search_folders,
+)
 from privrec.errors import DataError, nearest
 
 
+def files_here(name: str) -> Path | None:
+    """Return the archive, or the folder of the unpacked files, of a published data set.
+
+    None if it must be fetched: `$PRIVREC_DATA` and the cache have nothing, or the cache has
+    something else than the published files, which a download replaces.
+
+    Raises:
+        DataError: `$PRIVREC_DATA` has files that are not the published ones. They would be read
+            before those in the cache.
+    """
+    published = _published(name)
+    try:
+        found = read_found(published)
+    except DataError as error:
+        if any(has_files(folder, published) for folder in search_folders()[:-1]):
+            raise DataError(f"{error}; remove it, because it is read first") from error
+        return None
+    return found and found[0]
+
+
 def fetch(name: str, *, address: str | None = None, timeout: float = 60.0) -> Path:
-    """Return the archive of a published data set in the cache; download it if it is missing.
+    """Return the files of a published data set; download its archive into the cache if needed.
 
     The archive is kept only if the SHA-256 sums of its files are those of the published files.
     `address` replaces the publisher's. `timeout` is the longest wait for data, in seconds.
@@ -21,16 +49,11 @@ def fetch(name: str, *, address: str | None = None, timeout: float = 60.0) -> Pa
     Raises:
         DataError: The download failed; the message says which file to put where by hand.
     """
-    if name not in PUBLISHED:
-        raise DataError(
-            f"nothing to fetch: {name!r} must be one of {', '.join(PUBLISHED)}"
-            f"{nearest(name, PUBLISHED)}"
-        )
-    published = PUBLISHED[name]
+    published = _published(name)
+    if here := files_here(name):
+        return here
     target = cache_folder() / published.archive
     by_hand = f"get {published.archive} from {published.address} and put it into {target.parent}"
-    if target.is_file() and _fault(target, published) is None:
-        return target
     source = address or published.download
     if source is None:
         raise DataError(f"the publisher of {name} offers no direct download: {by_hand}")
@@ -43,6 +66,15 @@ def fetch(name: str, *, address: str | None = None, timeout: float = 60.0) -> Pa
     if fault is not None:
         raise DataError(f"cannot fetch {name} from {source}: {' '.join(fault.split())}; {by_hand}")
     return target
+
+
+def _published(name: str) -> Published:
+    if name not in PUBLISHED:
+        raise DataError(
+            f"nothing to fetch: {name!r} must be one of {', '.join(PUBLISHED)}"
+            f"{nearest(name, PUBLISHED)}"
+        )
+    return PUBLISHED[name]
 
 
 def _download(source: str, target: Path, published: Published, timeout: float) -> str | None:

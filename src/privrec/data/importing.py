@@ -7,36 +7,73 @@ import os
 import secrets
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import polars as pl
 
+from privrec.data.columnnames import ALIASES, ROLES
 from privrec.data.manifest import Manifest, Public
-from privrec.data.meanings import ALIASES, ROLES, Reader
-from privrec.data.rawtable import BadRow, Form
+from privrec.data.meanings import Reader
+from privrec.data.packed import STDIN, atomic_member, is_there, plain_name
+from privrec.data.rawtable import BadRow, Form, RawTable, Table
 from privrec.data.tables import Tables, write_folder
+from privrec.data.uses import Use
 from privrec.errors import DataError, SettingsError, nearest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportResult:
-    """The result of an import: the tables, the rows that were left out, and warnings."""
+    """The result of an import: the tables, the rows that were left out, and warnings.
+
+    `uses` says what became of each column of each file.
+    """
 
     tables: Tables
     skipped: list[BadRow]
     warnings: tuple[str, ...] = ()
+    uses: tuple[Use, ...] = ()
+
+    @property
+    def likes(self) -> int:
+        """How many lines are likes."""
+        manifest, lines = self.tables.manifest, self.tables.interactions
+        if manifest.value is None:
+            return lines.height
+        value = lines[manifest.value].cast(pl.Float32).to_numpy()
+        return int((value > manifest.positive_above).sum())
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what the import did, as JSON."""
+        tables, manifest = self.tables, self.tables.manifest
+        found = "given" if manifest.public.threshold else "found"
+        return {
+            "name": manifest.name,
+            "people": tables.users.height,
+            "items": tables.items.height,
+            "people_without_lines": tables.users.height - tables.interactions["user"].n_unique(),
+            "interactions": tables.interactions.height,
+            "likes": self.likes,
+            "interactions_to_test": None if tables.test is None else tables.test.height,
+            "positive_above": None if manifest.value is None else manifest.positive_above,
+            "positive_above_is": None if manifest.value is None else found,
+            "has_times": manifest.time is not None,
+            "columns": [asdict(use) for use in self.uses],
+            "ignored": [use.column for use in self.uses if use.became == "ignored"],
+            "skipped": len(self.skipped),
+            "warnings": list(self.warnings),
+        }
 
 
 def import_files(
-    source: Path,
+    source: Table,
     *,
     mapping: Mapping[str, str],
-    users: Path | None = None,
-    items: Path | None = None,
-    test: Path | None = None,
+    users: Table | None = None,
+    items: Table | None = None,
+    test: Table | None = None,
     positive_above: float | None = None,
     name: str | None = None,
     skip_bad: bool = False,
@@ -44,7 +81,10 @@ def import_files(
     encoding: str = "utf-8",
     form: str = "auto",
 ) -> ImportResult:
-    """Return the tables of CSV, TSV, `::`-separated, Parquet or RecBole atomic files, or of lists.
+    """Return the tables of CSV, TSV, `::`-separated, JSON, Parquet or RecBole files, or of lists.
+
+    Files may be packed (gz, xz, bz2, zstd, zip); `a.zip/b.csv` is a file in an archive, and `-` is
+    standard input.
 
     `mapping` says which column is the user, item, value, time, id or title. Common names need no
     mapping. The columns of a file without a header are "1", "2", … and mean user, item, value,
@@ -64,32 +104,51 @@ def import_files(
     """
     is_public = items is not None
     source, users, items = _with_siblings(source, users, items)
+    _check_one_stdin(source, users, items, test)
     _check_mapping(mapping, has_users=users is not None, has_items=items is not None)
-    reader = Reader(mapping=mapping, skip_bad=skip_bad, encoding=encoding, skipped=[])
+    reader = Reader(mapping=mapping, skip_bad=skip_bad, encoding=encoding)
     people = reader.entities(users, "user") if users else None
     things = reader.entities(items, "item") if items else None
     read = partial(reader.interactions, context=context, listed={"user": people, "item": things})
     lines, found = read(source, form=_form(form))
+    if form == "auto" and found == "lists":
+        reader.warnings.append(_READ_AS_LISTS.format(Path(str(source)).name))
     asked = _alike(read(test, form=found)[0], lines, test, source) if test else None
     manifest = _manifest(
         lines,
-        name=name or source.stem,
+        name=name or _stem(source),
         positive_above=_threshold(lines, positive_above, source),
         public=Public(items=is_public, threshold=positive_above is not None),
     )
-    tables = Tables(
+    tables = _tables(manifest, lines, asked, people, things)
+    warnings = (*reader.warnings, *_unhelpful(tables))
+    return ImportResult(
+        tables=tables, skipped=reader.skipped, warnings=warnings, uses=reader.told()
+    )
+
+
+_READ_AS_LISTS = "{} was read as one line a person; --format table reads it as columns"
+
+
+def _tables(
+    manifest: Manifest,
+    lines: pl.DataFrame,
+    asked: pl.DataFrame | None,
+    people: pl.DataFrame | None,
+    things: pl.DataFrame | None,
+) -> Tables:
+    return Tables(
         manifest=manifest,
         interactions=_with_items(lines),
         users=_listed("user", lines, asked) if people is None else people,
         items=_listed("item", lines, asked) if things is None else things,
         test=None if asked is None else _with_items(asked),
     )
-    warnings = [] if people is None else _nearly_unique(people, people["id"])
-    if form == "auto" and found == "lists":
-        said = f"{source.name} was read as one line a person; --format table reads it as columns"
-        warnings = [said, *warnings]
-    warnings += _nearly_unique(lines.select(manifest.context), lines["user"])
-    return ImportResult(tables=tables, skipped=reader.skipped, warnings=tuple(warnings))
+
+
+def _check_one_stdin(*files: Table | None) -> None:
+    if files.count(STDIN) > 1:
+        raise SettingsError("only one of the files can be '-', standard input")
 
 
 def write_import(result: ImportResult, folder: Path) -> None:
@@ -103,7 +162,8 @@ def write_import(result: ImportResult, folder: Path) -> None:
         write_folder(result.tables, part)
         if result.skipped:
             with (part / "skipped.csv").open("w", encoding="utf-8", newline="") as file:
-                csv.writer(file).writerows([BadRow._fields, *result.skipped])
+                rows = [BadRow._fields, *result.skipped]
+                csv.writer(file).writerows(row[:_SKIPPED_COLUMNS] for row in rows)
         with contextlib.suppress(FileNotFoundError):
             folder.rmdir()
         part.replace(folder)
@@ -113,9 +173,15 @@ def write_import(result: ImportResult, folder: Path) -> None:
         shutil.rmtree(part, ignore_errors=True)
 
 
+_SKIPPED_COLUMNS = 5
+"""The columns of skipped.csv: file, line, column, value, reason."""
+
+
 def _with_siblings(
-    source: Path, users: Path | None, items: Path | None
-) -> tuple[Path, Path | None, Path | None]:
+    source: Table, users: Table | None, items: Table | None
+) -> tuple[Table, Table | None, Table | None]:
+    if isinstance(source, RawTable):
+        return source, users, items
     if source.is_dir():
         found = sorted(source.glob("*.inter"))
         if len(found) != 1:
@@ -124,11 +190,19 @@ def _with_siblings(
                 f"{source} must hold one .inter file, or name the file itself; it holds {names}"
             )
         source = found[0]
+    source = atomic_member(source)
     if source.suffix == ".inter":
         beside = {ending: source.with_suffix(ending) for ending in (".user", ".item")}
-        users = users or (beside[".user"] if beside[".user"].is_file() else None)
-        items = items or (beside[".item"] if beside[".item"].is_file() else None)
+        users = users or (beside[".user"] if is_there(beside[".user"]) else None)
+        items = items or (beside[".item"] if is_there(beside[".item"]) else None)
     return source, users, items
+
+
+def _stem(source: Table) -> str:
+    """Return the name of a data set that was given none."""
+    if source == STDIN:
+        return "standard input"
+    return Path(plain_name(Path(str(source)).name)).stem
 
 
 def _check_mapping(mapping: Mapping[str, str], *, has_users: bool, has_items: bool) -> None:
@@ -169,7 +243,7 @@ def _manifest(lines: pl.DataFrame, *, name: str, positive_above: float, public: 
     )
 
 
-def _alike(asked: pl.DataFrame, lines: pl.DataFrame, test: Path, source: Path) -> pl.DataFrame:
+def _alike(asked: pl.DataFrame, lines: pl.DataFrame, test: Table, source: Table) -> pl.DataFrame:
     """Return the lines to be tested with the columns, and the kinds of columns, of the others."""
     if asked.columns != lines.columns:
         raise DataError(
@@ -193,7 +267,7 @@ def _listed(what: str, lines: pl.DataFrame, asked: pl.DataFrame | None) -> pl.Da
     return ids.drop_nulls().unique(maintain_order=True).to_frame("id")
 
 
-def _threshold(lines: pl.DataFrame, given: float | None, source: Path) -> float:
+def _threshold(lines: pl.DataFrame, given: float | None, source: Table) -> float:
     """Return the value above which a line is a like; raise if no line would be a like.
 
     It is the given one, or 0 if there are no values, or found from them.
@@ -245,6 +319,17 @@ _TELLING = 5
 """A feature with fewer people per value, on average, gets a warning. Chosen by hand; not tuned."""
 
 
+def _unhelpful(tables: Tables) -> list[str]:
+    """Return a warning for each feature that nearly identifies a person or an item."""
+    people, lines = tables.users, tables.interactions
+    context = lines.select(tables.manifest.context)
+    return [
+        *_nearly_unique(people, people["id"]),
+        *_nearly_unique(context, lines["user"]),
+        *_nearly_items(tables.items),
+    ]
+
+
 def _nearly_unique(frame: pl.DataFrame, owner: pl.Series) -> list[str]:
     """Return a warning for each categorical feature whose values nearly identify people."""
     found = []
@@ -256,7 +341,24 @@ def _nearly_unique(frame: pl.DataFrame, owner: pl.Series) -> list[str]:
         if values * _TELLING > people > _TELLING:
             found.append(
                 f"{column.name!r} has {values:,} values for {people:,} people: a value nearly"
-                " names a person, and the list of values becomes part of every model; leave the"
-                " column out, or make it coarser"
+                " names a person, so it helps little, and the list of values becomes part of every"
+                " model; leave the column out, or make it coarser"
             )
     return found
+
+
+_OWN, _MANY_ITEMS = 0.9, 20
+"""An item's feature with more values per item than this gets a warning, in a catalogue of at least
+so many items. Chosen by hand."""
+
+
+def _nearly_items(items: pl.DataFrame) -> list[str]:
+    """Return a warning for each categorical feature of which nearly each item has its own value."""
+    return [
+        f"{column.name!r} has {values:,} values for {items.height:,} items: nearly each item has"
+        " its own, so it helps nothing and makes every model larger; leave the column out"
+        for column in items.drop("id", "title", strict=False).get_columns()
+        if not column.dtype.is_float() and column.dtype not in (pl.List, pl.Array)
+        for values in [column.drop_nulls().n_unique()]
+        if values > _OWN * items.height and items.height >= _MANY_ITEMS
+    ]

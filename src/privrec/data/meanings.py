@@ -1,16 +1,15 @@
 """What a file's columns mean: user, item, value, time, id, title, features; and its bad rows."""
 
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
 import polars as pl
 
+from privrec.data.columnnames import ALIASES, ROLES, SURE_TIMES, plain_column
 from privrec.data.rawfiles import read_raw
-from privrec.data.rawtable import BadRow, Form, RawTable
+from privrec.data.rawtable import BadRow, Form, RawTable, Table
 from privrec.data.rawvalues import (
     Check,
     read_feature,
@@ -19,24 +18,16 @@ from privrec.data.rawvalues import (
     read_times,
     read_title,
 )
+from privrec.data.uses import (
+    Became,
+    Use,
+    feature_note,
+    looks_like_times,
+    time_note,
+    why_chosen,
+    why_ignored,
+)
 from privrec.errors import DataError, SettingsError, nearest
-
-ALIASES: dict[str, tuple[str, ...]] = {
-    "user": ("user", "userid", "uid", "customerid", "memberid", "reviewerid", "visitorid"),
-    "item": (
-        *("item", "itemid", "iid", "movieid", "productid", "bookid", "isbn", "songid", "trackid"),
-        *("artistid", "parentasin", "asin", "businessid", "articleid", "newsid", "appid"),
-    ),
-    "value": ("value", "rating", "score", "stars", "overall", "label"),
-    "time": ("time", "timestamp", "ts", "unixtime", "datetime", "date"),
-    "id": ("id",),
-    "title": ("title", "name", "movietitle", "itemtitle", "itemname"),
-}
-"""Column names that need no mapping, preferred names first; case and `_` are ignored."""
-
-
-ROLES = ("user", "item", "value", "time")
-"""The columns of an interactions file that are read; others are only its context."""
 
 _PLACES = {"user": "1", "item": "2", "value": "3", "time": "4", "id": "1"}
 """The meaning of the columns of a file without a header."""
@@ -44,14 +35,20 @@ _PLACES = {"user": "1", "item": "2", "value": "3", "time": "4", "id": "1"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reader:
-    """The settings that all files of an import share, and the list of rows left out so far."""
+    """The settings that all files of an import share, and what was done so far.
+
+    `skipped` has the rows left out, `uses` what became of each column, and `warnings` what may be
+    wrong with the files.
+    """
 
     mapping: Mapping[str, str]
     skip_bad: bool
     encoding: str
-    skipped: list[BadRow]
+    skipped: list[BadRow] = field(default_factory=list)
+    uses: list[Use] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
 
-    def entities(self, path: Path, what: Literal["user", "item"]) -> pl.DataFrame:
+    def entities(self, path: Table, what: Literal["user", "item"]) -> pl.DataFrame:
         """Return a users or items file as a table: `id`, `title` if it has one, and features."""
         table = read_raw(path, encoding=self.encoding)
         key = self._key(table, what)
@@ -73,11 +70,19 @@ class Reader:
             features, more = read_feature(table, name, may_split=True)
             columns += features
             checks += more
-        return self._without_bad(table, pl.DataFrame(columns), checks)
+        kept = self._without_bad(table, pl.DataFrame(columns), checks)
+        said = self.mapping.get("id", self.mapping.get(what))
+        self._note(table, key, "id", why=why_chosen(table, "id", key, said))
+        if title is not None:
+            why = why_chosen(table, "title", title, self.mapping.get("title"))
+            self._note(table, title, "title", why=why)
+        for feature in kept.drop("id", "title", strict=False).get_columns():
+            self._note(table, feature.name, "feature", note=feature_note(feature))
+        return kept
 
     def interactions(
         self,
-        path: Path,
+        path: Table,
         *,
         context: Sequence[str],
         listed: Mapping[str, pl.DataFrame | None],
@@ -106,9 +111,49 @@ class Reader:
             columns += features
             checks += more
         kept = self._without_bad(table, pl.DataFrame(columns), checks)
+        self._note_interactions(table, found, kept, context)
         if table.lists and kept["item"].null_count() == kept.height:
             raise DataError(f"{path} has people but no items")
         return kept, "lists" if table.lists else "table"
+
+    def told(self) -> tuple[Use, ...]:
+        """Return what became of each column: first of interactions, then of people and items."""
+        entities = [use.file for use in self.uses if use.became == "id"]
+        return tuple(sorted(self.uses, key=lambda use: use.file in entities))
+
+    def _note(
+        self, table: RawTable, column: str, became: Became, *, why: str = "", note: str = ""
+    ) -> None:
+        use = Use(file=table.file, column=column, became=became, why=why, note=note)
+        self.uses.append(use)
+
+    def _note_interactions(
+        self,
+        table: RawTable,
+        found: Mapping[str, str],
+        kept: pl.DataFrame,
+        context: Sequence[str],
+    ) -> None:
+        """Record what became of the columns of an interactions file."""
+        for name in table.frame.columns:
+            ours = next((ours for ours in ROLES if found.get(ours) == name), None)
+            if ours is not None:
+                note, warning = time_note(kept["time"]) if ours == "time" else ("", "")
+                self.warnings.extend([f"{table.file}: {warning}"] if warning else [])
+                why = why_chosen(table, ours, name, self.mapping.get(ours))
+                self._note(table, name, ours, why=why, note=note)
+            elif name in context:
+                # Numbers with spaces between them become one column for each place.
+                note = feature_note(kept[name]) if name in kept.columns else "numbers"
+                self._note(table, name, "context", why="you said so", note=note)
+            else:
+                column = table.frame[name]
+                self._note(table, name, "ignored", why=why_ignored(column, found))
+                if "time" not in found and looks_like_times(column):
+                    self.warnings.append(
+                        f"{table.file}: no column is the time, so lines stay in the order of the"
+                        f" file; {name!r} looks like one: --map time={name}"
+                    )
 
     def _meanings(self, table: RawTable, context: Sequence[str]) -> dict[str, str]:
         """Return which column of the file is the user, item, value and time."""
@@ -158,11 +203,14 @@ class Reader:
 
     def _alias(self, table: RawTable, ours: str, *, taken: set[str]) -> str | None:
         plain = {
-            re.sub("[ _-]", "", name.casefold()): name
-            for name in reversed(table.frame.columns)
-            if name not in taken
+            plain_column(name): name for name in reversed(table.frame.columns) if name not in taken
         }
-        return next((plain[alias] for alias in ALIASES[ours] if alias in plain), None)
+        for alias in ALIASES[ours]:
+            name = plain.get(alias)
+            is_sure = ours != "time" or alias in SURE_TIMES
+            if name is not None and (is_sure or looks_like_times(table.frame[name])):
+                return name
+        return None
 
     def _without_bad(
         self, table: RawTable, frame: pl.DataFrame, checks: Sequence[Check]

@@ -56,18 +56,31 @@ def search_folders() -> list[Path]:
 def load_published(name: str) -> Tables:
     """Return the tables of a published data set found on this machine."""
     published = PUBLISHED[name]
-    for folder in search_folders():
-        archive = folder / published.archive
-        if archive.is_file():
-            return published.read(read_archive(archive, published))
-        if places := find_unpacked(folder, published.files):
-            return published.read(_read_unpacked(places, published))
+    if found := read_found(published):
+        return published.read(found[1])
     looked = " or ".join(str(folder) for folder in search_folders())
     raise DataError(
         f"{name} is not on this machine: put {published.archive}, or its files"
         f" {' and '.join(published.files)} (from {published.address}), into"
         f" {looked}" + (f", or run 'privrec data fetch {name}'" if published.download else "")
     )
+
+
+def read_found(published: Published) -> tuple[Path, dict[str, bytes]] | None:
+    """Return where a data set's files lie (archive or folder) and their contents, or None."""
+    for folder in search_folders():
+        archive = folder / published.archive
+        if archive.is_file():
+            return archive, read_archive(archive, published)
+        if places := find_unpacked(folder, published.files):
+            return _read_unpacked(places, published)
+    return None
+
+
+def has_files(folder: Path, published: Published) -> bool:
+    """Return whether a folder has files of a data set's names."""
+    archive = folder / published.archive
+    return archive.is_file() or bool(find_unpacked(folder, published.files))
 
 
 def read_archive(archive: Path, published: Published) -> dict[str, bytes]:
@@ -118,8 +131,8 @@ def _checked(contents: dict[str, bytes], published: Published, where: str) -> di
     return contents
 
 
-def _read_unpacked(places: list[Path], published: Published) -> dict[str, bytes]:
-    """Return the contents of the published files in the first folder that has them.
+def _read_unpacked(places: list[Path], published: Published) -> tuple[Path, dict[str, bytes]]:
+    """Return the first folder that has the published files, and their contents.
 
     Other data sets may have files of the same names, such as train.txt.
     """
@@ -127,7 +140,7 @@ def _read_unpacked(places: list[Path], published: Published) -> dict[str, bytes]
     for place in places:
         contents = {file: _read_file(place / file) for file in published.files}
         try:
-            return _checked(contents, published, str(place))
+            return place, _checked(contents, published, str(place))
         except DataError as fault:
             faults.append(fault)
     raise faults[0]

@@ -1,17 +1,19 @@
-"""Reads files (separated text, RecBole atomic files, Parquet) into columns."""
+"""Reads files (separated text, RecBole atomic files, JSON lines, Parquet) into columns."""
 
 import csv
 import io
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
+from pathlib import PurePosixPath
 
 import numpy as np
 import polars as pl
 
 from privrec.data.itemlists import looks_like_lists, split_lists
-from privrec.data.rawtable import PARQUET, BadRow, Form, RawTable
+from privrec.data.jsonlines import looks_like_json, read_json
+from privrec.data.packed import Contents, read_contents
+from privrec.data.rawtable import PARQUET, BadRow, Form, RawTable, Table
 from privrec.errors import DataError
 from privrec.types import IntArray
 
@@ -19,46 +21,67 @@ ATOMIC = (".inter", ".user", ".item")
 ATOMIC_TYPES = ("token", "token_seq", "float", "float_seq")
 
 
-def read_raw(path: Path, *, encoding: str = "utf-8", form: Form = "table") -> RawTable:
-    """Return the columns of a file: Parquet or atomic by its name's ending, else text.
+def read_raw(path: Table, *, encoding: str = "utf-8", form: Form = "table") -> RawTable:
+    """Return the columns of a file, packed or not: Parquet, RecBole's atomic files, JSON or text.
+
+    A table that is in memory already is returned as it is.
 
     The separator and the header of a text file are detected from its first lines. A first line
     that contains a number is not a header. "auto" finds out whether a text file has a list for
     each person instead of columns.
     """
+    if isinstance(path, RawTable):
+        if path.frame.height == 0:
+            raise DataError(f"{path} has no rows")
+        return path
     if path.is_dir():
         raise DataError(f"{path} is a folder; name the file in it")
-    if form == "lists" and path.suffix.lower() in (*PARQUET, *ATOMIC):
+    found = read_contents(path)
+    ending = PurePosixPath(found.name).suffix.lower()
+    is_parquet = ending in PARQUET or found.raw.startswith(_PARQUET_MARK)
+    if form == "lists" and (is_parquet or ending in ATOMIC):
         raise DataError(f"{path} has columns, by its name: it cannot be read with --format lists")
-    if path.suffix.lower() in PARQUET:
-        table = _read_parquet(path)
+    if is_parquet:
+        table = _read_parquet(found)
     else:
-        table = _read_text(path, encoding, form)
+        text = _decode(found, encoding)
+        del found  # Its bytes take as much memory as the text.
+        table = _read_text(text, encoding, form)
     if table.frame.height == 0 and not table.bad:
-        raise DataError(f"{path} has {'a header' if table.has_header else 'columns'} but no rows")
+        raise DataError(
+            f"{table.file} has {'a header' if table.has_header else 'columns'} but no rows"
+        )
     return table
 
 
-def _contents(path: Path) -> bytes:
-    try:
-        raw = path.read_bytes()
-    except FileNotFoundError as error:
-        raise DataError(f"{path} does not exist") from error
-    except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror or error}") from error
-    if not raw or raw.isspace():
-        raise DataError(f"{path} is empty")
-    return raw
+_PARQUET_MARK = b"PAR1"
 
 
-def _read_parquet(path: Path) -> RawTable:
-    raw = _contents(path)
+def _read_parquet(found: Contents) -> RawTable:
     try:
-        frame = pl.read_parquet(io.BytesIO(raw))
+        frame = pl.read_parquet(io.BytesIO(found.raw))
     except (OSError, pl.exceptions.PolarsError) as error:
-        raise DataError(f"cannot read {path}: it is not a whole Parquet file") from error
-    lines = np.arange(1, frame.height + 1)
-    return RawTable(file=str(path), frame=frame, lines=lines, has_header=True, types={}, bad=())
+        raise DataError(f"cannot read {found.label}: it is not a whole Parquet file") from error
+    return RawTable(
+        file=found.label,
+        frame=frame,
+        lines=np.arange(1, frame.height + 1),
+        has_header=True,
+        types={},
+        bad=(),
+        is_text=False,
+        unit="row",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Text:
+    """A file's text with uniform line ends; `broken` if some bytes could not be decoded."""
+
+    label: str
+    name: str
+    text: str
+    broken: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,17 +93,20 @@ class _Fields:
     bad: list[BadRow]
 
 
-def _read_text(path: Path, encoding: str, form: Form) -> RawTable:
-    text, broken = _decode(path, encoding)
+def _read_text(found: _Text, encoding: str, form: Form) -> RawTable:
+    path, text, broken = found.label, found.text, found.broken
     if not text or text.isspace():
         raise DataError(f"{path} is empty")
-    atomic = path.suffix in ATOMIC
+    atomic = PurePosixPath(found.name).suffix in ATOMIC
+    if form != "lists" and not atomic and looks_like_json(text, found.name):
+        table = read_json(text, path)
+        return _without_broken(table, encoding) if broken else table
     if form == "lists" or (form == "auto" and not atomic and looks_like_lists(text)):
-        return split_lists(text, str(path))
+        return split_lists(text, path)
     separator = "\t" if atomic else _sniff(text)
-    fields = _split_even(text, separator) or _split_plain(text, separator, str(path))
+    fields = _split_even(text, separator) or _split_plain(text, separator, path)
     if '"' in text and not atomic and separator != "::":
-        fields = _unquoted(fields) or _split_quoted(text, separator, str(path)) or fields
+        fields = _unquoted(fields) or _split_quoted(text, separator, path) or fields
     first = [str(field) for field in fields.frame.row(0)]
     has_header = atomic or not any(_NUMBER.fullmatch(field) for field in first)
     types: dict[str, str] = {}
@@ -94,7 +120,7 @@ def _read_text(path: Path, encoding: str, form: Form) -> RawTable:
             raise DataError(f"{path} has the column {twice[0]!r} more than once")
     start = 1 if has_header else 0
     table = RawTable(
-        file=str(path),
+        file=path,
         frame=fields.frame.rename(dict(zip(fields.frame.columns, names, strict=True)))[start:],
         lines=fields.lines[start:],
         has_header=has_header,
@@ -108,9 +134,8 @@ _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _BROKEN = "\N{REPLACEMENT CHARACTER}"
 
 
-def _decode(path: Path, encoding: str) -> tuple[str, bool]:
-    """Return the text with uniform line ends, and whether some bytes could not be decoded."""
-    raw, broken = _contents(path), False
+def _decode(found: Contents, encoding: str) -> _Text:
+    raw, broken = found.raw, False
     try:
         text = raw.decode(encoding)
     except LookupError as error:
@@ -126,10 +151,10 @@ def _decode(path: Path, encoding: str) -> tuple[str, bool]:
     # The names in a broken header are not reliable. A NUL means UTF-16 that was read as UTF-8.
     if (broken and _BROKEN in first) or "\0" in first:
         raise DataError(
-            f"{path} line 1 is not text in {encoding}; save the file as UTF-8 or name its"
+            f"{found.label} line 1 is not text in {encoding}; save the file as UTF-8 or name its"
             f" encoding with --encoding"
         )
-    return text, broken
+    return _Text(found.label, found.name, text, broken)
 
 
 def _first_line(text: str) -> str:
@@ -281,7 +306,7 @@ def _quoted_rows(source: list[str], separator: str) -> Iterator[tuple[int, int, 
         yield line, reader.line_num, row
 
 
-def _atomic_types(header: list[str], path: Path) -> dict[str, str]:
+def _atomic_types(header: list[str], path: str) -> dict[str, str]:
     types: dict[str, str] = {}
     for field in header:
         name, _, kind = field.rpartition(":")
@@ -301,14 +326,16 @@ def _without_broken(table: RawTable, encoding: str) -> RawTable:
     seen = np.zeros(table.frame.height, np.bool_)
     bad = list(table.bad)
     for column in table.frame.get_columns():
-        mask = column.str.contains(_BROKEN, literal=True).to_numpy() & ~seen
+        text = column.list.join(" ") if column.dtype == pl.List else column.cast(pl.String)
+        found = text.str.contains(_BROKEN, literal=True).fill_null(value=False)
+        mask = found.to_numpy() & ~seen
         bad += table.bad_rows(np.flatnonzero(mask), column.name, reason)
         seen |= mask
-    return RawTable(
-        file=table.file,
+    places = np.cumsum(~seen) - 1
+    return replace(
+        table,
         frame=table.frame.filter(~seen),
         lines=table.lines[~seen],
-        has_header=table.has_header,
-        types=table.types,
         bad=tuple(bad),
+        nested={name: places[rows[~seen[rows]]] for name, rows in table.nested.items()},
     )

@@ -1,24 +1,28 @@
 """A file's columns as they were read, before a meaning is assigned to them, and its bad rows."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal, NamedTuple
 
 import polars as pl
 
-from privrec.data.schema import value_text
+from privrec.data.text import value_text
 from privrec.types import IntArray
 
 Form = Literal["auto", "table", "lists"]
 """A file's form: a table of columns, or one line for each person with her items."""
+Unit = Literal["line", "row"]
+"""What a file is counted in: the lines of a text, or the rows of a table without lines."""
 PARQUET = (".parquet", ".pq")
 
 
 class BadRow(NamedTuple):
     """A row that cannot be used: its file and line, and what is wrong with it.
 
-    `line` counts the lines of a text file, including the header, or the rows of a Parquet file,
-    both from 1. `column` is empty if the whole line is wrong.
+    `line` counts the lines of a text file, including the header, or the rows of a Parquet file or
+    of a JSON list, both from 1, or the rows of a frame from 0. `column` is empty if the whole line
+    is wrong.
 
     >>> print(BadRow("ratings.csv", 3, "score", "good", "must be a finite number"))
     ratings.csv line 3: 'score' must be a finite number; got 'good'
@@ -29,12 +33,12 @@ class BadRow(NamedTuple):
     column: str
     value: str
     reason: str
+    unit: Unit = "line"
 
     def __str__(self) -> str:
-        unit = "row" if self.file.lower().endswith(PARQUET) else "line"
         column = f": {self.column!r}" if self.column else ""
         value = self.value if len(self.value) <= 80 else f"{self.value[:79]}…"
-        return f"{self.file} {unit} {self.line}{column} {self.reason}; got {value!r}"
+        return f"{self.file} {self.unit} {self.line}{column} {self.reason}; got {value!r}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +49,8 @@ class RawTable:
     the spaces around a value; if it has no header they are called "1", "2", … . `types` has the
     types in an atomic file's header. `bad` has the rows that could not be split into columns.
     `lists` says that the file had one line for each person: then an item is null where somebody
-    has none.
+    has none. `is_text` says that the columns have no types, as those of separated text. `nested`
+    has the rows of a column that hold lists of lists or of objects.
     """
 
     file: str
@@ -55,20 +60,30 @@ class RawTable:
     types: Mapping[str, str]
     bad: tuple[BadRow, ...]
     lists: bool = False
+    is_text: bool = True
+    unit: Unit = "line"
+    nested: Mapping[str, IntArray] = field(default_factory=dict)
 
-    @property
-    def is_text(self) -> bool:
-        """Whether the file is text, so that columns have no types."""
-        return not self.file.lower().endswith(PARQUET)
+    def __str__(self) -> str:
+        return self.file
 
     def bad_rows(self, rows: IntArray, column: str, reason: str) -> list[BadRow]:
         """Return what is wrong with the given rows."""
         values = self.frame[column]
         return [
-            BadRow(self.file, int(self.lines[row]), column, _shown(values[int(row)]), reason)
+            BadRow(
+                *(self.file, int(self.lines[row]), column, _shown(values[int(row)]), reason),
+                self.unit,
+            )
             for row in rows
         ]
 
 
+Table = Path | RawTable
+"""A file, or a table that is in memory already."""
+
+
 def _shown(value: object) -> str:
+    if isinstance(value, pl.Series):
+        return ", ".join(map(_shown, value))
     return "" if value is None else value_text(value)

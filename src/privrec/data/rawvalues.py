@@ -21,7 +21,7 @@ class Check:
 
 def read_ids(table: RawTable, name: str) -> tuple[pl.Series, Check]:
     """Return a column as text, and the rows where it is empty."""
-    column = table.frame[name]
+    column = _plain(table.frame[name])
     kind = column.dtype
     if kind.is_float():
         # Integers are stored as floats if other rows of the column are empty.
@@ -37,7 +37,7 @@ def read_ids(table: RawTable, name: str) -> tuple[pl.Series, Check]:
 
 def read_numbers(table: RawTable, name: str) -> tuple[pl.Series, Check]:
     """Return a column as numbers, and the rows where it is not a finite number."""
-    column = table.frame[name]
+    column = _plain(table.frame[name])
     if not (column.dtype.is_numeric() or column.dtype in (pl.String, pl.Boolean, pl.Null)):
         raise DataError(f"{table.file}: {name!r} must be numbers; got {column.dtype}")
     numbers = column.cast(pl.Float64, strict=False)
@@ -48,7 +48,7 @@ def read_numbers(table: RawTable, name: str) -> tuple[pl.Series, Check]:
 
 def read_times(table: RawTable, name: str) -> tuple[pl.Series, Check]:
     """Return a column as numbers or else as ISO dates, and the rows where it is neither."""
-    column = table.frame[name]
+    column = _plain(table.frame[name])
     times = column
     if column.dtype == pl.String:
         whole = column.cast(pl.Int64, strict=False)
@@ -97,7 +97,23 @@ def read_feature(
             return _checked(column, _as_it_looks(column))
     elif column.dtype == pl.Struct or (column.dtype.is_nested() and _inner(column).is_nested()):
         raise DataError(f"{table.file}: {name!r} must be plain values or lists; got {column.dtype}")
-    return _checked(column, column)
+    series, checks = _checked(column, column)
+    if name in table.nested:
+        inner = np.zeros(len(column), np.bool_)
+        inner[table.nested[name]] = True
+        checks.append(Check(name, inner, "must be a plain value or a list of them"))
+    return series, checks
+
+
+def _plain(column: pl.Series) -> pl.Series:
+    """Return a column in which some value is a list of texts without lists.
+
+    A list of one is its value. Any other list is null, as no value of a row.
+    """
+    if column.dtype != pl.List(pl.String):
+        return column
+    single = column.list.get(0, null_on_oob=True)
+    return single.set(column.list.len() != 1, None)
 
 
 def _inner(column: pl.Series) -> pl.DataType:
@@ -105,11 +121,35 @@ def _inner(column: pl.Series) -> pl.DataType:
 
 
 def _dates(column: pl.Series) -> pl.Series:
-    dated = column.str.contains(r"^\d{4}-\d{2}-\d{2}")
+    """Return ISO dates; if they are written in several ways, those without a zone count as UTC."""
+    rest = column.set(~column.str.contains(r"^\d{4}-\d{2}-\d{2}"), None)
+    found = _dates_of_a_kind(rest)
+    for _ in range(_WAYS):
+        rest = rest.set(found.is_not_null(), None)
+        if rest.null_count() == rest.len():
+            break
+        more = _in_utc(_dates_of_a_kind(rest))
+        found = _in_utc(found)
+        found = found.zip_with(found.is_not_null(), more)
+    return found
+
+
+_WAYS = 4
+"""In how many more ways dates of one column may be written: without a time, with a zone, …"""
+
+
+def _dates_of_a_kind(column: pl.Series) -> pl.Series:
+    """Return the dates that are written as the first one is."""
     try:
-        return column.set(~dated, None).str.to_datetime(strict=False)
+        return column.str.to_datetime(strict=False)
     except pl.exceptions.PolarsError:  # not one of them is a date that exists
         return pl.Series(column.name, [None] * column.len(), dtype=pl.Datetime)
+
+
+def _in_utc(dates: pl.Series) -> pl.Series:
+    zone = dates.dtype.time_zone if isinstance(dates.dtype, pl.Datetime) else None
+    naive = dates.dt.convert_time_zone("UTC").dt.replace_time_zone(None) if zone else dates
+    return naive.cast(pl.Datetime("us"))
 
 
 def _blank_to_null(column: pl.Series) -> pl.Series:

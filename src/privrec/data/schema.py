@@ -1,16 +1,18 @@
 """What a data set's features are, and their encoding as weighted bags of table rows."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import numpy as np
 
+from privrec.data.text import brief, short, value_text
 from privrec.errors import DataError, nearest
 from privrec.types import Leaf
 
 Side = Literal["user", "item", "context"]
 Kind = Literal["categorical", "multi", "numeric"]
+SIDES: tuple[Side, ...] = ("user", "item", "context")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +29,8 @@ class Feature:
     values: tuple[str, ...] = ()
     mean: float = 0.0
     scale: float = 1.0
+
+    __repr__ = brief
 
     @property
     def rows(self) -> int:
@@ -49,6 +53,9 @@ class Bag(NamedTuple):
 
     codes: Leaf
     weights: Leaf
+
+    def __repr__(self) -> str:
+        return brief(self)
 
     def take(self, rows: Leaf | slice) -> "Bag":
         """Return the bag of the given rows."""
@@ -77,6 +84,10 @@ class Schema:
 
     features: tuple[Feature, ...]
 
+    def __repr__(self) -> str:
+        named = (f"{short(feature.name, 30)} ({feature.side})" for feature in self.features)
+        return f"Schema({len(self.features)} features: {short(', '.join(named), 500)})"
+
     def of(self, side: Side) -> tuple[Feature, ...]:
         """Return the features of one side."""
         return tuple(feature for feature in self.features if feature.side == side)
@@ -90,6 +101,30 @@ class Schema:
                 f" (this data set has: {', '.join(known) or 'none'})"
             )
         return known[name]
+
+
+_FEW = 12
+"""So many values are named in an error. Chosen by hand: they fit into two lines."""
+
+
+def check_names(schema: Schema, names: Iterable[str]) -> None:
+    """Raise for a name that is no feature of a person or a moment, with the nearest valid one."""
+    known = [feature.name for side in _GIVEN for feature in schema.of(side)]
+    for name in names:
+        if name in known:
+            continue
+        if name in [feature.name for feature in schema.of("item")]:
+            raise DataError(
+                f"{name!r} is a feature of items: give one of a person or a moment"
+                f" ({', '.join(known) or 'this data set has none'})"
+            )
+        raise DataError(
+            f"unknown feature {name!r}{nearest(name, known)}"
+            f" (this data set has: {', '.join(known) or 'none'})"
+        )
+
+
+_GIVEN: tuple[Side, ...] = ("user", "context")
 
 
 def encode(feature: Feature, column: Sequence[object], *, strict: bool = False) -> Bag:
@@ -107,9 +142,10 @@ def encode(feature: Feature, column: Sequence[object], *, strict: bool = False) 
     weights = np.zeros((len(lists), width), np.float32)
     for row, values in enumerate(lists):
         if strict and (unknown := [value for value in values if value not in index]):
+            few = f" (it takes: {', '.join(index)})" if len(index) <= _FEW else ""
             raise DataError(
                 f"unknown value {unknown[0]!r} of {feature.side} feature {feature.name!r}"
-                f"{nearest(unknown[0], index)}"
+                f"{nearest(unknown[0], index)}{few}"
             )
         known = [index[value] for value in values if value in index]
         codes[row, : len(known)] = known
@@ -125,19 +161,6 @@ def encode_one(schema: Schema, side: Side, values: Mapping[str, object]) -> dict
         feature.table: encode(feature, [values.get(feature.name)], strict=True)
         for feature in schema.of(side)
     }
-
-
-def value_text(value: object) -> str:
-    """Return the text of a raw value in a vocabulary: 1, 1.0 and "1" have the same text.
-
-    >>> value_text(1.0), value_text("1"), value_text(2.5), value_text(True)
-    ('1', '1', '2.5', 'true')
-    """
-    if isinstance(value, bool | np.bool_):
-        return "true" if value else "false"
-    if isinstance(value, float | np.floating) and float(value).is_integer():
-        return str(int(value))
-    return str(value)
 
 
 def is_missing(value: object) -> bool:

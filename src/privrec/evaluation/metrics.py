@@ -8,15 +8,13 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from privrec.data.text import brief
 from privrec.types import BoolArray, IntArray
 
 DEPTH = 30
 """Ranks up to here are exact; those beyond may be infinite."""
 KS = (5, 10, 20, DEPTH)
 Floats = npt.NDArray[np.float64]
-Interval = tuple[float, float]
-_Z = 1.959964
-"""Of a normal variable, 95 % lies within so many standard deviations."""
 
 
 class Ranks(NamedTuple):
@@ -25,7 +23,8 @@ class Ranks(NamedTuple):
     For each tested line: `rank` among the candidates and itself, `new` whether the device lacks the
     item, and whose line it is, `person`. For each distinct like of the person of each row, that is
     of each whole list that was made for her: its `place` in the list, and which `row` that is.
-    `owner` says whose row is whose.
+    `owner` says whose row is whose. `listed` has the `DEPTH` best items of each row that are not on
+    the device, best first, and -1 where there are no more: what the device would show.
     """
 
     person: IntArray
@@ -34,6 +33,7 @@ class Ranks(NamedTuple):
     row: IntArray
     place: Floats
     owner: IntArray
+    listed: IntArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -45,6 +45,8 @@ class PeopleFigures:
     the first k, one like per list. `list_ndcg` is the usual one of a whole list over her distinct
     likes, the ideal over the smaller of k and their number. `recall` is the share of them in the
     first k of the list. The latter two are means over her lists where each line has one.
+    `popular` is the share of her lines that popularity hits too, NaN if it was not tested.
+    `novelty` is the mean of each item's `surprise` over the first k that her device lists.
     """
 
     hits: Floats
@@ -52,13 +54,17 @@ class PeopleFigures:
     ndcg: Floats
     list_ndcg: Floats
     recall: Floats
+    popular: Floats
+    novelty: Floats
+
+    __repr__ = brief
 
     def take(self, chosen: BoolArray) -> "PeopleFigures":
         """Return the figures of some of the people."""
         return PeopleFigures(**{name: getattr(self, name)[chosen] for name in _NAMES})
 
 
-_NAMES = ("hits", "new_only", "ndcg", "list_ndcg", "recall")
+_NAMES = tuple(PeopleFigures.__slots__)
 
 
 def joined(parts: list[PeopleFigures]) -> PeopleFigures:
@@ -69,10 +75,18 @@ def joined(parts: list[PeopleFigures]) -> PeopleFigures:
     )
 
 
-def figures_of(ranks: Ranks, people: int, ks: Sequence[int] = KS) -> PeopleFigures:
+def figures_of(
+    ranks: Ranks,
+    people: int,
+    ks: Sequence[int] = KS,
+    *,
+    popular: Floats | None = None,
+    surprise: Floats | None = None,
+) -> PeopleFigures:
     """Return the figures of each person from her ranks; all `people` have tested lines.
 
-    Each k is at most `DEPTH`.
+    Each k is at most `DEPTH`. `popular` are the ranks of the same lines by popularity. `surprise`
+    is a number for each item, whose mean over listed items is the novelty.
     """
     lists = len(ranks.owner)
     likes = np.bincount(ranks.row, minlength=lists)
@@ -88,6 +102,9 @@ def figures_of(ranks: Ranks, people: int, ks: Sequence[int] = KS) -> PeopleFigur
         found["list_ndcg"].append(_means(gain, ranks.owner, people))
         share = _means(ranks.place <= k, ranks.row, lists)
         found["recall"].append(_means(share, ranks.owner, people))
+        both = np.full(len(hit), np.nan) if popular is None else hit & (popular <= k)
+        found["popular"].append(_means(both, ranks.person, people))
+        found["novelty"].append(_novelty(ranks, people, k, surprise))
     return PeopleFigures(**{name: np.stack(columns, axis=1) for name, columns in found.items()})
 
 
@@ -97,21 +114,20 @@ def means(figures: Floats) -> dict[int, float]:
     return {k: float(some[:, n].mean()) if len(some) else math.nan for n, k in enumerate(KS)}
 
 
-def intervals(figures: Floats) -> dict[int, Interval]:
-    """Return for each k an interval of the mean over people, each with a figure in [0, 1].
-
-    It covers the true mean in about 95 % of samples: mean ± 1.96 · sd / √n, cut to [0, 1]. Two
-    made-up people are in all three, one with the figure 0 and one with 1. Without them it would
-    be empty if all figures are the same, and too short for few people and rare hits.
-    """
-    return {k: _interval(figures[:, n]) for n, k in enumerate(KS)}
+def shares_of_hits(figures: PeopleFigures) -> dict[int, float]:
+    """Return by k which share of the hits popularity has too; NaN where there are no hits."""
+    hits, both = means(figures.hits), means(figures.popular)
+    return {k: both[k] / hits[k] if hits[k] > 0 else math.nan for k in KS}
 
 
-def _interval(values: Floats) -> Interval:
-    more = np.append(values, [0.0, 1.0])
-    half = _Z * more.std() / math.sqrt(len(more))
-    mean = more.mean()
-    return max(0.0, float(mean - half)), min(1.0, float(mean + half))
+def _novelty(ranks: Ranks, people: int, k: int, surprise: Floats | None) -> Floats:
+    if surprise is None:
+        return np.full(people, np.nan)
+    items = ranks.listed[:, :k]
+    row, place = np.nonzero(items >= 0)
+    found = _means(surprise[items[row, place]], row, len(items))
+    known = ~np.isnan(found)
+    return _means(found[known], ranks.owner[known], people)
 
 
 def _gain(ranks: Floats, k: int) -> Floats:

@@ -9,13 +9,16 @@ import numpy as np
 from privrec.core.scorer import Scorer, Scores, TableScorer, people_at_a_time
 from privrec.data.clients import Clients
 from privrec.data.federation import Federation, chunks
+from privrec.data.text import brief
+from privrec.evaluation.intervals import Floats, Interval, intervals
 from privrec.evaluation.metrics import (
-    Interval,
+    KS,
     PeopleFigures,
+    Ranks,
     figures_of,
-    intervals,
     joined,
     means,
+    shares_of_hits,
 )
 from privrec.evaluation.protocols import Held, View, halved
 from privrec.evaluation.ranks import Rows, rank_table
@@ -26,8 +29,10 @@ from privrec.types import BoolArray, Candidates, Halving, IntArray
 class EvalReport:
     """Figures over the people tested; keys of the mappings are k. `skipped` had nothing to test.
 
-    `recall` is empty where the protocol does not ask for it, `interval` (of `hits`) where all test
-    people were asked.
+    `recall` is empty where the protocol does not ask for it. `interval` is that of `hits`,
+    `new_interval` that of `new_only`. `beyond` has figures of the lists that devices would show, by
+    name and k: their `coverage` of the catalogue, their `novelty`, and the share of the hits that
+    popularity has too (`popular_hits`), None where not known; it is empty for a part of the people.
     """
 
     tested: int
@@ -38,18 +43,28 @@ class EvalReport:
     new_only: dict[int, float]
     recall: dict[int, float] = field(default_factory=dict)
     interval: dict[int, Interval] = field(default_factory=dict)
+    new_interval: dict[int, Interval] = field(default_factory=dict)
+    beyond: dict[str, dict[int, float | None]] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        hits = ", ".join(f"@{k} {value:.3f}" for k, value in self.hits.items())
+        return f"EvalReport({self.tested:,} people tested, hits {hits})"
 
     def as_json(self) -> dict[str, Any]:
         """Return the figures in the shape of `evaluation.json`."""
         figures = asdict(self)
-        between = {str(k): list(ends) for k, ends in self.interval.items()}
+        beyond = {n: {str(k): one for k, one in by_k.items()} for n, by_k in self.beyond.items()}
         return {
-            "hits": _text_keys(figures["hits"]),
-            "ndcg": _text_keys(figures["ndcg"]),
-            "list_ndcg": _text_keys(figures["list_ndcg"]),
-            "new_only": {"hits": _text_keys(figures["new_only"])},
-            **({"recall": _text_keys(figures["recall"])} if self.recall else {}),
-            **({"interval": between} if between else {}),
+            "hits": text_keys(figures["hits"]),
+            "ndcg": text_keys(figures["ndcg"]),
+            "list_ndcg": text_keys(figures["list_ndcg"]),
+            "new_only": {
+                "hits": text_keys(figures["new_only"]),
+                **({"interval": ends_json(self.new_interval)} if self.new_interval else {}),
+            },
+            **({"recall": text_keys(figures["recall"])} if self.recall else {}),
+            **({"interval": ends_json(self.interval)} if self.interval else {}),
+            **({"beyond": beyond} if beyond else {}),
         }
 
 
@@ -57,19 +72,29 @@ class EvalReport:
 class Tested:
     """What a scorer reached for each of some people.
 
-    `items` is how many distinct items are on the device of each person who was tested.
+    `ids` and `items` are of each person who was tested: her number (`Clients.ids`), and how many
+    distinct items are on her device. `listed` says for each k which items are in somebody's list,
+    shape (len(KS), n_items); None for a part of the people.
     """
 
     asked: int
+    ids: IntArray
     items: IntArray
     figures: PeopleFigures
+    listed: BoolArray | None = None
+
+    __repr__ = brief
 
     def of(self, chosen: BoolArray) -> "Tested":
         """Return the same for some of those who were tested."""
-        some = self.figures.take(chosen)
-        return Tested(asked=int(chosen.sum()), items=self.items[chosen], figures=some)
+        return Tested(
+            asked=int(chosen.sum()),
+            ids=self.ids[chosen],
+            items=self.items[chosen],
+            figures=self.figures.take(chosen),
+        )
 
-    def report(self, *, with_recall: bool = False, with_interval: bool = False) -> EvalReport:
+    def report(self, *, with_recall: bool = False) -> EvalReport:
         """Return the means over people."""
         found = self.figures
         return EvalReport(
@@ -80,8 +105,22 @@ class Tested:
             list_ndcg=means(found.list_ndcg),
             new_only=means(found.new_only),
             recall=means(found.recall) if with_recall else {},
-            interval=intervals(found.hits) if with_interval else {},
+            interval=intervals(found.hits),
+            new_interval=intervals(found.new_only),
+            beyond={} if self.listed is None else _beyond(found, self.listed),
         )
+
+
+def _beyond(figures: PeopleFigures, listed: BoolArray) -> dict[str, dict[int, float | None]]:
+    found = {
+        "coverage": dict(zip(KS, listed.mean(axis=1).tolist(), strict=True)),
+        "novelty": means(figures.novelty),
+        "popular_hits": shares_of_hits(figures),
+    }
+    return {
+        name: {k: None if np.isnan(one) else one for k, one in by_k.items()}
+        for name, by_k in found.items()
+    }
 
 
 def evaluate(
@@ -112,43 +151,72 @@ def measure(
     candidates: Candidates = "unseen",
     few_only: Collection[str] = (),
     fewer_than: int = 0,
+    surprise: Floats | None = None,
     on_progress: Callable[[int], None] | None = None,
 ) -> dict[str, Tested]:
     """Return what each scorer reaches for `people`, by its name, with one look at their data.
 
     `view` says what is on a device and what is tested; whoever has nothing to test is skipped and
     counted. The scorers in `few_only` are asked only about people with fewer than `fewer_than`
-    items on their device. At most `TABLE_SIZE` scores are in memory at a time.
+    items on their device. `surprise` is a number for each item, whose mean over a list is its
+    novelty. The scorer called "popularity", if there is one, says which hits are popular. At most
+    `TABLE_SIZE` scores are in memory at a time.
     """
     most = people_at_a_time(n_items)
-    items: list[IntArray] = []
-    found: dict[str, list[PeopleFigures]] = {name: [] for name in scorers}
+    names = sorted(scorers, key=lambda name: name != POPULARITY)
+    ids, items = [people[:0]], [people[:0]]
+    found: dict[str, list[PeopleFigures]] = {name: [] for name in names}
+    listed = {name: np.zeros((len(KS), n_items), np.bool_) for name in names}
     for positions in chunks(people, most):
-        held = _testable(view(positions))
-        items.append(_distinct(held.kept, n_items))
-        few = np.flatnonzero(items[-1] < fewer_than)
-        for name, scorer in scorers.items():
-            asked = _take(held, few) if name in few_only else held
-            for part in _parts(asked, most):
-                found[name].append(_figures(part, scorer, compete=candidates == "not-kept"))
+        for held in _parts(_testable(view(positions)), most):
+            ids.append(held.kept.ids)
+            items.append(_distinct(held.kept, n_items))
+            popular = None
+            for name in names:
+                asked = (
+                    _take(held, np.flatnonzero(items[-1] < fewer_than))
+                    if name in few_only
+                    else held
+                )
+                if not len(asked.kept):
+                    continue
+                ranks = _ranks(asked, scorers[name], compete=candidates == "not-kept")
+                popular = ranks.rank if name == POPULARITY else popular
+                beside = None if name in few_only else popular
+                found[name].append(
+                    figures_of(ranks, len(asked.kept), popular=beside, surprise=surprise)
+                )
+                _mark(listed[name], ranks)
         if on_progress is not None:
             on_progress(len(positions))
-    everybody = np.concatenate([people[:0], *items])
-    few_of_them = everybody[everybody < fewer_than]
+    whose, counts = np.concatenate(ids), np.concatenate(items)
+    few = counts < fewer_than
     return {
         name: Tested(
-            asked=len(few_of_them) if name in few_only else len(people),
-            items=few_of_them if name in few_only else everybody,
-            figures=joined(figures),
+            asked=int(few.sum()) if name in few_only else len(people),
+            ids=whose[few] if name in few_only else whose,
+            items=counts[few] if name in few_only else counts,
+            figures=joined(found[name]),
+            listed=listed[name],
         )
-        for name, figures in found.items()
+        for name in scorers
     }
 
 
-def _figures(held: Held, scorer: Scorer, *, compete: bool) -> PeopleFigures:
-    """Return the figures of people who all have something to test."""
+POPULARITY = "popularity"
+
+
+def _mark(listed: BoolArray, ranks: Ranks) -> None:
+    """Mark the items that are among the first k of some list, for each k."""
+    for place, k in enumerate(KS):
+        items = ranks.listed[:, :k]
+        listed[place, items[items >= 0]] = True
+
+
+def _ranks(held: Held, scorer: Scorer, *, compete: bool) -> Ranks:
+    """Return the ranks of people who all have something to test."""
     table, rows, bonus = _scores(held, scorer)
-    ranks = rank_table(
+    return rank_table(
         table,
         rows,
         kept=held.kept,
@@ -157,7 +225,6 @@ def _figures(held: Held, scorer: Scorer, *, compete: bool) -> PeopleFigures:
         compete=compete,
         bonus=bonus,
     )
-    return figures_of(ranks, len(held.kept))
 
 
 def _scores(held: Held, scorer: Scorer) -> tuple[Scores, Rows, float]:
@@ -219,6 +286,11 @@ def _distinct(clients: Clients, n_items: int) -> IntArray:
     return np.bincount(pairs // n_items, minlength=len(clients))
 
 
-def _text_keys(figures: dict[int, float]) -> dict[str, float | None]:
+def ends_json(ends: Mapping[int, Interval]) -> dict[str, list[float]]:
+    """Return intervals by k in the shape of `evaluation.json`."""
+    return {str(k): list(pair) for k, pair in ends.items()}
+
+
+def text_keys(figures: dict[int, float]) -> dict[str, float | None]:
     """Return the figures by k as text; NaN (nothing was tested) becomes null for JSON."""
     return {str(k): None if np.isnan(value) else value for k, value in figures.items()}

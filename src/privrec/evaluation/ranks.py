@@ -69,9 +69,12 @@ def rank_table(
         liked = kept.keep(kept.liked)
         own += bonus * np.isin(likes.pair, _pairs(liked, n_items))[like]
     seen = _pairs(kept, n_items)
-    away = [seen, likes.pair] if compete else [seen, likes.pair, _pairs(hidden, n_items)]
-    _leave_out(scores, rows, np.concatenate(away))
-    above, equal = _rivals(scores, entry_row, own)
+    away = [likes.pair] if compete else [likes.pair, _pairs(hidden, n_items)]
+    shown = _entries(scores, rows, np.setdiff1d(np.concatenate(away), seen))
+    _leave_out(scores, rows, np.concatenate([seen, *away]))
+    least = _bound(scores)
+    best = _at_least(scores, least)
+    above, equal = _rivals(best, least, entry_row, own)
     known = np.isin(likes.pair, seen)
     among = _among(entry_row, own, ~known[like])
     rank = 1 + above + equal / 2
@@ -84,7 +87,8 @@ def rank_table(
     person = tested.owner
     entry = first[rows.of_line] + likes.of_line - likes.start[person]
     new = ~known[likes.of_line]
-    return Ranks(person, rank[entry], new, entry_row, place, rows.person)
+    listed = _listed(best, least, shown)
+    return Ranks(person, rank[entry], new, entry_row, place, rows.person, listed)
 
 
 def _comparable(table: Scores) -> Scores:
@@ -112,33 +116,69 @@ def _likes_of(tested: Clients, n_items: int) -> _Likes:
     return _Likes(pair, of_line.reshape(-1), np.cumsum(size) - size, size)
 
 
+class _Entries(NamedTuple):
+    """Some cells of a table of scores: their rows, in ascending order, their items and scores."""
+
+    row: IntArray
+    item: IntArray
+    score: Scores
+
+
+def _entries(scores: Scores, rows: Rows, pairs: IntArray) -> _Entries:
+    """Return the entries of these (person, item) pairs in all rows of the person."""
+    row, item = _cells(scores, rows, pairs)
+    return _Entries(row, item, scores[row, item])
+
+
 def _leave_out(scores: Scores, rows: Rows, pairs: IntArray) -> None:
     """Set the scores of these (person, item) pairs to minus infinity in all rows of the person."""
+    scores[_cells(scores, rows, np.sort(pairs))] = -np.inf
+
+
+def _cells(scores: Scores, rows: Rows, pairs: IntArray) -> tuple[IntArray, IntArray]:
+    """Return the rows and items of these (person, item) pairs, which are sorted."""
     n_items = scores.shape[1]
-    pairs = np.sort(pairs)
     size = np.bincount(pairs // n_items, minlength=int(rows.person.max(initial=-1)) + 1)
     start = np.cumsum(size) - size
     sizes = size[rows.person]
     row = np.repeat(np.arange(len(rows.person)), sizes)
-    scores[row, pairs[ranges(start[rows.person], sizes)] % n_items] = -np.inf
+    return row, pairs[ranges(start[rows.person], sizes)] % n_items
 
 
-def _rivals(scores: Scores, row: IntArray, own: Floats) -> tuple[Floats, Floats]:
-    """Return for each own score how many scores of its row are above it, and how many equal.
+def _rivals(best: _Entries, least: Scores, row: IntArray, own: Floats) -> tuple[Floats, Floats]:
+    """Return for each own score how many of the best of its row are above it, and how many equal.
 
     Where at least `DEPTH` are above, they may be infinitely many.
     """
-    least = _bound(scores)
-    best = _at_least(scores, least)
+    others_of = _padded(best, len(least))
     above, equal = np.empty(len(own)), np.empty(len(own))
-    step = max(1, _COMPARED // best.shape[1])
+    step = max(1, _COMPARED // others_of.shape[1])
     for part in range(0, len(own), step):
         some = slice(part, part + step)
-        mine, others = own[some, None], best[row[some]]
+        mine, others = own[some, None], others_of[row[some]]
         above[some] = (others > mine).sum(1)
         equal[some] = (others == mine).sum(1)
     above[own < least[row]] = np.inf
     return above, equal
+
+
+def _listed(best: _Entries, least: Scores, shown: _Entries) -> IntArray:
+    """Return the `DEPTH` best items of each row among both, best first; -1 where there are fewer.
+
+    Equal ones are in the order of the catalogue.
+    """
+    near = shown.score >= least[shown.row]
+    row = np.concatenate([best.row, shown.row[near]])
+    item = np.concatenate([best.item, shown.item[near]])
+    score = np.concatenate([best.score, shown.score[near]])
+    order = np.lexsort((item, -score, row))
+    order = order[score[order] > -np.inf]
+    row = row[order]
+    place = np.arange(len(row)) - np.searchsorted(row, row)
+    first = place < DEPTH
+    listed = np.full((len(least), DEPTH), -1, np.int64)
+    listed[row[first], place[first]] = item[order[first]]
+    return listed
 
 
 _COMPARED = 2**21
@@ -164,13 +204,19 @@ def _bound(scores: Scores) -> Scores:
     return np.asarray(highest[:, groups - DEPTH])
 
 
-def _at_least(scores: Scores, least: Scores) -> Scores:
-    """Return the scores of each row that are at least `least`, filled up with minus infinity."""
+def _at_least(scores: Scores, least: Scores) -> _Entries:
+    """Return the entries of each row that are at least `least`, in the order of the items."""
     place = np.flatnonzero(scores >= least[:, None])  # much faster than with two indices
-    row = place // scores.shape[1]
-    size = np.bincount(row, minlength=len(scores))
-    found = np.full((len(scores), max(1, int(size.max(initial=0)))), -np.inf, scores.dtype)
-    found[row, np.arange(len(row)) - (np.cumsum(size) - size)[row]] = scores.reshape(-1)[place]
+    n_items = scores.shape[1]
+    return _Entries(place // n_items, place % n_items, scores.reshape(-1)[place])
+
+
+def _padded(entries: _Entries, rows: int) -> Scores:
+    """Return the scores of each row side by side, filled up with minus infinity."""
+    row, score = entries.row, entries.score
+    size = np.bincount(row, minlength=rows)
+    found = np.full((rows, max(1, int(size.max(initial=0)))), -np.inf, score.dtype)
+    found[row, np.arange(len(row)) - (np.cumsum(size) - size)[row]] = score
     return found
 
 

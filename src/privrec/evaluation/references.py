@@ -72,10 +72,16 @@ class Reference:
                 f" {n_items:,} items; the limit is {MEMORY_GB:g} GB"
             )
 
-    def fit(self, federation: Federation, people: IntArray) -> Arrays:
+    def fit(
+        self,
+        federation: Federation,
+        people: IntArray,
+        on_progress: Callable[[int], None] | None = None,
+    ) -> Arrays:
         """Return the arrays fitted to people's likes."""
         self.check(federation.n_items)
-        return self.solve(sums_of(federation, people, pairs=self.needs_pairs))
+        pairs = self.needs_pairs
+        return self.solve(sums_of(federation, people, pairs=pairs, on_progress=on_progress))
 
 
 def popularity() -> Reference:
@@ -137,10 +143,15 @@ REFERENCES: dict[str, Callable[[], Reference]] = {
 
 
 class Fitted(NamedTuple):
-    """References that were fitted, and why others were not, both by name."""
+    """References that were fitted, and why others were not, both by name.
+
+    `surprise` is -log2 of the share of the people who like each item, where an item that nobody
+    likes counts as one that one person does; None if no reference was fitted.
+    """
 
     scorers: dict[str, TableScorer]
     left_out: dict[str, str]
+    surprise: npt.NDArray[np.float64] | None = None
 
 
 def fit_references(
@@ -150,8 +161,11 @@ def fit_references(
     *,
     memory_gb: float = MEMORY_GB,
     on_progress: Callable[[int], None] | None = None,
+    on_fit: Callable[[str, int, int], None] | None = None,
 ) -> Fitted:
     """Return the references by these names, fitted with one pass over people's likes.
+
+    `on_fit` is told of each reference by name, before (0 of 1) and after it is solved (1 of 1).
 
     Without names, those that fit into the memory together; the others are left out. One that was
     named and does not fit is an error.
@@ -162,12 +176,16 @@ def fit_references(
     needing = [name for name, reference in chosen.items() if reference.needs_pairs]
     sums = sums_of(federation, people, pairs=bool(needing), on_progress=on_progress)
     scorers = {}
+    tell = on_fit or (lambda name, done, total: None)
     for name, reference in chosen.items():
+        tell(name, 0, 1)
         last = needing and name == needing[-1]
         pairs = None if sums.pairs is None or last else sums.pairs.copy()
         mine = sums if last or not reference.needs_pairs else Sums(sums.likes, pairs)
         scorers[name] = reference.scorer(reference.solve(mine))
-    return Fitted(scorers, left_out)
+        tell(name, 1, 1)
+    shares = np.maximum(sums.likes.astype(np.float64), 1) / max(len(people), 1)
+    return Fitted(scorers, left_out, -np.log2(shares))
 
 
 def _chosen(
@@ -202,7 +220,7 @@ def neighbours(vectors: Floats) -> TableScorer:
     with_itself = (unit * unit).sum(1)
 
     def score(first: Clients) -> Scores:
-        likes = _rows(first, len(unit))
+        likes = likes_of(first, len(unit))
         table = (likes @ unit) @ unit.T
         # An item is no neighbour of itself.
         owner = np.repeat(np.arange(len(first)), np.diff(likes.indptr))
@@ -230,7 +248,7 @@ def sums_of(
     likes = np.zeros(n_items, np.float32)
     squares = np.zeros((n_items, n_items), np.float32) if pairs else None
     for part in chunks(people):
-        rows = _rows(federation.take(part), n_items)
+        rows = likes_of(federation.take(part), n_items)
         likes += np.bincount(rows.indices, minlength=n_items).astype(np.float32)
         if squares is not None:
             _add_pairs(squares, rows)
@@ -276,7 +294,8 @@ def _invert(matrix: Floats) -> None:
         matrix[rows, rows] = corner + np.triu(corner, 1).T
 
 
-def _rows(clients: Clients, n_items: int) -> sp.csr_array:
+def likes_of(clients: Clients, n_items: int) -> sp.csr_array:
+    """Return what people like as a matrix of 0 and 1, shape (people, n_items)."""
     liked = clients.liked
     ones = np.ones(int(liked.sum()), np.float32)
     matrix = sp.csr_array(
@@ -308,4 +327,4 @@ def _with_ties_by_popularity(weights: Floats, likes: Floats) -> Floats:
 
 def _item_to_item(arrays: Arrays) -> TableScorer:
     weights = arrays["weights"]
-    return own_first(len(weights), lambda first: _rows(first, len(weights)) @ weights)
+    return own_first(len(weights), lambda first: likes_of(first, len(weights)) @ weights)

@@ -5,18 +5,32 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import polars as pl
 
 from privrec.algorithms.prepared import PreparedRun
 from privrec.core.contribution import to_bytes
 from privrec.core.phase import Phase
 from privrec.core.scorer import Scorer
+from privrec.data.text import short
 from privrec.errors import DataError, SettingsError
+from privrec.evaluation.groups import by_items
+from privrec.evaluation.intervals import (
+    Differences,
+    Floats,
+    Interval,
+    differences,
+    intervals,
+)
+from privrec.evaluation.metrics import means
 from privrec.evaluation.protocols import View
-from privrec.evaluation.ranking import EvalReport, Tested, measure
+from privrec.evaluation.ranking import EvalReport, Tested, ends_json, measure, text_keys
 from privrec.evaluation.references import MEMORY_GB, Fitted, fit_references
 from privrec.privacy.statement import PrivacyReport
+from privrec.runs.tables import evaluation_frame
 from privrec.seeds import client_words
 from privrec.settings import RunSettings
+from privrec.show.notebook import hits_table, html_table, paragraph, text_table, title_of
+from privrec.show.worth import warnings_of
 from privrec.simulate.cost import usual_person
 from privrec.types import IntArray, Params
 
@@ -31,13 +45,39 @@ OnProgress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """People who have from `least` to `most` items on their device; figures by k."""
+
+    least: int
+    most: int
+    people: int
+    hits: dict[int, float]
+    interval: dict[int, Interval]
+    references: Mapping[str, dict[int, float]]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the group as `evaluation.json` has it."""
+        references = {name: text_keys(hits) for name, hits in self.references.items()}
+        return {
+            "from": self.least,
+            "to": self.most,
+            "people": self.people,
+            "hits": text_keys(self.hits),
+            "interval": ends_json(self.interval),
+            "references": references,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
     """The final report: figures on the test people, and the reference rows of the same run.
 
     `few` is for test people with few items on their device, `few_unadapted` for the same people
     without adaptation. `bytes_sent` is what one person of usual size sends in one round.
     `sampled_of` is how many test people there are, where only some were drawn to be tested.
-    `left_out` says why references are not there.
+    `left_out` says why references are not there. `differences` and `new_differences` (over new
+    items alone) are ours minus each reference's, paired over people. `groups` are people by the
+    number of items on their device. `tested` has each person's figures.
     """
 
     config: RunSettings
@@ -53,19 +93,51 @@ class Evaluation:
     bytes_sent: int
     left_out: Mapping[str, str] = field(default_factory=dict)
     sampled_of: int | None = None
+    data_name: str = ""
+    differences: Differences = field(default_factory=dict)
+    new_differences: Differences = field(default_factory=dict)
+    groups: Sequence[Group] = ()
+    tested: Tested | None = field(default=None, repr=False, compare=False)
 
     @property
     def hits(self) -> dict[int, float]:
         """Hits@k by k."""
         return self.report.hits
 
+    def frame(self) -> pl.DataFrame:
+        """Return the figures as a frame: a row for each recommender and k."""
+        return evaluation_frame(self.as_json())
+
+    def __repr__(self) -> str:
+        found = self.as_json()
+        warnings = "".join(f"\n{short(said, 150)}" for said in found["warnings"][:1])
+        return f"Evaluation: {title_of(found)}\n{text_table(*hits_table(found))}{warnings}"
+
+    def _repr_html_(self) -> str:
+        found = self.as_json()
+        table = html_table(*hits_table(found), title_of(found))
+        return table + "".join(map(paragraph, [*found["warnings"], found["privacy"]["statement"]]))
+
+    @property
+    def ndcg(self) -> dict[int, float]:
+        """nDCG@k by k, of one like per list."""
+        return self.report.ndcg
+
+    @property
+    def interval(self) -> dict[int, Interval]:
+        """The 95 % interval of Hits@k over people, by k."""
+        return self.report.interval
+
     def as_json(self) -> dict[str, Any]:
         """Return the content of `evaluation.json`."""
         config, report = self.config, self.report
+        figures = report.as_json()
+        figures["new_only"] |= {"differences": _differences_json(self.new_differences)}
         drawn = {"people": report.tested + report.skipped, "of": self.sampled_of}
-        return {
+        found = {
             "recipe": config.recipe,
             "data": config.data,
+            "data_name": self.data_name or config.data,
             "seed": config.seed,
             "users": {
                 "train": self.train,
@@ -76,7 +148,9 @@ class Evaluation:
             **({} if self.sampled_of is None else {"sampled": drawn}),
             "protocol": self.protocol,
             "candidates": self.candidates,
-            **report.as_json(),
+            **figures,
+            "differences": _differences_json(self.differences),
+            "by_items": [group.as_json() for group in self.groups],
             "few_items": {
                 "fewer_than": FEW_ITEMS,
                 "people": self.few.tested,
@@ -88,6 +162,13 @@ class Evaluation:
             "privacy": self.privacy.as_json(),
             "cost": {"bytes_sent": self.bytes_sent},
         }
+        return {**found, "warnings": warnings_of(found)}
+
+
+def _differences_json(found: Differences) -> dict[str, dict[str, dict[str, float]]]:
+    return {
+        name: {str(k): one.as_json() for k, one in by_k.items()} for name, by_k in found.items()
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,29 +210,50 @@ def evaluate_run(
     if unadapted is not None:
         scorers[_UNADAPTED] = unadapted(params)
     view = protocol.testing(prepared.whole)
-    found = _measure(prepared, view, people, scorers, on_progress)
+    found = _measure(prepared, view, people, scorers, fitted.surprise, on_progress)
     ours = found.pop(_OURS)
     if not len(ours.items):
         raise DataError(
             f"none of the {len(people)} test people has two likes, one of them to be tested"
         )
     few = found.pop(_UNADAPTED, None)
-    how = {"with_recall": protocol.name != "halves", "with_interval": asked.people is not None}
+    with_recall = protocol.name != "halves"
+    mine, theirs = ours.figures, {name: one.figures for name, one in found.items()}
     return Evaluation(
         config=config,
         protocol=protocol.name,
         candidates=protocol.candidates,
         train=len(split.train),
         validation=len(split.validation),
-        report=ours.report(**how),
-        few=ours.of(ours.items < FEW_ITEMS).report(**how),
-        few_unadapted=None if few is None else few.report(**how),
-        references={name: tested.report(**how) for name, tested in found.items()},
+        report=ours.report(with_recall=with_recall),
+        few=ours.of(ours.items < FEW_ITEMS).report(with_recall=with_recall),
+        few_unadapted=None if few is None else few.report(with_recall=with_recall),
+        references={n: one.report(with_recall=with_recall) for n, one in found.items()},
         privacy=privacy,
         bytes_sent=bytes_sent(prepared, params),
         left_out=fitted.left_out,
         sampled_of=None if asked.people is None else len(split.test),
+        data_name=prepared.whole.name,
+        differences={n: differences(mine.hits, one.hits) for n, one in theirs.items()},
+        new_differences={n: differences(mine.new_only, one.new_only) for n, one in theirs.items()},
+        groups=_groups(ours, found),
+        tested=ours,
     )
+
+
+def _groups(ours: Tested, references: Mapping[str, Tested]) -> list[Group]:
+    """Return the figures of people by the number of items on their device."""
+    return [
+        Group(
+            least=int(ours.items[who].min()),
+            most=int(ours.items[who].max()),
+            people=int(who.sum()),
+            hits=means(ours.figures.hits[who]),
+            interval=intervals(ours.figures.hits[who]),
+            references={name: means(one.figures.hits[who]) for name, one in references.items()},
+        )
+        for who in by_items(ours.items)
+    ]
 
 
 _OURS, _UNADAPTED = "ours", "unadapted"
@@ -179,6 +281,9 @@ def _fitted(prepared: PreparedRun, asked: Asked, on_progress: OnProgress | None)
         asked.references,
         memory_gb=asked.memory_gb,
         on_progress=advance,
+        on_fit=lambda name, done, total: report_progress(
+            on_progress, f"solving the reference {name}", done, total
+        ),
     )
 
 
@@ -187,7 +292,8 @@ def _measure(
     view: View,
     people: IntArray,
     scorers: Mapping[str, Scorer],
-    on_progress: OnProgress | None,
+    surprise: Floats | None = None,
+    on_progress: OnProgress | None = None,
 ) -> dict[str, Tested]:
     return measure(
         view,
@@ -197,6 +303,7 @@ def _measure(
         candidates=prepared.protocol.candidates,
         few_only=[_UNADAPTED],
         fewer_than=FEW_ITEMS,
+        surprise=surprise,
         on_progress=counting(on_progress, "people tested", len(people)),
     )
 
@@ -237,7 +344,7 @@ def validate(
     view = prepared.protocol.validating(prepared.whole)
     scorers = {_OURS: prepared.rankers.adapted(params)}
     people = prepared.split.validation[:most]
-    found = _measure(prepared, view, people, scorers, None)
+    found = _measure(prepared, view, people, scorers)
     hits: dict[str, float | None] = found[_OURS].report().as_json()["hits"]
     return {k: value if value is None else round(value, 5) for k, value in hits.items()}
 

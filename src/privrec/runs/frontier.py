@@ -1,27 +1,29 @@
 """Quality against privacy: one run for each ε, drawn beside results without privacy."""
 
-import html
 import io
 import json
 import math
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from privrec.errors import SettingsError
+from privrec.evaluation.intervals import Difference, mean_of
 from privrec.privacy.ledger import PrivacyLedger
 from privrec.privacy.paper import PRINTED_HITS
 from privrec.privacy.words import epsilon_text
 from privrec.runs import records
 from privrec.runs.api import open_run
 from privrec.runs.loop import train_and_evaluate
-from privrec.show.charts import line_chart
-from privrec.show.report import figure, page
+from privrec.show.comparison import mean_interval
+from privrec.show.frontier_page import epsilon_name, render_frontier
+from privrec.show.page import path_link
 
 WITH_NOISE, WITHOUT = "dp-privrec-plus", "privrec-plus"
 _K = "20"
+_REPORT = f"{records.SIMULATION}/report.html"
 OnProgress = Callable[[str, int, int], None]
 
 
@@ -29,13 +31,18 @@ OnProgress = Callable[[str, int, int], None]
 class Point:
     """Mean Hits@k over the seeds at one asked-for ε (None: no noise).
 
-    `epsilon_of_mechanism` is by the ledgers: what a run costs with secure noise.
+    `epsilon_of_mechanism` is by the ledgers: what a run costs with secure noise. `interval` has the
+    95 % ends over people by k, and `above` by how much Hits@20 is above popularity's, paired over
+    people; both take seeds for samples of people of their own. `by_seed` has each seed's Hits@20.
     """
 
     epsilon: float | None
     epsilon_of_mechanism: float | None
     hits: dict[str, float]
     seeds: int
+    interval: dict[str, list[float]] = field(default_factory=dict)
+    above: dict[str, float] | None = None
+    by_seed: list[float] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,42 +97,26 @@ def find_frontier(
     )
     text = json.dumps(frontier.as_json(), indent=2) + "\n"
     records.write_whole(out / "frontier.json", text.encode())
-    records.write_whole(out / "frontier.html", render(frontier).encode())
+    records.write_whole(out / "frontier.html", render(frontier, seeds).encode())
     records.write_whole(out / "frontier.png", draw(frontier))
     return frontier
 
 
-def render(frontier: Frontier) -> str:
-    """Return the page: the curve, the table, and what the figures mean."""
-    names = [_name(point.epsilon) for point in frontier.points]
-    curve = [(float(i), point.hits[_K]) for i, point in enumerate(frontier.points)]
-    seeds = frontier.points[0].seeds
-    title = f"Quality against privacy on {frontier.data}"
-    rows = "".join(
-        f"<tr><td>{name}</td><td>{_figure(p)}</td>"
-        + "".join(f"<td>{figure(p.hits[k])}</td>" for k in p.hits)
-        + "</tr>"
-        for name, p in zip(names, frontier.points, strict=True)
+def render(frontier: Frontier, seeds: Sequence[int] = ()) -> str:
+    """Return the page, with links to the reports of the runs of these seeds beside it."""
+
+    def reports(epsilon: float | None) -> dict[str, str]:
+        asked = math.inf if epsilon is None else epsilon
+        return {
+            f"seed {seed}": path_link(f"{_place(Path(), asked, seed)}/{_REPORT}") for seed in seeds
+        }
+
+    return render_frontier(
+        frontier.as_json(),
+        warning=experiment_line(frontier),
+        names=(WITH_NOISE, WITHOUT),
+        reports={epsilon_name(p.epsilon): reports(p.epsilon) for p in frontier.points},
     )
-    head = "".join(f"<th>@{k}</th>" for k in frontier.points[0].hits)
-    parts = [
-        f"<h1>{html.escape(title)}</h1>",
-        f'<p class="privacy">{html.escape(experiment_line(frontier))}</p>',
-        line_chart(
-            {"PrivRec+": curve},
-            x_label="ε of the mechanism",
-            y_label=f"Hits@{_K}",
-            levels=frontier.lines,
-            x_names=dict(enumerate(names)),
-        ),
-        f"<table><tr><th>ε asked for</th><th>ε of the mechanism</th>{head}</tr>{rows}</table>",
-        (
-            f'<p class="note">Mean over {seeds} split(s), on people who never took part; δ ='
-            f" {frontier.delta:g}, one whole person added or removed. ∞ is {WITHOUT}, which has no"
-            f" noise; the others are {WITH_NOISE}. The dashed lines have none either.</p>"
-        ),
-    ]
-    return page(title, parts)
 
 
 def draw(frontier: Frontier) -> bytes:
@@ -140,7 +131,8 @@ def draw(frontier: Frontier) -> bytes:
     axes = canvas.subplots()
     places = list(range(len(frontier.points)))
     hits = [point.hits[_K] for point in frontier.points]
-    axes.plot(places, hits, marker="o", color="#2166ac", label="PrivRec+")
+    bars = _bars(frontier.points)
+    axes.errorbar(places, hits, yerr=bars, marker="o", capsize=3, color="#2166ac", label="PrivRec+")
     for place, value in zip(places, hits, strict=True):
         axes.annotate(
             f"{value:.3f}", (place, value), (0, 7), textcoords="offset points", ha="center"
@@ -148,7 +140,7 @@ def draw(frontier: Frontier) -> bytes:
     styles = ("--", "-.", ":")
     for (name, level), style in zip(frontier.lines.items(), styles, strict=False):
         axes.axhline(level, linestyle=style, color="#777777", label=f"{name} ({level:.3f})")
-    axes.set_xticks(places, [_name(point.epsilon) for point in frontier.points])
+    axes.set_xticks(places, [epsilon_name(point.epsilon) for point in frontier.points])
     axes.set_xlabel(f"ε of the mechanism at δ = {frontier.delta:g}, per person; an experiment")
     axes.set_ylabel(f"Hits@{_K}")
     axes.set_ylim(0, 1.12 * max(*hits, *frontier.lines.values(), 1e-9))
@@ -157,6 +149,14 @@ def draw(frontier: Frontier) -> bytes:
     picture = io.BytesIO()
     canvas.savefig(picture, format="png")
     return picture.getvalue()
+
+
+def _bars(points: Sequence[Point]) -> list[list[float]]:
+    """Return how far each point's interval reaches down, and up; 0 where it has none."""
+    ends = [point.interval.get(_K, [point.hits[_K]] * 2) for point in points]
+    hits = [point.hits[_K] for point in points]
+    down = [max(0.0, hit - low) for hit, (low, _) in zip(hits, ends, strict=True)]
+    return [down, [max(0.0, high - hit) for hit, (_, high) in zip(hits, ends, strict=True)]]
 
 
 def _check(epsilons: Sequence[float], seeds: Sequence[int]) -> None:
@@ -185,7 +185,18 @@ def _point(epsilon: float, found: Sequence[dict[str, Any]]) -> Point:
         epsilon_of_mechanism=None if None in spent else max(spent),
         hits={k: statistics.fmean(one["hits"][k] for one in found) for k in found[0]["hits"]},
         seeds=len(found),
+        interval={k: list(ends) for k, ends in mean_interval(found).items()},
+        above=_above(found),
+        by_seed=[one["hits"][_K] for one in found],
     )
+
+
+def _above(found: Sequence[dict[str, Any]]) -> dict[str, float] | None:
+    """Return by how much the runs are above popularity; None if one of them does not know."""
+    known = [one.get("differences", {}).get("popularity", {}).get(_K) for one in found]
+    if None in known:
+        return None
+    return mean_of([Difference(**one) for one in known]).as_json()
 
 
 def _lines(data: str, found: Sequence[dict[str, Any]]) -> dict[str, float]:
@@ -231,15 +242,6 @@ def _together(places: Sequence[Path], delta: float) -> float | None:
 
 def _place(out: Path, epsilon: float, seed: int) -> Path:
     return out / f"epsilon-{epsilon:g}-seed-{seed}"
-
-
-def _figure(point: Point) -> str:
-    found = point.epsilon_of_mechanism
-    return "-" if found is None else epsilon_text(found, 3)
-
-
-def _name(epsilon: float | None) -> str:
-    return "∞" if epsilon is None else f"{epsilon:g}"
 
 
 def _tell(on_progress: OnProgress | None, done: int, total: int) -> None:

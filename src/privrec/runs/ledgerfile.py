@@ -58,22 +58,31 @@ def read_ledger(folder: RunFolder) -> list[Line]:
     with words(folder.ledger_path, "read"):
         text = folder.ledger_path.read_bytes() if folder.ledger_path.is_file() else b""
     # Text after the last line break is an unfinished line; its release was never used.
-    lines: list[Line] = []
-    for number, line in enumerate(text[: text.rfind(b"\n") + 1].splitlines(), start=1):
-        try:
-            found = json.loads(line)
-            fault = _fault(found, lines[-1]["chain"] if lines else "")
-        except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
-            fault = str(error)
-        if fault:
-            raise RunFolderError(f"{folder.ledger_path} is damaged at line {number}: {fault}")
-        lines.append(found)
+    lines = checked_lines(folder, text[: text.rfind(b"\n") + 1])
     played = {line["round"] for line in read_rounds(folder.rounds_path)}
     if missing := played - {line["round"] for line in lines}:
         raise RunFolderError(
             f"{folder.ledger_path} lacks the release of round {min(missing)}, which was played:"
             " its epsilon would be too small"
         )
+    return lines
+
+
+def checked_lines(folder: RunFolder, text: bytes, before: str = "", first: int = 1) -> list[Line]:
+    """Return whole lines of `ledger.jsonl`; raise if one is not consistent.
+
+    `before` is the hash of the line before them, and `first` the number of the first of them.
+    """
+    lines: list[Line] = []
+    for number, line in enumerate(text.splitlines(), start=first):
+        try:
+            found = json.loads(line)
+            fault = _fault(found, lines[-1]["chain"] if lines else before)
+        except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+            fault = str(error)
+        if fault:
+            raise RunFolderError(f"{folder.ledger_path} is damaged at line {number}: {fault}")
+        lines.append(found)
     return lines
 
 

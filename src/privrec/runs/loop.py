@@ -1,6 +1,5 @@
 """Training: prepare a run, play its rounds, and leave its parameters in a run folder."""
 
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,14 +12,17 @@ import numpy as np
 
 from privrec.algorithms.prepared import PreparedRun
 from privrec.algorithms.recipes import configure, prepare, recipe_named, settings_of
-from privrec.core.phase import TRAIN, RoundReport, ServerState, Stage
+from privrec.core.phase import RoundReport, ServerState, Stage
 from privrec.core.round import Network, Surroundings, cohort_draw, fastest, play_stage_round
 from privrec.data.catalogue import to_json
 from privrec.data.federation import Federation
-from privrec.data.sources import load
+from privrec.data.sources import named
 from privrec.errors import DataError, RunFolderError, SettingsError
 from privrec.runs import records
-from privrec.runs.evaluate import OnProgress, report_progress, validate
+from privrec.runs.bar import progress_bar
+from privrec.runs.evaluate import OnProgress, validate
+from privrec.runs.places import discard, folder_path, temporary_run
+from privrec.runs.progress import Progress, progress_of
 from privrec.runs.publisher import open_publisher
 from privrec.runs.run import Run
 from privrec.settings import RunSettings
@@ -33,34 +35,33 @@ can lose. Chosen by hand; not tuned."""
 
 def train(
     recipe: str,
-    data: str | Federation,
+    data: object,
     *,
     out: str | Path | None = None,
     resume: bool = False,
     strict: bool = False,
+    progress: bool = True,
     on_progress: OnProgress | None = None,
     watch: Callable[[PreparedRun], PreparedRun] | None = None,
     **settings: Any,
 ) -> Run:
     """Return a finished run of a recipe; the same as `privrec train`.
 
-    Without `out` the run folder is temporary. With `resume` the interrupted run in `out` continues
-    from its last checkpoint, on the same data and with the settings it was started with. Settings
-    need not be given again; different ones are refused. With `strict` a run under noise is refused
-    if the model's shape or scale would be computed from people's data. `watch` returns the same run
-    with stages that also tell an audit what they publish.
+    `data` is what `load` takes, or has returned. Without `out` the run folder is temporary: it is
+    removed when nothing uses the run any more, and `Run.save` keeps it. In a notebook and in a
+    terminal a bar shows how far it is, unless `progress` is false; `on_progress` replaces it.
+
+    With `resume` the interrupted run in `out` continues from its last checkpoint, on the same data
+    and with the settings it was started with. Settings need not be given again; different ones are
+    refused. With `strict` a run under noise is refused if the model's shape or scale would be
+    computed from people's data. `watch` returns the same run with stages that also tell an audit
+    what they publish.
     """
-    name = data if isinstance(data, str) else data.name
-    path = None if out is None else Path(out)
+    name, read = named(data)
+    path = folder_path("out", out)
     started = _started(path) if resume else None
-    if started is None:
-        config = configure(recipe, name, settings)
-    else:
-        check_same(started[0], started[1], {"recipe": recipe, "data": name})
-        before = started[1].model_dump(exclude_none=True)
-        config = configure(recipe, name, {**before, **settings})
-        check_same(*started, config.model_dump())
-    prepared = prepare(config, load(data) if isinstance(data, str) else data)
+    config = _settings_of(started, recipe, name, settings)
+    prepared = prepare(config, read())
     prepared = prepared if watch is None else watch(prepared)
     config, federation = prepared.config, prepared.federation
     if strict and config.budget.mechanism != "none":
@@ -68,17 +69,20 @@ def train(
     # Wrong settings, and too little memory, are found before any file is written.
     check_memory(prepared.stages())
     if started is None:
-        path = path or Path(tempfile.mkdtemp(prefix="privrec-"))
-        public = to_json(federation.catalogue)
-        folder = records.create_run(path, config, public, federation.fingerprint)
+        about = (config, to_json(federation.catalogue), federation.fingerprint)
+        folder = temporary_run(*about) if path is None else records.create_run(path, *about)
     else:
         folder = started[0]
         records.check_data(folder, federation.fingerprint)
-    with records.locked(folder):
-        if not folder.params_path.is_file():
-            resume = started is not None
-            records.clear_leftovers(folder)
-            play_stages(prepared, folder, resume=resume, on_progress=on_progress)
+    try:
+        with records.locked(folder), progress_bar(on_progress, progress) as tell:
+            if not folder.params_path.is_file():
+                resume = started is not None
+                records.clear_leftovers(folder)
+                play_stages(prepared, folder, resume=resume, on_progress=tell)
+    except BaseException:
+        discard(folder)
+        raise
     return Run(
         folder=folder,
         config=config,
@@ -94,9 +98,9 @@ def train_and_evaluate(recipe: str, data: str, place: Path, **settings: Any) -> 
         # Resuming takes the old run's own settings, which may be others than these.
         asked = configure(recipe, data, settings).model_dump(exclude={"protocol", "candidates"})
         check_same(*records.read_settings(place, settings_of), asked)
-    run = train(recipe, data, out=place, resume=begun, **settings)
+    run = train(recipe, data, out=place, resume=begun, progress=False, **settings)
     if not run.folder.evaluation_path.is_file():
-        run.evaluate()
+        run.evaluate(progress=False)
     return records.read_evaluation(place)
 
 
@@ -122,7 +126,20 @@ def play_stages(
     they publish the same again: from the same seed, or from the disk. Without a `network` the
     cohorts are simulated on this machine.
     """
-    config, stages = prepared.config, prepared.stages()
+    stages, figures = prepared.stages(), prepared.config.budget.shows_raw_figures
+    with progress_of(folder, stages, on_progress, figures=figures) as progress:
+        _play_stages(prepared, stages, folder, progress, resume=resume, network=network)
+
+
+def _play_stages(
+    prepared: PreparedRun,
+    stages: Sequence[Stage],
+    folder: records.RunFolder,
+    progress: Progress,
+    *,
+    resume: bool,
+    network: Network | None,
+) -> None:
     state, done = restore(folder, stages) if resume else (None, 0)
     if resume:
         records.keep_rounds(folder, done)
@@ -136,13 +153,13 @@ def play_stages(
                 raise ValueError(f"{stage.name} must start at round {stage.first}; got {state}")
         if not stopped:
             with _kept_at_a_stop(folder) as keep:
-                state = _play_stage(prepared, stage, state, folder, on_progress, network, keep=keep)
+                state = _play_stage(prepared, stage, state, folder, progress, network, keep=keep)
         # If the budget ended inside a stage, later stages are not played.
         stopped = stopped or state.round_index < stage.last
     if state is not None:
         records.drop_published(folder, state.round_index)
         arrays = {name: np.asarray(value) for name, value in state.params.items()}
-        about = {"recipe": config.recipe, "rounds": str(state.round_index)}
+        about = {"recipe": prepared.config.recipe, "rounds": str(state.round_index)}
         records.write_arrays(folder.params_path, arrays, about)
 
 
@@ -151,7 +168,7 @@ def _play_stage(
     stage: Stage,
     state: ServerState,
     folder: records.RunFolder,
-    on_progress: OnProgress | None,
+    progress: Progress,
     network: Network | None,
     *,
     keep: Callable[[ServerState], None],
@@ -173,15 +190,17 @@ def _play_stage(
         run=fastest if network is None else network.run,
         draw=cohort_draw(config.seed, secret=budget.draws_in_secret),
         publish=publisher.publish,
+        on_step=progress.step,
     )
-    what = "rounds" if stage.name == TRAIN else f"rounds for {stage.name}"
+    progress.begin_stage(stage, played=state.round_index, last=last)
     if state.round_index < last and network is None:
-        report_progress(on_progress, "compiling", 0, 1)
+        progress.compiling(0)
         if stage.device is not None:
             stage.device.prepare(state.params)
-        report_progress(on_progress, "compiling", 1, 1)
+        progress.compiling(1)
     saved = time.monotonic()
     while state.round_index < last:
+        progress.begin_round()
         started = time.monotonic()
         state, report = play_stage_round(stage, state, around)
         line: dict[str, Any] = {"round": report.round_index, "stage": stage.name}
@@ -189,6 +208,7 @@ def _play_stage(
         played = state.round_index - stage.first
         due = config.validates_after(played, last - stage.first)
         if budget.shows_raw_figures and stage.ranks and due:
+            progress.step("validation", 0, 1)
             line["validation"] = validate(prepared, state.params)
         records.append_round(folder, line, figures=budget.shows_raw_figures)
         keep(state)
@@ -203,7 +223,7 @@ def _play_stage(
             checkpoint(folder, state)
             records.drop_published(folder, state.round_index)
             saved = time.monotonic()
-        report_progress(on_progress, what, played, last - stage.first)
+        progress.end_round(played)
     return state
 
 
@@ -271,6 +291,22 @@ def _started(path: Path | None) -> tuple[records.RunFolder, RunSettings] | None:
     if path is None:
         raise SettingsError("`resume` needs `out`, the folder of the run to go on with")
     return None if records.is_untouched(path) else records.read_settings(path, settings_of)
+
+
+def _settings_of(
+    started: tuple[records.RunFolder, RunSettings] | None,
+    recipe: str,
+    name: str,
+    settings: Mapping[str, Any],
+) -> Any:
+    """Return the settings of a new run, or those of the run to resume if these do not differ."""
+    if started is None:
+        return configure(recipe, name, settings)
+    check_same(started[0], started[1], {"recipe": recipe, "data": name})
+    before = started[1].model_dump(exclude_none=True)
+    config = configure(recipe, name, {**before, **settings})
+    check_same(*started, config.model_dump())
+    return config
 
 
 def check_same(folder: records.RunFolder, started: RunSettings, asked: Mapping[str, Any]) -> None:

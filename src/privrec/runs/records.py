@@ -7,7 +7,7 @@ finished run. During a run, `checkpoint.safetensors` has the whole server state,
 `published-N.safetensors` has what round N published until the checkpoint includes it.
 
 `simulation/` has what is computed from raw data: the fingerprint of the data, losses, counts
-and timings, validation, evaluation, attacks, audits, report. No guarantee covers it.
+and timings, progress, validation, evaluation, attacks, audits, report. No guarantee covers it.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ import os
 import shutil
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -38,11 +38,12 @@ _NOT_JSON = (UnicodeDecodeError, json.JSONDecodeError, RecursionError)
 """What other bytes than JSON can raise."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True, kw_only=True)
 class RunFolder:
-    """The files of one run."""
+    """The files of one run. A temporary folder is removed with this object (`places.py`)."""
 
     path: Path
+    is_temporary: bool = field(default=False, compare=False)
 
     @property
     def config_path(self) -> Path:
@@ -338,7 +339,7 @@ def read_about(path: Path) -> dict[str, str]:
 
 def write_whole(path: Path, content: bytes) -> None:
     """Write a file under a temporary name, flush it to disk, then rename it into place."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}{_TEMPORARY}")
+    temporary = temporary_name(path)
     with words(path, "write"):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -350,6 +351,11 @@ def write_whole(path: Path, content: bytes) -> None:
             sync_folder(path.parent)
         finally:
             temporary.unlink(missing_ok=True)
+
+
+def temporary_name(path: Path) -> Path:
+    """Return the name under which this process writes a file before it is whole."""
+    return path.with_name(f".{path.name}.{os.getpid()}{_TEMPORARY}")
 
 
 def sync_folder(path: Path) -> None:

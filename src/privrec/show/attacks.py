@@ -6,7 +6,8 @@ from typing import Any
 from privrec.privacy.words import epsilon_text
 from privrec.show.attacked import KINDS, Document, at_least, verdict
 from privrec.show.charts import Points, log_chart
-from privrec.show.report import RAW_NOTE, figure, html_text, page
+from privrec.show.page import html_text, page, table
+from privrec.show.report import RAW_NOTE, figure
 
 _GUESSING = {"guessing": ((1e-3, 1e-3), (1.0, 1.0))}
 _KNOWS = {
@@ -117,7 +118,7 @@ def _attack_table(found: Mapping[str, Any]) -> str:
                 _KNOWS[kind],
             )
         )
-    return _table(head, rows)
+    return table(head, rows, look="wide words")
 
 
 def _server_table(views: Sequence[Document]) -> str:
@@ -133,7 +134,7 @@ def _server_table(views: Sequence[Document]) -> str:
         )
         for view in views
     ]
-    return _table(head, rows)
+    return table(head, rows, look="wide")
 
 
 _SHARES = [(what, name) for what in ("items", "likes") for name in ("precision", "recall")]
@@ -154,7 +155,7 @@ def _audit_table(audits: Sequence[Document]) -> str:
         )
         for audit in audits
     ]
-    return _table(head, rows)
+    return table(head, rows, look="wide")
 
 
 def _audit(audit: Document) -> list[str]:
@@ -195,11 +196,3 @@ def _interval(found: Mapping[str, float] | float | None) -> str:
     if found is None or isinstance(found, int | float):
         return figure(found)
     return f"{figure(found['value'])} [{figure(found['low'])}, {figure(found['high'])}]"
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    top = "".join(f"<th>{html_text(name)}</th>" for name in head)
-    body = "".join(
-        "<tr>" + "".join(f"<td>{html_text(value)}</td>" for value in row) + "</tr>" for row in rows
-    )
-    return f'<table class="wide"><tr>{top}</tr>{body}</table>'

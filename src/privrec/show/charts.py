@@ -1,17 +1,57 @@
-"""Line charts as SVG text: reports work without a network, a script or a library."""
+"""Line charts as SVG text, drawn with the classes of `style.py`: no network and no library."""
 
-import html
 import itertools
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from privrec.show.axes import Axis, log_axis, named_axis, x_axis, y_axis
+from privrec.show.page import html_text
 
 Points = Sequence[tuple[float, float]]
+Ends = Mapping[float, tuple[float, float]]
+"""By the x of a point, the ends of an interval around its y."""
 
 _WIDTH, _HEIGHT = 640, 300
 _LEFT, _RIGHT, _TOP, _BOTTOM = 58, 130, 16, 40
-_COLOURS = ("#2166ac", "#b2182b", "#1b7837", "#762a83", "#b35806", "#4d4d4d")
+_COLOURS = 6
+_SHAPES = (
+    "M-3.5 0a3.5 3.5 0 1 0 7 0a3.5 3.5 0 1 0-7 0",
+    "M-3.2-3.2h6.4v6.4h-6.4z",
+    "M0-4.4L4.2 3.2h-8.4z",
+    "M0-4.6L4.6 0L0 4.6L-4.6 0z",
+    "M0 4.4L4.2-3.2h-8.4z",
+)
+"""Curve n has shape n modulo 5 and colour n modulo 6: 30 curves before both come again."""
+_DOTS = 40
+"""A curve of more points than this is drawn without dots; so many of them can be hovered."""
+_LETTERS, _BESIDE = 19, 16
+"""Letters of a curve's name, and names, that fit beside the chart."""
 
-_GREYS = ("#777", "#111")
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Curve:
+    """A named curve: the points to draw, its class, its shape, and the intervals of its points."""
+
+    name: str
+    points: Points
+    look: str
+    shape: str = ""
+    ends: Ends = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Frame:
+    """The axes and their names, which say where a point stands in the picture."""
+
+    x: Axis
+    y: Axis
+    x_label: str
+    y_label: str
+
+    def place(self, x: float, y: float) -> tuple[float, float]:
+        wide, high = _WIDTH - _LEFT - _RIGHT, _HEIGHT - _TOP - _BOTTOM
+        return _LEFT + self.x.share(x) * wide, _HEIGHT - _BOTTOM - self.y.share(y) * high
 
 
 def line_chart(
@@ -21,55 +61,54 @@ def line_chart(
     y_label: str,
     levels: Mapping[str, float] | None = None,
     x_names: Mapping[float, str] | None = None,
+    bars: Mapping[str, Ends] | None = None,
+    logs: str = "",
+    from_zero: bool = False,
 ) -> str:
-    """Return an SVG of named curves; `levels` are dashed horizontal lines, such as a baseline.
+    """Return a figure of named curves; "" if no curve has two points.
 
-    `x_names` are the labels of an x axis that is not numeric.
+    `levels` are dashed horizontal lines, such as a baseline. `x_names` are the labels of an x axis
+    that is not numeric. `bars` are intervals around points, by the name of a curve. `logs` names
+    the logarithmic axes: "x", "y" or "xy". With `from_zero` the y axis has 0 on it.
 
-    Points that are not finite, such as the loss of a run that diverged, are left out.
+    Points that are not finite, such as the loss of a run that diverged, are left out, and so are
+    those that are not positive on a logarithmic axis.
     """
-    series = {name: finite for name, points in series.items() if (finite := _finite(points))}
-    flat = {name: level for name, level in (levels or {}).items() if math.isfinite(level)}
-    xs = [x for points in series.values() for x, _ in points]
-    ys = [y for points in series.values() for _, y in points] + list(flat.values())
-    if not xs:
+
+    def fits(x: float, y: float) -> bool:
+        finite = math.isfinite(x) and math.isfinite(y)
+        return finite and (x > 0 or "x" not in logs) and (y > 0 or "y" not in logs)
+
+    shown = {name: [p for p in points if fits(*p)] for name, points in series.items()}
+    if not _is_curve(shown):
         return ""
-    x_low, x_high = min(xs), max(*xs, min(xs) + 1)
-    y_ticks = _ticks(*_with_room(min(ys), max(ys)))
-    y_low, y_high = min(y_ticks[0], *ys), max(y_ticks[-1], *ys)
-
-    def x_of(x: float) -> float:
-        return _LEFT + (x - x_low) / (x_high - x_low) * (_WIDTH - _LEFT - _RIGHT)
-
-    def y_of(y: float) -> float:
-        return _HEIGHT - _BOTTOM - (y - y_low) / (y_high - y_low) * (_HEIGHT - _TOP - _BOTTOM)
-
-    parts = [_axes(x_label, y_label)]
-    for tick in y_ticks:
-        parts.append(_line(_LEFT, y_of(tick), _WIDTH - _RIGHT, y_of(tick), "#e5e5e5"))
-        parts.append(_text(_LEFT - 6, y_of(tick) + 4, f"{tick:g}", "end"))
-    names = x_names or {tick: f"{tick:g}" for tick in _ticks(x_low, x_high)}
-    parts += [
-        _text(x_of(x), _HEIGHT - _BOTTOM + 16, name, "middle")
-        for x, name in names.items()
-        if x_low <= x <= x_high
+    flat = {name: level for name, level in (levels or {}).items() if fits(1.0, level)}
+    curves = [
+        _Curve(
+            name=name,
+            points=points,
+            look=f"s{n % _COLOURS}",
+            shape=_SHAPES[n % len(_SHAPES)],
+            ends={
+                x: ends
+                for x, ends in (bars or {}).get(name, {}).items()
+                if fits(1.0, ends[0]) and fits(1.0, ends[1]) and x in {at for at, _ in points}
+            },
+        )
+        for n, (name, points) in enumerate((n, p) for n, p in shown.items() if p)
     ]
-    labels: list[tuple[float, str, str]] = []
-    for (name, points), colour in zip(series.items(), _cycle(len(series)), strict=True):
-        parts.append(_curve([(x_of(x), y_of(y)) for x, y in points], colour))
-        if len(points) <= 40:
-            parts += [_dot(x_of(x), y_of(y), colour) for x, y in points]
-        labels.append((y_of(points[-1][1]), name, colour))
-    for name, level in flat.items():
-        parts.append(_line(_LEFT, y_of(level), _WIDTH - _RIGHT, y_of(level), "#777", dashed=True))
-        labels.append((y_of(level), name, "#555"))
-    for y, name, colour in _apart(labels):
-        parts.append(_text(_WIDTH - _RIGHT + 6, y + 4, name, "start", colour))
-    return (
-        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{html.escape(y_label)}">'
-        + "".join(parts)
-        + "</svg>"
+    xs = [x for curve in curves for x, _ in curve.points]
+    ys = [y for curve in curves for _, y in curve.points] + list(flat.values())
+    ys += [end for curve in curves for ends in curve.ends.values() for end in ends]
+    ys += [0.0] if from_zero and "y" not in logs else []
+    across = log_axis(xs) if "x" in logs else x_axis(xs)
+    frame = _Frame(
+        x=named_axis(xs, x_names) if x_names else across,
+        y=log_axis(ys, widen=True) if "y" in logs else y_axis(ys),
+        x_label=x_label,
+        y_label=y_label,
     )
+    return _figure(frame, curves, [], flat)
 
 
 def log_chart(
@@ -80,141 +119,187 @@ def log_chart(
     dashed: Mapping[str, Points] | None = None,
     low: float = 1e-3,
 ) -> str:
-    """Return an SVG of named curves from `low` to 1 on two logarithmic axes; "" without curves.
+    """Return a figure of named curves from `low` to 1 on two logarithmic axes; "" without curves.
 
     What is below `low`, also 0, is drawn on the edge: logarithms have no place for it. `dashed`
     curves are for comparison. All curves are thinned.
     """
-    width, height = _WIDTH - _LEFT - _RIGHT, _HEIGHT - _TOP - _BOTTOM
-
-    def share(value: float) -> float:
-        return 1 - math.log(min(max(value, low), 1.0)) / math.log(low)
-
-    def place(points: Points) -> list[tuple[float, float]]:
-        return thinned(
-            [
-                (_LEFT + share(x) * width, _HEIGHT - _BOTTOM - share(y) * height)
-                for x, y in _finite(points)
-            ]
-        )
-
-    drawn = {name: found for name, points in series.items() if (found := place(points))}
-    if not drawn:
+    shown = {name: _finite(points) for name, points in series.items()}
+    if not _is_curve(shown):
         return ""
-    parts = [_axes(x_label, y_label)]
-    tick = low
-    while tick <= 1.0000001:
-        x, y = _LEFT + share(tick) * width, _HEIGHT - _BOTTOM - share(tick) * height
-        parts.append(_line(_LEFT, y, _WIDTH - _RIGHT, y, "#e5e5e5"))
-        parts.append(_text(_LEFT - 6, y + 4, f"{tick:g}", "end"))
-        parts.append(_text(x, _HEIGHT - _BOTTOM + 16, f"{tick:g}", "middle"))
-        tick *= 10
-    labels: list[tuple[float, str, str]] = []
-    for (name, curve), colour in zip(drawn.items(), _cycle(len(drawn)), strict=True):
-        parts.append(_curve(curve, colour))
-        labels.append((curve[-1][1], name, colour))
-    for k, (name, points) in enumerate((dashed or {}).items()):
-        if shown := place(points):
-            grey = _GREYS[k % len(_GREYS)]
-            parts.append(_curve(shown, grey, dashed=True))
-            labels.append((shown[-1][1], name, grey))
-    for y, name, colour in _apart(labels):
-        parts.append(_text(_WIDTH - _RIGHT + 6, y + 4, name, "start", colour))
-    said = html.escape(f"{y_label} against {x_label}, both logarithmic")
-    return (
-        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{said}">'
-        + "".join(parts)
-        + "</svg>"
-    )
+    curves = [
+        _Curve(name=name, points=points, look=f"s{n % _COLOURS}", shape=_SHAPES[n % len(_SHAPES)])
+        for n, (name, points) in enumerate((n, p) for n, p in shown.items() if p)
+    ]
+    beside = [
+        _Curve(name=name, points=_finite(points), look=("dashed", "bold")[n % 2])
+        for n, (name, points) in enumerate((dashed or {}).items())
+        if _finite(points)
+    ]
+    axis = log_axis([low, 1.0])
+    frame = _Frame(x=axis, y=axis, x_label=x_label, y_label=y_label)
+    return _figure(frame, curves, beside, {}, most=200)
 
 
 def thinned(points: Points, most: int = 200) -> list[tuple[float, float]]:
     """Return about `most` of the points, equally far apart along the curve, and both ends."""
+    return [points[index] for index in _kept(points, most)]
+
+
+def _kept(points: Points, most: int) -> list[int]:
+    """Return which points are kept by `thinned`."""
     steps = [abs(b[0] - a[0]) + abs(b[1] - a[1]) for a, b in itertools.pairwise(points)]
     total, walked, last = sum(steps), 0.0, -1
-    kept = list(points[:1])
-    for point, step in zip(points[1:], steps, strict=True):
+    kept = [0][: len(points)]
+    for index, step in enumerate(steps, start=1):
         walked += step
         place = int(walked / total * most) if total else 0
         if place > last and step:
-            kept.append(point)
+            kept.append(index)
             last = place
-    if len(points) > 1 and kept[-1] != points[-1]:
-        kept.append(points[-1])
+    if len(points) > 1 and points[kept[-1]] != points[-1]:
+        kept.append(len(points) - 1)
     return kept
+
+
+def _is_curve(series: Mapping[str, Points]) -> bool:
+    """Return whether there is anything to draw: one point is a number, and no chart."""
+    return any(len({x for x, _ in points}) > 1 for points in series.values())
 
 
 def _finite(points: Points) -> Points:
     return [(x, y) for x, y in points if math.isfinite(x) and math.isfinite(y)]
 
 
-def _with_room(low: float, high: float) -> tuple[float, float]:
-    """Return the range, widened if all values are equal."""
-    size = max(abs(low), abs(high))
-    if high - low > 1e-9 * size:
-        return low, high
-    return low - size / 2, high + (size / 2 or 1.0)
+def _figure(
+    frame: _Frame,
+    curves: Sequence[_Curve],
+    beside: Sequence[_Curve],
+    levels: Mapping[str, float],
+    most: int | None = None,
+) -> str:
+    """Return the figure: the chart, and below it the names of its curves."""
+    parts, labels = [_axes(frame)], []
+    for curve in (*beside, *curves):
+        placed = [frame.place(x, y) for x, y in curve.points]
+        kept = range(len(placed)) if most is None else _kept(placed, most)
+        parts.append(_line([placed[index] for index in kept], curve))
+        labels.append((placed[-1][1], curve.name, curve.look))
+        if curve.shape:
+            parts += _dots(frame, curve, placed)
+    for name, level in levels.items():
+        y = frame.place(frame.x.low, level)[1]
+        parts.append(
+            f'<line class="level" x1="{_LEFT}" y1="{y:.1f}" x2="{_WIDTH - _RIGHT}" y2="{y:.1f}"'
+            ' stroke-dasharray="5 4"/>'
+        )
+        labels.append((y, name, "dashed"))
+    crowded = len(labels) > _BESIDE
+    if not crowded:
+        for y, name, look in _apart(labels):
+            parts.append(_text(_WIDTH - _RIGHT + 6, y + 4, _cut(name), "start", f"name {look}"))
+    logs = [n for n, axis in (("x", frame.x), ("y", frame.y)) if axis.is_log]
+    said = f"{frame.y_label} against {frame.x_label}" + {
+        0: "", 1: f", {logs[0] if logs else ''} logarithmic", 2: ", both logarithmic"
+    }[len(logs)]  # fmt: skip
+    cut_any = crowded or any(len(name) > _LETTERS for _, name, _ in labels)
+    return (
+        f'<figure><div class="up note">↑ {html_text(frame.y_label)}</div>'
+        f'<svg class="chart" viewBox="0 0 {_WIDTH} {_HEIGHT}" preserveAspectRatio="xMinYMid slice"'
+        f' role="img" tabindex="0" aria-label="{html_text(said)}">'
+        + "".join(parts)
+        + f"</svg>{_key(curves, beside, levels, always=cut_any)}</figure>"
+    )
 
 
-def _ticks(low: float, high: float) -> list[float]:
-    """Return four to nine round numbers that span the range."""
-    span = max(high - low, 1e-9)
-    step = 10.0 ** len(str(int(span))) if span >= 1 else 1.0
-    while span / step < 4:
-        step /= 10
-    step *= next(factor for factor in (1, 2, 5, 10) if span / (step * factor) <= 8)
-    first, last = int(low // step), int(-(-high // step))
-    return [round(k * step, 10) for k in range(first, last + 1)]
+def _axes(frame: _Frame) -> str:
+    bottom, right = _HEIGHT - _BOTTOM, _WIDTH - _RIGHT
+    parts = []
+    for value, text in frame.y.ticks.items():
+        y = frame.place(frame.x.low, value)[1]
+        parts.append(f'<line class="grid" x1="{_LEFT}" y1="{y:.1f}" x2="{right}" y2="{y:.1f}"/>')
+        parts.append(_text(_LEFT - 6, y + 4, text, "end"))
+    many = len(frame.x.ticks) > 5
+    for n, (value, text) in enumerate(frame.x.ticks.items()):
+        x = frame.place(value, frame.y.low)[0]
+        parts.append(_text(x, bottom + 16, text, "middle", "less" if many and n % 2 else ""))
+    return (
+        "".join(parts)
+        + f'<path class="axis" fill="none" d="M{_LEFT} {_TOP}V{bottom}H{right}"/>'
+        + _text((_LEFT + right) / 2, _HEIGHT - 6, frame.x_label, "middle")
+        + f'<text class="side" transform="translate(11 {(bottom + _TOP) / 2}) rotate(-90)"'
+        f' text-anchor="middle">{html_text(frame.y_label)}</text>'
+    )
+
+
+def _line(points: Points, curve: _Curve) -> str:
+    path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+    dash = "" if curve.shape else ' stroke-dasharray="5 4"'
+    return f'<polyline class="{curve.look}" points="{path}"{dash}/>'
+
+
+def _dots(frame: _Frame, curve: _Curve, placed: Points) -> list[str]:
+    """Return the points of a curve that can be hovered, with their intervals."""
+    parts = []
+    for x, (low, high) in curve.ends.items():
+        (at, bottom), (_, top) = frame.place(x, low), frame.place(x, high)
+        parts.append(
+            f'<path class="bar {curve.look}"'
+            f' d="M{at:.1f} {bottom:.1f}V{top:.1f}M{at - 4:.1f} {bottom:.1f}h8'
+            f'M{at - 4:.1f} {top:.1f}h8"/>'
+        )
+    few = len(placed) <= _DOTS
+    for index in range(len(placed)) if few else _kept(placed, _DOTS):
+        (x, y), (left, top) = curve.points[index], placed[index]
+        ends = curve.ends.get(x)
+        between = f" ({frame.y.says(ends[0])} to {frame.y.says(ends[1])})" if ends else ""
+        said = html_text(
+            f"{curve.name} — {frame.x_label} {frame.x.says(x)}: {frame.y.says(y)}{between}"
+        )
+        parts.append(
+            f'<path class="dot {curve.look}{"" if few else " quiet"}" d="{curve.shape}"'
+            f' transform="translate({left:.1f} {top:.1f})" data-x="{x:g}" data-y="{y:g}"'
+            f' data-tip="{said}"><title>{said}</title></path>'
+        )
+    return parts
+
+
+def _key(
+    curves: Sequence[_Curve], beside: Sequence[_Curve], levels: Mapping[str, float], *, always: bool
+) -> str:
+    """Return the names below the chart; only a phone shows them, unless it is `always`."""
+    names = [(curve.name, curve.look, curve.shape) for curve in (*curves, *beside)]
+    names += [(name, "dashed", "") for name in levels]
+    dash = ' stroke-dasharray="5 4"'
+    items = "".join(
+        f'<li><svg class="{look}" viewBox="0 0 22 12" aria-hidden="true">'
+        f'<line x1="0" y1="6" x2="22" y2="6"{"" if shape else dash}/>'
+        + (f'<path d="{shape}" transform="translate(11 6)"/>' if shape else "")
+        + f"</svg><span>{html_text(name)}</span></li>"
+        for name, look, shape in names
+    )
+    return f'<ul class="key{" all" if always else ""}">{items}</ul>'
 
 
 def _apart(labels: list[tuple[float, str, str]]) -> list[tuple[float, str, str]]:
     """Move labels down until none overlaps another, then move those below the axis back up."""
     placed: list[tuple[float, str, str]] = []
-    for y, name, colour in sorted(labels):
+    for y, name, look in sorted(labels):
         below = max(y, placed[-1][0] + 14) if placed else y
-        placed.append((below, name, colour))
+        placed.append((below, name, look))
     lowest: float = _HEIGHT - _BOTTOM
     lifted = []
-    for y, name, colour in reversed(placed):
-        lifted.append((min(y, lowest), name, colour))
+    for y, name, look in reversed(placed):
+        lifted.append((min(y, lowest), name, look))
         lowest = lifted[-1][0] - 14
     return lifted
 
 
-def _cycle(count: int) -> list[str]:
-    return [_COLOURS[i % len(_COLOURS)] for i in range(count)]
+def _cut(name: str) -> str:
+    """Return a name that fits beside the chart: names of runs often differ at their end alone."""
+    return name if len(name) <= _LETTERS else f"{name[:6]}…{name[7 - _LETTERS :]}"
 
 
-def _axes(x_label: str, y_label: str) -> str:
-    bottom, right = _HEIGHT - _BOTTOM, _WIDTH - _RIGHT
-    return (
-        _line(_LEFT, bottom, right, bottom, "#333")
-        + _line(_LEFT, _TOP, _LEFT, bottom, "#333")
-        + _text((_LEFT + right) / 2, _HEIGHT - 6, x_label, "middle")
-        + f'<text transform="translate(14 {(bottom + _TOP) / 2}) rotate(-90)" font-size="12"'
-        f' text-anchor="middle" fill="#333">{html.escape(y_label)}</text>'
-    )
-
-
-def _curve(points: Points, colour: str, *, dashed: bool = False) -> str:
-    path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-    dash = ' stroke-dasharray="5 4"' if dashed else ""
-    return f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"{dash}/>'
-
-
-def _line(x1: float, y1: float, x2: float, y2: float, colour: str, *, dashed: bool = False) -> str:
-    dash = ' stroke-dasharray="5 4"' if dashed else ""
-    return (
-        f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke="{colour}"{dash}/>'
-    )
-
-
-def _text(x: float, y: float, text: str, anchor: str, colour: str = "#333") -> str:
-    return (
-        f'<text x="{x:.1f}" y="{y:.1f}" font-size="12" text-anchor="{anchor}" fill="{colour}">'
-        f"{html.escape(text)}</text>"
-    )
-
-
-def _dot(x: float, y: float, colour: str) -> str:
-    return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>'
+def _text(x: float, y: float, text: str, anchor: str, look: str = "") -> str:
+    kind = f' class="{look}"' if look else ""
+    return f'<text{kind} x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{html_text(text)}</text>'

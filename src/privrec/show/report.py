@@ -1,34 +1,26 @@
-"""The HTML report of a run: one file, no network, no script."""
+"""The HTML report of a run: one file, no network."""
 
-import html
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from privrec.data.text import safe_text
+from privrec.data.text import data_title
 from privrec.privacy.paper import PRINTED_HITS
 from privrec.show.attacked import lines
 from privrec.show.charts import line_chart
+from privrec.show.page import Link, html_text, note, page, table
+from privrec.show.promise import promise_html
+from privrec.show.sections import (
+    beyond_html,
+    by_items_html,
+    difference_words,
+    differences_html,
+    examples_html,
+    warnings_html,
+)
 
 KS = ("5", "10", "20", "30")
-
-
-def html_text(text: str) -> str:
-    """Return text from data as HTML."""
-    return html.escape(safe_text(text))
-
-
 _UPPER_BOUND = "NCF, centralised"
-_STYLE = """
-body{font:16px/1.5 system-ui,sans-serif;max-width:56rem;margin:2rem auto;padding:0 1rem;color:#222}
-table{border-collapse:collapse;margin:1rem 0}th,td{padding:.3rem .8rem;text-align:right;
-border-bottom:1px solid #ddd}th:first-child,td:first-child{text-align:left}tr.ours{font-weight:600;
-background:#eef4fb}tr.paper{color:#666}svg{width:100%;height:auto;max-width:44rem}
-.privacy{border-left:4px solid #b2182b;padding:.3rem 1rem;background:#fbf3f3}
-.privacy.noised{border-color:#2166ac;background:#f2f6fb}
-table.wide{font-size:.8em}.wide td:first-child{white-space:nowrap}.wide th:last-child,
-.wide td:last-child{text-align:left}
-details{margin:1rem 0}h1,h2{line-height:1.2}code{font-size:.9em}.note{color:#666;font-size:.9em}
-"""
 
 Row = tuple[str, Mapping[str, float | None], str]
 """(name, Hits@k by k as text, kind: "ours", "reference" or "paper")"""
@@ -65,6 +57,12 @@ def protocol_words(evaluation: Mapping[str, Any]) -> str:
     return "" if is_papers_protocol(evaluation) else f", {name} among {candidates} items"
 
 
+def data_words(evaluation: Mapping[str, Any]) -> str:
+    """Return the name of the data set of an evaluation, and where it lies if that is not clear."""
+    data = str(evaluation["data"])
+    return data_title(str(evaluation.get("data_name", data)), data)
+
+
 def paper_rows(data: str) -> list[Row]:
     """Return the figures printed in the paper for a data set."""
     return [(f"{name} (paper)", hits, "paper") for name, hits in PRINTED_HITS.get(data, {}).items()]
@@ -77,55 +75,135 @@ _TESTED = {
 }
 
 
+_AMONG = {"unseen": "she never met", "not-kept": "are not on her device"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beside:
+    """What a report shows beside figures: all of it is optional.
+
+    `summary` says what the recipe is, `ledger` are the lines of the run's ledger, `examples` are
+    people of a public data set, `attacked` is the summary of attacks and audits, and `links` lead
+    to other pages of the run.
+    """
+
+    summary: str = ""
+    ledger: Sequence[Mapping[str, Any]] = ()
+    examples: Sequence[Mapping[str, Any]] = ()
+    attacked: Mapping[str, Any] = field(default_factory=dict)
+    links: Sequence[Link] = ()
+
+
 def render_report(
     evaluation: Mapping[str, Any],
     rounds: Sequence[Mapping[str, Any]],
     settings: Mapping[str, Any],
-    *,
-    attacked: Mapping[str, Any] | None = None,
+    beside: Beside | None = None,
 ) -> str:
-    """Return the page of one run; `attacked` is the summary of attacks and audits on it."""
-    users = evaluation["users"]
-    title = f"{evaluation['recipe']} on {evaluation['data']}, seed {evaluation['seed']}"
+    """Return the page of one run that was evaluated."""
+    beside = beside or Beside()
+    title = f"{evaluation['recipe']} on {data_words(evaluation)}, seed {evaluation['seed']}"
+    differences = evaluation.get("differences", {})
     parts = [
         f"<h1>{html_text(title)}</h1>",
-        (
-            f"<p>Trained by {users['train']:,} people, tested on"
-            f" {_TESTED[_protocol(evaluation)[0]].format(users['test'])}"
-            f" ({users['skipped']:,} skipped: too few likes to test).</p>"
-        ),
-        statement_html(evaluation["privacy"]),
-        RAW_NOTE,
-        f"<h2>Hits@k on the test people{html_text(protocol_words(evaluation))}</h2>",
+        f'<p class="lead">{html_text(_lead(evaluation, beside.summary))}</p>',
+        warnings_html(evaluation),
+        f'<h2 id="quality">Hits@k on the test people{html_text(protocol_words(evaluation))}</h2>',
         hits_table(table_rows(evaluation), intervals_of(evaluation)),
         *(
-            f'<p class="note">{html_text(line)}.</p>'
+            note(f"{line}.")
             for line in (sample_line(evaluation), *left_out_lines(evaluation))
             if line
         ),
-        (
-            '<p class="note">References are fitted and tested in the same run. Rows marked'
-            " (paper) are printed figures from another split.</p>"
+        note(
+            "References are fitted and tested in the same run. Rows marked (paper) are printed"
+            " figures from another split."
         ),
+        differences_html(differences, evaluation["recipe"]),
         _new_only(evaluation),
-        _few_items(evaluation),
         _mark(evaluation, rounds),
-        _attacked(attacked or {}),
-        _curves(evaluation, rounds),
-        "<details><summary>Settings</summary><table>",
-        *(
-            f"<tr><td>{html_text(key)}</td><td>{html_text(str(value))}</td></tr>"
-            for key, value in settings.items()
-        ),
-        "</table></details>",
+        '<h2 id="privacy">What is promised</h2>',
+        promise_html(evaluation["privacy"], beside.ledger),
+        _attacked(beside.attacked),
+        by_items_html(evaluation),
+        _few_items(evaluation),
+        beyond_html(evaluation),
+        _curves(rounds),
+        examples_html(beside.examples),
+        _settings(settings),
+        RAW_NOTE,
     ]
-    return page(title, parts)
+    return page(title, parts, links=beside.links)
 
 
-def statement_html(privacy: Mapping[str, Any], name: str = "") -> str:
-    """Return the privacy statement as a paragraph; `name` is HTML before it."""
-    kind = "privacy" if privacy.get("epsilon") is None else "privacy noised"
-    return f'<p class="{kind}">{name}{html_text(privacy["statement"])}</p>'
+def render_begun(
+    title: str,
+    privacy: Mapping[str, Any],
+    rounds: Sequence[Mapping[str, Any]],
+    settings: Mapping[str, Any],
+    *,
+    next_step: str,
+    beside: Beside,
+) -> str:
+    """Return the page of a run that was not evaluated; `next_step` is the command that does it."""
+    parts = [
+        f"<h1>{html_text(title)}</h1>",
+        f'<p class="lead">{html_text(_sentence(beside.summary))}</p>' if beside.summary else "",
+        (
+            '<p class="warning">Nobody was tested yet, so there are no figures of quality. Next:'
+            f" <code>{html_text(next_step)}</code></p>"
+        ),
+        '<h2 id="privacy">What is promised</h2>',
+        promise_html(privacy, beside.ledger),
+        _attacked(beside.attacked),
+        _curves(rounds),
+        _settings(settings),
+        RAW_NOTE,
+    ]
+    return page(title, parts, links=beside.links)
+
+
+def _lead(evaluation: Mapping[str, Any], summary: str) -> str:
+    """Return what the run is and what it reached, in three sentences."""
+    users = evaluation["users"]
+    said = [
+        _sentence(summary),
+        (
+            f"Trained by {users['train']:,} people, tested on"
+            f" {_TESTED[_protocol(evaluation)[0]].format(users['test'])}"
+            f" ({users['skipped']:,} skipped: too few likes to test)."
+        ),
+    ]
+    hits = evaluation["hits"].get("20")
+    if hits is not None:
+        said.append(
+            f"Of a person's hidden likes, {100 * hits:.1f} % are among the first 20 when each is"
+            f" ranked with the items that {_AMONG[_protocol(evaluation)[1]]}"
+            f"{_beside_popular(evaluation)}."
+        )
+    return " ".join(filter(None, said))
+
+
+def _beside_popular(evaluation: Mapping[str, Any]) -> str:
+    popular = evaluation["references"].get("popularity", {}).get("hits", {}).get("20")
+    if popular is None or evaluation["recipe"] == "popularity":
+        return ""
+    found = evaluation.get("differences", {}).get("popularity", {}).get("20")
+    sure = f": {difference_words(found)}" if found else ""
+    return f"; the most popular items reach {100 * popular:.1f} %{sure}"
+
+
+def _sentence(text: str) -> str:
+    text = text.strip()
+    return f"{text[:1].upper()}{text[1:].removesuffix('.')}." if text else ""
+
+
+def _settings(settings: Mapping[str, Any]) -> str:
+    rows = [(key, str(value)) for key, value in settings.items()]
+    return (
+        f"<details><summary>Settings</summary>{table([], rows, name='Settings', look='text')}"
+        "</details>"
+    )
 
 
 RAW_NOTE = (
@@ -145,7 +223,7 @@ Intervals = Mapping[str, Mapping[str, Sequence[float]]]
 
 
 def intervals_of(evaluation: Mapping[str, Any]) -> Intervals:
-    """Return the intervals of Hits@k of each row; none where everybody was tested."""
+    """Return the intervals of Hits@k of each row; older files have them for samples alone."""
     rows = {**evaluation["references"], evaluation["recipe"]: evaluation}
     return {name: row["interval"] for name, row in rows.items() if "interval" in row}
 
@@ -155,17 +233,20 @@ def figure_between(value: float | None, ends: Sequence[float] | None) -> str:
     return figure(value) if ends is None else f"{figure(value)} ({ends[0]:.3f}–{ends[1]:.3f})"
 
 
+def half_text(ends: Sequence[float] | None) -> str:
+    """Return half of the length of an interval as text; "" if there is none."""
+    return "" if ends is None else f"{(ends[1] - ends[0]) / 2:.3f}"
+
+
 def hits_table(rows: Sequence[Row], intervals: Intervals | None = None) -> str:
     """Return an HTML table of Hits@k."""
     known = intervals or {}
-    head = "".join(f"<th>@{k}</th>" for k in KS)
-    body = "".join(
-        f'<tr class="{kind}"><td>{html_text(name)}</td>'
-        + "".join(f"<td>{figure_between(hits[k], known.get(name, {}).get(k))}</td>" for k in KS)
-        + "</tr>"
-        for name, hits, kind in rows
-    )
-    return f"<table><tr><th></th>{head}</tr>{body}</table>"
+    cells = [
+        [name, *(figure_between(hits[k], known.get(name, {}).get(k)) for k in KS)]
+        for name, hits, _ in rows
+    ]
+    kinds = [kind for _, _, kind in rows]
+    return table(["", *(f"@{k}" for k in KS)], cells, kinds=kinds, name="Hits@k")
 
 
 def sample_line(evaluation: Mapping[str, Any]) -> str:
@@ -173,10 +254,7 @@ def sample_line(evaluation: Mapping[str, Any]) -> str:
     drawn = evaluation.get("sampled")
     if drawn is None:
         return ""
-    return (
-        f"A sample of {drawn['people']:,} of {drawn['of']:,} test people was drawn; behind each"
-        " figure is its 95 % interval"
-    )
+    return f"A sample of {drawn['people']:,} of {drawn['of']:,} test people was drawn"
 
 
 def left_out_lines(evaluation: Mapping[str, Any]) -> list[str]:
@@ -196,7 +274,17 @@ def _new_only(evaluation: Mapping[str, Any]) -> str:
         for name, figures in evaluation["references"].items()
         if name != evaluation["recipe"]
     ]
-    return "<h2>Only items that are new to the person</h2>" + hits_table(rows)
+    known = {**evaluation["references"], evaluation["recipe"]: evaluation}
+    ends = {
+        name: row["new_only"]["interval"]
+        for name, row in known.items()
+        if "interval" in row["new_only"]
+    }
+    return (
+        "<h2>Only items that are new to the person</h2>"
+        + hits_table(rows, ends)
+        + differences_html(evaluation["new_only"].get("differences", {}), evaluation["recipe"])
+    )
 
 
 def few_items_line(evaluation: Mapping[str, Any]) -> str:
@@ -260,7 +348,7 @@ ATTACKED_NOTE = (
 )
 
 
-def _curves(evaluation: Mapping[str, Any], rounds: Sequence[Mapping[str, Any]]) -> str:
+def _curves(rounds: Sequence[Mapping[str, Any]]) -> str:
     figures = [(line["round"] + 1, line) for line in rounds]
     validated = [
         (round_, found["validation"])
@@ -272,29 +360,18 @@ def _curves(evaluation: Mapping[str, Any], rounds: Sequence[Mapping[str, Any]]) 
         series = {
             f"Hits@{k}": [(round_, hits[k]) for round_, hits in validated] for k in reversed(KS)
         }
+        chart = line_chart(series, x_label="rounds", y_label="Hits@k after adaptation")
+        at, hits = validated[-1]
+        last = ", ".join(f"@{k} {figure(hits[k])}" for k in KS)
         parts.append("<h2>Quality on the validation people</h2>")
-        parts.append(line_chart(series, x_label="rounds", y_label="Hits@k after adaptation"))
+        parts.append(chart + note(f"After round {at}: Hits {last}."))
     step = max(1, len(rounds) // 400)
     losses: dict[str, list[tuple[float, float]]] = {}
     for line in rounds[::step]:
         if line["loss"] is not None:
             losses.setdefault(line["stage"], []).append((line["round"] + 1, line["loss"]))
-    if losses:
-        parts.append("<h2>Loss on the devices</h2>")
-        parts.append(line_chart(losses, x_label="rounds", y_label="mean local loss"))
-        parts.append(
-            '<p class="note">Simulation only: computed from raw client data, which no server'
-            " sees.</p>"
-        )
+    chart = line_chart(losses, x_label="rounds", y_label="mean local loss")
+    if chart:
+        parts += ["<h2>Loss on the devices</h2>", chart]
+        parts.append(note("Simulation only: computed from raw client data, which no server sees."))
     return "".join(parts)
-
-
-def page(title: str, parts: Sequence[str]) -> str:
-    """Return a whole HTML document; `title` is plain text, `parts` are HTML."""
-    return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width">'
-        f"<title>{html_text(title)}</title><style>{_STYLE}</style></head><body>"
-        + "\n".join(parts)
-        + "</body></html>\n"
-    )

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache, reduce
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +19,7 @@ from jax.sharding import SingleDeviceSharding
 from jax.stages import Wrapped
 
 from privrec.core.local import LocalTrain, Packed, jit_in_place
-from privrec.core.phase import Cohort, Told
+from privrec.core.phase import Advance, Cohort, Told, silent
 from privrec.data.clients import Clients
 from privrec.data.schema import Bags
 from privrec.models.api import ITEM_TABLE
@@ -43,8 +43,20 @@ class CohortSum(NamedTuple):
     dropped: Array
 
 
-RunCohort = Callable[[Params, Sequence[Packed], float], CohortSum]
-"""(parameters, clients, clip_norm)"""
+class RunCohort(Protocol):
+    """Trains clients, which have the parameters, and returns the sum of their updates."""
+
+    def __call__(
+        self,
+        params: Params,
+        clients: Sequence[Packed],
+        clip_norm: float,
+        advance: Advance = silent,
+    ) -> CohortSum:
+        """Return the sum; `advance` is told of each client that is done, by any thread."""
+        ...
+
+
 Clip = Callable[[Params, Leaf], Clipped]
 
 
@@ -62,7 +74,9 @@ def cohort_runner(
     catalogues = [jax.device_put(dict(catalogue), core) for core in lanes]
     zeros, adders, finish = _programs(local, clip, tuple(lanes))
 
-    def run(params: Params, clients: Sequence[Packed], clip_norm: float) -> CohortSum:
+    def run(
+        params: Params, clients: Sequence[Packed], clip_norm: float, advance: Advance = silent
+    ) -> CohortSum:
         # An empty client also costs a call, so its load is 1.
         shares = assign([int(client.size) + 1 for client in clients], len(lanes))
 
@@ -71,6 +85,7 @@ def cohort_runner(
             total: _Running = zeros[lane](here)
             for k in shares[lane]:
                 total = adders[lane](total, here, bound, catalogues[lane], clients[k])
+                advance(1)
             total.loss.block_until_ready()
             return total
 
@@ -178,7 +193,7 @@ def training_kernel(
 
     def kernel(told: Told, cohort: Cohort, round_index: int, clip_norm: float) -> CohortTotal:
         clients = pack(cohort.take(cohort.people), round_index)
-        total = run(told, clients, clip_norm)
+        total = run(told, clients, clip_norm, cohort.advance)
         return CohortTotal(
             total.update,
             clipped=int(total.clipped),

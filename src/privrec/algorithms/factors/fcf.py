@@ -29,7 +29,7 @@ from privrec.core.phase import TRAIN, Cohort, DeviceHalf, Phase, ServerState, To
 from privrec.core.scorer import Rankers, Scorer, check_shapes
 from privrec.data.catalogue import Catalogue
 from privrec.data.clients import Clients
-from privrec.data.federation import Federation, chunks
+from privrec.data.federation import Federation
 from privrec.data.splits import Split
 from privrec.evaluation.references import own_first
 from privrec.privacy.aggregate import CohortTotal, Published
@@ -95,8 +95,8 @@ def fcf_device(settings: FcfSettings, n_items: int, norm: Norm = "l2") -> Device
     def kernel(told: Told, cohort: Cohort, round_index: int, clip_norm: float) -> CohortTotal:
         items, order = np.asarray(told[VECTORS], np.float64), 1 if norm == "l1" else 2
         total, clipped, dropped, most = np.zeros_like(items), 0, 0, clip_norm * (1 - MARGIN)
-        for part in chunks(cohort.people, 256):
-            people = rated(cohort.take(part), n_items)
+        for part in cohort.parts(256):
+            people = rated(part, n_items)
             vectors = person_vectors(settings, items, people)
             wrong = errors_of(settings, items, people, vectors)
             # A slope is an outer product, so its length is a product of two, in either norm.

@@ -11,7 +11,6 @@ from privrec.algorithms.factors.people import Doubles, Rated, rated, solve
 from privrec.core.contribution import Contribution, TouchedRows
 from privrec.core.phase import Cohort, DeviceHalf, Told
 from privrec.data.clients import Clients
-from privrec.data.federation import chunks
 from privrec.privacy.aggregate import CohortTotal
 from privrec.seeds import client_words
 from privrec.types import IntArray, Leaf
@@ -142,8 +141,8 @@ def squares_device(how: Squares, n_items: int) -> DeviceHalf:
         triangle = width * (width + 1) // 2
         wide = width + (triangle if how.item_squares else 0)
         items, gram, several = np.zeros((len(asked.kept), wide)), np.zeros(triangle), 0
-        for part in chunks(cohort.people, 256):
-            mine = shares(how, asked, cohort.take(part), n_items, round_index)
+        for people in cohort.parts(256):
+            mine = shares(how, asked, people, n_items, round_index)
             items += mine.weights.T @ mine.parts
             gram += mine.shared.sum(0)
             several += int((mine.shared != 0).any(1).sum())
@@ -174,8 +173,8 @@ def popularity_device(n_items: int, dislike: float) -> DeviceHalf:
 
     def kernel(told: Told, cohort: Cohort, round_index: int, clip_norm: float) -> CohortTotal:
         total = np.zeros(n_items)
-        for part in chunks(cohort.people):
-            total += rows(cohort.take(part)).sum(0)
+        for people in cohort.parts():
+            total += rows(people).sum(0)
         return CohortTotal({POPULARITY: total})
 
     return DeviceHalf(contribute=contribute, kernel=kernel)

@@ -11,7 +11,7 @@ import optax
 
 from privrec.algorithms.ncf.model import Person, fresh, items_of, scores
 from privrec.algorithms.ncf.settings import NcfSettings
-from privrec.core.phase import TRAIN, CentralFit, RoundReport, ServerState
+from privrec.core.phase import TRAIN, Advance, CentralFit, RoundReport, ServerState, silent
 from privrec.data.federation import Federation, chunks
 from privrec.data.splits import Split
 from privrec.models.api import implicit_loss
@@ -71,7 +71,7 @@ def ncf_stages(
         memory = Memory(drawn, optimizer.init((params, drawn)))
         return ServerState(round_index=0, params=params, opt_state=memory, clip_norm=np.inf)
 
-    def play(state: ServerState) -> tuple[ServerState, RoundReport]:
+    def play(state: ServerState, advance: Advance = silent) -> tuple[ServerState, RoundReport]:
         draw = rng(settings.seed, state.round_index, "ncf")
         batches = batches_of(
             lines(), draw, federation.n_items, settings.negatives, settings.batch_size

@@ -31,7 +31,6 @@ from privrec.algorithms.privrec_plus.told import BASIS, SCALE, SUBSPACE, Frequen
 from privrec.core.contribution import Contribution, TouchedRows
 from privrec.core.phase import Cohort, DeviceHalf, Phase, ServerState, Told
 from privrec.data.clients import Clients
-from privrec.data.federation import chunks
 from privrec.errors import WireError
 from privrec.privacy.aggregate import Aggregator, CohortTotal, Published
 from privrec.seeds import rng
@@ -77,8 +76,8 @@ def taste_subspace_device(layout: Layout, dislike: float) -> DeviceHalf:
 
     def kernel(told: Told, cohort: Cohort, round_index: int, clip_norm: float) -> CohortTotal:
         total = np.zeros(np.shape(told[BASIS]))
-        for part in chunks(cohort.people, 8192):
-            rows = rows_of(cohort.take(part), layout)
+        for people in cohort.parts(8192):
+            rows = rows_of(people, layout)
             unit, taste = taste_shares(rows, layout, told, dislike)
             total += unit.T @ taste
         return CohortTotal({BASIS: total})

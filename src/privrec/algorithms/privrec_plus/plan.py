@@ -387,7 +387,7 @@ PRIVREC_PLUS = Recipe(
 # No rounds on top: the noise on a few hundred thousand weights costs more than they gain.
 DP_PRIVREC_PLUS = replace(
     PRIVREC_PLUS,
-    summary="the same under user-level differential privacy: a few noised sums over people",
+    summary="a tower over the device's own history, from a few noised sums: user-level privacy",
     values={
         **_VALUES,
         "mechanism": "gaussian",

@@ -18,7 +18,7 @@ from privrec.core.contribution import Contribution, TouchedRows
 from privrec.core.optimize import decayed, mean_step, server_optimizer
 from privrec.core.phase import TRAIN, Cohort, DeviceHalf, Phase, ServerState, Told
 from privrec.data.clients import Clients
-from privrec.data.federation import Federation, chunks
+from privrec.data.federation import Federation
 from privrec.privacy.aggregate import Aggregator, CohortTotal, Published
 from privrec.seeds import client_words, key
 from privrec.simulate.cost import DeviceCost, milliseconds, usual_person
@@ -38,8 +38,8 @@ class _Devices:
     ) -> Iterator[Histories]:
         """Yield the packed data of some people, `size` people at a time."""
         score = self._scorer(told)
-        for part in chunks(cohort.people, size):
-            yield self._halves(cohort.take(part), round_index, score, size)
+        for people in cohort.parts(size):
+            yield self._halves(people, round_index, score, size)
 
     def contribute(self, told: Told, person: Clients, round_index: int) -> Contribution:
         """Return one person's update: one step on what her device hid from itself."""

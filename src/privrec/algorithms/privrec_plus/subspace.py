@@ -71,8 +71,8 @@ def subspace_device(layout: Layout, how: Regression) -> DeviceHalf:
     def kernel(told: Told, cohort: Cohort, round_index: int, clip_norm: float) -> CohortTotal:
         basis, scale = np.asarray(told[BASIS]), np.asarray(told[SCALE])
         total = np.zeros(basis.shape, np.float32)
-        for part in chunks(cohort.people, max(1, _AT_ONCE // basis.shape[1])):
-            rows = weighted_rows(rows_of(cohort.take(part), layout), layout, how, scale)
+        for people in cohort.parts(max(1, _AT_ONCE // basis.shape[1])):
+            rows = weighted_rows(rows_of(people, layout), layout, how, scale)
             total += rows.T @ (rows @ basis)
         return CohortTotal({BASIS: total})
 

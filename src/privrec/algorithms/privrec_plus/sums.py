@@ -19,7 +19,6 @@ from privrec.algorithms.privrec_plus.told import Frequent, Regression, columns_o
 from privrec.core.contribution import Contribution, TouchedRows
 from privrec.core.phase import Cohort, DeviceHalf, Told
 from privrec.data.clients import Clients
-from privrec.data.federation import chunks
 from privrec.privacy.aggregate import CohortTotal
 from privrec.types import IntArray, Leaf
 
@@ -193,4 +192,4 @@ def taste_device(layout: Layout, dislike: float) -> DeviceHalf:
 
 def _rows(cohort: Cohort, layout: Layout) -> Iterator[SparseRows]:
     """Yield people's rows a few hundred at a time: what each device has of its person."""
-    return (rows_of(cohort.take(part), layout) for part in chunks(cohort.people))
+    return (rows_of(people, layout) for people in cohort.parts())

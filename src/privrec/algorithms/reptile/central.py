@@ -10,7 +10,7 @@ import optax
 from privrec.algorithms.reptile.model import Network
 from privrec.core.local import LocalTrain
 from privrec.core.optimize import mean_step
-from privrec.core.phase import RoundReport, ServerState
+from privrec.core.phase import Advance, CentralPlay, RoundReport, ServerState, silent
 from privrec.core.round import cohort_draw
 from privrec.data.federation import Federation
 from privrec.privacy.aggregate import clip
@@ -27,7 +27,7 @@ def central_round(
     draw: Callable[[np.random.Generator | None], IntArray],
     group: int,
     seed: int,
-) -> Callable[[ServerState], tuple[ServerState, RoundReport]]:
+) -> CentralPlay:
     """Return a round of central training: Reptile, with a step after every few tasks.
 
     Each person is a task. Where the data lies in one place nothing has to be sent between two
@@ -37,12 +37,12 @@ def central_round(
     train = cohort_runner(local, clip, network.items)
     step = mean_step(optimizer, group)
 
-    def play(state: ServerState) -> tuple[ServerState, RoundReport]:
+    def play(state: ServerState, advance: Advance = silent) -> tuple[ServerState, RoundReport]:
         people = draw(randomness(state.round_index))
         tasks = network.pack(federation.take(people), state.round_index)
         params, opt_state, loss = state.params, state.opt_state, 0.0
         for begin in range(0, len(tasks), group):
-            found = train(params, tasks[begin : begin + group], math.inf)
+            found = train(params, tasks[begin : begin + group], math.inf, advance)
             params, opt_state = step(params, opt_state, found.update)
             loss += float(found.loss)
         after = replace(

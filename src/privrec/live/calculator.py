@@ -1,0 +1,211 @@
+"""The accountant as a page: the answers of `privrec privacy epsilon` and `calibrate`, with curves.
+
+The work is bounded: numbers beyond the limits are refused before anything is computed.
+"""
+
+import math
+import re
+import time
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+from privrec.errors import PrivrecError, SettingsError, nearest
+from privrec.live.server import Answer, Query, as_json
+from privrec.privacy.ledger import PrivacyLedger
+from privrec.privacy.questions import epsilon_document, law_of, mechanism_of
+from privrec.privacy.release import Release, Sampling
+from privrec.privacy.words import epsilon_text
+from privrec.show.charts import line_chart
+
+MOST_PEOPLE, MOST_ROUNDS = 10**10, 100_000
+"""The limits of the page. With so many rounds one figure takes a second or two."""
+LARGEST_EPSILON = 1000.0
+"""Above it the page says that nobody is protected: such figures take longest, and help nobody."""
+_WHOLE = {"users": MOST_PEOPLE, "cohort": MOST_PEOPLE, "rounds": MOST_ROUNDS}
+_NUMBERS = ("noise_multiplier", "epsilon", "delta")
+_DEFAULTS = {"delta": "1e-6", "sampling": "poisson", "mechanism": "gaussian"}
+_KEYS = (*_WHOLE, *_NUMBERS, "sampling", "mechanism")
+_POINTS = 13
+_CURVE_SECONDS = 3.0
+"""Points of a curve that need more processor time than this are left out. Chosen by hand."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """A question to the accountant: about this noise, or about the noise for this ε."""
+
+    law: Sampling
+    mechanism: str
+    rounds: int
+    delta: float
+    noise_multiplier: float | None
+    epsilon: float | None
+
+
+def question_of(query: Query) -> Question:
+    """Return the question that the fields of a form ask; raise for what they must not be."""
+    for key in query:
+        if key not in _KEYS:
+            raise SettingsError(f"unknown field {key!r}{nearest(key, _KEYS)}")
+    given = {**_DEFAULTS, **{key: value.strip() for key, value in query.items() if value.strip()}}
+    whole = {key: _whole(key, given.get(key, ""), most) for key, most in _WHOLE.items()}
+    numbers = {key: _number(key, given[key]) if key in given else None for key in _NUMBERS}
+    noise, epsilon, delta = (numbers[key] for key in _NUMBERS)
+    if (noise is None) == (epsilon is None):
+        raise SettingsError("give `noise_multiplier` or `epsilon`, and not both")
+    if epsilon is not None and not 1e-4 <= epsilon <= LARGEST_EPSILON:
+        raise SettingsError(
+            f"`epsilon` must be >= 0.0001 and <= {LARGEST_EPSILON:g} here; got {epsilon:g}"
+        )
+    law = law_of(given["sampling"], whole["users"], whole["cohort"], delta or 0.0)
+    found = Question(
+        law=law,
+        mechanism=mechanism_of(given["mechanism"]),
+        rounds=whole["rounds"],
+        delta=delta or 0.0,
+        noise_multiplier=noise,
+        epsilon=epsilon,
+    )
+    if noise is not None:
+        _check_cost(found, noise)
+    return found
+
+
+def _whole(key: str, text: str, most: int) -> int:
+    if not re.fullmatch(r"[0-9]{1,18}", text) or not 1 <= int(text) <= most:
+        got = repr(text[:40]) if text else "nothing"
+        raise SettingsError(f"`{key}` must be a whole number from 1 to {most:,} here; got {got}")
+    return int(text)
+
+
+def _number(key: str, text: str) -> float:
+    try:
+        found = float(text) if len(text) <= 40 else math.nan
+    except ValueError:
+        found = math.nan
+    if not math.isfinite(found):
+        raise SettingsError(f"`{key}` must be a number; got {text[:40]!r}")
+    return found
+
+
+def _ledger(question: Question, noise: float, rounds: int) -> PrivacyLedger:
+    kind = mechanism_of(question.mechanism)
+    release = Release(mechanism=kind, sampling=question.law, noise_multiplier=noise)
+    return PrivacyLedger().record(release, rounds)
+
+
+def _check_cost(question: Question, noise: float) -> None:
+    """Refuse what takes long: by RDP, which is quick and an upper bound, its ε is very large."""
+    upper = _ledger(question, noise, question.rounds).epsilon_rdp(question.delta)
+    if noise > 0 and upper > LARGEST_EPSILON:
+        raise SettingsError(
+            f"`noise_multiplier` is too small: epsilon would be far too large to protect anybody"
+            f" (up to {upper:.3g}; this page computes up to {LARGEST_EPSILON:g})"
+        )
+
+
+@lru_cache(maxsize=128)
+def document_of(question: Question) -> dict[str, Any]:
+    """Return the document of `privrec privacy epsilon --json`, or of `calibrate`."""
+    law, rounds, delta = question.law, question.rounds, question.delta
+    noise, calibrated = noise_of(question), question.epsilon is not None
+    mechanism = question.mechanism
+    return epsilon_document(law, mechanism, rounds, noise, delta, calibrated=calibrated)
+
+
+@lru_cache(maxsize=128)
+def noise_of(question: Question) -> float:
+    """Return the noise that is asked about, or the least noise for the ε that is."""
+    from privrec.privacy.calibrate import calibrate
+
+    if question.noise_multiplier is not None:
+        return question.noise_multiplier
+    return calibrate(
+        question.law,
+        rounds=question.rounds,
+        epsilon=question.epsilon or 0.0,
+        delta=question.delta,
+        mechanism=mechanism_of(question.mechanism),
+    )
+
+
+@lru_cache(maxsize=64)
+def curves_of(question: Question) -> str:
+    """Return two charts: ε against rounds with this noise, and noise against ε for these rounds."""
+    noise, rounds = noise_of(question), question.rounds
+    if not noise > 0:
+        return ""
+    until = time.thread_time() + _CURVE_SECONDS
+    counts = {max(1, round(rounds * 2 ** ((k - 9) / 3))) for k in range(_POINTS)}
+    counts = {min(count, MOST_ROUNDS) for count in counts}
+    by_rounds = [(n, e) for n in sorted(counts) if (e := _cost(question, noise, n, until))]
+    until = time.thread_time() + _CURVE_SECONDS
+    noises = [noise * 2 ** ((k - 6) / 4) for k in range(_POINTS)]
+    by_noise = [(e, z) for z in noises if (e := _cost(question, z, rounds, until))]
+    return line_chart(
+        {"ε": by_rounds}, x_label="rounds", y_label=f"ε at δ {question.delta:g}"
+    ) + line_chart(
+        {"noise": sorted(by_noise)},
+        x_label=f"ε at δ {question.delta:g}",
+        y_label="noise multiplier",
+        logs="xy",
+    )
+
+
+def _cost(question: Question, noise: float, rounds: int, until: float) -> float | None:
+    """Return ε; None if the time is up, or where it is too large to show."""
+    if time.thread_time() > until:
+        return None
+    try:
+        _check_cost(replace(question, rounds=rounds), noise)
+    except PrivrecError:
+        return None
+    return _ledger(question, noise, rounds).epsilon(question.delta)
+
+
+def calculate(query: Query) -> Answer:
+    """Answer with the document that the command prints, or say what is wrong (status 400)."""
+    try:
+        return as_json(document_of(question_of(query)))
+    except PrivrecError as error:
+        return as_json(fault_of(error), 400)
+
+
+def calculated(query: Query) -> Answer:
+    """Answer the page: sentences, or what is wrong and in which field."""
+    try:
+        question = question_of(query)
+        found = document_of(question)
+        return as_json({"document": found, "says": sentences_of(question, found)})
+    except PrivrecError as error:
+        return as_json(fault_of(error))
+
+
+def curves(query: Query) -> Answer:
+    """Answer the page with the charts of a question; there are none for a wrong one."""
+    try:
+        return as_json({"charts": curves_of(question_of(query))})
+    except PrivrecError as error:
+        return as_json({"charts": "", **fault_of(error)})
+
+
+def fault_of(error: PrivrecError) -> dict[str, Any]:
+    """Return what is wrong, and the field that it is about."""
+    text = str(error)
+    field = re.match(r"(?:give )?`(\w+)`", text)
+    return {"error": text, "field": field[1] if field and field[1] in _KEYS else None}
+
+
+def sentences_of(question: Question, found: dict[str, Any]) -> list[str]:
+    """Return the lines that the command prints."""
+    noise, scale = noise_of(question), f"{found['noise_std_over_clip']:g}"
+    return [
+        f"ε {_epsilon(found['epsilon'])} at δ {question.delta:g}: {found['adjacency']}",
+        f"cross-check by RDP: {_epsilon(found['epsilon_rdp'])}",
+        f"noise_multiplier {noise:g}: on the sum of the updates, noise of {scale} clip norms",
+    ]
+
+
+def _epsilon(epsilon: float | None) -> str:
+    return "infinite (no guarantee)" if epsilon is None else epsilon_text(epsilon, 4)

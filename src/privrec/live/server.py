@@ -1,0 +1,254 @@
+"""A small web server for this machine alone: named pages, a token in every address, GET only.
+
+It answers from bytes that are ready, and reads no file for a request. So a thousand requests in a
+second cost little (`make bench ONLY=watch`), and no address leads to a file.
+"""
+
+import asyncio
+import hmac
+import json
+import re
+import secrets
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import parse_qsl
+
+from privrec.errors import SettingsError
+
+HOST = "127.0.0.1"
+HTML, JSON, TEXT = "text/html", "application/json", "text/plain"
+_LONGEST = 8192
+"""Bytes of a request. Chosen by hand, and so are the numbers below."""
+_CONNECTIONS = 256
+_IDLE_SECONDS = 60.0
+_WAITING = 4
+"""Computations that may wait for their turn; more are refused."""
+_KNOWN = 64
+"""Requests that are remembered word for word."""
+_HEADERS = (
+    "Cache-Control: no-store\r\n"
+    "Cross-Origin-Opener-Policy: same-origin\r\n"
+    "Cross-Origin-Resource-Policy: same-origin\r\n"
+    "Referrer-Policy: no-referrer\r\n"
+    "X-Content-Type-Options: nosniff\r\n"
+    "X-Frame-Options: DENY\r\n"
+)
+_POLICY = re.compile(rb'<meta http-equiv="Content-Security-Policy" content="([^"]*)">')
+_NOTHING = "default-src 'none'"
+"""The policy of answers that are no page. What a page may load and run, `show/page.py` says."""
+
+Query = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a request gets."""
+
+    body: bytes
+    kind: str = JSON
+    status: int = 200
+
+    @property
+    def wire(self) -> bytes:
+        """The whole answer as it is sent."""
+        reason = HTTPStatus(self.status).phrase
+        allow = "Allow: GET\r\n" if self.status == HTTPStatus.METHOD_NOT_ALLOWED else ""
+        found = _POLICY.search(self.body) if self.kind == HTML else None
+        policy = found[1].decode() if found else _NOTHING
+        head = (
+            f"HTTP/1.1 {self.status} {reason}\r\nContent-Type: {self.kind}; charset=utf-8\r\n"
+            f"Content-Length: {len(self.body)}\r\n{allow}{_HEADERS}"
+            f"Content-Security-Policy: {policy}; frame-ancestors 'none'\r\n\r\n"
+        )
+        return head.encode() + self.body
+
+
+def as_json(document: Any, status: int = 200) -> Answer:
+    """Return a JSON document as an answer."""
+    return Answer(json.dumps(document).encode() + b"\n", JSON, status)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """What is served: by path, bytes that are ready (`pages`), or a computation (`questions`).
+
+    A page returns the whole answer at once. A question gets the query and may take a while; one is
+    computed at a time.
+    """
+
+    pages: Mapping[str, Callable[[], bytes]]
+    questions: Mapping[str, Callable[[Query], Answer]] = field(default_factory=dict)
+    token: str = field(default_factory=lambda: secrets.token_urlsafe(24))
+
+
+async def serve(site: Site, port: int, ready: Callable[[int], None]) -> None:
+    """Serve until it is cancelled; `ready` is told the port, which is a free one for 0."""
+    loop = asyncio.get_running_loop()
+    with ThreadPoolExecutor(1) as computing:
+        desk = _Desk(site, computing)
+        try:
+            server = await loop.create_server(lambda: _Connection(desk), HOST, port, backlog=128)
+        except OSError as error:
+            said = error.strerror or error
+            raise SettingsError(f"cannot listen on port {port} of {HOST}: {said}") from error
+        async with server:
+            desk.open(server.sockets[0].getsockname()[1])
+            ready(desk.port)
+            await server.serve_forever()
+
+
+class _Refused(Exception):
+    """A request that gets nothing but a status and a reason."""
+
+    def __init__(self, status: int, why: str) -> None:
+        super().__init__(f"{status}: {why}")
+        self.wire = Answer(f"{status}: {why}\n".encode(), TEXT, status).wire
+
+
+def _split(line: str) -> tuple[str, str, str]:
+    return line.partition(":")
+
+
+class _Desk:
+    """Decides what a request gets, and counts connections and waiting computations."""
+
+    def __init__(self, site: Site, computing: ThreadPoolExecutor) -> None:
+        self._site, self._computing = site, computing
+        self._token = site.token.encode()
+        self._hosts: set[str] = set()
+        self._known: dict[bytes, Callable[[], bytes]] = {}
+        self.port, self.waiting, self.connections = 0, 0, 0
+
+    def open(self, port: int) -> None:
+        self.port = port
+        end = "" if port == 80 else f":{port}"
+        self._hosts = {f"{name}{end}" for name in (HOST, "localhost", "[::1]")}
+
+    def known(self, head: bytes) -> bytes | None:
+        """Return the page for a request that was answered before, word for word; or None.
+
+        A page that polls sends the same bytes each time. A table finds them by their hash, so the
+        time it takes does not tell how much of a token is right.
+        """
+        page = self._known.get(head)
+        return None if page is None else page()
+
+    def answer(self, head: bytes) -> bytes | Callable[[], asyncio.Future[Answer]]:
+        """Return the answer to a request, or what computes it; raise a refusal."""
+        request, *lines = head.decode("latin-1").split("\r\n")
+        match request.split(" "):
+            case [method, target, version] if version.startswith("HTTP/1."):
+                path, _, query = target.partition("?")
+            case _:
+                raise _Refused(400, "this is no request of HTTP")
+        headers = [(name.strip().lower(), value) for name, _, value in map(_split, lines)]
+        hosts = [value.strip().lower() for name, value in headers if name == "host"]
+        if len(hosts) != 1 or hosts[0] not in self._hosts:
+            raise _Refused(403, "this server answers only to the name of this machine")
+        asked = dict(parse_qsl(query, keep_blank_values=True, max_num_fields=32))
+        if not hmac.compare_digest(asked.pop("token", "").encode(), self._token):
+            raise _Refused(403, "the address needs the token that 'privrec watch' printed")
+        if method != "GET":
+            raise _Refused(405, "only GET is answered")
+        if any(name in ("content-length", "transfer-encoding") for name, _ in headers):
+            raise _Refused(400, "a request must have no content")
+        if (page := self._site.pages.get(path)) is not None:
+            if len(self._known) >= _KNOWN:
+                self._known.clear()
+            self._known[head] = page
+            return page()
+        if (question := self._site.questions.get(path)) is None:
+            raise _Refused(404, "there is no such page")
+        if self.waiting >= _WAITING:
+            raise _Refused(503, "too many computations are waiting")
+        return lambda: self._compute(question, asked)
+
+    def _compute(self, question: Callable[[Query], Answer], asked: Query) -> asyncio.Future[Answer]:
+        self.waiting += 1
+        loop = asyncio.get_running_loop()
+        found = asyncio.ensure_future(loop.run_in_executor(self._computing, question, asked))
+        found.add_done_callback(lambda _: self._computed())
+        return found
+
+    def _computed(self) -> None:
+        self.waiting -= 1
+
+
+class _Connection(asyncio.Protocol):
+    """One connection: requests one after another, each answered before the next is read."""
+
+    def __init__(self, desk: _Desk) -> None:
+        self._desk, self._buffer = desk, b""
+        self._transport: asyncio.Transport | None = None
+        self._busy, self._is_last = False, False
+        self._seen = 0.0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._desk.connections += 1
+        if isinstance(transport, asyncio.Transport):
+            self._transport = transport
+        if self._desk.connections > _CONNECTIONS:
+            transport.close()
+            return
+        self._seen = asyncio.get_running_loop().time()
+        self._close_if_idle()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._desk.connections -= 1
+        self._transport = None
+
+    def data_received(self, data: bytes) -> None:
+        self._buffer += data
+        if len(self._buffer) > 8 * _LONGEST and self._transport is not None:
+            self._transport.close()
+        self._answer_all()
+
+    def _answer_all(self) -> None:
+        while not self._busy and self._transport is not None:
+            end = self._buffer.find(b"\r\n\r\n")
+            if end > _LONGEST or (end < 0 and len(self._buffer) > _LONGEST):
+                self._send(_Refused(431, "the request is too long").wire)
+                return
+            if end < 0:
+                return
+            head, self._buffer = self._buffer[:end], self._buffer[end + 4 :]
+            self._is_last = b"\r\nconnection: close" in head.lower()
+            try:
+                found = self._desk.known(head) or self._desk.answer(head)
+            except _Refused as refused:
+                found = refused.wire
+            except ValueError:
+                found = _Refused(400, "this is no request of HTTP").wire
+            self._send(found) if isinstance(found, bytes) else self._send_later(found())
+
+    def _send(self, answer: bytes) -> None:
+        if self._transport is not None:
+            self._seen = asyncio.get_running_loop().time()
+            self._transport.write(answer)
+            # What follows a refused request may be its content.
+            if self._is_last or not answer.startswith(b"HTTP/1.1 200"):
+                self._transport.close()
+
+    def _send_later(self, coming: "asyncio.Future[Answer]") -> None:
+        self._busy = True
+
+        def done(found: "asyncio.Future[Answer]") -> None:
+            self._busy = False
+            failed = found.cancelled() or found.exception() is not None
+            fault = _Refused(500, "a fault of privrec")
+            self._send(fault.wire if failed else found.result().wire)
+            self._answer_all()
+
+        coming.add_done_callback(done)
+
+    def _close_if_idle(self) -> None:
+        if self._transport is None:
+            return
+        loop = asyncio.get_running_loop()
+        if not self._busy and loop.time() - self._seen > _IDLE_SECONDS:
+            self._transport.close()
+            return
+        loop.call_later(_IDLE_SECONDS / 4, self._close_if_idle)

@@ -1,0 +1,63 @@
+"""What `privrec watch` serves: the page of a run and its figures, and the calculator."""
+
+import json
+import threading
+import time
+from pathlib import Path
+
+from privrec.live.calculator import calculate, calculated, curves
+from privrec.live.pages import calculator_page, run_charts, watch_page
+from privrec.live.server import HTML, Answer, Site, as_json
+from privrec.live.status import Watched
+
+REFRESH_SECONDS = 0.5
+"""The folder is looked at no more often than this, whoever asks. Chosen by hand."""
+
+
+class _Refreshed:
+    """The answers about a run, made again in a thread after someone has asked."""
+
+    def __init__(self, watched: Watched) -> None:
+        self._watched, self._asked = watched, threading.Event()
+        self._drawn = -1
+        self._charts = b""
+        self._refresh()
+        threading.Thread(target=self._keep_fresh, daemon=True).start()
+
+    def status(self) -> bytes:
+        self._asked.set()
+        return self._status
+
+    def charts(self) -> bytes:
+        return self._charts
+
+    def _keep_fresh(self) -> None:
+        while True:
+            self._asked.wait()
+            self._asked.clear()
+            self._refresh()
+            time.sleep(REFRESH_SECONDS)
+
+    def _refresh(self) -> None:
+        found = self._watched.look()
+        self.says: dict[str, str] = found["says"]
+        if self._watched.drawn != self._drawn:
+            self._drawn = self._watched.drawn
+            charts = run_charts(self._watched.losses, self._watched.hits)
+            self._charts = as_json({"charts": charts}).wire
+        self._status = Answer(json.dumps(found).encode() + b"\n").wire
+
+
+def site_of(run: Path | None) -> Site:
+    """Return the pages of a run and the calculator, or the calculator alone."""
+    questions = {"/calculate": calculate, "/calculated": calculated, "/curves": curves}
+    site = Site(pages={}, questions=questions)
+    ask = f"?token={site.token}"
+    links = [("Run", f"./{ask}"), ("Calculator", f"calculator{ask}")] if run is not None else []
+    form = Answer(calculator_page(links).encode(), HTML).wire
+    pages = {"/calculator": lambda: form, "/": lambda: form}
+    if run is not None:
+        fresh = _Refreshed(Watched(run))
+        first = Answer(watch_page(str(run), fresh.says, links).encode(), HTML).wire
+        pages |= {"/": lambda: first, "/status": fresh.status, "/charts": fresh.charts}
+    return Site(pages=pages, questions=site.questions, token=site.token)

@@ -1,0 +1,199 @@
+"""What is known of a run while it goes on, from its folder alone; nothing in it is changed."""
+
+import os
+import platform
+import shlex
+import time
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+from privrec.errors import PrivrecError, RunFolderError
+from privrec.live.spent import LedgerTail, Spent
+from privrec.live.tail import SmallFile, Tail, age_of, mark_of, objects_in
+from privrec.live.words import says
+from privrec.runs.progressfile import evaluation_progress_path, process_mark, progress_path
+from privrec.runs.records import RunFolder, is_untouched, read_run
+
+_FRESH_SECONDS = 60.0
+"""On another machine a training counts as running if it wrote something so long ago at most."""
+_SHORT_SECONDS = 1.0
+"""Steps of shorter rounds are not shown: they are over before they are read."""
+Points = list[tuple[float, float]]
+
+
+def check_watchable(path: Path) -> None:
+    """Raise if a path can never become a run folder; one that does not exist yet may."""
+    if path.exists() and not path.is_dir():
+        raise RunFolderError(f"{path} is no run folder: it is a file")
+    if path.is_dir() and any(path.iterdir()) and not is_untouched(path):
+        read_run(path)
+
+
+class Watched:
+    """A run folder that is looked at again and again. It reads only what is new."""
+
+    def __init__(self, path: Path) -> None:
+        """Nothing is read yet."""
+        self.folder = RunFolder(path=path)
+        self._progress = SmallFile(progress_path(self.folder))
+        self._evaluating = SmallFile(evaluation_progress_path(self.folder))
+        self._rounds, self._figures = Tail(self.folder.rounds_path), Tail(self.folder.figures_path)
+        self._ledger, self._spent = LedgerTail(self.folder), Spent()
+        self._config: tuple[Any, dict[str, Any]] = (None, {})
+        self._last: dict[str, Any] | None = None
+        self._seen: deque[tuple[float, int]] = deque(maxlen=20)
+        self.losses: Points = []
+        self.hits: dict[str, Points] = {}
+        self.drawn = 0
+
+    def look(self) -> dict[str, Any]:
+        """Return the status document: figures, and the sentences that the page shows."""
+        found: dict[str, Any] = {"run": str(self.folder.path), "state": "waiting", "problem": None}
+        found |= dict.fromkeys(("recipe", "data", "seed", "stage", "step", "round", "of"))
+        try:
+            config = self._settings()
+            if config:
+                found |= {key: config.get(key) for key in ("recipe", "data", "seed")}
+                self._read_rounds()
+                found |= self._progressed()
+                found["privacy"] = self._privacy(config)
+        except PrivrecError as error:
+            found |= {"problem": str(error), "state": "damaged"}
+        found["drawn"] = self.drawn
+        found["resume"] = self._resume_line(found)
+        return found | {"says": says(found)}
+
+    def _settings(self) -> dict[str, Any]:
+        mark = mark_of(self.folder.config_path)
+        if mark is None:
+            self._config = (None, {})
+        elif mark != self._config[0]:
+            self._config = (mark, read_run(self.folder.path)[1])
+        return self._config[1]
+
+    def _read_rounds(self) -> None:
+        anew, text = self._rounds.read()
+        lines = objects_in(text)
+        if anew or lines:
+            self._last = lines[-1] if lines else None
+        anew, text = self._figures.read()
+        if anew:
+            self.losses, self.hits = [], {}
+        lines = objects_in(text)
+        for line in lines:
+            place = line.get("round")
+            if not isinstance(place, int):
+                continue
+            if isinstance(line.get("loss"), int | float):
+                self.losses.append((place + 1, line["loss"]))
+            for k, share in (line.get("validation") or {}).items():
+                if isinstance(share, int | float):
+                    self.hits.setdefault(k, []).append((place + 1, share))
+        self.drawn += bool(anew or lines)
+
+    def _progressed(self) -> dict[str, Any]:
+        """Return how far the run is, and whether anything computes."""
+        told, evaluating = self._progress.read() or {}, self._evaluating.read()
+        played = 0 if self._last is None else int(self._last.get("round", -1)) + 1
+        stage = None if self._last is None else self._last.get("stage")
+        found: dict[str, Any] = {"round": played, "stage": stage, "stages": told.get("stages")}
+        keys = ("of", "stage_of", "stage_round", "memory", "seconds_per_round")
+        found |= {key: told.get(key) for key in keys}
+        found |= {"validation": self._newest(), "seconds_left": None}
+        if self.folder.params_path.is_file():
+            found |= {"state": "finished", "of": played}
+            if evaluating and self._is_alive(evaluating, evaluation_progress_path(self.folder)):
+                found |= {"state": "evaluating", "step": evaluating.get("step")}
+                found["memory"] = evaluating.get("memory")
+            return found
+        ended = told.get("doing") in (None, "stopped", "finished")
+        if ended or not self._is_alive(told, progress_path(self.folder)):
+            return found | {"state": "stopped"}
+        found |= {"state": told["doing"], "stage": told.get("stage", stage)}
+        found |= {"round": max(played, told.get("round", 0)), "step": told.get("step")}
+        found["memory"] = told.get("memory") or _memory_of(told)
+        found["seconds_left"] = self._seconds_left(found, told)
+        return found
+
+    def _seconds_left(self, found: dict[str, Any], told: dict[str, Any]) -> float | None:
+        """Return the time that the stage still takes, by its last rounds or by the one it is in."""
+        place, step = found["round"], found["step"] or {}
+        if not self._seen or self._seen[-1][1] != place:
+            self._seen.append((time.monotonic(), place))
+        pace = told.get("seconds_per_round") if told.get("stage_round") else None
+        if pace is None and len(self._seen) > 2 and self._seen[0][1] < place:
+            # Under secure noise no timings are written: take those that were seen from here.
+            pace = (self._seen[-1][0] - self._seen[0][0]) / (place - self._seen[0][1])
+        left = (told.get("stage_of") or 0) - (told.get("stage_round") or 0)
+        if pace is not None:
+            found["step"] = None if pace < _SHORT_SECONDS else found["step"]
+            return float(pace * left)
+        if step.get("of", 0) > 1 and step.get("done") and "seconds" in step:
+            return float(step["seconds"] * (step["of"] - step["done"]) / step["done"] * left)
+        return None
+
+    def _newest(self) -> dict[str, Any] | None:
+        """Return the newest and the best Hits@k, for the largest k up to 20."""
+        known = [k for k in self.hits if k.isdecimal()]
+        if not known:
+            return None
+        k = max((k for k in known if int(k) <= 20), key=int, default=min(known, key=int))
+        points = self.hits[k]
+        best = max(points, key=lambda point: point[1])
+        (at, share), (best_at, best_share) = points[-1], best
+        return {"k": int(k), "round": at, "hits": share, "best_round": best_at, "best": best_share}
+
+    def _privacy(self, config: dict[str, Any]) -> dict[str, Any]:
+        counted = self._ledger.read()
+        delta = config.get("delta")
+        delta = delta if isinstance(delta, float) and 0 < delta < 1 else 1e-6
+        epsilon, of_releases = self._spent.epsilon(counted.noised, delta)
+        promised = counted.noised == counted.all and counted.kinds <= {"secure"}
+        return {
+            "releases": counted.all.releases,
+            "noised_releases": counted.noised.releases,
+            "epsilon": epsilon if promised else None,
+            "epsilon_of_mechanism": epsilon,
+            "epsilon_of_releases": of_releases,
+            "delta": delta,
+            "target": config.get("epsilon"),
+            "noise": "seeded" if "seeded" in counted.kinds else
+            "secure" if "secure" in counted.kinds else "none",
+        }  # fmt: skip
+
+    def _is_alive(self, told: dict[str, Any], path: Path) -> bool:
+        """Return whether the process that wrote a progress file still runs."""
+        if told.get("machine") != platform.node():
+            return age_of(path, time.time()) < _FRESH_SECONDS
+        pid = told.get("pid")
+        if not isinstance(pid, int) or pid <= 0:
+            return False
+        if (mark := process_mark(pid)) is not None or os.path.isdir("/proc/self"):
+            return mark is not None and mark == told.get("process")
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return False
+        except PermissionError:
+            pass
+        return True
+
+    def _resume_line(self, found: dict[str, Any]) -> str | None:
+        if found["state"] != "stopped":
+            return None
+        words = ["privrec", "train", str(found["recipe"]), "--out", found["run"], "--resume"]
+        return shlex.join(words)
+
+
+def _memory_of(told: dict[str, Any]) -> dict[str, int] | None:
+    """Return the memory of a process on this machine, where the system tells it."""
+    if told.get("machine") != platform.node():
+        return None
+    try:
+        text = Path(f"/proc/{told['pid']}/status").read_text(encoding="utf-8")
+        sizes = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+        now, peak = (1024 * int(sizes[name].split()[0]) for name in ("VmRSS", "VmHWM"))
+    except (OSError, KeyError, ValueError, IndexError):
+        return None
+    return {"now": now, "peak": peak}

@@ -1,0 +1,129 @@
+"""What the page says of a run, in sentences."""
+
+from typing import Any
+
+from privrec.privacy.words import epsilon_text
+
+
+def says(found: dict[str, Any]) -> dict[str, str]:
+    """Return the sentences of a status document, by the place in the page where they stand."""
+    named = found["recipe"] is not None
+    return {
+        "title": f"{found['recipe']} on {found['data']}" if named else found["run"],
+        "state": _state(found),
+        "rounds": _rounds(found),
+        "step": _step(found.get("step")),
+        "left": _left(found),
+        "privacy": _privacy(found.get("privacy")),
+        "validation": _validation(found.get("validation"), found),
+        "memory": _memory(found.get("memory")),
+    }
+
+
+def _state(found: dict[str, Any]) -> str:
+    return {
+        "waiting": f"Waiting: {found['run']} does not exist yet, or nothing is in it.",
+        "starting": "The training starts.",
+        "compiling": "Programs are being compiled.",
+        "training": "The training is running.",
+        "evaluating": "The training is finished; an evaluation is running.",
+        "finished": "The training is finished.",
+        "stopped": "Not running any more. It goes on from its last checkpoint with this command:",
+        "damaged": f"The run folder cannot be read: {found['problem']}",
+    }.get(found["state"], str(found["state"]))
+
+
+def _rounds(found: dict[str, Any]) -> str:
+    if found["round"] is None:
+        return "–"
+    said = f"{found['round']:,}"
+    said += f" of {found['of']:,}" if found.get("of") else ""
+    stages = found.get("stages") or []
+    if found["stage"] is not None and len(stages) > 1 and found["stage"] in stages:
+        said += f" · stage {found['stage']}, {stages.index(found['stage']) + 1} of {len(stages)}"
+    return said
+
+
+def _step(step: dict[str, Any] | None) -> str:
+    if not step:
+        return ""
+    if step["of"] == 1:
+        return f"{step['what']} …"
+    return f"{step['what']}: {step['done']:,} of {step['of']:,}" + (
+        " (per cent)" if step["of"] == 100 and "seconds" not in step else ""
+    )
+
+
+def _left(found: dict[str, Any]) -> str:
+    if found["state"] in ("finished", "evaluating"):
+        return "none: the training is finished"
+    seconds = found.get("seconds_left")
+    if seconds is None:
+        return "not known yet" if found["state"] in _BUSY else "–"
+    stages = found.get("stages") or []
+    last = not stages or found["stage"] == stages[-1]
+    said = f"about {duration(seconds)}" + ("" if last else ", for this stage")
+    pace = found.get("seconds_per_round")
+    return said + (f" ({duration(pace)} a round)" if pace else "")
+
+
+_BUSY = ("starting", "compiling", "training")
+
+
+def _privacy(found: dict[str, Any] | None) -> str:
+    if found is None or not found["releases"]:
+        return "nothing is published yet"
+    if not found["noised_releases"]:
+        return f"no noise, so no guarantee · {_count(found['releases'], 'release')}"
+    if found["epsilon_of_mechanism"] is None:
+        return f"is being computed · {_count(found['releases'], 'release')}"
+    epsilon = epsilon_text(found["epsilon_of_mechanism"])
+    said = f"ε {epsilon}" + (f" of {found['target']:g}" if found["target"] else "")
+    said += f" at δ {found['delta']:g} · {_count(found['epsilon_of_releases'], 'release')}"
+    if found["epsilon"] is not None:
+        return said
+    if found["noise"] == "seeded":
+        return f"no guarantee: the noise comes from a seed. Of the mechanism: {said}"
+    bare = found["releases"] - found["noised_releases"]
+    return f"no guarantee: {_count(bare, 'release')} had no noise. Of the others: {said}"
+
+
+def _count(count: int, what: str) -> str:
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
+def _validation(found: dict[str, Any] | None, whole: dict[str, Any]) -> str:
+    if found is not None:
+        said = f"Hits@{found['k']} {found['hits']:.4f} after round {found['round']:,}"
+        return f"{said} · best {found['best']:.4f} after round {found['best_round']:,}"
+    if (whole.get("privacy") or {}).get("noise") == "secure":
+        return "not written under secure noise (--diagnostics writes it)"
+    return "none yet"
+
+
+def _memory(found: dict[str, Any] | None) -> str:
+    if not found:
+        return "–"
+    return f"{size(found['now'])} now, {size(found['peak'])} at most"
+
+
+def duration(seconds: float) -> str:
+    """Return a time in words.
+
+    >>> duration(0.004), duration(42.2), duration(250), duration(9000)
+    ('0.004 s', '42 s', '4 min', '2.5 h')
+    """
+    if seconds < 10:
+        return f"{seconds:.2g} s"
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def size(count: float) -> str:
+    """Return a number of bytes in words.
+
+    >>> size(3e6), size(2.14e9)
+    ('3 MB', '2.1 GB')
+    """
+    return f"{count / 1e6:.0f} MB" if count < 1e9 else f"{count / 1e9:.1f} GB"

@@ -1,0 +1,155 @@
+"""How far a training or an evaluation is: told to a callback, and written for `privrec watch`.
+
+Under secure noise without `diagnostics` the file has no timings, no counts of people and no memory:
+a step inside a round is told in per cent, and the file is removed when the training is finished.
+"""
+
+import contextlib
+import resource
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from privrec.core.phase import TRAIN, Stage
+from privrec.core.round import OnStep, tell_nobody
+from privrec.runs.progressfile import (
+    WRITE_SECONDS,
+    Clock,
+    ProgressFile,
+    evaluation_progress_path,
+    progress_path,
+)
+from privrec.runs.records import RunFolder
+from privrec.simulate.machine import process_memory
+
+LONG_ROUND_SECONDS = 1.0
+"""A round is told in steps to a callback from this time on: a bar for shorter ones flickers."""
+_ROUNDS = 20
+"""The speed is that of so many rounds. Chosen by hand."""
+
+
+class Progress:
+    """Says how far the training of a run is. Steps inside a round may come from any thread."""
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        stages: Sequence[Stage],
+        on_progress: OnStep | None,
+        *,
+        figures: bool,
+        clock: Clock = time.monotonic,
+    ) -> None:
+        """`figures` is whether timings and counts may be written."""
+        self._tell, self._figures, self._clock = on_progress or tell_nobody, figures, clock
+        self._file = ProgressFile(progress_path(folder), clock=clock)
+        self._ends: deque[float] = deque(maxlen=_ROUNDS + 1)
+        self._stage, self._first, self._last = "", 0, 0
+        self._round_began = clock()
+        self._told: dict[str, float] = {}
+        self._now: dict[str, Any] = {
+            "stages": [stage.name for stage in stages],
+            "of": sum(stage.rounds for stage in stages),
+            "doing": "starting",
+        }
+        self._write(now=True)
+
+    def begin_stage(self, stage: Stage, *, played: int, last: int) -> None:
+        """A stage begins after `played` rounds of the run; the budget allows it up to `last`."""
+        self._stage, self._first, self._last = stage.name, stage.first, last
+        self._ends.clear()
+        self._now |= {"doing": "compiling", "stage": stage.name, "round": played}
+        self._now |= {"stage_round": played - stage.first, "stage_of": last - stage.first}
+        # Rounds that the budget does not allow are not counted.
+        self._now["of"] -= stage.last - last
+        self._write(now=True)
+
+    def compiling(self, done: int) -> None:
+        """The programs of a stage are being compiled (0), or they are (1)."""
+        self._tell("compiling", done, 1)
+
+    def begin_round(self) -> None:
+        """A round begins."""
+        self._round_began = self._clock()
+        self._now |= {"doing": "training", "step": None}
+        if not self._ends:
+            self._ends.append(self._round_began)
+        self._write()
+
+    def step(self, what: str, done: int, total: int) -> None:
+        """Inside a round, `done` of `total` are done; most calls only look at the clock.
+
+        Each kind of step has its own clock, so that a long one is told when it begins.
+        """
+        now = self._clock()
+        if what in self._told and now - self._told[what] < WRITE_SECONDS:
+            return
+        self._told[what] = now
+        if not self._figures and total != 1:
+            done, total = round(100 * done / max(total, 1)), 100
+        self._now["step"] = {"what": what, "done": done, "of": total}
+        if self._figures:
+            self._now["step"]["seconds"] = round(now - self._round_began, 3)
+        self._write(now=True)
+        if now - self._round_began > LONG_ROUND_SECONDS:
+            self._tell(what, done, total)
+
+    def end_round(self, played: int) -> None:
+        """A round of the stage is over; `played` of them are."""
+        self._ends.append(self._clock())
+        self._now |= {"round": self._first + played, "stage_round": played, "step": None}
+        if self._figures:
+            mean = (self._ends[-1] - self._ends[0]) / (len(self._ends) - 1)
+            self._now["seconds_per_round"] = round(mean, 4)
+        self._write()
+        what = "rounds" if self._stage == TRAIN else f"rounds for {self._stage}"
+        self._tell(what, played, self._last - self._first)
+
+    def end(self, *, finished: bool) -> None:
+        """The training is finished, or it was stopped by an error or by hand."""
+        if finished and not self._figures:
+            self._file.remove()
+            return
+        self._now |= {"doing": "finished" if finished else "stopped", "step": None}
+        self._write(now=True)
+
+    def _write(self, *, now: bool = False) -> None:
+        self._file.write(self._now | (_memory() if self._figures else {}), now=now)
+
+
+@contextlib.contextmanager
+def progress_of(
+    folder: RunFolder, stages: Sequence[Stage], on_progress: OnStep | None, *, figures: bool
+) -> Iterator[Progress]:
+    """Yield what a training tells how far it is; whatever ends it, the file says so."""
+    progress = Progress(folder, stages, on_progress, figures=figures)
+    try:
+        yield progress
+    except BaseException:
+        progress.end(finished=False)
+        raise
+    progress.end(finished=True)
+
+
+@contextlib.contextmanager
+def evaluation_progress(folder: RunFolder, on_progress: OnStep | None) -> Iterator[OnStep]:
+    """Yield the callback of an evaluation: it tells `on_progress`, and a file while it lasts."""
+    file, told = ProgressFile(evaluation_progress_path(folder)), on_progress or tell_nobody
+
+    def tell(what: str, done: int, total: int) -> None:
+        step = {"what": what, "done": done, "of": total}
+        file.write({"doing": "evaluating", "step": step, **_memory()}, now=total == 1)
+        told(what, done, total)
+
+    try:
+        yield tell
+    finally:
+        file.remove()
+
+
+def _memory() -> dict[str, Any]:
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    peak = peak if sys.platform == "darwin" else 1024 * peak
+    return {"memory": {"now": process_memory(), "peak": peak}}

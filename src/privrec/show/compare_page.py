@@ -1,0 +1,152 @@
+"""The page of runs side by side."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from privrec.show.charts import line_chart
+from privrec.show.comparison import Evaluations, any_attacked, columns, comparison
+from privrec.show.page import html_link, html_table, html_text, note, page, table
+from privrec.show.promise import statement_html
+from privrec.show.report import (
+    ATTACKED_NOTE,
+    KS,
+    RAW_NOTE,
+    Row,
+    data_words,
+    hits_table,
+    protocol_words,
+)
+
+Rounds = Mapping[str, Sequence[Mapping[str, Any]]]
+_K = "20"
+_LOOK = "wide words"
+
+
+def render_comparison(
+    evaluations: Evaluations,
+    settings: Evaluations,
+    *,
+    rounds: Rounds | None = None,
+    reports: Mapping[str, str] | None = None,
+    said: Mapping[str, Sequence[str]] | None = None,
+) -> str:
+    """Return the page that shows several runs side by side, one part for each data set.
+
+    `rounds` are what each run's rounds did, `reports` the addresses of the runs' reports, `said`
+    for each table the sentences about what is better than what.
+    """
+    parts = ["<h1>Runs side by side</h1>"]
+    attacked = any_attacked(evaluations)
+    head = columns(attacked=attacked)
+    known = reports or {}
+    for data, lines in comparison(evaluations, settings).items():
+        cells = [
+            [_linked(line.name, known), *map(html_text, line.cells(attacked=attacked)[1:])]
+            for line in lines
+        ]
+        kinds = [line.kind for line in lines]
+        mine = {
+            name: one
+            for name, one in evaluations.items()
+            if f"{data_words(one)}{protocol_words(one)}" == data
+        }
+        parts += [
+            f"<h2>{html_text(data)}</h2>",
+            html_table(*_filled(head, cells), kinds=kinds, name=f"Hits@k on {data}", look=_LOOK),
+            _listed((said or {}).get(data, ())),
+            _new_items(mine),
+            _curves({name: (rounds or {}).get(name, []) for name in mine}),
+            _differing({name: settings[name] for name in mine if name in settings}),
+        ]
+    parts.append(
+        note(
+            "Bytes sent are those of one person of usual size in one round. Rows marked (paper)"
+            " and the columns of the paper are printed figures from another split."
+        )
+    )
+    if attacked:
+        parts.append(ATTACKED_NOTE)
+    parts.append("<h2>Privacy</h2>")
+    for name, evaluation in evaluations.items():
+        parts.append(statement_html(evaluation["privacy"], f"<b>{_linked(name, known)}</b>: "))
+    parts.append(RAW_NOTE)
+    return page("Runs side by side", parts)
+
+
+def _listed(sentences: Sequence[str]) -> str:
+    lines = "".join(f"<li>{html_text(line)}</li>" for line in sentences)
+    return f"<ul>{lines}</ul>" if lines else ""
+
+
+def _filled(
+    head: Sequence[str], rows: Sequence[Sequence[str]]
+) -> tuple[list[str], list[list[str]]]:
+    """Return a table without the columns that are empty in all rows."""
+    kept = [n for n in range(len(head)) if any(row[n] for row in rows)]
+    return [head[n] for n in kept], [[row[n] for n in kept] for row in rows]
+
+
+def _linked(name: str, reports: Mapping[str, str]) -> str:
+    return html_link(name, reports[name]) if name in reports else html_text(name)
+
+
+def _new_items(evaluations: Evaluations) -> str:
+    """Return the table over items that are new to a person; "" if it says what the first says."""
+    rows: list[Row] = []
+    ends: dict[str, Mapping[str, Sequence[float]]] = {}
+    others: dict[str, Mapping[str, Any]] = {}
+    for name, one in evaluations.items():
+        new = one.get("new_only", {})
+        if "hits" in new:
+            rows.append((name, new["hits"], "ours"))
+            ends |= {name: new["interval"]} if "interval" in new else {}
+        recipes = {run["recipe"] for run in evaluations.values()}
+        for other, found in one["references"].items():
+            if other not in recipes and "hits" in found.get("new_only", {}):
+                others.setdefault(f"{other} (seed {one['seed']})", found["new_only"])
+    same = all(
+        hits[k] is None or abs(hits[k] - evaluations[name]["hits"][k]) < 1e-12
+        for name, hits, _ in rows
+        for k in KS
+    )
+    if same:
+        return ""
+    rows += [(other, found["hits"], "reference") for other, found in others.items()]
+    ends |= {other: found["interval"] for other, found in others.items() if "interval" in found}
+    return f"<h3>Only items that are new to the person</h3>{hits_table(rows, ends)}"
+
+
+def _curves(rounds: Rounds) -> str:
+    """Return the curves of the runs on their validation people, one over another."""
+    series = {
+        name: [
+            (float(line["round"] + 1), float(line["validation"][_K]))
+            for line in lines
+            if line.get("validation", {}).get(_K) is not None
+        ]
+        for name, lines in rounds.items()
+    }
+    chart = line_chart(series, x_label="rounds", y_label=f"Hits@{_K} of validation people")
+    return f"<h3>Quality on the validation people</h3>{chart}" if chart else ""
+
+
+def _differing(settings: Evaluations) -> str:
+    """Return a table of the settings that are not the same in all runs; "" if all are."""
+    keys = dict.fromkeys(key for one in settings.values() for key in one)
+    differing = [
+        key
+        for key in keys
+        if len({str(one[key]) if key in one else None for one in settings.values()}) > 1
+    ]
+    if not differing:
+        return ""
+    rows = [
+        [key, *(str(one[key]) if key in one else "-" for one in settings.values())]
+        for key in differing
+    ]
+    same = len(keys) - len(differing)
+    return (
+        "<h3>Settings that differ</h3>"
+        + table(["", *settings], rows, name="Settings that differ", look="wide text")
+        + note(f"{same} other settings are the same in all of these runs.")
+    )

@@ -1,0 +1,211 @@
+"""What a run promises, as a table and a chart: from its ledger, and never more than it says."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from privrec.privacy.belief import most_certain, most_right, percent
+from privrec.privacy.ledger import PrivacyLedger
+from privrec.privacy.release import Release
+from privrec.privacy.words import epsilon_text
+from privrec.show.charts import line_chart
+from privrec.show.page import Link, html_text, note, page, table
+
+Line = Mapping[str, Any]
+_POINTS = 8
+"""Points of the chart: ε of a part of a long ledger takes up to a second."""
+_SERVER_TOO = " The server is covered too"
+_MEANING = (
+    "Before: an attacker thinks it equally likely that she took part and that she did not. He then"
+    " sees everything that is published, knows everybody else's data, and computes as much as he"
+    " likes."
+)
+
+
+_SEEDED = "here it came from a seed, and who knows the seed can take it off"
+_DELTA = "a chance that ε alone is not kept"
+
+
+def ledger_in(lines: Sequence[Line]) -> PrivacyLedger:
+    """Return what the lines of a ledger cost a person who did not volunteer."""
+    ledger = PrivacyLedger()
+    for line in lines:
+        if line["people"] != "volunteers":
+            ledger = ledger.record(Release.from_json(line))
+    return ledger
+
+
+def render_privacy(
+    title: str, privacy: Mapping[str, Any], lines: Sequence[Line], *, links: Sequence[Link] = ()
+) -> str:
+    """Return the page of what a run promises. It has nothing that may not be released."""
+    parts = [f"<h1>Privacy of {html_text(title)}</h1>", promise_html(privacy, lines)]
+    parts.append(
+        note(
+            "This page is made from the run's ledger and settings, which may be released. It has"
+            " no figures of people."
+        )
+    )
+    return page(f"Privacy of {title}", parts, links=links)
+
+
+def statement_html(privacy: Mapping[str, Any], name: str = "") -> str:
+    """Return the privacy statement as a paragraph; `name` is HTML before it."""
+    kind = "privacy" if privacy.get("epsilon") is None else "privacy noised"
+    return f'<p class="{kind}">{name}{html_text(privacy["statement"])}</p>'
+
+
+def promise_html(privacy: Mapping[str, Any], lines: Sequence[Line]) -> str:
+    """Return the statement, what it means in a table, the releases, and ε by release."""
+    ledger = ledger_in(lines)
+    rows = [[cell.replace(" %", "\u00a0%") for cell in row] for row in _rows(privacy, ledger)]
+    parts = [
+        statement_html(privacy),
+        table([], rows, name="What is promised", look="text"),
+        note(_MEANING) if ledger.entries else "",
+    ]
+    if lines:
+        parts += ["<h3>What was released</h3>", _releases(lines)]
+        parts.append(_spending(privacy, lines))
+    return "".join(parts)
+
+
+def _rows(privacy: Mapping[str, Any], ledger: PrivacyLedger) -> list[tuple[str, str]]:
+    """Return the table of the promise: a question and its answer in each row."""
+    if privacy.get("epsilon") is None:
+        return _rows_without(privacy)
+    epsilon, delta = float(privacy["epsilon"]), privacy.get("delta")
+    covered, known, rest = str(privacy["statement"]).partition(" is protected against ")
+    covered = covered if known else "the people who train"
+    against = rest.partition(", during")[0] if known else "anybody who sees the model"
+    compared = privacy.get("adjacency")
+    rows = [
+        ("Who is protected", f"{covered}, with all of her data"),
+        ("Against whom", f"{against}, during or after training"),
+        ("ε (epsilon)", f"{epsilon_text(epsilon)}; smaller is stronger"),
+        *([] if delta is None else [("δ (delta)", f"{delta:g}; {_DELTA}")]),
+        *([("What is compared", str(compared))] if compared else []),
+        *([] if delta is None else _attacker(ledger, epsilon, float(delta))),
+        ("The noise", "from the operating system's secure generator; nobody can take it off"),
+    ]
+    return rows + _uncovered(str(privacy["statement"]))
+
+
+def _attacker(ledger: PrivacyLedger, epsilon: float, delta: float) -> list[tuple[str, str]]:
+    """Return what an attacker who thought it an even chance can get to."""
+    if not ledger.entries or ledger.epsilon(delta) > epsilon * (1 + 1e-9):
+        return []  # The ledger is not the one of the statement.
+    certain, right = percent(most_certain(ledger, delta)), percent(most_right(ledger))
+    return [
+        (
+            "An attacker who gave it 50 %",
+            (
+                f"can get to at most {certain}; the chance that what is"
+                f" published takes him further is at most {delta:g}"
+            ),
+        ),
+        (
+            "His guesses",
+            (
+                f"are right in at most {right} of all cases, on average over what"
+                " can be published; a coin has 50 %"
+            ),
+        ),
+    ]
+
+
+def _uncovered(statement: str) -> list[tuple[str, str]]:
+    """Return the rows of what the statement leaves out, and of what it adds about the server."""
+    rest = statement.partition("not covered: ")[2]
+    rest, server, words = rest.partition(_SERVER_TOO)
+    left_out = rest.strip().removesuffix(".")
+    rows = [("What is not covered", left_out)] if left_out else []
+    return rows + ([("The server", f"{server.strip()}{words}")] if server else [])
+
+
+def _rows_without(privacy: Mapping[str, Any]) -> list[tuple[str, str]]:
+    known = privacy.get("epsilon_of_mechanism")
+    alone = privacy.get("stage_two_epsilon")
+    at = "" if privacy.get("delta") is None else f" at δ {privacy['delta']:g}"
+    rows = [("Who is protected", "nobody"), ("ε (epsilon)", "infinite: there is no guarantee")]
+    if known is not None:
+        rows.append(
+            (
+                "ε of the mechanism",
+                f"{epsilon_text(known)}{at}, if the noise were secure; {_SEEDED}",
+            )
+        )
+    if alone is not None:
+        rows.append(
+            ("ε of stage two alone", f"{epsilon_text(alone)}; the first stage had no noise")
+        )
+    if privacy.get("local_noise"):
+        rows.append(("Noise on devices", "some, which is no guarantee for a person"))
+    rows.append(
+        (
+            "An attacker who gave it 50 %",
+            "can get to 100 %: nothing prevents him from being certain that she took part",
+        )
+    )
+    return rows
+
+
+def _releases(lines: Sequence[Line]) -> str:
+    """Return the releases as a table, those of one kind in one row."""
+    groups: dict[tuple[Any, ...], list[Line]] = {}
+    for line in lines:
+        release = Release.from_json(line)
+        groups.setdefault((line["stage"], line["people"], line["noise"], release), []).append(line)
+    rows = []
+    for (stage, people, noise, release), found in groups.items():
+        sampling = release.sampling
+        about = "about " if sampling.law == "poisson" and sampling.share < 1 else ""
+        asked = f"{about}{sampling.cohort:,} of {sampling.users:,}"
+        noised = release.mechanism != "none"
+        rows.append(
+            (
+                str(stage),
+                f"{len(found):,}",
+                asked + (" volunteers, who are not covered" if people == "volunteers" else ""),
+                f"{release.mechanism}, {noise}" if noised else "none",
+                f"{release.noise_multiplier:.4g}" if noised else "-",
+                _range(found, "clip_norm"),
+                _range(found, "noise_scale"),
+            )
+        )
+    head = ("stage", "releases", "people", "noise", "multiplier", "bound", "scale of the noise")
+    words = (
+        "One release is a sum over the people of a round. The bound is the most that one person can"
+        " add to it (its norm). The multiplier is the scale of the noise over what one person can"
+        " change the sum by."
+    )
+    return table(head, rows, name="Releases", look="wide") + note(words)
+
+
+def _range(lines: Sequence[Line], key: str) -> str:
+    """Return the smallest and the largest value of the lines, or a dash."""
+    values = [float(line[key]) for line in lines if line.get(key) is not None]
+    if not values:
+        return "-"
+    low, high = f"{min(values):.3g}", f"{max(values):.3g}"
+    return low if low == high else f"{low} to {high}"
+
+
+def _spending(privacy: Mapping[str, Any], lines: Sequence[Line]) -> str:
+    """Return the chart of ε by release; "" where it is infinite, or where one release is all."""
+    counted = [line for line in lines if line["people"] != "volunteers"]
+    delta = privacy.get("delta")
+    known = privacy.get("epsilon_of_mechanism") is not None
+    if delta is None or not known or len(counted) < 2 or len(counted) < len(lines):
+        return ""
+    last = len(counted)
+    most = min(last, _POINTS)
+    places = sorted({round(last * (k + 1) / most) for k in range(most)})
+    points = [(0.0, 0.0)]
+    points += [(float(n), ledger_in(counted[:n]).epsilon(float(delta))) for n in places]
+    seeded = privacy.get("epsilon") is None
+    words = "What each release added. "
+    words += f"ε is at δ = {delta:g}, of all releases up to that one together."
+    if seeded:
+        words += " The noise was seeded, so it is a figure of the mechanism and no guarantee."
+    chart = line_chart({"ε": points}, x_label="releases", y_label="ε so far")
+    return f"<h3>ε by release</h3>{chart}{note(words)}" if chart else ""

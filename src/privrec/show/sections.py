@@ -1,0 +1,166 @@
+"""Parts of a report that an evaluation may have; older files lack them."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from privrec.show.charts import line_chart
+from privrec.show.page import html_text, note, table
+
+Document = Mapping[str, Any]
+_K = "20"
+
+
+def warnings_html(evaluation: Document) -> str:
+    """Return the warnings of an evaluation as boxes."""
+    return "".join(
+        f'<p class="warning">{html_text(str(text))}</p>' for text in evaluation.get("warnings", [])
+    )
+
+
+def difference_words(found: Document) -> str:
+    """Return a difference to a reference in words, by its interval.
+
+    >>> difference_words({"by": 0.0101, "low": 0.007, "high": 0.013})
+    'better by 0.010 ± 0.003'
+    >>> difference_words({"by": -0.02, "low": -0.03, "high": -0.01})
+    'worse by 0.020 ± 0.010'
+    >>> difference_words({"by": 0.001, "low": -0.002, "high": 0.004})
+    'no clear difference: 0.001 ± 0.003'
+    """
+    by, low, high = (float(found[name]) for name in ("by", "low", "high"))
+    around = f"{abs(by):.3f} ± {(high - low) / 2:.3f}"
+    if low > 0:
+        return f"better by {around}"
+    return f"worse by {around}" if high < 0 else f"no clear difference: {by:.3f} ± {around[8:]}"
+
+
+def differences_html(differences: Mapping[str, Document], name: str) -> str:
+    """Return by how much a run is better than each reference; "" if that is not known."""
+    ks = list(dict.fromkeys(k for found in differences.values() for k in found))
+    if not ks:
+        return ""
+    rows = [
+        [other, *(difference_words(found[k]) if found.get(k) else "-" for k in ks)]
+        for other, found in differences.items()
+    ]
+    words = (
+        "Differences are over the same people, person by person; behind ± is half of the 95 %"
+        " interval."
+    )
+    head = [f"{name} against", *(f"@{k}" for k in ks)]
+    return f"<h3>How sure is that?</h3>{table(head, rows, name='Differences')}{note(words)}"
+
+
+def by_items_html(evaluation: Document) -> str:
+    """Return quality against the number of items on a person's device; "" if that is not known."""
+    groups = [one for one in evaluation.get("by_items", []) if one["hits"].get(_K) is not None]
+    if not groups:
+        return ""
+    ours = str(evaluation["recipe"])
+    others = [name for name in groups[0].get("references", {}) if name != ours]
+    names = {float(n): _span(one) for n, one in enumerate(groups)}
+    series = {ours: [(float(n), float(one["hits"][_K])) for n, one in enumerate(groups)]}
+    for other in others:
+        found = [
+            (float(n), one["references"].get(other, {}).get(_K)) for n, one in enumerate(groups)
+        ]
+        series[other] = [(n, float(hits)) for n, hits in found if hits is not None]
+    bars = {
+        ours: {
+            float(n): (float(ends[0]), float(ends[1]))
+            for n, one in enumerate(groups)
+            if (ends := one.get("interval", {}).get(_K))
+        }
+    }
+    rows = [
+        (
+            _span(one),
+            f"{one['people']:,}",
+            _between(one["hits"][_K], one.get("interval", {}).get(_K)),
+            *(_number(one["references"].get(other, {}).get(_K)) for other in others),
+        )
+        for one in groups
+    ]
+    chart = line_chart(
+        series, x_label="items on the device", y_label=f"Hits@{_K}", x_names=names, bars=bars
+    )
+    head = ("items on the device", "people", ours, *others)
+    words = f"Hits@{_K} of people with so many items on their device. Bars are 95 % intervals."
+    return (
+        "<h2>How much a person's own data helps</h2>"
+        + chart
+        + table(head, rows, name="Quality by the number of items")
+        + note(words)
+    )
+
+
+def beyond_html(evaluation: Document) -> str:
+    """Return coverage, novelty and what popularity finds too; "" if that is not known."""
+    references = {name: one.get("beyond") for name, one in evaluation["references"].items()}
+    found = {str(evaluation["recipe"]): evaluation.get("beyond"), **references}
+    rows = [
+        [name, *(_number(beyond.get(what, {}).get(_K), decimals) for what, decimals in _BEYOND)]
+        for name, beyond in found.items()
+        if beyond
+    ]
+    if not rows:
+        return ""
+    head = ("", "coverage", "novelty, bits", "hits that popularity has too")
+    kinds = ["ours"] if evaluation.get("beyond") else []
+    words = (
+        f"Of lists of {_K} items. Coverage is the share of the catalogue that is in somebody's"
+        " list. Novelty is the mean of -log2 of the share of training people who have an item:"
+        " each bit more means that half as many have it. The last column is the share of the hits"
+        " that the list of the most popular items has too."
+    )
+    return f"<h2>Beyond hits</h2>{table(head, rows, kinds=kinds, name='Beyond hits')}{note(words)}"
+
+
+_BEYOND = (("coverage", 3), ("novelty", 2), ("popular_hits", 3))
+
+
+def examples_html(examples: Sequence[Document]) -> str:
+    """Return some people with what they liked and what they get; "" without any."""
+    if not examples:
+        return ""
+    cards = "".join(_card(n, one) for n, one in enumerate(examples, start=1))
+    words = (
+        "Test people of a public or made-up data set, by the number of items on their device. The"
+        " list has items that she has no line of. Marked with ✓ are those that she liked in the"
+        " part that was hidden. An item without a mark need not be wrong: she may never have met"
+        " it."
+    )
+    title = "One person" if len(examples) == 1 else f"{len(examples)} people"
+    return f'<h2 id="examples">{title}</h2>{note(words)}<div class="cards">{cards}</div>'
+
+
+def _card(number: int, one: Document) -> str:
+    liked = " · ".join(f"<bdi>{html_text(title)}</bdi>" for title in one["liked"])
+    more = f", and {one['more']:,} more" if one.get("more") else ""
+    listed = "".join(
+        f'<li class="hit"><bdi>{html_text(item["title"])}</bdi> ✓</li>'
+        if item["hit"]
+        else f"<li><bdi>{html_text(item['title'])}</bdi></li>"
+        for item in one["list"]
+    )
+    hits = sum(bool(item["hit"]) for item in one["list"])
+    return (
+        f'<div class="card"><h3>Person {number}</h3>'
+        f"<p>Likes {liked}{more}.</p>"
+        f"<p>Gets ({hits} of {one['held_out']:,} hidden likes found):</p><ol>{listed}</ol></div>"
+    )
+
+
+def _span(group: Document) -> str:
+    low, high = group["from"], group.get("to")
+    if high is None:
+        return f"{low}+"
+    return str(low) if low == high else f"{low}–{high}"
+
+
+def _number(value: float | None, decimals: int = 3) -> str:
+    return "-" if value is None else f"{value:.{decimals}f}"
+
+
+def _between(value: float, ends: Sequence[float] | None) -> str:
+    return _number(value) if not ends else f"{value:.3f} ({ends[0]:.3f}–{ends[1]:.3f})"

@@ -1,0 +1,134 @@
+"""The same table in any kind of file gives the same data folder, bit for bit."""
+
+import csv
+import io
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from packing import PACK, zipped
+
+from commands import tree
+from privrec.data.importing import import_files, write_import
+from privrec.data.tables import read_folder, to_federation
+
+Rows = Sequence[Mapping[str, Any]]
+
+# Text that is not a number, that needs no quotes to keep its spaces, and is not a list.
+WORDS = st.text(
+    st.characters(exclude_categories=["Cs", "Cc", "Z"], exclude_characters="|"), min_size=1
+).filter(lambda word: not word[0].isnumeric() and word[0] not in "+-.")
+PEOPLE = st.dictionaries(
+    WORDS,
+    st.fixed_dictionaries(
+        {
+            "age": st.none() | st.integers(0, 99),
+            "height": st.none() | st.floats(1, 2).map(lambda h: round(h, 2)),
+            "tags": st.lists(WORDS, min_size=1, max_size=3),
+        }
+    ),
+    min_size=1,
+    max_size=4,
+)
+LINE = st.fixed_dictionaries(
+    {
+        "item": st.integers(0, 9),
+        "rating": st.sampled_from([1, 2.5, 5]),
+        "created_at": st.integers(1_500_000_000_000, 1_600_000_000_000),
+        "mood": st.none() | WORDS,
+    }
+)
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> tuple[Rows, Rows]:
+    """Return lines and people. The first of each have all values, so that types are known."""
+    people = draw(PEOPLE)
+    users = [{"id": name, **features} for name, features in people.items()]
+    users[0] |= {"age": 30, "height": 1.5, "tags": ["a", "b"]}
+    names = st.sampled_from(sorted(people))
+    lines = [{"user": draw(names), **line} for line in draw(st.lists(LINE, min_size=1, max_size=6))]
+    lines[0] |= {"rating": 5, "mood": "glad"}
+    return lines, users
+
+
+def as_csv(rows: Rows) -> bytes:
+    out = io.StringIO()
+    writer = csv.DictWriter(out, list(rows[0]))
+    writer.writeheader()
+    for row in rows:
+        writer.writerow({k: "|".join(v) if isinstance(v, list) else v for k, v in row.items()})
+    return out.getvalue().encode()
+
+
+def as_lines(rows: Rows) -> bytes:
+    kept = [{k: v for k, v in row.items() if v is not None} for row in rows]
+    return "".join(f"{json.dumps(row)}\n" for row in kept).encode()
+
+
+def as_list(rows: Rows) -> bytes:
+    return json.dumps(list(rows), indent=1, ensure_ascii=False).encode()
+
+
+def as_parquet(rows: Rows) -> bytes:
+    out = io.BytesIO()
+    pl.DataFrame(rows, infer_schema_length=None).write_parquet(out)
+    return out.getvalue()
+
+
+FORMS: dict[str, Callable[[Rows], bytes]] = {
+    ".csv": as_csv,
+    ".jsonl": as_lines,
+    ".json": as_list,
+    ".parquet": as_parquet,
+}
+
+
+def files(folder: Path, lines: Rows, users: Rows) -> Iterator[tuple[Path, Path]]:
+    """Yield the table in each form, plain, packed, in an archive, and from standard input."""
+    for ending, form in FORMS.items():
+        written = []
+        for name, rows in (("lines", lines), ("users", users)):
+            raw = form(rows)
+            (folder / f"{name}{ending}").write_bytes(raw)
+            for packed, pack in PACK.items():
+                (folder / f"{name}{ending}{packed}").write_bytes(pack(raw))
+            written.append(raw)
+        yield folder / f"lines{ending}", folder / f"users{ending}"
+        for packed in PACK:
+            if packed != ".zip":
+                yield folder / f"lines{ending}{packed}", folder / f"users{ending}{packed}"
+        both = folder / f"both{ending}.zip"
+        both.write_bytes(zipped({f"in/lines{ending}": written[0], f"in/users{ending}": written[1]}))
+        yield both / f"lines{ending}", both / f"in/users{ending}"
+        yield Path("-"), folder / f"users{ending}"
+
+
+@settings(max_examples=6)
+@given(tables=tables())
+def test_any_kind_of_file(
+    tmp_path_factory: pytest.TempPathFactory, tables: tuple[Rows, Rows]
+) -> None:
+    folder = tmp_path_factory.mktemp("same")
+    found: dict[str, dict[str, bytes | None]] = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("secrets.token_hex", lambda _: "people")
+        for place, (source, users) in enumerate(files(folder, *tables)):
+            raw = (folder / users.name.replace("users", "lines")).read_bytes()
+            patch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(raw)))
+            result = import_files(
+                source, mapping={}, users=users, context=["mood"], name="same", positive_above=3
+            )
+            write_import(result, folder / f"out{place}")
+            found[f"{source} {users}"] = tree(folder / f"out{place}")
+    first, *others = found.values()
+    assert len(found) == 28
+    assert all(other == first for other in others)
+    federation = to_federation(read_folder(folder / "out0"))
+    assert federation.n_clients == len(tables[1])
+    assert federation.has_times

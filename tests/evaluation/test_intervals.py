@@ -1,0 +1,172 @@
+"""95 % intervals: how often they hold the truth, for people who are drawn from a known law."""
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from privrec.evaluation import intervals as module
+from privrec.evaluation.intervals import (
+    Difference,
+    apart,
+    differences,
+    ends_of_differences,
+    ends_of_shares,
+    intervals,
+    mean_of,
+)
+from privrec.evaluation.metrics import KS
+
+Floats = npt.NDArray[np.float64]
+
+
+def columns(figures: Floats) -> Floats:
+    """Return (people, len(KS)) with the same figures for each k."""
+    return np.repeat(figures[:, None], len(KS), axis=1)
+
+
+def share_held(ends: tuple[Floats, Floats], truth: float) -> float:
+    low, high = ends
+    return float(((low <= truth) & (truth <= high)).mean())
+
+
+def drawn(people: int, level: float, likeness: float, seed: int) -> tuple[Floats, Floats]:
+    """Return two recommenders' hits over the lines of people: two arrays (people, repetitions).
+
+    A person has 2 to 8 lines and her own chance of a hit, whose mean is `level`. Of the lines half
+    are hit by both or by neither; on the others the second one is on its own.
+    """
+    draw = np.random.default_rng(seed)
+    shape = (people, max(600, min(1500, 80_000 // people)))
+    chances = draw.beta(likeness * level, likeness * (1 - level), shape)
+    lines = draw.integers(2, 9, shape)
+    shared = draw.binomial(lines, 0.5)
+    both, mine, other = (draw.binomial(n, chances) for n in (shared, *[lines - shared] * 2))
+    return (both + mine) / lines, (both + other) / lines
+
+
+CASES = [
+    (people, level, likeness)
+    for people in (20, 100, 1000)
+    for level in (0.02, 0.2, 0.5)
+    for likeness in (1.0, 5.0)
+    if people < 1000 or likeness > 1
+]
+
+
+@pytest.mark.parametrize(("people", "level", "likeness"), CASES)
+def test_of_100_intervals_92_to_98_hold_the_truth(
+    people: int, level: float, likeness: float
+) -> None:
+    figures, _ = drawn(people, level, likeness, seed=people)
+    held = share_held(ends_of_shares(figures), level)
+    # With fewer than three hits in a sample one cannot tell a few lucky people from many unlucky
+    # ones. An interval that holds the truth for both is longer than needed for one of them.
+    assert 0.92 <= held <= (0.98 if people * level > 3 else 1.0), held
+
+
+@pytest.mark.parametrize(("people", "level", "likeness"), CASES)
+def test_of_100_paired_differences_92_to_98_hold_the_truth(
+    people: int, level: float, likeness: float
+) -> None:
+    """The two are equally good, so the true difference is 0."""
+    ours, theirs = drawn(people, level, likeness, seed=7 * people)
+    held = share_held(ends_of_differences(ours - theirs), 0.0)
+    # As above, for those who differ.
+    assert 0.92 <= held <= (0.98 if (ours != theirs).sum(0).mean() > 5 else 1.0), held
+
+
+def test_pairs_tell_more_than_two_figures() -> None:
+    ours, theirs = drawn(100, 0.2, 5.0, seed=3)
+    low, high = ends_of_differences(ours - theirs)
+    two = np.hypot(*(np.subtract(*ends_of_shares(figures)) for figures in (ours, theirs)))
+    assert np.mean((high - low) / two) < 0.8
+
+
+def test_figures_of_other_people_are_independent() -> None:
+    """The squares of the distances to the ends add up; ours may fall, and theirs rise."""
+    ours = Difference(by=0.3, low=0.26, high=0.4)
+    theirs = Difference(by=0.25, low=0.01, high=0.28)
+    one = apart(ours, theirs)
+    assert (one.by, one.low, one.high) == pytest.approx((0.05, 0.0, 0.05 + 0.26))
+    several = mean_of([ours, Difference(by=0.5, low=0.47, high=0.74)])
+    assert (several.by, several.low) == pytest.approx((0.4, 0.4 - 0.05 / 2))
+    assert several.high == pytest.approx(0.4 + 0.26 / 2)
+    assert mean_of([ours]) == ours
+
+
+def test_a_difference_that_is_there_is_found() -> None:
+    """A third of the people get nothing from the second one: the difference is level / 3."""
+    ours, theirs = drawn(1000, 0.2, 5.0, seed=5)
+    lost = np.random.default_rng(1).random(theirs.shape) < 1 / 3
+    ends = ends_of_differences(ours - np.where(lost, 0.0, theirs))
+    assert 0.92 <= share_held(ends, 0.2 / 3) <= 0.98
+    assert (ends[0] > 0).all()
+
+
+@pytest.mark.parametrize("value", [0.0, 0.5, 1.0])
+def test_an_interval_is_never_empty(value: float) -> None:
+    for people in (1, 20, 200, 5000):
+        low, high = intervals(columns(np.full(people, value)))[KS[0]]
+        assert 0 <= low <= value <= high <= 1
+        # The rule of three: of so many people without a hit, up to 3 / people may be missed.
+        assert 0.5 / people < high - low < 8 / people
+        same = differences(*[columns(np.full(people, value))] * 2)[KS[0]]
+        assert same.low < same.by == 0 < same.high < 8 / people
+
+
+def test_the_bootstrap_is_near_the_formula_and_jumps_nowhere() -> None:
+    figures = drawn(1990, 0.02, 5.0, seed=1)[0][:, :20]
+    low, high = ends_of_shares(figures)
+    more = np.concatenate([figures, np.zeros((1, 20)), np.ones((1, 20))])
+    half = 1.96 * more.std(axis=0) / math.sqrt(1992)
+    assert np.abs(low - (more.mean(axis=0) - half)).max() < 0.1 * (high - low).max()
+    assert np.abs(high - (more.mean(axis=0) + half)).max() < 0.1 * (high - low).max()
+
+
+def test_with_many_people_nothing_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_counts", forbidden)
+    low, high = intervals(columns(np.tile([0.0, 1.0], 50_000)))[KS[0]]
+    assert (low, high) == pytest.approx((0.5 - 0.0030990, 0.5 + 0.0030990), abs=1e-6)
+
+
+def forbidden(people: int) -> Floats:
+    raise AssertionError(people)
+
+
+def test_the_same_figures_have_the_same_interval_and_people_may_come_in_any_order() -> None:
+    figures = columns(np.random.default_rng(2).random(50))
+    assert intervals(figures) == intervals(figures.copy())
+    turned = intervals(figures[::-1].copy())
+    for k, ends in intervals(figures).items():
+        assert turned[k] == pytest.approx(ends, abs=0.02)
+
+
+def test_people_without_a_figure_are_left_out() -> None:
+    figures = columns(np.array([0.1, math.nan, 0.9, 0.4]))
+    known = figures[[0, 2, 3]]
+    assert intervals(figures) == intervals(known)
+    assert differences(figures, figures * 0.5) == differences(known, known * 0.5)
+    nothing = np.full((3, len(KS)), math.nan)
+    assert intervals(nothing) == {} == differences(nothing, nothing)
+
+
+def test_signs() -> None:
+    ours = columns(np.full(30, 0.5) + np.linspace(-0.1, 0.1, 30))
+    better, worse = differences(ours, ours - 0.2)[20], differences(ours - 0.2, ours)[20]
+    assert better.by == pytest.approx(0.2)
+    assert better.low > 0.1
+    assert worse.by == pytest.approx(-0.2)
+    assert worse.high < -0.1
+    assert Difference(by=1.0, low=0.5, high=2.0).as_json() == {"by": 1.0, "low": 0.5, "high": 2.0}
+
+
+def test_the_draws_are_those_of_a_plain_bootstrap() -> None:
+    """A loop that draws people one by one gives the same ends, but for the luck of the draws."""
+    figures = drawn(60, 0.2, 5.0, seed=9)[0][:, 0]
+    draw = np.random.default_rng(0)
+    people = [*figures.tolist(), 0.0, 1.0]
+    means = [float(np.mean(draw.choice(people, len(people)))) for _ in range(4000)]
+    slow = np.quantile(means, [0.025, 0.975])
+    assert intervals(columns(figures))[20] == pytest.approx(tuple(slow), abs=0.01)

@@ -1,0 +1,136 @@
+"""Who is answered, and how: this machine, with the token, by GET, and nothing but named pages."""
+
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from privrec.live.server import HTML, Answer, Query, Site, as_json
+from privrec.show.page import page
+from served import Served, served
+
+WAIT = threading.Event()
+
+
+def slow(query: Query) -> Answer:
+    WAIT.wait(30)
+    return as_json(dict(query))
+
+
+def broken(query: Query) -> Answer:
+    raise RuntimeError("secret detail")
+
+
+@pytest.fixture(scope="module")
+def here() -> Iterator[Served]:
+    text = Answer(page("a page", ["<p>hello</p>"]).encode(), HTML).wire
+    pages = {"/": lambda: text, "/status": lambda: as_json({"a": 1}).wire}
+    questions = {"/echo": lambda query: as_json(dict(query)), "/slow": slow, "/broken": broken}
+    with served(Site(pages=pages, questions=questions)) as found:
+        yield found
+
+
+def test_the_token_and_the_name_of_the_machine_open_the_page(here: Served) -> None:
+    for host in (f"127.0.0.1:{here.port}", f"localhost:{here.port}", f"[::1]:{here.port}"):
+        status, headers, body = here.ask("/", host=host)
+        assert (status, "hello" in body) == (200, True)
+    policy = headers["content-security-policy"]
+    assert policy.startswith("default-src 'none'")
+    assert "script-src 'sha256-" in policy
+    assert "unsafe-inline" not in policy.split("script-src")[1].split(";")[0]
+    assert "frame-ancestors 'none'" in policy
+    assert headers["x-content-type-options"] == "nosniff"
+    assert headers["referrer-policy"] == "no-referrer"
+    assert headers["cache-control"] == "no-store"
+    assert not [name for name in headers if name.startswith("access-control")]
+
+
+@pytest.mark.parametrize("path", ["/", "/status", "/echo", "/none", "/favicon.ico"])
+def test_a_wrong_token_is_refused(here: Served, path: str) -> None:
+    right = here.site.token
+    for token in ("", "x", right[:-1], right + "x", "é"):
+        assert here.ask(path, token=token)[0] == 403
+    status, headers, body = here.ask(path, token=None)  # type: ignore[arg-type]
+    assert status == 403
+    assert "default-src 'none'" in headers["content-security-policy"]
+    assert right not in body
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["evil.example", "evil.example:{port}", "127.0.0.1", "127.0.0.1:1", "127.0.0.1.nip.io:{port}"],
+)
+def test_other_names_are_refused_even_with_the_token(here: Served, host: str) -> None:
+    assert here.ask("/", host=host.format(port=here.port))[0] == 403
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "HEAD", "OPTIONS"])
+def test_only_get_is_answered(here: Served, method: str) -> None:
+    status, headers, _ = here.ask("/", method=method)
+    assert (status, headers["allow"]) == (405, "GET")
+
+
+@pytest.mark.parametrize("path", ["/../etc/passwd", "//", "/%2e%2e/x", "/status/", "/ledger.jsonl"])
+def test_no_path_leads_to_a_file(here: Served, path: str) -> None:
+    assert here.ask(path)[0] == 404
+
+
+def raw(here: Served, text: str) -> bytes:
+    with socket.create_connection(("127.0.0.1", here.port), timeout=30) as line:
+        line.sendall(text.format(host=f"127.0.0.1:{here.port}", token=here.site.token).encode())
+        found = b""
+        while more := line.recv(65536):
+            found += more
+    return found
+
+
+def test_several_requests_on_one_connection_are_answered_in_their_order(here: Served) -> None:
+    ask = "GET {path}?token={{token}} HTTP/1.1\r\nHost: {{host}}\r\n{end}\r\n"
+    text = ask.format(path="/echo", end="") + ask.format(
+        path="/status", end="Connection: close\r\n"
+    )
+    first, second = raw(here, text).split(b"HTTP/1.1 200 OK")[1:]
+    assert first.endswith(b"{}\n")
+    assert second.endswith(b'{"a": 1}\n')
+
+
+@pytest.mark.parametrize(
+    ("text", "status"),
+    [
+        ("nonsense\r\n\r\n", 400),
+        ("GET / HTTP/1.1\r\n\r\n", 403),
+        ("GET /?token={token} HTTP/1.1\r\nHost: {host}\r\nHost: {host}\r\n\r\n", 403),
+        ("GET /?token={token} HTTP/1.1\r\nHost: {host}\r\nContent-Length: 3\r\n\r\nabc", 400),
+        ("GET /?token={token} HTTP/1.1\r\nHost: {host}\r\nX: " + 9000 * "a" + "\r\n\r\n", 431),
+        ("GET /" + 9000 * "a", 431),
+        ("GET /?" + 40 * "a=1&" + "token={token} HTTP/1.1\r\nHost: {host}\r\n\r\n", 400),
+    ],
+)
+def test_what_is_no_request_is_refused_and_the_connection_ends(
+    here: Served, text: str, status: int
+) -> None:
+    assert raw(here, text).startswith(f"HTTP/1.1 {status} ".encode())
+
+
+def test_a_fault_says_nothing_of_itself(here: Served) -> None:
+    status, _, body = here.ask("/broken")
+    assert (status, "secret" in body) == (500, False)
+
+
+def test_while_something_is_computed_pages_are_answered_and_the_queue_is_short(
+    here: Served,
+) -> None:
+    WAIT.clear()
+    lines = [socket.create_connection(("127.0.0.1", here.port), timeout=30) for _ in range(4)]
+    ask = f"GET /slow?token={here.site.token} HTTP/1.1\r\nHost: 127.0.0.1:{here.port}\r\n\r\n"
+    for line in lines:
+        line.sendall(ask.encode())
+    # Once a later connection was answered twice, what was sent before has been read.
+    assert [here.document("/status") for _ in range(2)] == [{"a": 1}, {"a": 1}]
+    assert here.ask("/echo")[0] == 503
+    WAIT.set()
+    for line in lines:
+        assert line.recv(65536).startswith(b"HTTP/1.1 200")
+        line.close()
+    assert here.document("/echo", a="1") == {"a": "1"}
