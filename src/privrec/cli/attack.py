@@ -159,8 +159,8 @@ def _play(
     from privrec.attacks.sums import read_along
     from privrec.data.sources import load
     from privrec.runs.api import open_run
-    from privrec.runs.records import read_document, write_whole
-    from privrec.runs.shapes import ATTACK
+    from privrec.runs.records import write_whole
+    from privrec.runs.shapes import ATTACK, read_document
     from privrec.show.attacks import render_attacks
 
     loaded = {name: load(name) for name in dict.fromkeys(job.data for job in jobs)}
@@ -203,8 +203,7 @@ def _play(
 
 def _with_earlier(place: Path, result: dict[str, Any]) -> dict[str, Any]:
     """Return the result with the kinds that the file has from an earlier attack of the same."""
-    from privrec.runs.records import read_document
-    from privrec.runs.shapes import ATTACK
+    from privrec.runs.shapes import ATTACK, read_document
 
     before = read_document(place, ATTACK) or {}
     same = ("recipe", "data", "epsilon", "delta", "repetitions", "seed")

@@ -43,7 +43,7 @@ from privrec.runs.publisher import (
     volunteer_count,
 )
 from privrec.runs.recommend import SCHEMA, Group, groups_in, groups_of, lists_for
-from privrec.runs.shapes import ATTACK, AUDIT
+from privrec.runs.shapes import ATTACK, AUDIT, read_document
 from privrec.runs.tables import history_frame
 from privrec.runs.tested import write_people
 from privrec.settings import RunSettings
@@ -173,7 +173,7 @@ class Run:
         data = data_title(self.catalogue.name, self.config.data)
         title = f"{self.config.recipe} on {data}, seed {self.config.seed}"
         ledger, privacy = settled_ledger(folder), self.privacy().as_json()
-        examples = records.read_document(self._examples_path, {"examples": list}) or {}
+        examples = read_document(self._examples_path, {"examples": list}) or {}
         pages = {"attacks": folder.attack_path, "audit": folder.audit_path}
         beside = Beside(
             summary=self.recipe.summary,
@@ -376,6 +376,6 @@ def _lists(
 def attacked_in(folder: records.RunFolder) -> dict[str, Any]:
     """Return the summary of what attacks and audits found; empty if there were none."""
     return summary(
-        records.read_document(folder.attack_path, ATTACK),
-        records.read_document(folder.audit_path, AUDIT),
+        read_document(folder.attack_path, ATTACK),
+        read_document(folder.audit_path, AUDIT),
     )

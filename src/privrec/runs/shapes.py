@@ -4,9 +4,16 @@ A shape is a type or several; a mapping of keys, of which those that end in "?" 
 list of one shape, for lists of any length; or `Each`, for mappings with any keys.
 """
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+
+from privrec.errors import RunFolderError
+
+NOT_JSON = (UnicodeDecodeError, json.JSONDecodeError, RecursionError)
+"""What other bytes than JSON can raise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +86,20 @@ ROUND_FIGURES: Mapping[str, Any] = {
     "loss": _Maybe,
     "validation?": Each(_Maybe),
 }
+
+
+def read_document(path: Path, shape: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the JSON object in a file, which must have this shape; None if there is no file."""
+    if not path.is_file():
+        return None
+    verb = {"attack": "attack", "audit": "audit"}.get(path.stem, "evaluate")
+    try:
+        found: Any = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, *NOT_JSON) as error:
+        raise RunFolderError(f"cannot read {path}: {error}; {verb} again") from error
+    if fault := fault_in(found, shape):
+        raise RunFolderError(f"{path} {fault}: {verb} again")
+    return dict(found)
 
 
 def fault_in(found: object, shape: Any, name: str = "") -> str | None:
