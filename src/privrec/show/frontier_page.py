@@ -5,7 +5,7 @@ from typing import Any
 
 from privrec.privacy.words import epsilon_text
 from privrec.show.charts import line_chart
-from privrec.show.page import html_link, html_table, html_text, note, page
+from privrec.show.page import between, html_link, html_table, html_text, note, page
 
 _K = "20"
 
@@ -84,12 +84,12 @@ def _table(
             [
                 name,
                 "-" if spent is None else epsilon_text(spent, 3),
-                *(html_text(_cell(point["hits"][k], ends_of(point, k))) for k in ks),
+                *(_cell(point["hits"][k], ends_of(point, k)) for k in ks),
                 *([links] if linked else []),
             ]
         )
-    return html_table([*head, *(["reports"] if linked else [])], rows, name=title)
+    return html_table([*head, *(["reports"] if linked else [])], rows, name=title, look="short")
 
 
 def _cell(value: float, ends: tuple[float, float] | None) -> str:
-    return f"{value:.3f}" if ends is None else f"{value:.3f} ({ends[0]:.3f}–{ends[1]:.3f})"
+    return between(f"{value:.3f}", "" if ends is None else f"({ends[0]:.3f}–{ends[1]:.3f})")

@@ -8,7 +8,7 @@ from privrec.data.text import data_title
 from privrec.privacy.paper import PRINTED_HITS
 from privrec.show.attacked import lines
 from privrec.show.charts import line_chart
-from privrec.show.page import Link, html_text, note, page, table
+from privrec.show.page import Link, between, html_table, html_text, note, page, table
 from privrec.show.promise import promise_html
 from privrec.show.sections import (
     beyond_html,
@@ -237,11 +237,15 @@ def hits_table(rows: Sequence[Row], intervals: Intervals | None = None) -> str:
     """Return an HTML table of Hits@k."""
     known = intervals or {}
     cells = [
-        [name, *(figure_between(hits[k], known.get(name, {}).get(k)) for k in KS)]
+        [html_text(name), *(_cell(hits[k], known.get(name, {}).get(k)) for k in KS)]
         for name, hits, _ in rows
     ]
     kinds = [kind for _, _, kind in rows]
-    return table(["", *(f"@{k}" for k in KS)], cells, kinds=kinds, name="Hits@k")
+    return html_table(["", *(f"@{k}" for k in KS)], cells, kinds=kinds, name="Hits@k")
+
+
+def _cell(value: float | None, ends: Sequence[float] | None) -> str:
+    return between(figure(value), "" if ends is None else f"({ends[0]:.3f}–{ends[1]:.3f})")
 
 
 def sample_line(evaluation: Mapping[str, Any]) -> str:

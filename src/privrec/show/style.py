@@ -28,12 +28,13 @@ pre{background:var(--card);padding:.8rem 1rem;overflow-x:auto;border-radius:8px}
 table{border-collapse:collapse;font-variant-numeric:tabular-nums;overflow-wrap:normal}
 th,td{padding:.4rem .8rem;text-align:right;border-bottom:1px solid var(--line);
 vertical-align:top;unicode-bidi:isolate}
-th{color:var(--soft);font-weight:600;font-size:.88em;vertical-align:bottom}
+th{color:var(--soft);font-weight:600;min-width:4.5rem;font-size:.88em;vertical-align:bottom}
 td{white-space:nowrap}
 th:first-child,td:first-child,.text th,.text td,.words th:last-child,.words td:last-child{
 text-align:left}
 td:first-child{min-width:min(12rem,36vw)}.words td:last-child{min-width:14rem}
-.text td{min-width:7rem}
+.text td{min-width:7rem}.short td:first-child{min-width:0}
+.ends{display:block;font-size:.8em;font-weight:400;color:var(--soft)}
 td:first-child,.text td,.words td:last-child{white-space:normal;overflow-wrap:anywhere}
 .wide{font-size:.86em}.wide th{white-space:nowrap}
 tr.ours{font-weight:600;background:var(--good-bg)}tr.paper{color:var(--soft)}
