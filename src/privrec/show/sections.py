@@ -150,7 +150,7 @@ def _card(number: int, one: Document) -> str:
     liked = " · ".join(f"<bdi>{html_text(title)}</bdi>" for title in one["liked"])
     more = f", and {one['more']:,} more" if one.get("more") else ""
     listed = "".join(
-        f'<li class="hit"><bdi>{html_text(item["title"])}</bdi> ✓</li>'
+        f'<li class="hit"><bdi>{html_text(item["title"])}</bdi>\u00a0✓</li>'
         if item["hit"]
         else f"<li><bdi>{html_text(item['title'])}</bdi></li>"
         for item in one["list"]
