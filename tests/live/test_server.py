@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from served import Served, served
 from privrec.live.server import HTML, Answer, Query, Site, as_json
 from privrec.show.page import page
+from served import Served, served
 
 WAIT = threading.Event()
 

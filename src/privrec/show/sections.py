@@ -46,7 +46,7 @@ def differences_html(differences: Mapping[str, Document], name: str) -> str:
         return ""
 
     def cell(found: Document | None) -> str:
-        if not found:
+        if not found or None in found.values():
             return "-"
         called, by = _difference(found)
         return f'<span class="ends">{called}</span> {by}'
@@ -74,7 +74,8 @@ def by_items_html(evaluation: Document) -> str:
     series = {ours: [(float(n), float(one["hits"][_K])) for n, one in enumerate(groups)]}
     for other in others:
         found = [
-            (float(n), one["references"].get(other, {}).get(_K)) for n, one in enumerate(groups)
+            (float(n), one.get("references", {}).get(other, {}).get(_K))
+            for n, one in enumerate(groups)
         ]
         series[other] = [(n, float(hits)) for n, hits in found if hits is not None]
     bars = {
@@ -89,7 +90,7 @@ def by_items_html(evaluation: Document) -> str:
             html_text(_span(one)),
             f"{one['people']:,}",
             _between(one["hits"][_K], one.get("interval", {}).get(_K)),
-            *(_number(one["references"].get(other, {}).get(_K)) for other in others),
+            *(_number(one.get("references", {}).get(other, {}).get(_K)) for other in others),
         )
         for one in groups
     ]
