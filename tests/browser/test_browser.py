@@ -38,7 +38,7 @@ HOSTILE = (
     "' onmouseover='window.hacked=1",
     "</title></style></script><script>window.hacked=1</script>",
 )
-ROUNDS = {"cohort": 8, "rounds": 3, "validate_every": 1}
+ROUNDS: dict[str, Any] = {"cohort": 8, "rounds": 3, "validate_every": 1}
 """Of `fcf`, which compiles nothing."""
 PAGES = ("report", "privacy", "compare", "frontier", "attack")
 
