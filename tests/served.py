@@ -5,7 +5,7 @@ import http.client
 import json
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
@@ -60,10 +60,8 @@ def served(site: Site) -> Iterator[Served]:
 
     def work() -> None:
         task.append(loop.create_task(run()))
-        try:
+        with suppress(asyncio.CancelledError):
             loop.run_until_complete(task[0])
-        except asyncio.CancelledError:
-            pass
 
     thread = threading.Thread(target=work, daemon=True)
     thread.start()

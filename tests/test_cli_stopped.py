@@ -3,6 +3,8 @@
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -102,18 +104,24 @@ from privrec.cli.console import plain_errors
 from privrec.cli.stopping import end_at_second_interrupt
 def work():
   with plain_errors("stopped; all is kept"):
-    print("ready", flush=True)
     {work}
 end_at_second_interrupt()
 typer.run(work)
 """
 _DEAF = """import ctypes
     lock = (ctypes.c_char * 64)(); wait = ctypes.CDLL(None).pthread_mutex_lock
-    wait(lock); wait(lock)"""
-"""Waits for itself outside Python, and for no signal, as a long matrix product does."""
+    while True:
+        try:
+            print("ready", flush=True)
+            wait(lock)
+        except KeyboardInterrupt:
+            pass"""
+"""Waits for itself outside Python, and for no signal, as a long matrix product does; also if the
+first signal comes before the wait."""
 
 
-def long_process(work: str) -> subprocess.Popen[str]:
+@contextmanager
+def long_process(work: str) -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(
         [sys.executable, "-c", _LONG.format(work=work)],
         stdout=subprocess.PIPE,
@@ -122,21 +130,25 @@ def long_process(work: str) -> subprocess.Popen[str]:
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
-    return process
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
 
 
 def test_a_real_interrupt_ends_with_130_and_no_traceback() -> None:
-    process = long_process("time.sleep(60)")
-    process.send_signal(signal.SIGINT)
-    assert process.communicate()[1] == "privrec: stopped; all is kept\n"
+    with long_process("print('ready', flush=True); time.sleep(60)") as process:
+        process.send_signal(signal.SIGINT)
+        assert process.communicate()[1] == "privrec: stopped; all is kept\n"
     assert process.returncode == 130
 
 
 def test_a_second_interrupt_ends_at_once_inside_a_computation() -> None:
-    process = long_process(_DEAF)
-    assert process.stderr is not None
-    process.send_signal(signal.SIGINT)
-    assert process.stderr.readline() == "privrec: stopping; Ctrl-C again ends it\n"
-    process.send_signal(signal.SIGINT)
-    assert process.communicate()[1] == "privrec: ended\n"
-    assert process.returncode == 130
+    with long_process(_DEAF) as process:
+        assert process.stderr is not None
+        process.send_signal(signal.SIGINT)
+        assert process.stderr.readline() == "privrec: stopping; Ctrl-C again ends it\n"
+        process.send_signal(signal.SIGINT)
+        assert process.stderr.readline() == "privrec: ended\n"
+        assert process.wait() == 130

@@ -235,8 +235,8 @@ def test_a_comparison_has_the_figures_of_its_runs(evaluated: tuple[Path, Any]) -
     assert "<script" not in page
     assert "&lt;script&gt;" in page
     assert list(privrec.compare([path, path]).evaluations) == [
-        "privrec, seed 0",
-        "privrec, seed 0 (2)",
+        str(path),
+        f"{path} (2)",
     ]
     for wrong in (str(path), [], [3], 3):
         with pytest.raises(SettingsError, match="`runs` must"):

@@ -33,6 +33,10 @@ class SettingsError(PrivrecError):
     """A recipe, a key or a setting is unknown or out of range."""
 
 
+class ScorerError(PrivrecError):
+    """A recommender of the user's own raised, or returned what cannot be ranked."""
+
+
 class RunFolderError(PrivrecError):
     """A run folder is missing, incomplete, in the way, or of another version."""
 

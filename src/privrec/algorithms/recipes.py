@@ -106,7 +106,7 @@ def rankers(settings: RunSettings, catalogue: Catalogue) -> Rankers:
 def prepare(settings: RunSettings, whole: Federation) -> PreparedRun:
     """Return the recipe bound to its data; wrong settings are found before any file is written."""
     budget = settings.budget
-    settings, protocol = _with_protocol(settings, whole)
+    settings, protocol = with_protocol(settings, whole)
     split, federation = protocol.roles(whole), protocol.training(whole)
     if budget.mechanism != "none":
         most = max(split.public_train, budget.train_people)
@@ -138,7 +138,7 @@ def stages_of(settings: RunSettings, federation: Federation, split: Split) -> tu
     return made
 
 
-def _with_protocol(settings: RunSettings, data: Federation) -> tuple[RunSettings, Protocol]:
+def with_protocol(settings: RunSettings, data: Federation) -> tuple[RunSettings, Protocol]:
     """Return the settings with the protocol's name, where that was left to the data; and it."""
     name, candidates = resolve(settings.protocol, settings.candidates, data)
     protocol = protocol_named(

@@ -118,6 +118,16 @@ class Evaluation:
         table = html_table(*hits_table(found), title_of(found))
         return table + "".join(map(paragraph, [*found["warnings"], found["privacy"]["statement"]]))
 
+    @property
+    def ndcg(self) -> dict[int, float]:
+        """nDCG@k by k, of one like per list."""
+        return self.report.ndcg
+
+    @property
+    def interval(self) -> dict[int, Interval]:
+        """The 95 % interval of Hits@k over people, by k."""
+        return self.report.interval
+
     def as_json(self) -> dict[str, Any]:
         """Return the content of `evaluation.json`."""
         config, report = self.config, self.report

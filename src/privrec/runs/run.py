@@ -43,7 +43,9 @@ from privrec.runs.publisher import (
     volunteer_count,
 )
 from privrec.runs.recommend import SCHEMA, Group, groups_in, groups_of, lists_for
+from privrec.runs.shapes import ATTACK, AUDIT, read_document
 from privrec.runs.tables import history_frame
+from privrec.runs.tested import write_people
 from privrec.settings import RunSettings
 from privrec.show.attacked import summary
 from privrec.show.notebook import html_table, paragraph
@@ -122,7 +124,7 @@ class Run:
         """
         _check_asked(protocol, candidates, references, people, memory_gb)
         asked = Asked(references=references, people=people, memory_gb=memory_gb)
-        if self.folder.data_path.is_file():
+        if records.has_data_mark(self.folder):
             records.check_data(self.folder, self.prepared.federation.fingerprint)
         tested = tested_by(self.prepared, protocol, candidates)
         params = load_params(self.folder)
@@ -135,6 +137,8 @@ class Run:
         text = json.dumps(found, indent=2) + "\n"
         ending = ending_of(self.prepared, tested, people)
         place = self.folder.evaluation_path.with_stem(f"evaluation{ending}")
+        if evaluation.tested is not None:
+            write_people(place, evaluation.tested)
         records.write_whole(place, text.encode())
         if _is_public(tested):
             shown = {"examples": examples_of(tested, partial(_lists, tested, params))}
@@ -169,7 +173,7 @@ class Run:
         data = data_title(self.catalogue.name, self.config.data)
         title = f"{self.config.recipe} on {data}, seed {self.config.seed}"
         ledger, privacy = settled_ledger(folder), self.privacy().as_json()
-        examples = records.read_document(self._examples_path, {"examples": list}) or {}
+        examples = read_document(self._examples_path, {"examples": list}) or {}
         pages = {"attacks": folder.attack_path, "audit": folder.audit_path}
         beside = Beside(
             summary=self.recipe.summary,
@@ -308,7 +312,7 @@ class Run:
             count, groups = len(devices), groups_of(names, devices, catalogue.n_items)
         else:
             whole = self.prepared.whole
-            if self.folder.data_path.is_file():
+            if records.has_data_mark(self.folder):
                 records.check_data(self.folder, self.prepared.federation.fingerprint)
             names = names_of(self.config.data, whole)
             asked = np.arange(whole.n_clients) if ids is None else positions_of(ids, names)
@@ -372,6 +376,6 @@ def _lists(
 def attacked_in(folder: records.RunFolder) -> dict[str, Any]:
     """Return the summary of what attacks and audits found; empty if there were none."""
     return summary(
-        records.read_document(folder.attack_path, records.ATTACK_KEYS),
-        records.read_document(folder.audit_path, records.AUDIT_KEYS),
+        read_document(folder.attack_path, ATTACK),
+        read_document(folder.audit_path, AUDIT),
     )

@@ -57,10 +57,8 @@ def render_frontier(
 
 def ends_of(point: Mapping[str, Any], k: str) -> tuple[float, float] | None:
     """Return the ends of the interval of Hits@k at one point; None where it has none."""
-    low, high = (point.get(end) or {} for end in ("low", "high"))
-    if low.get(k) is None or high.get(k) is None:
-        return None
-    return float(low[k]), float(high[k])
+    ends = point.get("interval", {}).get(k)
+    return None if ends is None else (float(ends[0]), float(ends[1]))
 
 
 def epsilon_name(epsilon: float | None) -> str:

@@ -75,6 +75,9 @@ _TESTED = {
 }
 
 
+_AMONG = {"unseen": "she never met", "not-kept": "are not on her device"}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beside:
     """What a report shows beside figures: all of it is optional.
@@ -175,7 +178,8 @@ def _lead(evaluation: Mapping[str, Any], summary: str) -> str:
     if hits is not None:
         said.append(
             f"Of a person's hidden likes, {100 * hits:.1f} % are among the first 20 when each is"
-            f" ranked with the items that she never met{_beside_popular(evaluation)}."
+            f" ranked with the items that {_AMONG[_protocol(evaluation)[1]]}"
+            f"{_beside_popular(evaluation)}."
         )
     return " ".join(filter(None, said))
 
@@ -219,7 +223,7 @@ Intervals = Mapping[str, Mapping[str, Sequence[float]]]
 
 
 def intervals_of(evaluation: Mapping[str, Any]) -> Intervals:
-    """Return the intervals of Hits@k of each row; none where everybody was tested."""
+    """Return the intervals of Hits@k of each row; older files have them for samples alone."""
     rows = {**evaluation["references"], evaluation["recipe"]: evaluation}
     return {name: row["interval"] for name, row in rows.items() if "interval" in row}
 
@@ -227,6 +231,11 @@ def intervals_of(evaluation: Mapping[str, Any]) -> Intervals:
 def figure_between(value: float | None, ends: Sequence[float] | None) -> str:
     """Return a figure as text, with the ends of its interval if it has one."""
     return figure(value) if ends is None else f"{figure(value)} ({ends[0]:.3f}–{ends[1]:.3f})"
+
+
+def half_text(ends: Sequence[float] | None) -> str:
+    """Return half of the length of an interval as text; "" if there is none."""
+    return "" if ends is None else f"{(ends[1] - ends[0]) / 2:.3f}"
 
 
 def hits_table(rows: Sequence[Row], intervals: Intervals | None = None) -> str:
@@ -245,10 +254,7 @@ def sample_line(evaluation: Mapping[str, Any]) -> str:
     drawn = evaluation.get("sampled")
     if drawn is None:
         return ""
-    return (
-        f"A sample of {drawn['people']:,} of {drawn['of']:,} test people was drawn; behind each"
-        " figure is its 95 % interval"
-    )
+    return f"A sample of {drawn['people']:,} of {drawn['of']:,} test people was drawn"
 
 
 def left_out_lines(evaluation: Mapping[str, Any]) -> list[str]:

@@ -32,7 +32,8 @@ th{color:var(--soft);font-weight:600;font-size:.88em;vertical-align:bottom}
 td{white-space:nowrap}
 th:first-child,td:first-child,.text th,.text td,.words th:last-child,.words td:last-child{
 text-align:left}
-td:first-child{min-width:8.5rem}.words td:last-child{min-width:14rem}.text td{min-width:7rem}
+td:first-child{min-width:min(12rem,36vw)}.words td:last-child{min-width:14rem}
+.text td{min-width:7rem}
 td:first-child,.text td,.words td:last-child{white-space:normal;overflow-wrap:anywhere}
 .wide{font-size:.86em}.wide th{white-space:nowrap}
 tr.ours{font-weight:600;background:var(--good-bg)}tr.paper{color:var(--soft)}
