@@ -149,7 +149,12 @@ def test_comparing_shows_every_run(evaluated: tuple[Path, Any], scratch: Path) -
     path, found = evaluated
     other = scratch / "other"
     shutil.copytree(path, other)
-    assert document("compare", path, other, "--json") == {str(path): found, str(other): found}
+    beside = document("compare", path, other, "--json")
+    assert beside.keys() == {str(path), str(other)}
+    for one in beside.values():
+        assert {**one, "cost": None} == {**found, "cost": None, "against": one["against"]}
+    # It is a copy: nobody differs.
+    assert beside[str(other)]["against"][str(path)]["hits"]["20"]["by"] == 0
     said = done("compare", path, "other", "--html", "page.html")
     page = (scratch / "page.html").read_text()
     for text in (said, page):

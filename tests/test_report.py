@@ -268,7 +268,7 @@ def test_runs_that_differ_in_their_seed_alone_are_one_line() -> None:
     ]
     mean = lines["privrec (2 seeds)"]
     assert mean.hits["20"] == pytest.approx((figures(0.1)["20"] + figures(0.2)["20"]) / 2)
-    assert mean.cells()[5:] == ("0.168", "0.217", "4", "1,000", "none")
+    assert mean.cells()[5:] == ("", "0.168", "0.217", "4", "1,000", "none")
     assert "popularity (3 seeds)" in lines
 
 

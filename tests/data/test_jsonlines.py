@@ -11,7 +11,7 @@ from privrec.data import jsonlines
 from privrec.data.importing import import_files
 from privrec.data.jsonlines import looks_like_json, read_json
 from privrec.data.rawfiles import read_raw
-from privrec.data.schema import value_text
+from privrec.data.text import value_text
 from privrec.errors import DataError
 
 

@@ -14,6 +14,7 @@ from privrec.evaluation.intervals import (
     ends_of_differences,
     ends_of_shares,
     intervals,
+    mean_of,
 )
 from privrec.evaluation.metrics import KS
 
@@ -81,8 +82,18 @@ def test_pairs_tell_more_than_two_figures() -> None:
     low, high = ends_of_differences(ours - theirs)
     two = np.hypot(*(np.subtract(*ends_of_shares(figures)) for figures in (ours, theirs)))
     assert np.mean((high - low) / two) < 0.8
-    one = apart((0.3, (0.26, 0.34)), (0.25, (0.22, 0.28)))
-    assert (one.by, one.low, one.high) == pytest.approx((0.05, 0.0, 0.1))
+
+
+def test_figures_of_other_people_are_independent() -> None:
+    """The squares of the distances to the ends add up; ours may fall, and theirs rise."""
+    ours = Difference(by=0.3, low=0.26, high=0.4)
+    theirs = Difference(by=0.25, low=0.01, high=0.28)
+    one = apart(ours, theirs)
+    assert (one.by, one.low, one.high) == pytest.approx((0.05, 0.0, 0.05 + 0.26))
+    several = mean_of([ours, Difference(by=0.5, low=0.47, high=0.74)])
+    assert (several.by, several.low) == pytest.approx((0.4, 0.4 - 0.05 / 2))
+    assert several.high == pytest.approx(0.4 + 0.26 / 2)
+    assert mean_of([ours]) == ours
 
 
 def test_a_difference_that_is_there_is_found() -> None:

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from served import Served, served
 from privrec.live.server import HTML, Answer, Query, Site, as_json
 from privrec.show.page import page
+from served import Served, served
 
 WAIT = threading.Event()
 
@@ -51,14 +51,15 @@ def test_a_wrong_token_is_refused(here: Served, path: str) -> None:
     right = here.site.token
     for token in ("", "x", right[:-1], right + "x", "é"):
         assert here.ask(path, token=token)[0] == 403
-    status, headers, body = here.ask(path, token=None)  # type: ignore[arg-type]
+    status, headers, body = here.ask(path, token=None)
     assert status == 403
     assert "default-src 'none'" in headers["content-security-policy"]
     assert right not in body
 
 
 @pytest.mark.parametrize(
-    "host", ["evil.example", "evil.example:{port}", "127.0.0.1", "127.0.0.1:1", "127.0.0.1.nip.io:{port}"]
+    "host",
+    ["evil.example", "evil.example:{port}", "127.0.0.1", "127.0.0.1:1", "127.0.0.1.nip.io:{port}"],
 )
 def test_other_names_are_refused_even_with_the_token(here: Served, host: str) -> None:
     assert here.ask("/", host=host.format(port=here.port))[0] == 403
@@ -86,7 +87,9 @@ def raw(here: Served, text: str) -> bytes:
 
 def test_several_requests_on_one_connection_are_answered_in_their_order(here: Served) -> None:
     ask = "GET {path}?token={{token}} HTTP/1.1\r\nHost: {{host}}\r\n{end}\r\n"
-    text = ask.format(path="/echo", end="") + ask.format(path="/status", end="Connection: close\r\n")
+    text = ask.format(path="/echo", end="") + ask.format(
+        path="/status", end="Connection: close\r\n"
+    )
     first, second = raw(here, text).split(b"HTTP/1.1 200 OK")[1:]
     assert first.endswith(b"{}\n")
     assert second.endswith(b'{"a": 1}\n')

@@ -23,7 +23,7 @@ from privrec.core.scorer import Rankers
 from privrec.data.catalogue import Catalogue
 from privrec.data.federation import Federation
 from privrec.data.splits import Split
-from privrec.errors import SettingsError, by_likeness, nearest
+from privrec.errors import SettingsError, by_likeness, check_kind, nearest
 from privrec.evaluation.protocols import Protocol, protocol_named, resolve
 from privrec.privacy.calibrate import refuse_large_delta
 from privrec.settings import RunSettings, make_settings
@@ -54,6 +54,7 @@ RECIPES: dict[str, Recipe] = {
 
 def recipe_named(name: str) -> Recipe:
     """Return the recipe of that name, or raise with the nearest one."""
+    check_kind("recipe", name, str, "the name of a recipe")
     if name not in RECIPES:
         raise SettingsError(
             f"unknown recipe {name!r}{nearest(name, RECIPES)} ('privrec recipes' lists them)"
@@ -105,7 +106,7 @@ def rankers(settings: RunSettings, catalogue: Catalogue) -> Rankers:
 def prepare(settings: RunSettings, whole: Federation) -> PreparedRun:
     """Return the recipe bound to its data; wrong settings are found before any file is written."""
     budget = settings.budget
-    settings, protocol = _with_protocol(settings, whole)
+    settings, protocol = with_protocol(settings, whole)
     split, federation = protocol.roles(whole), protocol.training(whole)
     if budget.mechanism != "none":
         most = max(split.public_train, budget.train_people)
@@ -137,7 +138,7 @@ def stages_of(settings: RunSettings, federation: Federation, split: Split) -> tu
     return made
 
 
-def _with_protocol(settings: RunSettings, data: Federation) -> tuple[RunSettings, Protocol]:
+def with_protocol(settings: RunSettings, data: Federation) -> tuple[RunSettings, Protocol]:
     """Return the settings with the protocol's name, where that was left to the data; and it."""
     name, candidates = resolve(settings.protocol, settings.candidates, data)
     protocol = protocol_named(

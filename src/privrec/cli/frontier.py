@@ -42,6 +42,8 @@ def frontier(
     with plain_errors(EXPERIMENTS_STOPPED):
         from privrec.privacy.words import epsilon_text
         from privrec.runs.frontier import experiment_line, find_frontier
+        from privrec.show.report import half_text
+        from privrec.show.worth import above_text
 
         place = out or Path("runs") / f"frontier-{file_name(data)}"
         with progress() as on_progress:
@@ -64,10 +66,12 @@ def frontier(
                 if point.epsilon_of_mechanism is None
                 else epsilon_text(point.epsilon_of_mechanism, 3),
                 *(f"{point.hits[k]:.3f}" for k in ks),
+                half_text(point.interval.get("20")),
+                above_text(point.above),
             )
             for point in found.points
         ]
-        columns = ("epsilon", "of the mechanism", *(f"@{k}" for k in ks))
+        columns = ("epsilon", "spent", *(f"@{k}" for k in ks), "± at 20", "above popularity")
         print_table(f"Hits@k on {found.data}, delta {found.delta:g}", columns, rows)
         for line, level in found.lines.items():
             print_line(f"{line}: Hits@20 {level:.3f}")

@@ -191,34 +191,27 @@ def _say_evaluation(found: Mapping[str, Any], figures: Sequence[Mapping[str, Any
 
 
 def _print_hits(title: str, found: Mapping[str, Any]) -> None:
-    from privrec.show.report import KS, figure, intervals_of, table_rows
+    from privrec.show.report import KS, figure, half_text, intervals_of, table_rows
 
     known = intervals_of(found)
     cells = [
-        (name, *(figure(hits[k]) for k in KS), _half(known.get(name, {}).get("20")))
+        (name, *(figure(hits[k]) for k in KS), half_text(known.get(name, {}).get("20")))
         for name, hits, _ in table_rows(found)
     ]
     print_table(title, ("", *(f"@{k}" for k in KS), "± at 20"), cells)
 
 
-def _half(ends: Sequence[float] | None) -> str:
-    """Return half of the length of an interval as text; "" if there is none."""
-    return "" if ends is None else f"{(ends[1] - ends[0]) / 2:.3f}"
-
-
 def _print_beside(found: Mapping[str, Any]) -> None:
     """Print how much better the run is than each reference, and what the lists are made of."""
     from privrec.show.report import figure
-    from privrec.show.worth import signed
+    from privrec.show.worth import above_text
 
     others = {n: row for n, row in found["references"].items() if n != found["recipe"]}
     rows = {found["recipe"]: found, **others}
     cells = []
     for name, row in rows.items():
         by = None if row is found else found["differences"][name].get("20")
-        ends = None if by is None else (by["low"], by["high"])
-        better = "" if by is None else f"{signed(by['by'])} ± {_half(ends)}"
-        cells.append((name, better, *(figure(row["beyond"][n]["20"]) for n in _BEYOND)))
+        cells.append((name, above_text(by), *(figure(row["beyond"][n]["20"]) for n in _BEYOND)))
     print_table(
         "The first 20 of each list", ("", "this run is better by", *_BEYOND.values()), cells
     )

@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 
 from privrec.data.rawtable import BadRow, RawTable, Unit
-from privrec.data.schema import value_text
+from privrec.data.text import value_text
 from privrec.errors import DataError
 
 ENDINGS = (".jsonl", ".ndjson", ".json")

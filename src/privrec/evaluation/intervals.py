@@ -8,7 +8,7 @@ standard deviation is known without drawing.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -30,7 +30,7 @@ _Z = 1.959964
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """A mean is larger than another one `by` so much; its 95 % interval is `low` to `high`."""
+    """A mean is larger than another one, or than 0, `by` so much; 95 % interval `low` to `high`."""
 
     by: float
     low: float
@@ -92,11 +92,24 @@ def ends_of_differences(each: Floats) -> tuple[Floats, Floats]:
     return _ends(each, -usual, usual)
 
 
-def apart(ours: tuple[float, Interval], theirs: tuple[float, Interval]) -> Difference:
-    """Return by how much our mean is larger than one over other people, from both intervals."""
-    half = math.hypot(*((high - low) / 2 for _, (low, high) in (ours, theirs)))
-    by = ours[0] - theirs[0]
-    return Difference(by=by, low=by - half, high=by + half)
+def apart(ours: Difference, theirs: Difference) -> Difference:
+    """Return by how much our mean is larger than one over other people; both are mean and ends."""
+    down = math.hypot(ours.by - ours.low, theirs.high - theirs.by)
+    up = math.hypot(ours.high - ours.by, theirs.by - theirs.low)
+    by = ours.by - theirs.by
+    return Difference(by=by, low=by - down, high=by + up)
+
+
+def mean_of(found: Sequence[Difference]) -> Difference:
+    """Return the mean of differences that were found on samples of their own.
+
+    Of independent samples the squares of distances to the ends add up.
+    """
+    count = len(found)
+    by = math.fsum(one.by for one in found) / count
+    down = math.hypot(*(one.by - one.low for one in found)) / count
+    up = math.hypot(*(one.high - one.by for one in found)) / count
+    return Difference(by=by, low=by - down, high=by + up)
 
 
 def _ends(values: Floats, less: Floats, more: Floats) -> tuple[Floats, Floats]:

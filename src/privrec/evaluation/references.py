@@ -220,7 +220,7 @@ def neighbours(vectors: Floats) -> TableScorer:
     with_itself = (unit * unit).sum(1)
 
     def score(first: Clients) -> Scores:
-        likes = _rows(first, len(unit))
+        likes = likes_of(first, len(unit))
         table = (likes @ unit) @ unit.T
         # An item is no neighbour of itself.
         owner = np.repeat(np.arange(len(first)), np.diff(likes.indptr))
@@ -248,7 +248,7 @@ def sums_of(
     likes = np.zeros(n_items, np.float32)
     squares = np.zeros((n_items, n_items), np.float32) if pairs else None
     for part in chunks(people):
-        rows = _rows(federation.take(part), n_items)
+        rows = likes_of(federation.take(part), n_items)
         likes += np.bincount(rows.indices, minlength=n_items).astype(np.float32)
         if squares is not None:
             _add_pairs(squares, rows)
@@ -294,7 +294,8 @@ def _invert(matrix: Floats) -> None:
         matrix[rows, rows] = corner + np.triu(corner, 1).T
 
 
-def _rows(clients: Clients, n_items: int) -> sp.csr_array:
+def likes_of(clients: Clients, n_items: int) -> sp.csr_array:
+    """Return what people like as a matrix of 0 and 1, shape (people, n_items)."""
     liked = clients.liked
     ones = np.ones(int(liked.sum()), np.float32)
     matrix = sp.csr_array(
@@ -326,4 +327,4 @@ def _with_ties_by_popularity(weights: Floats, likes: Floats) -> Floats:
 
 def _item_to_item(arrays: Arrays) -> TableScorer:
     weights = arrays["weights"]
-    return own_first(len(weights), lambda first: _rows(first, len(weights)) @ weights)
+    return own_first(len(weights), lambda first: likes_of(first, len(weights)) @ weights)

@@ -11,7 +11,6 @@ from typing import Any
 from privrec.algorithms.recipes import RECIPES, configure, prepare, recipe_named
 from privrec.data.sources import load
 from privrec.errors import SettingsError
-from privrec.runs import records
 from privrec.runs.loop import train_and_evaluate
 
 OnProgress = Callable[[str, int, int], None]
@@ -54,12 +53,6 @@ def jobs_of(
         budgets: Sequence[float | None] = sorted(set(epsilons)) if noised else [None]
         jobs += [Job(recipe=name, seed=s, epsilon=e) for e in budgets for s in seeds]
     return jobs
-
-
-def seconds_of(place: Path) -> float | None:
-    """Return the time of a run's rounds; None under secure noise without `diagnostics`."""
-    figures = records.read_rounds(records.RunFolder(path=place).figures_path)
-    return sum(line["seconds"] for line in figures) if figures else None
 
 
 def check_jobs(jobs: Sequence[Job], data: str) -> None:

@@ -19,6 +19,7 @@ from privrec.show.report import (
 
 Rounds = Mapping[str, Sequence[Mapping[str, Any]]]
 _K = "20"
+_LOOK = "wide words"
 
 
 def render_comparison(
@@ -27,10 +28,12 @@ def render_comparison(
     *,
     rounds: Rounds | None = None,
     reports: Mapping[str, str] | None = None,
+    said: Mapping[str, Sequence[str]] | None = None,
 ) -> str:
     """Return the page that shows several runs side by side, one part for each data set.
 
-    `rounds` are what each run's rounds did, `reports` the addresses of the runs' reports.
+    `rounds` are what each run's rounds did, `reports` the addresses of the runs' reports, `said`
+    for each table the sentences about what is better than what.
     """
     parts = ["<h1>Runs side by side</h1>"]
     attacked = any_attacked(evaluations)
@@ -49,7 +52,8 @@ def render_comparison(
         }
         parts += [
             f"<h2>{html_text(data)}</h2>",
-            html_table(head, cells, kinds=kinds, name=f"Hits@k on {data}", look="wide words"),
+            html_table(*_filled(head, cells), kinds=kinds, name=f"Hits@k on {data}", look=_LOOK),
+            _listed((said or {}).get(data, ())),
             _new_items(mine),
             _curves({name: (rounds or {}).get(name, []) for name in mine}),
             _differing({name: settings[name] for name in mine if name in settings}),
@@ -67,6 +71,19 @@ def render_comparison(
         parts.append(statement_html(evaluation["privacy"], f"<b>{_linked(name, known)}</b>: "))
     parts.append(RAW_NOTE)
     return page("Runs side by side", parts)
+
+
+def _listed(sentences: Sequence[str]) -> str:
+    lines = "".join(f"<li>{html_text(line)}</li>" for line in sentences)
+    return f"<ul>{lines}</ul>" if lines else ""
+
+
+def _filled(
+    head: Sequence[str], rows: Sequence[Sequence[str]]
+) -> tuple[list[str], list[list[str]]]:
+    """Return a table without the columns that are empty in all rows."""
+    kept = [n for n in range(len(head)) if any(row[n] for row in rows)]
+    return [head[n] for n in kept], [[row[n] for n in kept] for row in rows]
 
 
 def _linked(name: str, reports: Mapping[str, str]) -> str:

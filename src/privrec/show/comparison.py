@@ -2,13 +2,21 @@
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from privrec.evaluation.intervals import Difference, mean_of
 from privrec.privacy.paper import PRINTED_HITS
 from privrec.privacy.words import epsilon_text
 from privrec.show.attacked import cell as attacked_cell
-from privrec.show.report import KS, data_words, figure, is_papers_protocol, protocol_words
+from privrec.show.report import (
+    KS,
+    data_words,
+    figure,
+    half_text,
+    is_papers_protocol,
+    protocol_words,
+)
 
 Evaluations = Mapping[str, Mapping[str, Any]]
 """The content of `evaluation.json`, by the name of the run."""
@@ -34,7 +42,16 @@ def columns(ks: Sequence[str] = KS, *, attacked: bool = False) -> tuple[str, ...
     """
     found = ("attacked",) if attacked else ()
     beside = (f"paper @{k}" for k in _BESIDE)
-    return ("", *(f"@{k}" for k in ks), *beside, "seconds", "bytes sent", *found, "privacy")
+    return (
+        "",
+        *(f"@{k}" for k in ks),
+        "± at 20",
+        *beside,
+        "seconds",
+        "bytes sent",
+        *found,
+        "privacy",
+    )
 
 
 def any_attacked(evaluations: Evaluations) -> bool:
@@ -48,7 +65,8 @@ class Line:
 
     `printed` has the paper's figures of the same system. `bytes_sent` and `seconds` are None where
     they are not known, `privacy` is what the runs promise in a few words, `attacked` what attacks
-    and audits found.
+    and audits found. `interval` has the ends over people by k, for several seeds as if each had
+    people of its own; `by_seed` are the figures of each seed at 20. Both are empty if not known.
     """
 
     name: str
@@ -59,12 +77,15 @@ class Line:
     bytes_sent: int | None = None
     privacy: str = ""
     attacked: str = ""
+    interval: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    by_seed: Mapping[int, float | None] = field(default_factory=dict)
 
     def cells(self, ks: Sequence[str] = KS, *, attacked: bool = False) -> tuple[str, ...]:
         """Return the line as text, one cell for each of `columns` with the same arguments."""
         return (
             self.name,
             *(figure(self.hits[k]) for k in ks),
+            half_text(self.interval.get("20")),
             *(figure(self.printed[k]) if self.printed else "" for k in _BESIDE),
             "" if self.seconds is None else f"{self.seconds:.0f}",
             "" if self.bytes_sent is None else f"{self.bytes_sent:,}",
@@ -81,11 +102,8 @@ def comparison(evaluations: Evaluations, settings: Evaluations) -> dict[str, lis
     was also trained as a recipe is not shown twice.
     """
     tables: dict[str, list[Line]] = {}
-    titles = {name: f"{data_words(e)}{protocol_words(e)}" for name, e in evaluations.items()}
-    for title in dict.fromkeys(titles.values()):
-        names = [name for name in evaluations if titles[name] == title]
-        groups = _groups(names, evaluations, settings)
-        runs = [evaluations[name] for name in names]
+    for title, groups in groups_of(evaluations, settings).items():
+        runs = [evaluations[name] for group in groups for name in group]
         lines = [_line(group, evaluations) for group in groups]
         seeds = {run["seed"]: run["references"] for run in runs}
         shown = {run["recipe"] for run in runs}
@@ -95,11 +113,31 @@ def comparison(evaluations: Evaluations, settings: Evaluations) -> dict[str, lis
             if name not in shown and all(name in found for found in seeds.values())
         ]
         for name in every:
-            hits = _mean([found[name]["hits"] for found in seeds.values()])
-            kind = f"{name} ({_seeds(list(seeds))})"
-            lines.append(Line(name=kind, kind="reference", hits=hits, printed={}, privacy="none"))
+            found = [one[name] for one in seeds.values()]
+            lines.append(
+                Line(
+                    name=f"{name} ({_seeds(list(seeds))})",
+                    kind="reference",
+                    hits=_mean([one["hits"] for one in found]),
+                    printed={},
+                    privacy="none",
+                    interval=mean_interval(found),
+                    by_seed={seed: one[name]["hits"]["20"] for seed, one in seeds.items()},
+                )
+            )
         tables[title] = lines + _others(runs)
     return tables
+
+
+def groups_of(evaluations: Evaluations, settings: Evaluations) -> dict[str, list[list[str]]]:
+    """Return for each data set and protocol the runs, those together that differ in their seed."""
+    titles = {name: f"{data_words(e)}{protocol_words(e)}" for name, e in evaluations.items()}
+    return {
+        title: _groups(
+            [name for name in evaluations if titles[name] == title], evaluations, settings
+        )
+        for title in dict.fromkeys(titles.values())
+    }
 
 
 def _groups(
@@ -136,7 +174,23 @@ def _line(group: Sequence[str], evaluations: Evaluations) -> Line:
         bytes_sent=None if None in sent else round(statistics.fmean(sent)),
         privacy=weakest([run["privacy"] for run in runs]),
         attacked=attacked_cell([run.get("attacked", {}) for run in runs]),
+        interval=mean_interval(runs),
+        by_seed={run["seed"]: run["hits"]["20"] for run in runs},
     )
+
+
+def mean_interval(runs: Sequence[Mapping[str, Any]]) -> dict[str, tuple[float, float]]:
+    """Return the ends of the mean over runs by k; empty if one of them has no interval."""
+    if not all(run.get("interval") for run in runs):
+        return {}
+    means = {k: mean_of([with_ends(run, k) for run in runs]) for k in KS}
+    return {k: (one.low, one.high) for k, one in means.items()}
+
+
+def with_ends(run: Mapping[str, Any], k: str) -> Difference:
+    """Return Hits@k of a run and the ends of its interval."""
+    low, high = run["interval"][k]
+    return Difference(by=run["hits"][k], low=low, high=high)
 
 
 def _others(runs: Sequence[Mapping[str, Any]]) -> list[Line]:

@@ -37,6 +37,17 @@ def warnings_of(evaluation: Mapping[str, Any]) -> list[str]:
     return [*said, help_] if said else []
 
 
+def above_text(difference: Mapping[str, float] | None) -> str:
+    """Return a difference with half the length of its interval; "" if it is not known.
+
+    >>> above_text({"by": 0.0104, "low": 0.007, "high": 0.013}), above_text(None)
+    ('+0.010 ± 0.003', '')
+    """
+    if difference is None:
+        return ""
+    return f"{signed(difference['by'])} ± {(difference['high'] - difference['low']) / 2:.3f}"
+
+
 def signed(value: float) -> str:
     """Return a difference as text, with its sign.
 

@@ -1,0 +1,210 @@
+"""A recommender of one's own, tested on the people and lines that a run is tested on."""
+
+import functools
+import inspect
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from privrec.algorithms.prepared import PreparedRun
+from privrec.algorithms.recipes import RECIPES, with_protocol
+from privrec.core.scorer import Rankers, Scores, TableScorer
+from privrec.data.clients import Clients
+from privrec.data.federation import Federation, chunks
+from privrec.data.sources import load
+from privrec.errors import RunFolderError, ScorerError, SettingsError
+from privrec.evaluation.protocols import resolve
+from privrec.evaluation.references import likes_of
+from privrec.privacy.ledger import PrivacyLedger
+from privrec.privacy.statement import CENTRAL, privacy_report
+from privrec.runs import records
+from privrec.runs.evaluate import Asked, Evaluation, OnProgress, evaluate_run
+from privrec.runs.run import Run
+from privrec.runs.tested import write_people
+from privrec.settings import RunSettings, make_settings
+from privrec.show.report import render_report
+
+Score = Callable[[sp.csr_array], Any]
+"""Likes on some devices, (people, items) -> the score of each item for each person, likewise."""
+Fit = Callable[..., Score]
+"""(likes of the people who train) or (likes, catalogue) -> how the fitted recommender scores."""
+
+
+def evaluate(
+    scorer: Fit | Run,
+    data: str | Federation | None = None,
+    *,
+    protocol: str | None = None,
+    candidates: str | None = None,
+    seed: int = 0,
+    name: str | None = None,
+    references: Sequence[str] | None = None,
+    people: int | None = None,
+    out: str | Path | None = None,
+    on_progress: OnProgress | None = None,
+) -> Evaluation:
+    """Return the figures of a recommender of your own, beside the same references as a run's.
+
+    `scorer` is a function `fit(likes) -> score`. `likes` is a CSR array (people who train, items),
+    1 where a person likes an item; a function of two parameters gets the catalogue too.
+    `score(seen)` gets the likes on the devices of some people, in the same form, and returns an
+    array (people, items): the higher, the better. Who trains, who is tested and on what is what a
+    run with the same data, protocol and seed has. It may use everybody's raw data, so there is no
+    privacy. `out` is a folder for the figures, which `privrec compare` takes beside run folders.
+
+    For a run this is `run.evaluate`.
+    """
+    asked = Asked(references=references, people=people)
+    if isinstance(scorer, Run):
+        return _of_run(scorer, data, asked, protocol, candidates, on_progress)
+    if not callable(scorer):
+        raise SettingsError(f"`scorer` must be a function fit(likes) -> score; got {scorer!r}")
+    if data is None:
+        raise SettingsError("`data` must be a built-in name, a folder or loaded data; got None")
+    called = _name_of(scorer) if name is None else name
+    _check_name(called)
+    place = None if out is None else _place(Path(out))
+    whole = load(data) if isinstance(data, str) else data
+    tested_by, among = resolve(protocol, candidates, whole)
+    values = {
+        "recipe": called,
+        "data": whole.name if not isinstance(data, str) else data,
+        "seed": seed,
+        "protocol": tested_by,
+        "candidates": among,
+    }
+    prepared = _prepared(make_settings(RunSettings, values), whole, scorer)
+    found = evaluate_run(prepared, {}, _NO_PRIVACY, asked=asked, on_progress=on_progress)
+    if place is not None:
+        _write(place, found)
+    return found
+
+
+_NO_PRIVACY = privacy_report(PrivacyLedger(), delta=1e-6, noise="secure", without=CENTRAL)
+
+
+def _of_run(
+    run: Run,
+    data: object,
+    asked: Asked,
+    protocol: str | None,
+    candidates: str | None,
+    on_progress: OnProgress | None,
+) -> Evaluation:
+    if data is not None:
+        raise SettingsError("a run is tested on its own data: leave out `data`, or train on it")
+    return run.evaluate(
+        protocol=protocol,
+        candidates=candidates,
+        references=asked.references,
+        people=asked.people,
+        on_progress=on_progress,
+    )
+
+
+def _prepared(settings: RunSettings, whole: Federation, fit: Fit) -> PreparedRun:
+    """Return the recommender, fitted, as a run that has nothing to train."""
+    config, protocol = with_protocol(settings, whole)
+    split, federation = protocol.roles(whole), protocol.training(whole)
+    n_items, name = federation.n_items, config.recipe
+    people = [likes_of(federation.take(part), n_items) for part in chunks(split.fitted)]
+    given = (sp.csr_array(sp.vstack(people, format="csr")),)
+    arguments = (*given, federation.catalogue) if _takes_two(fit) else given
+    score = _guarded(name, "fit", lambda: fit(*arguments))
+    if not callable(score):
+        raise ScorerError(f"{name}: fit must return a function score(seen); got {score!r}")
+
+    def table(devices: Clients) -> Scores:
+        seen = likes_of(devices, n_items)
+        return _checked(name, _guarded(name, "score", lambda: score(seen)), (len(devices), n_items))
+
+    return PreparedRun(
+        config=config,
+        protocol=protocol,
+        federation=federation,
+        whole=whole,
+        split=split,
+        stages=lambda: (),
+        rankers=Rankers(adapted=lambda params: TableScorer(table=table)),
+    )
+
+
+def _guarded(name: str, what: str, call: Callable[[], Any]) -> Any:
+    """Return what a user's function returns; whatever it raises is told in one line."""
+    try:
+        return call()
+    except (KeyboardInterrupt, SystemExit, GeneratorExit):
+        raise
+    except BaseException as error:  # a panic of a library in Rust is no `Exception`
+        said = " ".join(str(error).split())
+        raise ScorerError(f"{name}: {what} raised {type(error).__name__}: {said}") from error
+
+
+def _checked(name: str, found: Any, shape: tuple[int, int]) -> Scores:
+    """Return scores as an array of floats, or raise and say what came instead."""
+    if sp.issparse(found):
+        raise ScorerError(f"{name}: score must return a dense array; got a sparse one (.toarray())")
+    try:
+        scores = np.asarray(found)
+    except ValueError as error:
+        raise ScorerError(f"{name}: score must return one array; got rows of any length") from error
+    if scores.shape != shape:
+        raise ScorerError(
+            f"{name}: score must return an array of shape {shape}, (people, items); got"
+            f" {scores.shape}"
+        )
+    if scores.dtype.kind not in "iufb":
+        raise ScorerError(f"{name}: score must return numbers; got {scores.dtype}")
+    scores = scores if scores.dtype in (np.float32, np.float64) else scores.astype(np.float64)
+    if wrong := int(np.isnan(scores).sum()):
+        raise ScorerError(f"{name}: scores must be numbers; got {wrong} NaN of {scores.size}")
+    return scores
+
+
+def _takes_two(fit: Fit) -> bool:
+    """Return whether a function needs a second argument: one that has a default is left alone."""
+    try:
+        parameters = inspect.signature(fit).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return len([p for p in parameters if p.kind in kinds and p.default is p.empty]) > 1
+
+
+def _name_of(fit: Fit) -> str:
+    while isinstance(fit, functools.partial):
+        fit = fit.func
+    found = getattr(fit, "__name__", type(fit).__name__)
+    return "own" if found == "<lambda>" else found
+
+
+def _check_name(name: object) -> None:
+    if not isinstance(name, str) or not name.strip():
+        raise SettingsError(f"`name` must be a text; got {name!r}")
+    if name in RECIPES:
+        raise SettingsError(
+            f"`name` must not be that of a recipe, which is another row; got {name!r}"
+        )
+
+
+def _place(path: Path) -> Path:
+    """Return where the figures go; refuse a folder that has anything else in it."""
+    known = {records.SIMULATION}
+    if path.exists() and not (path.is_dir() and {p.name for p in path.iterdir()} <= known):
+        raise RunFolderError(f"{path} is in the way: choose another `out`")
+    return records.RunFolder(path=path).evaluation_path
+
+
+def _write(place: Path, found: Evaluation) -> None:
+    """Write the figures as a run folder has them: all of them come from raw data."""
+    document = found.as_json()
+    settings = found.config.model_dump()
+    page = render_report(document, [], settings)
+    records.write_whole(place.with_name("report.html"), page.encode())
+    if found.tested is not None:
+        write_people(place, found.tested)
+    records.write_whole(place, (json.dumps(document, indent=2) + "\n").encode())
