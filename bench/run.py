@@ -15,6 +15,7 @@ from plus import cohorts
 from private import accounting, private_round
 from scale import catalogue, memory, population
 from stage_one import stage_one
+from watch import watch
 
 BENCHMARKS: dict[str, Callable[[], list[Figure]]] = {
     "engine": engine,
@@ -31,6 +32,7 @@ BENCHMARKS: dict[str, Callable[[], list[Figure]]] = {
     "exchanges": exchanges,
     "masking": masking,
     "two-nodes": two_nodes,
+    "watch": watch,
 }
 
 

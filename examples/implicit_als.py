@@ -34,4 +34,4 @@ def implicit_als(likes: sp.csr_array) -> Callable[[sp.csr_array], Table]:
 
 if __name__ == "__main__":
     data = sys.argv[1] if len(sys.argv) > 1 else "synthetic"
-    print(privrec.compare(privrec.evaluate(implicit_als, data, seed=0)))
+    print(privrec.compare([privrec.evaluate(implicit_als, data, seed=0)]))

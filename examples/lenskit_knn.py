@@ -45,4 +45,4 @@ def lenskit_knn(likes: sp.csr_array) -> Callable[[sp.csr_array], Table]:
 
 if __name__ == "__main__":
     data = sys.argv[1] if len(sys.argv) > 1 else "synthetic"
-    print(privrec.compare(privrec.evaluate(lenskit_knn, data, seed=0)))
+    print(privrec.compare([privrec.evaluate(lenskit_knn, data, seed=0)]))

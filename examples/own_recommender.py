@@ -35,7 +35,7 @@ def main(data: str) -> None:
     """Test it beside a run of privrec-plus, on the same people."""
     mine = privrec.evaluate(my_ease, data, seed=0)
     run = privrec.train("privrec-plus", data, seed=0)
-    print(privrec.compare(mine, run.evaluate()))
+    print(privrec.compare([mine, run.evaluate()]))
 
 
 if __name__ == "__main__":

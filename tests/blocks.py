@@ -208,7 +208,7 @@ def check_command(block: Block, command: str) -> None:
     found: click.Command = get_command(app)
     with click.Context(found) as above:
         while isinstance(found, click.Group):
-            name, *words = words
+            name, *words = words or ["nothing"]
             below = found.get_command(above, name)
             assert below is not None, f"{block.place}: there is no command {name!r}"
             found = below
@@ -248,7 +248,7 @@ def _same_word(shown: str, printed: str) -> bool:
         return False
     wanted = map(_value, _NUMBER.findall(shown))
     return all(
-        math.isclose(one, other, rel_tol=0.1, abs_tol=0.01)
+        math.isclose(one, other, rel_tol=0.05, abs_tol=0.01)
         for one, other in zip(wanted, map(_value, found.groups()), strict=True)
     )
 

@@ -5,7 +5,7 @@ import http.client
 import json
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
@@ -24,11 +24,11 @@ class Served:
         return f"http://127.0.0.1:{self.port}{path}?token={self.site.token}"
 
     def ask(
-        self, path: str, *, method: str = "GET", host: str | None = None, **query: str
+        self, path: str, *, method: str = "GET", host: str | None = None, **query: str | None
     ) -> tuple[int, dict[str, str], str]:
         """Return status, headers and body; the token is the site's unless it is given."""
         line = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
-        asked = {"token": self.site.token, **query}
+        asked: dict[str, str | None] = {"token": self.site.token, **query}
         asked = {key: value for key, value in asked.items() if value is not None}
         headers = {"Host": host or f"127.0.0.1:{self.port}"}
         line.request(method, f"{path}?{urlencode(asked)}", headers=headers)
@@ -60,10 +60,8 @@ def served(site: Site) -> Iterator[Served]:
 
     def work() -> None:
         task.append(loop.create_task(run()))
-        try:
+        with suppress(asyncio.CancelledError):
             loop.run_until_complete(task[0])
-        except asyncio.CancelledError:
-            pass
 
     thread = threading.Thread(target=work, daemon=True)
     thread.start()

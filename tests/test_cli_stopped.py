@@ -3,6 +3,8 @@
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -11,6 +13,7 @@ import pytest
 from commands import SET, document, invoke, tree
 from privrec.cli.stopping import EXPERIMENTS_STOPPED
 from privrec.runs import loop, records
+from privrec.runs.progress import Progress
 from tiny import DATA
 
 
@@ -31,12 +34,12 @@ def interrupting(patch: pytest.MonkeyPatch, owner: Any, name: str, *, call: int)
 @pytest.mark.parametrize(
     ("owner", "name", "call", "round_"),
     [
-        (loop, "load", 1, None),
+        (loop, "prepare", 1, None),
         (loop, "play_stage_round", 1, 0),
         (loop, "play_stage_round", 3, 2),
         # The last round was played, but its line is not written: it is played again.
         (records, "append_round", 2, 1),
-        (loop, "report_progress", 4, 2),
+        (Progress, "end_round", 2, 2),
     ],
 )
 def test_a_stopped_training_says_how_to_go_on_and_does(
@@ -102,18 +105,24 @@ from privrec.cli.console import plain_errors
 from privrec.cli.stopping import end_at_second_interrupt
 def work():
   with plain_errors("stopped; all is kept"):
-    print("ready", flush=True)
     {work}
 end_at_second_interrupt()
 typer.run(work)
 """
 _DEAF = """import ctypes
     lock = (ctypes.c_char * 64)(); wait = ctypes.CDLL(None).pthread_mutex_lock
-    wait(lock); wait(lock)"""
-"""Waits for itself outside Python, and for no signal, as a long matrix product does."""
+    while True:
+        try:
+            print("ready", flush=True)
+            wait(lock)
+        except KeyboardInterrupt:
+            pass"""
+"""Waits for itself outside Python, and for no signal, as a long matrix product does; also if the
+first signal comes before the wait."""
 
 
-def long_process(work: str) -> subprocess.Popen[str]:
+@contextmanager
+def long_process(work: str) -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(
         [sys.executable, "-c", _LONG.format(work=work)],
         stdout=subprocess.PIPE,
@@ -122,21 +131,25 @@ def long_process(work: str) -> subprocess.Popen[str]:
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
-    return process
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
 
 
 def test_a_real_interrupt_ends_with_130_and_no_traceback() -> None:
-    process = long_process("time.sleep(60)")
-    process.send_signal(signal.SIGINT)
-    assert process.communicate()[1] == "privrec: stopped; all is kept\n"
+    with long_process("print('ready', flush=True); time.sleep(60)") as process:
+        process.send_signal(signal.SIGINT)
+        assert process.communicate()[1] == "privrec: stopped; all is kept\n"
     assert process.returncode == 130
 
 
 def test_a_second_interrupt_ends_at_once_inside_a_computation() -> None:
-    process = long_process(_DEAF)
-    assert process.stderr is not None
-    process.send_signal(signal.SIGINT)
-    assert process.stderr.readline() == "privrec: stopping; Ctrl-C again ends it\n"
-    process.send_signal(signal.SIGINT)
-    assert process.communicate()[1] == "privrec: ended\n"
-    assert process.returncode == 130
+    with long_process(_DEAF) as process:
+        assert process.stderr is not None
+        process.send_signal(signal.SIGINT)
+        assert process.stderr.readline() == "privrec: stopping; Ctrl-C again ends it\n"
+        process.send_signal(signal.SIGINT)
+        assert process.stderr.readline() == "privrec: ended\n"
+        assert process.wait() == 130

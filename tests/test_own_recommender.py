@@ -169,25 +169,25 @@ def test_its_folder_is_a_row_of_compare(tmp_path: Path, refused: Refused) -> Non
     assert against["hits"]["20"]["low"] == pytest.approx(-other["high"], abs=0.01)
     assert "has no config.toml" in refused("evaluate", tmp_path / "mine")
     assert "has no config.toml" in refused("compare", tmp_path)
-    python = privrec.compare(tmp_path / "run", mine)
+    python = privrec.compare([tmp_path / "run", mine])
     assert python.tables[LARGER][1].hits == own["hits"]
     assert "popular against" in str(python)
-    assert privrec.compare(run, mine).as_json()["popular"]["against"]
+    assert privrec.compare([run, mine]).as_json()["popular"]["against"]
 
 
 def test_other_people_are_not_paired(tmp_path: Path) -> None:
     one = privrec.evaluate(popular, LARGER, seed=0, references=[])
     other = privrec.evaluate(my_ease, LARGER, seed=1, references=[])
-    (against,) = privrec.compare(one, other).against[LARGER]
+    (against,) = privrec.compare([one, other]).against[LARGER]
     assert not against.paired
     assert "not the same people" in against.sentence()
     assert against.by["20"].by == pytest.approx(other.hits[20] - one.hits[20])
     same = privrec.evaluate(my_ease, LARGER, seed=0, references=[])
-    (closer,) = privrec.compare(one, same).against[LARGER]
+    (closer,) = privrec.compare([one, same]).against[LARGER]
     assert closer.paired
     assert closer.by["20"].high - closer.by["20"].low < against.by["20"].high - against.by["20"].low
     with pytest.raises(SettingsError, match="at least one run"):
-        privrec.compare()
+        privrec.compare([])
 
 
 def test_several_seeds_are_one_line(tmp_path: Path) -> None:
@@ -198,7 +198,7 @@ def test_several_seeds_are_one_line(tmp_path: Path) -> None:
         ]
         for name, fit in (("popular", popular), ("my_ease", my_ease))
     }
-    found = privrec.compare(*both["popular"], *both["my_ease"])
+    found = privrec.compare([*both["popular"], *both["my_ease"]])
     first, second, reference = found.tables[LARGER]
     assert (first.name, second.name) == ("popular (3 seeds)", "my_ease (3 seeds)")
     assert reference.hits == first.hits

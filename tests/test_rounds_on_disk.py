@@ -11,7 +11,10 @@ from privrec.errors import RunFolderError
 from privrec.runs import records
 
 NAMED = [{"round": k, "stage": "train"} for k in range(5)]
-LINES = [{**line, "clients": 8, "loss": 0.5 / (k + 1)} for k, line in enumerate(NAMED[:4])]
+LINES = [
+    {**line, "seconds": 0.25, "clients": 8, "loss": 0.5 / (k + 1)}
+    for k, line in enumerate(NAMED[:4])
+]
 
 
 def new_folder(path: Path) -> records.RunFolder:
@@ -60,7 +63,7 @@ def test_a_line_torn_anywhere_costs_that_line_alone(tmp_path: Path) -> None:
     # Only the line break is missing: the line is complete; the next one must start a new line.
     folder = folder_with_rounds(tmp_path, text_of(NAMED[:4])[:-1], whole[:-1])
     records.keep_rounds(folder, 4)
-    more = {**NAMED[4], "clients": 9}
+    more = {**NAMED[4], "seconds": 0.25, "clients": 9, "loss": None}
     records.append_round(folder, more, figures=True)
     assert records.read_rounds(folder.rounds_path) == NAMED
     assert records.read_rounds(folder.figures_path) == [*LINES, more]

@@ -8,13 +8,20 @@ from privrec.simulate.jax_setup import prepare
 if TYPE_CHECKING:
     from privrec.data.federation import Federation
     from privrec.data.sources import load
-    from privrec.device import Device, Model, Recommendation, open_model, refresh
+    from privrec.device import (
+        Device,
+        Model,
+        Recommendation,
+        Recommendations,
+        open_model,
+        refresh,
+    )
     from privrec.errors import PrivrecError
     from privrec.privacy.calibrate import calibrate
     from privrec.privacy.ledger import PrivacyLedger
     from privrec.privacy.release import Release, Sampling
-    from privrec.runs.api import open_run
-    from privrec.runs.compare import compare
+    from privrec.runs.api import Plan, open_run, plan
+    from privrec.runs.compare import Comparison, compare
     from privrec.runs.evaluate import Evaluation
     from privrec.runs.loop import train
     from privrec.runs.own import evaluate
@@ -23,13 +30,16 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "Comparison",
     "Device",
     "Evaluation",
     "Federation",
     "Model",
+    "Plan",
     "PrivacyLedger",
     "PrivrecError",
     "Recommendation",
+    "Recommendations",
     "Release",
     "Run",
     "Sampling",
@@ -40,18 +50,22 @@ __all__ = [
     "load",
     "open_model",
     "open_run",
+    "plan",
     "refresh",
     "train",
 ]
 
 _HOME = {
+    "Comparison": "privrec.runs.compare",
     "Device": "privrec.device",
     "Evaluation": "privrec.runs.evaluate",
     "Federation": "privrec.data.federation",
     "Model": "privrec.device",
+    "Plan": "privrec.runs.api",
     "PrivacyLedger": "privrec.privacy.ledger",
     "PrivrecError": "privrec.errors",
     "Recommendation": "privrec.device",
+    "Recommendations": "privrec.device",
     "Release": "privrec.privacy.release",
     "Run": "privrec.runs.run",
     "Sampling": "privrec.privacy.release",
@@ -61,6 +75,7 @@ _HOME = {
     "load": "privrec.data.sources",
     "open_model": "privrec.device",
     "open_run": "privrec.runs.api",
+    "plan": "privrec.runs.api",
     "refresh": "privrec.device",
     "train": "privrec.runs.loop",
 }

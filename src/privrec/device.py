@@ -15,10 +15,10 @@ import urllib.parse
 import urllib.request
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -31,7 +31,11 @@ from privrec.core.top import top_items
 from privrec.data.catalogue import Catalogue, from_json
 from privrec.data.clients import Clients
 from privrec.data.schema import check_names, encode_one
-from privrec.errors import DataError, RunFolderError, SettingsError, nearest
+from privrec.data.text import short
+from privrec.errors import DataError, RunFolderError, SettingsError, check_kind, got, nearest
+
+if TYPE_CHECKING:
+    from privrec.data.frames import Frame
 
 FORMAT = 1
 _ROOM = 64 * 2**20
@@ -53,6 +57,45 @@ class Recommendation:
     score: float
     better_than: float
 
+    def __repr__(self) -> str:
+        item, title = short(self.item), short(self.title, 120)
+        return f"Recommendation(item={item!r}, title={title!r}, score={self.score:.4g})"
+
+
+class Recommendations(list[Recommendation]):
+    """A list of recommendations, best first, that can also be had as a frame."""
+
+    def columns(self) -> dict[str, list[Any]]:
+        """Return the columns rank (from 1), item, title, score and better_than."""
+        return {
+            "rank": [*range(1, len(self) + 1)],
+            "item": [one.item for one in self],
+            "title": [one.title for one in self],
+            "score": [one.score for one in self],
+            "better_than": [one.better_than for one in self],
+        }
+
+    def frame(self) -> "Frame":
+        """Return them as a frame of polars, with the same columns."""
+        # A phone has numpy alone, so polars is imported by whoever wants a frame.
+        from privrec.data.frames import new_frame
+
+        return new_frame(self.columns(), (int, str, str, float, float))
+
+    def to_pandas(self) -> Any:
+        """Return them as a frame of pandas, which must be installed."""
+        try:
+            pandas = importlib.import_module("pandas")
+        except ImportError as error:
+            raise SettingsError("`to_pandas` needs pandas; `frame` needs only polars") from error
+        return pandas.DataFrame(self.columns())
+
+    def __repr__(self) -> str:
+        lines = [f"{rank:>3}  {short(one.title, 50)}" for rank, one in enumerate(self[:10], 1)]
+        more = [f"… and {len(self) - 10:,} more"] if len(self) > 10 else []
+        what = "recommendation" if len(self) == 1 else "recommendations"
+        return "\n".join([f"{len(self):,} {what}", *lines, *more])
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
@@ -63,14 +106,21 @@ class Device:
     data: Clients
     moment: Clients
 
-    def recommend(self, top: int = 10) -> list[Recommendation]:
+    def __repr__(self) -> str:
+        likes = int(self.data.liked.sum())
+        others = len(self.data.item) - likes
+        about = f"{likes:,} likes, {others:,} dislikes, of {self.catalogue.n_items:,} items"
+        return f"Device({short(self.catalogue.name)!r}: {about})"
+
+    def recommend(self, top: int = 10) -> Recommendations:
         """Return the `top` items she has not rated, best first."""
+        check_kind("top", top, (int, np.integer), "a whole number")
         if top < 1:
             raise SettingsError(f"`top` must be >= 1; got {top}")
         scores = np.asarray(next(iter(self.scorer(self.data, self.moment)))[0], np.float64)
         scores[self.data.item] = -np.inf
-        (order,), (best,) = top_items(scores[None, :], top)
-        return [
+        (order,), (best,) = top_items(scores[None, :], int(top))
+        return Recommendations(
             Recommendation(
                 item=self.catalogue.item_ids[k],
                 title=self.catalogue.titles[k],
@@ -79,7 +129,7 @@ class Device:
             )
             for k, score in zip(order, best, strict=True)
             if score > -np.inf
-        ]
+        )
 
 
 def _share_below(scores: npt.NDArray[np.float64], score: float) -> float:
@@ -97,17 +147,16 @@ def new_device(
     catalogue: Catalogue,
     scorer: Scorer,
     *,
-    likes: Sequence[str] = (),
-    dislikes: Sequence[str] = (),
+    likes: Sequence[str | int] = (),
+    dislikes: Sequence[str | int] = (),
     features: Mapping[str, object] | None = None,
 ) -> Device:
     """Return the device of a newcomer who has no id in the system.
 
     Items are given by id or title, features (of the user or of the context) by name.
     """
-    for name, items in (("likes", likes), ("dislikes", dislikes)):
-        if isinstance(items, str):
-            raise SettingsError(f"`{name}` must be a list of items; got {items!r}")
+    likes, dislikes = _named("likes", likes), _named("dislikes", dislikes)
+    check_kind("features", features or {}, Mapping, "a mapping from names to values")
     item = [find_item(catalogue, name) for name in [*likes, *dislikes]]
     if len(set(item)) < len(item):
         twice = next(k for k in item if item.count(k) > 1)
@@ -136,6 +185,16 @@ def new_device(
     return Device(catalogue=catalogue, scorer=scorer, data=data, moment=moments(data, context))
 
 
+def _named(what: str, items: object) -> list[str]:
+    """Return the ids or titles of items; ids that are whole numbers may be given as such."""
+    if isinstance(items, str | bytes | Mapping) or not isinstance(items, Iterable):
+        raise SettingsError(f"`{what}` must be a list of items; got {got(items)}")
+    names = list(items)
+    for name in names:
+        check_kind(what, name, (str, int, np.integer), "ids or titles of items")
+    return [str(name) for name in names]
+
+
 def find_item(catalogue: Catalogue, name: str) -> int:
     """Return the position of the item with this title or id; case does not matter for titles."""
     ids, titles = catalogue.item_ids, catalogue.titles
@@ -160,11 +219,19 @@ class Model:
     settings: Mapping[str, Any]
     privacy: Mapping[str, Any]
 
+    def __repr__(self) -> str:
+        numbers = sum(int(np.size(array)) for array in self.params.values())
+        about = f"{short(self.settings.get('recipe'))} on {short(self.catalogue.name)}"
+        return (
+            f"Model({about}: {self.catalogue.n_items:,} items, {numbers:,} parameters)\n"
+            f"  {short(self.privacy.get('statement'), 500)}"
+        )
+
     def device(
         self,
         *,
-        likes: Sequence[str] = (),
-        dislikes: Sequence[str] = (),
+        likes: Sequence[str | int] = (),
+        dislikes: Sequence[str | int] = (),
         features: Mapping[str, object] | None = None,
     ) -> Device:
         """Return a newcomer's device, with this model and her own data on it."""
@@ -174,8 +241,9 @@ class Model:
 
     def recommend_many(
         self, likes: Mapping[str, Sequence[str]], top: int = 20
-    ) -> dict[str, list[Recommendation]]:
+    ) -> dict[str, Recommendations]:
         """Return a list for each of some newcomers, by their names, from the items they like."""
+        check_kind("likes", likes, Mapping, "lists of items by the names of people")
         scorer = self._scorer()
         return {
             name: new_device(self.catalogue, scorer, likes=items).recommend(top)
@@ -207,6 +275,7 @@ def tower_scorer(params: Mapping[str, npt.NDArray[Any]], catalogue: Catalogue) -
 
 def open_model(path: str | Path) -> Model:
     """Return the model in a file that `privrec export` wrote."""
+    check_kind("path", path, (str, os.PathLike), "a file")
     where = Path(path)
     try:
         members = _members(where)
@@ -242,6 +311,8 @@ def refresh(address: str, path: str | Path, *, authority: str | Path | None = No
     The request says when the present file was made, and nothing about the person. The present file
     is replaced only by a whole model. `authority` is the certificate of the server's own authority.
     """
+    check_kind("address", address, str, "a web address")
+    check_kind("path", path, (str, os.PathLike), "a file")
     where, parts = Path(path), urllib.parse.urlsplit(address)
     local = parts.hostname in ("127.0.0.1", "::1", "localhost")
     if parts.scheme != "https" and not (parts.scheme == "http" and local):

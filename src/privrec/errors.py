@@ -7,8 +7,22 @@ from collections.abc import Iterable
 class PrivrecError(Exception):
     """An error that the user can correct.
 
-    The command line prints the message as one line and ends with exit code 2.
+    The command line prints the message as one line and ends with exit code 2. A message that
+    quotes a long text is cut.
     """
+
+    def __str__(self) -> str:
+        return _cut(super().__str__())
+
+    def __repr__(self) -> str:
+        return _cut(f"{type(self).__name__}({super().__str__()!r})")
+
+
+_LONGEST = 900
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
 
 
 class DataError(PrivrecError):
@@ -33,6 +47,31 @@ class WireError(PrivrecError):
 
 class FederationError(PrivrecError):
     """A federation cannot start or go on: a key, a certificate, too few nodes, a broken rule."""
+
+
+def got(value: object) -> str:
+    """Return a value of the wrong kind as an error shows it, in a few words.
+
+    >>> got(1.5), got("four"), got([1, 2]), got({})
+    ('1.5', "'four'", '[1, 2]', 'a dict')
+    """
+    plain = value is None or isinstance(value, str | int | float | complex | bytes)
+    if plain or (isinstance(value, list | tuple) and len(value) <= 8):
+        text = repr(value)
+        return text if len(text) <= 80 else f"{text[:79]}…"
+    return f"a {type(value).__name__}"
+
+
+def check_kind(name: str, value: object, kind: type | tuple[type, ...], must: str) -> None:
+    """Raise unless the value is of this kind; a truth value is not a number.
+
+    >>> check_kind("top", "ten", int, "a whole number")
+    Traceback (most recent call last):
+    privrec.errors.SettingsError: `top` must be a whole number; got 'ten'
+    """
+    kinds = kind if isinstance(kind, tuple) else (kind,)
+    if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+        raise SettingsError(f"`{name}` must be {must}; got {got(value)}")
 
 
 def nearest(name: str, options: Iterable[str]) -> str:

@@ -11,7 +11,8 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from privrec.errors import SettingsError, nearest
+from privrec.data.text import short
+from privrec.errors import SettingsError, got, nearest
 from privrec.toml import toml_value
 from privrec.types import Candidates, Halving, MechanismName, NoiseKind, ProtocolName
 
@@ -69,6 +70,15 @@ class RunSettings(BaseModel):
     candidates: Literal["auto", Candidates] = "auto"
     """What a tested item is ranked among; auto is not-kept for files, else unseen."""
 
+    def __repr__(self) -> str:
+        own = {key: value for key, value in self if value != type(self).model_fields[key].default}
+        parts = [f"{key}={short(repr(value), 80)}" for key, value in own.items()]
+        rest = len(type(self).model_fields) - len(own)
+        text = short(", ".join(parts), 700)
+        return f"{type(self).__name__}({text}; {rest} more have their usual values)"
+
+    __str__ = __repr__
+
     @property
     def budget(self) -> Budget:
         """What the run spends on privacy: nothing, unless its settings have noise."""
@@ -91,7 +101,7 @@ def make_settings(kind: type[Settings], values: Mapping[str, Any]) -> Settings:
         if isinstance(value, bool) and not takes_truth:
             raise SettingsError(f"`{key}` must not be a truth value; got {value}")
     try:
-        return kind.model_validate(dict(values))
+        made = kind.model_validate(dict(values))
     except ValidationError as error:
         fault = error.errors()[0]
         if not fault["loc"]:
@@ -100,7 +110,18 @@ def make_settings(kind: type[Settings], values: Mapping[str, Any]) -> Settings:
         must = fault["msg"].replace("Input should be", "must be").replace("Field", "must be")
         for words, sign in _SIGNS.items():
             must = must.replace(words, sign)
-        raise SettingsError(f"`{name}` {must}; got {fault['input']!r}") from error
+        raise SettingsError(f"`{name}` {must}; got {got(fault['input'])}") from error
+    for key, value in values.items():
+        if _has_text(value) and not _has_text(getattr(made, key)):
+            raise SettingsError(f"`{key}` must not be text; got {value!r}")
+    return made
+
+
+def _has_text(value: object) -> bool:
+    """Return whether a value is text or a list with some: it is never read as a number."""
+    return isinstance(value, str) or (
+        isinstance(value, list | tuple) and any(isinstance(part, str) for part in value)
+    )
 
 
 def _unknown(key: str, kind: type[RunSettings], recipe: str) -> str:

@@ -11,7 +11,7 @@ from privrec.data import jsonlines
 from privrec.data.importing import import_files
 from privrec.data.jsonlines import looks_like_json, read_json
 from privrec.data.rawfiles import read_raw
-from privrec.data.schema import value_text
+from privrec.data.text import value_text
 from privrec.errors import DataError
 
 
@@ -43,7 +43,7 @@ def words(cell: object) -> list[str]:
 @given(
     rows=st.lists(st.dictionaries(st.sampled_from("abc"), CELLS, min_size=1), min_size=1),
     as_list=st.booleans(),
-    at_a_time=st.integers(1, 5),
+    at_a_time=st.integers(1, 100),
 )
 def test_any_values_come_through(rows: list[dict[str, Any]], as_list: bool, at_a_time: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
@@ -54,6 +54,15 @@ def test_any_values_come_through(rows: list[dict[str, Any]], as_list: bool, at_a
     assert set(table.frame.columns) == {key for row in rows for key in row}
     for name, column in table.frame.to_dict(as_series=False).items():
         assert [words(cell) for cell in column] == [words(row.get(name)) for row in rows]
+
+
+def test_lines_that_make_up_for_each_other_are_not_mixed_up() -> None:
+    """As many objects as lines, but not one on each: the fast way must not be taken."""
+    text = '{"a": 1}, {"a": 2}\n{"a": [{}\n{"a": 3}]}\n{"a": 4}\n'
+    table = read_json(text, "f")
+    assert [row.line for row in table.bad] == [1, 2, 3]
+    assert table.frame.rows() == [(4,)]
+    assert table.lines.tolist() == [4]
 
 
 def test_types_are_kept(tmp_path: Path) -> None:

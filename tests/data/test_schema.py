@@ -3,7 +3,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from privrec.data.schema import Feature, Schema, encode, encode_one, is_missing, value_text
+from privrec.data.schema import Feature, Schema, encode, encode_one, is_missing
+from privrec.data.text import value_text
 from privrec.errors import DataError
 
 COLOUR = Feature(name="colour", side="item", kind="categorical", values=("red", "green", "blue"))

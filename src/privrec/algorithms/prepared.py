@@ -27,3 +27,6 @@ class PreparedRun:
     split: Split
     stages: Callable[[], tuple[Stage, ...]]
     rankers: Rankers
+
+    def __repr__(self) -> str:
+        return f"PreparedRun({self.config!r},\n  {self.whole!r},\n  {self.split!r})"

@@ -9,6 +9,7 @@ from privrec.core.scorer import Rankers
 from privrec.data.catalogue import Catalogue
 from privrec.data.federation import Federation
 from privrec.data.splits import Split
+from privrec.data.text import short
 from privrec.privacy import statement
 from privrec.settings import RunSettings
 
@@ -38,6 +39,9 @@ class Recipe:
     items_with_vector: Callable[[Any, int], int] | None = None
     values: Mapping[str, Any] = field(default_factory=dict)
     presets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return f"Recipe({short(self.summary, 300)!r})"
 
     @property
     def has_noise(self) -> bool:

@@ -23,7 +23,7 @@ from privrec.core.scorer import Rankers
 from privrec.data.catalogue import Catalogue
 from privrec.data.federation import Federation
 from privrec.data.splits import Split
-from privrec.errors import SettingsError, by_likeness, nearest
+from privrec.errors import SettingsError, by_likeness, check_kind, nearest
 from privrec.evaluation.protocols import Protocol, protocol_named, resolve
 from privrec.privacy.calibrate import refuse_large_delta
 from privrec.settings import RunSettings, make_settings
@@ -54,6 +54,7 @@ RECIPES: dict[str, Recipe] = {
 
 def recipe_named(name: str) -> Recipe:
     """Return the recipe of that name, or raise with the nearest one."""
+    check_kind("recipe", name, str, "the name of a recipe")
     if name not in RECIPES:
         raise SettingsError(
             f"unknown recipe {name!r}{nearest(name, RECIPES)} ('privrec recipes' lists them)"

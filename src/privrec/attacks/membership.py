@@ -299,7 +299,9 @@ def finish(model: Model, federation: Federation) -> None:
     """Train a model as far as it is not trained yet, and write what it says."""
     people, how = part_of(federation, model.members), _settings(model, federation)
     with quiet():
-        run = train(model.recipe, people, out=model.place, resume=model.begun, **how)
+        run = train(
+            model.recipe, people, out=model.place, resume=model.begun, progress=False, **how
+        )
     asking = run.config.model_copy(update={"seed": model.asking_seed})
     scorer = rankers(asking, federation.catalogue).adapted(load_params(run.folder))
     write_views(model.views_path, views_of(federation, model.asked, scorer))

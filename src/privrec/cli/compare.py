@@ -24,25 +24,26 @@ _KS = ("10", "20")
 """All four would make the table too wide for a terminal."""
 
 
+RunsArgument = Annotated[
+    list[Path] | None,
+    typer.Argument(metavar="[RUN]...", help="Evaluated run folders.", autocompletion=offer_runs),
+]
+DataOption = Annotated[
+    str | None,
+    typer.Option(help="Train and test recipes on this data instead.", autocompletion=offer_data),
+]
+RecipesOption = Annotated[
+    str,
+    typer.Option(
+        help="With --data: which recipes, with commas.", autocompletion=offer_recipe_lists
+    ),
+]
+
+
 def compare(
-    runs: Annotated[
-        list[Path] | None,
-        typer.Argument(
-            metavar="[RUN]...", help="Evaluated run folders.", autocompletion=offer_runs
-        ),
-    ] = None,
-    data: Annotated[
-        str | None,
-        typer.Option(
-            help="Train and test recipes on this data instead.", autocompletion=offer_data
-        ),
-    ] = None,
-    recipes: Annotated[
-        str,
-        typer.Option(
-            help="With --data: which recipes, with commas.", autocompletion=offer_recipe_lists
-        ),
-    ] = "all",
+    runs: RunsArgument = None,
+    data: DataOption = None,
+    recipes: RecipesOption = "all",
     seeds: Annotated[str, typer.Option(help="With --data: the splits, with commas.")] = "0",
     epsilons: Annotated[
         str, typer.Option(help="With --data: the budgets of recipes with noise, with commas.")
@@ -76,7 +77,7 @@ def compare(
             folder = out or Path("runs") / f"compare-{file_name(data)}"
             with progress() as on_progress:
                 places = run_jobs(jobs, data, folder, on_progress)
-        found = side_by_side(*places)
+        found = side_by_side(places)
         if html is not None:
             _write_page(html, found)
         if json_:

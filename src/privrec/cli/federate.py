@@ -13,11 +13,12 @@ from typing import Annotated, Any
 
 import typer
 
-from privrec.cli.completion import offer_data
 from privrec.cli.console import file_name, plain_errors, print_json, print_line, print_table
 from privrec.cli.federate_options import (
     RECIPE,
     ColludingOption,
+    ConfigOption,
+    DataOption,
     DeadlineOption,
     DeltaOption,
     EpsilonOption,
@@ -29,6 +30,7 @@ from privrec.cli.federate_options import (
     RoundsOption,
     SecureSumOption,
     SeedOption,
+    UsersOption,
 )
 from privrec.cli.federation import live_table, say_result, say_terms, say_traffic, terms_line
 from privrec.cli.options import HelpAllOption, SetOption, examples, settings_from
@@ -53,20 +55,11 @@ _FEW = 100
 )
 def up(
     recipe: RecipeOption = RECIPE,
-    data: Annotated[
-        str,
-        typer.Option(
-            metavar="DATA", help="A built-in name or a data folder.", autocompletion=offer_data
-        ),
-    ] = "synthetic",
+    data: DataOption = "synthetic",
     nodes: Annotated[int, typer.Option(help="How many nodes.")] = 4,
-    users: Annotated[
-        int | None, typer.Option(help="How many people.", show_default="everybody who trains")
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="The folder.", show_default="runs/federation-RECIPE-DATA")
-    ] = None,
-    config: Annotated[Path | None, typer.Option(help="A TOML file of settings.")] = None,
+    users: UsersOption = None,
+    out: Annotated[Path | None, typer.Option(help="The folder.", show_default="in runs/")] = None,
+    config: ConfigOption = None,
     set_: SetOption = None,
     seed: SeedOption = None,
     rounds: RoundsOption = None,
@@ -159,7 +152,7 @@ def server(
     recipe: Annotated[
         str | None, typer.Option(help="A recipe. First start only.", show_default=RECIPE)
     ] = None,
-    config: Annotated[Path | None, typer.Option(help="A TOML file of settings.")] = None,
+    config: ConfigOption = None,
     set_: SetOption = None,
     seed: SeedOption = None,
     rounds: RoundsOption = None,

@@ -1,10 +1,11 @@
 """The options of `privrec federate`. What few need is shown by --help-all."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from privrec.cli.completion import offer_recipes
+from privrec.cli.completion import offer_data, offer_recipes
 
 RECIPE = "dp-privrec-plus"
 RecipeOption = Annotated[
@@ -14,6 +15,16 @@ RecipeOption = Annotated[
         help="'privrec recipes' lists them.",
         autocompletion=offer_recipes,
     ),
+]
+DataOption = Annotated[
+    str,
+    typer.Option(
+        metavar="DATA", help="A built-in name or a data folder.", autocompletion=offer_data
+    ),
+]
+ConfigOption = Annotated[Path | None, typer.Option(help="A TOML file of settings.")]
+UsersOption = Annotated[
+    int | None, typer.Option(help="How many people.", show_default="everybody who trains")
 ]
 SeedOption = Annotated[int | None, typer.Option(help="The seed.", show_default="0")]
 RoundsOption = Annotated[

@@ -104,7 +104,7 @@ def say_result(place: Path, path: Path, json_: bool) -> None:
     from privrec.show.report import table_rows
 
     run = open_run(place)
-    found = run.evaluate().as_json()
+    found = run.evaluate(progress=False).as_json()
     if json_:
         print_json(found)
         return

@@ -13,7 +13,7 @@ from privrec.cli.options import examples
 if TYPE_CHECKING:
     from privrec.privacy.release import Sampling
 
-_EPSILON = "privrec privacy epsilon --users 6000 --cohort 100 --rounds 50 --noise-multiplier 1"
+_EPSILON = "privrec privacy epsilon --users 600 --cohort 6 --rounds 9 --noise-multiplier 1"
 _CALIBRATE = "privrec privacy calibrate --users 6000 --cohort 100 --rounds 50 --epsilon 4"
 
 privacy_app = typer.Typer(

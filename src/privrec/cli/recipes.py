@@ -2,16 +2,14 @@
 
 import json
 import types
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import typer
 
 from privrec.cli.completion import NAMES_PATH, offer_data, offer_recipes
 from privrec.cli.console import plain_errors, print_json, print_line
 from privrec.cli.options import JsonOption
-
-if TYPE_CHECKING:
-    from pydantic.fields import FieldInfo
 
 _TYPES = {int: "whole number", float: "number", str: "text", bool: "true or false"}
 _SIGNS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
@@ -45,7 +43,7 @@ def recipes(
             print_line(f"{entry['name']:<15} {entry['summary']}")
 
 
-def keys_of(fields: "dict[str, FieldInfo]", values: dict[str, Any]) -> list[dict[str, Any]]:
+def keys_of(fields: Mapping[str, Any], values: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return what is known of each key: its value, type, what is allowed, and what it is."""
     found = []
     for key, field in fields.items():

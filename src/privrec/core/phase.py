@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Protocol
 
 from privrec.core.contribution import Contribution
 from privrec.data.clients import Clients
+from privrec.data.text import brief
 from privrec.privacy.aggregate import Aggregator, CohortTotal, Published
 from privrec.privacy.noise import NoiseSource
 from privrec.privacy.release import Release
@@ -37,6 +38,8 @@ class ServerState:
     params: dict[str, Array]
     opt_state: Any
     clip_norm: float
+
+    __repr__ = brief
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +118,8 @@ class DeviceHalf:
     prepare: Callable[[Params], None] = lambda params: None
     cost: Callable[[Params], Any] | None = None
 
+    __repr__ = brief
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Phase:
@@ -142,6 +147,8 @@ class Phase:
     volunteers: bool = False
     note: Mapping[str, Any] = field(default_factory=dict)
     work: Callable[[Told | None], ServerWork] | None = None
+
+    __repr__ = brief
 
     @property
     def last(self) -> int:
@@ -181,6 +188,8 @@ class CentralFit:
     work: Callable[[Told | None], ServerWork] | None = None
     read: Callable[[int], object] | None = None
 
+    __repr__ = brief
+
     first = 0
     ranks = True
     volunteers = False
@@ -212,6 +221,8 @@ class Exchange:
     start: Callable[[Params | None], ServerState]
     play: Callable[[ServerState, Callable[[IntArray], Clients]], tuple[ServerState, RoundReport]]
     note: Mapping[str, Any]
+
+    __repr__ = brief
 
     rounds = 1
     ranks = True

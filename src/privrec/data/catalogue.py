@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from privrec.data.schema import Bag, Bags, Feature, Schema
-from privrec.data.text import safe_text
+from privrec.data.text import safe_text, short
 from privrec.errors import DataError
 
 
@@ -32,6 +32,11 @@ class Catalogue:
     positive_above: float
     undeclared: tuple[str, ...] = ()
     has_dislikes: bool = True
+
+    def __repr__(self) -> str:
+        first = ", ".join(short(title, 40) for title in self.titles[:3])
+        more = ", …" if self.n_items > 3 else ""
+        return f"Catalogue({short(self.name)!r}, {self.n_items:,} items: {first}{more})"
 
     @property
     def n_items(self) -> int:

@@ -29,6 +29,9 @@ class Clients:
     features: Bags
     context: Bags
 
+    def __repr__(self) -> str:
+        return f"Clients({len(self):,} people, {len(self.item):,} lines)"
+
     def __len__(self) -> int:
         return len(self.ids)
 

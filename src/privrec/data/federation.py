@@ -8,7 +8,8 @@ import numpy as np
 
 from privrec.data.catalogue import Catalogue
 from privrec.data.clients import Clients
-from privrec.data.schema import Bags, Schema
+from privrec.data.schema import SIDES, Bags, Schema
+from privrec.data.text import short
 from privrec.types import IntArray
 
 
@@ -25,7 +26,8 @@ class Federation:
     None where there is no such file. `take` never gives them.
 
     `population` names the people in ledgers, and `people` is their public number. `fingerprint` is
-    a hash of the raw data. It binds a run to its data and is never released.
+    a hash of the raw data. It binds a run to its data and is never released. `names` are the ids
+    of all people as the data has them, where they cannot be read again from a file.
     """
 
     catalogue: Catalogue
@@ -39,6 +41,14 @@ class Federation:
     fingerprint: str
     has_times: bool = True
     take_test: Callable[[IntArray], Clients] | None = None
+    names: Sequence[str] | None = None
+
+    def __repr__(self) -> str:
+        about = [f"{self.n_clients:,} people", f"{self.n_items:,} items"]
+        for side in SIDES:
+            named = ", ".join(short(feature.name, 30) for feature in self.schema.of(side))
+            about += [f"{side} features {short(named, 200)}"] if named else []
+        return f"Federation({short(self.name)!r}, {', '.join(about)})"
 
     @property
     def name(self) -> str:
@@ -64,7 +74,7 @@ class Federation:
 def part_of(federation: Federation, positions: IntArray) -> Federation:
     """Return the same data set with these people alone, in this order: a population of its own."""
     kept = np.asarray(positions, np.int64)
-    take_test = federation.take_test
+    take_test, names = federation.take_test, federation.names
     mark = hashlib.sha256(federation.fingerprint.encode() + kept.tobytes()).hexdigest()
     return replace(
         federation,
@@ -75,6 +85,7 @@ def part_of(federation: Federation, positions: IntArray) -> Federation:
         people=len(kept),
         fingerprint=mark,
         take_test=None if take_test is None else lambda places: take_test(kept[places]),
+        names=None if names is None else [names[place] for place in kept],
     )
 
 

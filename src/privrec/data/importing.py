@@ -18,7 +18,7 @@ from privrec.data.columnnames import ALIASES, ROLES
 from privrec.data.manifest import Manifest, Public
 from privrec.data.meanings import Reader
 from privrec.data.packed import STDIN, atomic_member, is_there, plain_name
-from privrec.data.rawtable import BadRow, Form
+from privrec.data.rawtable import BadRow, Form, RawTable, Table
 from privrec.data.tables import Tables, write_folder
 from privrec.data.uses import Use
 from privrec.errors import DataError, SettingsError, nearest
@@ -68,12 +68,12 @@ class ImportResult:
 
 
 def import_files(
-    source: Path,
+    source: Table,
     *,
     mapping: Mapping[str, str],
-    users: Path | None = None,
-    items: Path | None = None,
-    test: Path | None = None,
+    users: Table | None = None,
+    items: Table | None = None,
+    test: Table | None = None,
     positive_above: float | None = None,
     name: str | None = None,
     skip_bad: bool = False,
@@ -112,7 +112,7 @@ def import_files(
     read = partial(reader.interactions, context=context, listed={"user": people, "item": things})
     lines, found = read(source, form=_form(form))
     if form == "auto" and found == "lists":
-        reader.warnings.append(_READ_AS_LISTS.format(source.name))
+        reader.warnings.append(_READ_AS_LISTS.format(Path(str(source)).name))
     asked = _alike(read(test, form=found)[0], lines, test, source) if test else None
     manifest = _manifest(
         lines,
@@ -146,7 +146,7 @@ def _tables(
     )
 
 
-def _check_one_stdin(*files: Path | None) -> None:
+def _check_one_stdin(*files: Table | None) -> None:
     if files.count(STDIN) > 1:
         raise SettingsError("only one of the files can be '-', standard input")
 
@@ -178,8 +178,10 @@ _SKIPPED_COLUMNS = 5
 
 
 def _with_siblings(
-    source: Path, users: Path | None, items: Path | None
-) -> tuple[Path, Path | None, Path | None]:
+    source: Table, users: Table | None, items: Table | None
+) -> tuple[Table, Table | None, Table | None]:
+    if isinstance(source, RawTable):
+        return source, users, items
     if source.is_dir():
         found = sorted(source.glob("*.inter"))
         if len(found) != 1:
@@ -196,9 +198,11 @@ def _with_siblings(
     return source, users, items
 
 
-def _stem(source: Path) -> str:
+def _stem(source: Table) -> str:
     """Return the name of a data set that was given none."""
-    return "standard input" if source == STDIN else Path(plain_name(source.name)).stem
+    if source == STDIN:
+        return "standard input"
+    return Path(plain_name(Path(str(source)).name)).stem
 
 
 def _check_mapping(mapping: Mapping[str, str], *, has_users: bool, has_items: bool) -> None:
@@ -239,7 +243,7 @@ def _manifest(lines: pl.DataFrame, *, name: str, positive_above: float, public: 
     )
 
 
-def _alike(asked: pl.DataFrame, lines: pl.DataFrame, test: Path, source: Path) -> pl.DataFrame:
+def _alike(asked: pl.DataFrame, lines: pl.DataFrame, test: Table, source: Table) -> pl.DataFrame:
     """Return the lines to be tested with the columns, and the kinds of columns, of the others."""
     if asked.columns != lines.columns:
         raise DataError(
@@ -263,7 +267,7 @@ def _listed(what: str, lines: pl.DataFrame, asked: pl.DataFrame | None) -> pl.Da
     return ids.drop_nulls().unique(maintain_order=True).to_frame("id")
 
 
-def _threshold(lines: pl.DataFrame, given: float | None, source: Path) -> float:
+def _threshold(lines: pl.DataFrame, given: float | None, source: Table) -> float:
     """Return the value above which a line is a like; raise if no line would be a like.
 
     It is the given one, or 0 if there are no values, or found from them.

@@ -2,25 +2,41 @@
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from itertools import islice
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
 import polars as pl
 
-from privrec.data.rawtable import BadRow, RawTable
-from privrec.data.schema import value_text
+from privrec.data.rawtable import BadRow, RawTable, Unit
+from privrec.data.text import value_text
 from privrec.errors import DataError
 
 ENDINGS = (".jsonl", ".ndjson", ".json")
 _LIST = re.compile(r"\s*\[\s*[\[{\]]")
-_AT_A_TIME = 2**16
-"""Rows that are Python objects at once, to bound memory. Chosen by hand."""
+_TWO_ON_A_LINE = re.compile(r"\}[ \t\r]*,[ \t\r]*\{")
+_HALF = re.compile(r"\\ud", re.IGNORECASE)
+_AT_A_TIME = 2**22
+"""Characters that are Python objects at once, to bound memory. Chosen by hand."""
 _MOST_KEYS = 1000
 """More different keys than this are no columns. Chosen by hand."""
 
 Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Some rows of a file: their numbers, what stands there, and what JSON makes of it.
+
+    `has_halves` says that some text may have one half of a character that is written in two.
+    """
+
+    numbers: list[int]
+    texts: list[str] | None
+    found: list[object]
+    has_halves: bool
 
 
 def looks_like_json(text: str, name: str) -> bool:
@@ -40,19 +56,24 @@ def read_json(text: str, file: str) -> RawTable:
     has the type of its values; numbers and texts together are text, and a list makes all values of
     its column lists. NaN is a missing value.
     """
-    rows: Iterable[tuple[int, Row | BadRow]]
     is_list = _LIST.match(text) is not None
-    rows = _rows_of_list(text, file) if is_list else _rows_of_lines(text, file)
+    unit: Unit = "row" if is_list else "line"
     lines: list[int] = []
     bad: list[BadRow] = []
     parts: dict[str, list[pl.Series]] = {}
     nested: dict[str, list[int]] = {}
-    rows = iter(rows)
-    while chunk := list(islice(rows, _AT_A_TIME)):
-        good = [(line, row) for line, row in chunk if isinstance(row, dict)]
-        bad += [row for _, row in chunk if isinstance(row, BadRow)]
-        _add_columns([row for _, row in good], parts, nested, start=len(lines), file=file)
-        lines += [line for line, _ in good]
+    for part in _list_part(text, file) if is_list else _line_parts(text):
+        rows: list[Row] = []
+        start = len(lines)
+        for place, (number, entry) in enumerate(zip(part.numbers, part.found, strict=True)):
+            row = _row(entry, has_halves=part.has_halves)
+            if isinstance(row, str):
+                shown = _shown(entry) if part.texts is None else part.texts[place]
+                bad.append(BadRow(file, number, "", shown, row, unit))
+            else:
+                rows.append(row)
+                lines.append(number)
+        _add_columns(rows, parts, nested, start=start, file=file)
     if not lines and bad:
         raise DataError(str(bad[0]))
     columns = [_joined(name, series, len(lines)) for name, series in parts.items()]
@@ -64,8 +85,8 @@ def read_json(text: str, file: str) -> RawTable:
         types={},
         bad=tuple(bad),
         is_text=False,
-        unit="row" if is_list else "line",
-        nested={name: np.asarray(rows) for name, rows in nested.items()},
+        unit=unit,
+        nested={name: np.asarray(rows, np.int64) for name, rows in nested.items() if rows},
     )
 
 
@@ -80,36 +101,47 @@ def _parsed(text: str) -> object:
 _DECODER = json.JSONDecoder(parse_constant=lambda name: None if name == "NaN" else float(name))
 
 
-def _rows_of_lines(text: str, file: str) -> Iterator[tuple[int, Row | BadRow]]:
-    start, line = 0, 0
+def _line_parts(text: str) -> Iterator[_Part]:
+    """Yield the lines that are not empty, some at a time."""
+    start, first = 0, 1
     while start < len(text):
-        end = text.find("\n", start)
+        end = text.find("\n", start + _AT_A_TIME)
         end = len(text) if end < 0 else end
-        one = text[start:end].strip()
-        start, line = end + 1, line + 1
-        if one:
-            row = _row(_parsed(one), has_escapes="\\ud" in one.lower())
-            yield line, BadRow(file, line, "", one, row) if isinstance(row, str) else row
+        lines = text[start:end].split("\n")
+        numbers = [number for number, line in enumerate(lines, first) if line.strip()]
+        texts = [lines[number - first].strip() for number in numbers]
+        found = _all_parsed(texts) or [_parsed(line) for line in texts]
+        has_halves = _HALF.search(text, start, end) is not None
+        yield _Part(numbers, texts, found, has_halves)
+        start, first = end + 1, first + len(lines)
 
 
-def _rows_of_list(text: str, file: str) -> Iterator[tuple[int, Row | BadRow]]:
+def _all_parsed(lines: list[str]) -> list[object] | None:
+    """Return the objects of lines that are one object each, or None.
+
+    One call for all lines takes a third of the time. No line has two objects, so that as many
+    objects as lines are one for each.
+    """
+    whole = ",\n".join(lines)
+    found = None if _TWO_ON_A_LINE.search(whole) else _parsed(f"[{whole}]")
+    if not isinstance(found, list) or len(found) != len(lines) or set(map(type, found)) - {dict}:
+        return None
+    return found
+
+
+def _list_part(text: str, file: str) -> Iterator[_Part]:
     found = _parsed(text)
     if not isinstance(found, list):
         raise DataError(f"{file} is not a whole JSON list ({found})")
-    has_escapes = "\\ud" in text.lower()
-    for number, entry in enumerate(found, start=1):
-        row = _row(entry, has_escapes=has_escapes)
-        if isinstance(row, str):
-            yield number, BadRow(file, number, "", _shown(entry), row, "row")
-        else:
-            yield number, row
+    numbers = list(range(1, len(found) + 1))
+    yield _Part(numbers, None, found, _HALF.search(text) is not None)
 
 
-def _row(found: object, *, has_escapes: bool) -> Row | str:
+def _row(found: object, *, has_halves: bool) -> Row | str:
     """Return an object with the keys of inner objects as its own, or what is wrong with it."""
     if not isinstance(found, dict):
         return "must be a JSON object on one line"
-    if any(type(value) is dict for value in found.values()):
+    if dict in map(type, found.values()):
         flat: Row = {}
         for key, value in _pairs(found, ""):
             if key in flat:
@@ -117,9 +149,7 @@ def _row(found: object, *, has_escapes: bool) -> Row | str:
             flat[key] = value
         found = flat
     # JSON allows one half of a character that is written in two halves. Nothing else does.
-    if has_escapes and not _is_unicode(found):
-        return "must have whole characters"
-    return found
+    return "must have whole characters" if has_halves and not _is_unicode(found) else found
 
 
 def _pairs(found: Mapping[str, Any], before: str) -> Iterator[tuple[str, Any]]:
@@ -147,7 +177,7 @@ def _add_columns(
     file: str,
 ) -> None:
     """Append a series for each column; one for a column that is new here fills the rows before."""
-    names = list(dict.fromkeys([*parts, *(key for row in rows for key in row)]))
+    names = list(dict.fromkeys([*parts, *dict.fromkeys(chain.from_iterable(rows))]))
     if len(names) > _MOST_KEYS:
         raise DataError(
             f"{file} has more than {_MOST_KEYS:,} different keys, such as {names[-1]!r}: a key must"
@@ -155,13 +185,13 @@ def _add_columns(
         )
     for name in names:
         cells = [row.get(name) for row in rows]
-        inner = [
-            start + place
-            for place, cell in enumerate(cells)
-            if type(cell) is list and any(type(entry) in (dict, list) for entry in cell)
-        ]
-        if inner:
-            nested.setdefault(name, []).extend(inner)
+        kinds = set(map(type, cells))
+        if list in kinds:
+            nested.setdefault(name, []).extend(
+                start + place
+                for place, cell in enumerate(cells)
+                if type(cell) is list and {dict, list} & set(map(type, cell))
+            )
         before = [pl.Series(name, [None] * start)] if name not in parts and start else []
         parts.setdefault(name, before).append(_series(name, cells))
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from privrec.data.schema import Kind
+from privrec.data.text import brief
 from privrec.errors import DataError, nearest
 from privrec.toml import toml_value
 
@@ -27,6 +28,8 @@ class Public:
     threshold: bool = False
     values: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     numbers: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+
+    __repr__ = brief
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +52,8 @@ class Manifest:
     kinds: dict[str, Kind] = field(default_factory=dict)
     population: str = ""
     public: Public = field(default_factory=Public)
+
+    __repr__ = brief
 
 
 _KINDS: tuple[Kind, ...] = get_args(Kind)

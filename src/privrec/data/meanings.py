@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -10,7 +9,7 @@ import polars as pl
 
 from privrec.data.columnnames import ALIASES, ROLES, SURE_TIMES, plain_column
 from privrec.data.rawfiles import read_raw
-from privrec.data.rawtable import BadRow, Form, RawTable
+from privrec.data.rawtable import BadRow, Form, RawTable, Table
 from privrec.data.rawvalues import (
     Check,
     read_feature,
@@ -20,6 +19,7 @@ from privrec.data.rawvalues import (
     read_title,
 )
 from privrec.data.uses import (
+    UNUSED_TIME,
     Became,
     Use,
     feature_note,
@@ -49,7 +49,7 @@ class Reader:
     uses: list[Use] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
-    def entities(self, path: Path, what: Literal["user", "item"]) -> pl.DataFrame:
+    def entities(self, path: Table, what: Literal["user", "item"]) -> pl.DataFrame:
         """Return a users or items file as a table: `id`, `title` if it has one, and features."""
         table = read_raw(path, encoding=self.encoding)
         key = self._key(table, what)
@@ -83,7 +83,7 @@ class Reader:
 
     def interactions(
         self,
-        path: Path,
+        path: Table,
         *,
         context: Sequence[str],
         listed: Mapping[str, pl.DataFrame | None],
@@ -152,8 +152,7 @@ class Reader:
                 self._note(table, name, "ignored", why=why_ignored(column, found))
                 if "time" not in found and looks_like_times(column):
                     self.warnings.append(
-                        f"{table.file}: no column is the time, so lines stay in the order of the"
-                        f" file; {name!r} looks like one: --map time={name}"
+                        f"{table.file}: {UNUSED_TIME}; {name!r} looks like one: --map time={name}"
                     )
 
     def _meanings(self, table: RawTable, context: Sequence[str]) -> dict[str, str]:

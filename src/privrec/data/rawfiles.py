@@ -5,7 +5,7 @@ import io
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 
 import numpy as np
 import polars as pl
@@ -13,7 +13,7 @@ import polars as pl
 from privrec.data.itemlists import looks_like_lists, split_lists
 from privrec.data.jsonlines import looks_like_json, read_json
 from privrec.data.packed import Contents, read_contents
-from privrec.data.rawtable import PARQUET, BadRow, Form, RawTable
+from privrec.data.rawtable import PARQUET, BadRow, Form, RawTable, Table
 from privrec.errors import DataError
 from privrec.types import IntArray
 
@@ -21,13 +21,19 @@ ATOMIC = (".inter", ".user", ".item")
 ATOMIC_TYPES = ("token", "token_seq", "float", "float_seq")
 
 
-def read_raw(path: Path, *, encoding: str = "utf-8", form: Form = "table") -> RawTable:
+def read_raw(path: Table, *, encoding: str = "utf-8", form: Form = "table") -> RawTable:
     """Return the columns of a file, packed or not: Parquet, RecBole's atomic files, JSON or text.
+
+    A table that is in memory already is returned as it is.
 
     The separator and the header of a text file are detected from its first lines. A first line
     that contains a number is not a header. "auto" finds out whether a text file has a list for
     each person instead of columns.
     """
+    if isinstance(path, RawTable):
+        if path.frame.height == 0:
+            raise DataError(f"{path} has no rows")
+        return path
     if path.is_dir():
         raise DataError(f"{path} is a folder; name the file in it")
     found = read_contents(path)

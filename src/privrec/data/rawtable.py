@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal, NamedTuple
 
 import polars as pl
 
-from privrec.data.schema import value_text
+from privrec.data.text import value_text
 from privrec.types import IntArray
 
 Form = Literal["auto", "table", "lists"]
@@ -20,7 +21,8 @@ class BadRow(NamedTuple):
     """A row that cannot be used: its file and line, and what is wrong with it.
 
     `line` counts the lines of a text file, including the header, or the rows of a Parquet file or
-    of a JSON list, both from 1. `column` is empty if the whole line is wrong.
+    of a JSON list, both from 1, or the rows of a frame from 0. `column` is empty if the whole line
+    is wrong.
 
     >>> print(BadRow("ratings.csv", 3, "score", "good", "must be a finite number"))
     ratings.csv line 3: 'score' must be a finite number; got 'good'
@@ -62,6 +64,9 @@ class RawTable:
     unit: Unit = "line"
     nested: Mapping[str, IntArray] = field(default_factory=dict)
 
+    def __str__(self) -> str:
+        return self.file
+
     def bad_rows(self, rows: IntArray, column: str, reason: str) -> list[BadRow]:
         """Return what is wrong with the given rows."""
         values = self.frame[column]
@@ -72,6 +77,10 @@ class RawTable:
             )
             for row in rows
         ]
+
+
+Table = Path | RawTable
+"""A file, or a table that is in memory already."""
 
 
 def _shown(value: object) -> str:

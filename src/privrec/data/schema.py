@@ -6,11 +6,13 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from privrec.data.text import brief, short, value_text
 from privrec.errors import DataError, nearest
 from privrec.types import Leaf
 
 Side = Literal["user", "item", "context"]
 Kind = Literal["categorical", "multi", "numeric"]
+SIDES: tuple[Side, ...] = ("user", "item", "context")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +29,8 @@ class Feature:
     values: tuple[str, ...] = ()
     mean: float = 0.0
     scale: float = 1.0
+
+    __repr__ = brief
 
     @property
     def rows(self) -> int:
@@ -49,6 +53,9 @@ class Bag(NamedTuple):
 
     codes: Leaf
     weights: Leaf
+
+    def __repr__(self) -> str:
+        return brief(self)
 
     def take(self, rows: Leaf | slice) -> "Bag":
         """Return the bag of the given rows."""
@@ -76,6 +83,10 @@ class Schema:
     """All features of a data set, in the order in which the model concatenates them."""
 
     features: tuple[Feature, ...]
+
+    def __repr__(self) -> str:
+        named = (f"{short(feature.name, 30)} ({feature.side})" for feature in self.features)
+        return f"Schema({len(self.features)} features: {short(', '.join(named), 500)})"
 
     def of(self, side: Side) -> tuple[Feature, ...]:
         """Return the features of one side."""
@@ -150,19 +161,6 @@ def encode_one(schema: Schema, side: Side, values: Mapping[str, object]) -> dict
         feature.table: encode(feature, [values.get(feature.name)], strict=True)
         for feature in schema.of(side)
     }
-
-
-def value_text(value: object) -> str:
-    """Return the text of a raw value in a vocabulary: 1, 1.0 and "1" have the same text.
-
-    >>> value_text(1.0), value_text("1"), value_text(2.5), value_text(True)
-    ('1', '1', '2.5', 'true')
-    """
-    if isinstance(value, bool | np.bool_):
-        return "true" if value else "false"
-    if isinstance(value, float | np.floating) and float(value).is_integer():
-        return str(int(value))
-    return str(value)
 
 
 def is_missing(value: object) -> bool:

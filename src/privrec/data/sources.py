@@ -1,13 +1,33 @@
-"""The built-in data sets, and loading a built-in name or a data folder as a federation."""
+"""Data as a federation: a built-in name, a data folder, or a frame, which is imported."""
 
-from dataclasses import fields
+import re
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, replace
+from os import PathLike, fspath
 from pathlib import Path
 
+import numpy as np
+import polars as pl
+
 from privrec.data.federation import Federation
+from privrec.data.frames import as_polars, column_name, is_frame
+from privrec.data.importing import import_files
 from privrec.data.published import PUBLISHED, has_files, load_published, search_folders
+from privrec.data.rawtable import RawTable
 from privrec.data.synthetic import SyntheticSettings, synthetic
 from privrec.data.tables import read_folder, to_federation
-from privrec.errors import DataError, SettingsError, nearest
+from privrec.errors import (
+    DataError,
+    PrivrecError,
+    SettingsError,
+    check_kind,
+    got,
+    nearest,
+)
+
+FRAMES = ("the frame", "the frame of users", "the frame of items", "the frame of test lines")
+"""What stands for the name of a file where a table was given as a frame."""
 
 BUILT_IN: dict[str, str] = {
     "synthetic": "made-up people with known tastes; any size: synthetic:users=100000,items=2000",
@@ -15,11 +35,171 @@ BUILT_IN: dict[str, str] = {
 }
 
 
-def load(data: str) -> Federation:
-    """Return the federation of a built-in name or a data folder.
+def load(
+    data: object,
+    *,
+    user: str | None = None,
+    item: str | None = None,
+    value: str | None = None,
+    time: str | None = None,
+    title: str | None = None,
+    context: Sequence[str] = (),
+    users: object = None,
+    items: object = None,
+    test: object = None,
+    positive_above: float | None = None,
+    name: str | None = None,
+    population: str | None = None,
+    skip_bad: bool = False,
+) -> Federation:
+    """Return the federation of a built-in name, a data folder, or a frame of polars or pandas.
 
     `synthetic` takes settings behind a colon: `synthetic:users=1000000,seed=3`.
+
+    The other arguments are for frames. `user`, `item`, `value` and `time` name columns of the
+    frame, and `title` one of `items`; usual names such as `user_id` or `rating` are found without.
+    `context` lists columns that describe the moment. `users` and `items` are frames with an id and
+    features; `test` has lines to be tested, like those of `data`. A value above `positive_above` is
+    a like. `name` names the data, and `population` its people in ledgers (the same as `name` if
+    it is not given). `skip_bad` leaves rows out that cannot be used. A given `items` counts as a
+    public catalogue, a given `positive_above` as a public choice (docs/data.md).
     """
+    roles = {"user": user, "item": item, "value": value, "time": time, "title": title}
+    mapping = {role: column_name(role, c) for role, c in roles.items() if c is not None}
+    frames = {"users": users, "items": items, "test": test}
+    texts = {"name": name, "population": population}
+    given = {**frames, **texts, "positive_above": positive_above}
+    asked = [*mapping, *(key for key, found in given.items() if found is not None)]
+    asked += ["context"] * bool(context) + ["skip_bad"] * bool(skip_bad)
+    if not is_frame(data):
+        if asked:
+            raise SettingsError(
+                f"`{asked[0]}` is about a frame of polars or pandas; `data` is {got(data)}"
+            )
+        return data if isinstance(data, Federation) else _load_named(data)
+    check_kind("context", context, (list, tuple), "a list of columns")
+    if positive_above is not None:
+        check_kind("positive_above", positive_above, (int, float), "a number")
+    return _load_frame(
+        data,
+        mapping=_one_meaning(mapping),
+        name=_own_name(name),
+        population=_text("population", population) or _own_name(name),
+        context=[column_name("context", column) for column in context],
+        positive_above=positive_above,
+        skip_bad=skip_bad,
+        **frames,
+    )
+
+
+def _load_frame(
+    frame: object,
+    *,
+    mapping: Mapping[str, str],
+    name: str,
+    population: str,
+    context: Sequence[str] = (),
+    users: object = None,
+    items: object = None,
+    test: object = None,
+    positive_above: float | None = None,
+    skip_bad: bool = False,
+) -> Federation:
+    """Return the federation of a frame of interactions, as the import of the same table has it.
+
+    Frames have no name that is secret and random, so `population` names the people in ledgers.
+    """
+    lines = _table(frame, FRAMES[0])
+    people, things, asked = (
+        None if given is None else _table(given, file)
+        for given, file in zip((users, items, test), FRAMES[1:], strict=True)
+    )
+    try:
+        result = import_files(
+            lines,
+            mapping=mapping,
+            users=people,
+            items=things,
+            test=asked,
+            positive_above=positive_above,
+            name=name,
+            skip_bad=skip_bad,
+            context=context,
+            form="table",
+        )
+        manifest = replace(result.tables.manifest, population=population)
+        made = to_federation(replace(result.tables, manifest=manifest))
+    except PrivrecError as error:
+        raise type(error)(_in_python(str(error))) from error
+    for said in result.warnings:
+        warnings.warn(_in_python(said), UserWarning, stacklevel=4)
+    if result.skipped:
+        count, first = len(result.skipped), result.skipped[0]
+        what = "1 bad row was" if count == 1 else f"{count:,} bad rows were"
+        warnings.warn(f"{what} left out; the first: {first}", UserWarning, stacklevel=4)
+    return replace(made, names=result.tables.users["id"].cast(pl.String).to_list())
+
+
+def _table(frame: object, file: str) -> RawTable:
+    columns = as_polars(frame, file)
+    lines = np.arange(columns.height)
+    return RawTable(
+        file=file,
+        frame=columns,
+        lines=lines,
+        has_header=True,
+        types={},
+        bad=(),
+        is_text=False,
+        unit="row",
+    )
+
+
+def _in_python(message: str) -> str:
+    """Return an import's message with the options of the command as arguments of `load`."""
+    message = message.replace(
+        "say which it is with --map id=…", "call the column with the ids 'id'"
+    )
+    message = re.sub(r"`--map (\w+)=…`", r"`\1`", message)
+    message = re.sub(r"--map (\w+)=…", r'privrec.load(frame, \1="…")', message)
+    message = message.replace("--skip-bad", "skip_bad=True")
+    return re.sub(r"--([a-z]+(?:-[a-z]+)*)", lambda match: match[1].replace("-", "_"), message)
+
+
+def named(data: object) -> tuple[str, Callable[[], Federation]]:
+    """Return the name of data as settings have it, and what loads it."""
+    if isinstance(data, str | PathLike):
+        name = fspath(data)
+        return str(name), lambda: load(name)
+    found = load(data)
+    return found.name, lambda: found
+
+
+def _own_name(name: str | None) -> str:
+    """Return the name of a frame; the names of built-in data are taken."""
+    own = _text("name", name) or "frame"
+    if own.partition(":")[0] in BUILT_IN:
+        raise SettingsError(f"`name` must not be that of built-in data; got {own!r}")
+    return own
+
+
+def _text(what: str, given: str | None) -> str:
+    check_kind(what, given or "", str, "text")
+    return given or ""
+
+
+def _one_meaning(mapping: dict[str, str]) -> dict[str, str]:
+    columns = [column for role, column in mapping.items() if role != "title"]
+    if twice := [column for column in columns if columns.count(column) > 1]:
+        roles = " and ".join(f"`{role}`" for role in mapping if mapping[role] == twice[0])
+        raise SettingsError(f"{roles} must be different columns; got {twice[0]!r}")
+    return mapping
+
+
+def _load_named(given: object) -> Federation:
+    must = "a built-in name, a data folder, or a frame of polars or pandas"
+    check_kind("data", given, (str, PathLike), must)
+    data = str(given)
     name, _, settings = data.partition(":")
     if name == "synthetic":
         return synthetic(_synthetic_settings(settings))

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from privrec.data.clients import Clients
+from privrec.data.text import brief
 from privrec.errors import SettingsError
 from privrec.seeds import client_words
 from privrec.types import BoolArray, Halving, IntArray
@@ -24,6 +25,8 @@ class Split:
     train: IntArray
     validation: IntArray
     test: IntArray
+
+    __repr__ = brief
 
     @property
     def fitted(self) -> IntArray:

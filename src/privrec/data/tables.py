@@ -21,9 +21,8 @@ from privrec.data.schema import (
     Side,
     encode,
     is_missing,
-    value_text,
 )
-from privrec.data.text import safe_text
+from privrec.data.text import brief, safe_text, value_text
 from privrec.errors import DataError, nearest
 from privrec.types import IntArray
 
@@ -42,6 +41,8 @@ class Tables:
     users: pl.DataFrame
     items: pl.DataFrame
     test: pl.DataFrame | None = None
+
+    __repr__ = brief
 
 
 def read_folder(folder: Path) -> Tables:

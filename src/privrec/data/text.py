@@ -1,6 +1,8 @@
-"""Makes text from data safe to show: no terminal control codes, no reordered letters."""
+"""Makes text from data safe to show, and records short: no control codes, no endless lists."""
 
 import unicodedata
+from collections.abc import Mapping
+from typing import Any
 
 # Other, control; other, format (bidirectional overrides, zero-width signs); surrogates;
 # line and paragraph separators.
@@ -19,6 +21,53 @@ def safe_text(text: str) -> str:
     if text.isascii() and text.isprintable():
         return text
     return "".join("�" if unicodedata.category(c) in _UNSAFE else c for c in text)
+
+
+def value_text(value: object) -> str:
+    """Return the text of a raw value in a vocabulary: 1, 1.0 and "1" have the same text.
+
+    >>> value_text(1.0), value_text("1"), value_text(2.5), value_text(True)
+    ('1', '1', '2.5', 'true')
+    """
+    import numpy as np  # Not above: help and completion need no numbers.
+
+    if isinstance(value, bool | np.bool_):
+        return "true" if value else "false"
+    if isinstance(value, float | np.floating) and float(value).is_integer():
+        return str(int(value))
+    return str(value)
+
+
+def short(text: object, most: int = 60) -> str:
+    """Return text that is safe to show, cut to `most` characters.
+
+    >>> short("The Silent Harbour", 11)
+    'The Silent…'
+    """
+    safe = safe_text(str(text)[: most + 1])
+    return safe if len(safe) <= most else f"{safe[: most - 1]}…"
+
+
+def brief(record: Any) -> str:
+    """Return a record in one line, for `__repr__`: what is large by its size, functions left out.
+
+    Of more than some 900 characters the rest is left out.
+    """
+    names = getattr(record, "__dataclass_fields__", None) or record._fields
+    parts = [f"{name}={text}" for name in names if (text := _field(getattr(record, name)))]
+    return short(f"{type(record).__name__}({', '.join(parts)})", 900)
+
+
+def _field(value: Any) -> str:
+    """Return the value of a field in a few words; "" for a function."""
+    if isinstance(value, str):
+        return repr(short(value))
+    shape = getattr(value, "shape", None)
+    if shape is not None:
+        return f"<{' × '.join(f'{size:,}' for size in shape)} numbers>"
+    if isinstance(value, Mapping | list | tuple | set | frozenset) and len(value):
+        return f"<{len(value):,} {'entry' if len(value) == 1 else 'entries'}>"
+    return "" if callable(value) else short(repr(value), 200)
 
 
 def data_title(name: str, data: str) -> str:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from privrec.data.text import brief
 from privrec.types import BoolArray, IntArray
 
 DEPTH = 30
@@ -55,6 +56,8 @@ class PeopleFigures:
     recall: Floats
     popular: Floats
     novelty: Floats
+
+    __repr__ = brief
 
     def take(self, chosen: BoolArray) -> "PeopleFigures":
         """Return the figures of some of the people."""

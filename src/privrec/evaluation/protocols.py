@@ -10,6 +10,7 @@ import numpy as np
 from privrec.data.clients import Clients
 from privrec.data.federation import Federation
 from privrec.data.splits import Split, chosen, first_half, split_clients
+from privrec.data.text import brief
 from privrec.errors import SettingsError, nearest
 from privrec.types import BoolArray, Candidates, Halving, IntArray, ProtocolName
 
@@ -51,6 +52,8 @@ class Protocol:
     training: Callable[[Federation], Federation]
     testing: Callable[[Federation], View]
     validating: Callable[[Federation], View]
+
+    __repr__ = brief
 
 
 def protocol_named(

@@ -9,6 +9,7 @@ import numpy as np
 from privrec.core.scorer import Scorer, Scores, TableScorer, people_at_a_time
 from privrec.data.clients import Clients
 from privrec.data.federation import Federation, chunks
+from privrec.data.text import brief
 from privrec.evaluation.intervals import Floats, Interval, intervals
 from privrec.evaluation.metrics import (
     KS,
@@ -45,6 +46,10 @@ class EvalReport:
     new_interval: dict[int, Interval] = field(default_factory=dict)
     beyond: dict[str, dict[int, float | None]] = field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        hits = ", ".join(f"@{k} {value:.3f}" for k, value in self.hits.items())
+        return f"EvalReport({self.tested:,} people tested, hits {hits})"
+
     def as_json(self) -> dict[str, Any]:
         """Return the figures in the shape of `evaluation.json`."""
         figures = asdict(self)
@@ -77,6 +82,8 @@ class Tested:
     items: IntArray
     figures: PeopleFigures
     listed: BoolArray | None = None
+
+    __repr__ = brief
 
     def of(self, chosen: BoolArray) -> "Tested":
         """Return the same for some of those who were tested."""

@@ -48,8 +48,8 @@ class SmallFile:
     def read(self) -> dict[str, Any] | None:
         """Return the object; None if there is none, or if it is not whole."""
         mark = mark_of(self._path)
-        if mark is None or mark != self._mark:
-            self._mark, self._found = mark, _object_in(self._path)
+        if mark != self._mark:
+            self._mark, self._found = mark, None if mark is None else _object_in(self._path)
         return self._found
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from scipy.special import ndtr
 
-from privrec.errors import PrivacyWarning, SettingsError
+from privrec.errors import PrivacyWarning, SettingsError, check_kind
 from privrec.privacy.ledger import PrivacyLedger, check_delta, check_epsilon
 from privrec.privacy.release import Release, Sampling
 from privrec.privacy.words import epsilon_text
@@ -39,6 +39,7 @@ def calibrate(
     """
     check_epsilon(epsilon)
     check_delta(delta)
+    check_kind("rounds", rounds, int, "a whole number")
     if rounds < 1:
         raise SettingsError(f"`rounds` must be >= 1; got {rounds}")
     before = spent or PrivacyLedger()

@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # Importing it takes most of a second, and runs without noise
     from dp_accounting.privacy_accountant import NeighboringRelation
     from dp_accounting.rdp import RdpAccountant
 
-from privrec.errors import SettingsError
+from privrec.errors import SettingsError, check_kind
 from privrec.privacy.release import Adjacency, Release
 
 Entries = tuple[tuple[Release, int], ...]
@@ -103,6 +103,7 @@ def forget() -> None:
 
 def check_delta(delta: float) -> None:
     """Raise unless 0 < δ < 1."""
+    check_kind("delta", delta, (int, float), "a number")
     if not 0 < delta < 1:
         raise SettingsError(f"`delta` must be > 0 and < 1; got {delta!r}")
 
@@ -244,6 +245,12 @@ class PrivacyLedger:
 
     entries: tuple[tuple[Release, int], ...] = ()
 
+    def __repr__(self) -> str:
+        kinds = f" of {len(self.entries):,} kinds" if len(self.entries) > 1 else ""
+        noise = "all with noise" if self.is_private else "some without noise"
+        what = "nothing released" if not self.entries else f"{self.releases:,} releases{kinds}"
+        return f"PrivacyLedger({what}{f', {noise}' if self.entries else ''})"
+
     @property
     def releases(self) -> int:
         """How many releases were made."""
@@ -256,6 +263,8 @@ class PrivacyLedger:
 
     def record(self, release: Release, times: int = 1) -> "PrivacyLedger":
         """Return the ledger with one more release, or with several of the same kind."""
+        check_kind("release", release, Release, "a Release")
+        check_kind("times", times, (int, np.integer), "a whole number")
         if times < 0:
             raise SettingsError(f"`times` must be >= 0; got {times}")
         counts = dict(self.entries)
@@ -265,6 +274,7 @@ class PrivacyLedger:
 
     def compose(self, other: "PrivacyLedger") -> "PrivacyLedger":
         """Return one ledger of both: of two stages, or of two runs on the same people."""
+        check_kind("other", other, PrivacyLedger, "a PrivacyLedger")
         both = self
         for release, times in other.entries:
             both = both.record(release, times)
@@ -318,5 +328,6 @@ class PrivacyLedger:
 
 def check_epsilon(epsilon: float) -> None:
     """Raise unless ε is above 0."""
+    check_kind("epsilon", epsilon, (int, float), "a number")
     if not epsilon > 0:
         raise SettingsError(f"`epsilon` must be > 0; got {epsilon!r}")

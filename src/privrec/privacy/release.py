@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from privrec.errors import SettingsError
+from privrec.errors import SettingsError, check_kind
 from privrec.seeds import secret_choice, secret_coins
 from privrec.types import IntArray, Law, MechanismName
 
@@ -41,6 +41,8 @@ class Sampling:
     def __post_init__(self) -> None:
         if self.law not in ("poisson", "fixed"):
             raise SettingsError(f"`sampling` must be 'poisson' or 'fixed'; got {self.law!r}")
+        for name in ("users", "cohort"):
+            check_kind(name, getattr(self, name), (int, np.integer), "a whole number")
         if not 1 <= self.cohort <= self.users:
             raise SettingsError(
                 f"`cohort` must be <= {self.users}, the people who train, and >= 1;"
@@ -102,8 +104,10 @@ class Release:
     def __post_init__(self) -> None:
         if self.mechanism not in MECHANISMS:
             raise SettingsError(f"`mechanism` must be one of {MECHANISMS}; got {self.mechanism!r}")
+        check_kind("sampling", self.sampling, Sampling, "a Sampling")
         for name in ("noise_multiplier", "quantile_multiplier"):
             value = getattr(self, name)
+            check_kind(name, 0.0 if value is None else value, (int, float), "a number")
             if value is not None and not (0 <= value < math.inf):
                 raise SettingsError(f"`{name}` must be >= 0 and finite; got {value!r}")
         if self.mechanism == "none" and self.noise_multiplier:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from privrec.data.text import short
 from privrec.privacy.ledger import PrivacyLedger
 from privrec.privacy.words import epsilon_text
 from privrec.types import NoiseKind
@@ -162,6 +163,11 @@ class PrivacyReport:
     stage_two_epsilon: float | None
     statement: str
     local_noise: bool = False
+
+    def __repr__(self) -> str:
+        names = ("epsilon", "epsilon_of_mechanism", "delta", "noise", "rounds")
+        figures = ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
+        return f"PrivacyReport({figures})\n  {short(self.statement, 600)}"
 
     def as_json(self) -> dict[str, Any]:
         """Return the `privacy` part of `evaluation.json`."""

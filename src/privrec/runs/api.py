@@ -2,7 +2,8 @@
 
 import math
 from dataclasses import asdict, dataclass
-from functools import cache
+from functools import cache, partial
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,10 @@ from privrec.algorithms.recipes import configure, prepare, recipe_named, setting
 from privrec.core.phase import Stage
 from privrec.data.clients import Clients
 from privrec.data.federation import Federation
-from privrec.data.sources import load
+from privrec.data.sources import BUILT_IN, load, named
+from privrec.data.text import short
 from privrec.device import Model, open_model
+from privrec.errors import DataError, check_kind
 from privrec.privacy.ledger import PrivacyLedger
 from privrec.runs import records
 from privrec.runs.forecast import Forecast, forecast
@@ -39,6 +42,15 @@ class Plan:
     machine: tuple[Forecast, ...]
     catalogue: int
     items: int | None
+
+    def __repr__(self) -> str:
+        stages = ", ".join(f"{stage.name} × {stage.rounds:,}" for stage in self.stages)
+        known = self.time_seconds
+        seconds = "time not estimated" if known is None else f"about {known:.0f} s"
+        return (
+            f"Plan({short(self.config.recipe)} on {short(self.config.data)}: {short(stages, 300)};"
+            f" epsilon={self.epsilon}, {seconds}, {self.peak_bytes / 1e9:.1f} GB of memory)"
+        )
 
     @property
     def time_seconds(self) -> float | None:
@@ -80,10 +92,11 @@ class Plan:
         }
 
 
-def plan(recipe: str, data: str | Federation, **settings: Any) -> Plan:
+def plan(recipe: str, data: object, **settings: Any) -> Plan:
     """Return what a run would do and what it would cost, on a phone and here; writes nothing."""
-    config = configure(recipe, data if isinstance(data, str) else data.name, settings)
-    prepared = prepare(config, load(data) if isinstance(data, str) else data)
+    name, read = named(data)
+    config = configure(recipe, name, settings)
+    prepared = prepare(config, read())
     federation, people = prepared.federation, prepared.split.train
     check_memory(prepared.stages())
     machine = forecast(prepared)
@@ -121,19 +134,38 @@ def _ranking(prepared: PreparedRun, params: Params, person: Clients) -> DeviceCo
     )
 
 
-def open_run(path: str | Path) -> Run:
-    """Return the run in a folder."""
+def open_run(path: str | Path, *, data: object = None) -> Run:
+    """Return the run in a folder.
+
+    `data` is what it was trained on, where that cannot be loaded by its name: a frame, or what
+    `load` returned for it. Recommending to newcomers needs no data.
+    """
+    check_kind("path", path, (str, PathLike), "a run folder")
     folder, config = records.read_settings(Path(path), settings_of)
+    read = partial(_by_name, config) if data is None else named(data)[1]
 
     @cache
     def load_prepared() -> PreparedRun:
-        return prepare(config, load(config.data))
+        return prepare(config, read())
+
+    if data is not None and folder.data_path.is_file():
+        records.check_data(folder, load_prepared().federation.fingerprint)
 
     return Run(
         folder=folder,
         config=config,
         recipe=recipe_named(config.recipe),
         load_prepared=load_prepared,
+    )
+
+
+def _by_name(config: RunSettings) -> Federation:
+    """Return the data that the settings name; a frame cannot be found by its name."""
+    if config.data.partition(":")[0] in BUILT_IN or Path(config.data).exists():
+        return load(config.data)
+    raise DataError(
+        f"the data {config.data!r} of the run is no built-in name and no folder here; if the run"
+        " was trained in Python on a frame, give it again: privrec.open_run(path, data=frame)"
     )
 
 

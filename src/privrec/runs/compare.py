@@ -2,20 +2,30 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from privrec.errors import SettingsError
+import polars as pl
+
+from privrec.data.text import short
+from privrec.errors import SettingsError, got
 from privrec.evaluation.intervals import Difference, apart, mean_of
 from privrec.runs import records
 from privrec.runs.evaluate import Evaluation
 from privrec.runs.run import Run, attacked_in
+from privrec.runs.shapes import EVALUATION, read_document
 from privrec.runs.tested import People, paired, people_of, read_people
-from privrec.show.comparison import Line, comparison, groups_of, with_ends
-from privrec.show.report import KS
+from privrec.show.comparison import Line, any_attacked, columns, comparison, groups_of, with_ends
+from privrec.show.notebook import html_table, paragraph, text_table
+from privrec.show.report import KS, figure
 from privrec.show.worth import signed
 
+Comparable = str | PathLike[str] | Run | Evaluation
+"""What can be a row: a folder, an open run or an evaluation."""
 _K = "20"
+_SHOWN = ("10", "20")
+"""The k of a table in text; all of them would make it too wide."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -97,6 +107,32 @@ class Comparison:
             for name, row in self.rows.items()
         }
 
+    def frame(self) -> pl.DataFrame:
+        """Return a row for each line: data, name, kind, hits@k with ends, seconds, privacy, …."""
+        rows = [
+            {
+                "data": title,
+                "name": line.name,
+                "kind": line.kind,
+                **{f"hits@{k}": value for k, value in line.hits.items()},
+                **{
+                    f"hits@{k} {end}": line.interval[k][n] if k in line.interval else None
+                    for k in KS
+                    for n, end in enumerate(("low", "high"))
+                },
+                **{f"paper@{k}": line.printed.get(k) for k in _SHOWN},
+                "seconds": line.seconds,
+                "bytes_sent": line.bytes_sent,
+                "privacy": line.privacy,
+            }
+            for title, lines in self.tables.items()
+            for line in lines
+        ]
+        numbers = {name: pl.Float64 for name in rows[0] if "@" in name or name == "seconds"}
+        return pl.DataFrame(
+            rows, schema_overrides={**numbers, "bytes_sent": pl.Int64}, infer_schema_length=None
+        )
+
     def __str__(self) -> str:
         """Return the tables as text, and the differences as sentences."""
         parts = []
@@ -111,18 +147,39 @@ class Comparison:
             parts += [one.sentence() for one in self.against.get(title, ())]
         return "\n".join([*parts, *(f"warning: {line}" for line in self.warnings)])
 
+    def __repr__(self) -> str:
+        lines = [line for found in self.tables.values() for line in found]
+        title = f"Comparison of {len(self.rows)} runs: Hits@k"
+        rows = [(line.name, *(figure(line.hits[k]) for k in _SHOWN)) for line in lines]
+        return f"{title}\n{text_table(('', *(f'@{k}' for k in _SHOWN)), rows)}"
 
-def compare(*runs: str | Path | Run | Evaluation) -> Comparison:
-    """Return evaluated runs side by side, and recommenders of your own among them.
+    def _repr_html_(self) -> str:
+        attacked = any_attacked(self.evaluations)
+        parts = []
+        for title, lines in self.tables.items():
+            cells = [line.cells(attacked=attacked) for line in lines]
+            parts.append(html_table(columns(attacked=attacked), cells, f"Hits@k on {title}"))
+            parts += [paragraph(one.sentence()) for one in self.against.get(title, ())]
+        return "".join([*parts, *(paragraph(f"warning: {line}") for line in self.warnings)])
 
-    Each is a run, its folder, a folder that `privrec.evaluate(…, out=…)` wrote, or an evaluation.
+
+def compare(runs: Sequence[Comparable] | Mapping[str, Comparable]) -> Comparison:
+    """Return runs side by side, and recommenders of your own among them.
+
+    `runs` is a list, or a mapping with names of your own. Each is a run, its folder, a folder that
+    `privrec.evaluate(…, out=…)` wrote, or an evaluation. A run without an evaluation is evaluated.
     """
-    if not runs:
-        raise SettingsError("give at least one run, folder or evaluation")
+    if isinstance(runs, str | bytes | PathLike) or not hasattr(runs, "__iter__"):
+        raise SettingsError(f"`runs` must be a list of runs or run folders; got {got(runs)}")
+    named = runs.items() if isinstance(runs, Mapping) else ((None, run) for run in runs)
     rows: dict[str, Row] = {}
-    for run in runs:
+    for given, run in named:
         name, row = _row(run)
-        rows[name if name not in rows else f"{name} ({len(rows) + 1})"] = row
+        name = name if given is None else str(given)
+        alike = sum(other == name or other.startswith(f"{name} (") for other in rows)
+        rows[f"{name} ({alike + 1})" if alike else name] = row
+    if not rows:
+        raise SettingsError("`runs` must have at least one run, folder or evaluation")
     evaluations = {name: row.evaluation for name, row in rows.items()}
     settings = {name: row.settings for name, row in rows.items()}
     return Comparison(
@@ -135,13 +192,21 @@ def compare(*runs: str | Path | Run | Evaluation) -> Comparison:
     )
 
 
-def _row(run: str | Path | Run | Evaluation) -> tuple[str, Row]:
+def _row(run: object) -> tuple[str, Row]:
+    """Return a name and the row: a folder is named by its path, a run by its settings."""
     if isinstance(run, Evaluation):
         people = None if run.tested is None else people_of(run.tested)
         settings = run.config.model_dump(mode="json", exclude_none=True)
         return run.config.recipe, Row(evaluation=run.as_json(), settings=settings, people=people)
-    path = run.folder.path if isinstance(run, Run) else Path(run)
-    return str(path), read_row(path)
+    if isinstance(run, Run):
+        if not run.folder.evaluation_path.is_file():
+            run.evaluate()
+        budget = run.config.budget.epsilon
+        parts = [run.config.recipe, *([] if budget is None else [f"epsilon {budget:g}"])]
+        return short(", ".join([*parts, f"seed {run.config.seed}"])), read_row(run.folder.path)
+    if not isinstance(run, str | PathLike):
+        raise SettingsError(f"`runs` must be runs, run folders or evaluations; got {got(run)}")
+    return str(run), read_row(Path(run))
 
 
 def read_row(path: Path) -> Row:
@@ -154,7 +219,7 @@ def read_row(path: Path) -> Row:
         cost = {**found.get("cost", {}), "seconds": seconds_of(path)}
         found = {**found, "cost": cost, **({"attacked": attacked} if attacked else {})}
     else:
-        found = records.read_document(place, records.EVALUATION_KEYS) or {}
+        found = read_document(place, EVALUATION) or {}
         settings = {"own": found["recipe"], "data": found["data"]}
     return Row(evaluation=found, settings=settings, people=read_people(place))
 

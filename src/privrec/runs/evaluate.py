@@ -5,11 +5,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import polars as pl
 
 from privrec.algorithms.prepared import PreparedRun
 from privrec.core.contribution import to_bytes
 from privrec.core.phase import Phase
 from privrec.core.scorer import Scorer
+from privrec.data.text import short
 from privrec.errors import DataError, SettingsError
 from privrec.evaluation.groups import by_items
 from privrec.evaluation.intervals import (
@@ -24,8 +26,10 @@ from privrec.evaluation.protocols import View
 from privrec.evaluation.ranking import EvalReport, Tested, ends_json, measure, text_keys
 from privrec.evaluation.references import MEMORY_GB, Fitted, fit_references
 from privrec.privacy.statement import PrivacyReport
+from privrec.runs.tables import evaluation_frame
 from privrec.seeds import client_words
 from privrec.settings import RunSettings
+from privrec.show.notebook import hits_table, html_table, paragraph, text_table, title_of
 from privrec.show.worth import warnings_of
 from privrec.simulate.cost import usual_person
 from privrec.types import IntArray, Params
@@ -99,6 +103,20 @@ class Evaluation:
     def hits(self) -> dict[int, float]:
         """Hits@k by k."""
         return self.report.hits
+
+    def frame(self) -> pl.DataFrame:
+        """Return the figures as a frame: a row for each recommender and k."""
+        return evaluation_frame(self.as_json())
+
+    def __repr__(self) -> str:
+        found = self.as_json()
+        warnings = "".join(f"\n{short(said, 150)}" for said in found["warnings"][:1])
+        return f"Evaluation: {title_of(found)}\n{text_table(*hits_table(found))}{warnings}"
+
+    def _repr_html_(self) -> str:
+        found = self.as_json()
+        table = html_table(*hits_table(found), title_of(found))
+        return table + "".join(map(paragraph, [*found["warnings"], found["privacy"]["statement"]]))
 
     @property
     def ndcg(self) -> dict[int, float]:

@@ -26,6 +26,7 @@ def export_run(run: Run, path: Path) -> None:
     if path.is_dir():
         raise RunFolderError(f"{path} is a folder: --out takes the name of a file")
     model = run.model()
+    model.device()  # Raises if its parameters, catalogue and settings are not of one run.
     # The path of the data is private: leave it out.
     settings = {**model.settings, "data": model.catalogue.name}
     about = {"format": FORMAT, "settings": settings, "privacy": dict(model.privacy)}

@@ -1,6 +1,5 @@
 """Training: prepare a run, play its rounds, and leave its parameters in a run folder."""
 
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,10 +16,12 @@ from privrec.core.phase import RoundReport, ServerState, Stage
 from privrec.core.round import Network, Surroundings, cohort_draw, fastest, play_stage_round
 from privrec.data.catalogue import to_json
 from privrec.data.federation import Federation
-from privrec.data.sources import load
+from privrec.data.sources import named
 from privrec.errors import DataError, RunFolderError, SettingsError
 from privrec.runs import records
+from privrec.runs.bar import progress_bar
 from privrec.runs.evaluate import OnProgress, validate
+from privrec.runs.places import discard, folder_path, temporary_run
 from privrec.runs.progress import Progress, progress_of
 from privrec.runs.publisher import open_publisher
 from privrec.runs.run import Run
@@ -34,34 +35,33 @@ can lose. Chosen by hand; not tuned."""
 
 def train(
     recipe: str,
-    data: str | Federation,
+    data: object,
     *,
     out: str | Path | None = None,
     resume: bool = False,
     strict: bool = False,
+    progress: bool = True,
     on_progress: OnProgress | None = None,
     watch: Callable[[PreparedRun], PreparedRun] | None = None,
     **settings: Any,
 ) -> Run:
     """Return a finished run of a recipe; the same as `privrec train`.
 
-    Without `out` the run folder is temporary. With `resume` the interrupted run in `out` continues
-    from its last checkpoint, on the same data and with the settings it was started with. Settings
-    need not be given again; different ones are refused. With `strict` a run under noise is refused
-    if the model's shape or scale would be computed from people's data. `watch` returns the same run
-    with stages that also tell an audit what they publish.
+    `data` is what `load` takes, or has returned. Without `out` the run folder is temporary: it is
+    removed when nothing uses the run any more, and `Run.save` keeps it. In a notebook and in a
+    terminal a bar shows how far it is, unless `progress` is false; `on_progress` replaces it.
+
+    With `resume` the interrupted run in `out` continues from its last checkpoint, on the same data
+    and with the settings it was started with. Settings need not be given again; different ones are
+    refused. With `strict` a run under noise is refused if the model's shape or scale would be
+    computed from people's data. `watch` returns the same run with stages that also tell an audit
+    what they publish.
     """
-    name = data if isinstance(data, str) else data.name
-    path = None if out is None else Path(out)
+    name, read = named(data)
+    path = folder_path("out", out)
     started = _started(path) if resume else None
-    if started is None:
-        config = configure(recipe, name, settings)
-    else:
-        check_same(started[0], started[1], {"recipe": recipe, "data": name})
-        before = started[1].model_dump(exclude_none=True)
-        config = configure(recipe, name, {**before, **settings})
-        check_same(*started, config.model_dump())
-    prepared = prepare(config, load(data) if isinstance(data, str) else data)
+    config = _settings_of(started, recipe, name, settings)
+    prepared = prepare(config, read())
     prepared = prepared if watch is None else watch(prepared)
     config, federation = prepared.config, prepared.federation
     if strict and config.budget.mechanism != "none":
@@ -69,17 +69,20 @@ def train(
     # Wrong settings, and too little memory, are found before any file is written.
     check_memory(prepared.stages())
     if started is None:
-        path = path or Path(tempfile.mkdtemp(prefix="privrec-"))
-        public = to_json(federation.catalogue)
-        folder = records.create_run(path, config, public, federation.fingerprint)
+        about = (config, to_json(federation.catalogue), federation.fingerprint)
+        folder = temporary_run(*about) if path is None else records.create_run(path, *about)
     else:
         folder = started[0]
         records.check_data(folder, federation.fingerprint)
-    with records.locked(folder):
-        if not folder.params_path.is_file():
-            resume = started is not None
-            records.clear_leftovers(folder)
-            play_stages(prepared, folder, resume=resume, on_progress=on_progress)
+    try:
+        with records.locked(folder), progress_bar(on_progress, progress) as tell:
+            if not folder.params_path.is_file():
+                resume = started is not None
+                records.clear_leftovers(folder)
+                play_stages(prepared, folder, resume=resume, on_progress=tell)
+    except BaseException:
+        discard(folder)
+        raise
     return Run(
         folder=folder,
         config=config,
@@ -95,9 +98,9 @@ def train_and_evaluate(recipe: str, data: str, place: Path, **settings: Any) -> 
         # Resuming takes the old run's own settings, which may be others than these.
         asked = configure(recipe, data, settings).model_dump(exclude={"protocol", "candidates"})
         check_same(*records.read_settings(place, settings_of), asked)
-    run = train(recipe, data, out=place, resume=begun, **settings)
+    run = train(recipe, data, out=place, resume=begun, progress=False, **settings)
     if not run.folder.evaluation_path.is_file():
-        run.evaluate()
+        run.evaluate(progress=False)
     return records.read_evaluation(place)
 
 
@@ -211,12 +214,9 @@ def _play_stage(
         keep(state)
         # A secretly drawn cohort cannot be drawn again, and a network is slow: write a checkpoint
         # after every round.
-        due = (
-            budget.draws_in_secret
-            or network is not None
-            or time.monotonic() - saved > CHECKPOINT_SECONDS
-        )
-        if due or state.round_index == last:
+        each_round = budget.draws_in_secret or network is not None
+        late = time.monotonic() - saved > CHECKPOINT_SECONDS
+        if each_round or late or state.round_index == last:
             checkpoint(folder, state)
             records.drop_published(folder, state.round_index)
             saved = time.monotonic()
@@ -288,6 +288,22 @@ def _started(path: Path | None) -> tuple[records.RunFolder, RunSettings] | None:
     if path is None:
         raise SettingsError("`resume` needs `out`, the folder of the run to go on with")
     return None if records.is_untouched(path) else records.read_settings(path, settings_of)
+
+
+def _settings_of(
+    started: tuple[records.RunFolder, RunSettings] | None,
+    recipe: str,
+    name: str,
+    settings: Mapping[str, Any],
+) -> Any:
+    """Return the settings of a new run, or those of the run to resume if these do not differ."""
+    if started is None:
+        return configure(recipe, name, settings)
+    check_same(started[0], started[1], {"recipe": recipe, "data": name})
+    before = started[1].model_dump(exclude_none=True)
+    config = configure(recipe, name, {**before, **settings})
+    check_same(*started, config.model_dump())
+    return config
 
 
 def check_same(folder: records.RunFolder, started: RunSettings, asked: Mapping[str, Any]) -> None:

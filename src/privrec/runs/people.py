@@ -70,6 +70,8 @@ def names_of(data: str, federation: Federation) -> pl.Series:
     Raises:
         DataError: They cannot be read, or are of other people.
     """
+    if federation.names is not None:
+        return pl.Series(federation.names, dtype=pl.String)
     folder = Path(data)
     if data.partition(":")[0] == "synthetic":
         return pl.Series(np.arange(federation.n_clients)).cast(pl.String)

@@ -17,7 +17,7 @@ import os
 import shutil
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,32 +27,28 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load, save
 
 from privrec.errors import RunFolderError, SettingsError, nearest
+from privrec.runs.shapes import (
+    EVALUATION,
+    NOT_JSON,
+    ROUND,
+    ROUND_FIGURES,
+    fault_in,
+    read_document,
+)
 from privrec.settings import RunSettings, to_toml
 
 FORMAT = 4
 SIMULATION = "simulation"
 Arrays = Mapping[str, npt.NDArray[Any]]
 _TEMPORARY = ".tmp"
-EVALUATION_KEYS: dict[str, type | tuple[type, ...]] = {
-    "recipe": str,
-    "data": str,
-    "seed": int,
-    "users": dict,
-    "hits": dict,
-    "references": dict,
-    "privacy": dict,
-}
-Keys = Mapping[str, type | tuple[type, ...]]
-ATTACK_KEYS: Keys = {"recipe": str, "data": str, "attacks": dict}
-AUDIT_KEYS: Keys = {"recipe": str, "data": str, "epsilon_lower": (int, float), "holds": bool}
-"""What a document must have at least."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True, kw_only=True)
 class RunFolder:
-    """The files of one run."""
+    """The files of one run. A temporary folder is removed with this object (`places.py`)."""
 
     path: Path
+    is_temporary: bool = field(default=False, compare=False)
 
     @property
     def config_path(self) -> Path:
@@ -162,11 +158,16 @@ def clear_leftovers(folder: RunFolder) -> None:
             path.unlink(missing_ok=True)
 
 
+def has_data_mark(folder: RunFolder) -> bool:
+    """Return whether the run has a fingerprint of its data, readable or not."""
+    return os.path.lexists(folder.data_path)
+
+
 def check_data(folder: RunFolder, fingerprint: str) -> None:
     """Raise unless the data is exactly the data that the run began with."""
     try:
         began = json.loads(folder.data_path.read_text(encoding="utf-8"))["fingerprint"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise RunFolderError(
             f"{folder.data_path} cannot be read, so it is unknown whether the data is still the"
             " same: begin a new run"
@@ -233,19 +234,22 @@ def append_round(folder: RunFolder, line: Mapping[str, Any], *, figures: bool) -
 
 
 def read_rounds(path: Path) -> list[dict[str, Any]]:
-    """Return the lines of a `rounds.jsonl`; a last line that a kill cut short is left out."""
+    """Return the lines of a `rounds.jsonl`; a last line without its end is left out: a kill."""
     if not path.is_file():
         return []
     lines: list[dict[str, Any]] = []
     with words(path, "read"):
-        text = path.read_text(encoding="utf-8", errors="replace")
-    for line in text.splitlines():
+        texts = path.read_text(encoding="utf-8", errors="replace").split("\n")
+    shape = ROUND_FIGURES if path.parent.name == SIMULATION else ROUND
+    for number, text in enumerate(filter(None, texts), start=1):
         try:
-            found = json.loads(line)
-        except json.JSONDecodeError:
-            break
-        if not isinstance(found, dict) or not isinstance(found.get("round"), int):
-            raise RunFolderError(f"{path} is damaged at line {len(lines) + 1}: it names no round")
+            found = json.loads(text)
+        except NOT_JSON as error:
+            if text == texts[-1] and isinstance(error, ValueError):
+                break
+            raise RunFolderError(f"{path} is damaged at line {number}: {error}") from error
+        if fault := fault_in(found, shape):
+            raise RunFolderError(f"{path} is damaged at line {number}: it {fault}")
         lines.append(found)
     return lines
 
@@ -286,27 +290,14 @@ def drop_published(folder: RunFolder, before: int) -> None:
 
 def read_evaluation(path: Path) -> dict[str, Any]:
     """Return the `evaluation.json` of a run folder."""
-    folder, _ = read_run(path)
+    folder, settings = read_run(path)
     if not folder.evaluation_path.is_file():
         raise RunFolderError(f"{path} has no evaluation yet: run 'privrec evaluate {path}'")
-    found = read_document(folder.evaluation_path, EVALUATION_KEYS)
-    return found or {}
-
-
-def read_document(path: Path, keys: Keys) -> dict[str, Any] | None:
-    """Return the JSON object in a file, which must have these keys; None if there is no file."""
-    if not path.is_file():
-        return None
-    try:
-        found: object = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise RunFolderError(f"cannot read {path}: {error}") from error
-    verb = {"attack": "attack", "audit": "audit"}.get(path.stem, "evaluate")
-    if not isinstance(found, dict):
-        raise RunFolderError(f"{path} is not a whole {path.stem}: {verb} again")
-    for key, kind in keys.items():
-        if not isinstance(found.get(key), kind):
-            raise RunFolderError(f"{path} has no {key!r}: {verb} again")
+    found = read_document(folder.evaluation_path, EVALUATION) or {}
+    for key in ("recipe", "data", "seed"):
+        if (mine := settings.get(key)) != (its := found[key]):
+            why = f"is of another run, with {key} {its!r} and not {mine!r}"
+            raise RunFolderError(f"{folder.evaluation_path} {why}: evaluate again")
     return found
 
 
@@ -332,7 +323,7 @@ def read_about(path: Path) -> dict[str, str]:
     try:
         with safe_open(path, framework="np") as file:
             about = json.loads((file.metadata() or {}).get("privrec", "{}"))
-    except (OSError, SafetensorError, ValueError) as error:
+    except (OSError, SafetensorError, ValueError, RecursionError) as error:
         raise RunFolderError(f"cannot read {path}: {error}") from error
     return about if isinstance(about, dict) else {}
 

@@ -2,7 +2,7 @@
 
 import json
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -16,19 +16,23 @@ from privrec.algorithms.prepared import PreparedRun
 from privrec.algorithms.recipe import Recipe
 from privrec.data.catalogue import Catalogue, from_json
 from privrec.data.clients import Clients
+from privrec.data.frames import as_polars
 from privrec.data.sources import BUILT_IN, load
-from privrec.data.text import data_title
+from privrec.data.text import data_title, short
 from privrec.device import Device, Model
-from privrec.errors import RunFolderError, SettingsError
+from privrec.errors import RunFolderError, SettingsError, check_kind, got
 from privrec.evaluation.references import MEMORY_GB
 from privrec.privacy.calibrate import refuse_large_delta
 from privrec.privacy.ledger import PrivacyLedger
 from privrec.privacy.statement import PrivacyReport, privacy_report
+from privrec.privacy.words import epsilon_text
 from privrec.runs import records
+from privrec.runs.bar import progress_bar
 from privrec.runs.evaluate import Asked, Evaluation, OnProgress, counting, evaluate_run
 from privrec.runs.examples import examples_of
 from privrec.runs.ledgerfile import settled_ledger
 from privrec.runs.people import Source, names_of, newcomers_of, positions_of
+from privrec.runs.places import copied, folder_path
 from privrec.runs.progress import evaluation_progress
 from privrec.runs.protocols import ending_of, tested_by
 from privrec.runs.publisher import (
@@ -39,10 +43,13 @@ from privrec.runs.publisher import (
     volunteer_count,
 )
 from privrec.runs.recommend import SCHEMA, Group, groups_in, groups_of, lists_for
+from privrec.runs.shapes import ATTACK, AUDIT, EXAMPLES, read_document
+from privrec.runs.tables import history_frame
 from privrec.runs.tested import write_people
 from privrec.settings import RunSettings
 from privrec.show.attacked import summary
-from privrec.show.page import path_link
+from privrec.show.notebook import html_table, paragraph
+from privrec.show.page import beside
 from privrec.show.promise import render_privacy
 from privrec.show.report import Beside, render_begun, render_report
 from privrec.types import Params
@@ -57,6 +64,39 @@ class Run:
     recipe: Recipe
     load_prepared: Callable[[], PreparedRun]
 
+    def __repr__(self) -> str:
+        place, config = self.folder, self.config
+        kept = " (temporary: `save` keeps it)" if place.is_temporary else ""
+        about = f"{short(config.recipe)} on {short(config.data)}, seed {config.seed}"
+        return f"Run({about})\n  folder: {short(place.path, 300)}{kept}"
+
+    def _repr_html_(self) -> str:
+        config, report = self.config, self.privacy()
+        rows = [
+            ("recipe", config.recipe),
+            ("data", config.data),
+            ("seed", str(config.seed)),
+            ("rounds", f"{self.rounds:,}"),
+            ("epsilon", "none" if report.epsilon is None else epsilon_text(report.epsilon)),
+            ("folder", str(self.folder.path) + " (temporary)" * self.folder.is_temporary),
+        ]
+        return html_table(("", "run"), rows) + paragraph(report.statement)
+
+    def save(self, path: str | Path) -> "Run":
+        """Copy the run folder to `path`, where there must be nothing yet; return the run there."""
+        place = folder_path("path", path)
+        if place is None:
+            raise SettingsError("`path` must be a path; got None")
+        return replace(self, folder=copied(self.folder, place))
+
+    @property
+    def history(self) -> pl.DataFrame:
+        """What each round did, a row each: under secure noise its number and stage alone.
+
+        The rest is computed from raw data, and written under secure noise only by `diagnostics`.
+        """
+        return history_frame(self.figures or records.read_rounds(self.folder.rounds_path))
+
     @property
     def prepared(self) -> PreparedRun:
         """The recipe bound to its data."""
@@ -70,22 +110,28 @@ class Run:
         references: Sequence[str] | None = None,
         people: int | None = None,
         memory_gb: float = MEMORY_GB,
+        progress: bool = True,
         on_progress: OnProgress | None = None,
     ) -> Evaluation:
         """Return the figures on the test people, by the run's own protocol or another one.
 
         `references` are the names of those to be tested too; None means all that fit into
-        `memory_gb` together. `people` draws a sample of the test people.
+        `memory_gb` together. `people` draws a sample of the test people. In a notebook and in a
+        terminal a bar shows how far it is, unless `progress` is false; `on_progress` replaces it.
 
         Writes `evaluation.json` and `report.html` to `simulation/`, or files that are named for
         the protocol where it is not the run's own, and for the sample where there is one.
         """
+        _check_asked(protocol, candidates, references, people, memory_gb)
         asked = Asked(references=references, people=people, memory_gb=memory_gb)
-        if self.folder.data_path.is_file():
+        if records.has_data_mark(self.folder):
             records.check_data(self.folder, self.prepared.federation.fingerprint)
         tested = tested_by(self.prepared, protocol, candidates)
         params = load_params(self.folder)
-        with evaluation_progress(self.folder, on_progress) as tell:
+        with (
+            progress_bar(on_progress, progress) as bar,
+            evaluation_progress(self.folder, bar) as tell,
+        ):
             evaluation = evaluate_run(tested, params, self.privacy(), asked=asked, on_progress=tell)
         found = evaluation.as_json()
         text = json.dumps(found, indent=2) + "\n"
@@ -94,10 +140,11 @@ class Run:
         if evaluation.tested is not None:
             write_people(place, evaluation.tested)
         records.write_whole(place, text.encode())
+        report = self.folder.report_path.with_stem(f"report{ending}")
         if _is_public(tested):
             shown = {"examples": examples_of(tested, partial(_lists, tested, params))}
-            records.write_whole(self._examples_path, json.dumps(shown).encode())
-        self._write_pages(found, self.report_path(protocol, candidates, people))
+            records.write_whole(_examples_beside(report), json.dumps(shown).encode())
+        self._write_pages(found, report)
         return evaluation
 
     def refresh_report(self) -> None:
@@ -116,44 +163,31 @@ class Run:
         self._write_pages(found, self.folder.report_path)
         return self.folder.report_path
 
-    @property
-    def _examples_path(self) -> Path:
-        """Some test people, where the data is public."""
-        return self.folder.evaluation_path.with_name("examples.json")
-
     def _write_pages(self, found: Mapping[str, Any] | None, place: Path) -> None:
         """Write the report of an evaluation to `place`, and the page of what is promised."""
         folder, settings = self.folder, self.config.model_dump()
         data = data_title(self.catalogue.name, self.config.data)
         title = f"{self.config.recipe} on {data}, seed {self.config.seed}"
         ledger, privacy = settled_ledger(folder), self.privacy().as_json()
-        examples = records.read_document(self._examples_path, {"examples": list}) or {}
-        pages = {"attacks": folder.attack_path, "audit": folder.audit_path}
-        beside = Beside(
+        examples = read_document(_examples_beside(place), EXAMPLES) or {}
+        shown = Beside(
             summary=self.recipe.summary,
             ledger=ledger,
             examples=examples.get("examples", []),
             attacked=attacked_in(folder),
-            links=[
-                ("privacy", "privacy.html"),
-                *(
-                    (name, path.with_suffix(".html").name)
-                    for name, path in pages.items()
-                    if path.with_suffix(".html").is_file()
-                ),
-            ],
+            links=beside(place, sure=["privacy"]),
         )
         if found is not None:
-            page = render_report(found, self.figures, settings, beside)
+            page = render_report(found, self.figures, settings, shown)
         else:
             step = f"privrec evaluate {shlex.quote(str(folder.path))}"
             page = render_begun(
-                title, privacy, self.figures, settings, next_step=step, beside=beside
+                title, privacy, self.figures, settings, next_step=step, beside=shown
             )
         records.write_whole(place, page.encode())
-        links = [("report", path_link(place.name))]
-        promise = render_privacy(title, privacy, ledger, links=links)
-        records.write_whole(place.with_name("privacy.html"), promise.encode())
+        promised = place.with_name("privacy.html")
+        text = render_privacy(title, privacy, ledger, links=beside(promised))
+        records.write_whole(promised, text.encode())
 
     def report_path(
         self,
@@ -218,8 +252,8 @@ class Run:
     def device(
         self,
         *,
-        likes: Sequence[str] = (),
-        dislikes: Sequence[str] = (),
+        likes: Sequence[str | int] = (),
+        dislikes: Sequence[str | int] = (),
         features: Mapping[str, object] | None = None,
     ) -> Device:
         """Return a newcomer's device, with the trained model and her own data on it."""
@@ -227,10 +261,11 @@ class Run:
 
     def recommend_many(
         self,
-        frame: pl.DataFrame | None = None,
+        frame: object = None,
         *,
         people: Sequence[str] | None = None,
         top: int = 20,
+        progress: bool = True,
         on_progress: OnProgress | None = None,
     ) -> pl.DataFrame:
         """Return lists for many people: columns user, rank, item, title and score.
@@ -241,10 +276,14 @@ class Run:
         """
         if frame is not None and people is not None:
             raise SettingsError("`people` are of the run's data, and `frame` is about newcomers")
-        new = None if frame is None else Source(frame=frame)
-        ids = None if people is None else Source(frame=pl.DataFrame({"user": people}))
-        frames = self.lists(new=new, ids=ids, top=top, on_progress=on_progress)
-        return pl.concat([pl.DataFrame(schema=SCHEMA), *frames])
+        check_kind("top", top, int, "a whole number")
+        if isinstance(people, str) or not isinstance(people, Iterable | None):
+            raise SettingsError(f"`people` must be a list of ids; got {got(people)}")
+        new = None if frame is None else Source(frame=as_polars(frame))
+        ids = None if people is None else Source(frame=pl.DataFrame({"user": list(people)}))
+        with progress_bar(on_progress, progress) as tell:
+            frames = self.lists(new=new, ids=ids, top=top, on_progress=tell)
+            return pl.concat([pl.DataFrame(schema=SCHEMA), *frames])
 
     def lists(
         self,
@@ -261,7 +300,7 @@ class Run:
             count, groups = len(devices), groups_of(names, devices, catalogue.n_items)
         else:
             whole = self.prepared.whole
-            if self.folder.data_path.is_file():
+            if records.has_data_mark(self.folder):
                 records.check_data(self.folder, self.prepared.federation.fingerprint)
             names = names_of(self.config.data, whole)
             asked = np.arange(whole.n_clients) if ids is None else positions_of(ids, names)
@@ -269,6 +308,20 @@ class Run:
         scorer = self.recipe.rankers(self.config, catalogue).adapted(load_params(self.folder))
         advance = counting(on_progress, "people", count)
         return lists_for(scorer, catalogue, groups, top=top, on_progress=advance)
+
+
+def _check_asked(
+    protocol: object, candidates: object, references: object, people: object, memory_gb: object
+) -> None:
+    """Raise for the first argument of `evaluate` that is of the wrong kind."""
+    for name, value in (("protocol", protocol), ("candidates", candidates)):
+        check_kind(name, value or "", str, "a name")
+    if references is not None and not isinstance(references, str):
+        check_kind("references", references, (list, tuple), "a list of names")
+        for name in references if isinstance(references, list | tuple) else ():
+            check_kind("references", name, str, "a list of names")
+    check_kind("people", 1 if people is None else people, int, "a whole number")
+    check_kind("memory_gb", memory_gb, (int, float), "a number")
 
 
 def load_params(folder: records.RunFolder) -> dict[str, jax.Array]:
@@ -281,6 +334,11 @@ def load_params(folder: records.RunFolder) -> dict[str, jax.Array]:
         name: jax.numpy.asarray(array)
         for name, array in records.read_arrays(folder.params_path).items()
     }
+
+
+def _examples_beside(report: Path) -> Path:
+    """Return where the example people of a report are, if its data is public."""
+    return report.with_name(f"examples{report.stem.removeprefix('report')}.json")
 
 
 def _is_public(prepared: PreparedRun) -> bool:
@@ -313,6 +371,6 @@ def _lists(
 def attacked_in(folder: records.RunFolder) -> dict[str, Any]:
     """Return the summary of what attacks and audits found; empty if there were none."""
     return summary(
-        records.read_document(folder.attack_path, records.ATTACK_KEYS),
-        records.read_document(folder.audit_path, records.AUDIT_KEYS),
+        read_document(folder.attack_path, ATTACK),
+        read_document(folder.audit_path, AUDIT),
     )

@@ -197,8 +197,7 @@ def _figure(
     crowded = len(labels) > _BESIDE
     if not crowded:
         for y, name, look in _apart(labels):
-            cut = name if len(name) <= _LETTERS else name[: _LETTERS - 1] + "…"
-            parts.append(_text(_WIDTH - _RIGHT + 6, y + 4, cut, "start", f"name {look}"))
+            parts.append(_text(_WIDTH - _RIGHT + 6, y + 4, _cut(name), "start", f"name {look}"))
     logs = [n for n, axis in (("x", frame.x), ("y", frame.y)) if axis.is_log]
     said = f"{frame.y_label} against {frame.x_label}" + {
         0: "", 1: f", {logs[0] if logs else ''} logarithmic", 2: ", both logarithmic"
@@ -227,8 +226,8 @@ def _axes(frame: _Frame) -> str:
     return (
         "".join(parts)
         + f'<path class="axis" fill="none" d="M{_LEFT} {_TOP}V{bottom}H{right}"/>'
-        + _text((_LEFT + right) / 2, _HEIGHT - 6, frame.x_label, "middle")
-        + f'<text class="side" transform="translate(14 {(bottom + _TOP) / 2}) rotate(-90)"'
+        + _text((_LEFT + right) / 2, _HEIGHT - 6, frame.x_label, "middle", "under")
+        + f'<text class="side" transform="translate(11 {(bottom + _TOP) / 2}) rotate(-90)"'
         f' text-anchor="middle">{html_text(frame.y_label)}</text>'
     )
 
@@ -294,6 +293,11 @@ def _apart(labels: list[tuple[float, str, str]]) -> list[tuple[float, str, str]]
         lifted.append((min(y, lowest), name, look))
         lowest = lifted[-1][0] - 14
     return lifted
+
+
+def _cut(name: str) -> str:
+    """Return a name that fits beside the chart: names of runs often differ at their end alone."""
+    return name if len(name) <= _LETTERS else f"{name[:6]}…{name[7 - _LETTERS :]}"
 
 
 def _text(x: float, y: float, text: str, anchor: str, look: str = "") -> str:

@@ -19,6 +19,7 @@ from privrec.show.report import (
 
 Rounds = Mapping[str, Sequence[Mapping[str, Any]]]
 _K = "20"
+_LOOK = "wide words"
 
 
 def render_comparison(
@@ -51,7 +52,7 @@ def render_comparison(
         }
         parts += [
             f"<h2>{html_text(data)}</h2>",
-            html_table(head, cells, kinds=kinds, name=f"Hits@k on {data}", look="wide words"),
+            html_table(*_filled(head, cells), kinds=kinds, name=f"Hits@k on {data}", look=_LOOK),
             _listed((said or {}).get(data, ())),
             _new_items(mine),
             _curves({name: (rounds or {}).get(name, []) for name in mine}),
@@ -75,6 +76,14 @@ def render_comparison(
 def _listed(sentences: Sequence[str]) -> str:
     lines = "".join(f"<li>{html_text(line)}</li>" for line in sentences)
     return f"<ul>{lines}</ul>" if lines else ""
+
+
+def _filled(
+    head: Sequence[str], rows: Sequence[Sequence[str]]
+) -> tuple[list[str], list[list[str]]]:
+    """Return a table without the columns that are empty in all rows."""
+    kept = [n for n in range(len(head)) if any(row[n] for row in rows)]
+    return [head[n] for n in kept], [[row[n] for n in kept] for row in rows]
 
 
 def _linked(name: str, reports: Mapping[str, str]) -> str:

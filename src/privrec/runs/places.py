@@ -1,0 +1,70 @@
+"""Where a run lies: in a temporary folder that goes with its object, or in a copy to keep."""
+
+import os
+import shutil
+import tempfile
+import weakref
+from dataclasses import replace
+from pathlib import Path
+
+from privrec.errors import RunFolderError, check_kind
+from privrec.runs import records
+from privrec.settings import RunSettings
+
+
+def temporary_run(config: RunSettings, catalogue: str, fingerprint: str) -> records.RunFolder:
+    """Return a new run folder that is removed when nothing holds the returned object any more.
+
+    At the latest it is removed at the end of the process, unless that is killed.
+    """
+    path = Path(tempfile.mkdtemp(prefix="privrec-"))
+    try:
+        made = records.create_run(path, config, catalogue, fingerprint)
+        folder = replace(made, is_temporary=True)
+        weakref.finalize(folder, _remove, path, os.getpid())
+    except BaseException:
+        shutil.rmtree(path, ignore_errors=True)
+        raise
+    return folder
+
+
+def discard(folder: records.RunFolder) -> None:
+    """Remove the folder of a training that failed, where it is temporary."""
+    if folder.is_temporary:
+        shutil.rmtree(folder.path, ignore_errors=True)
+
+
+def copied(folder: records.RunFolder, path: Path) -> records.RunFolder:
+    """Return a copy of a finished run's folder at `path`, where there must be nothing yet.
+
+    An unfinished run has no copy: two runs that go on from one ledger would publish twice.
+    """
+    if not folder.params_path.is_file():
+        raise RunFolderError(f"{folder.path} is not finished: go on with it by --resume first")
+    if path.exists() and not (path.is_dir() and not any(path.iterdir())):
+        raise RunFolderError(f"{path} is in the way: it exists and is not an empty folder")
+    path = path.absolute()
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    with records.words(path, "write"):
+        try:
+            shutil.copytree(folder.path, part)
+            part.replace(path)
+        except shutil.Error as error:
+            raise RunFolderError(f"cannot write {path}: {error}") from error
+        finally:
+            shutil.rmtree(part, ignore_errors=True)
+    return records.RunFolder(path=path)
+
+
+def _remove(path: Path, owner: int) -> None:
+    # A forked process has copies of the objects, and must not remove what is not its own.
+    if os.getpid() == owner:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def folder_path(name: str, given: object) -> Path | None:
+    """Return a folder that was given as text or as a path; None if none was."""
+    if given is None:
+        return None
+    check_kind(name, given, (str, os.PathLike), "a path")
+    return Path(str(given))

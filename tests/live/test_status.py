@@ -1,0 +1,245 @@
+"""What is said of a run from its folder alone: while it trains, after a kill, and at its end."""
+
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import privrec
+from commands import done, tree
+from privrec.errors import RunFolderError
+from privrec.live.status import Watched, check_watchable
+from privrec.runs.progressfile import process_mark, progress_path
+from privrec.runs.records import RunFolder, locked
+from tiny import DATA, MODEL
+
+SETTINGS = {**MODEL, "rounds": 4, "validate_every": 2}
+
+
+def interrupted(path: Path, after: int, **settings: Any) -> None:
+    def stop(what: str, done: int, total: int) -> None:
+        if what == "rounds" and done == after:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        privrec.train("privrec", DATA, out=path, on_progress=stop, **{**SETTINGS, **settings})
+
+
+def told(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(progress_path(RunFolder(path=path)).read_text())
+    return found
+
+
+def write(path: Path, **changes: Any) -> None:
+    progress_path(RunFolder(path=path)).write_text(json.dumps({**told(path), **changes}))
+
+
+def test_a_training_is_watched_from_nothing_to_its_end(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    watched, seen = Watched(path), []
+    assert watched.look()["state"] == "waiting"
+
+    def look(what: str, count: int, total: int) -> None:
+        before = tree(path)
+        seen.append(watched.look())
+        assert tree(path) == before
+        # The training has the lock; looking does not need it.
+        with pytest.raises(RunFolderError, match="in use"), locked(RunFolder(path=path)):
+            pass
+
+    privrec.train("privrec", DATA, out=path, on_progress=look, **SETTINGS)
+    rounds = [found["round"] for found in seen]
+    assert rounds == sorted(rounds)
+    assert {0, 1, 2, 3, 4} >= set(rounds) >= {0, 4}
+    assert {found["of"] for found in seen} == {4}
+    assert {found["state"] for found in seen} == {"compiling", "training"}
+    assert seen[-1]["memory"]["peak"] >= seen[-1]["memory"]["now"] // 2 > 0
+    found = watched.look()
+    assert (found["state"], found["round"], found["of"]) == ("finished", 4, 4)
+    lines = [json.loads(line) for line in watched.folder.figures_path.read_text().splitlines()]
+    assert watched.losses == [(line["round"] + 1, line["loss"]) for line in lines]
+    looked = [
+        (line["round"] + 1, line["validation"]["20"]) for line in lines if "validation" in line
+    ]
+    assert watched.hits["20"] == looked
+    assert found["validation"]["hits"] == looked[-1][1]
+    assert found["privacy"]["releases"] == 4
+    assert "no guarantee" in found["says"]["privacy"]
+    assert told(path)["doing"] == "finished"
+
+
+def test_after_a_stop_it_says_how_to_go_on(tmp_path: Path) -> None:
+    path = tmp_path / "my run"
+    interrupted(path, after=2)
+    found = Watched(path).look()
+    # This process still lives: the file itself says that the training ended.
+    assert (found["state"], found["round"], found["of"]) == ("stopped", 2, 4)
+    assert found["resume"] == f"privrec train privrec --out '{path}' --resume"
+    assert found["says"]["state"].startswith("Not running any more.")
+
+
+@pytest.mark.parametrize("doing", ["compiling", "training"])
+def test_after_a_kill_the_process_is_gone_and_the_page_says_so(tmp_path: Path, doing: str) -> None:
+    path = tmp_path / "run"
+    interrupted(path, after=2)
+    write(path, doing=doing)
+    watched = Watched(path)
+    assert watched.look()["state"] == doing  # As if this process trained.
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    write(path, pid=gone.pid)
+    assert watched.look()["state"] == "stopped"
+    # Another process that got the same number later is not the training.
+    write(path, pid=os.getpid(), process="12345")
+    assert watched.look()["state"] == "stopped"
+    write(path, pid=os.getpid(), process=process_mark(os.getpid()))
+    assert watched.look()["state"] == doing
+    for nonsense in (-1, 0, "x", None):
+        write(path, pid=nonsense)
+        assert watched.look()["state"] == "stopped"
+
+
+def test_on_another_machine_a_file_that_is_not_written_any_more_means_a_stop(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "run"
+    interrupted(path, after=1)
+    write(path, doing="training", machine=platform.node() + "-other", pid=1)
+    assert Watched(path).look()["state"] == "training"
+    os.utime(progress_path(RunFolder(path=path)), (1e9, 1e9))
+    assert Watched(path).look()["state"] == "stopped"
+
+
+def test_a_resumed_run_is_read_anew(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    interrupted(path, after=3)
+    watched = Watched(path)
+    assert watched.look()["round"] == 3
+    # A kill lost the last checkpoints: the resumed run plays these rounds again.
+    (path / "checkpoint.safetensors").unlink()
+    privrec.train("privrec", DATA, out=path, resume=True, **SETTINGS)
+    found = watched.look()
+    assert (found["state"], found["round"]) == ("finished", 4)
+    assert [at for at, _ in watched.losses] == [1, 2, 3, 4]
+    assert found["privacy"]["releases"] == 4
+
+
+def test_only_new_lines_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "run"
+    interrupted(path, after=3)
+    watched = Watched(path)
+    watched.look()
+    opened: list[Path] = []
+    real = Path.open
+
+    def spy(self: Path, *words: Any, **named: Any) -> Any:
+        opened.append(self)
+        return real(self, *words, **named)
+
+    monkeypatch.setattr(Path, "open", spy)
+    assert watched.look()["round"] == 3
+    assert opened == []
+    with real(watched.folder.rounds_path, "a") as out:
+        out.write('{"round": 3, "stage": "train"}\n{"round": 4, "sta')
+    assert watched.look()["round"] == 4  # The line that is not whole yet waits.
+    assert opened == [watched.folder.rounds_path]
+
+
+def test_a_damaged_folder_is_told_and_does_not_end_the_page(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    interrupted(path, after=3)
+    ledger = path / "ledger.jsonl"
+    ledger.write_text(ledger.read_text().replace('"round": 1', '"round": 7'))
+    found = Watched(path).look()
+    assert (found["state"], "damaged at line 2" in found["problem"]) == ("damaged", True)
+    (path / "simulation" / "progress.json").write_text("{")
+    (path / "simulation" / "rounds.jsonl").write_bytes(b"\xff\n[]\n{}\nnull\n")
+    Watched(path).look()
+
+
+def test_under_secure_noise_nothing_from_raw_data_is_written_or_shown(tmp_path: Path) -> None:
+    path, files = tmp_path / "run", []
+
+    def look(what: str, count: int, total: int) -> None:
+        files.append(told(path))
+
+    privrec.train("dp-privrec-plus", DATA, out=path, on_progress=look, epsilon=8.0, rounds=0)
+    assert files
+    for found in files:
+        assert not {"memory", "seconds_per_round"} & found.keys()
+        assert "seconds" not in (found.get("step") or {})
+    assert not progress_path(RunFolder(path=path)).exists()
+    watched = Watched(path)
+    found = watched.look()
+    assert (found["state"], watched.losses, watched.hits) == ("finished", [], {})
+    assert "--diagnostics" in found["says"]["validation"]
+
+
+def test_epsilon_is_that_of_the_statement(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    run = privrec.train("dp-privrec-plus", DATA, out=path, epsilon=8.0, rounds=0)
+    watched = Watched(path)
+    while (found := watched.look()["privacy"])["epsilon"] is None:
+        pass
+    assert found["epsilon"] == run.privacy().epsilon
+    assert (found["releases"], found["noise"], found["target"]) == (2, "secure", 8.0)
+    assert watched.look()["says"]["privacy"].startswith("ε ")
+    # Seeded noise is no guarantee.
+    privrec.train(
+        "dp-privrec-plus", DATA, out=tmp_path / "b", epsilon=8.0, rounds=0, noise="seeded"
+    )
+    watched = Watched(tmp_path / "b")
+    while (found := watched.look()["privacy"])["epsilon_of_mechanism"] is None:
+        pass
+    assert found["epsilon"] is None
+    assert watched.look()["says"]["privacy"].startswith("no guarantee: the noise comes from a seed")
+
+
+def test_an_evaluation_is_seen_while_it_lasts(evaluated: tuple[Path, Any], tmp_path: Path) -> None:
+    path, seen = tmp_path / "run", []
+    shutil.copytree(evaluated[0], path)
+    watched = Watched(path)
+
+    def look(what: str, count: int, total: int) -> None:
+        seen.append(watched.look())
+
+    privrec.open_run(path).evaluate(on_progress=look)
+    steps = {(found["state"], found["step"]["what"]) for found in seen}
+    assert ("evaluating", "solving the reference ease") in steps
+    assert watched.look()["state"] == "finished"
+
+
+def test_what_can_be_watched(tmp_path: Path) -> None:
+    check_watchable(tmp_path / "later")
+    check_watchable(tmp_path)
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(RunFolderError, match="is a file"):
+        check_watchable(tmp_path / "file")
+    with pytest.raises(RunFolderError, match=r"no config\.toml"):
+        check_watchable(tmp_path)
+
+
+def test_the_server_needs_no_jax_and_no_data(tmp_path: Path) -> None:
+    """It starts at once and takes little memory."""
+    code = (
+        "import sys, pathlib, privrec.live.site as s;"
+        f"s.site_of(pathlib.Path({str(tmp_path / 'run')!r}));"
+        "print(sorted(sys.modules.keys() & {'jax', 'polars', 'dp_accounting', 'flwr', 'optax'}))"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"
+
+
+def test_the_command_refuses_a_port_that_is_taken(refused: Any) -> None:
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert f"cannot listen on port {port}" in refused("watch", "run", "--port", str(port))
+    assert "watch" in done("--help")

@@ -1,0 +1,219 @@
+"""Every command's help fits a screen and has examples that work; shells complete names."""
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import click
+import pytest
+import typer
+
+from commands import document, done, invoke
+from privrec.algorithms.recipes import RECIPES
+from privrec.cli import completion
+from privrec.cli.app import app
+from privrec.cli.recipes import names_text
+
+ROOT = typer.main.get_command(app)
+LINES = 50
+"""What a usual terminal shows at once."""
+
+
+def commands(
+    command: click.Command, words: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    yield words, command
+    for name, below in getattr(command, "commands", {}).items():
+        yield from commands(below, (*words, name))
+
+
+ALL = [pytest.param(*pair, id=" ".join(pair[0]) or "privrec") for pair in commands(ROOT)]
+
+
+@pytest.fixture
+def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr("typer.rich_utils.MAX_WIDTH", 80)
+
+
+@pytest.mark.usefixtures("narrow")
+@pytest.mark.parametrize(("words", "command"), ALL)
+def test_help_fits_a_screen_and_ends_with_examples(
+    words: tuple[str, ...], command: click.Command
+) -> None:
+    lines = done(*words, "--help").splitlines()
+    assert len(lines) <= LINES
+    assert max(map(len, lines)) <= 80
+    assert "…" not in "".join(lines)
+    shown = [line.strip() for line in lines]
+    found = examples_of(command)
+    assert found
+    assert [line for line in found if line not in shown] == []
+    for line in found:
+        parses(line)
+
+
+def examples_of(command: click.Command) -> list[str]:
+    text = command.epilog or ""
+    assert text.startswith(("Example", "First steps:"))
+    return [line for line in text.split("\n\n") if line.startswith("privrec ")]
+
+
+def parses(line: str) -> None:
+    """Raise unless a command of that name takes these options and arguments."""
+    _, *words = shlex.split(line)
+    command: click.Command = ROOT
+    context = click.Context(ROOT, info_name="privrec")
+    while isinstance(command, click.Group):
+        found = command.get_command(context, words.pop(0))
+        assert found is not None, line
+        command, context = found, click.Context(found, parent=context)
+    # Without callbacks and without running anything.
+    command.make_context(command.name, words, parent=context, resilient_parsing=False)
+
+
+def test_an_example_that_does_not_exist_would_be_found() -> None:
+    for line in ("privrec trian x", "privrec train x --datta y", "privrec train", "privrec data x"):
+        with pytest.raises((AssertionError, click.UsageError)):
+            parses(line)
+
+
+@pytest.mark.usefixtures("narrow")
+@pytest.mark.parametrize("words", [["train"], ["federate", "up"], ["federate", "server"]])
+def test_rare_options_are_shown_by_help_all_and_only_there(words: list[str]) -> None:
+    usual, everything = done(*words, "--help"), done(*words, "--help-all")
+    command = dict(commands(ROOT))[tuple(words)]
+    hidden = [one for one in command.params if getattr(one, "hidden", False)]
+    assert hidden
+    for option in command.params:
+        # Long names are on a line of their own.
+        name = option.opts[0] if isinstance(option, click.Option) else option.name
+        assert (f" {name} " in usual) == (option not in hidden), name
+        assert f" {name} " in everything, name
+    assert done(*words, "--help") == usual
+
+
+def test_privrec_alone_shows_the_first_steps() -> None:
+    result = invoke()
+    assert "First steps:" in result.output
+    assert "privrec train privrec-plus --out runs/first" in result.output
+
+
+# --- what a shell completes ------------------------------------------------------------------
+
+
+def test_the_names_for_the_shell_are_those_of_the_recipes() -> None:
+    written = completion.NAMES_PATH.read_text(encoding="utf-8")
+    assert written == names_text(), "write it anew: python -m privrec.cli.recipes"
+    assert list(json.loads(written)["recipes"]) == list(RECIPES)
+
+
+def offered(line: str, folder: Path) -> tuple[list[str], str]:
+    """Return what bash is given for a line that ends at the TAB, and what was said on stderr."""
+    words = shlex.split(line) + ([""] if line.endswith(" ") else [])
+    code = (
+        "import sys; sys.argv = ['privrec'];"
+        "import atexit; atexit.register(lambda: sys.stderr.write("
+        "str(sorted({'jax', 'polars', 'numpy', 'pydantic'} & set(sys.modules)))));"
+        "from privrec.cli.app import app; app(prog_name='privrec')"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=folder,
+        env={
+            **os.environ,
+            "_PRIVREC_COMPLETE": "complete_bash",
+            "COMP_WORDS": "\n".join(words),
+            "COMP_CWORD": str(len(words) - 1),
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return ran.stdout.split(), ran.stderr
+
+
+def test_bash_is_offered_recipes_without_importing_what_trains(tmp_path: Path) -> None:
+    found, heavy = offered("privrec train dp-privrec-", tmp_path)
+    assert found == ["dp-privrec-plus", "dp-privrec-one"]
+    assert heavy == "[]"
+
+
+def test_bash_is_offered_the_keys_of_the_recipe(tmp_path: Path) -> None:
+    assert offered("privrec train ease --set eas", tmp_path)[0] == ["ease_l2=", "ease_l2=500.0"]
+
+
+def context(**params: Any) -> Any:
+    return SimpleNamespace(params=params)
+
+
+def test_keys_are_those_of_the_recipe_and_values_those_that_are_allowed() -> None:
+    def texts(incomplete: str, **params: Any) -> list[str]:
+        return [text for text, _ in completion.offer_settings(context(**params), incomplete)]
+
+    assert texts("hist", recipe="privrec-plus")[:2] == ["history=", "history_rank="]
+    assert texts("hist", recipe="ease") == []
+    assert "history_rank=" in texts("hist", recipe=None)
+    assert "history_rank=" in texts("hist")
+    wanted = ["activation=", "activation=relu", "activation=sigmoid", "activation=tanh"]
+    assert texts("act", recipe="privrec-cen") == wanted
+    assert texts("activation=r", recipe="privrec") == ["activation=relu"]
+    assert set(texts("", recipe="ease")) == {
+        f"{key}=" for key in RECIPES["ease"].settings.model_fields if key not in ("recipe", "data")
+    }
+
+
+def test_data_sets_and_runs_are_offered_with_folders(scratch: Path) -> None:
+    for place, file in (("films", "dataset.toml"), ("runs/first", "config.toml"), (".git", "x")):
+        (scratch / place).mkdir(parents=True)
+        (scratch / place / file).touch()
+
+    def names(found: list[tuple[str, str]]) -> list[str]:
+        return [name for name, _ in found]
+
+    built_in = ["synthetic", "movielens-1m", "frappe", "gowalla"]
+    assert names(completion.offer_data("")) == [*built_in, "films", "runs/"]
+    assert names(completion.offer_data("f")) == ["frappe", "films"]
+    assert names(completion.offer_runs("")) == ["films/", "runs/"]
+    assert names(completion.offer_runs("runs/")) == ["runs/first"]
+    assert names(completion.offer_runs("runs/f")) == ["runs/first"]
+    assert names(completion.offer_runs("nowhere/f")) == []
+    assert completion.offer_recipe_lists("ease,pop") == ["ease,popularity"]
+
+
+# --- what a recipe's keys mean ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_key_of_every_recipe_is_explained(name: str) -> None:
+    found = document("recipes", name, "--json")
+    keys = found.pop("keys")
+    assert {one["key"]: one["value"] for one in keys} == found
+    for one in keys:
+        assert one["about"].endswith("."), one
+        assert one["type"].split(" or ")[0] in {
+            *("text", "number", "whole number", "true", "list of whole numbers"),
+        }, one
+    said = done("recipes", name)
+    for one in keys[2:]:
+        assert f"\n{one['key']} = " in said
+        assert f"\n    {one['about']}\n" in said
+
+
+def test_a_key_says_its_type_its_limits_and_its_choices() -> None:
+    keys = {one["key"]: one for one in document("recipes", "dp-privrec", "--json")["keys"]}
+    assert keys["rounds"]["allowed"] == ">= 0"
+    assert keys["delta"]["allowed"] == "> 0, < 1"
+    assert keys["activation"]["allowed"] == ["relu", "sigmoid", "tanh"]
+    assert keys["protocol"]["allowed"] == ["auto", "halves", "leave-last", "files"]
+    assert (keys["epsilon"]["type"], keys["epsilon"]["allowed"]) == ("number or not set", "> 0")
+    assert keys["hidden"]["type"] == "list of whole numbers"
+    said = done("recipes", "dp-privrec").splitlines()
+    assert "activation = relu  (relu | sigmoid | tanh)" in said
+    assert "delta = 1e-06  (number, > 0, < 1)" in said
