@@ -114,7 +114,7 @@ def _pairs(clients: Clients, n_items: int) -> IntArray:
 def _distinct(pairs: IntArray) -> IntArray:
     """Return the pairs sorted, each once; `np.unique` takes several times as long."""
     pairs = np.sort(pairs)
-    return pairs[np.diff(pairs, prepend=-1) != 0]
+    return np.asarray(pairs[np.diff(pairs, prepend=-1) != 0])
 
 
 def _is_in(pairs: IntArray, some: IntArray) -> BoolArray:
