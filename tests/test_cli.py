@@ -41,7 +41,8 @@ def test_training_leaves_the_run_folder_of_the_contract(trained: Path) -> None:
         "simulation",
     ]
     # Everything that comes from raw data is in `simulation/`.
-    assert sorted(os.listdir(trained / "simulation")) == ["data.json", "rounds.jsonl"]
+    raw = ["data.json", "progress.json", "rounds.jsonl"]
+    assert sorted(os.listdir(trained / "simulation")) == raw
     assert lines_of(trained / "rounds.jsonl") == [
         {"round": number, "stage": "train"} for number in range(3)
     ]
@@ -60,9 +61,9 @@ def test_training_leaves_the_run_folder_of_the_contract(trained: Path) -> None:
 def test_evaluation_json_has_the_contracts_shape(evaluated: tuple[Path, Any]) -> None:
     path, found = evaluated
     assert json.loads(RunFolder(path=path).evaluation_path.read_text()) == found
-    assert list(found)[:4] == ["recipe", "data", "seed", "users"]
+    assert list(found)[:5] == ["recipe", "data", "data_name", "seed", "users"]
     assert set(found) == {
-        *("recipe", "data", "seed", "users", "hits", "ndcg", "list_ndcg", "new_only"),
+        *("recipe", "data", "data_name", "seed", "users", "hits", "ndcg", "list_ndcg", "new_only"),
         *("protocol", "candidates", "cost", "few_items", "references", "privacy"),
         *("interval", "differences", "beyond", "by_items", "warnings"),
     }

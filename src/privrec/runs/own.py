@@ -15,7 +15,7 @@ from privrec.algorithms.recipes import RECIPES, with_protocol
 from privrec.core.scorer import Rankers, Scores, TableScorer
 from privrec.data.clients import Clients
 from privrec.data.federation import Federation, chunks
-from privrec.data.sources import load
+from privrec.data.sources import named
 from privrec.errors import RunFolderError, ScorerError, SettingsError
 from privrec.evaluation.protocols import resolve
 from privrec.evaluation.references import likes_of
@@ -36,7 +36,7 @@ Fit = Callable[..., Score]
 
 def evaluate(
     scorer: Fit | Run,
-    data: str | Federation | None = None,
+    data: object = None,
     *,
     protocol: str | None = None,
     candidates: str | None = None,
@@ -53,7 +53,7 @@ def evaluate(
     1 where a person likes an item; a function of two parameters gets the catalogue too.
     `score(seen)` gets the likes on the devices of some people, in the same form, and returns an
     array (people, items): the higher, the better. Who trains, who is tested and on what is what a
-    run with the same data, protocol and seed has. It may use everybody's raw data, so there is no
+    run with the same data, protocol and seed has; `data` is what `train` takes. It may use everybody's raw data, so there is no
     privacy. `out` is a folder for the figures, which `privrec compare` takes beside run folders.
 
     For a run this is `run.evaluate`.
@@ -68,11 +68,12 @@ def evaluate(
     called = _name_of(scorer) if name is None else name
     _check_name(called)
     place = None if out is None else _place(Path(out))
-    whole = load(data) if isinstance(data, str) else data
+    called_data, read = named(data)
+    whole = read()
     tested_by, among = resolve(protocol, candidates, whole)
     values = {
         "recipe": called,
-        "data": whole.name if not isinstance(data, str) else data,
+        "data": called_data,
         "seed": seed,
         "protocol": tested_by,
         "candidates": among,
