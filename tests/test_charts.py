@@ -174,7 +174,8 @@ def test_a_run_that_diverged_still_has_a_chart(bad: float) -> None:
 def test_levels_are_dashed_and_inside() -> None:
     root = chart({"ours": [(1, 0.5), (2, 0.6)]}, {"popularity": 0.1, "ease": 0.9})
     dashed = [node for node in root.iter("line") if "stroke-dasharray" in node.attrib]
-    assert len(dashed) == 2
+    assert len({node.attrib["stroke-dasharray"] for node in dashed}) == 2
+    assert [node.findtext("title") for node in dashed] == ["popularity: 0.1", "ease: 0.9"]
     low, high = (float(node.attrib["y1"]) for node in dashed)
     ticks = ticks_of(root)
     assert low == pytest.approx(ticks[0.1], abs=0.11)

@@ -105,6 +105,20 @@ def test_examples_are_of_public_data_alone(tmp_path: Path) -> None:
     assert 'class="card"' not in again.report_path().read_text(encoding="utf-8")
 
 
+def test_people_of_a_data_folder_are_never_shown(scratch: Path) -> None:
+    rows = [f"person{u},secret {(u * 7 + n) % 30}" for u in range(60) for n in range(8)]
+    Path("lines.csv").write_text("user,item\n" + "\n".join(rows) + "\n", encoding="utf-8")
+    done("data", "import", "lines.csv", "--out", "mine")
+    run = train("popularity", "mine", out=scratch / "run")
+    run.evaluate()
+    place = run.folder.evaluation_path.parent
+    assert not list(place.glob("examples*"))
+    for path in place.glob("*.html"):
+        text = path.read_text(encoding="utf-8")
+        assert "secret" not in text
+        assert "person1" not in text
+
+
 def test_an_example_is_a_test_person_and_a_hit_is_a_hidden_like_of_hers(tmp_path: Path) -> None:
     run = train("privrec-plus", DATA, out=tmp_path / "run", rounds=0)
     run.evaluate()

@@ -133,10 +133,10 @@ def draw(frontier: Frontier) -> bytes:
     hits = [point.hits[_K] for point in frontier.points]
     bars = _bars(frontier.points)
     axes.errorbar(places, hits, yerr=bars, marker="o", capsize=3, color="#2166ac", label="PrivRec+")
-    for place, value in zip(places, hits, strict=True):
-        axes.annotate(
-            f"{value:.3f}", (place, value), (0, 7), textcoords="offset points", ha="center"
-        )
+    for place, point in zip(places, frontier.points, strict=True):
+        value = point.hits[_K]
+        top = max(value, point.interval.get(_K, [value])[-1])
+        axes.annotate(f"{value:.3f}", (place, top), (0, 6), textcoords="offset points", ha="center")
     styles = ("--", "-.", ":")
     for (name, level), style in zip(frontier.lines.items(), styles, strict=False):
         axes.axhline(level, linestyle=style, color="#777777", label=f"{name} ({level:.3f})")

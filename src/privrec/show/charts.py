@@ -23,6 +23,7 @@ _SHAPES = (
     "M0 4.4L4.2-3.2h-8.4z",
 )
 """Curve n has shape n modulo 5 and colour n modulo 6: 30 curves before both come again."""
+_DASHES = ("5 4", "1.5 3", "9 3 2 3")
 _DOTS = 40
 """A curve of more points than this is drawn without dots; so many of them can be hovered."""
 _LETTERS, _BESIDE = 19, 16
@@ -187,11 +188,11 @@ def _figure(
         labels.append((placed[-1][1], curve.name, curve.look))
         if curve.shape:
             parts += _dots(frame, curve, placed)
-    for name, level in levels.items():
+    for n, (name, level) in enumerate(levels.items()):
         y = frame.place(frame.x.low, level)[1]
         parts.append(
             f'<line class="level" x1="{_LEFT}" y1="{y:.1f}" x2="{_WIDTH - _RIGHT}" y2="{y:.1f}"'
-            ' stroke-dasharray="5 4"/>'
+            f"{_dash(n)}><title>{html_text(f'{name}: {level:.4g}')}</title></line>"
         )
         labels.append((y, name, "dashed"))
     crowded = len(labels) > _BESIDE
@@ -234,7 +235,7 @@ def _axes(frame: _Frame) -> str:
 
 def _line(points: Points, curve: _Curve) -> str:
     path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-    dash = "" if curve.shape else ' stroke-dasharray="5 4"'
+    dash = "" if curve.shape else _dash(0)
     return f'<polyline class="{curve.look}" points="{path}"{dash}/>'
 
 
@@ -268,15 +269,17 @@ def _key(
     curves: Sequence[_Curve], beside: Sequence[_Curve], levels: Mapping[str, float], *, always: bool
 ) -> str:
     """Return the names below the chart; only a phone shows them, unless it is `always`."""
-    names = [(curve.name, curve.look, curve.shape) for curve in (*curves, *beside)]
-    names += [(name, "dashed", "") for name in levels]
-    dash = ' stroke-dasharray="5 4"'
+    names = [(curve.name, curve.look, curve.shape, _dash(0)) for curve in (*curves, *beside)]
+    names += [
+        (f"{name} ({level:.3g})", "dashed", "", _dash(n))
+        for n, (name, level) in enumerate(levels.items())
+    ]
     items = "".join(
         f'<li><svg class="{look}" viewBox="0 0 22 12" aria-hidden="true">'
         f'<line x1="0" y1="6" x2="22" y2="6"{"" if shape else dash}/>'
         + (f'<path d="{shape}" transform="translate(11 6)"/>' if shape else "")
         + f"</svg><span>{html_text(name)}</span></li>"
-        for name, look, shape in names
+        for name, look, shape, dash in names
     )
     return f'<ul class="key{" all" if always else ""}">{items}</ul>'
 
@@ -293,6 +296,11 @@ def _apart(labels: list[tuple[float, str, str]]) -> list[tuple[float, str, str]]
         lifted.append((min(y, lowest), name, look))
         lowest = lifted[-1][0] - 14
     return lifted
+
+
+def _dash(number: int) -> str:
+    """Return how a line for comparison is dashed, so that it can be told from the one before."""
+    return f' stroke-dasharray="{_DASHES[number % len(_DASHES)]}"'
 
 
 def _cut(name: str) -> str:

@@ -96,7 +96,7 @@ def _table(
                 *([links] if linked else []),
             ]
         )
-    return html_table(head, rows, name=title, look="short")
+    return html_table(head, rows, name=title, look="wide short")
 
 
 def _against(found: Mapping[str, float] | None) -> str:
