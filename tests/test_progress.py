@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import rich.progress
 from rich.console import Console
 
 import privrec
@@ -179,13 +180,13 @@ def test_bars_of_steps_come_and_go(monkeypatch: pytest.MonkeyPatch) -> None:
         return shown.getvalue()
 
     bars: list[Any] = []
-    real = console.Progress.__enter__
+    real = rich.progress.Progress.__enter__
 
     def enter(self: Any) -> Any:
         bars.append(self)
         return real(self)
 
-    monkeypatch.setattr(console.Progress, "__enter__", enter)
+    monkeypatch.setattr(rich.progress.Progress, "__enter__", enter)
     with console.progress() as advance:
         advance("solving the reference ease", 0, 1)
         assert "solving the reference ease" in drawn()

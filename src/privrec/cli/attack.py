@@ -159,9 +159,10 @@ def _play(
     from privrec.attacks.sums import read_along
     from privrec.data.sources import load
     from privrec.runs.api import open_run
-    from privrec.runs.records import read_document, write_whole
-    from privrec.runs.shapes import ATTACK
+    from privrec.runs.records import write_whole
+    from privrec.runs.shapes import ATTACK, read_document
     from privrec.show.attacks import render_attacks
+    from privrec.show.page import beside
 
     loaded = {name: load(name) for name in dict.fromkeys(job.data for job in jobs)}
     folders = [out or Path("runs") / f"attack-{file_name(job.data)}" for job in jobs]
@@ -194,7 +195,9 @@ def _play(
         place = folder / job.result
         result = _with_earlier(place, result)
         write_whole(place, (json.dumps(result, indent=2) + "\n").encode())
-        write_whole(place.with_suffix(".html"), render_attacks([result], []).encode())
+        page = place.with_suffix(".html")
+        links = [] if job.run is None else beside(page)
+        write_whole(page, render_attacks([result], [], links=links).encode())
         if job.run is not None:
             open_run(job.run).refresh_report()
         found[place] = result
@@ -203,8 +206,7 @@ def _play(
 
 def _with_earlier(place: Path, result: dict[str, Any]) -> dict[str, Any]:
     """Return the result with the kinds that the file has from an earlier attack of the same."""
-    from privrec.runs.records import read_document
-    from privrec.runs.shapes import ATTACK
+    from privrec.runs.shapes import ATTACK, read_document
 
     before = read_document(place, ATTACK) or {}
     same = ("recipe", "data", "epsilon", "delta", "repetitions", "seed")

@@ -136,8 +136,8 @@ def progress() -> Iterator[Callable[[str, int, int], None]]:
         singles: set[str] = set()
 
         def advance(what: str, done: int, total: int) -> None:
-            # Of a single step nothing is known but that it lasts: its bar only moves, and is hidden
-            # when it is over.
+            # Of a single step nothing is known but that it lasts: its bar moves back and forth,
+            # and is hidden when it is over.
             single = total == 1
             for other in (name for name in singles if name != what):
                 bar.update(tasks[other], visible=False)

@@ -14,7 +14,7 @@ from privrec.evaluation.intervals import Difference, apart, mean_of
 from privrec.runs import records
 from privrec.runs.evaluate import Evaluation
 from privrec.runs.run import Run, attacked_in
-from privrec.runs.shapes import EVALUATION
+from privrec.runs.shapes import EVALUATION, read_document
 from privrec.runs.tested import People, paired, people_of, read_people
 from privrec.show.comparison import Line, any_attacked, columns, comparison, groups_of, with_ends
 from privrec.show.notebook import html_table, paragraph, text_table
@@ -219,7 +219,7 @@ def read_row(path: Path) -> Row:
         cost = {**found.get("cost", {}), "seconds": seconds_of(path)}
         found = {**found, "cost": cost, **({"attacked": attacked} if attacked else {})}
     else:
-        found = records.read_document(place, EVALUATION) or {}
+        found = read_document(place, EVALUATION) or {}
         settings = {"own": found["recipe"], "data": found["data"]}
     return Row(evaluation=found, settings=settings, people=read_people(place))
 

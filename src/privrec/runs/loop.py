@@ -214,12 +214,9 @@ def _play_stage(
         keep(state)
         # A secretly drawn cohort cannot be drawn again, and a network is slow: write a checkpoint
         # after every round.
-        due = (
-            budget.draws_in_secret
-            or network is not None
-            or time.monotonic() - saved > CHECKPOINT_SECONDS
-        )
-        if due or state.round_index == last:
+        each_round = budget.draws_in_secret or network is not None
+        late = time.monotonic() - saved > CHECKPOINT_SECONDS
+        if each_round or late or state.round_index == last:
             checkpoint(folder, state)
             records.drop_published(folder, state.round_index)
             saved = time.monotonic()

@@ -27,15 +27,20 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load, save
 
 from privrec.errors import RunFolderError, SettingsError, nearest
-from privrec.runs.shapes import EVALUATION, ROUND, ROUND_FIGURES, fault_in
+from privrec.runs.shapes import (
+    EVALUATION,
+    NOT_JSON,
+    ROUND,
+    ROUND_FIGURES,
+    fault_in,
+    read_document,
+)
 from privrec.settings import RunSettings, to_toml
 
 FORMAT = 4
 SIMULATION = "simulation"
 Arrays = Mapping[str, npt.NDArray[Any]]
 _TEMPORARY = ".tmp"
-_NOT_JSON = (UnicodeDecodeError, json.JSONDecodeError, RecursionError)
-"""What other bytes than JSON can raise."""
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, kw_only=True)
@@ -239,7 +244,7 @@ def read_rounds(path: Path) -> list[dict[str, Any]]:
     for number, text in enumerate(filter(None, texts), start=1):
         try:
             found = json.loads(text)
-        except _NOT_JSON as error:
+        except NOT_JSON as error:
             if text == texts[-1] and isinstance(error, ValueError):
                 break
             raise RunFolderError(f"{path} is damaged at line {number}: {error}") from error
@@ -294,20 +299,6 @@ def read_evaluation(path: Path) -> dict[str, Any]:
             why = f"is of another run, with {key} {its!r} and not {mine!r}"
             raise RunFolderError(f"{folder.evaluation_path} {why}: evaluate again")
     return found
-
-
-def read_document(path: Path, shape: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the JSON object in a file, which must have this shape; None if there is no file."""
-    if not path.is_file():
-        return None
-    verb = {"attack": "attack", "audit": "audit"}.get(path.stem, "evaluate")
-    try:
-        found: Any = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, *_NOT_JSON) as error:
-        raise RunFolderError(f"cannot read {path}: {error}; {verb} again") from error
-    if fault := fault_in(found, shape):
-        raise RunFolderError(f"{path} {fault}: {verb} again")
-    return dict(found)
 
 
 def write_arrays(path: Path, arrays: Arrays, metadata: Mapping[str, str]) -> None:

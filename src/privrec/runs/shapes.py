@@ -4,9 +4,16 @@ A shape is a type or several; a mapping of keys, of which those that end in "?" 
 list of one shape, for lists of any length; or `Each`, for mappings with any keys.
 """
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+
+from privrec.errors import RunFolderError
+
+NOT_JSON = (UnicodeDecodeError, json.JSONDecodeError, RecursionError)
+"""What other bytes than JSON can raise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,13 +27,14 @@ Number = (int, float)
 _Maybe = (int, float, type(None))
 _KS = {"5": _Maybe, "10": _Maybe, "20": _Maybe, "30": _Maybe}
 _Intervals = Each((list, type(None)))
+_Differences = Each(Each({"by": _Maybe, "low": _Maybe, "high": _Maybe}))
 _FIGURES = {
     "hits": _KS,
     "ndcg?": Each(_Maybe),
     "list_ndcg?": Each(_Maybe),
     "recall?": Each(_Maybe),
     "interval?": _Intervals,
-    "new_only?": {"hits": _KS, "interval?": _Intervals, "differences?": Each(Each(dict))},
+    "new_only?": {"hits": _KS, "interval?": _Intervals, "differences?": _Differences},
 }
 EVALUATION: Mapping[str, Any] = {
     "recipe": str,
@@ -48,9 +56,18 @@ EVALUATION: Mapping[str, Any] = {
     "sampled?": {"people": int, "of": int},
     "protocol?": str,
     "candidates?": str,
-    "differences?": Each(Each(dict)),
+    "differences?": _Differences,
     "beyond?": Each(Each(_Maybe)),
-    "by_items?": [dict],
+    "by_items?": [
+        {
+            "from": int,
+            "to?": _Maybe,
+            "people": int,
+            "hits": Each(_Maybe),
+            "interval?": _Intervals,
+            "references?": Each(Each(_Maybe)),
+        }
+    ],
     "warnings?": [str],
 }
 _AREA = {"value": Number, "low": _Maybe, "high": _Maybe}
@@ -71,6 +88,10 @@ AUDIT: Mapping[str, Any] = {
     "holds": bool,
     "auc?": _AREA,
 }
+_LISTED = {"title": str, "hit": bool}
+EXAMPLES: Mapping[str, Any] = {
+    "examples": [{"liked": [str], "more": int, "held_out": int, "list": [_LISTED]}]
+}
 ROUND: Mapping[str, Any] = {"round": int, "stage?": str}
 ROUND_FIGURES: Mapping[str, Any] = {
     "round": int,
@@ -79,6 +100,20 @@ ROUND_FIGURES: Mapping[str, Any] = {
     "loss": _Maybe,
     "validation?": Each(_Maybe),
 }
+
+
+def read_document(path: Path, shape: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the JSON object in a file, which must have this shape; None if there is no file."""
+    if not path.is_file():
+        return None
+    verb = {"attack": "attack", "audit": "audit"}.get(path.stem, "evaluate")
+    try:
+        found: Any = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, *NOT_JSON) as error:
+        raise RunFolderError(f"cannot read {path}: {error}; {verb} again") from error
+    if fault := fault_in(found, shape):
+        raise RunFolderError(f"{path} {fault}: {verb} again")
+    return dict(found)
 
 
 def fault_in(found: object, shape: Any, name: str = "") -> str | None:
