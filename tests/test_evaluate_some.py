@@ -9,6 +9,7 @@ import pytest
 
 import privrec
 from commands import Refused, document, done
+from pages import Page
 from privrec.errors import SettingsError
 from privrec.evaluation.ranking import measure
 from privrec.runs.evaluate import _drawn, validate
@@ -83,7 +84,7 @@ def test_a_sample_has_intervals_and_replaces_nothing(
     assert json.loads(after["evaluation-people-30.json"]) == found
     low, high = found["interval"]["20"]
     shown = f"{found['hits']['20']:.3f} ({low:.3f}–{high:.3f})"
-    assert shown in after["report-people-30.html"]
+    assert shown in Page(after["report-people-30.html"]).cells
     said = done("evaluate", run, "--people", "30")
     assert f"A sample of 30 of {asked} test people was drawn" in said
     assert "report-people-30.html" in said.replace("\n", "")

@@ -116,7 +116,7 @@ def test_quality_by_items_has_bars_and_the_references() -> None:
 def test_examples_mark_the_hits_and_isolate_titles() -> None:
     text = examples_html([EXAMPLE])
     check_page(page("t", [text]))
-    assert re.findall(r'<li class="hit"><bdi>(.*?)</bdi> ✓</li>', text) == ["שלום"]
+    assert re.findall('<li class="hit"><bdi>(.*?)</bdi>\u00a0✓</li>', text) == ["שלום"]
     assert text.count("✓</li>") == 1
     assert "\u202e" not in text
     assert examples_html([]) == ""

@@ -133,10 +133,13 @@ def _write(where: Path | None, document: dict[str, Any], run: str | None) -> Non
     from privrec.runs.api import open_run
     from privrec.runs.records import write_whole
     from privrec.show.attacks import render_attacks
+    from privrec.show.page import beside
 
     where.parent.mkdir(parents=True, exist_ok=True)
     write_whole(where, (json.dumps(document, indent=2) + "\n").encode())
-    write_whole(where.with_suffix(".html"), render_attacks([], [document]).encode())
+    page = where.with_suffix(".html")
+    links = [] if run is None else beside(page)
+    write_whole(page, render_attacks([], [document], links=links).encode())
     if run is not None:
         open_run(run).refresh_report()
 

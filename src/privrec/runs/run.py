@@ -2,7 +2,7 @@
 
 import json
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,7 @@ from privrec.data.frames import as_polars
 from privrec.data.sources import BUILT_IN, load
 from privrec.data.text import data_title, short
 from privrec.device import Device, Model
-from privrec.errors import RunFolderError, SettingsError, check_kind
+from privrec.errors import RunFolderError, SettingsError, check_kind, got
 from privrec.evaluation.references import MEMORY_GB
 from privrec.privacy.calibrate import refuse_large_delta
 from privrec.privacy.ledger import PrivacyLedger
@@ -43,13 +43,13 @@ from privrec.runs.publisher import (
     volunteer_count,
 )
 from privrec.runs.recommend import SCHEMA, Group, groups_in, groups_of, lists_for
-from privrec.runs.shapes import ATTACK, AUDIT, read_document
+from privrec.runs.shapes import ATTACK, AUDIT, EXAMPLES, read_document
 from privrec.runs.tables import history_frame
 from privrec.runs.tested import write_people
 from privrec.settings import RunSettings
 from privrec.show.attacked import summary
 from privrec.show.notebook import html_table, paragraph
-from privrec.show.page import path_link
+from privrec.show.page import beside
 from privrec.show.promise import render_privacy
 from privrec.show.report import Beside, render_begun, render_report
 from privrec.types import Params
@@ -80,7 +80,7 @@ class Run:
             ("epsilon", "none" if report.epsilon is None else epsilon_text(report.epsilon)),
             ("folder", str(self.folder.path) + " (temporary)" * self.folder.is_temporary),
         ]
-        return html_table(("run", ""), rows) + paragraph(report.statement)
+        return html_table(("", "run"), rows) + paragraph(report.statement)
 
     def save(self, path: str | Path) -> "Run":
         """Copy the run folder to `path`, where there must be nothing yet; return the run there."""
@@ -140,10 +140,11 @@ class Run:
         if evaluation.tested is not None:
             write_people(place, evaluation.tested)
         records.write_whole(place, text.encode())
+        report = self.folder.report_path.with_stem(f"report{ending}")
         if _is_public(tested):
             shown = {"examples": examples_of(tested, partial(_lists, tested, params))}
-            records.write_whole(self._examples_path, json.dumps(shown).encode())
-        self._write_pages(found, self.report_path(protocol, candidates, people))
+            records.write_whole(_examples_beside(report), json.dumps(shown).encode())
+        self._write_pages(found, report)
         return evaluation
 
     def refresh_report(self) -> None:
@@ -162,44 +163,31 @@ class Run:
         self._write_pages(found, self.folder.report_path)
         return self.folder.report_path
 
-    @property
-    def _examples_path(self) -> Path:
-        """Some test people, where the data is public."""
-        return self.folder.evaluation_path.with_name("examples.json")
-
     def _write_pages(self, found: Mapping[str, Any] | None, place: Path) -> None:
         """Write the report of an evaluation to `place`, and the page of what is promised."""
         folder, settings = self.folder, self.config.model_dump()
         data = data_title(self.catalogue.name, self.config.data)
         title = f"{self.config.recipe} on {data}, seed {self.config.seed}"
         ledger, privacy = settled_ledger(folder), self.privacy().as_json()
-        examples = read_document(self._examples_path, {"examples": list}) or {}
-        pages = {"attacks": folder.attack_path, "audit": folder.audit_path}
-        beside = Beside(
+        examples = read_document(_examples_beside(place), EXAMPLES) or {}
+        shown = Beside(
             summary=self.recipe.summary,
             ledger=ledger,
             examples=examples.get("examples", []),
             attacked=attacked_in(folder),
-            links=[
-                ("privacy", "privacy.html"),
-                *(
-                    (name, path.with_suffix(".html").name)
-                    for name, path in pages.items()
-                    if path.with_suffix(".html").is_file()
-                ),
-            ],
+            links=beside(place, sure=["privacy"]),
         )
         if found is not None:
-            page = render_report(found, self.figures, settings, beside)
+            page = render_report(found, self.figures, settings, shown)
         else:
             step = f"privrec evaluate {shlex.quote(str(folder.path))}"
             page = render_begun(
-                title, privacy, self.figures, settings, next_step=step, beside=beside
+                title, privacy, self.figures, settings, next_step=step, beside=shown
             )
         records.write_whole(place, page.encode())
-        links = [("report", path_link(place.name))]
-        promise = render_privacy(title, privacy, ledger, links=links)
-        records.write_whole(place.with_name("privacy.html"), promise.encode())
+        promised = place.with_name("privacy.html")
+        text = render_privacy(title, privacy, ledger, links=beside(promised))
+        records.write_whole(promised, text.encode())
 
     def report_path(
         self,
@@ -289,8 +277,8 @@ class Run:
         if frame is not None and people is not None:
             raise SettingsError("`people` are of the run's data, and `frame` is about newcomers")
         check_kind("top", top, int, "a whole number")
-        if isinstance(people, str):
-            raise SettingsError(f"`people` must be a list of ids; got {people!r}")
+        if isinstance(people, str) or not isinstance(people, Iterable | None):
+            raise SettingsError(f"`people` must be a list of ids; got {got(people)}")
         new = None if frame is None else Source(frame=as_polars(frame))
         ids = None if people is None else Source(frame=pl.DataFrame({"user": list(people)}))
         with progress_bar(on_progress, progress) as tell:
@@ -330,6 +318,8 @@ def _check_asked(
         check_kind(name, value or "", str, "a name")
     if references is not None and not isinstance(references, str):
         check_kind("references", references, (list, tuple), "a list of names")
+        for name in references if isinstance(references, list | tuple) else ():
+            check_kind("references", name, str, "a list of names")
     check_kind("people", 1 if people is None else people, int, "a whole number")
     check_kind("memory_gb", memory_gb, (int, float), "a number")
 
@@ -344,6 +334,11 @@ def load_params(folder: records.RunFolder) -> dict[str, jax.Array]:
         name: jax.numpy.asarray(array)
         for name, array in records.read_arrays(folder.params_path).items()
     }
+
+
+def _examples_beside(report: Path) -> Path:
+    """Return where the example people of a report are, if its data is public."""
+    return report.with_name(f"examples{report.stem.removeprefix('report')}.json")
 
 
 def _is_public(prepared: PreparedRun) -> bool:

@@ -27,13 +27,14 @@ Number = (int, float)
 _Maybe = (int, float, type(None))
 _KS = {"5": _Maybe, "10": _Maybe, "20": _Maybe, "30": _Maybe}
 _Intervals = Each((list, type(None)))
+_Differences = Each(Each({"by": _Maybe, "low": _Maybe, "high": _Maybe}))
 _FIGURES = {
     "hits": _KS,
     "ndcg?": Each(_Maybe),
     "list_ndcg?": Each(_Maybe),
     "recall?": Each(_Maybe),
     "interval?": _Intervals,
-    "new_only?": {"hits": _KS, "interval?": _Intervals, "differences?": Each(Each(dict))},
+    "new_only?": {"hits": _KS, "interval?": _Intervals, "differences?": _Differences},
 }
 EVALUATION: Mapping[str, Any] = {
     "recipe": str,
@@ -55,9 +56,18 @@ EVALUATION: Mapping[str, Any] = {
     "sampled?": {"people": int, "of": int},
     "protocol?": str,
     "candidates?": str,
-    "differences?": Each(Each(dict)),
+    "differences?": _Differences,
     "beyond?": Each(Each(_Maybe)),
-    "by_items?": [dict],
+    "by_items?": [
+        {
+            "from": int,
+            "to?": _Maybe,
+            "people": int,
+            "hits": Each(_Maybe),
+            "interval?": _Intervals,
+            "references?": Each(Each(_Maybe)),
+        }
+    ],
     "warnings?": [str],
 }
 _AREA = {"value": Number, "low": _Maybe, "high": _Maybe}
@@ -77,6 +87,10 @@ AUDIT: Mapping[str, Any] = {
     "epsilon_ledger?": _Maybe,
     "holds": bool,
     "auc?": _AREA,
+}
+_LISTED = {"title": str, "hit": bool}
+EXAMPLES: Mapping[str, Any] = {
+    "examples": [{"liked": [str], "more": int, "held_out": int, "list": [_LISTED]}]
 }
 ROUND: Mapping[str, Any] = {"round": int, "stage?": str}
 ROUND_FIGURES: Mapping[str, Any] = {

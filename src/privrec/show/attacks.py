@@ -6,7 +6,7 @@ from typing import Any
 from privrec.privacy.words import epsilon_text
 from privrec.show.attacked import KINDS, Document, at_least, verdict
 from privrec.show.charts import Points, log_chart
-from privrec.show.page import html_text, page, table
+from privrec.show.page import Link, html_text, page, table
 from privrec.show.report import RAW_NOTE, figure
 
 _GUESSING = {"guessing": ((1e-3, 1e-3), (1.0, 1.0))}
@@ -44,7 +44,9 @@ _SERVER_WORDS = (
 )
 
 
-def render_attacks(attacks: Sequence[Document], audits: Sequence[Document]) -> str:
+def render_attacks(
+    attacks: Sequence[Document], audits: Sequence[Document], *, links: Sequence[Link] = ()
+) -> str:
     """Return the page of the documents `attack.json` and `audit.json` of some runs."""
     parts = ["<h1>Attacks and audits</h1>", RAW_NOTE]
     if attacks:
@@ -58,7 +60,7 @@ def render_attacks(attacks: Sequence[Document], audits: Sequence[Document]) -> s
         parts += _audit(audit)
     if not attacks and not audits:
         parts.append("<p>No attack and no audit was run.</p>")
-    return page("Attacks and audits", parts)
+    return page("Attacks and audits", parts, links=links)
 
 
 def _attack(attack: Document) -> list[str]:

@@ -226,7 +226,7 @@ def _axes(frame: _Frame) -> str:
     return (
         "".join(parts)
         + f'<path class="axis" fill="none" d="M{_LEFT} {_TOP}V{bottom}H{right}"/>'
-        + _text((_LEFT + right) / 2, _HEIGHT - 6, frame.x_label, "middle")
+        + _text((_LEFT + right) / 2, _HEIGHT - 6, frame.x_label, "middle", "under")
         + f'<text class="side" transform="translate(11 {(bottom + _TOP) / 2}) rotate(-90)"'
         f' text-anchor="middle">{html_text(frame.y_label)}</text>'
     )

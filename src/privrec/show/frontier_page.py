@@ -5,7 +5,8 @@ from typing import Any
 
 from privrec.privacy.words import epsilon_text
 from privrec.show.charts import line_chart
-from privrec.show.page import html_link, html_table, html_text, note, page
+from privrec.show.page import between, html_link, html_table, html_text, note, page
+from privrec.show.sections import difference_words
 
 _K = "20"
 
@@ -58,7 +59,7 @@ def render_frontier(
 def ends_of(point: Mapping[str, Any], k: str) -> tuple[float, float] | None:
     """Return the ends of the interval of Hits@k at one point; None where it has none."""
     ends = point.get("interval", {}).get(k)
-    return None if ends is None else (float(ends[0]), float(ends[1]))
+    return None if not ends else (float(ends[0]), float(ends[1]))
 
 
 def epsilon_name(epsilon: float | None) -> str:
@@ -73,8 +74,16 @@ def _table(
     title: str,
 ) -> str:
     ks = list(points[0]["hits"])
-    head = ["ε asked for", "ε of the mechanism", *(f"@{k}" for k in ks)]
-    linked, rows = any(reports.values()), []
+    above = any(point.get("above") for point in points)
+    linked = any(reports.values())
+    head = [
+        "ε asked for",
+        "ε of the mechanism",
+        *(f"@{k}" for k in ks),
+        *([f"@{_K} against popularity"] if above else []),
+        *(["reports"] if linked else []),
+    ]
+    rows = []
     for name, point in zip(said, points, strict=True):
         spent = point["epsilon_of_mechanism"]
         links = " ".join(html_link(what, to) for what, to in reports.get(name, {}).items())
@@ -82,12 +91,17 @@ def _table(
             [
                 name,
                 "-" if spent is None else epsilon_text(spent, 3),
-                *(html_text(_cell(point["hits"][k], ends_of(point, k))) for k in ks),
+                *(_cell(point["hits"][k], ends_of(point, k)) for k in ks),
+                *([_against(point.get("above"))] if above else []),
                 *([links] if linked else []),
             ]
         )
-    return html_table([*head, *(["reports"] if linked else [])], rows, name=title)
+    return html_table(head, rows, name=title, look="short")
+
+
+def _against(found: Mapping[str, float] | None) -> str:
+    return html_text(difference_words(found)) if found else "-"
 
 
 def _cell(value: float, ends: tuple[float, float] | None) -> str:
-    return f"{value:.3f}" if ends is None else f"{value:.3f} ({ends[0]:.3f}–{ends[1]:.3f})"
+    return between(f"{value:.3f}", "" if ends is None else f"({ends[0]:.3f}–{ends[1]:.3f})")

@@ -4,6 +4,7 @@ import base64
 import hashlib
 import html
 from collections.abc import Sequence
+from pathlib import Path
 from urllib.parse import quote
 
 from privrec.data.text import safe_text
@@ -80,8 +81,8 @@ def table(
     """Return a table of plain text in a box that scrolls sideways where there is no room.
 
     `kinds` are the classes of its rows: "ours", "reference", "paper". `name` is read aloud. `look`
-    is "text" where all cells are words, "words" where the last one is, and "wide" makes small print
-    for many columns, also "wide words".
+    is "text" where all cells are words, "words" where the last one is, "short" where the first one
+    is, and "wide" makes small print for many columns; also several of them, "wide words".
     """
     cells = [[html_text(cell) for cell in row] for row in rows]
     return html_table([html_text(cell) for cell in head], cells, kinds=kinds, name=name, look=look)
@@ -111,6 +112,22 @@ def html_table(
         + (f"<thead><tr>{top}</tr></thead>" if head else "")
         + f"<tbody>{body}</tbody></table></div>"
     )
+
+
+def between(value: str, ends: str) -> str:
+    """Return a figure with its interval in small print below it, as HTML; `ends` may be ""."""
+    small = f' <span class="ends">{html_text(ends)}</span>' if ends else ""
+    return html_text(value) + small
+
+
+def beside(place: Path, *, sure: Sequence[str] = ()) -> list[Link]:
+    """Return links to the other pages of a run; those of `sure` even before they are written."""
+    return [
+        (name, f"{name}.html")
+        for name in ("report", "privacy", "attack", "audit")
+        if f"{name}.html" != place.name
+        and (name in sure or place.with_name(f"{name}.html").is_file())
+    ]
 
 
 def note(text: str) -> str:

@@ -8,7 +8,7 @@ from privrec.data.text import data_title
 from privrec.privacy.paper import PRINTED_HITS
 from privrec.show.attacked import lines
 from privrec.show.charts import line_chart
-from privrec.show.page import Link, html_text, note, page, table
+from privrec.show.page import Link, between, html_table, html_text, note, page, table
 from privrec.show.promise import promise_html
 from privrec.show.sections import (
     beyond_html,
@@ -75,7 +75,10 @@ _TESTED = {
 }
 
 
-_AMONG = {"unseen": "she never met", "not-kept": "are not on her device"}
+_AMONG = {
+    "unseen": "the items that she never met",
+    "not-kept": "the items that are not on her device",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,11 +169,12 @@ def render_begun(
 def _lead(evaluation: Mapping[str, Any], summary: str) -> str:
     """Return what the run is and what it reached, in three sentences."""
     users = evaluation["users"]
+    protocol, candidates = _protocol(evaluation)
+    trained = f"Trained by {users['train']:,} people, tested" if "train" in users else "Tested"
     said = [
         _sentence(summary),
         (
-            f"Trained by {users['train']:,} people, tested on"
-            f" {_TESTED[_protocol(evaluation)[0]].format(users['test'])}"
+            f"{trained} on {_TESTED.get(protocol, '{:,} people').format(users['test'])}"
             f" ({users['skipped']:,} skipped: too few likes to test)."
         ),
     ]
@@ -178,8 +182,7 @@ def _lead(evaluation: Mapping[str, Any], summary: str) -> str:
     if hits is not None:
         said.append(
             f"Of a person's hidden likes, {100 * hits:.1f} % are among the first 20 when each is"
-            f" ranked with the items that {_AMONG[_protocol(evaluation)[1]]}"
-            f"{_beside_popular(evaluation)}."
+            f" ranked with {_AMONG.get(candidates, 'others')}{_beside_popular(evaluation)}."
         )
     return " ".join(filter(None, said))
 
@@ -189,7 +192,8 @@ def _beside_popular(evaluation: Mapping[str, Any]) -> str:
     if popular is None or evaluation["recipe"] == "popularity":
         return ""
     found = evaluation.get("differences", {}).get("popularity", {}).get("20")
-    sure = f": {difference_words(found)}" if found else ""
+    known = found and None not in found.values()
+    sure = f": {difference_words(found)}" if known else ""
     return f"; the most popular items reach {100 * popular:.1f} %{sure}"
 
 
@@ -242,11 +246,15 @@ def hits_table(rows: Sequence[Row], intervals: Intervals | None = None) -> str:
     """Return an HTML table of Hits@k."""
     known = intervals or {}
     cells = [
-        [name, *(figure_between(hits[k], known.get(name, {}).get(k)) for k in KS)]
+        [html_text(name), *(_cell(hits[k], known.get(name, {}).get(k)) for k in KS)]
         for name, hits, _ in rows
     ]
     kinds = [kind for _, _, kind in rows]
-    return table(["", *(f"@{k}" for k in KS)], cells, kinds=kinds, name="Hits@k")
+    return html_table(["", *(f"@{k}" for k in KS)], cells, kinds=kinds, name="Hits@k")
+
+
+def _cell(value: float | None, ends: Sequence[float] | None) -> str:
+    return between(figure(value), "" if ends is None else f"({ends[0]:.3f}–{ends[1]:.3f})")
 
 
 def sample_line(evaluation: Mapping[str, Any]) -> str:
@@ -265,21 +273,17 @@ def left_out_lines(evaluation: Mapping[str, Any]) -> list[str]:
 
 def _new_only(evaluation: Mapping[str, Any]) -> str:
     """Return the table over items that are new to the person; "" if it equals the main table."""
-    new = evaluation["new_only"]["hits"]
+    new = evaluation.get("new_only", {}).get("hits") or evaluation["hits"]
     if all(new[k] is None or abs(new[k] - evaluation["hits"][k]) < 1e-12 for k in KS):
         return ""
-    rows: list[Row] = [(evaluation["recipe"], new, "ours")]
-    rows += [
-        (name, figures["new_only"]["hits"], "reference")
-        for name, figures in evaluation["references"].items()
-        if name != evaluation["recipe"]
+    known = {evaluation["recipe"]: evaluation, **evaluation["references"]}
+    found = {name: one["new_only"] for name, one in known.items() if "new_only" in one}
+    found[evaluation["recipe"]] = evaluation["new_only"]
+    rows: list[Row] = [
+        (name, one["hits"], "ours" if name == evaluation["recipe"] else "reference")
+        for name, one in found.items()
     ]
-    known = {**evaluation["references"], evaluation["recipe"]: evaluation}
-    ends = {
-        name: row["new_only"]["interval"]
-        for name, row in known.items()
-        if "interval" in row["new_only"]
-    }
+    ends = {name: one["interval"] for name, one in found.items() if "interval" in one}
     return (
         "<h2>Only items that are new to the person</h2>"
         + hits_table(rows, ends)

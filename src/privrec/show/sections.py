@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from privrec.show.charts import line_chart
-from privrec.show.page import html_text, note, table
+from privrec.show.page import between, html_table, html_text, note, table
 
 Document = Mapping[str, Any]
 _K = "20"
@@ -27,11 +27,16 @@ def difference_words(found: Document) -> str:
     >>> difference_words({"by": 0.001, "low": -0.002, "high": 0.004})
     'no clear difference: 0.001 ± 0.003'
     """
+    return " ".join(_difference(found))
+
+
+def _difference(found: Document) -> tuple[str, str]:
+    """Return how a difference is called, and its figure."""
     by, low, high = (float(found[name]) for name in ("by", "low", "high"))
-    around = f"{abs(by):.3f} ± {(high - low) / 2:.3f}"
-    if low > 0:
-        return f"better by {around}"
-    return f"worse by {around}" if high < 0 else f"no clear difference: {by:.3f} ± {around[8:]}"
+    around = f" ± {(high - low) / 2:.3f}"
+    if low <= 0 <= high:
+        return "no clear difference:", f"{by:.3f}{around}"
+    return ("better by" if low > 0 else "worse by"), f"{abs(by):.3f}{around}"
 
 
 def differences_html(differences: Mapping[str, Document], name: str) -> str:
@@ -39,16 +44,23 @@ def differences_html(differences: Mapping[str, Document], name: str) -> str:
     ks = list(dict.fromkeys(k for found in differences.values() for k in found))
     if not ks:
         return ""
+
+    def cell(found: Document | None) -> str:
+        if not found or None in found.values():
+            return "-"
+        called, by = _difference(found)
+        return f'<span class="ends">{called}</span> {by}'
+
     rows = [
-        [other, *(difference_words(found[k]) if found.get(k) else "-" for k in ks)]
+        [html_text(other), *(cell(found.get(k)) for k in ks)]
         for other, found in differences.items()
     ]
     words = (
         "Differences are over the same people, person by person; behind ± is half of the 95 %"
         " interval."
     )
-    head = [f"{name} against", *(f"@{k}" for k in ks)]
-    return f"<h3>How sure is that?</h3>{table(head, rows, name='Differences')}{note(words)}"
+    head = [html_text(f"{name} against"), *(f"@{k}" for k in ks)]
+    return f"<h3>How sure is that?</h3>{html_table(head, rows, name='Differences')}{note(words)}"
 
 
 def by_items_html(evaluation: Document) -> str:
@@ -62,7 +74,8 @@ def by_items_html(evaluation: Document) -> str:
     series = {ours: [(float(n), float(one["hits"][_K])) for n, one in enumerate(groups)]}
     for other in others:
         found = [
-            (float(n), one["references"].get(other, {}).get(_K)) for n, one in enumerate(groups)
+            (float(n), one.get("references", {}).get(other, {}).get(_K))
+            for n, one in enumerate(groups)
         ]
         series[other] = [(n, float(hits)) for n, hits in found if hits is not None]
     bars = {
@@ -74,22 +87,22 @@ def by_items_html(evaluation: Document) -> str:
     }
     rows = [
         (
-            _span(one),
+            html_text(_span(one)),
             f"{one['people']:,}",
             _between(one["hits"][_K], one.get("interval", {}).get(_K)),
-            *(_number(one["references"].get(other, {}).get(_K)) for other in others),
+            *(_number(one.get("references", {}).get(other, {}).get(_K)) for other in others),
         )
         for one in groups
     ]
     chart = line_chart(
         series, x_label="items on the device", y_label=f"Hits@{_K}", x_names=names, bars=bars
     )
-    head = ("items on the device", "people", ours, *others)
+    head = [html_text(name) for name in ("items on the device", "people", ours, *others)]
     words = f"Hits@{_K} of people with so many items on their device. Bars are 95 % intervals."
     return (
         "<h2>How much a person's own data helps</h2>"
         + chart
-        + table(head, rows, name="Quality by the number of items")
+        + html_table(head, rows, name="Quality by the number of items", look="short")
         + note(words)
     )
 
@@ -138,7 +151,7 @@ def _card(number: int, one: Document) -> str:
     liked = " · ".join(f"<bdi>{html_text(title)}</bdi>" for title in one["liked"])
     more = f", and {one['more']:,} more" if one.get("more") else ""
     listed = "".join(
-        f'<li class="hit"><bdi>{html_text(item["title"])}</bdi> ✓</li>'
+        f'<li class="hit"><bdi>{html_text(item["title"])}</bdi>\u00a0✓</li>'
         if item["hit"]
         else f"<li><bdi>{html_text(item['title'])}</bdi></li>"
         for item in one["list"]
@@ -163,4 +176,4 @@ def _number(value: float | None, decimals: int = 3) -> str:
 
 
 def _between(value: float, ends: Sequence[float] | None) -> str:
-    return _number(value) if not ends else f"{value:.3f} ({ends[0]:.3f}–{ends[1]:.3f})"
+    return between(_number(value), f"({ends[0]:.3f}–{ends[1]:.3f})" if ends else "")

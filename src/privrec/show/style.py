@@ -28,12 +28,13 @@ pre{background:var(--card);padding:.8rem 1rem;overflow-x:auto;border-radius:8px}
 table{border-collapse:collapse;font-variant-numeric:tabular-nums;overflow-wrap:normal}
 th,td{padding:.4rem .8rem;text-align:right;border-bottom:1px solid var(--line);
 vertical-align:top;unicode-bidi:isolate}
-th{color:var(--soft);font-weight:600;font-size:.88em;vertical-align:bottom}
+th{color:var(--soft);font-weight:600;min-width:4.5rem;font-size:.88em;vertical-align:bottom}
 td{white-space:nowrap}
 th:first-child,td:first-child,.text th,.text td,.words th:last-child,.words td:last-child{
 text-align:left}
 td:first-child{min-width:min(12rem,36vw)}.words td:last-child{min-width:14rem}
-.text td{min-width:7rem}
+.text td{min-width:7rem}.short td:first-child{min-width:0;white-space:nowrap}
+.ends{display:block;font-size:.8em;font-weight:400;color:var(--soft)}
 td:first-child,.text td,.words td:last-child{white-space:normal;overflow-wrap:anywhere}
 .wide{font-size:.86em}.wide th{white-space:nowrap}
 tr.ours{font-weight:600;background:var(--good-bg)}tr.paper{color:var(--soft)}
@@ -73,7 +74,8 @@ color:var(--text);min-width:0}
 background:var(--text);color:var(--bg);border-radius:6px;padding:.25rem .6rem;font-size:.85rem;
 line-height:1.35;white-space:pre-line}
 @media(max-width:600px){main{padding:1rem .9rem 3rem}h1{font-size:1.4rem}h2{font-size:1.15rem}
-th,td{padding:.35rem .55rem}svg.chart{aspect-ratio:540/300}.chart text{font-size:17px}
+th,td{padding:.35rem .55rem}svg.chart{aspect-ratio:540/300}.chart text{font-size:16.5px}
+.chart .under{transform:translateY(2.5px)}
 .chart .name,.chart .side,
 .chart .less{display:none}
 .up{display:block}.key{display:flex}}
@@ -94,7 +96,7 @@ SCRIPT = """
 const tip = document.createElement("div");
 tip.id = "tip"; tip.setAttribute("role", "status"); tip.hidden = true;
 document.body.append(tip);
-let on = null;
+let on = null, was = 0;
 const hide = () => { if (on) on.classList.remove("on"); on = null; tip.hidden = true; };
 const show = dot => {
   if (dot === on) return;
@@ -106,6 +108,7 @@ const show = dot => {
   const above = at.top - own.height - 8;
   tip.style.left = Math.max(4, Math.min(left, most)) + "px";
   tip.style.top = (above < 4 ? at.bottom + 8 : above) + "px";
+  was = at.left + at.top;
 };
 const chart = event => event.target.closest ? event.target.closest("svg.chart") : null;
 const dots = svg => {
@@ -133,7 +136,11 @@ document.addEventListener("pointerover", event => {
   if (event.pointerType === "mouse" && on && !chart(event)) hide();
 });
 document.addEventListener("focusout", hide);
-document.addEventListener("scroll", hide, true);
+document.addEventListener("scroll", () => {
+  if (!on) return;
+  const at = on.getBoundingClientRect();
+  if (at.left + at.top !== was) hide();
+}, true);
 document.addEventListener("keydown", event => {
   const svg = chart(event);
   if (event.key === "Escape") hide();
