@@ -14,14 +14,11 @@ NOT_RUN = 11
 
 
 @pytest.fixture
-def few_people(
-    scratch: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
-) -> None:
+def few_people(scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run in an empty folder, and let `synthetic` alone stand for fewer people and items."""
-    quick = request.node.get_closest_marker("slow") is None
     sizes = SyntheticSettings.__init__.__kwdefaults__
     assert sizes is not None
-    for name, size in {"users": 120 if quick else 800, "items": 60, "longest": 30}.items():
+    for name, size in {"users": 120, "items": 60, "longest": 30}.items():
         monkeypatch.setitem(sizes, name, size)
 
 
@@ -32,7 +29,7 @@ def test_the_blocks_of_a_page_run(page: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("few_people")
+@pytest.mark.usefixtures("scratch")  # Attacks start processes, which have people of usual number.
 @pytest.mark.parametrize("page", [page for page in STORIES if marked(page, "slow")])
 def test_the_slow_blocks_of_a_page_run(page: str) -> None:
     assert any(block.mark == "slow" for block in run_page(blocks_of(page), frozenset({"slow"})))

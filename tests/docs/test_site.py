@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -9,6 +10,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
+from playwright.sync_api import sync_playwright
 
 import privrec
 from blocks import PAGES, ROOT, blocks_of
@@ -101,6 +103,32 @@ def test_search_needs_no_server(site: Path) -> None:
     """A browser does not fetch JSON for a page that is a file; the index is there as a script."""
     assert (site / "search" / "search_index.js").read_text(encoding="utf-8").startswith("var __ind")
     assert "assets/iframe-worker.js" in (site / "index.html").read_text(encoding="utf-8")
+
+
+def test_a_browser_searches_in_files_and_asks_nobody(site: Path) -> None:
+    """The browser is $PRIVREC_CHROMIUM, or `chromium`; without one this test is skipped."""
+    program = os.environ.get("PRIVREC_CHROMIUM") or shutil.which("chromium")
+    if program is None and os.environ.get("PRIVREC_BROWSER") != "required":
+        pytest.skip("there is no browser")
+    asked: list[str] = []
+    wrong: list[str] = []
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=program, args=["--no-sandbox", "--disable-gpu"]
+        )
+        page = browser.new_page(viewport={"width": 1300, "height": 900})
+        page.on("request", lambda request: asked.append(request.url))
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        page.goto(f"{site.as_uri()}/tutorials/own-data.html")
+        page.click("input.md-search__input")
+        page.keyboard.type("accountant")
+        page.wait_for_selector(".md-search-result__link")
+        found = page.eval_on_selector_all(".md-search-result__link", "all => all.map(a => a.href)")
+        browser.close()
+    assert any("privacy.html" in link for link in found)
+    assert wrong == []
+    assert [url for url in asked if not url.startswith(site.as_uri())] == []
+    assert any(url.endswith("search_index.js") for url in asked)
 
 
 def test_every_public_name_is_on_the_page_of_the_api(pages: dict[Path, _Page], site: Path) -> None:

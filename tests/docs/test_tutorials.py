@@ -2,7 +2,6 @@
 
 import pytest
 
-import privrec
 from blocks import PAGES, blocks_of, marked, run_page
 
 TUTORIALS = [page for page in PAGES if "tutorials" in page]
@@ -11,8 +10,6 @@ TUTORIALS = [page for page in PAGES if "tutorials" in page]
 @pytest.mark.usefixtures("scratch")
 @pytest.mark.parametrize("page", TUTORIALS)
 def test_the_blocks_of_a_tutorial_run(page: str) -> None:
-    if "recommender" in page and "evaluate" not in privrec.__all__:
-        pytest.skip("`privrec.evaluate` is not there yet")
     run_page(blocks_of(page))
 
 
