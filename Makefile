@@ -23,7 +23,7 @@ demo: $(READY)
 		--like 'The Broken Letter' --feature age=18-29
 
 docs: $(READY)
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "open site/index.html"
 
 check: $(READY)

@@ -24,11 +24,11 @@ class Served:
         return f"http://127.0.0.1:{self.port}{path}?token={self.site.token}"
 
     def ask(
-        self, path: str, *, method: str = "GET", host: str | None = None, **query: str
+        self, path: str, *, method: str = "GET", host: str | None = None, **query: str | None
     ) -> tuple[int, dict[str, str], str]:
         """Return status, headers and body; the token is the site's unless it is given."""
         line = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
-        asked = {"token": self.site.token, **query}
+        asked: dict[str, str | None] = {"token": self.site.token, **query}
         asked = {key: value for key, value in asked.items() if value is not None}
         headers = {"Host": host or f"127.0.0.1:{self.port}"}
         line.request(method, f"{path}?{urlencode(asked)}", headers=headers)

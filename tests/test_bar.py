@@ -140,5 +140,24 @@ def test_ipython_in_a_terminal_has_the_bar_of_a_terminal(
     assert "rounds 1/2" in terminal.getvalue()
 
 
+def test_a_step_that_begins_again_has_a_new_rate(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = iter([0.0, 10.0, 100.0, 101.0])
+    monkeypatch.setattr(bar, "time", SimpleNamespace(monotonic=lambda: next(now)))
+    with progress_bar(None) as tell:
+        assert tell is not None
+        for done in (1, 9, 1, 3):
+            tell("people", done, 10)
+    lines = [line.strip() for line in terminal.getvalue().split("\r") if "people" in line]
+    assert [line.partition(", ")[2] for line in lines] == [
+        "",
+        "0.8/s, 0:01 left",
+        "",
+        "2.0/s, 0:04 left",
+    ]
+
+
 def test_a_rate_that_is_not_known_is_not_shown() -> None:
     assert line_of("rounds", 0, 9, 0.0) == "rounds 0/9"
+    assert line_of("compiling", 1, 1, 9.0) == "compiling 1/1"

@@ -13,6 +13,7 @@ import pytest
 from commands import SET, document, invoke, tree
 from privrec.cli.stopping import EXPERIMENTS_STOPPED
 from privrec.runs import loop, records
+from privrec.runs.progress import Progress
 from tiny import DATA
 
 
@@ -33,12 +34,12 @@ def interrupting(patch: pytest.MonkeyPatch, owner: Any, name: str, *, call: int)
 @pytest.mark.parametrize(
     ("owner", "name", "call", "round_"),
     [
-        (loop, "load", 1, None),
+        (loop, "prepare", 1, None),
         (loop, "play_stage_round", 1, 0),
         (loop, "play_stage_round", 3, 2),
         # The last round was played, but its line is not written: it is played again.
         (records, "append_round", 2, 1),
-        (loop, "report_progress", 4, 2),
+        (Progress, "end_round", 2, 2),
     ],
 )
 def test_a_stopped_training_says_how_to_go_on_and_does(

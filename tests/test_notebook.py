@@ -62,7 +62,7 @@ def test_the_cells_show_what_their_texts_promise(played: tuple[Any, Path]) -> No
     assert "<table" in table
     assert "without noise" in texts(notebook, "both = privrec.compare")["text/html"]
     assert "validation@20" in texts(notebook, "plain.history")["text/html"]
-    assert "Drama" in texts(notebook, "me.recommend")["text/html"]
+    assert "better_than" in texts(notebook, "me.recommend")["text/html"]
     # The bar of the training was shown, and is empty at its end.
     [cell] = [cell for cell in notebook.cells if "noised = privrec.train" in cell.source]
     bars = [out for out in cell.outputs if out.output_type == "display_data"]

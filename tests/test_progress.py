@@ -1,14 +1,18 @@
 """Progress inside long rounds: told by a clock of our own, and cheap where rounds are short."""
 
+import io
 import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import rich.progress
+from rich.console import Console
 
 import privrec
 from privrec.algorithms.recipes import configure, prepare
+from privrec.cli import console
 from privrec.core.phase import Cohort
 from privrec.core.round import PEOPLE, SERVER, Surroundings, cohort_draw, fastest, play_stage_round
 from privrec.data.sources import load
@@ -162,3 +166,41 @@ def test_each_reference_is_named_while_it_is_solved(tmp_path: Path) -> None:
     for name in ("popularity", "own-items", "item-knn", "ease"):
         what = f"solving the reference {name}"
         assert [said[1:] for said in told if said[0] == what] == [(0, 1), (1, 1)]
+
+
+def test_bars_of_steps_come_and_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = io.StringIO()
+    monkeypatch.setattr(console, "err", Console(file=shown, force_terminal=True, width=100))
+    monkeypatch.setattr("sys.stderr", Terminal())
+
+    def drawn() -> str:
+        shown.seek(0)
+        shown.truncate()
+        bars[0].refresh()
+        return shown.getvalue()
+
+    bars: list[Any] = []
+    real = rich.progress.Progress.__enter__
+
+    def enter(self: Any) -> Any:
+        bars.append(self)
+        return real(self)
+
+    monkeypatch.setattr(rich.progress.Progress, "__enter__", enter)
+    with console.progress() as advance:
+        advance("solving the reference ease", 0, 1)
+        assert "solving the reference ease" in drawn()
+        advance("solving the reference ease", 1, 1)
+        assert "solving" not in drawn()
+        advance("rounds", 1, 3)
+        advance(PEOPLE, 900, 1000)
+        advance(SERVER, 0, 1)
+        assert all(words in drawn() for words in ("1/3", "900/1000", SERVER))
+        advance(PEOPLE, 100, 1000)
+        assert "100/1000" in drawn()
+        assert SERVER not in drawn()
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True

@@ -101,3 +101,52 @@ def test_what_is_wrong_is_one_kind_of_error(
 ) -> None:
     with pytest.raises(privrec.PrivrecError, match=words):
         privrec.train(recipe, data, **settings)
+
+
+def test_arguments_of_wrong_types_are_named(trained: Path) -> None:
+    run = privrec.open_run(trained)
+    model: Any = run.model()
+    me: Any = run.device()
+    sampling: Any = privrec.Sampling(law="poisson", users=100, cohort=10)
+    train: Any = privrec.train
+    wrong: list[tuple[Any, tuple[Any, ...], dict[str, Any], str]] = [
+        (train, (3, DATA), {}, "`recipe` must be the name of a recipe; got 3"),
+        (train, ("popularity", None), {}, "`data` must be .*; got None"),
+        (train, ("popularity", DATA), {"out": 3}, "`out` must be a path; got 3"),
+        (train, ("popularity", DATA), {"seed": 1.5}, "`seed` must .*; got 1.5"),
+        (train, ("dp-privrec-plus", DATA), {"epsilon": "4"}, "`epsilon` must not be text; got '4'"),
+        (train, ("privrec", DATA), {"hidden": ["4"]}, "`hidden` must not be text"),
+        (run.evaluate, (), {"protocol": 3}, "`protocol` must be a name; got 3"),
+        (run.evaluate, (), {"references": [3]}, "`references` must be a list of names; got 3"),
+        (run.evaluate, (), {"people": 2.5}, "`people` must be a whole number; got 2.5"),
+        (run.evaluate, (), {"memory_gb": "x"}, "`memory_gb` must be a number; got 'x'"),
+        (run.device, (), {"likes": "one string"}, "`likes` must be a list of items"),
+        (run.device, (), {"dislikes": [1.5]}, "`dislikes` must be ids or titles of items; got 1.5"),
+        (run.device, (), {"features": 3}, "`features` must be a mapping"),
+        (me.recommend, ("3",), {}, "`top` must be a whole number; got '3'"),
+        (model.recommend_many, (["a"],), {}, "`likes` must be lists of items"),
+        (run.recommend_many, (), {"people": 3}, "`people` must be a list of ids; got 3"),
+        (run.recommend_many, (3,), {}, "must be a frame of polars or pandas; got 3"),
+        (privrec.open_run, (3,), {}, "`path` must be a run folder; got 3"),
+        (privrec.open_model, (3,), {}, "`path` must be a file; got 3"),
+        (privrec.refresh, (3, "x"), {}, "`address` must be a web address; got 3"),
+        (
+            privrec.Sampling,
+            (),
+            {"law": "fixed", "users": "a", "cohort": 1},
+            "`users` must be a whole",
+        ),
+        (
+            privrec.Release,
+            (),
+            {"mechanism": "none", "sampling": 3},
+            "`sampling` must be a Sampling",
+        ),
+        (privrec.PrivacyLedger().record, (3,), {}, "`release` must be a Release; got 3"),
+        (privrec.PrivacyLedger().epsilon, ("x",), {}, "`delta` must be a number; got 'x'"),
+    ]
+    budget = {"rounds": 1, "epsilon": "1", "delta": 1e-6}
+    wrong.append((privrec.calibrate, (sampling,), budget, "`epsilon` must be a number; got '1'"))
+    for call, given, named, words in wrong:
+        with pytest.raises(privrec.PrivrecError, match=words):
+            call(*given, **named)

@@ -119,7 +119,8 @@ def test_what_a_notebook_shows_runs_no_script(run: privrec.Run) -> None:
         assert "<table" in page
         assert len(page) < 10_000
         # Colours of our own would be unreadable in a light or in a dark notebook.
-        assert "color:" not in page.replace("border-collapse", "")
+        assert "color:" not in page.replace("color:inherit", "")
+        assert page.count("color:inherit") == page.count("<table")
 
 
 def test_settings_show_what_is_unusual(run: privrec.Run) -> None:

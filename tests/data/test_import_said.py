@@ -175,6 +175,13 @@ def test_files_of_people_and_items_are_listed_too(tmp_path: Path) -> None:
     assert result.as_json()["people_without_lines"] == 1
 
 
+def test_an_id_is_not_proposed_as_context(tmp_path: Path) -> None:
+    rows = [f"a,{k},order {k},{'xy'[k % 2]}" for k in range(40)]
+    result = import_files(put(tmp_path, "a.csv", "user,item,order,page", *rows), mapping={})
+    assert why(result, "order") == "nearly each line has its own value"
+    assert why(result, "page") == "--context page would use it"
+
+
 def test_no_name_has_two_meanings() -> None:
     names = [name for ours in ("user", "item", "value", "time") for name in set(ALIASES[ours])]
     assert len(names) == len(set(names))

@@ -94,6 +94,13 @@ def slow(person: Person, *, compete: bool, bonus: float) -> tuple[list[float], l
     return found, places
 
 
+def best(person: Person, row: int, depth: int) -> list[int]:
+    """Return what the device would show: its best items without those that it keeps."""
+    n_items = len(person.lists[0])
+    shown = [i for i in range(n_items) if i not in (*person.kept, *person.dislikes)]
+    return sorted(shown, key=lambda item: worth(person, row, item, 0.0), reverse=True)[:depth]
+
+
 def fast(people: list[Person], *, compete: bool, bonus: float) -> Ranks:
     liked = clients([person.kept for person in people])
     disliked = clients([person.dislikes for person in people], liked=False)
@@ -149,9 +156,11 @@ def test_ranks_equal_a_slow_loop(
         assert same(found.rank[mine], expected, depth)
         away = [*person.kept, *person.dislikes]
         assert found.new[mine].tolist() == [item not in away for item in person.tested]
-        for own in places:
+        for number, own in enumerate(places):
             assert found.owner[row] == k
             assert same(np.sort(found.place[found.row == row]), own, depth)
+            list_ = found.listed[row].tolist()
+            assert [item for item in list_ if item >= 0] == best(person, number, depth)
             row += 1
 
 

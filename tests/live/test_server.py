@@ -51,7 +51,7 @@ def test_a_wrong_token_is_refused(here: Served, path: str) -> None:
     right = here.site.token
     for token in ("", "x", right[:-1], right + "x", "é"):
         assert here.ask(path, token=token)[0] == 403
-    status, headers, body = here.ask(path, token=None)  # type: ignore[arg-type]
+    status, headers, body = here.ask(path, token=None)
     assert status == 403
     assert "default-src 'none'" in headers["content-security-policy"]
     assert right not in body

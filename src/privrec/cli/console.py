@@ -132,10 +132,24 @@ def progress() -> Iterator[Callable[[str, int, int], None]]:
         *columns, TimeRemainingColumn(), console=err, disable=disable, transient=True
     ) as bar:
         tasks: dict[str, Any] = {}
+        counts: dict[str, int] = {}
+        singles: set[str] = set()
 
         def advance(what: str, done: int, total: int) -> None:
+            # Of a single step nothing is known but that it lasts: its bar moves back and forth,
+            # and is hidden when it is over.
+            single = total == 1
+            for other in (name for name in singles if name != what):
+                bar.update(tasks[other], visible=False)
             if what not in tasks:
-                tasks[what] = bar.add_task(what, total=total)
+                tasks[what] = bar.add_task(what, total=None if single else total)
+            if single:
+                singles.add(what)
+                bar.update(tasks[what], visible=not done)
+                return
+            if done < counts.get(what, 0):  # The next round has begun.
+                bar.reset(tasks[what], total=total)
+            counts[what] = done
             bar.update(tasks[what], completed=done, total=total)
 
         yield advance

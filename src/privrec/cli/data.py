@@ -175,6 +175,8 @@ def _say_imported(result: "ImportResult", out: Path, json_: bool) -> None:
         columns[one_file:],
         [row[one_file:] for row in rows],
     )
+    from privrec.data.uses import UNUSED_TIME
+
     tested = found["interactions_to_test"]
     more = "" if tested is None else f", and {tested:,} to be tested"
     print_line(
@@ -184,7 +186,7 @@ def _say_imported(result: "ImportResult", out: Path, json_: bool) -> None:
     if idle := found["people_without_lines"]:
         print_line(f"{idle:,} of the people have no line")
     print_line(_like_line(found))
-    if not found["has_times"]:
+    if not found["has_times"] and not any(UNUSED_TIME in line for line in found["warnings"]):
         print_line("there is no time: each person's lines stay in the order of the file")
     for warning in found["warnings"]:
         print_line(f"warning: {warning}")

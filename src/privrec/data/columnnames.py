@@ -19,6 +19,7 @@ _MOMENTS = (
     *("ratedat", "watchedat", "playedat", "clickedat", "viewedat", "purchasedat", "orderedat"),
     *("reviewedat", "visitedat", "ratingtime", "reviewtime", "unixreviewtime", "reviewdate"),
     *("orderdate", "purchasedate", "orderpurchasetimestamp", "checkintime", "interactiontime"),
+    *("invoicedate", "ordertime", "purchasetime", "transactiondate", "transactiontime", "addedat"),
     *("clicktime", "playtime", "starttime", "startedat", "starttimestamp"),
 )
 _UNITS = ("", "ms", "millis", "milliseconds", "s", "sec", "seconds", "us", "micros", "utc", "unix")

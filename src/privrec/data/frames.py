@@ -65,9 +65,6 @@ def _series(name: str, column: Any, file: str) -> pl.Series:
     By way of numpy or of a list, because the converter of polars needs pyarrow for some columns.
     """
     kind = column.dtype
-    if getattr(kind, "tz", None) is not None:
-        column = column.dt.tz_convert("UTC").dt.tz_localize(None)
-        kind = column.dtype
     if isinstance(kind, np.dtype) and kind.kind in "iubMm":
         return pl.Series(name, column.to_numpy())
     if isinstance(kind, np.dtype) and kind.kind == "f":

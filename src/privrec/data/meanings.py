@@ -19,6 +19,7 @@ from privrec.data.rawvalues import (
     read_title,
 )
 from privrec.data.uses import (
+    UNUSED_TIME,
     Became,
     Use,
     feature_note,
@@ -151,8 +152,7 @@ class Reader:
                 self._note(table, name, "ignored", why=why_ignored(column, found))
                 if "time" not in found and looks_like_times(column):
                     self.warnings.append(
-                        f"{table.file}: no column is the time, so lines stay in the order of the"
-                        f" file; {name!r} looks like one: --map time={name}"
+                        f"{table.file}: {UNUSED_TIME}; {name!r} looks like one: --map time={name}"
                     )
 
     def _meanings(self, table: RawTable, context: Sequence[str]) -> dict[str, str]:

@@ -77,8 +77,7 @@ def load(
                 f"`{asked[0]}` is about a frame of polars or pandas; `data` is {got(data)}"
             )
         return data if isinstance(data, Federation) else _load_named(data)
-    if isinstance(context, str):
-        raise SettingsError(f"`context` must be a list of columns; got {context!r}")
+    check_kind("context", context, (list, tuple), "a list of columns")
     if positive_above is not None:
         check_kind("positive_above", positive_above, (int, float), "a number")
     return _load_frame(

@@ -4,8 +4,6 @@ import unicodedata
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 # Other, control; other, format (bidirectional overrides, zero-width signs); surrogates;
 # line and paragraph separators.
 _UNSAFE = ("Cc", "Cf", "Cs", "Zl", "Zp")
@@ -31,6 +29,8 @@ def value_text(value: object) -> str:
     >>> value_text(1.0), value_text("1"), value_text(2.5), value_text(True)
     ('1', '1', '2.5', 'true')
     """
+    import numpy as np  # Not above: help and completion need no numbers.
+
     if isinstance(value, bool | np.bool_):
         return "true" if value else "false"
     if isinstance(value, float | np.floating) and float(value).is_integer():

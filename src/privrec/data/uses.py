@@ -14,6 +14,7 @@ from privrec.errors import DataError
 
 Became = Literal["user", "item", "value", "time", "context", "id", "title", "feature", "ignored"]
 
+UNUSED_TIME = "no column is the time, so lines stay in the order of the file"
 _LOOKED_AT = 1000
 """Rows that decide what an unknown column may be. Chosen by hand."""
 _FEW_VALUES = 20
@@ -57,7 +58,7 @@ def looks_like_times(column: pl.Series) -> bool:
     return 2 * int(is_time.sum()) >= times.len()
 
 
-def why_ignored(column: pl.Series, found: Mapping[str, str], flag: str = "--context") -> str:
+def why_ignored(column: pl.Series, found: Mapping[str, str]) -> str:
     """Return what an ignored column may be, and the option that would use it."""
     name = column.name
     if looks_like_times(column):
@@ -68,7 +69,9 @@ def why_ignored(column: pl.Series, found: Mapping[str, str], flag: str = "--cont
             return f"it may be the {ours}, but {found[ours]!r} is: --map {ours}={name}"
     if "value" not in found and _looks_like_ratings(column):
         return f"it may be a value, such as a rating: --map value={name}"
-    return f"{flag} {name} would use it"
+    if _is_unlike(column):
+        return "nearly each line has its own value"
+    return f"--context {name} would use it"
 
 
 def feature_note(column: pl.Series) -> str:
@@ -125,6 +128,13 @@ def _looks_like_ratings(column: pl.Series) -> bool:
     except DataError:
         return False
     return not check.mask.any() and 1 < numbers.n_unique() <= min(_FEW_VALUES, numbers.len() - 1)
+
+
+def _is_unlike(column: pl.Series) -> bool:
+    """Return whether values hardly occur twice, as those of an id or a text: no use as context."""
+    first = column.head(_LOOKED_AT).drop_nulls()
+    first = first.explode() if first.dtype in (pl.List, pl.Array) else first
+    return first.len() >= _FEW_VALUES and 2 * first.n_unique() > first.len()
 
 
 def _first(column: pl.Series) -> RawTable | None:

@@ -26,7 +26,7 @@ _WHOLE = {"users": MOST_PEOPLE, "cohort": MOST_PEOPLE, "rounds": MOST_ROUNDS}
 _NUMBERS = ("noise_multiplier", "epsilon", "delta")
 _DEFAULTS = {"delta": "1e-6", "sampling": "poisson", "mechanism": "gaussian"}
 _KEYS = (*_WHOLE, *_NUMBERS, "sampling", "mechanism")
-_POINTS = 13
+_POINTS = 9
 _CURVE_SECONDS = 3.0
 """Points of a curve that need more processor time than this are left out. Chosen by hand."""
 
@@ -137,11 +137,11 @@ def curves_of(question: Question) -> str:
     if not noise > 0:
         return ""
     until = time.thread_time() + _CURVE_SECONDS
-    counts = {max(1, round(rounds * 2 ** ((k - 9) / 3))) for k in range(_POINTS)}
+    counts = {max(1, round(rounds * 2 ** ((k - 6) / 2))) for k in range(_POINTS)}
     counts = {min(count, MOST_ROUNDS) for count in counts}
     by_rounds = [(n, e) for n in sorted(counts) if (e := _cost(question, noise, n, until))]
     until = time.thread_time() + _CURVE_SECONDS
-    noises = [noise * 2 ** ((k - 6) / 4) for k in range(_POINTS)]
+    noises = [noise * 2 ** ((k - 4) / 3) for k in range(_POINTS)]
     by_noise = [(e, z) for z in noises if (e := _cost(question, z, rounds, until))]
     return line_chart(
         {"ε": by_rounds}, x_label="rounds", y_label=f"ε at δ {question.delta:g}"

@@ -5,12 +5,14 @@ second cost little (`make bench ONLY=watch`), and no address leads to a file.
 """
 
 import asyncio
+import contextlib
 import hmac
 import json
 import re
 import secrets
+import threading
+import traceback
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
@@ -87,17 +89,20 @@ class Site:
 async def serve(site: Site, port: int, ready: Callable[[int], None]) -> None:
     """Serve until it is cancelled; `ready` is told the port, which is a free one for 0."""
     loop = asyncio.get_running_loop()
-    with ThreadPoolExecutor(1) as computing:
-        desk = _Desk(site, computing)
+    desk = _Desk(site)
+    try:
+        server = await loop.create_server(lambda: _Connection(desk), HOST, port, backlog=128)
+    except OSError as error:
+        said = error.strerror or error
+        raise SettingsError(f"cannot listen on port {port} of {HOST}: {said}") from error
+    async with server:
+        desk.open(server.sockets[0].getsockname()[1])
+        ready(desk.port)
         try:
-            server = await loop.create_server(lambda: _Connection(desk), HOST, port, backlog=128)
-        except OSError as error:
-            said = error.strerror or error
-            raise SettingsError(f"cannot listen on port {port} of {HOST}: {said}") from error
-        async with server:
-            desk.open(server.sockets[0].getsockname()[1])
-            ready(desk.port)
             await server.serve_forever()
+        finally:
+            for connection in tuple(desk.connections):
+                connection.abort()
 
 
 class _Refused(Exception):
@@ -115,12 +120,13 @@ def _split(line: str) -> tuple[str, str, str]:
 class _Desk:
     """Decides what a request gets, and counts connections and waiting computations."""
 
-    def __init__(self, site: Site, computing: ThreadPoolExecutor) -> None:
-        self._site, self._computing = site, computing
+    def __init__(self, site: Site) -> None:
+        self._site, self._turn = site, threading.Lock()
         self._token = site.token.encode()
         self._hosts: set[str] = set()
         self._known: dict[bytes, Callable[[], bytes]] = {}
-        self.port, self.waiting, self.connections = 0, 0, 0
+        self.port, self.waiting = 0, 0
+        self.connections: set[asyncio.Transport] = set()
 
     def open(self, port: int) -> None:
         self.port = port
@@ -166,15 +172,30 @@ class _Desk:
             raise _Refused(503, "too many computations are waiting")
         return lambda: self._compute(question, asked)
 
-    def _compute(self, question: Callable[[Query], Answer], asked: Query) -> asyncio.Future[Answer]:
-        self.waiting += 1
+    def _compute(
+        self, question: Callable[[Query], Answer], asked: Query
+    ) -> "asyncio.Future[Answer]":
+        """Return what a thread computes when it is its turn; no computation delays the end."""
         loop = asyncio.get_running_loop()
-        found = asyncio.ensure_future(loop.run_in_executor(self._computing, question, asked))
-        found.add_done_callback(lambda _: self._computed())
-        return found
+        coming: asyncio.Future[Answer] = loop.create_future()
+        self.waiting += 1
 
-    def _computed(self) -> None:
-        self.waiting -= 1
+        def done(found: Answer) -> None:
+            self.waiting -= 1
+            coming.set_result(found)
+
+        def compute() -> None:
+            with self._turn:
+                try:
+                    found = question(asked)
+                except Exception:  # Whatever it is, the page must get an answer.
+                    traceback.print_exc()
+                    found = Answer(b"500: a fault of privrec\n", TEXT, 500)
+            with contextlib.suppress(RuntimeError):  # The server may have ended.
+                loop.call_soon_threadsafe(done, found)
+
+        threading.Thread(target=compute, daemon=True).start()
+        return coming
 
 
 class _Connection(asyncio.Protocol):
@@ -187,17 +208,18 @@ class _Connection(asyncio.Protocol):
         self._seen = 0.0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._desk.connections += 1
-        if isinstance(transport, asyncio.Transport):
-            self._transport = transport
-        if self._desk.connections > _CONNECTIONS:
+        full = len(self._desk.connections) >= _CONNECTIONS
+        if full or not isinstance(transport, asyncio.Transport):
             transport.close()
             return
+        self._transport = transport
+        self._desk.connections.add(transport)
         self._seen = asyncio.get_running_loop().time()
         self._close_if_idle()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._desk.connections -= 1
+        if self._transport is not None:
+            self._desk.connections.discard(self._transport)
         self._transport = None
 
     def data_received(self, data: bytes) -> None:
@@ -237,10 +259,9 @@ class _Connection(asyncio.Protocol):
 
         def done(found: "asyncio.Future[Answer]") -> None:
             self._busy = False
-            failed = found.cancelled() or found.exception() is not None
-            fault = _Refused(500, "a fault of privrec")
-            self._send(fault.wire if failed else found.result().wire)
-            self._answer_all()
+            if not found.cancelled():
+                self._send(found.result().wire)
+                self._answer_all()
 
         coming.add_done_callback(done)
 

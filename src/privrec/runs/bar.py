@@ -48,12 +48,16 @@ def progress_bar(
 def _timed(draw: _Draw) -> OnProgress:
     """Return what draws a step's count, rate and time left, and not too often."""
     begun: dict[str, tuple[float, int]] = {}
+    reached: dict[str, int] = {}
     drawn = -_EVERY
 
     def tell(what: str, done: int, total: int) -> None:
         nonlocal drawn
         now = time.monotonic()
+        if done < reached.get(what, done):
+            del begun[what]  # The same step again, in another round.
         start, before = begun.setdefault(what, (now, done))
+        reached[what] = done
         if now - drawn < _EVERY and 0 < done < total:
             return
         drawn = now
@@ -64,13 +68,13 @@ def _timed(draw: _Draw) -> OnProgress:
 
 
 def line_of(what: str, done: int, total: int, rate: float) -> str:
-    """Return a step in words; `rate` is 0 where it is not known yet.
+    """Return a step in words; `rate` is 0 where it is not known. At the end no time is left.
 
     >>> line_of("rounds", 30, 400, 5.0)
     'rounds 30/400, 5.0/s, 1:14 left'
     """
     parts = [f"{what} {done:,}/{total:,}"]
-    if rate > 0:
+    if rate > 0 and done < total:
         left = round((total - done) / rate)
         parts += [f"{rate:,.1f}/s", f"{left // 60}:{left % 60:02d} left"]
     return ", ".join(parts)

@@ -2,7 +2,7 @@
 
 import json
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,7 @@ from privrec.data.frames import as_polars
 from privrec.data.sources import BUILT_IN, load
 from privrec.data.text import data_title, short
 from privrec.device import Device, Model
-from privrec.errors import RunFolderError, SettingsError, check_kind
+from privrec.errors import RunFolderError, SettingsError, check_kind, got
 from privrec.evaluation.references import MEMORY_GB
 from privrec.privacy.calibrate import refuse_large_delta
 from privrec.privacy.ledger import PrivacyLedger
@@ -80,7 +80,7 @@ class Run:
             ("epsilon", "none" if report.epsilon is None else epsilon_text(report.epsilon)),
             ("folder", str(self.folder.path) + " (temporary)" * self.folder.is_temporary),
         ]
-        return html_table(("run", ""), rows) + paragraph(report.statement)
+        return html_table(("", "run"), rows) + paragraph(report.statement)
 
     def save(self, path: str | Path) -> "Run":
         """Copy the run folder to `path`, where there must be nothing yet; return the run there."""
@@ -277,8 +277,8 @@ class Run:
         if frame is not None and people is not None:
             raise SettingsError("`people` are of the run's data, and `frame` is about newcomers")
         check_kind("top", top, int, "a whole number")
-        if isinstance(people, str):
-            raise SettingsError(f"`people` must be a list of ids; got {people!r}")
+        if isinstance(people, str) or not isinstance(people, Iterable | None):
+            raise SettingsError(f"`people` must be a list of ids; got {got(people)}")
         new = None if frame is None else Source(frame=as_polars(frame))
         ids = None if people is None else Source(frame=pl.DataFrame({"user": list(people)}))
         with progress_bar(on_progress, progress) as tell:
@@ -318,6 +318,8 @@ def _check_asked(
         check_kind(name, value or "", str, "a name")
     if references is not None and not isinstance(references, str):
         check_kind("references", references, (list, tuple), "a list of names")
+        for name in references if isinstance(references, list | tuple) else ():
+            check_kind("references", name, str, "a list of names")
     check_kind("people", 1 if people is None else people, int, "a whole number")
     check_kind("memory_gb", memory_gb, (int, float), "a number")
 

@@ -9,29 +9,39 @@ from typing import Any
 from privrec.data.text import short
 from privrec.show.page import html_text
 
-_CELL = "padding:.15em .7em;text-align:{};border-bottom:1px solid rgba(128,128,128,.35)"
+_CELL = (
+    "padding:.15em .7em;text-align:{};white-space:nowrap;"
+    "border-bottom:1px solid rgba(128,128,128,.35)"
+)
+# Inherited by hand: without a doctype, a browser gives tables a colour of their own.
+_TABLE = "border-collapse:collapse;color:inherit;font:inherit"
 _MOST = 8
 """Rows that an object shows as text. Chosen by hand."""
 
 
 def html_table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str = "") -> str:
-    """Return a table whose cells are text from anywhere; the first column is aligned left."""
+    """Return a table whose cells are text from anywhere; figures are aligned right.
+
+    Columns without any text below their name are left out.
+    """
+    kept = [k for k in range(len(columns)) if not k or any(row[k] for row in rows)]
+    sides = ["right" if all(_is_figure(row[k]) for row in rows) else "left" for k in kept]
 
     def line(cells: Sequence[str], tag: str) -> str:
-        sides = ["left", *("right" for _ in cells[1:])]
         return "".join(
-            f'<{tag} style="{_CELL.format(side)}">{html_text(short(cell, 200))}</{tag}>'
-            for cell, side in zip(cells, sides, strict=True)
+            f'<{tag} style="{_CELL.format(side)}">{html_text(short(cells[k], 200))}</{tag}>'
+            for k, side in zip(kept, sides, strict=True)
         )
 
-    head = (
-        f"<caption style='text-align:left'>{html_text(short(title, 200))}</caption>"
-        if title
-        else ""
-    )
+    words = html_text(short(title, 200))
+    head = f'<caption style="{_CELL.format("left")}">{words}</caption>' if title else ""
     body = "".join(f"<tr>{line(row, 'td')}</tr>" for row in rows)
-    body = f"{head}<tr>{line(columns, 'th')}</tr>{body}"
-    return f'<table style="border-collapse:collapse">{body}</table>'
+    return f'<table style="{_TABLE}">{head}<tr>{line(columns, "th")}</tr>{body}</table>'
+
+
+def _is_figure(text: str) -> bool:
+    """Return whether a cell is a number, or stands for one that is not known."""
+    return text in ("", "-") or text.replace(",", "").replace(".", "").isdecimal()
 
 
 def text_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -1,0 +1,175 @@
+"""Coverage, novelty, popular hits, groups of people, and warnings: toys whose answer is plain."""
+
+import math
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from test_metrics import clients
+
+from privrec.core.scorer import TableScorer
+from privrec.data.clients import Clients
+from privrec.evaluation.groups import by_items
+from privrec.evaluation.protocols import Held
+from privrec.evaluation.ranking import measure
+from privrec.show.worth import warnings_of
+from privrec.types import IntArray
+
+N_ITEMS = 40
+
+
+def ordered(*firsts: list[int]) -> TableScorer:
+    """Return a scorer that ranks these items first for each person in turn, then by number."""
+    table = np.tile(-np.arange(N_ITEMS, dtype=np.float64), (len(firsts), 1))
+    for person, items in enumerate(firsts):
+        table[person, items] = 100.0 - np.arange(len(items))
+    return TableScorer(table=lambda devices: table[devices.ids])
+
+
+def reached(scorers: dict[str, TableScorer], surprise: Any = None) -> dict[str, Any]:
+    """Three people: the first keeps item 0, and items 20 and 21 are tested; and so on."""
+    kept, likes = [[0], [1], [2, 3]], [[20, 21], [4], [5, 30]]
+
+    def view(positions: IntArray) -> Held:
+        hidden = clients(likes).take(positions)
+        return Held(kept=clients(kept).take(positions), hidden=hidden, tested=hidden)
+
+    return measure(view, np.arange(3), scorers, n_items=N_ITEMS, surprise=surprise)
+
+
+def test_coverage_is_the_share_of_the_catalogue_in_some_list() -> None:
+    found = reached({"same": ordered([], [], []), "own": ordered([39, 38], [37], [36, 35, 34, 33])})
+    # Everybody gets 0, 1, 2, … without what she keeps: 1-5, 0 and 2-5, 0, 1, 4, 5, 6.
+    assert found["same"].report().beyond["coverage"][5] == 7 / N_ITEMS
+    # 39, 38, 1, 2, 3; then 37, 0, 2, 3, 4; then 36, 35, 34, 33, 0.
+    assert found["own"].report().beyond["coverage"][5] == 12 / N_ITEMS
+    assert found["own"].report().beyond["coverage"][30] == 37 / N_ITEMS
+
+
+def test_novelty_is_the_mean_surprise_of_what_is_listed() -> None:
+    surprise = np.arange(N_ITEMS, dtype=np.float64)
+    found = reached({"own": ordered([39, 38], [37], [36, 35, 34, 33])}, surprise)["own"]
+    lists = [[39, 38, 1, 2, 3], [37, 0, 2, 3, 4], [36, 35, 34, 33, 0]]
+    assert found.figures.novelty[:, 0].tolist() == [np.mean(one) for one in lists]
+    assert found.report().beyond["novelty"][5] == pytest.approx(np.mean(lists))
+    assert reached({"own": ordered([], [], [])})["own"].report().beyond["novelty"][5] is None
+
+
+def test_popular_hits_are_those_that_popularity_has_too() -> None:
+    # The first five by popularity: 4 and 5 are among them. Ours hits 20, 4 and 30.
+    scorers = {"ours": ordered([20], [4], [30]), "popularity": ordered([], [], [])}
+    found = reached(scorers)
+    ours = found["ours"].report()
+    # Shares: one of two lines, the one line, one of two and 5 as well, as 0, 1, 4, 5 come next.
+    assert found["ours"].figures.hits[:, 0].tolist() == [0.5, 1.0, 1.0]
+    assert found["popularity"].figures.hits[:, 0].tolist() == [0.0, 1.0, 0.5]
+    assert ours.beyond["popular_hits"][5] == pytest.approx((0 + 1 + 0.5) / (0.5 + 1 + 1))
+    assert found["popularity"].report().beyond["popular_hits"][5] == 1
+    assert reached({"ours": ordered([20], [4], [30])})["ours"].report().beyond[
+        "popular_hits"
+    ] == dict.fromkeys((5, 10, 20, 30))
+
+
+def test_a_part_of_the_people_has_no_coverage() -> None:
+    whole = reached({"ours": ordered([], [], [])})["ours"]
+    assert whole.ids.tolist() == [0, 1, 2]
+    assert whole.items.tolist() == [1, 1, 2]
+    part = whole.of(np.array([False, False, True]))
+    assert part.report().beyond == {}
+    assert part.ids.tolist() == [2]
+
+
+@pytest.mark.parametrize("people", [1, 19, 39, 40, 130, 1000])
+def test_groups_have_20_people_or_more_and_about_as_many(people: int) -> None:
+    items = np.random.default_rng(people).geometric(0.05, people)
+    groups = by_items(items)
+    sizes = [int(group.sum()) for group in groups]
+    assert sum(sizes) == people
+    assert len(groups) == max(1, min(5, people // 20)) or min(sizes) >= 20
+    assert min(sizes) >= min(20, people)
+    assert max(sizes) < 2 * people / len(groups) or people < 100
+    for low, high in pairwise(groups):
+        assert items[low].max() < items[high].min()
+
+
+def test_people_with_the_same_number_are_not_parted() -> None:
+    assert [int(group.sum()) for group in by_items(np.full(500, 7))] == [500]
+    sizes = [int(group.sum()) for group in by_items(np.repeat([1, 2, 9], [300, 190, 10]))]
+    # Ten people are too few for a group of their own.
+    assert sizes == [300, 200]
+    assert by_items(np.zeros(0, np.int64)) == []
+
+
+def evaluation(
+    own: tuple[float, float], popular: tuple[float, float], *, repeats: bool = True, **privacy: Any
+) -> dict[str, Any]:
+    """Return an evaluation with these ends of the differences to the two simple rules."""
+
+    def by(ends: tuple[float, float]) -> dict[str, dict[str, float]]:
+        return {"20": {"by": sum(ends) / 2, "low": ends[0], "high": ends[1]}}
+
+    return {
+        "data": "mine",
+        "hits": {"20": 0.30},
+        "new_only": {
+            "hits": {"20": 0.20},
+            "differences": {"popularity": by(popular), "own-items": by(popular)},
+        },
+        "differences": {"popularity": by(own), "own-items": by(own)},
+        "references": {
+            "popularity": {"hits": {"20": 0.10}, "new_only": {"hits": {"20": 0.15}}},
+            "own-items": {
+                "hits": {"20": 0.31 if repeats else 0.10},
+                "new_only": {"hits": {"20": 0.15}},
+            },
+        },
+        "privacy": {"epsilon_of_mechanism": 2.0, "stage_two_epsilon": None, **privacy},
+    }
+
+
+BETTER, UNCLEAR, WORSE = (0.01, 0.03), (-0.01, 0.03), (-0.05, -0.01)
+
+
+def test_a_run_with_noise_that_is_not_worth_it_is_told() -> None:
+    assert warnings_of(evaluation(BETTER, BETTER)) == []
+    own, help_ = warnings_of(evaluation(UNCLEAR, BETTER))
+    assert own == (
+        "On all items this run is not clearly better than 'own-items' (a person's own items first,"
+        " then popular ones): Hits@20 0.300 against 0.310, a difference of +0.010 (95 %: -0.010 to"
+        " +0.030)."
+    )
+    assert "privrec frontier --data mine" in help_
+    popular, _ = warnings_of(evaluation(BETTER, WORSE))
+    assert popular.startswith(
+        "On items that are new to a person this run is worse than 'popularity'"
+    )
+    assert "Hits@20 0.200 against 0.150, a difference of -0.030" in popular
+    assert len(warnings_of(evaluation(WORSE, WORSE))) == 3
+    # Where no own item is tested, the two rules are one.
+    assert len(warnings_of(evaluation(WORSE, WORSE, repeats=False))) == 2
+
+
+def test_without_noise_or_without_the_references_nothing_is_said() -> None:
+    assert warnings_of(evaluation(WORSE, WORSE, epsilon_of_mechanism=None)) == []
+    local = evaluation(WORSE, WORSE, epsilon_of_mechanism=None, local_noise=True)
+    assert len(warnings_of(local)) == 3
+    second = evaluation(WORSE, WORSE, epsilon_of_mechanism=None, stage_two_epsilon=8.0)
+    assert len(warnings_of(second)) == 3
+    bare = evaluation(WORSE, WORSE)
+    bare |= {"references": {}, "differences": {}}
+    bare["new_only"]["differences"] = {}
+    assert warnings_of(bare) == []
+
+
+def test_ids_are_of_those_who_are_tested() -> None:
+    nobody: Clients = clients([[], [3]])
+    assert nobody.ids.tolist() == [0, 1]
+
+    def view(positions: IntArray) -> Held:
+        likes = nobody.take(positions)
+        return Held(kept=clients([[], []]).take(positions), hidden=likes, tested=likes)
+
+    found = measure(view, np.arange(2), {"ours": ordered([], [])}, n_items=N_ITEMS)["ours"]
+    assert (found.asked, found.ids.tolist()) == (2, [1])
+    assert math.isclose(found.report().hits[5], 1.0)

@@ -1,0 +1,207 @@
+"""What a terminal, a pipe or a script sees: tables that cut nothing, closed pipes, suggestions."""
+
+import os
+import random
+import shutil
+import subprocess
+import sys
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from commands import Refused, document, done, invoke
+from privrec.cli.console import print_table
+from privrec.cli.rank import shares_text
+from privrec.privacy.paper_tables import Cell
+from tiny import DATA
+
+MAIN = "from privrec.cli.app import main; main()"
+
+
+def words_of(text: str) -> list[str]:
+    """Return what stands between spaces and the lines of a table."""
+    return "".join(" " if c in "│┃" else c for c in text).split()
+
+
+@pytest.mark.parametrize("width", [30, 60, 80, 200])
+def test_no_table_cuts_a_figure_or_a_name(
+    width: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    draw = random.Random(width)  # noqa: S311 (not for secrets)
+    for _ in range(60):
+        figures = draw.randrange(10)
+        columns = ["recipe", "what it is", *(f"column {k}" for k in range(figures))]
+        rows = [
+            [
+                draw.choice(["ease", "dp-privrec-plus", "popularity"]),
+                " ".join("word" * draw.randint(1, 4) for _ in range(draw.randint(0, 9))),
+                *(f"{draw.uniform(-1e4, 1e6):,.4f}" for _ in range(figures)),
+            ]
+            for _ in range(draw.randint(1, 4))
+        ]
+        print_table("A title", columns, rows)
+        shown = capsys.readouterr().out
+        assert max(map(len, shown.splitlines())) <= width
+        assert "…" not in shown
+        found = words_of(shown)
+        for row in rows:
+            for cell in row:
+                assert [word for word in cell.split() if word not in found] == [], shown
+
+
+def test_a_wide_table_loses_its_frame_and_then_becomes_blocks(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def shown(width: int) -> str:
+        monkeypatch.setenv("COLUMNS", str(width))
+        print_table("T", ("run", "here", "there"), [("first", "0.123", "0.456")])
+        return capsys.readouterr().out
+
+    assert "│ first │ 0.123 │ 0.456 │" in shown(30)
+    assert "first  0.123  0.456" in shown(20)
+    assert shown(16) == "T\nfirst\n  here: 0.123\n  there: 0.456\n"
+
+
+@pytest.mark.parametrize("width", ["80", "60"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["data", "list"],
+        ["data", "describe", DATA],
+        ["recipes"],
+        ["recipes", "ease"],
+        ["compare", "RUN"],
+        ["evaluate", "RUN", "--people", "5"],
+        ["privacy", "spent", "RUN"],
+        ["recommend", "RUN"],
+        ["train", "popularity", "--data", DATA, "--dry-run"],
+    ],
+    ids=" ".join,
+)
+def test_the_tables_of_commands_are_whole(
+    evaluated: tuple[Path, object],
+    scratch: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    words: list[str],
+    width: str,
+) -> None:
+    shutil.copytree(evaluated[0], scratch / "run")
+    named = ["run" if word == "RUN" else word for word in words]
+
+    def words_at(width: str) -> set[str]:
+        monkeypatch.setenv("COLUMNS", width)
+        shown = done(*named)
+        assert "…" not in shown
+        framed = [line for line in shown.splitlines() if "│" in line or "─" in line]
+        assert max(map(len, framed), default=0) <= int(width)
+        return {word.strip(",:;") for word in words_of(shown) if word.strip("┏━┳┓┡╇┩└─┴┘")}
+
+    assert words_at("999") <= words_at(width)
+
+
+@pytest.mark.parametrize("width", [80, 60])
+def test_the_papers_tables_are_whole(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    figures = [16.5, 12.25, 10.125, 9.75, 8.0625, 7.5, 6.25]
+    names = [field.name for field in fields(Cell)]
+    values: list[Any] = ["frappe", 760, 30, 1e-8, *figures]
+    cells = [Cell(**dict(zip(names, values, strict=True)))]
+    monkeypatch.setattr("privrec.privacy.paper_tables.paper_tables", lambda: cells)
+    monkeypatch.setenv("COLUMNS", str(width))
+    found = words_of(done("privacy", "paper-tables"))
+    assert [f"{figure:.4f}" for figure in figures if f"{figure:.4f}" not in found] == []
+
+
+def test_a_pipe_gets_a_row_on_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    [line] = [line for line in done("data", "list").splitlines() if "gowalla" in line]
+    assert "filtered by Liang et al. 2016" in line
+
+
+# --- pipes and disks -------------------------------------------------------------------------
+
+
+def run_with(stdout: int, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", MAIN, *words],
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("words", [["data", "list"], ["data", "list", "--json"]])
+def test_nobody_reads_any_more(words: list[str]) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    ran = run_with(writing, *words)
+    os.close(writing)
+    assert (ran.returncode, ran.stderr) == (0, "")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a disk that is full")
+def test_a_full_disk_behind_a_table_is_one_line() -> None:
+    with Path("/dev/full").open("w") as full:
+        ran = run_with(full.fileno(), "data", "list")
+    assert (ran.returncode, ran.stderr) == (2, "privrec: No space left on device\n")
+
+
+def test_another_encoding_is_no_traceback() -> None:
+    code = MAIN.replace("main()", "import sys; sys.stdout.reconfigure(encoding='ascii'); main()")
+    ran = subprocess.run(
+        [sys.executable, "-c", code, "data", "list"], capture_output=True, check=False
+    )
+    assert (ran.returncode, ran.stderr) == (0, b"")
+    assert b"movielens-1m" in ran.stdout
+
+
+def test_errors_of_json_commands_stay_on_stderr(refused: Refused) -> None:
+    for words in (["recipes", "eaze"], ["evaluate", "nowhere"], ["data", "describe", "nowhere"]):
+        assert refused(*words, "--json").startswith("privrec: ")
+
+
+# --- suggestions -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["privrec-plus", "--epsilon", "4"], "did you mean dp-privrec-plus, which has `epsilon`?"),
+        (["privrec-plus", "--set", "epsilon=4"], "did you mean dp-privrec-plus, which has"),
+        (["privrec", "--noise-multiplier", "1"], "did you mean dp-privrec, which has"),
+        (["ease", "--epsilon", "4"], "did you mean dpals, which has `epsilon`?"),
+        (["privrec", "--set", "ease_l2=3"], "did you mean ease, which has `ease_l2`?"),
+        (["fcf", "--set", "subspace_rank=3"], "which has `subspace_rank`?"),
+        (["dp-privrec-pluss"], "did you mean 'dp-privrec-plus'?"),
+        (["privrec", "--data", "movielens"], "did you mean 'movielens-1m'?"),
+    ],
+)
+def test_what_was_meant_is_said(refused: Refused, words: list[str], said: str) -> None:
+    assert said in refused("train", *words)
+
+
+def test_settings_without_effect_are_still_accepted(scratch: Path) -> None:
+    """A config.toml of a run has all keys, also those of noise where there is none."""
+    done("train", "fcf", "--data", DATA, "--set", "rounds=1", "--set", "cohort=9", "--out", "a")
+    words = ["train", "fcf", "--config", "a/config.toml", "--out", "b", "--json"]
+    assert document(*words)["rounds"] == 1
+
+
+def test_a_command_misspelt_gets_the_nearest() -> None:
+    result = invoke("evalute", "runs/first")
+    assert result.exit_code == 2
+    assert "Did you mean 'evaluate'?" in result.stderr
+
+
+# --- what a place in a list means ------------------------------------------------------------
+
+
+def test_only_the_best_of_all_is_better_than_all() -> None:
+    others = 3705
+    shares = [(others - place) / others for place in range(4)]
+    assert shares_text(shares, others + 1) == ["100.00 %", "99.97 %", "99.94 %", "99.91 %"]
+    assert len(set(shares_text([(40980 - k) / 40980 for k in range(20)], 40981))) == 20
+    assert shares_text([1.0, 0.5, 0.0], 3) == ["100 %", "50 %", "0 %"]
