@@ -300,6 +300,6 @@ def test_reports_and_comparisons_mention_it(scratch: Path, refused: Refused) -> 
     told = document("compare", "bare", "tried", "--json")
     assert told["tried"]["attacked"]["auc"] == 0.71
     assert "attacked" not in told["bare"]
-    for text, words in (("{", "cannot read"), ("[]", "not a whole audit"), ("{}", "no 'recipe'")):
+    for text, words in (("{", "cannot read"), ("[]", "is not a mapping"), ("{}", "no 'recipe'")):
         tried.folder.audit_path.write_text(text, encoding="utf-8")
         assert words in refused("compare", "tried")
