@@ -54,7 +54,8 @@ def evaluate(
     `score(seen)` gets the likes on the devices of some people, in the same form, and returns an
     array (people, items): the higher, the better. Who trains, who is tested and on what is what a
     run with the same data, protocol and seed has; `data` is what `train` takes. It may use
-    everybody's raw data, so there is no privacy. `out` is a folder for the figures, which `privrec compare` takes beside run folders.
+    everybody's raw data, so there is no privacy. `out` is a folder for the figures, which `privrec
+    compare` takes beside run folders.
 
     For a run this is `run.evaluate`.
     """
