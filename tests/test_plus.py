@@ -341,3 +341,15 @@ def test_a_newcomer_who_likes_nothing_is_shown_what_is_popular(
     assert shown == [run.catalogue.item_ids[item] for item in best]
     liking = run.device(likes=["i1", "i2"], dislikes=["i3"])
     assert len({one.item for one in liking.recommend(5)}) == 5
+
+
+def test_with_few_items_less_noise_is_not_worse() -> None:
+    """A ridge that is too small made each item its own neighbour as soon as noise was small."""
+    few = "synthetic:users=2000,items=100,longest=40"
+    hits = [
+        privrec.train("dp-privrec-plus", few, epsilon=epsilon, seed=0, noise="seeded")
+        .evaluate(references=["popularity"])
+        .hits[10]
+        for epsilon in (4, 64)
+    ]
+    assert hits[1] > hits[0] - 0.02

@@ -195,8 +195,8 @@ def test_without_noise_it_is_the_ridge_in_closed_form() -> None:
     rows = draw.normal(size=(6, 20)) * draw.uniform(0.5, 4, (6, 1))
     squares = rows.T @ rows
     inside, outside = denoised(squares, noise_scale=0.0, rank=20)
-    largest = np.linalg.eigvalsh(squares)[-1]
-    wanted = squares @ np.linalg.inv(squares + 0.02 * largest * np.eye(20))
+    ridge = 6.0 * np.mean(np.diag(squares))
+    wanted = squares @ np.linalg.inv(squares + ridge * np.eye(20))
     np.testing.assert_allclose(inside @ outside.T, wanted, atol=1e-5)
     few = denoised(squares, noise_scale=0.0, rank=2)
     strongest = np.linalg.eigh(squares)[1][:, -2:]

@@ -26,7 +26,6 @@ from privrec.algorithms.privrec_plus.moments import (
 )
 from privrec.algorithms.privrec_plus.rows import merged_items, rows_of
 from privrec.algorithms.privrec_plus.scoring import BIAS, OUT, POPULARITY, Floats
-from privrec.algorithms.privrec_plus.solve import LEAST_RIDGE
 from privrec.algorithms.privrec_plus.told import BASIS, SCALE, SUBSPACE, Frequent
 from privrec.core.contribution import Contribution, TouchedRows
 from privrec.core.phase import Cohort, DeviceHalf, Phase, ServerState, Told
@@ -39,6 +38,8 @@ from privrec.types import Array, IntArray, Params
 _LEAST = 1e-9
 """A person whose taste is within the basis by less than this share adds nothing: it would be a
 rounding error that is scaled up."""
+_LEAST_RIDGE = 0.02
+"""The smallest ridge, as a share of the largest singular value. Chosen by hand; not tuned."""
 
 
 # --- the device's half -------------------------------------------------------------------------
@@ -105,13 +106,13 @@ def noisy_subspace_tower(
     """Return the vectors of likes and of items, shape (n_items, d + 1), from the last sum (…, d).
 
     Noise of scale s alone has singular values up to edge = s(√m + √d). A direction of the singular
-    value y counts √(1 - (edge/y)²) · y/(y + ridge), and nothing below the edge; the ridge is that
-    of `denoised`. The last entry is popularity.
+    value y counts √(1 - (edge/y)²) · y/(y + ridge), and nothing below the edge; the ridge is the
+    edge or, if that is larger, `_LEAST_RIDGE` times the largest y. The last entry is popularity.
     """
     vectors, strength = _directions(published, items)
     edge = noise_scale * (math.sqrt(len(vectors)) + math.sqrt(len(strength)))
     ratio = edge / np.maximum(strength, max(edge, 1e-12))
-    ridge = max(edge, LEAST_RIDGE * float(strength.max(initial=0.0)), 1e-12)
+    ridge = max(edge, _LEAST_RIDGE * float(strength.max(initial=0.0)), 1e-12)
     share = np.sqrt(np.maximum(1 - ratio**2, 0.0)) * strength / (strength + ridge)
     shape, width = (layout.n_items, published.shape[1] + 1), len(strength) + 1
     tower = {name: np.zeros(shape) for name in (LIKES, OUT)}
