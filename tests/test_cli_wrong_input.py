@@ -308,7 +308,9 @@ def test_a_full_disk_leaves_the_evaluation_of_before(
     copy.evaluation_path.write_text("the one of before")
     monkeypatch.setattr(os, "fsync", no_space)
     line = refused("evaluate", "run")
-    assert line == "privrec: cannot write run/simulation/evaluation.json: No space left on device"
+    assert (
+        line == "privrec: cannot write run/simulation/tested.safetensors: No space left on device"
+    )
     line = refused("train", "privrec", "--out", "run2", "--config", "run/config.toml")
     assert line == "privrec: cannot write run2/simulation/data.json: No space left on device"
 
@@ -325,7 +327,7 @@ def test_a_disk_that_fills_up_during_training_costs_nothing_but_time(
     assert result.stderr == "privrec: cannot write /dev/full: No space left on device\n"
     begun = ["catalogue.json", "config.toml", "ledger.jsonl", "simulation"]
     assert sorted(os.listdir(scratch / "run")) == begun
-    assert os.listdir(scratch / "run" / "simulation") == ["data.json"]
+    assert sorted(os.listdir(scratch / "run" / "simulation")) == ["data.json", "progress.json"]
     monkeypatch.setattr(RunFolder, "rounds_path", rounds_path)
     done("train", "privrec", "--out", "run", "--resume")
     params = (scratch / "run" / "params.safetensors").read_bytes()

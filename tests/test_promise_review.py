@@ -280,6 +280,8 @@ def test_a_declared_feature_is_of_the_kind_it_was_declared(tmp_path: Path) -> No
 
 def test_small_mistakes_get_their_own_words(scratch: Path, refused: Refused) -> None:
     noised = ["--set", "mechanism=gaussian", "--epsilon", "1"]
-    assert "popularity is central" in refused("train", "popularity", "--out", "run", *noised)
+    assert "unknown key 'mechanism' for popularity" in refused(
+        "train", "popularity", "--out", "run", *noised
+    )
     assert "`epsilon`" in refused(*TRAINED, "run", "--epsilon", "nan")
     assert "dataset.toml is missing" in refused("train", "popularity", "--data", "", "--out", "r")

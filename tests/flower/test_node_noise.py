@@ -144,7 +144,11 @@ def test_with_one_more_missing_nothing_is_published(
     assert net.server.seen.abandoned == net.terms.attempts
     assert read_ledger(folder) == []
     after = {path for path in folder.path.rglob("*") if path.is_file()}
-    assert {path.name for path in after - before} <= {folder.ledger_path.name, "lock"}
+    assert {path.name for path in after - before} <= {
+        folder.ledger_path.name,
+        "lock",
+        "progress.json",
+    }
     assert not folder.published_path(0).exists()
     assert not folder.params_path.exists()
 

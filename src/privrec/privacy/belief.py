@@ -56,7 +56,7 @@ def percent(share: float) -> str:
     """Return a bound as text, rounded up, with as many decimals as its distance from 1 needs.
 
     >>> percent(0.5), percent(0.73106), percent(0.99966), percent(0.99999987), percent(1.0)
-    ('50.0 %', '73.2 %', '99.97 %', '99.99999 %', '100 %')
+    ('50.0 %', '73.2 %', '99.97 %', '99.999987 %', '100 %')
     """
     for decimals in range(1, 10):
         shown = math.ceil(share * 10 ** (decimals + 2) - 1e-6) / 10**decimals

@@ -8,7 +8,7 @@ from typing import Any
 
 import polars as pl
 
-from privrec.data.text import short
+from privrec.data.text import brief, short
 from privrec.errors import SettingsError, got
 from privrec.evaluation.intervals import Difference, apart, mean_of
 from privrec.runs import records
@@ -35,6 +35,9 @@ class Row:
     evaluation: Mapping[str, Any]
     settings: Mapping[str, Any]
     people: People | None = None
+
+    def __repr__(self) -> str:
+        return brief(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,15 +140,11 @@ class Comparison:
         """Return the tables as text, and the differences as sentences."""
         parts = []
         for title, lines in self.tables.items():
-            width = max(len(line.name) for line in lines)
-            head = "".join(f"{'@' + k:>8}" for k in KS)
-            parts.append(f"Hits@k on {title}\n{'':{width}}{head}")
-            for line in lines:
-                hits = (line.hits[k] for k in KS)
-                cells = "".join(f"{'-' if one is None else f'{one:.3f}':>8}" for one in hits)
-                parts.append(f"{line.name:{width}}{cells}")
-            parts += [one.sentence() for one in self.against.get(title, ())]
-        return "\n".join([*parts, *(f"warning: {line}" for line in self.warnings)])
+            cells = [(short(line.name), *(figure(line.hits[k]) for k in KS)) for line in lines]
+            table = text_table(("", *(f"@{k}" for k in KS)), cells)
+            parts.append(f"Hits@k on {short(title)}\n{table}")
+            parts += [short(one.sentence(), 400) for one in self.against.get(title, ())]
+        return "\n".join([*parts, *(f"warning: {short(line, 200)}" for line in self.warnings)])
 
     def __repr__(self) -> str:
         lines = [line for found in self.tables.values() for line in found]

@@ -108,8 +108,11 @@ class Progress:
         self._tell(what, played, self._last - self._first)
 
     def end(self, *, finished: bool) -> None:
-        """The training is finished, or it was stopped by an error or by hand."""
-        if finished and not self._figures:
+        """The training is finished, or it was stopped by an error or by hand.
+
+        Nothing is left of one that was refused before its first stage.
+        """
+        if not self._stage or (finished and not self._figures):
             self._file.remove()
             return
         self._now |= {"doing": "finished" if finished else "stopped", "step": None}
