@@ -12,10 +12,12 @@ from privrec.evaluation.intervals import (
     Difference,
     apart,
     differences,
+    differences_of_seeds,
     ends_of_differences,
     ends_of_shares,
     intervals,
     mean_of,
+    shares_of_seeds,
 )
 from privrec.evaluation.metrics import KS
 
@@ -91,10 +93,57 @@ def test_figures_of_other_people_are_independent() -> None:
     theirs = Difference(by=0.25, low=0.01, high=0.28)
     one = apart(ours, theirs)
     assert (one.by, one.low, one.high) == pytest.approx((0.05, 0.0, 0.05 + 0.26))
+
+
+def test_of_unknown_people_a_mean_is_no_surer_than_one_figure() -> None:
+    ours = Difference(by=0.3, low=0.26, high=0.4)
     several = mean_of([ours, Difference(by=0.5, low=0.47, high=0.74)])
-    assert (several.by, several.low) == pytest.approx((0.4, 0.4 - 0.05 / 2))
-    assert several.high == pytest.approx(0.4 + 0.26 / 2)
+    assert (several.by, several.low) == pytest.approx((0.4, 0.4 - 0.07 / 2))
+    assert several.high == pytest.approx(0.4 + 0.34 / 2)
     assert mean_of([ours]) == ours
+
+
+@pytest.mark.parametrize("share", [1.0, 0.3])
+def test_the_same_people_under_several_seeds_are_not_counted_as_others(share: float) -> None:
+    """400 people, five seeds: all of them, or 30 % under each. Correlation of her figures 0.9."""
+    people, seeds, level, draw = 400, 5, 0.3, np.random.default_rng(4)
+    held = np.zeros(2)
+    for _ in range(300):
+        # What a person has of her own has nine times the variance of what a seed adds.
+        own = draw.beta(0.3, 0.7, people)
+        noise = math.sqrt(own.var() / 9)
+        samples = []
+        for _ in range(seeds):
+            ids = np.flatnonzero(draw.random(people) < share)
+            figures = own[ids] + noise * draw.choice([-1.0, 1.0], len(ids))
+            samples.append((ids, columns(figures)))
+        found = shares_of_seeds(samples)[20], differences_of_seeds(samples)[20]
+        held += [one.low <= level <= one.high for one in found]
+    assert (held / 300 >= 0.92).all(), held / 300
+    assert (held / 300 <= 0.98).all(), held / 300
+
+
+def test_a_mean_over_seeds_by_a_slow_loop() -> None:
+    """The variance of the mean by one person after another; and one seed is a plain interval."""
+    draw = np.random.default_rng(1)
+    tested = [np.array([3, 5, 8, 9]), np.array([5, 9, 11]), np.array([8, 3, 20, 21, 22])]
+    samples = [(ids, draw.random((len(ids), len(KS)))) for ids in tested]
+    found = shares_of_seeds(samples)[20]
+    assert found.by == pytest.approx(np.mean([one[:, 2].mean() for _, one in samples]))
+    with_two = [
+        {**dict(zip(ids.tolist(), one[:, 2].tolist(), strict=True)), "0": 0.0, "1": 1.0}
+        for ids, one in samples
+    ]
+    middle = np.mean([np.mean(list(one.values())) for one in with_two])
+    variance = 0.0
+    for person in {person for one in with_two for person in one}:
+        of_her = [(one[person] - middle) / len(one) for one in with_two if person in one]
+        variance += (sum(of_her) / 3) ** 2
+    assert found.low == pytest.approx(middle - 1.959964 * math.sqrt(variance))
+    assert found.high == pytest.approx(middle + 1.959964 * math.sqrt(variance))
+    (ids, figures), *_ = samples
+    assert shares_of_seeds([(ids, figures)])[20].low == intervals(figures)[20][0]
+    assert differences_of_seeds([(ids, figures)]) == differences(figures, 0 * figures)
 
 
 def test_a_difference_that_is_there_is_found() -> None:

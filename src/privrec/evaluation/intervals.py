@@ -17,9 +17,12 @@ import numpy.typing as npt
 
 from privrec.evaluation.metrics import KS
 from privrec.seeds import rng
+from privrec.types import IntArray
 
 Floats = npt.NDArray[np.float64]
 Interval = tuple[float, float]
+Sample = tuple[IntArray, Floats]
+"""The numbers of the people who were tested under one seed, and the figures of each."""
 REPLICATES = 2000
 MANY = 2000
 """From so many people on, the normal approximation is used. Chosen by hand: for shares of 0.02 its
@@ -67,8 +70,29 @@ def differences(ours: Floats, theirs: Floats) -> dict[int, Difference]:
     each = each[~np.isnan(each).any(axis=1)]
     if not len(each):
         return {}
-    found = zip(KS, each.mean(axis=0), *ends_of_differences(each), strict=True)
-    return {k: Difference(by=float(by), low=float(a), high=float(b)) for k, by, a, b in found}
+    return _by_k(each.mean(axis=0), ends_of_differences(each))
+
+
+def shares_of_seeds(samples: Sequence[Sample]) -> dict[int, Difference]:
+    """Return for each k the mean over seeds and its ends, of figures in [0, 1].
+
+    A person may be tested under several seeds.
+    """
+    if len(samples) == 1:
+        figures = samples[0][1]
+        return _by_k(figures.mean(axis=0), ends_of_shares(figures))
+    zeros = np.zeros(len(KS))
+    mean, (low, high) = _ends_of_seeds(samples, zeros, zeros + 1)
+    return _by_k(mean, (np.maximum(low, 0.0), np.minimum(high, 1.0)))
+
+
+def differences_of_seeds(samples: Sequence[Sample]) -> dict[int, Difference]:
+    """Return for each k the mean over seeds of differences, with its ends, as above."""
+    each = np.concatenate([figures for _, figures in samples])
+    if len(samples) == 1:
+        return _by_k(each.mean(axis=0), ends_of_differences(each))
+    usual = _usual(each)
+    return _by_k(*_ends_of_seeds(samples, -usual, usual))
 
 
 def ends_of_shares(figures: Floats) -> tuple[Floats, Floats]:
@@ -87,8 +111,7 @@ def ends_of_differences(each: Floats) -> tuple[Floats, Floats]:
     The two made-up people differ by plus and minus what those who differ at all differ by on
     average, or by 1 if nobody does.
     """
-    count = (each != 0).sum(axis=0)
-    usual = np.where(count > 0, np.abs(each).sum(axis=0) / np.maximum(count, 1), 1.0)
+    usual = _usual(each)
     return _ends(each, -usual, usual)
 
 
@@ -101,15 +124,51 @@ def apart(ours: Difference, theirs: Difference) -> Difference:
 
 
 def mean_of(found: Sequence[Difference]) -> Difference:
-    """Return the mean of differences that were found on samples of their own.
+    """Return the mean of differences where it is not known who the people of each are.
 
-    Of independent samples the squares of distances to the ends add up.
+    They may be the same people, so the mean is taken to be no surer than one of them: the distances
+    to the ends are means too.
     """
     count = len(found)
-    by = math.fsum(one.by for one in found) / count
-    down = math.hypot(*(one.by - one.low for one in found)) / count
-    up = math.hypot(*(one.high - one.by for one in found)) / count
-    return Difference(by=by, low=by - down, high=by + up)
+    by, low, high = (
+        math.fsum(getattr(one, name) for one in found) / count for name in ("by", "low", "high")
+    )
+    return Difference(by=by, low=low, high=high)
+
+
+def _by_k(mean: Floats, ends: tuple[Floats, Floats]) -> dict[int, Difference]:
+    found = zip(KS, mean.tolist(), *(one.tolist() for one in ends), strict=True)
+    return {k: Difference(by=by, low=low, high=high) for k, by, low, high in found}
+
+
+def _usual(each: Floats) -> Floats:
+    """Return by how much those who differ at all differ on average, or 1 if nobody does."""
+    count = (each != 0).sum(axis=0)
+    return np.where(count > 0, np.abs(each).sum(axis=0) / np.maximum(count, 1), 1.0)
+
+
+def _ends_of_seeds(
+    samples: Sequence[Sample], less: Floats, more: Floats
+) -> tuple[Floats, tuple[Floats, Floats]]:
+    """Return the mean over S seeds, and its ends, with one row for each different person.
+
+    With x_s her figure under seed s, n_s people and the mean m: her row is
+    sum_s (x_s - m) / n_s / S over the seeds that test her. The rows of different people are
+    independent, so the variance of m is the sum of their squares. The two made-up people are tested
+    under all seeds.
+    """
+    sizes = [len(ids) + 2 for ids, _ in samples]
+    whose = np.unique(np.concatenate([ids for ids, _ in samples]), return_inverse=True)[1]
+    weight = np.concatenate([np.full(size - 2, 1 / size) for size in sizes])
+    figures = np.concatenate([one for _, one in samples])
+    made_up = sum(1 / size for size in sizes)
+    middle = (weight @ figures + made_up * (less + more)) / len(samples)
+    rows = np.zeros((whose.max() + 3, figures.shape[1]))
+    np.add.at(rows, whose, weight[:, None] * (figures - middle))
+    rows[-2:] = made_up * (np.stack([less, more]) - middle)
+    half = _Z * np.sqrt((rows**2).sum(axis=0)) / len(samples)
+    mean = np.mean([one.mean(axis=0) for _, one in samples], axis=0)
+    return mean, (np.minimum(middle - half, mean), np.maximum(middle + half, mean))
 
 
 def _ends(values: Floats, less: Floats, more: Floats) -> tuple[Floats, Floats]:

@@ -59,8 +59,8 @@ class PeopleFigures:
 
     __repr__ = brief
 
-    def take(self, chosen: BoolArray) -> "PeopleFigures":
-        """Return the figures of some of the people."""
+    def take(self, chosen: BoolArray | IntArray) -> "PeopleFigures":
+        """Return the figures of some of the people, or of all in another order."""
         return PeopleFigures(**{name: getattr(self, name)[chosen] for name in _NAMES})
 
 

@@ -1,6 +1,7 @@
 """Testing (spec section 6): what a device keeps adapts it, then everything is ranked."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+import hashlib
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -74,7 +75,8 @@ class Tested:
 
     `ids` and `items` are of each person who was tested: her number (`Clients.ids`), and how many
     distinct items are on her device. `listed` says for each k which items are in somebody's list,
-    shape (len(KS), n_items); None for a part of the people.
+    shape (len(KS), n_items); None for a part of the people. `digest` is the same where the same
+    people were tested on the same items among the same candidates; "" for a part of the people.
     """
 
     asked: int
@@ -82,6 +84,7 @@ class Tested:
     items: IntArray
     figures: PeopleFigures
     listed: BoolArray | None = None
+    digest: str = ""
 
     __repr__ = brief
 
@@ -93,6 +96,15 @@ class Tested:
             items=self.items[chosen],
             figures=self.figures.take(chosen),
         )
+
+    def in_order(self) -> "Tested":
+        """Return the same with people in the order of their numbers.
+
+        An interval depends a little on the order of people, so it must not be that of a file.
+        """
+        order = np.argsort(self.ids, kind="stable")
+        figures = self.figures.take(order)
+        return replace(self, ids=self.ids[order], items=self.items[order], figures=figures)
 
     def report(self, *, with_recall: bool = False) -> EvalReport:
         """Return the means over people."""
@@ -167,17 +179,16 @@ def measure(
     ids, items = [people[:0]], [people[:0]]
     found: dict[str, list[PeopleFigures]] = {name: [] for name in names}
     listed = {name: np.zeros((len(KS), n_items), np.bool_) for name in names}
+    marks = [hashlib.sha256() for _ in range(_MARKS)]
     for positions in chunks(people, most):
         for held in _parts(_testable(view(positions)), most):
+            _add_marks(marks, held)
             ids.append(held.kept.ids)
             items.append(_distinct(held.kept, n_items))
+            small = _take(held, np.flatnonzero(items[-1] < fewer_than))
             popular = None
             for name in names:
-                asked = (
-                    _take(held, np.flatnonzero(items[-1] < fewer_than))
-                    if name in few_only
-                    else held
-                )
+                asked = small if name in few_only else held
                 if not len(asked.kept):
                     continue
                 ranks = _ranks(asked, scorers[name], compete=candidates == "not-kept")
@@ -191,6 +202,7 @@ def measure(
             on_progress(len(positions))
     whose, counts = np.concatenate(ids), np.concatenate(items)
     few = counts < fewer_than
+    digest = _joined_marks(f"{candidates} {n_items}", marks)
     return {
         name: Tested(
             asked=int(few.sum()) if name in few_only else len(people),
@@ -198,12 +210,27 @@ def measure(
             items=counts[few] if name in few_only else counts,
             figures=joined(found[name]),
             listed=listed[name],
+            digest="" if name in few_only else digest,
         )
         for name in scorers
     }
 
 
 POPULARITY = "popularity"
+_MARKS = 7
+
+
+def _add_marks(marks: Sequence["hashlib._Hash"], held: Held) -> None:
+    """Add who is tested on what: one mark for each array, so that parts may have any size."""
+    parts = (held.kept, held.hidden, held.tested)
+    arrays = (held.kept.ids, *(part.sizes for part in parts), *(part.item for part in parts))
+    for mark, array in zip(marks, arrays, strict=True):
+        mark.update(np.ascontiguousarray(array, np.int64).tobytes())
+
+
+def _joined_marks(among: str, marks: Sequence["hashlib._Hash"]) -> str:
+    told = " ".join([among, *(mark.hexdigest() for mark in marks)])
+    return hashlib.sha256(told.encode()).hexdigest()
 
 
 def _mark(listed: BoolArray, ranks: Ranks) -> None:

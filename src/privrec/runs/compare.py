@@ -11,12 +11,20 @@ import polars as pl
 from privrec.data.text import brief, short
 from privrec.errors import SettingsError, got
 from privrec.evaluation.intervals import Difference, apart, mean_of
+from privrec.evaluation.people import People, distinct, mean_above, mean_difference
 from privrec.runs import records
 from privrec.runs.evaluate import Evaluation
 from privrec.runs.run import Run, attacked_in
 from privrec.runs.shapes import EVALUATION, read_document
-from privrec.runs.tested import People, paired, people_of, read_people
-from privrec.show.comparison import Line, any_attacked, columns, comparison, groups_of, with_ends
+from privrec.runs.tested import people_of, read_people
+from privrec.show.comparison import (
+    Line,
+    any_attacked,
+    columns,
+    comparison,
+    groups_of,
+    mean_with_ends,
+)
 from privrec.show.notebook import html_table, paragraph, text_table
 from privrec.show.report import KS, figure
 from privrec.show.worth import signed
@@ -44,8 +52,8 @@ class Row:
 class Against:
     """By how much Hits@k of a line of the table is larger than that of another one, by k.
 
-    `members` are the rows behind the line. `paired` means that the same people were tested by
-    both, `people` how many.
+    `members` are the rows behind the line. `paired` means that both were tested on the same items
+    of the same people; `people` is how many different ones there are, under all seeds.
     """
 
     name: str
@@ -66,7 +74,9 @@ class Against:
             if sure
             else f"no clear difference, {signed(found.by)}"
         )
-        whom = f"paired over {self.people:,} people" if self.paired else "not the same people"
+        whom = (
+            f"paired over {self.people:,} people" if self.paired else "not the same people or items"
+        )
         return f"{self.name} against {self.other}: {size} ± {half:.3f} at {_K} ({whom})"
 
     def as_json(self) -> dict[str, Any]:
@@ -183,7 +193,7 @@ def compare(runs: Sequence[Comparable] | Mapping[str, Comparable]) -> Comparison
     settings = {name: row.settings for name, row in rows.items()}
     return Comparison(
         rows=rows,
-        tables=comparison(evaluations, settings),
+        tables=comparison(evaluations, settings, {name: row.people for name, row in rows.items()}),
         against={
             title: _against(groups, rows)
             for title, groups in groups_of(evaluations, settings).items()
@@ -194,7 +204,7 @@ def compare(runs: Sequence[Comparable] | Mapping[str, Comparable]) -> Comparison
 def _row(run: object) -> tuple[str, Row]:
     """Return a name and the row: a folder is named by its path, a run by its settings."""
     if isinstance(run, Evaluation):
-        people = None if run.tested is None else people_of(run.tested)
+        people = None if run.tested is None else people_of(run.tested, run.tested_references)
         settings = run.config.model_dump(mode="json", exclude_none=True)
         return run.config.recipe, Row(evaluation=run.as_json(), settings=settings, people=people)
     if isinstance(run, Run):
@@ -233,12 +243,17 @@ def _against(groups: Sequence[Sequence[str]], rows: Mapping[str, Row]) -> list[A
     """Return each line against the best reference of its own people, and against the first line."""
     found = []
     for group in groups:
-        name = _name(group, rows)
+        mine = [rows[one] for one in group]
         if (best := _best_reference(group, rows)) is not None:
-            by = {k: mean_of([_beside(rows[one], best, k) for one in group]) for k in KS}
-            people = sum(rows[one].evaluation["users"]["test"] for one in group)
             found.append(
-                Against(name=name, members=group, other=best, by=by, paired=True, people=people)
+                Against(
+                    name=_name(group, rows),
+                    members=group,
+                    other=best,
+                    by=_above(mine, best),
+                    paired=True,
+                    people=_count(mine),
+                )
             )
         if group is not groups[0]:
             against = _of_groups(group, groups[0], rows)
@@ -246,42 +261,50 @@ def _against(groups: Sequence[Sequence[str]], rows: Mapping[str, Row]) -> list[A
     return found
 
 
+def _above(mine: Sequence[Row], reference: str) -> dict[str, Difference]:
+    """Return by how much a line is above a reference, by k."""
+    known = mean_above([row.people for row in mine], reference) if len(mine) > 1 else None
+    if known is not None:
+        return {str(k): one for k, one in known.items()}
+    each = [row.evaluation["differences"][reference] for row in mine]
+    return {k: mean_of([Difference(**one[k]) for one in each]) for k in KS}
+
+
 def _of_groups(
     ours: Sequence[str], first: Sequence[str], rows: Mapping[str, Row]
 ) -> Against | None:
     """Return one line against another: paired seed by seed, or else as two independent figures."""
     theirs = {rows[name].evaluation["seed"]: rows[name] for name in first}
-    mine = [rows[name] for name in ours]
-    pairs = [
-        paired(row.people, theirs[seed].people)
-        for row in mine
-        if (seed := row.evaluation["seed"]) in theirs
-    ]
-    both = len(pairs) == len(mine) == len(theirs) and all(pairs)
-    if both:
-        known = [one for one in pairs if one]
-        by = {k: mean_of([one[int(k)] for one in known]) for k in KS}
-    elif all(row.evaluation.get("interval") for row in (*mine, *theirs.values())):
-        by = {k: apart(_mean(mine, k), _mean(list(theirs.values()), k)) for k in KS}
+    mine = {rows[name].evaluation["seed"]: rows[name] for name in ours}
+    pairs = None
+    if mine.keys() == theirs.keys():
+        people = [(row.people, theirs[seed].people) for seed, row in mine.items()]
+        pairs = mean_difference(*zip(*people, strict=True))
+    if pairs:
+        by = {str(k): one for k, one in pairs.items()}
+    elif all(row.evaluation.get("interval") for row in (*mine.values(), *theirs.values())):
+        two = [_mean(list(rows.values())) for rows in (mine, theirs)]
+        by = {k: apart(two[0][k], two[1][k]) for k in KS}
     else:
         return None
-    people = sum(row.evaluation["users"]["test"] for row in mine)
     return Against(
         name=_name(ours, rows),
         members=ours,
         other=_name(first, rows),
         by=by,
-        paired=both,
-        people=people,
+        paired=bool(pairs),
+        people=_count(list(mine.values())),
     )
 
 
-def _mean(rows: Sequence[Row], k: str) -> Difference:
-    return mean_of([with_ends(row.evaluation, k) for row in rows])
+def _mean(rows: Sequence[Row]) -> dict[str, Difference]:
+    return mean_with_ends([row.evaluation for row in rows], [row.people for row in rows])
 
 
-def _beside(row: Row, reference: str, k: str) -> Difference:
-    return Difference(**row.evaluation["differences"][reference][k])
+def _count(rows: Sequence[Row]) -> int:
+    """Return how many different people there are; at least so many where that is not known."""
+    known = distinct([row.people for row in rows])
+    return max(row.evaluation["users"]["test"] for row in rows) if known is None else known
 
 
 def _best_reference(group: Sequence[str], rows: Mapping[str, Row]) -> str | None:

@@ -77,7 +77,8 @@ class Evaluation:
     `sampled_of` is how many test people there are, where only some were drawn to be tested.
     `left_out` says why references are not there. `differences` and `new_differences` (over new
     items alone) are ours minus each reference's, paired over people. `groups` are people by the
-    number of items on their device. `tested` has each person's figures.
+    number of items on their device. `tested` has each person's figures, `tested_references` those
+    of the references.
     """
 
     config: RunSettings
@@ -98,6 +99,7 @@ class Evaluation:
     new_differences: Differences = field(default_factory=dict)
     groups: Sequence[Group] = ()
     tested: Tested | None = field(default=None, repr=False, compare=False)
+    tested_references: Mapping[str, Tested] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def hits(self) -> dict[int, float]:
@@ -210,7 +212,8 @@ def evaluate_run(
     if unadapted is not None:
         scorers[_UNADAPTED] = unadapted(params)
     view = protocol.testing(prepared.whole)
-    found = _measure(prepared, view, people, scorers, fitted.surprise, on_progress)
+    measured = _measure(prepared, view, people, scorers, fitted.surprise, on_progress)
+    found = {name: one.in_order() for name, one in measured.items()}
     ours = found.pop(_OURS)
     if not len(ours.items):
         raise DataError(
@@ -238,6 +241,7 @@ def evaluate_run(
         new_differences={n: differences(mine.new_only, one.new_only) for n, one in theirs.items()},
         groups=_groups(ours, found),
         tested=ours,
+        tested_references=found,
     )
 
 

@@ -4,19 +4,21 @@ import io
 import json
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from privrec.errors import SettingsError
 from privrec.evaluation.intervals import Difference, mean_of
+from privrec.evaluation.people import OfRuns, mean_above
 from privrec.privacy.ledger import PrivacyLedger
 from privrec.privacy.paper import PRINTED_HITS
 from privrec.privacy.words import epsilon_text
 from privrec.runs import records
 from privrec.runs.api import open_run
 from privrec.runs.loop import train_and_evaluate
+from privrec.runs.tested import read_people
 from privrec.show.comparison import mean_interval
 from privrec.show.frontier_page import epsilon_name, render_frontier
 from privrec.show.page import path_link
@@ -33,7 +35,7 @@ class Point:
 
     `epsilon_of_mechanism` is by the ledgers: what a run costs with secure noise. `interval` has the
     95 % ends over people by k, and `above` by how much Hits@20 is above popularity's, paired over
-    people; both take seeds for samples of people of their own. `by_seed` has each seed's Hits@20.
+    people. `by_seed` has each seed's Hits@20.
     """
 
     epsilon: float | None
@@ -91,7 +93,8 @@ def find_frontier(
         delta=delta,
         together=_together([_place(out, *job) for job in jobs if math.isfinite(job[0])], delta),
         points=tuple(
-            _point(epsilon, [found[epsilon, seed] for seed in seeds]) for epsilon in wanted
+            _point(epsilon, {seed: found[epsilon, seed] for seed in seeds}, out)
+            for epsilon in wanted
         ),
         lines=_lines(data, list(found.values())),
     )
@@ -143,7 +146,8 @@ def draw(frontier: Frontier) -> bytes:
     axes.set_xticks(places, [epsilon_name(point.epsilon) for point in frontier.points])
     axes.set_xlabel(f"ε of the mechanism at δ = {frontier.delta:g}, per person; an experiment")
     axes.set_ylabel(f"Hits@{_K}")
-    axes.set_ylim(0, 1.12 * max(*hits, *frontier.lines.values(), 1e-9))
+    tops = [point.interval.get(_K, [0.0])[-1] for point in frontier.points]
+    axes.set_ylim(0, 1.12 * max(*hits, *tops, *frontier.lines.values(), 1e-9))
     axes.set_title(f"{frontier.data}: quality against privacy")
     axes.legend(loc="lower right", fontsize="small")
     picture = io.BytesIO()
@@ -178,24 +182,30 @@ def _evaluated(data: str, epsilon: float, seed: int, *, delta: float, out: Path)
     return train_and_evaluate(recipe, data, place, seed=seed, **settings)
 
 
-def _point(epsilon: float, found: Sequence[dict[str, Any]]) -> Point:
+def _point(epsilon: float, by_seed: Mapping[int, dict[str, Any]], out: Path) -> Point:
+    found = list(by_seed.values())
+    places = [records.RunFolder(path=_place(out, epsilon, seed)) for seed in by_seed]
+    people = [read_people(place.evaluation_path) for place in places]
     spent = [evaluation["privacy"]["epsilon_of_mechanism"] for evaluation in found]
     return Point(
         epsilon=None if math.isinf(epsilon) else epsilon,
         epsilon_of_mechanism=None if None in spent else max(spent),
         hits={k: statistics.fmean(one["hits"][k] for one in found) for k in found[0]["hits"]},
         seeds=len(found),
-        interval={k: list(ends) for k, ends in mean_interval(found).items()},
-        above=_above(found),
+        interval={k: list(ends) for k, ends in mean_interval(found, people).items()},
+        above=_above(found, people),
         by_seed=[one["hits"][_K] for one in found],
     )
 
 
-def _above(found: Sequence[dict[str, Any]]) -> dict[str, float] | None:
+def _above(found: Sequence[dict[str, Any]], people: OfRuns) -> dict[str, float] | None:
     """Return by how much the runs are above popularity; None if one of them does not know."""
     known = [one.get("differences", {}).get("popularity", {}).get(_K) for one in found]
     if None in known:
         return None
+    paired = mean_above(people, "popularity") if len(found) > 1 else None
+    if paired is not None:
+        return paired[int(_K)].as_json()
     return mean_of([Difference(**one) for one in known]).as_json()
 
 

@@ -24,7 +24,7 @@ from privrec.privacy.statement import CENTRAL, privacy_report
 from privrec.runs import records
 from privrec.runs.evaluate import Asked, Evaluation, OnProgress, evaluate_run
 from privrec.runs.run import Run
-from privrec.runs.tested import write_people
+from privrec.runs.tested import people_of, write_people
 from privrec.settings import RunSettings, make_settings
 from privrec.show.report import render_report
 
@@ -208,5 +208,5 @@ def _write(place: Path, found: Evaluation) -> None:
     page = render_report(document, [], settings)
     records.write_whole(place.with_name("report.html"), page.encode())
     if found.tested is not None:
-        write_people(place, found.tested)
+        write_people(place, people_of(found.tested, found.tested_references))
     records.write_whole(place, (json.dumps(document, indent=2) + "\n").encode())

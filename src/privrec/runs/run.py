@@ -45,7 +45,7 @@ from privrec.runs.publisher import (
 from privrec.runs.recommend import SCHEMA, Group, groups_in, groups_of, lists_for
 from privrec.runs.shapes import ATTACK, AUDIT, EXAMPLES, read_document
 from privrec.runs.tables import history_frame
-from privrec.runs.tested import write_people
+from privrec.runs.tested import people_of, write_people
 from privrec.settings import RunSettings
 from privrec.show.attacked import summary
 from privrec.show.notebook import html_table, paragraph
@@ -138,7 +138,7 @@ class Run:
         ending = ending_of(self.prepared, tested, people)
         place = self.folder.evaluation_path.with_stem(f"evaluation{ending}")
         if evaluation.tested is not None:
-            write_people(place, evaluation.tested)
+            write_people(place, people_of(evaluation.tested, evaluation.tested_references))
         records.write_whole(place, text.encode())
         report = self.folder.report_path.with_stem(f"report{ending}")
         if _is_public(tested):

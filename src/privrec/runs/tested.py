@@ -4,31 +4,32 @@ They are computed from raw data and lie in `simulation/`. A person is known by h
 a hash of her id.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from privrec.evaluation.intervals import Difference, Floats, differences
+from privrec.evaluation.people import People
 from privrec.evaluation.ranking import Tested
 from privrec.runs import records
-from privrec.types import IntArray
+
+_OF_REFERENCE = "hits of "
 
 
-class People(NamedTuple):
-    """The numbers of people and their figures, shape (people, len(KS)) each."""
+def people_of(tested: Tested, references: Mapping[str, Tested]) -> People:
+    """Return the figures of each person.
 
-    ids: IntArray
-    hits: Floats
-    new_only: Floats
-
-
-def people_of(tested: Tested) -> People:
-    """Return the figures of each person, in the order of their numbers."""
-    order = np.argsort(tested.ids, kind="stable")
-    found = tested.figures
-    return People(tested.ids[order], found.hits[order], found.new_only[order])
+    `references` are what the references reached for the same people.
+    """
+    return People(
+        ids=tested.ids,
+        hits=tested.figures.hits,
+        new_only=tested.figures.new_only,
+        digest=tested.digest,
+        references={name: one.figures.hits for name, one in references.items()},
+    )
 
 
 def tested_path(evaluation: Path) -> Path:
@@ -37,15 +38,16 @@ def tested_path(evaluation: Path) -> Path:
     return evaluation.with_name(f"tested{ending}.safetensors")
 
 
-def write_people(evaluation: Path, tested: Tested) -> None:
+def write_people(evaluation: Path, people: People) -> None:
     """Write the figures of each person beside an `evaluation….json`, in 32 bits."""
-    people = people_of(tested)
     arrays: dict[str, npt.NDArray[Any]] = {
         "ids": people.ids,
         "hits": people.hits.astype(np.float32),
         "new_only": people.new_only.astype(np.float32),
     }
-    records.write_arrays(tested_path(evaluation), arrays, {})
+    for name, hits in people.references.items():
+        arrays[f"{_OF_REFERENCE}{name}"] = hits.astype(np.float32)
+    records.write_arrays(tested_path(evaluation), arrays, {"digest": people.digest})
 
 
 def read_people(evaluation: Path) -> People | None:
@@ -54,15 +56,17 @@ def read_people(evaluation: Path) -> People | None:
     if not path.is_file():
         return None
     arrays = records.read_arrays(path)
-    if not arrays.keys() >= set(People._fields):
+    if not arrays.keys() >= {"ids", "hits", "new_only"}:
         return None
+    figures = {name: one.astype(np.float64) for name, one in arrays.items() if name != "ids"}
     return People(
-        arrays["ids"], arrays["hits"].astype(np.float64), arrays["new_only"].astype(np.float64)
+        ids=arrays["ids"],
+        hits=figures["hits"],
+        new_only=figures["new_only"],
+        digest=str(records.read_about(path).get("digest", "")),
+        references={
+            name.removeprefix(_OF_REFERENCE): one
+            for name, one in figures.items()
+            if name.startswith(_OF_REFERENCE)
+        },
     )
-
-
-def paired(ours: People | None, theirs: People | None) -> dict[int, Difference] | None:
-    """Return by how much our Hits@k is larger, paired; None unless the same people were tested."""
-    if ours is None or theirs is None or not np.array_equal(ours.ids, theirs.ids):
-        return None
-    return differences(ours.hits, theirs.hits)

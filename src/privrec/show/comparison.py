@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from privrec.evaluation.intervals import Difference, mean_of
+from privrec.evaluation.people import OfRuns, People, mean_hits
 from privrec.privacy.paper import PRINTED_HITS
 from privrec.privacy.words import epsilon_text
 from privrec.show.attacked import cell as attacked_cell
@@ -20,6 +21,8 @@ from privrec.show.report import (
 
 Evaluations = Mapping[str, Mapping[str, Any]]
 """The content of `evaluation.json`, by the name of the run."""
+PeopleOfRuns = Mapping[str, People | None]
+"""The figures of each person, by the name of the run."""
 
 PAPER_NAMES = {
     "privrec": "PrivRec",
@@ -65,8 +68,8 @@ class Line:
 
     `printed` has the paper's figures of the same system. `bytes_sent` and `seconds` are None where
     they are not known, `privacy` is what the runs promise in a few words, `attacked` what attacks
-    and audits found. `interval` has the ends over people by k, for several seeds as if each had
-    people of its own; `by_seed` are the figures of each seed at 20. Both are empty if not known.
+    and audits found. `interval` has the ends over people by k; `by_seed` are the figures of each
+    seed at 20. Both are empty if not known.
     """
 
     name: str
@@ -94,39 +97,66 @@ class Line:
         )
 
 
-def comparison(evaluations: Evaluations, settings: Evaluations) -> dict[str, list[Line]]:
+def comparison(
+    evaluations: Evaluations, settings: Evaluations, people: PeopleOfRuns | None = None
+) -> dict[str, list[Line]]:
     """Return for each data set and protocol the runs, the references and the paper's other systems.
 
-    `settings` has the settings of each run. Runs that differ in their seed alone are one line.
-    References depend on the split, so they are the mean over the seeds among the runs. One that
-    was also trained as a recipe is not shown twice.
+    `settings` has the settings of each run, `people` the figures of each person where they are
+    known. Runs that differ in their seed alone are one line. References depend on the split, so
+    they are the mean over the seeds among the runs. One that was also trained as a recipe is not
+    shown twice.
     """
+    known = people or {}
     tables: dict[str, list[Line]] = {}
     for title, groups in groups_of(evaluations, settings).items():
-        runs = [evaluations[name] for group in groups for name in group]
-        lines = [_line(group, evaluations) for group in groups]
-        seeds = {run["seed"]: run["references"] for run in runs}
+        names = [name for group in groups for name in group]
+        runs = [evaluations[name] for name in names]
+        lines = [_line(group, evaluations, known) for group in groups]
         shown = {run["recipe"] for run in runs}
-        every = [
-            name
-            for name in runs[0]["references"]
-            if name not in shown and all(name in found for found in seeds.values())
-        ]
-        for name in every:
-            found = [one[name] for one in seeds.values()]
-            lines.append(
-                Line(
-                    name=f"{name} ({_seeds(list(seeds))})",
-                    kind="reference",
-                    hits=_mean([one["hits"] for one in found]),
-                    printed={},
-                    privacy="none",
-                    interval=mean_interval(found),
-                    by_seed={seed: one[name]["hits"]["20"] for seed, one in seeds.items()},
-                )
-            )
+        for reference in dict.fromkeys(one for run in runs for one in run["references"]):
+            if reference not in shown:
+                lines += _reference_lines(reference, {n: evaluations[n] for n in names}, known)
         tables[title] = lines + _others(runs)
     return tables
+
+
+def _reference_lines(name: str, runs: Evaluations, people: PeopleOfRuns) -> list[Line]:
+    """Return the line of a reference, the mean over seeds; none if it is not there for all seeds.
+
+    Runs of the same seed may have tested other people or items. Then there is a line for each
+    figure, which says beside which run it was found.
+    """
+    found: dict[tuple[int, tuple[float, ...]], str] = {}
+    for run, evaluation in runs.items():
+        if name in evaluation["references"]:
+            hits = evaluation["references"][name]["hits"]
+            key = evaluation["seed"], tuple(round(hits[k] or 0.0, 9) for k in KS)
+            if key not in found or people.get(found[key]) is None:
+                found[key] = run
+    seeds = {seed for seed, _ in found}
+    if seeds != {evaluation["seed"] for evaluation in runs.values()}:
+        return []
+    if len(found) > len(seeds):
+        return [
+            _reference_line(name, f"beside {run}", {run: runs[run]}, people)
+            for run in found.values()
+        ]
+    chosen = {run: runs[run] for run in found.values()}
+    return [_reference_line(name, _seeds([seed for seed, _ in found]), chosen, people)]
+
+
+def _reference_line(name: str, where: str, runs: Evaluations, people: PeopleOfRuns) -> Line:
+    found = [run["references"][name] for run in runs.values()]
+    return Line(
+        name=f"{name} ({where})",
+        kind="reference",
+        hits=_mean([one["hits"] for one in found]),
+        printed={},
+        privacy="none",
+        interval=mean_interval(found, [people.get(run) for run in runs], name),
+        by_seed={run["seed"]: run["references"][name]["hits"]["20"] for run in runs.values()},
+    )
 
 
 def groups_of(evaluations: Evaluations, settings: Evaluations) -> dict[str, list[list[str]]]:
@@ -158,7 +188,7 @@ def _groups(
     return groups
 
 
-def _line(group: Sequence[str], evaluations: Evaluations) -> Line:
+def _line(group: Sequence[str], evaluations: Evaluations, people: PeopleOfRuns) -> Line:
     runs = [evaluations[name] for name in group]
     first = runs[0]
     printed = PRINTED_HITS.get(first["data"], {}).get(PAPER_NAMES.get(first["recipe"], ""), {})
@@ -174,21 +204,36 @@ def _line(group: Sequence[str], evaluations: Evaluations) -> Line:
         bytes_sent=None if None in sent else round(statistics.fmean(sent)),
         privacy=weakest([run["privacy"] for run in runs]),
         attacked=attacked_cell([run.get("attacked", {}) for run in runs]),
-        interval=mean_interval(runs),
+        interval=mean_interval(runs, [people.get(name) for name in group]),
         by_seed={run["seed"]: run["hits"]["20"] for run in runs},
     )
 
 
-def mean_interval(runs: Sequence[Mapping[str, Any]]) -> dict[str, tuple[float, float]]:
-    """Return the ends of the mean over runs by k; empty if one of them has no interval."""
+def mean_interval(
+    runs: Sequence[Mapping[str, Any]], people: OfRuns, reference: str | None = None
+) -> dict[str, tuple[float, float]]:
+    """Return the ends of the mean over runs, or over their references, by k; empty if not known."""
     if not all(run.get("interval") for run in runs):
         return {}
-    means = {k: mean_of([with_ends(run, k) for run in runs]) for k in KS}
+    means = mean_with_ends(runs, people, reference)
     return {k: (one.low, one.high) for k, one in means.items()}
 
 
-def with_ends(run: Mapping[str, Any], k: str) -> Difference:
-    """Return Hits@k of a run and the ends of its interval."""
+def mean_with_ends(
+    runs: Sequence[Mapping[str, Any]], people: OfRuns, reference: str | None = None
+) -> dict[str, Difference]:
+    """Return the mean of Hits@k over runs that have intervals, with its ends, by k.
+
+    The same people may be in several of them. `people` has the figures of each, or of `reference`
+    for each; where they are not known, the mean is taken to be no surer than one run.
+    """
+    known = mean_hits(people, reference) if len(runs) > 1 else None
+    if known is not None:
+        return {str(k): one for k, one in known.items()}
+    return {k: mean_of([_with_ends(run, k) for run in runs]) for k in KS}
+
+
+def _with_ends(run: Mapping[str, Any], k: str) -> Difference:
     low, high = run["interval"][k]
     return Difference(by=run["hits"][k], low=low, high=high)
 
