@@ -37,8 +37,8 @@ SAMPLING = Sampling(law="fixed", users=USERS, cohort=COHORT)
 class Asked:
     """Devices that record which people were asked, what they received, and the bound."""
 
-    def __init__(self, total: list[float]) -> None:
-        self.total = total
+    def __init__(self, total: list[float], dropped: int = 1) -> None:
+        self.total, self.dropped = total, dropped
         self.people: list[int] = []
         self.told: list[Told] = []
         self.bounds: list[float] = []
@@ -50,7 +50,7 @@ class Asked:
         self.told.append(told)
         self.bounds.append(clip_norm)
         update = {"w": jnp.array(self.total)}
-        return CohortTotal(update, clipped=2, dropped=1, skipped=1, loss=6.0)
+        return CohortTotal(update, clipped=2, dropped=self.dropped, skipped=1, loss=6.0)
 
 
 def nobody_is_asked(told: Told, person: Clients, round_index: int) -> Contribution:
@@ -180,6 +180,12 @@ def test_a_round_publishes_what_its_cohort_adds_up_to() -> None:
     np.testing.assert_allclose(after.params["w"], [2.0, -1.5])
     # The loss is a mean over the two clients that answered and had data to train on.
     assert (report.clients, report.loss, report.clipped, report.dropped) == (COHORT, 3.0, 2, 1)
+
+
+def test_a_round_that_nobody_answered_has_no_loss() -> None:
+    everybody_failed = Asked([0.0, 0.0], dropped=COHORT - 1)
+    _, report = played(everybody_failed, lambda state, play: play(SILENT))
+    assert (report.dropped, report.skipped, report.loss) == (COHORT - 1, 1, None)
 
 
 def test_a_round_that_was_published_before_asks_nobody_again() -> None:

@@ -90,7 +90,7 @@ def play_round(
         report = RoundReport(
             round_index=state.round_index,
             clients=len(people),
-            loss=None if total.loss is None else total.loss / max(answered, 1),
+            loss=total.loss / answered if total.loss is not None and answered else None,
             clipped=total.clipped,
             dropped=total.dropped,
             skipped=total.skipped,

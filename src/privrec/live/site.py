@@ -4,11 +4,12 @@ import json
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 from privrec.live.calculator import calculate, calculated, curves
 from privrec.live.pages import calculator_page, run_charts, watch_page
 from privrec.live.server import HTML, Answer, Site, as_json
-from privrec.live.status import Watched
+from privrec.live.status import Watched, unreadable
 
 REFRESH_SECONDS = 0.5
 """The folder is looked at no more often than this, whoever asks. Chosen by hand."""
@@ -39,13 +40,23 @@ class _Refreshed:
             time.sleep(REFRESH_SECONDS)
 
     def _refresh(self) -> None:
-        found = self._watched.look()
+        """Look again. Whatever goes wrong, the page says so, and the next look may succeed."""
+        try:
+            found = self._watched.look()
+            if self._watched.drawn != self._drawn:
+                charts = run_charts(self._watched.losses, self._watched.hits)
+                self._charts = as_json({"charts": charts}).wire
+                self._drawn = self._watched.drawn
+            status = _as_status(found)
+        except Exception as error:
+            found = unreadable(self._watched.folder.path, error)
+            status = _as_status(found)
         self.says: dict[str, str] = found["says"]
-        if self._watched.drawn != self._drawn:
-            self._drawn = self._watched.drawn
-            charts = run_charts(self._watched.losses, self._watched.hits)
-            self._charts = as_json({"charts": charts}).wire
-        self._status = Answer(json.dumps(found).encode() + b"\n").wire
+        self._status = status
+
+
+def _as_status(found: dict[str, Any]) -> bytes:
+    return Answer(json.dumps(found, allow_nan=False).encode() + b"\n").wire
 
 
 def site_of(run: Path | None) -> Site:

@@ -30,6 +30,18 @@ def check_watchable(path: Path) -> None:
         read_run(path)
 
 
+def _nothing_known(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = {"run": str(path), "state": "waiting", "problem": None}
+    return found | dict.fromkeys(("recipe", "data", "seed", "stage", "step", "round", "of"))
+
+
+def unreadable(path: Path, error: Exception) -> dict[str, Any]:
+    """Return the status document of a folder that nothing can be said of, because of an error."""
+    why = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+    found = _nothing_known(path) | {"state": "damaged", "problem": why, "drawn": 0, "resume": None}
+    return found | {"says": says(found)}
+
+
 class Watched:
     """A run folder that is looked at again and again. It reads only what is new."""
 
@@ -49,8 +61,7 @@ class Watched:
 
     def look(self) -> dict[str, Any]:
         """Return the status document: figures, and the sentences that the page shows."""
-        found: dict[str, Any] = {"run": str(self.folder.path), "state": "waiting", "problem": None}
-        found |= dict.fromkeys(("recipe", "data", "seed", "stage", "step", "round", "of"))
+        found = _nothing_known(self.folder.path)
         try:
             config = self._settings()
             if config:
@@ -83,12 +94,13 @@ class Watched:
         lines = objects_in(text)
         for line in lines:
             place = line.get("round")
-            if not isinstance(place, int):
+            if not isinstance(place, int) or not _is_figure(place):
                 continue
-            if isinstance(line.get("loss"), int | float):
+            if _is_figure(line.get("loss")):
                 self.losses.append((place + 1, line["loss"]))
-            for k, share in (line.get("validation") or {}).items():
-                if isinstance(share, int | float):
+            shares = line.get("validation")
+            for k, share in shares.items() if isinstance(shares, dict) else ():
+                if _is_figure(share) and k.isdecimal() and len(k) < 5:
                     self.hits.setdefault(k, []).append((place + 1, share))
         self.drawn += bool(anew or lines)
 
@@ -135,10 +147,9 @@ class Watched:
 
     def _newest(self) -> dict[str, Any] | None:
         """Return the newest and the best Hits@k, for the largest k up to 20."""
-        known = [k for k in self.hits if k.isdecimal()]
-        if not known:
+        if not self.hits:
             return None
-        k = max((k for k in known if int(k) <= 20), key=int, default=min(known, key=int))
+        k = max((k for k in self.hits if int(k) <= 20), key=int, default=min(self.hits, key=int))
         points = self.hits[k]
         best = max(points, key=lambda point: point[1])
         (at, share), (best_at, best_share) = points[-1], best
@@ -184,6 +195,11 @@ class Watched:
             return None
         words = ["privrec", "train", str(found["recipe"]), "--out", found["run"], "--resume"]
         return shlex.join(words)
+
+
+def _is_figure(value: object) -> bool:
+    """Return whether a value is a number that can be drawn; larger ones overflow."""
+    return isinstance(value, int | float) and abs(value) < 1e300
 
 
 def _memory_of(told: dict[str, Any]) -> dict[str, int] | None:

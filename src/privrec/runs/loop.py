@@ -1,5 +1,6 @@
 """Training: prepare a run, play its rounds, and leave its parameters in a run folder."""
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -280,7 +281,10 @@ def restore(folder: records.RunFolder, stages: Sequence[Stage]) -> tuple[ServerS
 
 
 def _rest(report: RoundReport) -> dict[str, Any]:
-    return {name: value for name, value in asdict(report).items() if name != "round_index"}
+    """Return the figures of a round; None for the loss of a training that diverged."""
+    found = {name: value for name, value in asdict(report).items() if name != "round_index"}
+    loss = report.loss
+    return found | {"loss": loss if loss is not None and math.isfinite(loss) else None}
 
 
 def _started(path: Path | None) -> tuple[records.RunFolder, RunSettings] | None:

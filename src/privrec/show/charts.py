@@ -143,13 +143,19 @@ def log_chart(
 
 
 def thinned(points: Points, most: int = 200) -> list[tuple[float, float]]:
-    """Return about `most` of the points, equally far apart along the curve, and both ends."""
-    return [points[index] for index in _kept(points, most)]
+    """Return about `most` of the points, equally far apart along the curve, and both ends.
+
+    Points that are not finite are left out.
+    """
+    finite = _finite(points)
+    return [finite[index] for index in _kept(finite, most)]
 
 
 def _kept(points: Points, most: int) -> list[int]:
     """Return which points are kept by `thinned`."""
     steps = [abs(b[0] - a[0]) + abs(b[1] - a[1]) for a, b in itertools.pairwise(points)]
+    if not math.isfinite(sum(steps)):  # The numbers are so large that their sum overflows.
+        steps = [1.0] * len(steps)
     total, walked, last = sum(steps), 0.0, -1
     kept = [0][: len(points)]
     for index, step in enumerate(steps, start=1):
