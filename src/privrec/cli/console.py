@@ -75,19 +75,24 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
     its figures still do not fit beside each other, a row becomes a block of lines.
     """
     width = screen_width()
-    figures = [any(_is_figure(row[k]) for row in rows) for k in range(len(columns))]
-    least = [_least_width([column, *(row[k] for row in rows)]) for k, column in enumerate(columns)]
+    cells = [[safe_text(row[k]) for row in (columns, *rows)] for k in range(len(columns))]
+    least = [_least_width(column) for column in cells]
+    bare = 2 * (len(columns) - 1)
     framed = sum(least) + 3 * len(columns) + 1 <= width
-    if not framed and sum(least) + 2 * (len(columns) - 1) > width:
+    if not framed and sum(least) + bare > width:
         _print_blocks(title, columns, rows)
         return
+    room = width - (3 * len(columns) + 1 if framed else bare)
+    wanted = [max(least[k], *map(cell_len, column)) for k, column in enumerate(cells)]
     _show(_safe(title), style="italic")
     frame: Any = {} if framed else {"box": SIMPLE_HEAD, "padding": (0, 1, 0, 0), **_NO_EDGE}
     # `Text`, because rich reads square brackets in a plain string as markup.
     table = Table(**frame)
-    for place, column in enumerate(columns):
-        justify: Any = "right" if place and figures[place] else "left"
-        table.add_column(_safe(column), justify=justify, min_width=least[place], overflow="fold")
+    for place, places in enumerate(_shrunk(wanted, least, room)):
+        figures = place > 0 and any(map(_is_figure, cells[place][1:]))
+        justify: Any = "right" if figures else "left"
+        # The width is given: rich would narrow columns below the least that they need.
+        table.add_column(_safe(columns[place]), justify=justify, width=places, overflow="fold")
     for row in rows:
         table.add_row(*map(_safe, row))
     _show(table)
@@ -201,7 +206,20 @@ def _least_width(cells: Sequence[str]) -> int:
     """Return the least width of a column: figures are never folded, long words may be."""
     whole = [cell_len(cell) for cell in cells if _is_figure(cell)]
     words = [cell_len(word) for cell in cells for word in cell.split()]
-    return max([0, *whole, *(min(word, _NARROW) for word in words)])
+    return max([1, *whole, *(min(word, _NARROW) for word in words)])
+
+
+def _shrunk(wanted: Sequence[int], least: Sequence[int], room: int) -> list[int]:
+    """Return widths that fit into `room`: what is too much is taken where most can be spared.
+
+    >>> _shrunk([30, 5, 12], [16, 5, 9], 35)
+    [18, 5, 12]
+    """
+    widths = [min(width, max(room, low)) for width, low in zip(wanted, least, strict=True)]
+    while sum(widths) > max(room, sum(least)):
+        spare = [width - low for width, low in zip(widths, least, strict=True)]
+        widths[spare.index(max(spare))] -= 1
+    return widths
 
 
 def _print_blocks(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
