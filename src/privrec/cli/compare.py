@@ -124,5 +124,6 @@ def _write_page(path: Path, found: "Comparison") -> None:
         rounds={name: read_rounds(folder.figures_path) for name, folder in folders.items()},
         reports=reports,
         said={title: [one.sentence() for one in all_] for title, all_ in found.against.items()},
+        tables=found.tables,
     )
     write_whole(path, text.encode())

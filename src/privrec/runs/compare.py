@@ -27,7 +27,7 @@ from privrec.show.comparison import (
 )
 from privrec.show.notebook import html_table, paragraph, text_table
 from privrec.show.report import KS, figure
-from privrec.show.worth import signed
+from privrec.show.worth import around, digits, signed
 
 Comparable = str | PathLike[str] | Run | Evaluation
 """What can be a row: a folder, an open run or an evaluation."""
@@ -63,18 +63,19 @@ class Against:
     def sentence(self) -> str:
         """Return it in words, at 20."""
         found = self.by[_K]
-        half = (found.high - found.low) / 2
         sure = found.low > 0 or found.high < 0
         better = "better" if found.by > 0 else "worse"
         size = (
-            f"{better} by {abs(found.by):.3f}"
+            f"{better} by {digits(abs(found.by))}"
             if sure
             else f"no clear difference, {signed(found.by)}"
         )
         whom = (
             f"paired over {self.people:,} people" if self.paired else "not the same people or items"
         )
-        return f"{self.name} against {self.other}: {size} ± {half:.3f} at {_K} ({whom})"
+        return (
+            f"{self.name} against {self.other}: {size}{around(**found.as_json())} at {_K} ({whom})"
+        )
 
     def as_json(self) -> dict[str, Any]:
         """Return it for JSON."""
