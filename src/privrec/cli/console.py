@@ -76,7 +76,7 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
     """
     width = screen_width()
     figures = [any(_is_figure(row[k]) for row in rows) for k in range(len(columns))]
-    least = [_least_width([column, *(row[k] for row in rows)]) for k, column in enumerate(columns)]
+    least = [_least_width(column, [row[k] for row in rows]) for k, column in enumerate(columns)]
     framed = sum(least) + 3 * len(columns) + 1 <= width
     if not framed and sum(least) + 2 * (len(columns) - 1) > width:
         _print_blocks(title, columns, rows)
@@ -85,9 +85,11 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
     frame: Any = {} if framed else {"box": SIMPLE_HEAD, "padding": (0, 1, 0, 0), **_NO_EDGE}
     # `Text`, because rich reads square brackets in a plain string as markup.
     table = Table(**frame)
+    left = width - (3 * len(columns) + 1 if framed else 2 * (len(columns) - 1))
+    widths = _widths(columns, rows, least, left)
     for place, column in enumerate(columns):
         justify: Any = "right" if place and figures[place] else "left"
-        table.add_column(_safe(column), justify=justify, min_width=least[place], overflow="fold")
+        table.add_column(_safe(column), justify=justify, width=widths[place], overflow="fold")
     for row in rows:
         table.add_row(*map(_safe, row))
     _show(table)
@@ -197,11 +199,29 @@ def _is_figure(text: str) -> bool:
     return digits.isdecimal()
 
 
-def _least_width(cells: Sequence[str]) -> int:
-    """Return the least width of a column: figures are never folded, long words may be."""
+def _least_width(name: str, cells: Sequence[str]) -> int:
+    """Return the least width of a column: its name and figures are never folded, long words may be.
+
+    A name is folded between its words alone.
+    """
     whole = [cell_len(cell) for cell in cells if _is_figure(cell)]
+    whole += [cell_len(word) for word in name.split()]
     words = [cell_len(word) for cell in cells for word in cell.split()]
     return max([0, *whole, *(min(word, _NARROW) for word in words)])
+
+
+def _widths(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], least: Sequence[int], left: int
+) -> list[int]:
+    """Return the width of each column, so that all fit into `left`; none is below its least.
+
+    rich by itself takes from columns that have nothing to spare, and cuts their names.
+    """
+    widths = [max(map(cell_len, cells)) for cells in zip(columns, *rows, strict=True)]
+    while sum(widths) > left and any(w > few for w, few in zip(widths, least, strict=True)):
+        spare = [w - few for w, few in zip(widths, least, strict=True)]
+        widths[spare.index(max(spare))] -= 1
+    return widths
 
 
 def _print_blocks(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import polars as pl
 
-from privrec.data.text import short
+from privrec.data.text import brief, short
 from privrec.errors import SettingsError, got
 from privrec.evaluation.intervals import Difference, apart, mean_of
 from privrec.evaluation.people import People, distinct, mean_above, mean_difference
@@ -44,6 +44,8 @@ class Row:
     settings: Mapping[str, Any]
     people: People | None = None
 
+    __repr__ = brief
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Against:
@@ -59,6 +61,8 @@ class Against:
     by: Mapping[str, Difference]
     paired: bool
     people: int
+
+    __repr__ = brief
 
     def sentence(self) -> str:
         """Return it in words, at 20."""
@@ -148,13 +152,14 @@ class Comparison:
         """Return the tables as text, and the differences as sentences."""
         parts = []
         for title, lines in self.tables.items():
-            width = max(len(line.name) for line in lines)
+            names = [short(line.name) for line in lines]
+            width = max(map(len, names))
             head = "".join(f"{'@' + k:>8}" for k in KS)
-            parts.append(f"Hits@k on {title}\n{'':{width}}{head}")
-            for line in lines:
+            parts.append(f"Hits@k on {short(title)}\n{'':{width}}{head}")
+            for name, line in zip(names, lines, strict=True):
                 hits = (line.hits[k] for k in KS)
                 cells = "".join(f"{'-' if one is None else f'{one:.3f}':>8}" for one in hits)
-                parts.append(f"{line.name:{width}}{cells}")
+                parts.append(f"{name:{width}}{cells}")
             parts += [one.sentence() for one in self.against.get(title, ())]
         return "\n".join([*parts, *(f"warning: {line}" for line in self.warnings)])
 
