@@ -159,3 +159,28 @@ def test_the_page_escapes_names_and_says_what_has_no_guarantee() -> None:
 def test_wrong_input_is_one_line(refused: Refused, words: tuple[str, str], said: str) -> None:
     data = () if "--data" in words else ("--data", DATA)
     assert said in refused("frontier", *data, *words)
+
+
+def test_a_seed_counts_once(refused: Refused) -> None:
+    for command in ("frontier", "compare"):
+        said = refused(command, "--data", DATA, "--seeds", "0,1,0")
+        assert "`seeds` has 0 twice" in said
+
+
+def test_bars_stay_inside_the_picture(monkeypatch: pytest.MonkeyPatch) -> None:
+    axes = pytest.importorskip("matplotlib.axes").Axes
+    limits: list[float] = []
+
+    def watched(self: Any, _: str) -> None:
+        limits.append(self.get_ylim()[1])
+
+    monkeypatch.setattr(axes, "set_title", watched)
+    point = Point(
+        epsilon=1.0,
+        epsilon_of_mechanism=1.0,
+        hits={"20": 0.1},
+        seeds=1,
+        interval={"20": [0.05, 0.4]},
+    )
+    draw(Frontier(data="d", delta=1e-6, together=1.0, points=(point,), lines={"popularity": 0.2}))
+    assert limits[0] > 0.4 * 1.1

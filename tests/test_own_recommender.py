@@ -16,6 +16,10 @@ from own_recommender import my_ease
 from privrec.algorithms.recipes import configure, prepare
 from privrec.data.catalogue import Catalogue
 from privrec.errors import RunFolderError, ScorerError, SettingsError
+from privrec.evaluation.intervals import Difference
+from privrec.evaluation.people import are_paired, mean_difference
+from privrec.runs.compare import Against
+from privrec.runs.tested import people_of, read_people
 from test_protocol_runs import with_test_lines
 from tiny import DATA
 
@@ -254,3 +258,55 @@ def test_the_same_people_under_three_seeds_count_once(tmp_path: Path) -> None:
         assert against.by["20"].high - against.by["20"].low == pytest.approx(
             alone.high - alone.low, rel=0.1
         )
+
+
+def test_other_items_of_the_same_people_are_not_paired(tmp_path: Path) -> None:
+    """The people of a split depend on the seed alone, and what is tested on the halving too."""
+    runs = [
+        privrec.train("popularity", LARGER, out=tmp_path / halving, halving=halving)
+        for halving in ("random", "time")
+    ]
+    one, other = (run.evaluate(references=[]).tested for run in runs)
+    assert one is not None
+    assert other is not None
+    both = [people_of(tested, {}) for tested in (one, other)]
+    assert not are_paired(both[0], both[1])
+    assert mean_difference(both[:1], both[1:]) is None
+    assert mean_difference(both[:1], both[:1]) is not None
+    kept = read_people(runs[0].folder.evaluation_path)
+    assert kept is not None
+    assert are_paired(kept, both[0])
+    # A file of an older version does not say what was tested.
+    assert not are_paired(kept._replace(digest=""), both[0]._replace(digest=""))
+
+
+def test_one_name_with_other_code_is_another_line() -> None:
+    def weighted(by: float) -> Callable[..., Any]:
+        def fit(likes: sp.csr_array) -> Callable[[sp.csr_array], Any]:
+            counts = by * np.asarray(likes.sum(axis=0))
+            return lambda seen: np.tile(counts, (seen.shape[0], 1))
+
+        return fit
+
+    def names(*fits: Callable[..., Any]) -> list[str]:
+        rows = [
+            privrec.evaluate(fit, LARGER, seed=seed, name="mine", references=[])
+            for seed, fit in enumerate(fits)
+        ]
+        return [line.name for line in privrec.compare(rows).tables[LARGER]]
+
+    assert names(weighted(1), weighted(1)) == ["mine (2 seeds)"]
+    assert names(weighted(1), weighted(-1)) == ["mine", "mine (2)"]
+    assert names(popular, weighted(1)) == ["mine", "mine (2)"]
+    part = functools.partial(popular)
+    assert names(part, functools.partial(popular)) == ["mine (2 seeds)"]
+
+
+def test_what_follows_a_difference_never_contradicts_it() -> None:
+    def sentence(by: float, low: float, high: float) -> str:
+        found = {"20": Difference(by=by, low=low, high=high)}
+        return Against(name="a", members=[], other="b", by=found, paired=True, people=9).sentence()
+
+    assert "no clear difference, +0.067 ± 0.068 at 20" in sentence(0.067, -0.001, 0.131)
+    assert "better by 0.067 (+0.001 to +0.150) at 20" in sentence(0.067, 0.001, 0.15)
+    assert "worse by 0.00040 ± 0.00012 at 20" in sentence(-0.0004, -0.0005, -0.00028)

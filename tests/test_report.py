@@ -230,6 +230,27 @@ def test_a_reference_that_was_trained_is_not_shown_twice_beside_others() -> None
     assert names[:3] == ["a", "b", "ease (seed 3)"]
 
 
+def test_references_of_other_people_under_the_same_seed_have_lines_of_their_own() -> None:
+    """The last run must not overwrite what others found."""
+    other = evaluation()
+    other["references"] = {
+        name: {**one, "hits": figures(0.7), "new_only": {"hits": figures(0.6)}}
+        for name, one in other["references"].items()
+    }
+    lines = comparison({"a": evaluation(), "b": evaluation(), "c": other}, {})["movielens-1m"]
+    found = {line.name: line.hits for line in lines if line.name.startswith("ease")}
+    mine = evaluation()["references"]["ease"]["hits"]
+    assert found == {"ease (beside a)": mine, "ease (beside c)": figures(0.7)}
+
+
+def test_another_halving_is_another_table() -> None:
+    runs = {"a": evaluation(), "b": evaluation()}
+    tables = comparison(runs, {"a": {"halving": "random"}, "b": {"halving": "time"}})
+    assert list(tables) == ["movielens-1m", "movielens-1m, halved by time"]
+    page = Page(render_comparison(runs, {"b": {"halving": "time"}}))
+    assert "movielens-1m, halved by time" in page.words
+
+
 def test_a_mean_promises_no_more_than_its_weakest_run() -> None:
     def words(*epsilons: float | None) -> str:
         runs = {

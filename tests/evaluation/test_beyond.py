@@ -133,24 +133,26 @@ BETTER, UNCLEAR, WORSE = (0.01, 0.03), (-0.01, 0.03), (-0.05, -0.01)
 
 def test_a_run_with_noise_that_is_not_worth_it_is_told() -> None:
     assert warnings_of(evaluation(BETTER, BETTER)) == []
-    own, help_ = warnings_of(evaluation(UNCLEAR, BETTER))
+    (own,) = warnings_of(evaluation(UNCLEAR, BETTER))
     assert own == (
         "On all items this run is not clearly better than 'own-items' (a person's own items first,"
         " then popular ones): Hits@20 0.300 against 0.310, a difference of +0.010 (95 %: -0.010 to"
-        " +0.030)."
+        " +0.030). There are too few tested people to tell."
     )
-    assert "privrec frontier --data mine" in help_
-    popular, _ = warnings_of(evaluation(BETTER, WORSE))
+    popular, help_ = warnings_of(evaluation(BETTER, WORSE))
     assert popular.startswith(
         "On items that are new to a person this run is worse than 'popularity'"
     )
     assert "Hits@20 0.200 against 0.150, a difference of -0.030" in popular
+    assert "too few" not in popular
+    assert "usually help" in help_
+    assert "privrec frontier --data mine" in help_
     assert len(warnings_of(evaluation(WORSE, WORSE))) == 3
     # Where no own item is tested, the two rules are one.
     assert len(warnings_of(evaluation(WORSE, WORSE, repeats=False))) == 2
 
 
-def test_without_noise_or_without_the_references_nothing_is_said() -> None:
+def test_without_noise_nothing_is_said_and_what_was_not_checked_is_named() -> None:
     assert warnings_of(evaluation(WORSE, WORSE, epsilon_of_mechanism=None)) == []
     local = evaluation(WORSE, WORSE, epsilon_of_mechanism=None, local_noise=True)
     assert len(warnings_of(local)) == 3
@@ -159,7 +161,11 @@ def test_without_noise_or_without_the_references_nothing_is_said() -> None:
     bare = evaluation(WORSE, WORSE)
     bare |= {"references": {}, "differences": {}}
     bare["new_only"]["differences"] = {}
-    assert warnings_of(bare) == []
+    (said,) = warnings_of(bare)
+    assert said.startswith("It was not checked whether this run with noise is better than")
+    assert "'own-items'" in said
+    assert "'popularity'" in said
+    assert warnings_of({**bare, "privacy": {"epsilon_of_mechanism": None}}) == []
 
 
 def test_ids_are_of_those_who_are_tested() -> None:

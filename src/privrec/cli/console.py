@@ -76,7 +76,7 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
     """
     width = screen_width()
     cells = [[safe_text(row[k]) for row in (columns, *rows)] for k in range(len(columns))]
-    least = [_least_width(column) for column in cells]
+    least = [_least_width(name, column[1:]) for name, column in zip(columns, cells, strict=True)]
     bare = 2 * (len(columns) - 1)
     framed = sum(least) + 3 * len(columns) + 1 <= width
     if not framed and sum(least) + bare > width:
@@ -202,9 +202,13 @@ def _is_figure(text: str) -> bool:
     return digits.isdecimal()
 
 
-def _least_width(cells: Sequence[str]) -> int:
-    """Return the least width of a column: figures are never folded, long words may be."""
+def _least_width(name: str, cells: Sequence[str]) -> int:
+    """Return the least width of a column: its name and figures are never folded, long words may be.
+
+    A name is folded between its words alone.
+    """
     whole = [cell_len(cell) for cell in cells if _is_figure(cell)]
+    whole += [cell_len(word) for word in name.split()]
     words = [cell_len(word) for cell in cells for word in cell.split()]
     return max([1, *whole, *(min(word, _NARROW) for word in words)])
 

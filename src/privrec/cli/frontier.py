@@ -42,7 +42,7 @@ def frontier(
     with plain_errors(EXPERIMENTS_STOPPED):
         from privrec.privacy.words import epsilon_text
         from privrec.runs.frontier import experiment_line, find_frontier
-        from privrec.show.report import half_text
+        from privrec.show.report import arm_text
         from privrec.show.worth import above_text
 
         place = out or Path("runs") / f"frontier-{file_name(data)}"
@@ -66,7 +66,7 @@ def frontier(
                 if point.epsilon_of_mechanism is None
                 else epsilon_text(point.epsilon_of_mechanism, 3),
                 *(f"{point.hits[k]:.3f}" for k in ks),
-                half_text(point.interval.get("20")),
+                arm_text(point.hits["20"], point.interval.get("20")),
                 above_text(point.above),
             )
             for point in found.points

@@ -191,11 +191,11 @@ def _say_evaluation(found: Mapping[str, Any], figures: Sequence[Mapping[str, Any
 
 
 def _print_hits(title: str, found: Mapping[str, Any]) -> None:
-    from privrec.show.report import KS, figure, half_text, intervals_of, table_rows
+    from privrec.show.report import KS, arm_text, figure, intervals_of, table_rows
 
     known = intervals_of(found)
     cells = [
-        (name, *(figure(hits[k]) for k in KS), half_text(known.get(name, {}).get("20")))
+        (name, *(figure(hits[k]) for k in KS), arm_text(hits["20"], known.get(name, {}).get("20")))
         for name, hits, _ in table_rows(found)
     ]
     print_table(title, ("", *(f"@{k}" for k in KS), "± at 20"), cells)

@@ -27,7 +27,7 @@ from privrec.show.comparison import (
 )
 from privrec.show.notebook import html_table, paragraph, text_table
 from privrec.show.report import KS, figure
-from privrec.show.worth import signed
+from privrec.show.worth import around, digits, signed
 
 Comparable = str | PathLike[str] | Run | Evaluation
 """What can be a row: a folder, an open run or an evaluation."""
@@ -44,8 +44,7 @@ class Row:
     settings: Mapping[str, Any]
     people: People | None = None
 
-    def __repr__(self) -> str:
-        return brief(self)
+    __repr__ = brief
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,21 +62,24 @@ class Against:
     paired: bool
     people: int
 
+    __repr__ = brief
+
     def sentence(self) -> str:
         """Return it in words, at 20."""
         found = self.by[_K]
-        half = (found.high - found.low) / 2
         sure = found.low > 0 or found.high < 0
         better = "better" if found.by > 0 else "worse"
         size = (
-            f"{better} by {abs(found.by):.3f}"
+            f"{better} by {digits(abs(found.by))}"
             if sure
             else f"no clear difference, {signed(found.by)}"
         )
         whom = (
             f"paired over {self.people:,} people" if self.paired else "not the same people or items"
         )
-        return f"{self.name} against {self.other}: {size} ± {half:.3f} at {_K} ({whom})"
+        return (
+            f"{self.name} against {self.other}: {size}{around(**found.as_json())} at {_K} ({whom})"
+        )
 
     def as_json(self) -> dict[str, Any]:
         """Return it for JSON."""
@@ -150,11 +152,16 @@ class Comparison:
         """Return the tables as text, and the differences as sentences."""
         parts = []
         for title, lines in self.tables.items():
-            cells = [(short(line.name), *(figure(line.hits[k]) for k in KS)) for line in lines]
-            table = text_table(("", *(f"@{k}" for k in KS)), cells)
-            parts.append(f"Hits@k on {short(title)}\n{table}")
-            parts += [short(one.sentence(), 400) for one in self.against.get(title, ())]
-        return "\n".join([*parts, *(f"warning: {short(line, 200)}" for line in self.warnings)])
+            names = [short(line.name) for line in lines]
+            width = max(map(len, names))
+            head = "".join(f"{'@' + k:>8}" for k in KS)
+            parts.append(f"Hits@k on {short(title)}\n{'':{width}}{head}")
+            for name, line in zip(names, lines, strict=True):
+                hits = (line.hits[k] for k in KS)
+                cells = "".join(f"{'-' if one is None else f'{one:.3f}':>8}" for one in hits)
+                parts.append(f"{name:{width}}{cells}")
+            parts += [one.sentence() for one in self.against.get(title, ())]
+        return "\n".join([*parts, *(f"warning: {line}" for line in self.warnings)])
 
     def __repr__(self) -> str:
         lines = [line for found in self.tables.values() for line in found]

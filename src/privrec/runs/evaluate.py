@@ -78,7 +78,7 @@ class Evaluation:
     `left_out` says why references are not there. `differences` and `new_differences` (over new
     items alone) are ours minus each reference's, paired over people. `groups` are people by the
     number of items on their device. `tested` has each person's figures, `tested_references` those
-    of the references.
+    of the references. `scorer` tells the code of a recommender of one's own from another's.
     """
 
     config: RunSettings
@@ -99,6 +99,7 @@ class Evaluation:
     new_differences: Differences = field(default_factory=dict)
     groups: Sequence[Group] = ()
     tested: Tested | None = field(default=None, repr=False, compare=False)
+    scorer: str = ""
     tested_references: Mapping[str, Tested] = field(default_factory=dict, repr=False, compare=False)
 
     @property
@@ -141,6 +142,7 @@ class Evaluation:
             "data": config.data,
             "data_name": self.data_name or config.data,
             "seed": config.seed,
+            **({"scorer": self.scorer} if self.scorer else {}),
             "users": {
                 "train": self.train,
                 "validation": self.validation,

@@ -11,7 +11,7 @@ from typing import Any
 from privrec.algorithms.recipes import RECIPES, configure, prepare, recipe_named
 from privrec.data.sources import load
 from privrec.errors import SettingsError
-from privrec.runs.loop import train_and_evaluate
+from privrec.runs.loop import check_each_once, train_and_evaluate
 
 OnProgress = Callable[[str, int, int], None]
 
@@ -43,6 +43,7 @@ def jobs_of(
     """Return a run of each recipe for each seed; one with noise also for each ε."""
     if not seeds or min(seeds) < 0:
         raise SettingsError(f"`seeds` must be >= 0, at least one; got {list(seeds)}")
+    check_each_once(seeds)
     if not epsilons or any(not 0 < epsilon < float("inf") for epsilon in epsilons):
         raise SettingsError(f"`epsilons` must be > 0 and finite; got {list(epsilons)}")
     named = [name.strip() for name in recipes]

@@ -17,7 +17,7 @@ from privrec.privacy.paper import PRINTED_HITS
 from privrec.privacy.words import epsilon_text
 from privrec.runs import records
 from privrec.runs.api import open_run
-from privrec.runs.loop import train_and_evaluate
+from privrec.runs.loop import check_each_once, train_and_evaluate
 from privrec.runs.tested import read_people
 from privrec.show.comparison import mean_interval
 from privrec.show.frontier_page import epsilon_name, render_frontier
@@ -172,6 +172,7 @@ def _check(epsilons: Sequence[float], seeds: Sequence[int]) -> None:
     for seed in seeds:
         if seed < 0:
             raise SettingsError(f"`seeds` must be >= 0; got {seed}")
+    check_each_once(seeds)
 
 
 def _evaluated(data: str, epsilon: float, seed: int, *, delta: float, out: Path) -> dict[str, Any]:

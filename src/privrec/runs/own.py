@@ -1,9 +1,12 @@
 """A recommender of one's own, tested on the people and lines that a run is tested on."""
 
 import functools
+import hashlib
 import inspect
 import json
+import types
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -49,8 +52,9 @@ def evaluate(
 ) -> Evaluation:
     """Return the figures of a recommender of your own, beside the same references as a run's.
 
-    `scorer` is a function `fit(likes) -> score`. `likes` is a CSR array (people who train, items),
-    1 where a person likes an item; a function of two parameters gets the catalogue too.
+    `scorer` is a function `fit(likes) -> score`. `likes` is a CSR array (people, items), 1 where a
+    person likes an item, of those who train, and under `halves` of the validation people too. A
+    function of two parameters gets the catalogue too.
     `score(seen)` gets the likes on the devices of some people, in the same form, and returns an
     array (people, items): the higher, the better. Who trains, who is tested and on what is what a
     run with the same data, protocol and seed has; `data` is what `train` takes. It may use
@@ -81,6 +85,7 @@ def evaluate(
     }
     prepared = _prepared(make_settings(RunSettings, values), whole, scorer)
     found = evaluate_run(prepared, {}, _NO_PRIVACY, asked=asked, on_progress=on_progress)
+    found = replace(found, scorer=code_mark(scorer))
     if place is not None:
         _write(place, found)
     return found
@@ -182,6 +187,47 @@ def _name_of(fit: Fit) -> str:
         fit = fit.func
     found = getattr(fit, "__name__", type(fit).__name__)
     return "own" if found == "<lambda>" else found
+
+
+def code_mark(fit: object) -> str:
+    """Return a mark of a function's code and of the plain values that it was made with.
+
+    Two functions with one name have other marks. Values of global names are not part of it.
+    """
+    return hashlib.sha256(repr(_told(fit)).encode()).hexdigest()[:16]
+
+
+def _told(thing: object, depth: int = 5) -> object:
+    """Return what a thing is, as plain values that are the same in another process."""
+    if isinstance(thing, bool | int | float | complex | str | bytes | None):
+        return thing
+    parts: Sequence[object]
+    if isinstance(thing, tuple | list):
+        parts = thing
+    elif isinstance(thing, np.ndarray):
+        parts = [thing.shape, thing.tobytes()]
+    elif isinstance(thing, types.CodeType):
+        parts = [thing.co_code, thing.co_names, thing.co_consts]
+    elif isinstance(thing, types.MethodType):
+        parts = [thing.__func__, thing.__self__]
+    elif isinstance(thing, functools.partial):
+        parts = [thing.func, thing.args, sorted(thing.keywords.items())]
+    elif isinstance(thing, types.FunctionType):
+        cells = [cell.cell_contents for cell in thing.__closure__ or () if not _is_empty(cell)]
+        named = (thing.__module__, thing.__qualname__)
+        parts = [named, thing.__code__, thing.__defaults__, thing.__kwdefaults__, cells]
+    else:
+        kind = thing if isinstance(thing, type) else type(thing)
+        made = {} if isinstance(thing, type) else getattr(thing, "__dict__", {})
+        parts = [kind.__module__, kind.__qualname__, sorted(made.items())]
+    return [_told(part, depth - 1) for part in parts] if depth else type(thing).__qualname__
+
+
+def _is_empty(cell: types.CellType) -> bool:
+    try:
+        return cell.cell_contents is cell
+    except ValueError:
+        return True
 
 
 def _check_name(name: object) -> None:

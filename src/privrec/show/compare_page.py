@@ -4,7 +4,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from privrec.show.charts import line_chart
-from privrec.show.comparison import Evaluations, any_attacked, columns, comparison
+from privrec.show.comparison import (
+    Evaluations,
+    Line,
+    any_attacked,
+    columns,
+    comparison,
+    title_of,
+)
 from privrec.show.page import html_link, html_table, html_text, note, page, table
 from privrec.show.promise import statement_html
 from privrec.show.report import (
@@ -12,9 +19,7 @@ from privrec.show.report import (
     KS,
     RAW_NOTE,
     Row,
-    data_words,
     hits_table,
-    protocol_words,
 )
 
 Rounds = Mapping[str, Sequence[Mapping[str, Any]]]
@@ -29,17 +34,19 @@ def render_comparison(
     rounds: Rounds | None = None,
     reports: Mapping[str, str] | None = None,
     said: Mapping[str, Sequence[str]] | None = None,
+    tables: Mapping[str, Sequence[Line]] | None = None,
 ) -> str:
     """Return the page that shows several runs side by side, one part for each data set.
 
     `rounds` are what each run's rounds did, `reports` the addresses of the runs' reports, `said`
-    for each table the sentences about what is better than what.
+    for each table the sentences about what is better than what, `tables` the lines of each, if
+    they are known already.
     """
     parts = ["<h1>Runs side by side</h1>"]
     attacked = any_attacked(evaluations)
     head = columns(attacked=attacked)
     known = reports or {}
-    for data, lines in comparison(evaluations, settings).items():
+    for data, lines in (tables or comparison(evaluations, settings)).items():
         cells = [
             [_linked(line.name, known), *map(html_text, line.cells(attacked=attacked)[1:])]
             for line in lines
@@ -48,7 +55,7 @@ def render_comparison(
         mine = {
             name: one
             for name, one in evaluations.items()
-            if f"{data_words(one)}{protocol_words(one)}" == data
+            if title_of(one, settings.get(name, {})) == data
         }
         parts += [
             f"<h2>{html_text(data)}</h2>",
@@ -103,7 +110,11 @@ def _new_items(evaluations: Evaluations) -> str:
         recipes = {run["recipe"] for run in evaluations.values()}
         for other, found in one["references"].items():
             if other not in recipes and "hits" in found.get("new_only", {}):
-                others.setdefault(f"{other} (seed {one['seed']})", found["new_only"])
+                called = f"{other} (seed {one['seed']})"
+                if others.get(called, found["new_only"])["hits"] != found["new_only"]["hits"]:
+                    # Other people or items were tested under the same seed.
+                    called = f"{other} (beside {name})"
+                others.setdefault(called, found["new_only"])
     same = all(
         hits[k] is None or abs(hits[k] - evaluations[name]["hits"][k]) < 1e-12
         for name, hits, _ in rows

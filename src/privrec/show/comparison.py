@@ -12,9 +12,9 @@ from privrec.privacy.words import epsilon_text
 from privrec.show.attacked import cell as attacked_cell
 from privrec.show.report import (
     KS,
+    arm_text,
     data_words,
     figure,
-    half_text,
     is_papers_protocol,
     protocol_words,
 )
@@ -36,6 +36,8 @@ PAPER_NAMES = {
 }
 """Our recipe -> the name of the same system in the paper's tables."""
 _BESIDE = ("10", "20")
+_USUAL = "random"
+"""The halving of the paper: a person's data is halved at random."""
 
 
 def columns(ks: Sequence[str] = KS, *, attacked: bool = False) -> tuple[str, ...]:
@@ -88,7 +90,7 @@ class Line:
         return (
             self.name,
             *(figure(self.hits[k]) for k in ks),
-            half_text(self.interval.get("20")),
+            arm_text(self.hits["20"], self.interval.get("20")),
             *(figure(self.printed[k]) if self.printed else "" for k in _BESIDE),
             "" if self.seconds is None else f"{self.seconds:.0f}",
             "" if self.bytes_sent is None else f"{self.bytes_sent:,}",
@@ -132,7 +134,7 @@ def _reference_lines(name: str, runs: Evaluations, people: PeopleOfRuns) -> list
         if name in evaluation["references"]:
             hits = evaluation["references"][name]["hits"]
             key = evaluation["seed"], tuple(round(hits[k] or 0.0, 9) for k in KS)
-            if key not in found or people.get(found[key]) is None:
+            if people.get(found.setdefault(key, run)) is None and people.get(run) is not None:
                 found[key] = run
     seeds = {seed for seed, _ in found}
     if seeds != {evaluation["seed"] for evaluation in runs.values()}:
@@ -159,9 +161,17 @@ def _reference_line(name: str, where: str, runs: Evaluations, people: PeopleOfRu
     )
 
 
+def title_of(evaluation: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
+    """Return the title of the table that a run is in: its data, and how people were tested."""
+    halving = settings.get("halving", _USUAL)
+    is_halved = evaluation.get("protocol", "halves") == "halves"
+    how = f", halved by {halving}" if is_halved and halving != _USUAL else ""
+    return f"{data_words(evaluation)}{protocol_words(evaluation)}{how}"
+
+
 def groups_of(evaluations: Evaluations, settings: Evaluations) -> dict[str, list[list[str]]]:
     """Return for each data set and protocol the runs, those together that differ in their seed."""
-    titles = {name: f"{data_words(e)}{protocol_words(e)}" for name, e in evaluations.items()}
+    titles = {name: title_of(e, settings.get(name, {})) for name, e in evaluations.items()}
     return {
         title: _groups(
             [name for name in evaluations if titles[name] == title], evaluations, settings
@@ -173,14 +183,20 @@ def groups_of(evaluations: Evaluations, settings: Evaluations) -> dict[str, list
 def _groups(
     names: Sequence[str], evaluations: Evaluations, settings: Evaluations
 ) -> list[list[str]]:
-    """Return the runs, those together that differ in their seed alone."""
+    """Return the runs, those together that differ in their seed alone.
+
+    Recommenders of one's own must have the same code too, not only the same name.
+    """
+
+    def asked(name: str) -> dict[str, Any]:
+        made = settings.get(name, {"run": name})
+        return {**made, "seed": None, "scorer": evaluations[name].get("scorer")}
+
     groups: list[list[str]] = []
     for name in names:
-        mine = {**settings.get(name, {"run": name}), "seed": None}
         for group in groups:
-            theirs = {**settings.get(group[0], {"run": group[0]}), "seed": None}
             known = {evaluations[one]["seed"] for one in group}
-            if mine == theirs and evaluations[name]["seed"] not in known:
+            if asked(name) == asked(group[0]) and evaluations[name]["seed"] not in known:
                 group.append(name)
                 break
         else:

@@ -18,6 +18,7 @@ from privrec.show.sections import (
     examples_html,
     warnings_html,
 )
+from privrec.show.worth import digits
 
 KS = ("5", "10", "20", "30")
 _UPPER_BOUND = "NCF, centralised"
@@ -237,9 +238,11 @@ def figure_between(value: float | None, ends: Sequence[float] | None) -> str:
     return figure(value) if ends is None else f"{figure(value)} ({ends[0]:.3f}–{ends[1]:.3f})"
 
 
-def half_text(ends: Sequence[float] | None) -> str:
-    """Return half of the length of an interval as text; "" if there is none."""
-    return "" if ends is None else f"{(ends[1] - ends[0]) / 2:.3f}"
+def arm_text(value: float | None, ends: Sequence[float] | None) -> str:
+    """Return the longer arm of the interval around a figure as text; "" if there is none."""
+    if value is None or ends is None:
+        return ""
+    return digits(max(value - ends[0], ends[1] - value))
 
 
 def hits_table(rows: Sequence[Row], intervals: Intervals | None = None) -> str:

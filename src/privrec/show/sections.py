@@ -5,6 +5,7 @@ from typing import Any
 
 from privrec.show.charts import line_chart
 from privrec.show.page import between, html_table, html_text, note, table
+from privrec.show.worth import around, digits, signed
 
 Document = Mapping[str, Any]
 _K = "20"
@@ -33,10 +34,10 @@ def difference_words(found: Document) -> str:
 def _difference(found: Document) -> tuple[str, str]:
     """Return how a difference is called, and its figure."""
     by, low, high = (float(found[name]) for name in ("by", "low", "high"))
-    around = f" ± {(high - low) / 2:.3f}"
+    ends = around(by=by, low=low, high=high)
     if low <= 0 <= high:
-        return "no clear difference:", f"{by:.3f}{around}"
-    return ("better by" if low > 0 else "worse by"), f"{abs(by):.3f}{around}"
+        return "no clear difference:", f"{signed(by).removeprefix('+')}{ends}"
+    return ("better by" if low > 0 else "worse by"), f"{digits(abs(by))}{ends}"
 
 
 def differences_html(differences: Mapping[str, Document], name: str) -> str:
@@ -56,8 +57,8 @@ def differences_html(differences: Mapping[str, Document], name: str) -> str:
         for other, found in differences.items()
     ]
     words = (
-        "Differences are over the same people, person by person; behind ± is half of the 95 %"
-        " interval."
+        "Differences are over the same people, person by person; behind ± is the longer arm"
+        " of the 95 % interval."
     )
     head = [html_text(f"{name} against"), *(f"@{k}" for k in ks)]
     return f"<h3>How sure is that?</h3>{html_table(head, rows, name='Differences')}{note(words)}"

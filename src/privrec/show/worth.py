@@ -1,5 +1,6 @@
 """Whether a run with noise is better than what needs no training at all, in words."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,7 +17,9 @@ def warnings_of(evaluation: Mapping[str, Any]) -> list[str]:
 
     The rules are a person's own items first, over all items, and what is popular, over items that
     are new to her. Where nobody is tested on her own items, the two are the same, and one sentence
-    is enough. A run without noise gets none.
+    is enough. Noise is spoken of only where the run is worse: an interval that reaches above 0 may
+    have too few people behind it. A rule that was not tested is named. A run without noise gets no
+    sentence.
     """
     if not _has_noise(evaluation["privacy"]):
         return []
@@ -30,32 +33,69 @@ def warnings_of(evaluation: Mapping[str, Any]) -> list[str]:
     if popular and popular["low"] <= 0:
         hits = new["hits"][_K], references[_POPULAR]["new_only"]["hits"][_K]
         said.append(_sentence("On items that are new to a person", _POPULAR, hits, popular))
-    help_ = (
-        "More people or a larger epsilon help: twice the people about as much as twice the epsilon."
-        f" 'privrec frontier --data {evaluation['data']}' shows Hits@{_K} by epsilon."
-    )
-    return [*said, help_] if said else []
+    if any(by and by["high"] < 0 for by in (own, popular)):
+        said.append(
+            "More people who train, or a larger epsilon, usually help: twice the people about as"
+            f" much as twice the epsilon. 'privrec frontier --data {evaluation['data']}' shows"
+            f" Hits@{_K} by epsilon."
+        )
+    if missing := [name for name in _RULES if name not in references]:
+        said.append(
+            "It was not checked whether this run with noise is better than"
+            f" {' and '.join(_RULES[name] for name in missing)}: test it with these references."
+        )
+    return said
 
 
 def above_text(difference: Mapping[str, float] | None) -> str:
-    """Return a difference with half the length of its interval; "" if it is not known.
+    """Return a difference with its sign and the longer arm of its interval; "" if not known.
 
     >>> above_text({"by": 0.0104, "low": 0.007, "high": 0.013}), above_text(None)
     ('+0.010 ± 0.003', '')
     """
     if difference is None:
         return ""
-    return f"{signed(difference['by'])} ± {(difference['high'] - difference['low']) / 2:.3f}"
+    return signed(difference["by"]) + around(**difference)
+
+
+def around(*, by: float, low: float, high: float) -> str:
+    """Return the interval around a difference, as text that follows it.
+
+    It is the longer of the two arms. Where that would say that the difference may be 0 although
+    the interval does not hold 0, it is the two ends.
+
+    >>> around(by=0.067, low=-0.001, high=0.131), around(by=0.067, low=0.001, high=0.15)
+    (' ± 0.068', ' (+0.001 to +0.150)')
+    """
+    arm = max(by - low, high - by)
+    if arm >= abs(by) and (low > 0 or high < 0):
+        return f" ({signed(low)} to {signed(high)})"
+    return f" ± {digits(arm)}"
 
 
 def signed(value: float) -> str:
     """Return a difference as text, with its sign.
 
-    >>> signed(0.0104), signed(-0.2), signed(0.0)
-    ('+0.010', '-0.200', '0.000')
+    >>> signed(0.0104), signed(-0.2), signed(0.0), signed(-0.000123)
+    ('+0.010', '-0.200', '0.000', '-0.00012')
     """
-    text = f"{value:+.3f}"
-    return text[1:] if text[1:] == "0.000" else text
+    text = digits(abs(value))
+    return text if not float(text) else ("-" if value < 0 else "+") + text
+
+
+def digits(value: float) -> str:
+    """Return a number >= 0 with three decimals; below 0.001 with two digits that are not 0.
+
+    >>> digits(0.0104), digits(0.00042), digits(0.0000061), digits(0.0)
+    ('0.010', '0.00042', '0.0000061', '0.000')
+    """
+    if not _LEAST <= value < 0.001:
+        return f"{value:.3f}"
+    return f"{value:.{1 - math.floor(math.log10(value))}f}"
+
+
+_LEAST = 1e-9
+"""What is smaller is an error of rounding."""
 
 
 def _has_noise(privacy: Mapping[str, Any]) -> bool:
@@ -69,9 +109,11 @@ def _are_same(references: Mapping[str, Any]) -> bool:
 
 
 def _sentence(where: str, rule: str, hits: tuple[float, float], by: Mapping[str, float]) -> str:
-    how = "worse than" if by["high"] < 0 else "not clearly better than"
+    is_worse = by["high"] < 0
+    how = "worse than" if is_worse else "not clearly better than"
+    why = "" if is_worse else " There are too few tested people to tell."
     return (
         f"{where} this run is {how} {_RULES[rule]}: Hits@{_K} {hits[0]:.3f} against"
         f" {hits[1]:.3f}, a difference of {signed(by['by'])} (95 %: {signed(by['low'])} to"
-        f" {signed(by['high'])})."
+        f" {signed(by['high'])}).{why}"
     )
