@@ -66,8 +66,8 @@ def test_no_noise_is_null_in_json_and_infinite_in_words() -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["epsilon", "--noise-multiplier", "-1"], "`noise_multiplier` must be >= 0"),
-        (["epsilon", "--noise-multiplier", "nan"], "`noise_multiplier` must be >= 0"),
+        (["epsilon", "--noise-multiplier", "-1"], "`noise_multiplier` must be 0, or >= 1e-06"),
+        (["epsilon", "--noise-multiplier", "nan"], "`noise_multiplier` must be 0, or >= 1e-06"),
         (["epsilon", "--noise-multiplier", "1", "--delta", "0"], "`delta` must be > 0 and < 1"),
         (["epsilon", "--noise-multiplier", "1", "--delta", "1.5"], "`delta` must be > 0 and < 1"),
         (["epsilon", "--noise-multiplier", "1", "--sampling", "x"], "'poisson' or 'fixed'; got"),
@@ -170,3 +170,13 @@ def test_a_budget_that_ends_first_is_said(tmp_path: Path) -> None:
 def test_the_calculator_works_with_no_data_and_no_jax_devices() -> None:
     code = "import privrec.cli.privacy as c, sys; sys.exit('jax' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("noise", ["1e308", "1e-200", "1.1e6", "9e-7", "nan", "-1"])
+@pytest.mark.parametrize("mechanism", ["gaussian", "laplace"])
+def test_noise_that_the_accountant_cannot_count_is_refused(
+    refused: Refused, noise: str, mechanism: str
+) -> None:
+    asked = ("--users", "100", "--cohort", "5", "--rounds", "3", "--mechanism", mechanism)
+    said = refused("privacy", "epsilon", *asked, "--noise-multiplier", noise)
+    assert "`noise_multiplier` must be 0, or >= 1e-06 and <= 1e+06" in said

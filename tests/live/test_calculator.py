@@ -11,6 +11,7 @@ from privrec.errors import SettingsError
 from privrec.live import calculator
 from privrec.live.calculator import MOST_ROUNDS, question_of
 from privrec.live.site import site_of
+from privrec.privacy import ledger
 from served import Served, served
 
 ASKED = {"users": "4800", "cohort": "30", "rounds": "100"}
@@ -59,10 +60,15 @@ def test_it_answers_as_the_command_does(here: Served, verb: str, more: dict[str,
         ({"noise_multiplier": "-1"}, "noise_multiplier"),
         ({"noise_multiplier": "1e-9"}, "noise_multiplier"),
         ({"noise_multiplier": "0.05", "cohort": "4800"}, "noise_multiplier"),
+        ({"noise_multiplier": "1e308"}, "noise_multiplier"),
+        ({"noise_multiplier": "1e-200"}, "noise_multiplier"),
+        ({"noise_multiplier": "1e-200", "mechanism": "laplace"}, "noise_multiplier"),
         ({"noise_multiplier": ""}, "noise_multiplier"),
         ({"epsilon": "1"}, "noise_multiplier"),
         ({"noise_multiplier": "", "epsilon": "nan"}, "epsilon"),
         ({"noise_multiplier": "", "epsilon": "1e9"}, "epsilon"),
+        ({"noise_multiplier": "", "epsilon": "101"}, "epsilon"),
+        ({"rounds": "10001", "sampling": "fixed"}, "rounds"),
         ({"noise_multiplier": "", "epsilon": "0"}, "epsilon"),
         ({"delta": "1"}, "delta"),
         ({"delta": "0.1"}, "delta"),
@@ -92,6 +98,13 @@ def test_the_limits_themselves_are_accepted() -> None:
     assert question_of({**asked, "noise_multiplier": "1", "delta": "1e-12"}).rounds == MOST_ROUNDS
     with pytest.raises(SettingsError, match="`rounds` must be a whole number from 1 to 100,000"):
         question_of({**asked, "rounds": str(MOST_ROUNDS + 1), "noise_multiplier": "1"})
+
+
+def test_an_answer_leaves_nothing_large_behind(here: Served) -> None:
+    here.document("/calculate", **ASKED, noise_multiplier="1.1")
+    here.document("/curves", **ASKED, noise_multiplier="1.1")
+    assert ledger._composed_loss.cache_info().currsize == 0
+    assert ledger._loss.cache_info().currsize == 0
 
 
 def test_curves_pass_through_the_answer_and_go_the_right_way(here: Served) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,8 @@ from typing import Any
 import pytest
 
 import privrec
-from privrec.live import site
+from privrec.core.round import play_stage_round
+from privrec.live import site, tail
 from privrec.live.site import _Refreshed
 from privrec.live.status import Watched
 from privrec.runs import loop
@@ -88,7 +90,7 @@ def test_an_unexpected_fault_is_said_and_the_next_look_mends_it(
 def test_a_loss_that_is_not_finite_is_written_as_null(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    played = loop.play_stage_round
+    played = play_stage_round
 
     def diverged(*given: Any) -> Any:
         state, report = played(*given)
@@ -99,3 +101,120 @@ def test_a_loss_that_is_not_finite_is_written_as_null(
     text = (tmp_path / "run" / "simulation" / "rounds.jsonl").read_text()
     assert "NaN" not in text
     assert json.loads(text)["loss"] is None
+
+
+DEEP = 100_000 * "["
+MANY_DIGITS = 5_000 * "9"
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["rounds.jsonl", "ledger.jsonl", "simulation/rounds.jsonl", "simulation/progress.json"],
+)
+def test_a_pipe_or_a_device_in_place_of_a_file_is_not_read(path: Path, name: str) -> None:
+    place = path / name
+    place.unlink(missing_ok=True)
+    os.mkfifo(place)
+    assert Watched(path).look()["state"] == "stopped"
+    place.unlink()
+    place.symlink_to("/dev/zero")
+    assert Watched(path).look()["state"] == "stopped"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "config.toml",
+        "rounds.jsonl",
+        "ledger.jsonl",
+        "simulation/rounds.jsonl",
+        "simulation/progress.json",
+    ],
+)
+def test_a_huge_file_is_not_read(path: Path, name: str) -> None:
+    with (path / name).open("ab") as out:
+        out.truncate(3 * 2**30)  # It takes no room on the disk.
+    found = Watched(path).look()
+    if name.endswith("progress.json"):
+        assert found["state"] == "stopped"
+    else:
+        assert (found["state"], "too large" in found["problem"]) == ("damaged", True)
+
+
+def test_a_long_file_is_read_in_parts(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tail, "_AT_ONCE", 70)
+    lines = "".join(f'{{"round": {n}, "stage": "train"}}\n' for n in range(5))
+    (path / "rounds.jsonl").write_text(lines)
+    watched = Watched(path)
+    assert [watched.look()["round"] for _ in range(4)] == [2, 4, 5, 5]
+    (path / "rounds.jsonl").write_text(71 * "x" + "\n")
+    assert "a line of more than 70 bytes" in watched.look()["problem"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        DEEP,
+        f'{{"round": {MANY_DIGITS}}}',
+        '{"round": "x"}',
+        '{"round": null}',
+        '{"round": [1]}',
+        '{"round": 1e999}',
+        '{"round": 1, "validation": [1], "loss": {}}',
+        '{"round": 1, "validation": {"20": "x", "x": 1, "' + MANY_DIGITS + '": 1}, "loss": "x"}',
+        '{"round": 1' + 4000 * "0" + ', "stage": "train", "loss": 1}',
+    ],
+)
+@pytest.mark.parametrize(
+    "name", ["rounds.jsonl", "simulation/rounds.jsonl", "simulation/progress.json"]
+)
+def test_a_line_of_another_kind_never_ends_the_page(path: Path, name: str, line: str) -> None:
+    (path / name).write_text(line + "\n")
+    found = strict(_Refreshed(Watched(path)).status())
+    assert found["state"] in ("stopped", "damaged")
+    assert "\n" not in (found["problem"] or "")
+
+
+@pytest.mark.parametrize(
+    ("told", "key"),
+    [
+        ({"round": "x"}, "round"),
+        ({"step": 3}, "step"),
+        ({"step": {"what": "x", "done": 1, "of": "2"}}, "step.of"),
+        ({"stages": "ab"}, "stages"),
+        ({"memory": {"now": 1}}, "memory.peak"),
+        ({"seconds_per_round": []}, "seconds_per_round"),
+    ],
+)
+def test_progress_of_another_shape_is_named(path: Path, told: dict[str, Any], key: str) -> None:
+    (path / "simulation" / "progress.json").write_text(json.dumps({"doing": "training", **told}))
+    found = Watched(path).look()
+    assert (found["state"], repr(key) in found["problem"]) == ("damaged", True)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "seed = nan",
+        "seed = 2020-01-01",
+        "seed = 0\nepsilon = 12:00:00",
+        f"seed = {MANY_DIGITS}",
+        f"seed = 0x{MANY_DIGITS}",
+        f"seed = {DEEP}",
+        "seed = 0\nepsilon = nan",
+        "seed = 0\nepsilon = inf",
+    ],
+)
+def test_settings_of_another_kind_are_said(path: Path, line: str) -> None:
+    (path / "config.toml").write_text(CONFIG.replace("seed = 0", line))
+    found = strict(_Refreshed(Watched(path)).status())
+    assert found["state"] == "damaged"
+    assert "config.toml" in found["problem"]
+    assert "\n" not in found["says"]["state"]
+
+
+@pytest.mark.parametrize("line", [DEEP, f'{{"round": {MANY_DIGITS}}}', '{"round": 1}', "[]"])
+def test_a_ledger_of_another_kind_is_said(path: Path, line: str) -> None:
+    (path / "ledger.jsonl").write_text(line + "\n")
+    found = Watched(path).look()
+    assert (found["state"], "damaged at line 1" in found["problem"]) == ("damaged", True)

@@ -12,7 +12,7 @@ from typing import Any
 
 from privrec.errors import PrivrecError, SettingsError, nearest
 from privrec.live.server import Answer, Query, as_json
-from privrec.privacy.ledger import PrivacyLedger
+from privrec.privacy.ledger import PrivacyLedger, forget
 from privrec.privacy.questions import epsilon_document, law_of, mechanism_of
 from privrec.privacy.release import Release, Sampling
 from privrec.privacy.words import epsilon_text
@@ -20,7 +20,9 @@ from privrec.show.charts import line_chart
 
 MOST_PEOPLE, MOST_ROUNDS = 10**10, 100_000
 """The limits of the page. With so many rounds one figure takes a second or two."""
-LARGEST_EPSILON = 1000.0
+MOST_FIXED_ROUNDS = 10_000
+"""The limit for cohorts of a fixed size, whose figures take ten times as long."""
+LARGEST_EPSILON = 100.0
 """Above it the page says that nobody is protected: such figures take longest, and help nobody."""
 _WHOLE = {"users": MOST_PEOPLE, "cohort": MOST_PEOPLE, "rounds": MOST_ROUNDS}
 _NUMBERS = ("noise_multiplier", "epsilon", "delta")
@@ -59,6 +61,10 @@ def question_of(query: Query) -> Question:
             f"`epsilon` must be >= 0.0001 and <= {LARGEST_EPSILON:g} here; got {epsilon:g}"
         )
     law = law_of(given["sampling"], whole["users"], whole["cohort"], delta or 0.0)
+    if whole["rounds"] > (most := most_rounds(law)):
+        raise SettingsError(
+            f"`rounds` must be <= {most:,} here for fixed cohorts; got {whole['rounds']}"
+        )
     found = Question(
         law=law,
         mechanism=mechanism_of(given["mechanism"]),
@@ -70,6 +76,11 @@ def question_of(query: Query) -> Question:
     if noise is not None:
         _check_cost(found, noise)
     return found
+
+
+def most_rounds(law: Sampling) -> int:
+    """Return how many rounds this page computes, for this way to draw cohorts."""
+    return MOST_FIXED_ROUNDS if law.law == "fixed" else MOST_ROUNDS
 
 
 def _whole(key: str, text: str, most: int) -> int:
@@ -138,7 +149,7 @@ def curves_of(question: Question) -> str:
         return ""
     until = time.thread_time() + _CURVE_SECONDS
     counts = {max(1, round(rounds * 2 ** ((k - 6) / 2))) for k in range(_POINTS)}
-    counts = {min(count, MOST_ROUNDS) for count in counts}
+    counts = {min(count, most_rounds(question.law)) for count in counts}
     by_rounds = [(n, e) for n in sorted(counts) if (e := _cost(question, noise, n, until))]
     until = time.thread_time() + _CURVE_SECONDS
     noises = [noise * 2 ** ((k - 4) / 3) for k in range(_POINTS)]
@@ -170,6 +181,8 @@ def calculate(query: Query) -> Answer:
         return as_json(document_of(question_of(query)))
     except PrivrecError as error:
         return as_json(fault_of(error), 400)
+    finally:
+        forget()
 
 
 def calculated(query: Query) -> Answer:
@@ -180,6 +193,8 @@ def calculated(query: Query) -> Answer:
         return as_json({"document": found, "says": sentences_of(question, found)})
     except PrivrecError as error:
         return as_json(fault_of(error))
+    finally:
+        forget()
 
 
 def curves(query: Query) -> Answer:
@@ -188,6 +203,8 @@ def curves(query: Query) -> Answer:
         return as_json({"charts": curves_of(question_of(query))})
     except PrivrecError as error:
         return as_json({"charts": "", **fault_of(error)})
+    finally:
+        forget()
 
 
 def fault_of(error: PrivrecError) -> dict[str, Any]:

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from privrec.errors import PrivrecError
 from privrec.live.tail import Tail
 from privrec.privacy.ledger import PrivacyLedger
 from privrec.runs.ledgerfile import checked_lines, release_of
@@ -36,6 +35,11 @@ class LedgerTail:
         self._chain, self._lines = "", 0
         self.counted = Counted()
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether the ledger has more lines than were read."""
+        return self._tail.is_behind
+
     def read(self) -> Counted:
         """Return what the ledger counts now; raise if it is damaged."""
         anew, text = self._tail.read()
@@ -57,8 +61,17 @@ class LedgerTail:
         self.counted = Counted(before.all.record(release), noised, kinds)
 
 
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """The newest ε, which is of the first so many releases; or why there is none."""
+
+    epsilon: float | None = None
+    releases: int = 0
+    problem: str | None = None
+
+
 class Spent:
-    """Computes ε in a thread of its own; `figures` are the newest."""
+    """Computes ε in a thread of its own."""
 
     def __init__(self) -> None:
         """Nothing is computed yet."""
@@ -66,28 +79,31 @@ class Spent:
         self._busy = False
         self._rest_until = 0.0
         self._done: tuple[PrivacyLedger, float] | None = None
-        self._epsilon: float | None = None
+        self._figure = Figure()
 
-    def epsilon(self, noised: PrivacyLedger, delta: float) -> tuple[float | None, int]:
-        """Return the newest ε of the noised releases, and of how many releases it is."""
+    def epsilon(self, noised: PrivacyLedger, delta: float, *, at_once: bool = False) -> Figure:
+        """Return the newest ε of the noised releases; `at_once` does not rest before a new one."""
         asked = (noised, delta)
         with self._lock:
-            is_due = not self._busy and time.monotonic() >= self._rest_until
+            is_due = not self._busy and (at_once or time.monotonic() >= self._rest_until)
             if noised.entries and asked != self._done and is_due:
                 self._busy = True
                 threading.Thread(target=self._compute, args=asked, daemon=True).start()
-            return self._epsilon, 0 if self._done is None else self._done[0].releases
+            return self._figure
 
     def _compute(self, noised: PrivacyLedger, delta: float) -> None:
         started = time.monotonic()
         try:
-            found: float | None = noised.epsilon(delta)
-        except PrivrecError:
-            found = None
+            epsilon = noised.epsilon(delta)
+            found = Figure(epsilon, noised.releases)
+            if math.isinf(epsilon):
+                found = Figure(None, noised.releases, "there is too little noise")
+        except Exception as error:  # A ledger may be of any kind; the page must say something.
+            found = Figure(None, noised.releases, " ".join(str(error).split()) or repr(error))
         took = time.monotonic() - started
         with self._lock:
             first = self._done is None
-            self._epsilon = None if found is None or math.isinf(found) else found
+            self._figure = found
             self._done, self._busy = (noised, delta), False
             # The first time includes importing the accountant.
             self._rest_until = time.monotonic() + (1.0 if first else _PATIENCE * took)

@@ -10,10 +10,11 @@ from typing import Any
 
 from privrec.errors import PrivrecError, RunFolderError
 from privrec.live.spent import LedgerTail, Spent
-from privrec.live.tail import SmallFile, Tail, age_of, mark_of, objects_in
+from privrec.live.tail import SMALL, SmallFile, Tail, age_of, mark_of, objects_in
 from privrec.live.words import says
 from privrec.runs.progressfile import evaluation_progress_path, process_mark, progress_path
 from privrec.runs.records import RunFolder, is_untouched, read_run
+from privrec.runs.shapes import PROGRESS, ROUND, WATCHED, fault_in
 
 _FRESH_SECONDS = 60.0
 """On another machine a training counts as running if it wrote something so long ago at most."""
@@ -27,7 +28,20 @@ def check_watchable(path: Path) -> None:
     if path.exists() and not path.is_dir():
         raise RunFolderError(f"{path} is no run folder: it is a file")
     if path.is_dir() and any(path.iterdir()) and not is_untouched(path):
-        read_run(path)
+        _read_settings(RunFolder(path=path))
+
+
+def _read_settings(folder: RunFolder) -> dict[str, Any]:
+    mark = mark_of(folder.config_path)
+    if mark is not None and mark[2] > SMALL:
+        raise RunFolderError(f"{folder.config_path} is too large: {mark[2]:,} bytes")
+    found = read_run(folder.path)[1]
+    if fault := fault_in(found, WATCHED):
+        raise RunFolderError(f"{folder.config_path} {fault}")
+    for key in ("seed", "delta", "epsilon"):
+        if not _is_figure(found.get(key, 0)):
+            raise RunFolderError(f"{folder.config_path} has no number of usual size for {key!r}")
+    return found
 
 
 def _nothing_known(path: Path) -> dict[str, Any]:
@@ -68,7 +82,8 @@ class Watched:
                 found |= {key: config.get(key) for key in ("recipe", "data", "seed")}
                 self._read_rounds()
                 found |= self._progressed()
-                found["privacy"] = self._privacy(config)
+                ended = found["state"] in ("stopped", "finished", "evaluating")
+                found["privacy"] = self._privacy(config, ended=ended)
         except PrivrecError as error:
             found |= {"problem": str(error), "state": "damaged"}
         found["drawn"] = self.drawn
@@ -80,12 +95,12 @@ class Watched:
         if mark is None:
             self._config = (None, {})
         elif mark != self._config[0]:
-            self._config = (mark, read_run(self.folder.path)[1])
+            self._config = (mark, _read_settings(self.folder))
         return self._config[1]
 
     def _read_rounds(self) -> None:
         anew, text = self._rounds.read()
-        lines = objects_in(text)
+        lines = [line for line in objects_in(text) if fault_in(line, ROUND) is None]
         if anew or lines:
             self._last = lines[-1] if lines else None
         anew, text = self._figures.read()
@@ -106,8 +121,8 @@ class Watched:
 
     def _progressed(self) -> dict[str, Any]:
         """Return how far the run is, and whether anything computes."""
-        told, evaluating = self._progress.read() or {}, self._evaluating.read()
-        played = 0 if self._last is None else int(self._last.get("round", -1)) + 1
+        told, evaluating = _told(self._progress), _told(self._evaluating)
+        played = 0 if self._last is None else self._last["round"] + 1
         stage = None if self._last is None else self._last.get("stage")
         found: dict[str, Any] = {"round": played, "stage": stage, "stages": told.get("stages")}
         keys = ("of", "stage_of", "stage_round", "memory", "seconds_per_round")
@@ -155,18 +170,21 @@ class Watched:
         (at, share), (best_at, best_share) = points[-1], best
         return {"k": int(k), "round": at, "hits": share, "best_round": best_at, "best": best_share}
 
-    def _privacy(self, config: dict[str, Any]) -> dict[str, Any]:
+    def _privacy(self, config: dict[str, Any], *, ended: bool) -> dict[str, Any]:
         counted = self._ledger.read()
         delta = config.get("delta")
         delta = delta if isinstance(delta, float) and 0 < delta < 1 else 1e-6
-        epsilon, of_releases = self._spent.epsilon(counted.noised, delta)
+        spent = self._spent.epsilon(counted.noised, delta, at_once=ended)
+        epsilon, is_all = spent.epsilon, spent.releases == counted.noised.releases
         promised = counted.noised == counted.all and counted.kinds <= {"secure"}
         return {
             "releases": counted.all.releases,
             "noised_releases": counted.noised.releases,
-            "epsilon": epsilon if promised else None,
+            "epsilon": epsilon if promised and is_all and not self._ledger.is_behind else None,
             "epsilon_of_mechanism": epsilon,
-            "epsilon_of_releases": of_releases,
+            "epsilon_of_releases": spent.releases,
+            "problem": spent.problem,
+            "is_behind": self._ledger.is_behind,
             "delta": delta,
             "target": config.get("epsilon"),
             "noise": "seeded" if "seeded" in counted.kinds else
@@ -195,6 +213,14 @@ class Watched:
             return None
         words = ["privrec", "train", str(found["recipe"]), "--out", found["run"], "--resume"]
         return shlex.join(words)
+
+
+def _told(file: SmallFile) -> dict[str, Any]:
+    """Return what a progress file tells; nothing if there is none."""
+    told = {key: value for key, value in (file.read() or {}).items() if value is not None}
+    if fault := fault_in(told, PROGRESS):
+        raise RunFolderError(f"{file.path} {fault}")
+    return told
 
 
 def _is_figure(value: object) -> bool:

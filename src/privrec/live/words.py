@@ -1,5 +1,6 @@
 """What the page says of a run, in sentences."""
 
+import math
 from typing import Any
 
 from privrec.privacy.words import epsilon_text
@@ -75,17 +76,36 @@ def _privacy(found: dict[str, Any] | None) -> str:
         return "nothing is published yet"
     if not found["noised_releases"]:
         return f"no noise, so no guarantee · {_count(found['releases'], 'release')}"
+    if found["problem"] is not None:
+        counted = _count(found["releases"], "release")
+        return f"no guarantee: epsilon is not known: {found['problem']} · {counted}"
     if found["epsilon_of_mechanism"] is None:
         return f"is being computed · {_count(found['releases'], 'release')}"
-    epsilon = epsilon_text(found["epsilon_of_mechanism"])
-    said = f"ε {epsilon}" + (f" of {found['target']:g}" if found["target"] else "")
-    said += f" at δ {found['delta']:g} · {_count(found['epsilon_of_releases'], 'release')}"
-    if found["epsilon"] is not None:
-        return said
+    why, bare = "", found["releases"] - found["noised_releases"]
     if found["noise"] == "seeded":
-        return f"no guarantee: the noise comes from a seed. Of the mechanism: {said}"
-    bare = found["releases"] - found["noised_releases"]
-    return f"no guarantee: {_count(bare, 'release')} had no noise. Of the others: {said}"
+        why = "no guarantee: the noise comes from a seed. Of the mechanism: "
+    elif bare:
+        why = f"no guarantee: {_count(bare, 'release')} had no noise. Of the others: "
+    return why + _spent(found)
+
+
+def _spent(found: dict[str, Any]) -> str:
+    """Return ε so far. Where it is not yet of all releases, it says so: it is more in truth."""
+    epsilon, first = found["epsilon_of_mechanism"], found["epsilon_of_releases"]
+    all_ = found["noised_releases"]
+    is_part = first < all_ or found["is_behind"]
+    said = f"ε ≥ {_rounded_down(epsilon)}" if is_part else f"ε {epsilon_text(epsilon)}"
+    said += f" of {found['target']:g}" if found["target"] else ""
+    said += f" at δ {found['delta']:g}"
+    if not is_part:
+        return f"{said} · {_count(all_, 'release')}"
+    more = " or more" if found["is_behind"] else ""
+    return f"{said} (first {first:,} of {_count(all_, 'release')}{more}; the rest is being counted)"
+
+
+def _rounded_down(epsilon: float) -> str:
+    digits = max(0, 2 - math.floor(math.log10(epsilon))) if epsilon > 0 else 2
+    return f"{math.floor(epsilon * 10**digits) / 10**digits:.{digits}f}"
 
 
 def _count(count: int, what: str) -> str:

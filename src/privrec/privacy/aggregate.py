@@ -16,7 +16,7 @@ import numpy as np
 
 from privrec.errors import DataError, SettingsError
 from privrec.privacy.noise import Doubles, NoiseSource
-from privrec.privacy.release import MARGIN, Release, Sampling
+from privrec.privacy.release import MARGIN, Release, Sampling, check_noise
 from privrec.types import Array, FloatArray, Leaf, Norm, Params
 
 _GRID = 2.0**-12
@@ -183,6 +183,7 @@ def gaussian(
     With `clip_quantile` the multiplier is that of the whole release: a small part of the budget
     goes to the count of clipped updates, and the noise on the update is a little larger.
     """
+    check_noise("noise_multiplier", noise_multiplier)
     if clip_quantile is None or noise_multiplier == 0:
         release = Release(
             mechanism="gaussian",

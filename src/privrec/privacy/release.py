@@ -18,6 +18,8 @@ Adjacency = Literal["add or remove one person", "replace one person"]
 # Updates are clipped to clip_norm · (1 - MARGIN). The rounding error of a float32 sum of squares
 # is less than this margin, so the bound also holds in exact arithmetic. Chosen by hand.
 MARGIN = 1e-3
+LEAST_NOISE, MOST_NOISE = 1e-6, 1e6
+"""Beyond these noise multipliers the accountant's sums overflow or lose all digits. Chosen by hand."""
 MECHANISMS = ("none", "gaussian", "laplace")
 
 
@@ -85,6 +87,15 @@ class Sampling:
         return population[rng.choice(count, heads, replace=False, shuffle=False)]
 
 
+def check_noise(name: str, value: float, most: float = MOST_NOISE) -> None:
+    """Raise for a multiplier that is no number, or that the accountant cannot count."""
+    check_kind(name, value, (int, float), "a number")
+    if value != 0 and not LEAST_NOISE <= value <= most:  # NaN is refused as well.
+        raise SettingsError(
+            f"`{name}` must be 0, or >= {LEAST_NOISE:g} and <= {most:g}; got {value!r}"
+        )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Release:
     """A sum over a sampled cohort, published with noise (or without, if `none`).
@@ -106,10 +117,9 @@ class Release:
             raise SettingsError(f"`mechanism` must be one of {MECHANISMS}; got {self.mechanism!r}")
         check_kind("sampling", self.sampling, Sampling, "a Sampling")
         for name in ("noise_multiplier", "quantile_multiplier"):
-            value = getattr(self, name)
-            check_kind(name, 0.0 if value is None else value, (int, float), "a number")
-            if value is not None and not (0 <= value < math.inf):
-                raise SettingsError(f"`{name}` must be >= 0 and finite; got {value!r}")
+            # The noise on the count grows with the cohort; the joint multiplier does not.
+            most = MOST_NOISE if name == "noise_multiplier" else 1e12
+            check_noise(name, getattr(self, name) or 0.0, most)
         if self.mechanism == "none" and self.noise_multiplier:
             raise SettingsError("a release without a mechanism has no `noise_multiplier`")
         if self.quantile_multiplier is not None and self.mechanism != "gaussian":

@@ -78,7 +78,7 @@ def checked_lines(folder: RunFolder, text: bytes, before: str = "", first: int =
         try:
             found = json.loads(line)
             fault = _fault(found, lines[-1]["chain"] if lines else before)
-        except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        except (ValueError, OverflowError, RecursionError) as error:
             fault = str(error)
         if fault:
             raise RunFolderError(f"{folder.ledger_path} is damaged at line {number}: {fault}")

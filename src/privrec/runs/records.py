@@ -186,7 +186,7 @@ def read_run(path: Path) -> tuple[RunFolder, dict[str, Any]]:
         raise RunFolderError(f"{path} {_no_run(path)}")
     try:
         values = tomllib.loads(folder.config_path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise RunFolderError(f"cannot read {folder.config_path}: {error}") from error
     if "format" not in values:
         raise RunFolderError(f"{folder.config_path} was cut short: it has no format")

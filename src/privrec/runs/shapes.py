@@ -12,8 +12,8 @@ from typing import Any
 
 from privrec.errors import RunFolderError
 
-NOT_JSON = (UnicodeDecodeError, json.JSONDecodeError, RecursionError)
-"""What other bytes than JSON can raise."""
+NOT_JSON = (ValueError, RecursionError)
+"""What other bytes than JSON can raise; for a number of 5,000 digits it is a `ValueError`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +92,24 @@ _LISTED = {"title": str, "hit": bool}
 EXAMPLES: Mapping[str, Any] = {
     "examples": [{"liked": [str], "more": int, "held_out": int, "list": [_LISTED]}]
 }
+_STEP = {"what": str, "done": int, "of": int, "seconds?": Number}
+PROGRESS: Mapping[str, Any] = {
+    **{f"{name}?": int for name in ("of", "round", "stage_of", "stage_round")},
+    **{f"{name}?": str for name in ("doing", "stage")},
+    "stages?": [str],
+    "step?": _STEP,
+    "seconds_per_round?": Number,
+    "memory?": {"now": int, "peak": int},
+}
+"""`progress.json` and `evaluating.json`, without what is None in them."""
+WATCHED: Mapping[str, Any] = {
+    "recipe": str,
+    "data": str,
+    "seed?": int,
+    "delta?": Number,
+    "epsilon?": Number,
+}
+"""The settings that a page about a running training shows."""
 ROUND: Mapping[str, Any] = {"round": int, "stage?": str}
 ROUND_FIGURES: Mapping[str, Any] = {
     "round": int,
