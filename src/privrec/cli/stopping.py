@@ -10,6 +10,8 @@ from pathlib import Path
 from privrec.cli.console import EXIT_STOPPED, NOTHING_KEPT
 
 _SHOW_CURSOR = "\x1b[?25h"
+_AGAIN = 0.01
+"""Seconds until a dropped Ctrl-C comes again: longer than most calls. Chosen by hand."""
 _PATIENCE = 1.0
 """Seconds after which a command that still computes says so. Chosen by hand."""
 
@@ -24,6 +26,26 @@ def end_at_second_interrupt() -> None:
     os.set_blocking(writing, False)
     signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
     threading.Thread(target=_count, args=(reading,), daemon=True).start()
+
+
+def keep_interrupts() -> None:
+    """From now on a Ctrl-C that nobody can catch comes a second time, a moment later.
+
+    Python drops what is raised while it collects garbage or calls `__del__`, and JAX has it call a
+    function at each collection. The command would go on as if nothing had happened.
+    """
+    if not hasattr(signal, "setitimer"):  # Windows.
+        return
+    signal.signal(signal.SIGALRM, signal.default_int_handler)
+    usual = sys.unraisablehook
+
+    def dropped(what: "sys.UnraisableHookArgs") -> None:
+        if issubclass(what.exc_type, KeyboardInterrupt):
+            signal.setitimer(signal.ITIMER_REAL, _AGAIN)
+        else:
+            usual(what)
+
+    sys.unraisablehook = dropped
 
 
 def _count(pipe: int) -> None:
