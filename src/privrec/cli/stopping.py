@@ -6,12 +6,15 @@ import signal
 import sys
 import threading
 from pathlib import Path
+from types import FrameType
 
 from privrec.cli.console import EXIT_STOPPED, NOTHING_KEPT
 
 _SHOW_CURSOR = "\x1b[?25h"
 _AGAIN = 0.01
 """Seconds until a dropped Ctrl-C comes again: longer than most calls. Chosen by hand."""
+_IMPORT = "<frozen importlib._bootstrap>"
+"""Where Python's own code lies that imports modules."""
 _PATIENCE = 1.0
 """Seconds after which a command that still computes says so. Chosen by hand."""
 
@@ -29,14 +32,16 @@ def end_at_second_interrupt() -> None:
 
 
 def keep_interrupts() -> None:
-    """From now on a Ctrl-C that nobody can catch comes a second time, a moment later.
+    """From now on a Ctrl-C where nobody can catch it comes again, a moment later.
 
     Python drops what is raised while it collects garbage or calls `__del__`, and JAX has it call a
-    function at each collection. The command would go on as if nothing had happened.
+    function at each collection. The command would go on as if nothing had happened. Raised in an
+    import, it can end the process: compiled parts of JAX do not expect it.
     """
     if not hasattr(signal, "setitimer"):  # Windows.
         return
-    signal.signal(signal.SIGALRM, signal.default_int_handler)
+    signal.signal(signal.SIGINT, _interrupt)
+    signal.signal(signal.SIGALRM, _interrupt)
     usual = sys.unraisablehook
 
     def dropped(what: "sys.UnraisableHookArgs") -> None:
@@ -46,6 +51,15 @@ def keep_interrupts() -> None:
             usual(what)
 
     sys.unraisablehook = dropped
+
+
+def _interrupt(_: int, frame: FrameType | None) -> None:
+    while frame is not None:
+        if frame.f_code.co_filename == _IMPORT:
+            signal.setitimer(signal.ITIMER_REAL, _AGAIN)
+            return
+        frame = frame.f_back
+    raise KeyboardInterrupt
 
 
 def _count(pipe: int) -> None:
