@@ -247,12 +247,38 @@ def test_the_help_says_where_a_run_goes_and_every_command_has_help() -> None:
         assert "Usage" in done("data", command, "--help")
 
 
-@pytest.mark.parametrize("words", [["train"], ["frobnicate"], ["train", "privrec", "--nope"]])
-def test_wrong_usage_ends_with_two_and_a_usage_box(words: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["train"], "Missing argument 'RECIPE'; see 'privrec train --help'"),
+        (
+            ["frobnicate"],
+            "No such command 'frobnicate'. Did you mean 'frontier'? See 'privrec --help'",
+        ),
+        (
+            ["train", "privrec", "--nope"],
+            "No such option: --nope; see 'privrec train --help'",
+        ),
+        (
+            ["data", "fetch", "--nope"],
+            "No such option: --nope; see 'privrec data fetch --help'",
+        ),
+        (
+            ["train", "privrec", "--seed", "x"],
+            "Invalid value for '--seed': 'x' is not a valid integer; see 'privrec train --help'",
+        ),
+    ],
+)
+def test_wrong_usage_ends_with_two_and_one_line(words: list[str], said: str) -> None:
     result = invoke(*words)
     assert (result.exit_code, result.stdout) == (2, "")
-    assert "Usage" in result.stderr
-    assert "Traceback" not in result.stderr
+    assert result.stderr == f"privrec: {said}\n"
+
+
+def test_no_command_at_all_shows_the_first_steps() -> None:
+    result = invoke()
+    assert (result.exit_code, result.stderr) == (2, "")
+    assert "First steps" in result.stdout
 
 
 def test_a_real_process_says_one_line_and_ends_with_two(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import signal
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -102,11 +103,12 @@ def test_every_long_command_says_what_is_kept(
 _LONG = """
 import time, typer
 from privrec.cli.console import plain_errors
-from privrec.cli.stopping import end_at_second_interrupt
+from privrec.cli.stopping import end_at_second_interrupt, keep_interrupts
 def work():
   with plain_errors("stopped; all is kept"):
     {work}
 end_at_second_interrupt()
+keep_interrupts()
 typer.run(work)
 """
 _DEAF = """import ctypes
@@ -143,6 +145,52 @@ def test_a_real_interrupt_ends_with_130_and_no_traceback() -> None:
         process.send_signal(signal.SIGINT)
         assert process.communicate()[1] == "privrec: stopped; all is kept\n"
     assert process.returncode == 130
+
+
+_DROPPED = """import gc, signal
+    once = []
+    def collected(phase, about):
+        if not once:
+            once.append(1)
+            signal.raise_signal(signal.SIGINT)
+    gc.callbacks.append(collected)
+    print("ready", flush=True)
+    gc.collect()
+    time.sleep(60)"""
+"""Is interrupted where Python drops what is raised, as in the function that JAX has called."""
+
+
+def test_an_interrupt_that_python_drops_comes_again() -> None:
+    with long_process(_DROPPED) as process:
+        assert process.communicate(timeout=30)[1] == "privrec: stopped; all is kept\n"
+    assert process.returncode == 130
+
+
+def test_an_interrupt_waits_for_the_end_of_an_import(tmp_path: Path) -> None:
+    module = "import signal; signal.raise_signal(signal.SIGINT); print('imported', flush=True)"
+    (tmp_path / "compiled.py").write_text(module)
+    work = f"print('ready', flush=True); import sys; sys.path.append({str(tmp_path)!r});"
+    with long_process(f"{work} import compiled; time.sleep(60)") as process:
+        said = process.communicate(timeout=30)
+    assert said == ("imported\n", "privrec: stopped; all is kept\n")
+    assert process.returncode == 130
+
+
+def test_an_interrupt_while_commands_are_imported_is_one_line() -> None:
+    begin = """
+import sys
+class Stop:
+    def find_spec(self, name, *_):
+        if name == "typer":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Stop())
+from privrec.cli.entry import main
+main()
+"""
+    ran = subprocess.run([sys.executable, "-c", begin], capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (130, "", "privrec: stopped\n")
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text("utf-8"))
+    assert project["project"]["scripts"]["privrec"] == "privrec.cli.entry:main"
 
 
 def test_a_second_interrupt_ends_at_once_inside_a_computation() -> None:

@@ -39,7 +39,8 @@ from privrec.cli.privacy import privacy_app
 from privrec.cli.rank import evaluate, recommend
 from privrec.cli.recipes import recipes
 from privrec.cli.report import report
-from privrec.cli.stopping import end_at_second_interrupt, training_stopped
+from privrec.cli.stopping import end_at_second_interrupt, keep_interrupts, training_stopped
+from privrec.cli.usage import PlainUsage
 from privrec.cli.watch import watch
 from privrec.data.text import data_title
 
@@ -60,6 +61,7 @@ privrec recipes dp-privrec-plus
 Every command has --help. Ctrl-C stops; a training goes on with --resume."""
 
 app = typer.Typer(
+    cls=PlainUsage,
     help="A federated recommender with user-level differential privacy.",
     epilog=FIRST_STEPS,
     no_args_is_help=True,
@@ -256,6 +258,7 @@ app.add_typer(bench_app, name="bench")
 def main() -> None:
     """Run the command line."""
     end_at_second_interrupt()
+    keep_interrupts()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             # A terminal of another encoding gets a question mark and not a traceback.

@@ -6,10 +6,15 @@ import signal
 import sys
 import threading
 from pathlib import Path
+from types import FrameType
 
 from privrec.cli.console import EXIT_STOPPED, NOTHING_KEPT
 
 _SHOW_CURSOR = "\x1b[?25h"
+_AGAIN = 0.01
+"""Seconds until a dropped Ctrl-C comes again: longer than most calls. Chosen by hand."""
+_IMPORT = "<frozen importlib._bootstrap>"
+"""Where Python's own code lies that imports modules."""
 _PATIENCE = 1.0
 """Seconds after which a command that still computes says so. Chosen by hand."""
 
@@ -24,6 +29,37 @@ def end_at_second_interrupt() -> None:
     os.set_blocking(writing, False)
     signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
     threading.Thread(target=_count, args=(reading,), daemon=True).start()
+
+
+def keep_interrupts() -> None:
+    """From now on a Ctrl-C where nobody can catch it comes again, a moment later.
+
+    Python drops what is raised while it collects garbage or calls `__del__`, and JAX has it call a
+    function at each collection. The command would go on as if nothing had happened. Raised in an
+    import, it can end the process: compiled parts of JAX do not expect it.
+    """
+    if not hasattr(signal, "setitimer"):  # Windows.
+        return
+    signal.signal(signal.SIGINT, _interrupt)
+    signal.signal(signal.SIGALRM, _interrupt)
+    usual = sys.unraisablehook
+
+    def dropped(what: "sys.UnraisableHookArgs") -> None:
+        if issubclass(what.exc_type, KeyboardInterrupt):
+            signal.setitimer(signal.ITIMER_REAL, _AGAIN)
+        else:
+            usual(what)
+
+    sys.unraisablehook = dropped
+
+
+def _interrupt(_: int, frame: FrameType | None) -> None:
+    while frame is not None:
+        if frame.f_code.co_filename == _IMPORT:
+            signal.setitimer(signal.ITIMER_REAL, _AGAIN)
+            return
+        frame = frame.f_back
+    raise KeyboardInterrupt
 
 
 def _count(pipe: int) -> None:
