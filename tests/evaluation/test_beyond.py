@@ -14,7 +14,7 @@ from privrec.evaluation.groups import by_items
 from privrec.evaluation.protocols import Held
 from privrec.evaluation.ranking import measure
 from privrec.show.worth import warnings_of
-from privrec.types import IntArray
+from privrec.types import Candidates, IntArray
 
 N_ITEMS = 40
 
@@ -179,3 +179,22 @@ def test_ids_are_of_those_who_are_tested() -> None:
     found = measure(view, np.arange(2), {"ours": ordered([], [])}, n_items=N_ITEMS)["ours"]
     assert (found.asked, found.ids.tolist()) == (2, [1])
     assert math.isclose(found.report().hits[5], 1.0)
+
+
+def test_the_digest_tells_other_items_of_the_same_people() -> None:
+    """The same numbers of people and of items, so that nothing but the items can tell."""
+
+    def digest(kept: list[int], tested: list[int], among: Candidates = "unseen") -> str:
+        def view(positions: IntArray) -> Held:
+            first, second = clients([kept, [1]]), clients([tested, [2]])
+            both = [one.take(positions) for one in (first, second, second)]
+            return Held(kept=both[0], hidden=both[1], tested=both[2])
+
+        found = measure(
+            view, np.arange(2), {"ours": ordered([], [])}, n_items=N_ITEMS, candidates=among
+        )
+        return found["ours"].digest
+
+    one = digest([0], [3])
+    assert one == digest([0], [3])
+    assert len({one, digest([0], [4]), digest([5], [3]), digest([0], [3], "not-kept")}) == 4
