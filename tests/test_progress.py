@@ -108,6 +108,18 @@ def test_a_long_round_is_told_in_steps_and_a_short_one_is_not(path: Path) -> Non
     assert written(path)["seconds_per_round"] == pytest.approx(12.1 / 2, abs=0.05)
 
 
+def test_one_slow_round_does_not_set_the_speed(path: Path) -> None:
+    clock = Hand()
+    (stage,) = stages(rounds=5)
+    progress = Progress(RunFolder(path=path), [stage], None, figures=True, clock=clock)
+    progress.begin_stage(stage, played=0, last=5)
+    for played, seconds in enumerate([60.0, 2.0, 2.0], start=1):
+        progress.begin_round()
+        clock.now += seconds
+        progress.end_round(played)
+    assert written(path)["seconds_per_round"] == 2.0
+
+
 def test_without_figures_a_step_is_told_in_per_cent_and_nothing_of_time(path: Path) -> None:
     clock, told = Hand(), []
     (stage,) = stages(rounds=5)

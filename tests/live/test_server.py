@@ -1,11 +1,13 @@
 """Who is answered, and how: this machine, with the token, by GET, and nothing but named pages."""
 
+import contextlib
 import socket
 import threading
 from collections.abc import Iterator
 
 import pytest
 
+from privrec.live import server
 from privrec.live.server import HTML, Answer, Query, Site, as_json
 from privrec.show.page import page
 from served import Served, served
@@ -57,6 +59,12 @@ def test_a_wrong_token_is_refused(here: Served, path: str) -> None:
     assert right not in body
 
 
+def test_a_wrong_token_is_refused_among_other_fields(here: Served) -> None:
+    for token in ("", "x", here.site.token[:-1]):
+        assert here.ask("/echo", a="1", token=token, b="2")[0] == 403
+    assert here.document("/echo", a="1", b="2") == {"a": "1", "b": "2"}
+
+
 @pytest.mark.parametrize(
     "host",
     ["evil.example", "evil.example:{port}", "127.0.0.1", "127.0.0.1:1", "127.0.0.1.nip.io:{port}"],
@@ -100,6 +108,7 @@ def test_several_requests_on_one_connection_are_answered_in_their_order(here: Se
     [
         ("nonsense\r\n\r\n", 400),
         ("GET / HTTP/1.1\r\n\r\n", 403),
+        ("GET /?token={token} HTTP/1.zzz\r\nHost: {host}\r\n\r\n", 400),
         ("GET /?token={token} HTTP/1.1\r\nHost: {host}\r\nHost: {host}\r\n\r\n", 403),
         ("GET /?token={token} HTTP/1.1\r\nHost: {host}\r\nContent-Length: 3\r\n\r\nabc", 400),
         ("GET /?token={token} HTTP/1.1\r\nHost: {host}\r\nX: " + 9000 * "a" + "\r\n\r\n", 431),
@@ -134,3 +143,26 @@ def test_while_something_is_computed_pages_are_answered_and_the_queue_is_short(
         assert line.recv(65536).startswith(b"HTTP/1.1 200")
         line.close()
     assert here.document("/echo", a="1") == {"a": "1"}
+
+
+def test_nothing_is_answered_after_a_refusal(here: Served) -> None:
+    ask = "GET /status?token={{token}} HTTP/1.1\r\nHost: {host}\r\n\r\n"
+    found = raw(here, ask.format(host="evil.example") + ask.format(host="{{host}}"))
+    assert (found.count(b"HTTP/1.1 "), found[:13]) == (1, b"HTTP/1.1 403 ")
+
+
+def test_the_old_protocol_ends_after_its_answer(here: Served) -> None:
+    ask = "GET /status?token={token} HTTP/1.0\r\nHost: {host}\r\n\r\n"
+    for _ in range(2):  # The second time the request is known.
+        assert raw(here, 2 * ask).count(b"HTTP/1.1 200") == 1
+
+
+def test_connections_that_ask_nothing_are_closed(
+    here: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "_HEAD_SECONDS", 0.0)
+    for sent in (b"", b"GET /?tok"):
+        with socket.create_connection(("127.0.0.1", here.port), timeout=30) as line:
+            line.sendall(sent)
+            with contextlib.suppress(ConnectionResetError):
+                assert line.recv(1) == b""

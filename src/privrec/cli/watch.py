@@ -1,7 +1,12 @@
 """`privrec watch`: a page about a run while it trains, and the accountant as a form."""
 
+import contextlib
+import html
+import os
 import sys
+import tempfile
 import webbrowser
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -29,7 +34,7 @@ def watch(
     It works while the run trains, after it was stopped, and when it is finished; it changes nothing
     in the folder. Without RUN it serves the calculator of 'privrec privacy' alone. Ctrl-C ends it.
     """
-    with plain_errors(stopped="the page has ended; the run goes on"):
+    with plain_errors(stopped="the page has ended"), contextlib.ExitStack() as until_the_end:
         import asyncio
 
         from privrec.live.background import step_back
@@ -55,7 +60,27 @@ def watch(
                 print_line(f"{run or 'the calculator'}: {addresses['url']}")
             sys.stdout.flush()
             if open_:
-                webbrowser.open(addresses["url"])
+                with contextlib.suppress(webbrowser.Error):
+                    webbrowser.open(until_the_end.enter_context(opening_page(addresses["url"])))
             step_back()
 
         asyncio.run(serve(site, port, ready))
+
+
+@contextlib.contextmanager
+def opening_page(url: str) -> Iterator[str]:
+    """Yield the address of a file of this user alone that leads to `url`; it is removed at the end.
+
+    The command line of a browser can be read by every user of the machine, and `url` has the token.
+    """
+    place, name = tempfile.mkstemp(prefix="privrec-watch-", suffix=".html")
+    try:
+        with os.fdopen(place, "w", encoding="utf-8") as out:
+            leads = html.escape(url)
+            out.write('<!doctype html><meta charset="utf-8"><title>privrec</title>')
+            out.write(
+                f'<meta http-equiv="refresh" content="0;url={leads}"><a href="{leads}">open</a>'
+            )
+        yield Path(name).as_uri()
+    finally:
+        Path(name).unlink(missing_ok=True)

@@ -26,6 +26,8 @@ _LONGEST = 8192
 """Bytes of a request. Chosen by hand, and so are the numbers below."""
 _CONNECTIONS = 256
 _IDLE_SECONDS = 60.0
+_HEAD_SECONDS = 5.0
+"""A new connection ends after this time without a whole request: others wait for its place."""
 _WAITING = 4
 """Computations that may wait for their turn; more are refused."""
 _KNOWN = 64
@@ -146,7 +148,7 @@ class _Desk:
         """Return the answer to a request, or what computes it; raise a refusal."""
         request, *lines = head.decode("latin-1").split("\r\n")
         match request.split(" "):
-            case [method, target, version] if version.startswith("HTTP/1."):
+            case [method, target, version] if version in ("HTTP/1.0", "HTTP/1.1"):
                 path, _, query = target.partition("?")
             case _:
                 raise _Refused(400, "this is no request of HTTP")
@@ -204,7 +206,7 @@ class _Connection(asyncio.Protocol):
     def __init__(self, desk: _Desk) -> None:
         self._desk, self._buffer = desk, b""
         self._transport: asyncio.Transport | None = None
-        self._busy, self._is_last = False, False
+        self._busy, self._is_last, self._is_known = False, False, False
         self._seen = 0.0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -223,6 +225,8 @@ class _Connection(asyncio.Protocol):
         self._transport = None
 
     def data_received(self, data: bytes) -> None:
+        if not self._buffer:
+            self._seen = asyncio.get_running_loop().time()
         self._buffer += data
         if len(self._buffer) > 8 * _LONGEST and self._transport is not None:
             self._transport.close()
@@ -230,6 +234,8 @@ class _Connection(asyncio.Protocol):
 
     def _answer_all(self) -> None:
         while not self._busy and self._transport is not None:
+            if self._transport.is_closing():
+                return
             end = self._buffer.find(b"\r\n\r\n")
             if end > _LONGEST or (end < 0 and len(self._buffer) > _LONGEST):
                 self._send(_Refused(431, "the request is too long").wire)
@@ -237,7 +243,8 @@ class _Connection(asyncio.Protocol):
             if end < 0:
                 return
             head, self._buffer = self._buffer[:end], self._buffer[end + 4 :]
-            self._is_last = b"\r\nconnection: close" in head.lower()
+            old = head.partition(b"\r\n")[0].endswith(b" HTTP/1.0")
+            self._is_last = old or b"\r\nconnection: close" in head.lower()
             try:
                 found = self._desk.known(head) or self._desk.answer(head)
             except _Refused as refused:
@@ -248,7 +255,7 @@ class _Connection(asyncio.Protocol):
 
     def _send(self, answer: bytes) -> None:
         if self._transport is not None:
-            self._seen = asyncio.get_running_loop().time()
+            self._seen, self._is_known = asyncio.get_running_loop().time(), True
             self._transport.write(answer)
             # What follows a refused request may be its content.
             if self._is_last or not answer.startswith(b"HTTP/1.1 200"):
@@ -269,7 +276,8 @@ class _Connection(asyncio.Protocol):
         if self._transport is None:
             return
         loop = asyncio.get_running_loop()
-        if not self._busy and loop.time() - self._seen > _IDLE_SECONDS:
-            self._transport.close()
+        most = _IDLE_SECONDS if self._is_known and not self._buffer else _HEAD_SECONDS
+        if not self._busy and loop.time() - self._seen >= most:
+            self._transport.abort()
             return
-        loop.call_later(_IDLE_SECONDS / 4, self._close_if_idle)
+        loop.call_later(_HEAD_SECONDS / 4, self._close_if_idle)

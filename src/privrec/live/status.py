@@ -5,7 +5,9 @@ import platform
 import shlex
 import time
 from collections import deque
+from itertools import pairwise
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from privrec.errors import PrivrecError, RunFolderError
@@ -151,7 +153,8 @@ class Watched:
         pace = told.get("seconds_per_round") if told.get("stage_round") else None
         if pace is None and len(self._seen) > 2 and self._seen[0][1] < place:
             # Under secure noise no timings are written: take those that were seen from here.
-            pace = (self._seen[-1][0] - self._seen[0][0]) / (place - self._seen[0][1])
+            pairs = [(one, two) for one, two in pairwise(self._seen) if two[1] > one[1]]
+            pace = median((two[0] - one[0]) / (two[1] - one[1]) for one, two in pairs)
         left = (told.get("stage_of") or 0) - (told.get("stage_round") or 0)
         if pace is not None:
             found["step"] = None if pace < _SHORT_SECONDS else found["step"]

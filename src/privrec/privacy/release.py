@@ -19,7 +19,7 @@ Adjacency = Literal["add or remove one person", "replace one person"]
 # is less than this margin, so the bound also holds in exact arithmetic. Chosen by hand.
 MARGIN = 1e-3
 LEAST_NOISE, MOST_NOISE = 1e-6, 1e6
-"""Beyond these noise multipliers the accountant's sums overflow or lose all digits. Chosen by hand."""
+"""Beyond these noise multipliers the accountant's sums overflow. Chosen by hand."""
 MECHANISMS = ("none", "gaussian", "laplace")
 
 

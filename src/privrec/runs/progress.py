@@ -5,7 +5,9 @@ a step inside a round is told in per cent, and the file is removed when the trai
 """
 
 import contextlib
+import itertools
 import resource
+import statistics
 import sys
 import time
 from collections import deque
@@ -101,8 +103,9 @@ class Progress:
         self._ends.append(self._clock())
         self._now |= {"round": self._first + played, "stage_round": played, "step": None}
         if self._figures:
-            mean = (self._ends[-1] - self._ends[0]) / (len(self._ends) - 1)
-            self._now["seconds_per_round"] = round(mean, 4)
+            # The median: the first round may include a compilation.
+            times = [after - before for before, after in itertools.pairwise(self._ends)]
+            self._now["seconds_per_round"] = round(statistics.median(times), 4)
         self._write()
         what = "rounds" if self._stage == TRAIN else f"rounds for {self._stage}"
         self._tell(what, played, self._last - self._first)
