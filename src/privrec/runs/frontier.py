@@ -20,6 +20,7 @@ from privrec.runs.loop import train_and_evaluate
 from privrec.show.comparison import mean_interval
 from privrec.show.frontier_page import epsilon_name, render_frontier
 from privrec.show.page import path_link
+from privrec.show.worth import warned_of
 
 WITH_NOISE, WITHOUT = "dp-privrec-plus", "privrec-plus"
 _K = "20"
@@ -50,7 +51,7 @@ class Frontier:
     """The points, from the smallest ε to no noise, and the lines to compare with (Hits@20).
 
     `together` is the ε of the mechanism of all noised runs on the same people; None if there are
-    no noised runs.
+    no noised runs. `warnings` say which runs are not clearly better than a simple rule.
     """
 
     data: str
@@ -58,6 +59,7 @@ class Frontier:
     together: float | None
     points: tuple[Point, ...]
     lines: dict[str, float]
+    warnings: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         """Return the content of `frontier.json`."""
@@ -94,6 +96,11 @@ def find_frontier(
             _point(epsilon, [found[epsilon, seed] for seed in seeds]) for epsilon in wanted
         ),
         lines=_lines(data, list(found.values())),
+        warnings=tuple(
+            f"epsilon {epsilon:g}, seed {seed}: {line}"
+            for (epsilon, seed), one in found.items()
+            for line in warned_of(one)
+        ),
     )
     text = json.dumps(frontier.as_json(), indent=2) + "\n"
     records.write_whole(out / "frontier.json", text.encode())

@@ -16,6 +16,8 @@ from privrec.show.report import (
     hits_table,
     protocol_words,
 )
+from privrec.show.sections import boxes
+from privrec.show.worth import warned_of
 
 Rounds = Mapping[str, Sequence[Mapping[str, Any]]]
 _K = "20"
@@ -54,6 +56,7 @@ def render_comparison(
             f"<h2>{html_text(data)}</h2>",
             html_table(*_filled(head, cells), kinds=kinds, name=f"Hits@k on {data}", look=_LOOK),
             _listed((said or {}).get(data, ())),
+            boxes([f"{name}: {line}" for name, one in mine.items() for line in warned_of(one)]),
             _new_items(mine),
             _curves({name: (rounds or {}).get(name, []) for name in mine}),
             _differing({name: settings[name] for name in mine if name in settings}),

@@ -10,6 +10,8 @@ _RULES = {
     _POPULAR: "'popularity' (the same list for everybody)",
 }
 
+_ADVICE = "More people or a larger epsilon help"
+
 
 def warnings_of(evaluation: Mapping[str, Any]) -> list[str]:
     """Return a sentence for each simple rule that a run with noise is not clearly better than.
@@ -31,10 +33,15 @@ def warnings_of(evaluation: Mapping[str, Any]) -> list[str]:
         hits = new["hits"][_K], references[_POPULAR]["new_only"]["hits"][_K]
         said.append(_sentence("On items that are new to a person", _POPULAR, hits, popular))
     help_ = (
-        "More people or a larger epsilon help: twice the people about as much as twice the epsilon."
+        f"{_ADVICE}: twice the people about as much as twice the epsilon."
         f" 'privrec frontier --data {evaluation['data']}' shows Hits@{_K} by epsilon."
     )
     return [*said, help_] if said else []
+
+
+def warned_of(evaluation: Mapping[str, Any]) -> list[str]:
+    """Return the sentences of an evaluation's warnings, without the advice at their end."""
+    return [line for line in evaluation.get("warnings", []) if not line.startswith(_ADVICE)]
 
 
 def above_text(difference: Mapping[str, float] | None) -> str:
