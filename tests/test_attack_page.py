@@ -27,7 +27,7 @@ def figures(value: float) -> dict[str, float]:
 def roc(area: float, **more: Any) -> dict[str, Any]:
     return {
         "members": 100,
-        "others": 100,
+        "others": 1000,
         "auc": figures(area),
         "accuracy": 0.512,
         "rates": {"0.01": figures(0.021), "0.001": figures(0.003)},
@@ -55,6 +55,20 @@ def attack(**attacks: Any) -> dict[str, Any]:
         "seed": 3,
         "attacks": attacks,
     }
+
+
+def test_rates_below_one_of_the_others_are_not_shown() -> None:
+    curve = [[0.0, 0.3], [0.002, 0.35], [1 / 75, 0.4], [0.5, 0.6], [1.0, 1.0]]
+    few, more = roc(0.7, others=75, curve=curve), roc(0.7, others=1000, curve=curve)
+    sure = roc(1.0, others=75, curve=[[0.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
+    told = Page(render_attacks([attack(loss=few)], [])).words
+    assert told.count("too few people") == 2
+    assert "0.021 [" not in told
+    for one, drawn in ((few, 3), (more, 5), (sure, 2)):
+        [picture] = charts_in(render_attacks([attack(loss=one)], []))
+        lines = points_of(ET.fromstring(picture))  # noqa: S314 - our own text
+        assert sorted(map(len, lines)) == [2, drawn]
+    assert "too few people" not in Page(render_attacks([attack(loss=more)], [])).words
 
 
 def whole_attack() -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import shlex
 import shutil
 import subprocess
 import sys
@@ -373,3 +374,9 @@ def test_titles_are_shown_as_they_are(capsys: pytest.CaptureFixture[str]) -> Non
     shown = capsys.readouterr().out
     for title in ["[/]", "[title]", *titles]:
         assert title in shown
+
+
+def test_the_next_step_is_fit_for_a_shell(scratch: Path) -> None:
+    said = done("train", "popularity", "--data", DATA, "--out", 'my ru"n')
+    [line] = [one for one in said.splitlines() if one.startswith("next: ")]
+    assert shlex.split(line)[1:] == ["privrec", "evaluate", 'my ru"n']

@@ -19,6 +19,7 @@ from privrec.algorithms.recipes import RECIPES
 from privrec.cli import completion
 from privrec.cli.app import app
 from privrec.cli.recipes import names_text
+from privrec.data.published import PUBLISHED
 
 ROOT = typer.main.get_command(app)
 LINES = 50
@@ -180,6 +181,8 @@ def test_data_sets_and_runs_are_offered_with_folders(scratch: Path) -> None:
     built_in = ["synthetic", "movielens-1m", "frappe", "gowalla"]
     assert names(completion.offer_data("")) == [*built_in, "films", "runs/"]
     assert names(completion.offer_data("f")) == ["frappe", "films"]
+    assert names(completion.offer_published("")) == list(PUBLISHED)
+    assert names(completion.offer_published("f")) == ["frappe"]
     assert names(completion.offer_runs("")) == ["films/", "runs/"]
     assert names(completion.offer_runs("runs/")) == ["runs/first"]
     assert names(completion.offer_runs("runs/f")) == ["runs/first"]

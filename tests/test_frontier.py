@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from commands import Refused, document, done
-from pages import charts_in, check_page
+from pages import Page, charts_in, check_page
 from privrec.privacy.ledger import PrivacyLedger
 from privrec.privacy.paper import PRINTED_HITS
 from privrec.runs import frontier, loop
@@ -96,8 +96,23 @@ def test_what_is_there_is_not_trained_again(
     monkeypatch.setattr(loop, "play_stages", refuse)
     monkeypatch.setattr(Run, "evaluate", refuse)
     again = find_frontier(DATA, [2, 8, math.inf], delta=DELTA, seeds=[0, 1], out=place)
-    assert again.as_json() == {**said, "points": tuple(said["points"])}
+    tuples = {name: tuple(said[name]) for name in ("points", "warnings")}
+    assert again.as_json() == {**said, **tuples}
     assert (place / "epsilon-2-seed-0" / "ledger.jsonl").read_bytes() == before
+
+
+def test_a_run_that_is_not_clearly_better_is_warned_of(found: tuple[Path, Any]) -> None:
+    place, _ = found
+    words = ("--epsilons", "2", "--seeds", "0", "--delta", str(DELTA))
+    text = done("frontier", "--data", DATA, *words, "--out", place)
+    [warned, *_], page = (
+        evaluation(place, "epsilon-2-seed-0")["warnings"],
+        Page((place / "frontier.html").read_text()),
+    )
+    assert "clearly better than" in warned or "worse than" in warned
+    assert f"warning: epsilon 2, seed 0: {warned}" in text
+    assert f"epsilon 2, seed 0: {warned}" in page.words
+    assert "More people or a larger epsilon help" not in text + page.words
 
 
 def test_a_person_sees_the_table_and_where_the_pictures_are(found: tuple[Path, Any]) -> None:

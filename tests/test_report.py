@@ -299,3 +299,12 @@ def test_the_printed_figures_are_the_papers() -> None:
     assert list(PRINTED_HITS["frappe"]["PrivRec"].values()) == [0.549, 0.635, 0.679, 0.697]
     assert all(list(hits) == list(KS) for rows in PRINTED_HITS.values() for hits in rows.values())
     assert "paper" not in [kind for _, _, kind in table_rows(evaluation(data="synthetic"))]
+
+
+def test_the_page_of_several_runs_has_their_warnings() -> None:
+    warned = ["On all items this run is worse than <b>.", "More people or a larger epsilon help: …"]
+    runs = {"one": evaluation(), "two": evaluation(seed=4, warnings=warned)}
+    page = Page(render_comparison(runs, {}))
+    assert "two: On all items this run is worse than <b>." in page.words
+    assert "More people" not in page.words
+    assert "one: " not in page.words.split("Privacy")[0]

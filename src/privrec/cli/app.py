@@ -1,5 +1,6 @@
 """The `privrec` command. Each command imports what it needs, so `--help` does not import JAX."""
 
+import shlex
 import sys
 from collections.abc import Callable
 from io import TextIOWrapper
@@ -284,8 +285,9 @@ def _say_what_was_trained(run: "Run") -> None:
     about = config.model_dump(include={"data", "protocol", "candidates"})
     if line := mark_line(about, run.figures):
         print_line(line)
-    print_line(f"next: privrec evaluate {run.folder.path}")
-    print_line(f"or:   privrec export {run.folder.path} --out model.privrec")
+    place = shlex.quote(str(run.folder.path))
+    print_line(f"next: privrec evaluate {place}")
+    print_line(f"or:   privrec export {place} --out model.privrec")
 
 
 def _say_plan(found: "Plan", json_: bool) -> None:

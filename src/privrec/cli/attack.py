@@ -143,7 +143,7 @@ def _show(found: Mapping[Path, Mapping[str, Any]]) -> None:
         print_table("Who took part in training?", _COLUMNS, rows)
         print_line(
             "Guessing has accuracy and AUC 0.5. Except for paper, accuracy is that of the best"
-            " threshold."
+            " threshold. A dash: not measured, or too few people (fewer than 100 for 1 %)."
         )
     for one in found.values():
         for line in _server_lines(one):
@@ -270,6 +270,7 @@ def _like(run: Path, settings: Mapping[str, Any], seed: int) -> _Job:
 def _rows(found: Mapping[str, Any]) -> list[tuple[str, ...]]:
     """Return the lines of the table, one for each kind of attack."""
     from privrec.attacks.roc import RATES
+    from privrec.show.attacked import can_tell
 
     epsilon = "none" if found["epsilon"] is None else f"{found['epsilon']:g}"
     rows = []
@@ -289,7 +290,10 @@ def _rows(found: Mapping[str, Any]) -> list[tuple[str, ...]]:
                 f"{value:.3f}",
                 f"{area['value']:.3f}",
                 f"{area['low']:.3f} to {area['high']:.3f}",
-                *(f"{rates[f'{r:g}']['value']:.4f}" if rates else "-" for r in RATES),
+                *(
+                    f"{rates[f'{r:g}']['value']:.4f}" if rates and can_tell(figures, r) else "-"
+                    for r in RATES
+                ),
                 "-" if printed is None else f"{printed:.2f}",
             )
         )

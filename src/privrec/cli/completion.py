@@ -43,6 +43,12 @@ def offer_data(incomplete: str) -> list[tuple[str, str]]:
     ]
 
 
+def offer_published(incomplete: str) -> list[tuple[str, str]]:
+    """Return the data sets to fetch that begin so: all built-in ones but those made here."""
+    built_in = _names()["data"].items()
+    return [(n, about) for n, about in built_in if n.startswith(incomplete) and n != "synthetic"]
+
+
 def offer_runs(incomplete: str) -> list[tuple[str, str]]:
     """Return the folders that begin so; run folders are marked."""
     return [

@@ -1,11 +1,12 @@
 """`privrec data`: list, describe and fetch data sets, and import your own."""
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from privrec.cli.completion import offer_data
+from privrec.cli.completion import offer_data, offer_published
 from privrec.cli.console import plain_errors, print_json, print_line, print_table
 from privrec.cli.options import examples
 from privrec.data.text import data_title
@@ -66,7 +67,10 @@ def describe(
 
 @data_app.command(epilog=examples("privrec data fetch movielens-1m"))
 def fetch(
-    name: Annotated[str, typer.Argument(help="A published data set.")], json_: JsonOption = False
+    name: Annotated[
+        str, typer.Argument(help="A published data set.", autocompletion=offer_published)
+    ],
+    json_: JsonOption = False,
 ) -> None:
     """Download a published data set and check its sums, unless its files are here."""
     with plain_errors():
@@ -192,7 +196,7 @@ def _say_imported(result: "ImportResult", out: Path, json_: bool) -> None:
         print_line(f"warning: {warning}")
     if found["skipped"]:
         print_line(f"skipped {found['skipped']:,} bad rows, listed in {found['skipped_in']}")
-    print_line(f"next: privrec data describe {found['data']}")
+    print_line(f"next: privrec data describe {shlex.quote(found['data'])}")
 
 
 def _like_line(found: dict[str, Any]) -> str:

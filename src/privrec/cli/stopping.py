@@ -11,8 +11,9 @@ from types import FrameType
 from privrec.cli.console import EXIT_STOPPED, NOTHING_KEPT
 
 _SHOW_CURSOR = "\x1b[?25h"
-_AGAIN = 0.01
-"""Seconds until a dropped Ctrl-C comes again: longer than most calls. Chosen by hand."""
+_AGAIN = 0.05
+"""Seconds after which a dropped Ctrl-C comes again, until it is raised: a signal just before a wait
+does not end the wait. Chosen by hand."""
 _IMPORT = "<frozen importlib._bootstrap>"
 """Where Python's own code lies that imports modules."""
 _PATIENCE = 1.0
@@ -46,7 +47,7 @@ def keep_interrupts() -> None:
 
     def dropped(what: "sys.UnraisableHookArgs") -> None:
         if issubclass(what.exc_type, KeyboardInterrupt):
-            signal.setitimer(signal.ITIMER_REAL, _AGAIN)
+            signal.setitimer(signal.ITIMER_REAL, _AGAIN, _AGAIN)
         else:
             usual(what)
 
@@ -56,20 +57,22 @@ def keep_interrupts() -> None:
 def _interrupt(_: int, frame: FrameType | None) -> None:
     while frame is not None:
         if frame.f_code.co_filename == _IMPORT:
-            signal.setitimer(signal.ITIMER_REAL, _AGAIN)
+            signal.setitimer(signal.ITIMER_REAL, _AGAIN, _AGAIN)
             return
         frame = frame.f_back
+    signal.setitimer(signal.ITIMER_REAL, 0)
     raise KeyboardInterrupt
 
 
 def _count(pipe: int) -> None:
     seen = 0
     while numbers := os.read(pipe, 64):
-        seen += numbers.count(signal.SIGINT)
+        new = numbers.count(signal.SIGINT)  # The pipe has other signals, too.
+        seen += new
         if seen >= 2:
             _say(f"{_SHOW_CURSOR if sys.stderr.isatty() else ''}privrec: ended\n")
             os._exit(EXIT_STOPPED)
-        if seen == 1:
+        if new and seen == 1:
             late = threading.Timer(_PATIENCE, _say, ["privrec: stopping; Ctrl-C again ends it\n"])
             late.daemon = True
             late.start()

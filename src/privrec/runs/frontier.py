@@ -22,6 +22,7 @@ from privrec.runs.tested import read_people
 from privrec.show.comparison import mean_interval
 from privrec.show.frontier_page import epsilon_name, render_frontier
 from privrec.show.page import path_link
+from privrec.show.worth import warned_of
 
 WITH_NOISE, WITHOUT = "dp-privrec-plus", "privrec-plus"
 _K = "20"
@@ -52,7 +53,7 @@ class Frontier:
     """The points, from the smallest ε to no noise, and the lines to compare with (Hits@20).
 
     `together` is the ε of the mechanism of all noised runs on the same people; None if there are
-    no noised runs.
+    no noised runs. `warnings` say which runs are not clearly better than a simple rule.
     """
 
     data: str
@@ -60,6 +61,7 @@ class Frontier:
     together: float | None
     points: tuple[Point, ...]
     lines: dict[str, float]
+    warnings: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         """Return the content of `frontier.json`."""
@@ -97,6 +99,11 @@ def find_frontier(
             for epsilon in wanted
         ),
         lines=_lines(data, list(found.values())),
+        warnings=tuple(
+            f"epsilon {epsilon:g}, seed {seed}: {line}"
+            for (epsilon, seed), one in found.items()
+            for line in warned_of(one)
+        ),
     )
     text = json.dumps(frontier.as_json(), indent=2) + "\n"
     records.write_whole(out / "frontier.json", text.encode())

@@ -69,6 +69,15 @@ def cell(found: Sequence[Document]) -> str:
     return ", ".join(parts)
 
 
+def can_tell(attack: Document, rate: float) -> bool:
+    """Return whether a false-positive rate can be told: one of n others is a share of 1/n.
+
+    >>> can_tell({"others": 75}, 0.01), can_tell({"others": 100}, 0.01)
+    (False, True)
+    """
+    return "others" not in attack or rate * float(attack["others"]) >= 1 - 1e-9
+
+
 def at_least(epsilon: float) -> str:
     """Return a lower bound as text, rounded down to two decimals."""
     return f"{math.floor(epsilon * 100 + 1e-9) / 100:.2f}"

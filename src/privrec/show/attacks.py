@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from privrec.privacy.words import epsilon_text
-from privrec.show.attacked import KINDS, Document, at_least, verdict
+from privrec.show.attacked import KINDS, Document, at_least, can_tell, verdict
 from privrec.show.charts import Points, log_chart
 from privrec.show.page import Link, html_text, page, table
 from privrec.show.report import RAW_NOTE, figure
@@ -21,7 +21,8 @@ _WORDS = """
 An attacker looks at a person and guesses whether she took part in the training. Each guess can be
 wrong in two ways. The curves show how many members are found (true-positive rate, TPR) at the price
 of how many others are accused (false-positive rate). The dashed diagonal is guessing. What lies
-below 0.001 is drawn on the edge.
+below 0.001 is drawn on the edge. Of n others, one is a share of 1/n: rates below that cannot be
+told, and are not shown.
 
 AUC is the probability that a member looks more like a member than somebody else does. 0.5 is
 guessing, 1 is certainty. The mean can hide a few people who are found with certainty, so the rates
@@ -66,7 +67,7 @@ def render_attacks(
 def _attack(attack: Document) -> list[str]:
     """Return one run's attacks: its title, curves, table, and what the server sees."""
     found = attack["attacks"]
-    curves = {KINDS[kind]: one["curve"] for kind, one in _known(found) if "curve" in one}
+    curves = {KINDS[kind]: _told(one) for kind, one in _known(found) if "curve" in one}
     dashed: dict[str, Points] = dict(_GUESSING)
     for kind, name in (("sums", "allowed by ε"), ("twice", "allowed by two")):
         if allowed := found.get(kind, {}).get("allowed"):
@@ -91,6 +92,18 @@ def _attack(attack: Document) -> list[str]:
     return parts
 
 
+def _told(one: Mapping[str, Any]) -> Points:
+    """Return a curve from the lowest false-positive rate on that can be told."""
+    points = [(float(x), float(y)) for x, y in one["curve"]]
+    told = [point for point in points if can_tell(one, point[0])]
+    hidden = [point for point in points if not can_tell(one, point[0])]
+    first = 1 / one["others"] if hidden else 0.0
+    if hidden and not (told and told[0][0] <= first * (1 + 1e-9)):
+        # Whoever may accuse one of the others finds at least those who are found without it.
+        told.insert(0, (first, max(y for _, y in hidden)))
+    return told
+
+
 def _promised(attack: Document) -> str:
     if attack.get("epsilon") is None:
         return "This run promises no epsilon."
@@ -107,7 +120,10 @@ def _attack_table(found: Mapping[str, Any]) -> str:
     head = ("attack", "accuracy", "paper's accuracy", "AUC", "TPR at 1 %", "TPR at 0.1 %", "knows")
     rows = []
     for kind, one in _known(found):
-        rates = one.get("rates", {})
+        rates = {
+            rate: _interval(value) if can_tell(one, float(rate)) else "too few people"
+            for rate, value in one.get("rates", {}).items()
+        }
         shadows = f", {one['shadows']} shadow models" if "shadows" in one else ""
         rows.append(
             (
@@ -115,8 +131,8 @@ def _attack_table(found: Mapping[str, Any]) -> str:
                 _interval(one.get("accuracy")),
                 figure(one.get("printed")),
                 _interval(one.get("auc")),
-                _interval(rates.get("0.01")),
-                _interval(rates.get("0.001")),
+                rates.get("0.01", "-"),
+                rates.get("0.001", "-"),
                 _KNOWS[kind],
             )
         )

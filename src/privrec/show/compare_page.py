@@ -21,6 +21,8 @@ from privrec.show.report import (
     Row,
     hits_table,
 )
+from privrec.show.sections import boxes
+from privrec.show.worth import warned_of
 
 Rounds = Mapping[str, Sequence[Mapping[str, Any]]]
 _K = "20"
@@ -61,6 +63,7 @@ def render_comparison(
             f"<h2>{html_text(data)}</h2>",
             html_table(*_filled(head, cells), kinds=kinds, name=f"Hits@k on {data}", look=_LOOK),
             _listed((said or {}).get(data, ())),
+            boxes([f"{name}: {line}" for name, one in mine.items() for line in warned_of(one)]),
             _new_items(mine),
             _curves({name: (rounds or {}).get(name, []) for name in mine}),
             _differing({name: settings[name] for name in mine if name in settings}),

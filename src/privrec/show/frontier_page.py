@@ -6,7 +6,7 @@ from typing import Any
 from privrec.privacy.words import epsilon_text
 from privrec.show.charts import line_chart
 from privrec.show.page import between, html_link, html_table, html_text, note, page
-from privrec.show.sections import difference_words
+from privrec.show.sections import boxes, difference_words
 
 _K = "20"
 
@@ -47,6 +47,7 @@ def render_frontier(
             f'<p class="privacy">{html_text(warning)}</p>',
             chart,
             _table(points, said, reports or {}, title),
+            boxes(frontier.get("warnings", ())),
             note(
                 f"{splits}, on people who never took part; δ = {frontier['delta']:g}, one whole"
                 f" person added or removed. ∞ is {bare}, which has no noise; the others are"

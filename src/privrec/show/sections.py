@@ -13,9 +13,12 @@ _K = "20"
 
 def warnings_html(evaluation: Document) -> str:
     """Return the warnings of an evaluation as boxes."""
-    return "".join(
-        f'<p class="warning">{html_text(str(text))}</p>' for text in evaluation.get("warnings", [])
-    )
+    return boxes(evaluation.get("warnings", []))
+
+
+def boxes(lines: Sequence[str]) -> str:
+    """Return each warning as a box."""
+    return "".join(f'<p class="warning">{html_text(str(line))}</p>' for line in lines)
 
 
 def difference_words(found: Document) -> str:

@@ -11,6 +11,8 @@ _RULES = {
     _POPULAR: "'popularity' (the same list for everybody)",
 }
 
+_ADVICE = "More people who train, or a larger epsilon, usually help"
+
 
 def warnings_of(evaluation: Mapping[str, Any]) -> list[str]:
     """Return a sentence for each simple rule that a run with noise is not clearly better than.
@@ -35,9 +37,8 @@ def warnings_of(evaluation: Mapping[str, Any]) -> list[str]:
         said.append(_sentence("On items that are new to a person", _POPULAR, hits, popular))
     if any(by and by["high"] < 0 for by in (own, popular)):
         said.append(
-            "More people who train, or a larger epsilon, usually help: twice the people about as"
-            f" much as twice the epsilon. 'privrec frontier --data {evaluation['data']}' shows"
-            f" Hits@{_K} by epsilon."
+            f"{_ADVICE}: twice the people about as much as twice the epsilon."
+            f" 'privrec frontier --data {evaluation['data']}' shows Hits@{_K} by epsilon."
         )
     if missing := [name for name in _RULES if name not in references]:
         said.append(
@@ -45,6 +46,11 @@ def warnings_of(evaluation: Mapping[str, Any]) -> list[str]:
             f" {' and '.join(_RULES[name] for name in missing)}: test it with these references."
         )
     return said
+
+
+def warned_of(evaluation: Mapping[str, Any]) -> list[str]:
+    """Return the sentences of an evaluation's warnings, without the advice at their end."""
+    return [line for line in evaluation.get("warnings", []) if not line.startswith(_ADVICE)]
 
 
 def above_text(difference: Mapping[str, float] | None) -> str:

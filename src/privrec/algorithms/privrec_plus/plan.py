@@ -348,7 +348,7 @@ _VALUES: Mapping[str, Any] = {
     "dislike_target": 0.6,
 }
 PRIVREC_PLUS = Recipe(
-    summary="a tower over the device's own history: in closed form, then trained on top",
+    summary="finds what goes with the items on a person's device; learned from sums over people",
     settings=PlusSettings,
     server_sees="items",
     stages=plus_stages,
@@ -387,7 +387,7 @@ PRIVREC_PLUS = Recipe(
 # No rounds on top: the noise on a few hundred thousand weights costs more than they gain.
 DP_PRIVREC_PLUS = replace(
     PRIVREC_PLUS,
-    summary="a tower over the device's own history, from a few noised sums: user-level privacy",
+    summary="as privrec-plus, but from a few sums with noise: differential privacy for each person",
     values={
         **_VALUES,
         "mechanism": "gaussian",
