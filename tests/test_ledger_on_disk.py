@@ -106,15 +106,17 @@ def test_a_run_stops_at_the_last_round_that_it_can_afford(tmp_path: Path) -> Non
 
 def test_noise_changes_every_parameter_and_a_run_can_be_repeated() -> None:
     plain: dict[str, Any] = {"rounds": 1, "server_optimizer": "plain"}
-    quiet, noisy, again, other = (
-        records.read_arrays(train(None, **settings).folder.params_path)
+    runs = [
+        train(None, **settings)
         for settings in (
             {"noise_multiplier": 0.0, "noise": "seeded", **plain},
             {"noise_multiplier": 1.0, "noise": "seeded", **plain},
             {"noise_multiplier": 1.0, "noise": "seeded", **plain},
             {"noise_multiplier": 1.0, **plain},
         )
-    )
+    ]
+    # A temporary folder goes with its run, so the runs are kept until all is read.
+    quiet, noisy, again, other = (records.read_arrays(run.folder.params_path) for run in runs)
     for name, values in quiet.items():
         assert np.mean(values != noisy[name]) > 0.99, name
         assert np.array_equal(noisy[name], again[name]), name
