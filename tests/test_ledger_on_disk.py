@@ -115,6 +115,7 @@ def test_noise_changes_every_parameter_and_a_run_can_be_repeated() -> None:
             {"noise_multiplier": 1.0, **plain},
         )
     ]
+    # A temporary folder goes with its run, so the runs are kept until all is read.
     quiet, noisy, again, other = (records.read_arrays(run.folder.params_path) for run in runs)
     for name, values in quiet.items():
         assert np.mean(values != noisy[name]) > 0.99, name

@@ -30,7 +30,7 @@ from privrec.privacy.aggregate import Aggregator
 from privrec.privacy.noise import NoiseSource, seeded
 from privrec.runs import records
 from privrec.runs.ledgerfile import read_ledger
-from privrec.runs.run import load_params
+from privrec.runs.parameters import load_params
 from privrec.seeds import rng
 from privrec.types import BoolArray, IntArray, Leaf
 from tiny import DATA, by_hand, round_of

@@ -15,8 +15,8 @@ from privrec.data.sources import load
 from privrec.privacy.noise import NoiseSource
 from privrec.runs import loop, records
 from privrec.runs.ledgerfile import read_ledger
+from privrec.runs.parameters import load_params
 from privrec.runs.publisher import ledger_of, open_publisher
-from privrec.runs.run import load_params
 from tiny import DATA, by_hand, new_folder, round_of
 
 DELTA, ROUNDS = 1e-3, 4

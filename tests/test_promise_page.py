@@ -1,6 +1,7 @@
 """What a run promises, as a page: every row follows from the ledger and says no more."""
 
-from typing import Any
+import html
+from typing import Any, Literal
 
 import pytest
 
@@ -59,6 +60,25 @@ def test_every_row_follows_from_the_ledger() -> None:
     assert rows["What is not covered"].startswith("the server, which sees single updates")
     assert rows["What is not covered"].endswith("chosen by looking at people's data")
     assert "The server" not in rows
+
+
+@pytest.mark.parametrize(
+    ("law", "words"),
+    [
+        ("poisson", "that she took part and that she did not"),
+        ("fixed", "that her data was used and that somebody else's was in its place"),
+    ],
+)
+def test_the_attacker_compares_what_the_guarantee_compares(
+    law: Literal["poisson", "fixed"], words: str
+) -> None:
+    sampling = Sampling(law=law, users=1600, cohort=40)
+    release = Release(mechanism="gaussian", sampling=sampling, noise_multiplier=2.0)
+    lines = [line(0, release)]
+    page = html.unescape(promise_html(privacy(lines), lines))
+    assert f"equally likely {words}." in page
+    assert "everything that this run publishes" in page
+    assert "other runs on the same people, which add up" in page
 
 
 def test_the_ledger_is_shown_with_its_noise() -> None:

@@ -59,7 +59,7 @@ def files_of(path: Path) -> dict[str, bytes]:
 
 
 def assert_same_run(path: Path, whole: Path) -> None:
-    """All but the clock is the same to the last bit, and no other file is there."""
+    """All but the clock and the process is the same to the last bit, and no other file is there."""
     ours, theirs = files_of(path), files_of(whole)
     assert set(ours) == set(theirs)
     for name in set(theirs) - {"simulation/rounds.jsonl", "simulation/progress.json"}:

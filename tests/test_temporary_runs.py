@@ -1,7 +1,11 @@
 """A run without `out` is there as long as somebody uses it; after that nothing of it is left."""
 
+import copy
 import gc
 import os
+import shutil
+import signal
+import stat
 import subprocess
 import sys
 import tempfile
@@ -12,6 +16,9 @@ import pytest
 
 import privrec
 from privrec.errors import RunFolderError, SettingsError
+from privrec.runs import records
+from privrec.runs.places import temporary_run
+from privrec.settings import RunSettings
 from tiny import DATA, MODEL
 
 ROUNDS = {**MODEL, "rounds": 2, "validate_every": 0}
@@ -116,6 +123,54 @@ def test_nothing_is_left_when_python_ends(ending: str, tmp_path: Path) -> None:
     assert "AssertionError" not in ran.stderr
     assert "ImportError" not in ran.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+BEGUN = """
+from privrec.runs.places import temporary_run
+from privrec.settings import RunSettings
+made = temporary_run(RunSettings(recipe="a", data="b"), "{}", "mark")
+"""
+
+
+@pytest.mark.parametrize("stop", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
+def test_what_a_killed_process_left_is_removed_by_the_next_run(
+    stop: signal.Signals, place: Path
+) -> None:
+    """The folders of processes that are alive stay, and whatever else has such a name."""
+    left = subprocess.run(
+        [sys.executable, "-c", BEGUN + f"import os; os.kill(os.getpid(), {int(stop)})"],
+        env={**os.environ, "TMPDIR": str(place)},
+        check=False,
+    )
+    assert left.returncode == -stop
+    [abandoned] = place.iterdir()
+    (place / "privrec-mine").mkdir()
+    first = temporary_run(RunSettings(recipe="a", data="b"), "{}", "mark")
+    second = temporary_run(RunSettings(recipe="a", data="b"), "{}", "mark")
+    names = {path.name for path in place.iterdir()}
+    assert names == {first.path.name, second.path.name, "privrec-mine"}
+    assert abandoned.name not in names
+
+
+def test_a_deep_copy_keeps_the_folder(place: Path) -> None:
+    run = privrec.train("popularity", DATA)
+    again = copy.deepcopy(run)
+    del run
+    gc.collect()
+    assert len(again.device().recommend(3)) == 3
+    del again
+    gc.collect()
+    assert list(place.iterdir()) == []
+
+
+def test_what_comes_from_raw_data_is_for_its_owner_alone(tmp_path: Path) -> None:
+    run = privrec.train("popularity", DATA, out=tmp_path / "run")
+    simulation = run.folder.path / "simulation"
+    assert stat.S_IMODE(simulation.stat().st_mode) == 0o700
+    shutil.rmtree(simulation)
+    records.write_whole(run.folder.report_path, b"")
+    assert stat.S_IMODE(simulation.stat().st_mode) == 0o700
+    assert stat.S_IMODE(run.folder.path.stat().st_mode) & 0o700 == 0o700
 
 
 def test_a_saved_run_stays(place: Path, tmp_path: Path) -> None:

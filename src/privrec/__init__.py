@@ -83,6 +83,11 @@ _HOME = {
 prepare()
 
 
+def __dir__() -> list[str]:
+    """Return the public names, also those that were not used yet."""
+    return sorted({*globals(), *__all__})
+
+
 def __getattr__(name: str) -> Any:
     """Import a public name at its first use, so that `import privrec` does not import JAX."""
     if name in _HOME:

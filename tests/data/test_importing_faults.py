@@ -31,7 +31,10 @@ BAD_LINES = [
     ("ann,7,inf,100", "'rating' must be a finite number; got 'inf'"),
     ("ann,7,1e39,100", "'rating' must be a finite number; got '1e39'"),
     ("ann,7,,100", "'rating' must be a finite number; got ''"),
-    ('ann,7,"3,5",100', "'rating' must be a finite number; got '3,5'"),
+    (
+        'ann,7,"3,5",100',
+        "'rating' must be a finite number, with a decimal point and no decimal comma; got '3,5'",
+    ),
     (",7,5,100", "'user' must be text or a whole number, and not empty; got ''"),
     ("ann,  ,5,100", "'item' must be text or a whole number, and not empty; got ''"),
     ("ann,7,5,today", "'timestamp' must be a time: a finite number or an ISO date; got 'today'"),

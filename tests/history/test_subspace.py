@@ -28,7 +28,7 @@ from privrec.data.importing import import_files, write_import
 from privrec.errors import WireError
 from privrec.runs import loop
 from privrec.runs.ledgerfile import read_ledger
-from privrec.runs.run import load_params
+from privrec.runs.parameters import load_params
 from privrec.types import Leaf
 from stops import Stopped
 from tiny import DATA, by_hand, round_of

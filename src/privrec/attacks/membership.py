@@ -34,7 +34,7 @@ from privrec.errors import PrivacyWarning, RunFolderError, SettingsError
 from privrec.privacy.paper import PRINTED_ATTACKS
 from privrec.runs import records
 from privrec.runs.loop import check_same, train
-from privrec.runs.run import load_params
+from privrec.runs.parameters import load_params
 from privrec.seeds import rng
 from privrec.settings import Budget
 from privrec.types import IntArray

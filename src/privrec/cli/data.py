@@ -135,6 +135,7 @@ def import_data(
     """Turn your own files into a data folder, and say what became of each column."""
     with plain_errors():
         from privrec.data.importing import import_files, write_import
+        from privrec.data.sources import own_name
 
         result = import_files(
             source,
@@ -143,7 +144,7 @@ def import_data(
             items=items,
             test=test,
             positive_above=positive_above,
-            name=name or out.resolve().name,
+            name=own_name(name or out.resolve().name),
             skip_bad=skip_bad,
             context=context or [],
             encoding=encoding,

@@ -181,6 +181,8 @@ class Reader:
         if table.has_header and "id" not in self.mapping:
             if self.mapping.get(what) in table.frame.columns:
                 return self.mapping[what]
+            if "id" in table.frame.columns:
+                return "id"
             by_name = self._alias(table, what, taken=set())
             if by_name is not None:
                 return by_name

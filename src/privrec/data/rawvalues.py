@@ -1,5 +1,6 @@
 """Converts the columns of a raw file to ids, numbers, times and features, and finds bad rows."""
 
+import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,6 +9,8 @@ import polars as pl
 from privrec.data.rawtable import RawTable
 from privrec.errors import DataError
 from privrec.types import BoolArray
+
+_COMMA = re.compile(r"\s*[+-]?\d*,\d+\s*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +46,15 @@ def read_numbers(table: RawTable, name: str) -> tuple[pl.Series, Check]:
     numbers = column.cast(pl.Float64, strict=False)
     # Values are used in single precision, where 1e39 is infinite.
     unusable = ~numbers.cast(pl.Float32).is_finite().fill_null(value=False).to_numpy()
-    return numbers, Check(name, unusable, "must be a finite number")
+    return numbers, Check(name, unusable, "must be a finite number" + _comma_hint(column, unusable))
+
+
+def _comma_hint(column: pl.Series, unusable: BoolArray) -> str:
+    """Return how to write decimals, where the first bad value has a comma as in 2,5."""
+    if column.dtype != pl.String or not unusable.any():
+        return ""
+    first = column[int(unusable.argmax())] or ""
+    return ", with a decimal point and no decimal comma" if _COMMA.fullmatch(first) else ""
 
 
 def read_times(table: RawTable, name: str) -> tuple[pl.Series, Check]:

@@ -83,8 +83,8 @@ def load(
     return _load_frame(
         data,
         mapping=_one_meaning(mapping),
-        name=_own_name(name),
-        population=_text("population", population) or _own_name(name),
+        name=own_name(name),
+        population=_text("population", population) or own_name(name),
         context=[column_name("context", column) for column in context],
         positive_above=positive_above,
         skip_bad=skip_bad,
@@ -175,8 +175,8 @@ def named(data: object) -> tuple[str, Callable[[], Federation]]:
     return found.name, lambda: found
 
 
-def _own_name(name: str | None) -> str:
-    """Return the name of a frame; the names of built-in data are taken."""
+def own_name(name: str | None) -> str:
+    """Return the name of a user's own data; the names of built-in data are taken."""
     own = _text("name", name) or "frame"
     if own.partition(":")[0] in BUILT_IN:
         raise SettingsError(f"`name` must not be that of built-in data; got {own!r}")
@@ -224,7 +224,8 @@ def _synthetic_settings(text: str) -> SyntheticSettings:
         key, _, value = part.partition("=")
         if key not in known:
             raise SettingsError(f"synthetic: unknown key {key!r}{nearest(key, known)}")
-        if not (value.isascii() and value.isdigit()):
+        digits = value.removeprefix("-")
+        if not (digits.isascii() and digits.isdigit()):
             raise SettingsError(f"synthetic: `{key}` must be a whole number; got {value!r}")
         given[key] = int(value)
     return SyntheticSettings(**given)

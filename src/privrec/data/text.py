@@ -1,9 +1,11 @@
 """Makes text from data safe to show, and records short: no control codes, no endless lists."""
 
+import re
 import unicodedata
 from collections.abc import Mapping
 from typing import Any
 
+_BREAKS = re.compile("\r\n|[\t\n\v\f\r\x85\u2028\u2029]")
 # Other, control; other, format (bidirectional overrides, zero-width signs); surrogates;
 # line and paragraph separators.
 _UNSAFE = ("Cc", "Cf", "Cs", "Zl", "Zp")
@@ -12,15 +14,18 @@ _UNSAFE = ("Cc", "Cf", "Cs", "Zl", "Zp")
 def safe_text(text: str) -> str:
     r"""Return the text with every control, formatting and separator character replaced by `�`.
 
+    A line break or a tab becomes a space.
+
     An escape code in a title could change what the terminal shows. A bidirectional override could
     make a name look like another name.
 
-    >>> safe_text("Toy Story\x1b[2J"), safe_text("evil\u202egpj.exe"), safe_text("naïve ☂")
+    >>> safe_text("Toy Story\x1b[2J"), safe_text("evil\u202egpj.exe"), safe_text("naïve\r\n☂")
     ('Toy Story�[2J', 'evil�gpj.exe', 'naïve ☂')
     """
     if text.isascii() and text.isprintable():
         return text
-    return "".join("�" if unicodedata.category(c) in _UNSAFE else c for c in text)
+    spaced = _BREAKS.sub(" ", text)
+    return "".join("�" if unicodedata.category(c) in _UNSAFE else c for c in spaced)
 
 
 def value_text(value: object) -> str:

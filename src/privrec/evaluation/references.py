@@ -193,7 +193,9 @@ def _chosen(
 ) -> tuple[dict[str, Reference], dict[str, str]]:
     for name in names or ():
         if name not in REFERENCES:
-            raise SettingsError(f"unknown reference {name!r}{nearest(name, REFERENCES)}")
+            known = ", ".join(REFERENCES)
+            hint = nearest(name, REFERENCES)
+            raise SettingsError(f"unknown reference {name!r}{hint}; there are {known}")
     chosen, left_out, left = {}, {}, memory_gb
     for name, make in REFERENCES.items():
         reference = make()

@@ -1,6 +1,5 @@
 """What is known of a run while it goes on, from its folder alone; nothing in it is changed."""
 
-import os
 import platform
 import shlex
 import time
@@ -14,7 +13,7 @@ from privrec.errors import PrivrecError, RunFolderError
 from privrec.live.spent import LedgerTail, Spent
 from privrec.live.tail import SMALL, SmallFile, Tail, age_of, mark_of, objects_in
 from privrec.live.words import says
-from privrec.runs.progressfile import evaluation_progress_path, process_mark, progress_path
+from privrec.runs.progressfile import evaluation_progress_path, is_alive, progress_path
 from privrec.runs.records import RunFolder, is_untouched, read_run
 from privrec.runs.shapes import PROGRESS, ROUND, WATCHED, fault_in
 
@@ -199,17 +198,7 @@ class Watched:
         if told.get("machine") != platform.node():
             return age_of(path, time.time()) < _FRESH_SECONDS
         pid = told.get("pid")
-        if not isinstance(pid, int) or pid <= 0:
-            return False
-        if (mark := process_mark(pid)) is not None or os.path.isdir("/proc/self"):
-            return mark is not None and mark == told.get("process")
-        try:
-            os.kill(pid, 0)
-        except ProcessLookupError:
-            return False
-        except PermissionError:
-            pass
-        return True
+        return isinstance(pid, int) and pid > 0 and is_alive(pid, told.get("process"))
 
     def _resume_line(self, found: dict[str, Any]) -> str | None:
         if found["state"] != "stopped":

@@ -120,6 +120,7 @@ def not_covered(server: str | None, undeclared: Sequence[str] = ()) -> str:
         *([] if server is None else [f"the server, {server}"]),
         "the people kept for validation and testing",
         "everything in the folder `simulation`, which is computed from raw data",
+        "other runs on the same people, which add up (`privrec privacy spent`)",
         "settings that were chosen by looking at people's data",
     ]
     if undeclared:

@@ -22,6 +22,7 @@ from privrec.errors import DataError, RunFolderError, SettingsError
 from privrec.runs import records
 from privrec.runs.bar import progress_bar
 from privrec.runs.evaluate import OnProgress, validate
+from privrec.runs.parameters import write_params
 from privrec.runs.places import discard, folder_path, temporary_run
 from privrec.runs.progress import Progress, progress_of
 from privrec.runs.publisher import open_publisher
@@ -167,9 +168,8 @@ def _play_stages(
         stopped = stopped or state.round_index < stage.last
     if state is not None:
         records.drop_published(folder, state.round_index)
-        arrays = {name: np.asarray(value) for name, value in state.params.items()}
-        about = {"recipe": prepared.config.recipe, "rounds": str(state.round_index)}
-        records.write_arrays(folder.params_path, arrays, about)
+        recipe, rounds = prepared.config.recipe, state.round_index
+        write_params(folder, state.params, recipe=recipe, rounds=rounds)
 
 
 def _play_stage(

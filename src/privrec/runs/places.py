@@ -1,6 +1,10 @@
 """Where a run lies: in a temporary folder that goes with its object, or in a copy to keep."""
 
+import contextlib
+import hashlib
 import os
+import platform
+import re
 import shutil
 import tempfile
 import weakref
@@ -9,15 +13,23 @@ from pathlib import Path
 
 from privrec.errors import RunFolderError, check_kind
 from privrec.runs import records
+from privrec.runs.progressfile import is_alive, process_mark
 from privrec.settings import RunSettings
+
+_OWNER = re.compile(r"privrec-[0-9a-f]{8}-([1-9]\d{0,9})-(\d+)-.*")
+"""A temporary folder's name: the machine, then the process and when it began."""
 
 
 def temporary_run(config: RunSettings, catalogue: str, fingerprint: str) -> records.RunFolder:
     """Return a new run folder that is removed when nothing holds the returned object any more.
 
-    At the latest it is removed at the end of the process, unless that is killed.
+    At the latest it is removed at the end of the process. If that is killed, it is removed when the
+    next temporary run begins.
     """
-    path = Path(tempfile.mkdtemp(prefix="privrec-"))
+    _remove_abandoned(Path(tempfile.gettempdir()))
+    pid = os.getpid()
+    prefix = f"privrec-{_machine()}-{pid}-{process_mark(pid) or 0}-"
+    path = Path(tempfile.mkdtemp(prefix=prefix))
     try:
         made = records.create_run(path, config, catalogue, fingerprint)
         folder = replace(made, is_temporary=True)
@@ -54,6 +66,21 @@ def copied(folder: records.RunFolder, path: Path) -> records.RunFolder:
         finally:
             shutil.rmtree(part, ignore_errors=True)
     return records.RunFolder(path=path)
+
+
+def _machine() -> str:
+    """Return a mark of this machine: others may have the same temporary folder."""
+    return hashlib.sha256(platform.node().encode()).hexdigest()[:8]
+
+
+def _remove_abandoned(place: Path) -> None:
+    """Remove the user's temporary runs whose process was killed; their names say which it was."""
+    with contextlib.suppress(OSError):
+        for path in place.glob(f"privrec-{_machine()}-*"):
+            owner = _OWNER.fullmatch(path.name)
+            is_own = not path.is_symlink() and path.stat().st_uid == os.getuid()
+            if owner and is_own and not is_alive(int(owner[1]), owner[2]):
+                shutil.rmtree(path, ignore_errors=True)
 
 
 def _remove(path: Path, owner: int) -> None:

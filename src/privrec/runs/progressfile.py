@@ -67,6 +67,19 @@ class ProgressFile:
             self._path.unlink(missing_ok=True)
 
 
+def is_alive(pid: int, mark: object) -> bool:
+    """Return whether the process with this number and mark still runs on this machine."""
+    if (now := process_mark(pid)) is not None or Path("/proc/self").is_dir():
+        return now is not None and now == mark
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
 def process_mark(pid: int) -> str | None:
     """Return what tells a process from a later one with the same number; None if unknown.
 

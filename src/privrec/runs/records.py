@@ -50,6 +50,9 @@ class RunFolder:
     path: Path
     is_temporary: bool = field(default=False, compare=False)
 
+    def __deepcopy__(self, memo: object) -> "RunFolder":
+        return self  # A copy would not keep a temporary folder.
+
     @property
     def config_path(self) -> Path:
         """The settings."""
@@ -130,7 +133,7 @@ def create_run(
         )
     folder = RunFolder(path=path)
     with words(path, "write"):
-        folder.data_path.parent.mkdir(parents=True, exist_ok=True)
+        folder.data_path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     clear_leftovers(folder)
     # The format comes last, so a truncated file has none.
     text = to_toml(config, header={}) + f"format = {FORMAT}\n"
@@ -332,7 +335,8 @@ def write_whole(path: Path, content: bytes) -> None:
     """Write a file under a temporary name, flush it to disk, then rename it into place."""
     temporary = temporary_name(path)
     with words(path, "write"):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        mode = 0o700 if path.parent.name == SIMULATION else 0o777
+        path.parent.mkdir(mode=mode, parents=True, exist_ok=True)
         try:
             with temporary.open("wb") as out:
                 out.write(content)

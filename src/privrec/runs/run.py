@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 import polars as pl
 
@@ -20,7 +19,7 @@ from privrec.data.frames import as_polars
 from privrec.data.sources import BUILT_IN, load
 from privrec.data.text import data_title, short
 from privrec.device import Device, Model
-from privrec.errors import RunFolderError, SettingsError, check_kind, got
+from privrec.errors import PrivrecError, SettingsError, check_kind, got
 from privrec.evaluation.references import MEMORY_GB
 from privrec.privacy.calibrate import refuse_large_delta
 from privrec.privacy.ledger import PrivacyLedger
@@ -31,6 +30,7 @@ from privrec.runs.bar import progress_bar
 from privrec.runs.evaluate import Asked, Evaluation, OnProgress, counting, evaluate_run
 from privrec.runs.examples import examples_of
 from privrec.runs.ledgerfile import settled_ledger
+from privrec.runs.parameters import load_params
 from privrec.runs.people import Source, names_of, newcomers_of, positions_of
 from privrec.runs.places import copied, folder_path
 from privrec.runs.progress import evaluation_progress
@@ -324,18 +324,6 @@ def _check_asked(
     check_kind("memory_gb", memory_gb, (int, float), "a number")
 
 
-def load_params(folder: records.RunFolder) -> dict[str, jax.Array]:
-    """Return the parameters of a finished run."""
-    if not folder.params_path.is_file():
-        raise RunFolderError(
-            f"{folder.path} is not finished: it has no params.safetensors; go on with --resume"
-        )
-    return {
-        name: jax.numpy.asarray(array)
-        for name, array in records.read_arrays(folder.params_path).items()
-    }
-
-
 def _examples_beside(report: Path) -> Path:
     """Return where the example people of a report are, if its data is public."""
     return report.with_name(f"examples{report.stem.removeprefix('report')}.json")
@@ -350,7 +338,10 @@ def _is_public(prepared: PreparedRun) -> bool:
     data = prepared.config.data
     if data.partition(":")[0] not in BUILT_IN:
         return False
-    return load(data).fingerprint == prepared.whole.fingerprint
+    try:
+        return load(data).fingerprint == prepared.whole.fingerprint
+    except PrivrecError:
+        return False  # The built-in data is not on this machine, so this is not it.
 
 
 def _lists(

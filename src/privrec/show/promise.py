@@ -14,10 +14,13 @@ Line = Mapping[str, Any]
 _POINTS = 8
 """Points of the chart: ε of a part of a long ledger takes up to a second."""
 _SERVER_TOO = " The server is covered too"
+_BEFORE = {
+    "add or remove one person": "that she took part and that she did not",
+    "replace one person": "that her data was used and that somebody else's was in its place",
+}
 _MEANING = (
-    "Before: an attacker thinks it equally likely that she took part and that she did not. He then"
-    " sees everything that is published, knows everybody else's data, and computes as much as he"
-    " likes."
+    "Before: an attacker thinks it equally likely {before}. He then sees everything that this run"
+    " publishes, knows everybody else's data, and computes as much as he likes."
 )
 
 
@@ -61,12 +64,19 @@ def promise_html(privacy: Mapping[str, Any], lines: Sequence[Line]) -> str:
     parts = [
         statement_html(privacy),
         table([], rows, name="What is promised", look="text"),
-        note(_MEANING) if ledger.entries else "",
+        _meaning(ledger),
     ]
     if lines:
         parts += ["<h3>What was released</h3>", _releases(lines)]
         parts.append(_spending(privacy, lines))
     return "".join(parts)
+
+
+def _meaning(ledger: PrivacyLedger) -> str:
+    """Return what the attacker compares, by the adjacency of the guarantee."""
+    if not ledger.entries:
+        return ""
+    return note(_MEANING.format(before=_BEFORE[ledger.entries[-1][0].sampling.adjacency]))
 
 
 def _rows(privacy: Mapping[str, Any], ledger: PrivacyLedger) -> list[tuple[str, str]]:
