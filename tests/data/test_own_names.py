@@ -46,7 +46,7 @@ def test_a_column_that_is_called_id_is_the_id(tmp_path: Path) -> None:
     assert set(items.columns) == {"id", "title", "isbn", "genre"}
 
 
-@pytest.mark.parametrize("between", ["\n", "\t", "\r\n", "\u2028"])
+@pytest.mark.parametrize("between", ["\n", "\t", "\r", "\r\n"])
 def test_a_line_break_in_a_title_is_shown_as_a_space(between: str) -> None:
     assert safe_text(f"Toy{between}Story\x1b") == "Toy Story�"
 

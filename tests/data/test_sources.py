@@ -51,7 +51,7 @@ def test_synthetic_takes_settings_behind_a_colon() -> None:
     [
         ("synthetic:usres=5", "synthetic: unknown key 'usres'; did you mean 'users'?"),
         ("synthetic:users=many", "synthetic: `users` must be a whole number; got 'many'"),
-        ("synthetic:users=-5", "synthetic: `users` must be a whole number; got '-5'"),
+        ("synthetic:users=-5", "synthetic: `users` must be >= 2; got -5"),
         ("synthetic:users=2.5", "synthetic: `users` must be a whole number; got '2.5'"),
         ("synthetic:users", "synthetic: `users` must be a whole number; got ''"),
         ("synthetic:items=0", "synthetic: `items` must be >= 20; got 0"),

@@ -15,9 +15,6 @@ from privrec.data.text import safe_text
         "\x07",
         "\x08",
         "\x7f",
-        "\n",
-        "\r",
-        "\t",
         "\x85",
         "\u200b",  # has no width: two titles that look the same
         "\u202e",  # reverses the direction of the letters

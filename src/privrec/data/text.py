@@ -5,7 +5,7 @@ import unicodedata
 from collections.abc import Mapping
 from typing import Any
 
-_BREAKS = re.compile("\r\n|[\t\n\v\f\r\x85\u2028\u2029]")
+_BREAKS = re.compile(r"\r\n|[\t\n\r]")
 # Other, control; other, format (bidirectional overrides, zero-width signs); surrogates;
 # line and paragraph separators.
 _UNSAFE = ("Cc", "Cf", "Cs", "Zl", "Zp")
