@@ -75,7 +75,6 @@ def frontier(
         print_table(f"Hits@k on {found.data}, delta {found.delta:g}", columns, rows)
         for line, level in found.lines.items():
             print_line(f"{line}: Hits@20 {level:.3f}")
-        for warning in found.warnings:
-            print_line(f"warning: {warning}")
-        print_line(experiment_line(found))
+        for line in (*(f"warning: {one}" for one in found.warnings), experiment_line(found)):
+            print_line(line)
         print_line(f"pictures: {place / 'frontier.html'}, {place / 'frontier.png'}")
