@@ -14,7 +14,7 @@ from privrec.cli.console import (
     print_table,
     progress,
 )
-from privrec.cli.options import numbers
+from privrec.cli.options import JsonOption, numbers
 from privrec.cli.stopping import EXPERIMENTS_STOPPED
 
 
@@ -30,9 +30,7 @@ def frontier(
     out: Annotated[
         Path | None, typer.Option(help="The folder.", show_default="runs/frontier-DATA")
     ] = None,
-    json_: Annotated[
-        bool, typer.Option("--json", help="Print one JSON document on stdout.")
-    ] = False,
+    json_: JsonOption = False,
 ) -> None:
     """Train dp-privrec-plus at each epsilon, test it, and draw Hits@20 against epsilon.
 
@@ -75,7 +73,6 @@ def frontier(
         print_table(f"Hits@k on {found.data}, delta {found.delta:g}", columns, rows)
         for line, level in found.lines.items():
             print_line(f"{line}: Hits@20 {level:.3f}")
-        for warning in found.warnings:
-            print_line(f"warning: {warning}")
-        print_line(experiment_line(found))
+        for line in (*(f"warning: {one}" for one in found.warnings), experiment_line(found)):
+            print_line(line)
         print_line(f"pictures: {place / 'frontier.html'}, {place / 'frontier.png'}")

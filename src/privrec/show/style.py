@@ -24,7 +24,9 @@ text-decoration:none;background:var(--card)}nav a:hover{text-decoration:underlin
 code,pre{font:.9em/1.5 ui-monospace,SFMono-Regular,Menlo,Consolas,monospace}
 code{background:var(--card);padding:.1em .3em;border-radius:4px}
 pre{background:var(--card);padding:.8rem 1rem;overflow-x:auto;border-radius:8px}pre code{padding:0}
-.scroll{overflow-x:auto;margin:1rem 0;max-width:100%}
+.scroll{overflow-x:auto;margin:1rem 0;max-width:100%;
+background:linear-gradient(to left,var(--bg) 40%,transparent) right/3rem 100% no-repeat local,
+linear-gradient(to left,var(--soft),transparent) right/.7rem 100% no-repeat scroll}
 table{border-collapse:collapse;font-variant-numeric:tabular-nums;overflow-wrap:normal}
 th,td{padding:.4rem .8rem;text-align:right;border-bottom:1px solid var(--line);
 vertical-align:top;unicode-bidi:isolate}
@@ -36,7 +38,10 @@ td:first-child{min-width:min(12rem,36vw)}.words td:last-child{min-width:14rem}
 .text td{min-width:7rem}.short td:first-child{min-width:0;white-space:nowrap}
 .ends{display:block;font-size:.8em;font-weight:400;color:var(--soft)}
 td:first-child,.text td,.words td:last-child{white-space:normal;overflow-wrap:anywhere}
-.wide{font-size:.86em}.wide th{white-space:nowrap}
+.wide{font-size:.86em}.wide th{white-space:nowrap}.wide th,.wide td{padding:.4rem .5rem}
+.wide.words td:last-child{min-width:11rem}
+@media screen and (min-width:1080px){.scroll:has(.wide){width:max-content;min-width:100%;
+max-width:calc(min(100vw,90rem) - 3rem);position:relative;left:50%;transform:translateX(-50%)}}
 tr.ours{font-weight:600;background:var(--good-bg)}tr.paper{color:var(--soft)}
 .note{color:var(--soft);font-size:.92em}
 .lead{font-size:1.06em;max-width:46rem}
