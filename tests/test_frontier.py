@@ -112,7 +112,7 @@ def test_a_run_that_is_not_clearly_better_is_warned_of(found: tuple[Path, Any]) 
     assert "clearly better than" in warned or "worse than" in warned
     assert f"warning: epsilon 2, seed 0: {warned}" in text
     assert f"epsilon 2, seed 0: {warned}" in page.words
-    assert "More people or a larger epsilon help" not in text + page.words
+    assert "More people who train" not in text + page.words
 
 
 def test_a_person_sees_the_table_and_where_the_pictures_are(found: tuple[Path, Any]) -> None:

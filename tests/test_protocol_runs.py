@@ -16,7 +16,7 @@ from privrec.data.clients import Clients
 from privrec.data.federation import Federation
 from privrec.data.splits import chosen
 from privrec.errors import DataError, SettingsError
-from privrec.runs import publisher
+from privrec.runs import publisher, records
 from privrec.seeds import rng
 from privrec.types import BoolArray, IntArray
 from tiny import DATA, own
@@ -326,6 +326,8 @@ def test_the_config_names_the_protocol_and_a_resume_keeps_it(scratch: Path) -> N
         if not line.startswith(("protocol", "candidates"))
     )
     (scratch / "run" / "config.toml").write_text(plain)
+    params = scratch / "run" / "params.safetensors"
+    records.write_arrays(params, records.read_arrays(params), {"recipe": "popularity"})
     assert document("evaluate", "run", "--json")["protocol"] == "halves"
 
 

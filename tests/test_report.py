@@ -302,7 +302,10 @@ def test_the_printed_figures_are_the_papers() -> None:
 
 
 def test_the_page_of_several_runs_has_their_warnings() -> None:
-    warned = ["On all items this run is worse than <b>.", "More people or a larger epsilon help: …"]
+    warned = [
+        "On all items this run is worse than <b>.",
+        "More people who train, or a larger epsilon, usually help: …",
+    ]
     runs = {"one": evaluation(), "two": evaluation(seed=4, warnings=warned)}
     page = Page(render_comparison(runs, {}))
     assert "two: On all items this run is worse than <b>." in page.words

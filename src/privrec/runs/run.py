@@ -242,11 +242,13 @@ class Run:
 
     def model(self) -> Model:
         """Return everything that may be released, in the form that a phone gets."""
+        # First the ledger: where it lacks a release, this is what must be said.
+        privacy = self.privacy().as_json()
         return Model(
             params={name: np.asarray(a) for name, a in load_params(self.folder).items()},
             catalogue=self.catalogue,
             settings=self.config.model_dump(mode="json", exclude_none=True),
-            privacy=self.privacy().as_json(),
+            privacy=privacy,
         )
 
     def device(
