@@ -153,7 +153,8 @@ ABSENT = ("a folder", "a link to itself")
 FOREIGN = ("of another recipe", "of other data")
 FINE: dict[str, set[tuple[str, str]]] = {
     # What was spent is in the ledger alone.
-    "config.toml": {(kind, "spent") for kind in FOREIGN},
+    # A recommendation needs no data, and data may be moved: the path is not part of a run.
+    "config.toml": {(kind, "spent") for kind in FOREIGN} | {("of other data", "recommend")},
     # Data has a catalogue of its own; the run's is only asked for what it does not declare.
     "catalogue.json": {(kind, "evaluate") for kind in FOREIGN}
     | {("texts for numbers", name) for name in NEEDED_BY["catalogue.json"]},
