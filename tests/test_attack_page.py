@@ -3,6 +3,7 @@
 import html
 import json
 import math
+import re
 import xml.etree.ElementTree as ET
 from itertools import pairwise
 from pathlib import Path
@@ -49,7 +50,7 @@ def attack(**attacks: Any) -> dict[str, Any]:
     return {
         "recipe": "dp-privrec",
         "data": "synthetic",
-        "epsilon": 7.9941,
+        "epsilon": 8.0,
         "delta": 1e-6,
         "repetitions": 5,
         "seed": 3,
@@ -69,6 +70,23 @@ def test_rates_below_one_of_the_others_are_not_shown() -> None:
         lines = points_of(ET.fromstring(picture))  # noqa: S314 - our own text
         assert sorted(map(len, lines)) == [2, drawn]
     assert "too few people" not in Page(render_attacks([attack(loss=more)], [])).words
+
+
+def test_an_audit_too_draws_no_rate_below_one_canary() -> None:
+    """Four canaries stayed out. The two found before any of them say nothing of a rate of 0.001."""
+    curve = [[0.0, 0.0], [0.0, 0.5], [0.25, 0.6], [0.5, 0.8], [1.0, 1.0]]
+    [picture] = charts_in(render_attacks([], [audit(curve=curve, canaries=8)]))
+    canaries = points_of(ET.fromstring(picture))[-1]  # noqa: S314 - our own text
+    assert min(x for x, _ in canaries) == pytest.approx(510 + 452 * math.log10(0.25) / 3, abs=0.06)
+
+
+def test_lines_for_comparison_can_be_told_apart() -> None:
+    allowed = {"allowed": [[0, 0], [0.001, 0.1], [1, 1]]}
+    text = render_attacks([attack(sums=roc(0.7, **allowed), twice=roc(0.8, **allowed))], [])
+    [picture] = charts_in(text)
+    for made, kind in ((picture, "polyline"), (text.partition('class="key"')[2], "line")):
+        found = re.findall(rf'<{kind}[^>]*stroke-dasharray="([^"]*)"', made)
+        assert len(found) == len(set(found)) == 3
 
 
 def whole_attack() -> dict[str, Any]:
@@ -202,12 +220,12 @@ def test_a_page_has_every_figure() -> None:
         assert value in page.cells, value
     for words in (
         "dp-privrec on synthetic, seed 3",
-        "epsilon 8.00 at delta 1e-06",
+        "a budget of epsilon 8 at delta 1e-06",
         "0.5 is guessing",
         "no proof of privacy",
         "this attack failed",
         "All canaries were seen.",
-        "clopper pearson: 0.90; one run: 0.80; curve: -",
+        "each alone at this confidence: Clopper-Pearson 0.90; one run 0.80; ROC area -",
         "not for release",
     ):
         assert words in " ".join(page.words.split()), words
@@ -257,7 +275,7 @@ def test_a_broken_guarantee_is_said_aloud() -> None:
     assert "infinite" in Page(render_attacks([], [audit(epsilon_ledger=None)])).cells
     (line,) = lines(summary(None, broken))
     assert line == "audit: at least epsilon 9.10, ledger says 8.00: does NOT hold"
-    assert cell([summary(None, broken), summary(None, audit())]) == "audit >= 9.10, does NOT hold"
+    assert cell([summary(None, broken), summary(None, audit())]) == "audit ε ≥ 9.10, does NOT hold"
 
 
 def test_names_are_escaped() -> None:
@@ -268,6 +286,13 @@ def test_names_are_escaped() -> None:
     check_page(text)
     assert html.escape(evil) in text
     assert Page(text).words.count(evil) >= 5
+
+
+def test_two_trainings_are_not_held_against_one() -> None:
+    """The epsilon that stands beside the figure is that of one training."""
+    both = summary(attack(sums=roc(0.71), twice=roc(0.94)), None)
+    assert both == {"auc": 0.71, "attack": "sums"}
+    assert summary(attack(twice=roc(0.94)), None) == {}
 
 
 def test_the_strongest_attack_of_a_known_kind_is_told() -> None:
@@ -283,7 +308,7 @@ def test_the_strongest_attack_of_a_known_kind_is_told() -> None:
         "audit: at least epsilon 0.90, ledger says 8.00: holds",
         "attack: the highest AUC is 0.710 (published sums); guessing has 0.5",
     ]
-    assert cell([found, {"auc": 0.8, "attack": "loss"}, {}]) == "AUC 0.80, audit >= 0.90"
+    assert cell([found, {"auc": 0.8, "attack": "loss"}, {}]) == "AUC 0.80, audit ε ≥ 0.90"
     assert (summary(None, None), lines({}), cell([{}])) == ({}, [], "")
     assert summary(attack(server=[SERVER], other=roc(0.9)), None) == {}
     assert [at_least(value) for value in (0.909, 0.9, 0.0, 0.29)] == [
@@ -310,10 +335,23 @@ def test_reports_and_comparisons_mention_it(scratch: Path, refused: Refused) -> 
     said = " ".join(done("compare", "bare", "tried", "--html", "page.html").split())
     assert "attacked" in said
     assert "AUC 0.71" in said
-    assert "AUC 0.71, audit &gt;= 0.90" in (scratch / "page.html").read_text(encoding="utf-8")
+    assert "AUC 0.71, audit ε ≥ 0.90" in (scratch / "page.html").read_text(encoding="utf-8")
     told = document("compare", "bare", "tried", "--json")
     assert told["tried"]["attacked"]["auc"] == 0.71
     assert "attacked" not in told["bare"]
+    # Whichever was written last, all pages of a run lead to each other.
+    tried.refresh_report()
+    place = tried.folder.report_path.parent
+    names = {"report.html", "privacy.html", "attack.html", "audit.html"}
+    for name in names:
+        found = Page((place / name).read_text(encoding="utf-8"))
+        assert names - {name} <= set(found.values("href"))
+    # Without noise an audit has no verdict.
+    bare.folder.audit_path.write_text(json.dumps(audit(epsilon_ledger=None, holds=None)))
+    assert document("compare", "bare", "--json")["bare"]["attacked"]["holds"] is None
+    done("report", "bare")
+    page = (bare.folder.report_path.parent / "audit.html").read_text(encoding="utf-8")
+    assert "nothing is promised" in Page(page).cells
     for text, words in (("{", "cannot read"), ("[]", "is not a mapping"), ("{}", "no 'recipe'")):
         tried.folder.audit_path.write_text(text, encoding="utf-8")
         assert words in refused("compare", "tried")

@@ -252,6 +252,10 @@ def test_the_audit_of_a_run_stands_in_its_folder_and_report(tmp_path: Path) -> N
     [
         (["dp-privrec-plsu"], "did you mean 'dp-privrec-plus'"),
         ([PLUS, "--canaries", "3"], "`canaries` must be >= 20; got 3"),
+        (
+            [PLUS, "--canaries", "1000000000"],
+            "for which the free memory is enough; got 1,000,000,000",
+        ),
         ([PLUS, "--confidence", "1.5"], "`confidence` must be > 0.5 and < 1; got 1.5"),
         ([PLUS, "--set", "seed=3"], "an audit sets `seed` itself"),
         ([PLUS, "--epsilon", "-1"], "epsilon"),

@@ -1,6 +1,7 @@
 """The parts of an audit against closed forms and slow loops."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,11 +16,12 @@ from privrec.attacks.scores import Belief, alike, ratios
 from privrec.attacks.stacks import flattened, stacked
 from privrec.attacks.sums import sums_attack
 from privrec.core.contribution import Contribution, TouchedRows, add_to
+from privrec.data.clients import Clients
 from privrec.data.sources import load
 from privrec.privacy.ledger import PrivacyLedger
 from privrec.privacy.release import Release, Sampling
 from privrec.privacy.tradeoff import best_area, best_rates
-from privrec.types import Law, Leaf, MechanismName
+from privrec.types import IntArray, Law, Leaf, MechanismName
 
 DATA = "synthetic:users=60,items=80"
 
@@ -200,7 +202,37 @@ def test_each_canary_has_different_items() -> None:
     assert canaries.liked.all()
 
 
+def test_canaries_of_one_item_and_of_one_line() -> None:
+    """A catalogue of one item, and people of one line: canaries have no more."""
+    people = load(DATA)
+    few = make_canaries(replace(people, largest=1), 20, seed=0).people
+    assert set(few.sizes.tolist()) == {1}
+
+    def take(positions: IntArray) -> Clients:
+        found = people.take(positions)
+        return replace(found, item=np.zeros_like(found.item)).keep(found.liked)
+
+    catalogue = replace(people.catalogue, item_ids=["only"], titles=["only"])
+    alone = make_canaries(replace(people, catalogue=catalogue, take=take), 20, seed=0).people
+    assert alone.item.tolist() == [0] * 20
+
+
 # --- the attacker who knows everybody else ------------------------------------------------------
+
+
+def test_people_who_are_all_alike_are_not_told_apart() -> None:
+    """One draw of the noise moves all their scores together; what is left would be the coins."""
+    people = load(DATA)
+
+    def take(positions: IntArray) -> Clients:
+        found = people.take(np.zeros(len(positions), np.int64))
+        return replace(found, ids=positions)
+
+    found = sums_attack(
+        "dp-privrec-plus", replace(people, take=take), people=30, seed=0,
+        settings={"epsilon": 2.0, "noise": "seeded"},
+    )  # fmt: skip
+    assert found["auc"]["value"] < 0.8  # About 1/2: equal scores differ by rounding errors.
 
 
 def test_the_best_test_lies_on_the_curve_of_the_gaussian() -> None:

@@ -13,7 +13,17 @@ from typing import Any
 from privrec.algorithms.recipes import configure, stages_of
 from privrec.attacks.bounds import Bounds, check_confidence, lower_bounds, most_provable
 from privrec.attacks.canaries import Canaries, make_canaries, with_canaries
-from privrec.attacks.findings import drawn_again, over_bound, wrong_noise
+from privrec.attacks.findings import (
+    drawn_again,
+    noise_again,
+    other_bound,
+    over_bound,
+    same_generator,
+    too_many,
+    uncounted,
+    wrong_count,
+    wrong_noise,
+)
 from privrec.attacks.roc import Roc, measured
 from privrec.attacks.scores import OnProgress, canary_scores
 from privrec.attacks.trial import Trial, law_of, try_out
@@ -70,7 +80,7 @@ class Audit:
             "epsilon_lower": self.bounds.together,
             "epsilon_ledger": None if endless else self.epsilon_ledger,
             "epsilon_most": self.epsilon_most,
-            "holds": None if endless else self.holds,
+            "holds": None if endless and not self.findings else self.holds,
             "bounds": self.bounds.as_json(),
             "auc": asdict(self.roc.auc),
             "auc_allowed": self.auc_allowed,
@@ -125,22 +135,33 @@ def audit(
 
 
 def findings_of(trial: Trial, canaries: Canaries, others: Federation) -> tuple[str, ...]:
-    """Return the mistakes that need no statistics; a run without a guarantee has none to make."""
+    """Return the mistakes that need no statistics; a run that promises nothing has none to make."""
     if not trial.ledger.is_private:
-        return ()
+        return tuple(_over_budget(trial))
     run = trial.prepared
     stages = stages_of(run.config, without_data(run.federation), run.split)
     return (
         *untold(stages, trial.seen, trial.params),
         *over_bound(trial.seen, canaries.people, others),
+        *other_bound(trial.seen),
         *wrong_noise(trial.seen),
+        *noise_again(trial.seen),
+        *wrong_count(trial.seen),
+        *(same_generator() if run.config.budget.draws_in_secret else []),
+        *too_many(trial.seen),
         *drawn_again(trial.seen),
+        *uncounted(trial.seen, trial.ledger),
         *_over_budget(trial),
     )
 
 
 def _over_budget(trial: Trial) -> list[str]:
-    budget = trial.prepared.config.budget
-    if budget.epsilon is None or trial.ledger.epsilon(budget.delta) <= budget.epsilon * (1 + 1e-9):
+    config, ledger = trial.prepared.config, trial.ledger
+    budget, why = config.budget, "" if ledger.is_private else ": some sums have no noise"
+    # The first stage of the paper has no noise, and the budget is that of the second alone.
+    asked_for = bool(why) and getattr(config, "stage1", None) == "paper"
+    if budget.epsilon is None or asked_for:
         return []
-    return [f"the ledger's epsilon is above the budget of {budget.epsilon:g}"]
+    if ledger.epsilon(budget.delta) <= budget.epsilon * (1 + 1e-9):
+        return []
+    return [f"the ledger's epsilon is above the budget of {budget.epsilon:g}{why}"]

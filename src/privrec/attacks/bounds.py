@@ -104,7 +104,7 @@ def least_area(members: Scores, others: Scores, chance: float) -> float:
     right = [_share_below(members, others), 1 - _share_below(others, members)]
     area = float(right[0].mean())
     most = float(chance ** (1 / min(len(members), len(others))))
-    if not 0 < area < 1:
+    if not 0 < area < 1 or min(len(members), len(others)) < 2:  # One score has no variance.
         return min(area, most)
     error = math.sqrt(sum(float(np.var(part, ddof=1)) / len(part) for part in right))
     odds = logit(area) + ndtri(chance) * error / (area * (1 - area))

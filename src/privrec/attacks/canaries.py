@@ -5,6 +5,7 @@ away. A canary is a person like any other to the training: she has lines on her 
 """
 
 import hashlib
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -13,12 +14,15 @@ from privrec.data.clients import Clients
 from privrec.data.federation import Federation
 from privrec.errors import SettingsError
 from privrec.seeds import rng
+from privrec.simulate.machine import available_memory
 from privrec.types import BoolArray, IntArray, Law
 
 _LINES = 40
 """How many lines a canary has at most. Chosen by hand; not tuned."""
 _RARE = 2
 """How many of them are among the least popular items: few others touch what these touch."""
+_PAIR_BYTES = 40
+"""An audit keeps about five numbers for each pair of canaries."""
 _FIRST_ID = 2**40
 """Ids of canaries begin here, above those of any data set."""
 
@@ -42,12 +46,19 @@ def make_canaries(federation: Federation, count: int, *, seed: int) -> Canaries:
     """
     if count < 20:
         raise SettingsError(f"`canaries` must be >= 20; got {count}")
+    free = available_memory()
+    if free is not None and _PAIR_BYTES * count**2 > free:
+        most = math.isqrt(free // _PAIR_BYTES)
+        raise SettingsError(
+            f"`canaries` must be <= {most:,}, for which the free memory is enough; got {count:,}"
+        )
     draw = rng(seed, 0, "canaries")
     models = federation.take(draw.integers(federation.n_clients, size=count))
     liked = np.flatnonzero(models.liked)
     if not len(liked):
         raise SettingsError(f"{federation.name}: nobody likes anything; an audit needs likes")
-    lines = max(2, min(_LINES, federation.largest, federation.n_items // 4))
+    n_items = federation.n_items
+    lines = min(_LINES, federation.largest, max(n_items // 4, 2), n_items)
     items = _items(federation, count, lines, draw)
     copied = draw.choice(liked, count * lines)
     people = Clients(

@@ -20,7 +20,8 @@ class Seen:
     """One round: what devices were told, the bound on what each sends, and the published sum.
 
     `people` are the positions of those who were drawn, and `noise` is the published sum minus the
-    true one: no attacker has that.
+    true one: no attacker has that. `bound` is the one that devices were asked to keep to, and
+    `count_noise` the noise on the count of adaptive clipping, if there is one.
     """
 
     phase: Phase
@@ -30,6 +31,8 @@ class Seen:
     told: dict[str, Leaf]
     clip_norm: float
     published: Published
+    bound: float
+    count_noise: float | None
 
     @property
     def noise_scale(self) -> float:
@@ -53,12 +56,12 @@ def _watched_stage(stage: Stage, look: Callable[[Seen], None]) -> Stage:
     if not isinstance(stage, Phase):
         return stage
     told: dict[str, Leaf] = {}
-    drawn: list[tuple[IntArray, CohortTotal]] = []
+    drawn: list[tuple[IntArray, float, CohortTotal]] = []
     run = stage.device.kernel or partial(one_by_one, stage)
 
     def kernel(said: Told, cohort: Cohort, round_index: int, clip_norm: float) -> CohortTotal:
         total = run(said, cohort, round_index, clip_norm)
-        drawn.append((cohort.people, total))
+        drawn.append((cohort.people, clip_norm, total))
         return total
 
     def tell(state: ServerState) -> Told:
@@ -68,7 +71,9 @@ def _watched_stage(stage: Stage, look: Callable[[Seen], None]) -> Stage:
         return said
 
     def absorb(state: ServerState, published: Published) -> ServerState:
-        people, total = drawn[-1]
+        people, bound, total = drawn[-1]
+        count = stage.aggregator.count_behind(state.clip_norm, published.clip_norm)
+        true = total._replace(clients=len(people)).balance
         look(
             Seen(
                 phase=stage,
@@ -78,6 +83,8 @@ def _watched_stage(stage: Stage, look: Callable[[Seen], None]) -> Stage:
                 told=dict(told),
                 clip_norm=state.clip_norm,
                 published=published,
+                bound=bound,
+                count_noise=None if count is None else count - true,
             )
         )
         drawn.clear()

@@ -162,7 +162,6 @@ def _play(
     from privrec.runs.records import write_whole
     from privrec.runs.shapes import ATTACK, read_document
     from privrec.show.attacks import render_attacks
-    from privrec.show.page import beside
 
     loaded = {name: load(name) for name in dict.fromkeys(job.data for job in jobs)}
     folders = [out or Path("runs") / f"attack-{file_name(job.data)}" for job in jobs]
@@ -195,9 +194,7 @@ def _play(
         place = folder / job.result
         result = _with_earlier(place, result)
         write_whole(place, (json.dumps(result, indent=2) + "\n").encode())
-        page = place.with_suffix(".html")
-        links = [] if job.run is None else beside(page)
-        write_whole(page, render_attacks([result], [], links=links).encode())
+        write_whole(place.with_suffix(".html"), render_attacks([result], []).encode())
         if job.run is not None:
             open_run(job.run).refresh_report()
         found[place] = result

@@ -133,13 +133,10 @@ def _write(where: Path | None, document: dict[str, Any], run: str | None) -> Non
     from privrec.runs.api import open_run
     from privrec.runs.records import write_whole
     from privrec.show.attacks import render_attacks
-    from privrec.show.page import beside
 
     where.parent.mkdir(parents=True, exist_ok=True)
     write_whole(where, (json.dumps(document, indent=2) + "\n").encode())
-    page = where.with_suffix(".html")
-    links = [] if run is None else beside(page)
-    write_whole(page, render_attacks([], [document], links=links).encode())
+    write_whole(where.with_suffix(".html"), render_attacks([], [document]).encode())
     if run is not None:
         open_run(run).refresh_report()
 
@@ -164,7 +161,7 @@ def _show(found: dict[str, Any], where: Path | None) -> None:
     )
     for finding in found["findings"]:
         print_line(f"finding: {finding}")
-    if ledger is None:
+    if found["holds"] is None:
         print_line("The ledger promises nothing, so there is nothing to break.")
     elif found["holds"] and found["epsilon_most"] < ledger:
         print_line(
@@ -173,6 +170,8 @@ def _show(found: dict[str, Any], where: Path | None) -> None:
         )
     elif found["holds"]:
         print_line("Holds: nothing contradicts the ledger. This is no proof that it is right.")
+    elif ledger is None:
+        print_line("DOES NOT HOLD: a budget was asked for, and the ledger promises nothing.")
     else:
         chance = 1 - found["confidence"]
         print_line(

@@ -164,6 +164,13 @@ class Aggregator:
         within = 0.5 + count / self.release.sampling.cohort
         return clip_norm * math.exp(-_QUANTILE_RATE * (within - self.clip_quantile))
 
+    def count_behind(self, clip_norm: float, after: float) -> float | None:
+        """Return the noised count that moved the bound like this; None without a count."""
+        if self.clip_quantile is None:
+            return None
+        within = self.clip_quantile + math.log(clip_norm / after) / _QUANTILE_RATE
+        return (within - 0.5) * self.release.sampling.cohort
+
 
 def plain(sampling: Sampling) -> Aggregator:
     """Return the mean without a bound and without noise: no guarantee."""

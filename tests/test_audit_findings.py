@@ -1,0 +1,210 @@
+"""More planted faults, of the kind that programmers make. Most are found under secure noise too."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from privrec.algorithms.privrec_plus import plan
+from privrec.algorithms.privrec_plus.budget import split_budget
+from privrec.algorithms.privrec_plus.sums import taste_device
+from privrec.attacks.audit import Audit, audit
+from privrec.attacks.bounds import least_area
+from privrec.attacks.findings import too_small
+from privrec.cli.app import app
+from privrec.core.phase import Cohort, Phase, ServerState, Told
+from privrec.core.round import fastest
+from privrec.privacy import noise
+from privrec.privacy.aggregate import Aggregator, CohortTotal, plain
+from privrec.privacy.ledger import PrivacyLedger
+from privrec.privacy.noise import NoiseSource, secure, seeded
+from privrec.privacy.release import Sampling
+from privrec.runs import loop, publisher
+from privrec.types import IntArray
+
+DATA = "synthetic:users=150,items=120"
+PLUS = "dp-privrec-plus"
+ROUNDS: dict[str, Any] = {"rounds": 5, "cohort": 40, "clip_quantile": 0.5}
+
+
+def audited(recipe: str = PLUS, data: str = DATA, **settings: Any) -> Audit:
+    """Return an audit under secure noise; what a fault shows is far beyond chance."""
+    return audit(recipe, data, **{"canaries": 40, "epsilon": 4.0, "confidence": 0.999, **settings})
+
+
+def check_found(found: Audit, words: str) -> None:
+    assert not found.holds
+    assert any(words in finding for finding in found.findings), found.findings
+
+
+@pytest.mark.parametrize("settings", [{"stage1_cohort": 60}, ROUNDS], ids=["drawn", "rounds"])
+def test_nothing_is_found_where_nothing_is_wrong(settings: dict[str, Any]) -> None:
+    found = audited(**settings)
+    assert found.noise == "secure"
+    assert found.findings == ()
+    assert found.holds
+
+
+# --- noise --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        (np.zeros_like, "is not norm of scale"),
+        (lambda x: x / 2, "is not norm of scale"),
+        (lambda x: np.tile(x[:64], len(x) // 64 + 1)[: len(x)], "repeats itself"),
+    ],
+    ids=["off", "half", "tiled"],
+)
+def test_secure_noise_that_is_not_what_the_ledger_says(
+    monkeypatch: pytest.MonkeyPatch, fault: Any, words: str
+) -> None:
+    def wrong() -> NoiseSource:
+        source = secure()
+        return replace(source, normal=lambda size: fault(source.normal(size)))
+
+    monkeypatch.setattr(publisher, "secure", wrong)
+    check_found(audited(), words)
+
+
+@pytest.mark.parametrize("laplace", [False, True])
+def test_noise_of_which_a_tenth_is_missing(laplace: bool) -> None:
+    source = secure()
+    right = (source.laplace if laplace else source.normal)(10_000)
+    assert not too_small(right, laplace=laplace)
+    assert not too_small(right[:2], laplace=laplace)
+    assert not too_small(right[:0], laplace=laplace)
+    assert too_small(0.9 * right, laplace=laplace)
+    assert too_small(np.zeros(4), laplace=laplace)
+
+
+def test_a_secure_generator_with_the_same_key_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The two sums have different sizes, so their noises are not the same numbers in order."""
+
+    class Os:
+        @staticmethod
+        def urandom(size: int) -> bytes:
+            return bytes(size)
+
+    monkeypatch.setattr(noise, "os", Os)
+    check_found(audited(), "the same numbers each time")
+
+
+def test_every_second_round_has_the_same_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    def again(self: publisher.Publisher, state: ServerState) -> NoiseSource:
+        return seeded(np.random.default_rng(state.round_index % 2))
+
+    monkeypatch.setattr(publisher.Publisher, "_noise", again)
+    check_found(audited(**ROUNDS), "(train): the noise is that of round")
+
+
+def test_a_count_of_adaptive_clipping_without_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Aggregator, "count_scale", 0.0)
+    check_found(audited(**ROUNDS), "noise on the count of adaptive clipping")
+
+
+# --- bounds -------------------------------------------------------------------------------------
+
+
+def test_the_sum_is_bounded_and_not_each_person(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = taste_device
+
+    def device(*args: Any) -> Any:
+        made = whole(*args)
+
+        def kernel(told: Told, cohort: Cohort, round_index: int, clip_norm: float) -> CohortTotal:
+            total = made.kernel(told, cohort, round_index, clip_norm)  # type: ignore[misc]
+            length = np.sqrt(sum(float(np.square(a).sum()) for a in total.update.values()))
+            shrink = clip_norm / max(length, clip_norm)
+            return total._replace(update={n: shrink * a for n, a in total.update.items()})
+
+        return replace(made, kernel=kernel)
+
+    monkeypatch.setattr(plan, "taste_device", device)
+    check_found(audited(), "not the sum of what each adds")
+
+
+def test_the_bound_of_the_first_round_in_every_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(phase: Phase, told: Told, cohort: Cohort, number: int, clip_norm: float) -> CohortTotal:
+        return fastest(phase, told, cohort, number, phase.aggregator.clip_norm)
+
+    monkeypatch.setattr(loop, "fastest", run)
+    # So long a bound falls from round to round.
+    check_found(audited(**ROUNDS, clip_norm=100.0), "devices keep to the bound 100")
+
+
+def test_the_other_norm_under_laplace_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Aggregator, "norm", "l2")
+    check_found(audited("lm-privrec", rounds=2, cohort=40), "one person adds a vector of length")
+
+
+# --- cohorts and ledger -------------------------------------------------------------------------
+
+
+def test_more_people_are_drawn_than_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = Sampling.draw
+
+    def draw(self: Sampling, population: IntArray, rng: Any) -> IntArray:
+        return np.union1d(whole(self, population, rng), whole(self, population, rng))
+
+    monkeypatch.setattr(Sampling, "draw", draw)
+    # 640 of 1,000 people instead of 400: 15 deviations too many, and 6 are found.
+    found = audited(data="synthetic:users=1000,items=120", stage1_cohort=400)
+    check_found(found, "people were drawn for a round")
+
+
+def test_people_are_drawn_with_replacement(monkeypatch: pytest.MonkeyPatch) -> None:
+    def draw(self: Sampling, population: IntArray, rng: Any) -> IntArray:
+        return population[np.random.default_rng(0).choice(len(population), self.cohort)]
+
+    monkeypatch.setattr(Sampling, "draw", draw)
+    check_found(audited(stage1_cohort=60), "drawn twice in one round")
+
+
+def test_a_ledger_of_another_sampling_than_was_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = publisher._counted
+
+    def counted(lines: Any, *, only_noised: bool) -> PrivacyLedger:
+        found = whole(lines, only_noised=only_noised)
+        return PrivacyLedger(
+            tuple(
+                (replace(one, sampling=replace(one.sampling, users=2 * one.sampling.users)), times)
+                for one, times in found.entries
+            )
+        )
+
+    monkeypatch.setattr(publisher, "_counted", counted)
+    check_found(audited(stage1_cohort=60), "and the ledger counts 0")
+
+
+def test_a_budget_is_not_kept_by_sums_without_noise(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The ledger is honest and says infinite; who asked for a budget did not get it."""
+    whole = split_budget
+
+    def forgotten(*args: Any, **given: Any) -> Any:
+        first, *rest = whole(*args, **given)
+        return plain(first.release.sampling), *rest
+
+    monkeypatch.setattr(plan, "split_budget", forgotten)
+    args = ["audit", PLUS, "--data", DATA, "--canaries", "40", "--epsilon", "4"]
+    place = tmp_path / "audit.json"
+    done = CliRunner().invoke(app, [*args, "--out", str(place)])
+    assert done.exit_code == 3, done.output
+    assert "above the budget of 4: some sums have no noise" in done.stdout
+    assert "the ledger promises nothing" in done.stdout
+    found = json.loads(place.read_text(encoding="utf-8"))
+    assert found["holds"] is False
+    assert found["epsilon_ledger"] is None
+    assert "does NOT hold" in place.with_suffix(".html").read_text(encoding="utf-8")
+
+
+def test_one_score_proves_nothing() -> None:
+    """Of 20 canaries, all but one take part once in 25,000 audits."""
+    assert least_area(np.array([1.0]), np.array([0.5, 2.0, 3.0]), 0.05) <= 0.05
