@@ -25,6 +25,7 @@ def load(folder: Path, text: str | bytes, **settings: Any) -> ImportResult:
     return import_files(source, **{"mapping": {}, **settings})
 
 
+TIME = "'timestamp' must be a time: a finite number, as others of the column are"
 BAD_LINES = [
     ("ann,7,good,100", "'rating' must be a finite number; got 'good'"),
     ("ann,7,nan,100", "'rating' must be a finite number; got 'nan'"),
@@ -37,9 +38,9 @@ BAD_LINES = [
     ),
     (",7,5,100", "'user' must be text or a whole number, and not empty; got ''"),
     ("ann,  ,5,100", "'item' must be text or a whole number, and not empty; got ''"),
-    ("ann,7,5,today", "'timestamp' must be a time: a finite number or an ISO date; got 'today'"),
-    ("ann,7,5,nan", "'timestamp' must be a time: a finite number or an ISO date; got 'nan'"),
-    ("ann,7,5,", "'timestamp' must be a time: a finite number or an ISO date; got ''"),
+    ("ann,7,5,today", f"{TIME}; got 'today'"),
+    ("ann,7,5,nan", f"{TIME}; got 'nan'"),
+    ("ann,7,5,", f"{TIME}; got ''"),
     ("ann,7,5", "must have 4 columns; got 'ann,7,5'"),
     ("ann,7,5,100,1", "must have 4 columns; got 'ann,7,5,100,1'"),
     ('ann,7,"5"1,100', "must close a quote where the field ends; got 'ann,7,\"5\"1,100'"),

@@ -204,7 +204,9 @@ def _like_line(found: dict[str, Any]) -> str:
     if found["positive_above"] is None:
         return "there is no value: every line is a like"
     how = "as given" if found["positive_above_is"] == "given" else "found from most people's values"
-    return f"a like is a value above {found['positive_above']:g} ({how})"
+    every = found["likes"] == found["interactions"]
+    more = "; every line is one, and --positive-above sets another limit" if every else ""
+    return f"a like is a value above {found['positive_above']:g} ({how}){more}"
 
 
 def _figure(value: object) -> str:

@@ -44,7 +44,10 @@ class Federation:
     names: Sequence[str] | None = None
 
     def __repr__(self) -> str:
-        about = [f"{self.n_clients:,} people", f"{self.n_items:,} items"]
+        limit = self.catalogue.positive_above
+        likes = f"likes above {limit:g}" if self.catalogue.has_dislikes else "every line a like"
+        times = "times" if self.has_times else "no times"
+        about = [f"{self.n_clients:,} people", f"{self.n_items:,} items", likes, times]
         for side in SIDES:
             named = ", ".join(short(feature.name, 30) for feature in self.schema.of(side))
             about += [f"{side} features {short(named, 200)}"] if named else []

@@ -89,11 +89,17 @@ def _listed(name: str, values: list[Any], file: str) -> pl.Series:
         return pl.Series(name, [None if value is None else str(value) for value in values])
     if present == {int, float}:
         return pl.Series(name, values, dtype=pl.Float64)
+    if present == {int} and not all(-_LARGE <= v < _LARGE for v in values if v is not None):
+        return pl.Series(name, [None if value is None else str(value) for value in values])
     try:
         return pl.Series(name, values, strict=True)
     except (TypeError, ValueError, OverflowError, pl.exceptions.PolarsError) as error:
         kinds = ", ".join(sorted(kind.__name__ for kind in present))
         raise DataError(f"{file}: {name!r} must have values of one kind; got {kinds}") from error
+
+
+_LARGE = 2**63
+"""Whole numbers from here on are text: no column of numbers holds them all."""
 
 
 def column_name(role: str, column: object) -> str:

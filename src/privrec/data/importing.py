@@ -121,7 +121,7 @@ def import_files(
         public=Public(items=is_public, threshold=positive_above is not None),
     )
     tables = _tables(manifest, lines, asked, people, things)
-    warnings = (*reader.warnings, *_unhelpful(tables))
+    warnings = (*reader.warnings, *_repeated(tables), *_unhelpful(tables))
     return ImportResult(
         tables=tables, skipped=reader.skipped, warnings=warnings, uses=reader.told()
     )
@@ -313,6 +313,29 @@ def _found_threshold(lines: pl.DataFrame) -> float:
             if most(people["largest"] > threshold) and most(people["largest"] <= top):
                 return threshold
     return 0.0
+
+
+def _repeated(tables: Tables) -> list[str]:
+    """Return a warning of lines that are there twice, or both to train on and to be tested.
+
+    Without a time, two lines of a person and an item may well be two visits.
+    """
+    lines, asked, said = tables.interactions, tables.test, []
+    if tables.manifest.time is None and asked is None:
+        return []
+    known = lines.hash_rows()
+    twice = 0 if tables.manifest.time is None else lines.height - known.n_unique()
+    if twice:
+        said.append(
+            f"{twice:,} of the {lines.height:,} lines are the same as another one, in every column"
+            " that is used: each counts, and one may be on a device when the other is tested"
+        )
+    both = 0 if asked is None else int(asked.hash_rows().is_in(known.implode()).sum())
+    if asked is not None and both:
+        said.append(
+            f"{both:,} of the {asked.height:,} lines to be tested are also among those to train on"
+        )
+    return said
 
 
 _TELLING = 5

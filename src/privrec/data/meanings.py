@@ -18,12 +18,17 @@ from privrec.data.rawvalues import (
     read_times,
     read_title,
 )
+from privrec.data.text import short
 from privrec.data.uses import (
+    UNREAD_TIME,
     UNUSED_TIME,
     Became,
     Use,
     feature_note,
+    is_empty,
+    is_unread_time,
     looks_like_times,
+    map_option,
     time_note,
     why_chosen,
     why_ignored,
@@ -150,10 +155,15 @@ class Reader:
             else:
                 column = table.frame[name]
                 self._note(table, name, "ignored", why=why_ignored(column, found))
-                if "time" not in found and looks_like_times(column):
+                if "time" in found or is_empty(column):
+                    continue
+                if looks_like_times(column):
                     self.warnings.append(
-                        f"{table.file}: {UNUSED_TIME}; {name!r} looks like one: --map time={name}"
+                        f"{table.file}: {UNUSED_TIME}; {name!r} looks like one:"
+                        f" {map_option('time', name)}"
                     )
+                elif is_unread_time(column):
+                    self.warnings.append(f"{table.file}: {UNUSED_TIME}; {name!r} {UNREAD_TIME}")
 
     def _meanings(self, table: RawTable, context: Sequence[str]) -> dict[str, str]:
         """Return which column of the file is the user, item, value and time."""
@@ -209,6 +219,8 @@ class Reader:
         }
         for alias in ALIASES[ours]:
             name = plain.get(alias)
+            if name is not None and ours in ("value", "time") and is_empty(table.frame[name]):
+                continue
             is_sure = ours != "time" or alias in SURE_TIMES
             if name is not None and (is_sure or looks_like_times(table.frame[name])):
                 return name
@@ -241,7 +253,13 @@ _READ = {"user": read_ids, "item": read_ids, "value": read_numbers, "time": read
 
 def _lacks(table: RawTable, name: str) -> str:
     known = table.frame.columns
-    return f"{table.file} has no column {name!r}{nearest(name, known)} (it has: {', '.join(known)})"
+    more = f" and {len(known) - _MOST_NAMES:,} more" if len(known) > _MOST_NAMES else ""
+    has = ", ".join(short(one) for one in known[:_MOST_NAMES]) + more
+    return f"{table.file} has no column {name!r}{nearest(name, known)} (it has: {has})"
+
+
+_MOST_NAMES = 12
+"""Columns that an error lists. Chosen by hand."""
 
 
 def _or_lists(table: RawTable) -> str:

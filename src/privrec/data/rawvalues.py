@@ -27,15 +27,25 @@ def read_ids(table: RawTable, name: str) -> tuple[pl.Series, Check]:
     column = _plain(table.frame[name])
     kind = column.dtype
     if kind.is_float():
-        # Integers are stored as floats if other rows of the column are empty.
+        # Integers are stored as floats if other rows of the column are empty. Large ones have lost
+        # their last digits then, and several of them would be one id.
         whole = column.cast(pl.Int64, strict=False)
-        text = whole.set(whole.cast(kind) != column, None).cast(pl.String)
+        inexact = (whole.cast(kind) != column) | (whole.abs() > _exact(kind))
+        text = whole.set(inexact, None).cast(pl.String)
     elif kind.is_integer() or kind in (pl.String, pl.Categorical, pl.Enum, pl.Null):
         text = column.cast(pl.String)
     else:
         raise DataError(f"{table.file}: {name!r} must be text or whole numbers; got {kind}")
     missing = (text.is_null() | (text == "")).to_numpy()
-    return text, Check(name, missing, "must be text or a whole number, and not empty")
+    reason = "must be text or a whole number, and not empty"
+    if kind.is_float() and (column.filter(missing).abs() > _exact(kind)).any():
+        reason += f", and below {_exact(kind):,} in a column of {kind}, where digits are lost"
+    return text, Check(name, missing, reason)
+
+
+def _exact(kind: pl.DataType) -> int:
+    """Return the number up to which each whole number has a float of its own."""
+    return 2**53 if kind == pl.Float64 else 2**24 if kind == pl.Float32 else 2**11
 
 
 def read_numbers(table: RawTable, name: str) -> tuple[pl.Series, Check]:
@@ -66,12 +76,17 @@ def read_times(table: RawTable, name: str) -> tuple[pl.Series, Check]:
         times = column.cast(pl.Float64, strict=False) if whole.null_count() else whole
         if times.null_count() == times.len():
             times = _dates(column)
+    elif column.dtype == pl.Time:
+        raise DataError(f"{table.file}: {name!r} must be times with a date; got times of a day")
     elif not (column.dtype.is_numeric() or column.dtype.is_temporal() or column.dtype == pl.Null):
         raise DataError(f"{table.file}: {name!r} must be times; got {column.dtype}")
     unusable = times.is_null()
     if times.dtype.is_float():
         unusable |= ~times.is_finite()
-    return times, Check(name, unusable.to_numpy(), "must be a time: a finite number or an ISO date")
+    must = "must be a time: a finite number or an ISO date such as 2023-12-31"
+    if column.dtype == pl.String and times.dtype.is_numeric():
+        must = "must be a time: a finite number, as others of the column are"
+    return times, Check(name, unusable.to_numpy(), must)
 
 
 def read_title(table: RawTable, name: str) -> pl.Series:
@@ -106,7 +121,7 @@ def read_feature(
             return [_split(column, "|")], []
         if kind is None and table.is_text:
             return _checked(column, _as_it_looks(column))
-    elif column.dtype == pl.Struct or (column.dtype.is_nested() and _inner(column).is_nested()):
+    elif not is_plain(column):
         raise DataError(f"{table.file}: {name!r} must be plain values or lists; got {column.dtype}")
     series, checks = _checked(column, column)
     if name in table.nested:
@@ -127,8 +142,11 @@ def _plain(column: pl.Series) -> pl.Series:
     return single.set(column.list.len() != 1, None)
 
 
-def _inner(column: pl.Series) -> pl.DataType:
-    return column.explode().dtype
+def is_plain(column: pl.Series) -> bool:
+    """Return whether a column has plain values, or lists of them, so that it can be a feature."""
+    kind = column.dtype
+    kind = column.explode().dtype if kind in (pl.List, pl.Array) else kind
+    return not kind.is_nested() and kind != pl.Object
 
 
 def _dates(column: pl.Series) -> pl.Series:

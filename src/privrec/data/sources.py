@@ -78,15 +78,16 @@ def load(
             )
         return data if isinstance(data, Federation) else _load_named(data)
     check_kind("context", context, (list, tuple), "a list of columns")
+    check_kind("skip_bad", skip_bad, (bool, np.bool_), "True or False")
     if positive_above is not None:
-        check_kind("positive_above", positive_above, (int, float), "a number")
+        check_kind("positive_above", positive_above, (int, float, np.number), "a number")
     return _load_frame(
         data,
         mapping=_one_meaning(mapping),
         name=own_name(name),
         population=_text("population", population) or own_name(name),
         context=[column_name("context", column) for column in context],
-        positive_above=positive_above,
+        positive_above=None if positive_above is None else float(positive_above),
         skip_bad=skip_bad,
         **frames,
     )
@@ -162,6 +163,9 @@ def _in_python(message: str) -> str:
     )
     message = re.sub(r"`--map (\w+)=…`", r"`\1`", message)
     message = re.sub(r"--map (\w+)=…", r'privrec.load(frame, \1="…")', message)
+    message = message.replace("the order of the file", "the order of the frame")
+    message = re.sub(r"--map '(\w+)=(.*)'", r"privrec.load(frame, \1='\2')", message)
+    message = re.sub(r"--map (\w+)=(\S+)", r"privrec.load(frame, \1='\2')", message)
     message = message.replace("--skip-bad", "skip_bad=True")
     return re.sub(r"--([a-z]+(?:-[a-z]+)*)", lambda match: match[1].replace("-", "_"), message)
 

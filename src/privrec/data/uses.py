@@ -1,5 +1,6 @@
 """What an import did with each column of its files, in words."""
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -9,12 +10,15 @@ import polars as pl
 
 from privrec.data.columnnames import ALIASES, ROLES, plain_column
 from privrec.data.rawtable import RawTable
-from privrec.data.rawvalues import read_numbers, read_times
+from privrec.data.rawvalues import is_plain, read_numbers, read_times
 from privrec.errors import DataError
 
 Became = Literal["user", "item", "value", "time", "context", "id", "title", "feature", "ignored"]
 
 UNUSED_TIME = "no column is the time, so lines stay in the order of the file"
+UNREAD_TIME = (
+    "may be one, in a form that is not read: write dates as 2023-12-31, or as seconds since 1970"
+)
 _LOOKED_AT = 1000
 """Rows that decide what an unknown column may be. Chosen by hand."""
 _FEW_VALUES = 20
@@ -45,7 +49,7 @@ def why_chosen(table: RawTable, ours: str, theirs: str, said: str | None) -> str
 
 def looks_like_times(column: pl.Series) -> bool:
     """Return whether at least half of the first values are ISO dates or numbers of an epoch."""
-    first = _first(column)
+    first = None if column.dtype == pl.Duration else _first(column)
     if first is None or plain_column(column.name).endswith("id"):
         return False
     try:
@@ -60,18 +64,56 @@ def looks_like_times(column: pl.Series) -> bool:
 
 def why_ignored(column: pl.Series, found: Mapping[str, str]) -> str:
     """Return what an ignored column may be, and the option that would use it."""
+    if is_empty(column):
+        return "it is empty"
+    return _may_be(column, found) or _as_context(column)
+
+
+def _may_be(column: pl.Series, found: Mapping[str, str]) -> str:
+    """Return the meaning that a column may have, or ""."""
     name = column.name
     if looks_like_times(column):
         but = f", but {found['time']!r} is the time" if "time" in found else ""
-        return f"it looks like a time{but}: --map time={name}"
+        return f"it looks like a time{but}: {map_option('time', name)}"
+    if "time" not in found and is_unread_time(column):
+        return "it may be a time, but in a form that is not read: write 2023-12-31 or a number"
     for ours in ROLES:
         if plain_column(name) in ALIASES[ours] and ours in found:
-            return f"it may be the {ours}, but {found[ours]!r} is: --map {ours}={name}"
+            return f"it may be the {ours}, but {found[ours]!r} is: {map_option(ours, name)}"
     if "value" not in found and _looks_like_ratings(column):
-        return f"it may be a value, such as a rating: --map value={name}"
+        return f"it may be a value, such as a rating: {map_option('value', name)}"
+    return ""
+
+
+def _as_context(column: pl.Series) -> str:
+    if not is_plain(column):
+        return "it has no plain values"
     if _is_unlike(column):
         return "nearly each line has its own value"
-    return f"--context {name} would use it"
+    return f"--context {shlex.quote(column.name)} would use it"
+
+
+def map_option(ours: str, name: str) -> str:
+    """Return the option that gives a column a meaning, as a shell takes it."""
+    return f"--map {shlex.quote(f'{ours}={name}')}"
+
+
+def is_empty(column: pl.Series) -> bool:
+    """Return whether a column has no value at all."""
+    gone = column.is_null()
+    return bool((gone | (column == "")).all() if column.dtype == pl.String else gone.all())
+
+
+def is_unread_time(column: pl.Series) -> bool:
+    """Return whether a column of text has a name of times, or dates as 31.12.2023 or 12/31/23."""
+    first = column.head(_LOOKED_AT).drop_nulls()
+    if first.dtype != pl.String or first.is_empty():
+        return False
+    is_date = first.str.contains(_DATE)
+    return plain_column(column.name) in ALIASES["time"] or 2 * int(is_date.sum()) >= first.len()
+
+
+_DATE = r"^\s*(\d{1,2}[./-]\d{1,2}[./-]\d{2,4}|\d{4}[./]\d{1,2}[./]\d{1,2})\b"
 
 
 def feature_note(column: pl.Series) -> str:
@@ -91,12 +133,14 @@ def time_note(times: pl.Series) -> tuple[str, str]:
     The size of a number tells seconds, milliseconds, microseconds and nanoseconds apart. Numbers
     stay as they are: only their order is used.
     """
+    if times.dtype == pl.Duration:
+        return f"spans of time, {times.min()!s} to {times.max()!s}", ""
     if times.dtype.is_temporal():
         return f"dates, {str(times.min())[:10]} to {str(times.max())[:10]}", ""
     low, high = (float(time) for time in (times.min(), times.max()))  # type: ignore[arg-type]
     units = {unit for unit in (_unit(low), _unit(high)) if unit}
     if not units:
-        return f"numbers without a known unit, {low:g} to {high:g}", ""
+        return f"numbers without a known unit, {low:.12g} to {high:.12g}", ""
     span = f"{low:.0f} to {high:.0f}"
     if _unit(low) != _unit(high):
         some = " and others ".join([*sorted(units), "not"][:2])
