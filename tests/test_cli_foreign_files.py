@@ -20,6 +20,7 @@ READERS = {
     "evaluate": ["evaluate", "RUN", "--references", "none"],
     "recommend": ["recommend", "RUN"],
     "compare": ["compare", "RUN"],
+    "report": ["report", "RUN"],
     "export": ["export", "RUN", "--out", "model.privrec"],
     "spent": ["privacy", "spent", "RUN"],
     "resume": ["train", "popularity", "--out", "RUN", "--resume"],
@@ -37,15 +38,18 @@ NEEDED_BY = {
     "simulation/data.json": ("evaluate", "resume", "lists"),
     "simulation/rounds.jsonl": ("compare",),
     "simulation/evaluation.json": ("compare",),
-    "simulation/attack.json": ("compare",),
-    "simulation/audit.json": ("compare",),
+    "simulation/attack.json": ("compare", "report"),
+    "simulation/audit.json": ("compare", "report"),
 }
 AREA = {"value": 0.6, "low": 0.5, "high": 0.7}
 BESIDE: dict[str, Any] = {
-    "attack.json": {"recipe": "popularity", "data": DATA, "attacks": {"loss": {"auc": AREA}}},
+    "attack.json": {
+        **{"recipe": "popularity", "data": DATA, "seed": 0},
+        **{"attacks": {"loss": {"auc": AREA}}},
+    },
     "audit.json": {
-        **{"recipe": "popularity", "data": DATA, "epsilon_lower": 0.5},
-        **{"epsilon_ledger": None, "holds": True},
+        **{"recipe": "popularity", "data": DATA, "seed": 0, "canaries": 9, "epsilon_lower": 0.5},
+        **{"epsilon_ledger": None, "holds": True, "delta": 1e-6, "confidence": 0.95},
     },
 }
 
@@ -176,8 +180,14 @@ FINE: dict[str, set[tuple[str, str]]] = {
     "simulation/rounds.jsonl": {
         (kind, "compare") for kind in ("empty", "cut", "emptied", *FOREIGN, *ABSENT)
     },
-    "simulation/attack.json": {(kind, "compare") for kind in ("emptied", *FOREIGN, *ABSENT)},
-    "simulation/audit.json": {(kind, "compare") for kind in ("emptied", *FOREIGN, *ABSENT)},
+    **{
+        f"simulation/{name}.json": {
+            (kind, reader)
+            for kind in ("emptied", *FOREIGN, *ABSENT)
+            for reader in ("compare", "report")
+        }
+        for name in ("attack", "audit")
+    },
 }
 """Where a command works: it needs nothing of the file, or cannot tell it from its own."""
 
@@ -226,7 +236,7 @@ def test_what_is_no_run_at_all_is_said(runs: Path, refused: Refused, scratch: Pa
     assert "is a file, not a run folder" in refused("evaluate", "model.privrec")
     assert "is not an exported model" in refused("recommend", "notes.txt")
     assert "is a data folder, not a run" in refused("evaluate", "films")
-    assert "did you mean 'first'?" in refused("evaluate", "runs/frist")
+    assert "did you mean 'runs/first'?" in refused("evaluate", "runs/frist")
     assert "is a run folder, not data" in refused("train", "ease", "--data", "runs/first")
 
 

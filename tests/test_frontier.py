@@ -146,6 +146,9 @@ def test_the_page_escapes_names_and_says_what_has_no_guarantee() -> None:
     page = render(made)
     assert "<b>" not in page.replace("<body>", "")
     assert "∞ is privrec-plus, which has no noise" in page
+    alone = render(Frontier(data="d", delta=1e-6, together=1.2341, points=(POINT,), lines={}))
+    assert "∞" not in alone
+    assert "All points are dp-privrec-plus." in alone
     assert "For experiments only: no protection." in page
     check_page(page)
     assert len(charts_in(page)) == 1

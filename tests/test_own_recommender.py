@@ -1,7 +1,9 @@
 """`privrec.evaluate`: a recommender of one's own on the people, lines and references of a run."""
 
+import contextlib
 import functools
 import json
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -65,7 +67,7 @@ def test_what_it_is_given() -> None:
 
         def score(seen: sp.csr_array) -> Any:
             given["seen"].append(seen)
-            return np.zeros(seen.shape)
+            return np.tile(np.arange(seen.shape[1]), (seen.shape[0], 1))
 
         return score
 
@@ -75,7 +77,7 @@ def test_what_it_is_given() -> None:
     expected = np.zeros((len(train), data.n_items))
     expected[train.owner[train.liked], train.item[train.liked]] = 1
     assert np.array_equal(given["likes"].toarray(), expected)
-    assert given["catalogue"] is data.catalogue
+    assert given["catalogue"].item_ids == data.catalogue.item_ids
     held = prepared.protocol.testing(data)(prepared.split.test)
     some = held.tested.sizes > 0
     devices = sp.vstack(given["seen"]).toarray()
@@ -112,6 +114,10 @@ def test_names_and_parameters_with_defaults() -> None:
     assert privrec.evaluate(with_default, DATA, references=[], name="mine").config.recipe == "mine"
 
 
+def fail(*said: str) -> Any:
+    raise ValueError(*said)
+
+
 @pytest.mark.parametrize(
     ("fit", "words"),
     [
@@ -120,11 +126,14 @@ def test_names_and_parameters_with_defaults() -> None:
         (scored(lambda seen: seen), "must return a dense array; got a sparse one"),
         (scored(lambda seen: np.full(seen.shape, np.nan)), "must be numbers; got 4.* NaN of 4"),
         (scored(lambda seen: np.full(seen.shape, "x")), "must return numbers; got <U1"),
-        (scored(lambda seen: None), r"got \(\)"),
+        (scored(lambda seen: None), "got None"),
         (scored(lambda seen: [[1.0], [1.0, 2.0]]), "got rows of any length"),
         (scored(lambda seen: 1 / 0), "own: score raised ZeroDivisionError: division by zero"),
+        (lambda likes: fail("no\n\x1b[2Jway"), "fit raised ValueError: no �.2Jway"),
+        (lambda likes: fail(), "fit raised ValueError$"),
         (lambda likes: likes.no_such, "own: fit raised AttributeError: .*no_such"),
         (lambda likes: 3, r"fit must return a function score\(seen\); got 3"),
+        (lambda likes: np.zeros((9, 9)), "got a ndarray$"),
     ],
 )
 def test_what_a_scorer_does_wrong_is_one_line(fit: Any, words: str) -> None:
@@ -144,12 +153,54 @@ def test_wrong_arguments(tmp_path: Path) -> None:
         ("`name` must be a text; got ''", (popular, DATA), {"name": ""}),
         ("did you mean 'ease'", (popular, DATA), {"references": ["eas"]}),
         ("leave out `data`", (run, DATA), {}),
+        ("tested with its own seed, 0; got 3", (run,), {"seed": 3}),
+        ("a run has its own `out`", (run,), {"out": "elsewhere"}),
+        ("a run has its own `name`", (run,), {"name": "x"}),
+        ("`out` must be a path; got 3", (popular, DATA), {"out": 3}),
+        ("`on_progress` must be a function; got 3", (popular, DATA), {"on_progress": 3}),
     ]:
         with pytest.raises(SettingsError, match=words):
             privrec.evaluate(*given, **how)  # type: ignore[arg-type]
     assert privrec.evaluate(run).as_json() == run.evaluate().as_json()
     with pytest.raises(RunFolderError, match="is in the way: choose another `out`"):
         privrec.evaluate(popular, DATA, out=tmp_path / "run")
+
+
+def test_one_score_for_all_items_is_warned_of() -> None:
+    with pytest.warns(UserWarning, match=r"flat: (\d+) of \1 people have the same score for all"):
+        privrec.evaluate(scored(lambda seen: 5.0 * seen.toarray()), DATA, name="flat")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        privrec.evaluate(popular, DATA)
+
+
+def test_a_scorer_cannot_change_the_data() -> None:
+    data = privrec.load(DATA)
+    title, first = data.catalogue.titles[0], data.catalogue.item_ids[0]
+
+    def changing(likes: sp.csr_array, catalogue: Any) -> Callable[[sp.csr_array], Any]:
+        catalogue.titles[0], catalogue.item_ids[0], score = "other", "other", popular(likes)
+        likes.data[:] = 0
+
+        def scoring(seen: sp.csr_array) -> Any:
+            seen.data[:], seen.indices[:] = 0, 0
+            return score(seen)
+
+        return scoring
+
+    assert privrec.evaluate(changing, data).hits == privrec.evaluate(popular, data).hits
+    assert (data.catalogue.titles[0], data.catalogue.item_ids[0]) == (title, first)
+
+
+def test_it_has_the_bar_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    bar = contextlib.nullcontext(lambda what, done, total: told.append(what))
+    off = contextlib.nullcontext()
+    monkeypatch.setattr("privrec.runs.own.progress_bar", lambda given, shown: bar if shown else off)
+    privrec.evaluate(popular, DATA, progress=False)
+    assert not told
+    privrec.evaluate(popular, DATA)
+    assert told
 
 
 def test_its_folder_is_a_row_of_compare(tmp_path: Path, refused: Refused) -> None:
@@ -176,6 +227,12 @@ def test_its_folder_is_a_row_of_compare(tmp_path: Path, refused: Refused) -> Non
     python = privrec.compare([tmp_path / "run", mine])
     assert python.tables[LARGER][1].hits == own["hits"]
     assert "popular against" in str(python)
+    _, head, row, *_ = str(python).splitlines()
+    ease = run.evaluate()
+    low, high = ease.interval[20]
+    arm = max(ease.hits[20] - low, high - ease.hits[20])
+    assert head.split() == ["@5", "@10", "@20", "@30", "±", "at", "20"]
+    assert row.split()[-2:] == [f"{ease.hits[30]:.3f}", f"{arm:.3f}"]
     assert privrec.compare([run, mine]).as_json()["popular"]["against"]
 
 
@@ -214,10 +271,11 @@ def test_several_seeds_are_one_line(tmp_path: Path) -> None:
     hits = [one.hits[20] for one in both["my_ease"]]
     assert second.hits["20"] == pytest.approx(np.mean(hits))
     assert list(second.by_seed.values()) == hits
-    halves = [np.subtract(*one.interval[20][::-1]) / 2 for one in both["my_ease"]]
+    figures = [one.tested.figures.hits[:, 2] for one in both["my_ease"] if one.tested]
     low, high = second.interval["20"]
     # Three samples, of which some people are in two: a little longer than of three times as many.
-    independent = np.sqrt(np.square(halves).sum()) / 3
+    # Not from the intervals of each seed: each has two made-up people, and this one two in all.
+    independent = 1.96 * np.sqrt(sum(one.var() / len(one) for one in figures)) / 3
     assert independent < (high - low) / 2 < 1.3 * independent
     against = found.against[LARGER][-1]
     assert (against.name, against.other) == ("my_ease (3 seeds)", "popular (3 seeds)")
@@ -266,14 +324,15 @@ def test_other_items_of_the_same_people_are_not_paired(tmp_path: Path) -> None:
         privrec.train("popularity", LARGER, out=tmp_path / halving, halving=halving)
         for halving in ("random", "time")
     ]
-    one, other = (run.evaluate(references=[]).tested for run in runs)
+    found = [run.evaluate(references=[]) for run in runs]
+    one, other = (evaluation.tested for evaluation in found)
     assert one is not None
     assert other is not None
     both = [people_of(tested, {}) for tested in (one, other)]
     assert not are_paired(both[0], both[1])
     assert mean_difference(both[:1], both[1:]) is None
     assert mean_difference(both[:1], both[:1]) is not None
-    kept = read_people(runs[0].folder.evaluation_path)
+    kept = read_people(runs[0].folder.evaluation_path, found[0].as_json()["hits"])
     assert kept is not None
     assert are_paired(kept, both[0])
     # A file of an older version does not say what was tested.

@@ -16,6 +16,8 @@ from privrec.cli import console
 from privrec.core.phase import Cohort
 from privrec.core.round import PEOPLE, SERVER, Surroundings, cohort_draw, fastest, play_stage_round
 from privrec.data.sources import load
+from privrec.runs.experiments import jobs_of, run_jobs
+from privrec.runs.frontier import find_frontier
 from privrec.runs.progress import Progress
 from privrec.runs.progressfile import progress_path
 from privrec.runs.records import RunFolder
@@ -106,6 +108,11 @@ def test_a_long_round_is_told_in_steps_and_a_short_one_is_not(path: Path) -> Non
     clock.now += 2
     progress.end_round(2)
     assert written(path)["seconds_per_round"] == pytest.approx(12.1 / 2, abs=0.05)
+    # With a round its steps are over, also those whose end was too soon after to be told.
+    assert told[-3:] == [(PEOPLE, 1000, 1000), (SERVER, 1, 1), ("rounds", 2, 5)]
+    progress.begin_round()
+    progress.end_round(3)
+    assert told[-2:] == [("rounds", 2, 5), ("rounds", 3, 5)]
 
 
 def test_one_slow_round_does_not_set_the_speed(path: Path) -> None:
@@ -180,6 +187,18 @@ def test_each_reference_is_named_while_it_is_solved(tmp_path: Path) -> None:
         assert [said[1:] for said in told if said[0] == what] == [(0, 1), (1, 1)]
 
 
+def test_the_runs_of_an_experiment_tell_how_far_they_are(tmp_path: Path) -> None:
+    jobs: set[str] = set()
+    listed = jobs_of(["popularity"], seeds=[0], epsilons=[8.0])
+    run_jobs(listed, DATA, tmp_path / "jobs", lambda what, *_: jobs.add(what))
+    frontier: set[str] = set()
+    asked: Any = {"delta": 1e-3, "seeds": [0], "out": tmp_path / "frontier"}
+    find_frontier(DATA, [8.0], **asked, on_progress=lambda what, *_: frontier.add(what))
+    steps = {"runs", "compiling", "solving the reference ease", "people tested"}
+    assert steps <= jobs
+    assert steps <= frontier
+
+
 def test_bars_of_steps_come_and_go(monkeypatch: pytest.MonkeyPatch) -> None:
     shown = io.StringIO()
     monkeypatch.setattr(console, "err", Console(file=shown, force_terminal=True, width=100))
@@ -202,6 +221,7 @@ def test_bars_of_steps_come_and_go(monkeypatch: pytest.MonkeyPatch) -> None:
     with console.progress() as advance:
         advance("solving the reference ease", 0, 1)
         assert "solving the reference ease" in drawn()
+        assert "?" not in drawn()
         advance("solving the reference ease", 1, 1)
         assert "solving" not in drawn()
         advance("rounds", 1, 3)

@@ -74,8 +74,10 @@ def check_kind(name: str, value: object, kind: type | tuple[type, ...], must: st
         raise SettingsError(f"`{name}` must be {must}; got {got(value)}")
 
 
-def nearest(name: str, options: Iterable[str]) -> str:
+def nearest(name: str, options: Iterable[str], before: str = "") -> str:
     """Return "; did you mean 'x'?" for the option closest to `name`, or "" if none is close.
+
+    `before` is shown in front of the option.
 
     >>> nearest("privrek", ["privrec", "ease"])
     "; did you mean 'privrec'?"
@@ -85,7 +87,7 @@ def nearest(name: str, options: Iterable[str]) -> str:
     known = list(options)
     folded = {option.casefold(): option for option in known}
     close = difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=0.5)
-    return f"; did you mean {folded[close[0]]!r}?" if close else ""
+    return f"; did you mean {before + folded[close[0]]!r}?" if close else ""
 
 
 def by_likeness(name: str, options: Iterable[str]) -> list[str]:

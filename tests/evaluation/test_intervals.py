@@ -123,6 +123,26 @@ def test_the_same_people_under_several_seeds_are_not_counted_as_others(share: fl
     assert (held / 300 <= 0.98).all(), held / 300
 
 
+@pytest.mark.parametrize("people", [150, 500])
+@pytest.mark.parametrize("lines", [1, 8])
+def test_seeds_that_test_a_fifth_of_the_people_each(people: int, lines: int) -> None:
+    """As under `halves`: most people are tested under one seed of three, or under none."""
+    level, repetitions, draw, held = 0.3, 400, np.random.default_rng(people), np.zeros(2)
+    for _ in range(repetitions):
+        own = draw.beta(5 * level, 5 * (1 - level), people)
+        samples, pairs = [], []
+        for _ in range(3):
+            ids = np.flatnonzero(draw.random(people) < 0.2)
+            ours, theirs = draw.binomial(lines, own[ids], (2, len(ids))) / lines
+            theirs = np.where(draw.random(len(ids)) < 0.5, ours, theirs)
+            samples.append((ids, columns(ours)))
+            pairs.append((ids, columns(ours - theirs)))
+        mean, by = shares_of_seeds(samples)[20], differences_of_seeds(pairs)[20]
+        held += mean.low <= level <= mean.high, by.low <= 0 <= by.high
+    assert (held / repetitions >= 0.92).all(), held / repetitions
+    assert (held / repetitions <= 0.98).all(), held / repetitions
+
+
 def test_a_mean_over_seeds_by_a_slow_loop() -> None:
     """The variance of the mean by one person after another; and one seed is a plain interval."""
     draw = np.random.default_rng(1)
@@ -130,14 +150,22 @@ def test_a_mean_over_seeds_by_a_slow_loop() -> None:
     samples = [(ids, draw.random((len(ids), len(KS)))) for ids in tested]
     found = shares_of_seeds(samples)[20]
     assert found.by == pytest.approx(np.mean([one[:, 2].mean() for _, one in samples]))
-    with_two = [
-        {**dict(zip(ids.tolist(), one[:, 2].tolist(), strict=True)), "0": 0.0, "1": 1.0}
-        for ids, one in samples
-    ]
-    middle = np.mean([np.mean(list(one.values())) for one in with_two])
+    by_person = [dict(zip(ids.tolist(), one[:, 2].tolist(), strict=True)) for ids, one in samples]
+    # Eight people are tested twelve times under three seeds. So each of the two made-up people
+    # counts as half a person under each seed.
+    sizes = [len(one) + 2 * 0.5 for one in by_person]
+    middle = sum(
+        (sum(one.values()) + 0.5 * 1.0) / n / 3 for one, n in zip(by_person, sizes, strict=True)
+    )
     variance = 0.0
-    for person in {person for one in with_two for person in one}:
-        of_her = [(one[person] - middle) / len(one) for one in with_two if person in one]
+    for made_up in (0.0, 1.0):
+        variance += (sum(0.5 * (made_up - middle) / n for n in sizes) / 3) ** 2
+    for person in {person for one in by_person for person in one}:
+        of_her = [
+            (one[person] - middle) / n
+            for one, n in zip(by_person, sizes, strict=True)
+            if person in one
+        ]
         variance += (sum(of_her) / 3) ** 2
     assert found.low == pytest.approx(middle - 1.959964 * math.sqrt(variance))
     assert found.high == pytest.approx(middle + 1.959964 * math.sqrt(variance))

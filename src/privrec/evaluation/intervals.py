@@ -154,19 +154,23 @@ def _ends_of_seeds(
 
     With x_s her figure under seed s, n_s people and the mean m: her row is
     sum_s (x_s - m) / n_s / S over the seeds that test her. The rows of different people are
-    independent, so the variance of m is the sum of their squares. The two made-up people are tested
-    under all seeds.
+    independent, so the variance of m is the sum of their squares. The two made-up people weigh as
+    much as a person does: they are tested under the share of the seeds that people are on average.
     """
-    sizes = [len(ids) + 2 for ids, _ in samples]
     whose = np.unique(np.concatenate([ids for ids, _ in samples]), return_inverse=True)[1]
-    weight = np.concatenate([np.full(size - 2, 1 / size) for size in sizes])
+    people, seeds = int(whose.max()) + 1, len(samples)
+    share = len(whose) / people / seeds
+    sizes = [len(ids) + 2 * share for ids, _ in samples]
+    weight = np.concatenate(
+        [np.full(len(ids), 1 / size) for (ids, _), size in zip(samples, sizes, strict=True)]
+    )
     figures = np.concatenate([one for _, one in samples])
-    made_up = sum(1 / size for size in sizes)
-    middle = (weight @ figures + made_up * (less + more)) / len(samples)
-    rows = np.zeros((whose.max() + 3, figures.shape[1]))
+    made_up = sum(share / size for size in sizes)
+    middle = (weight @ figures + made_up * (less + more)) / seeds
+    rows = np.zeros((people + 2, figures.shape[1]))
     np.add.at(rows, whose, weight[:, None] * (figures - middle))
     rows[-2:] = made_up * (np.stack([less, more]) - middle)
-    half = _Z * np.sqrt((rows**2).sum(axis=0)) / len(samples)
+    half = _Z * np.sqrt((rows**2).sum(axis=0)) / seeds
     mean = np.mean([one.mean(axis=0) for _, one in samples], axis=0)
     return mean, (np.minimum(middle - half, mean), np.maximum(middle + half, mean))
 

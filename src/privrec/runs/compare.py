@@ -26,7 +26,8 @@ from privrec.show.comparison import (
     mean_with_ends,
 )
 from privrec.show.notebook import html_table, paragraph, text_table
-from privrec.show.report import KS, figure
+from privrec.show.page import figure
+from privrec.show.report import KS, arm_text
 from privrec.show.worth import around, digits, signed
 
 Comparable = str | PathLike[str] | Run | Evaluation
@@ -154,12 +155,13 @@ class Comparison:
         for title, lines in self.tables.items():
             names = [short(line.name) for line in lines]
             width = max(map(len, names))
-            head = "".join(f"{'@' + k:>8}" for k in KS)
+            head = "".join(f"{'@' + k:>8}" for k in KS) + f"{'± at 20':>10}"
             parts.append(f"Hits@k on {short(title)}\n{'':{width}}{head}")
             for name, line in zip(names, lines, strict=True):
                 hits = (line.hits[k] for k in KS)
                 cells = "".join(f"{'-' if one is None else f'{one:.3f}':>8}" for one in hits)
-                parts.append(f"{name:{width}}{cells}")
+                arm = arm_text(line.hits[_K], line.interval.get(_K))
+                parts.append(f"{name:{width}}{cells}{arm:>10}".rstrip())
             parts += [one.sentence() for one in self.against.get(title, ())]
         return "\n".join([*parts, *(f"warning: {line}" for line in self.warnings)])
 
@@ -229,7 +231,8 @@ def read_row(path: Path) -> Row:
     """Return the evaluation in a run folder, or in one of a recommender of one's own."""
     folder = records.RunFolder(path=path)
     place = folder.evaluation_path
-    if folder.config_path.exists() or not place.is_file():
+    is_run = folder.config_path.exists() or folder.config_path.is_symlink()
+    if is_run or not place.is_file():
         found, settings = records.read_evaluation(path), records.read_run(path)[1]
         attacked = attacked_in(folder)
         cost = {**found.get("cost", {}), "seconds": seconds_of(path)}
@@ -237,7 +240,7 @@ def read_row(path: Path) -> Row:
     else:
         found = read_document(place, EVALUATION) or {}
         settings = {"own": found["recipe"], "data": found["data"]}
-    return Row(evaluation=found, settings=settings, people=read_people(place))
+    return Row(evaluation=found, settings=settings, people=read_people(place, found["hits"]))
 
 
 def seconds_of(place: Path) -> float | None:
@@ -317,7 +320,10 @@ def _count(rows: Sequence[Row]) -> int:
 def _best_reference(group: Sequence[str], rows: Mapping[str, Row]) -> str | None:
     """Return the reference with the highest mean Hits@20; None if not all runs have one."""
     runs = [rows[name].evaluation for name in group]
-    known = [set(run.get("differences", {})) - {run["recipe"]} for run in runs]
+    known = [
+        (run.get("differences", {}).keys() & run["references"].keys()) - {run["recipe"]}
+        for run in runs
+    ]
     names = sorted(set.intersection(*known))
     hits = {name: sum(run["references"][name]["hits"][_K] or 0.0 for run in runs) for name in names}
     return max(hits, key=lambda name: hits[name]) if hits else None

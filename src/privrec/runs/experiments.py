@@ -77,8 +77,9 @@ def run_jobs(
     for done, job in enumerate(jobs):
         if on_progress is not None:
             on_progress("runs", done, len(jobs))
-        train_and_evaluate(job.recipe, data, out / job.name, **job.settings)
-        places.append(out / job.name)
+        place = out / job.name
+        train_and_evaluate(job.recipe, data, place, on_progress=on_progress, **job.settings)
+        places.append(place)
     if on_progress is not None:
         on_progress("runs", len(jobs), len(jobs))
     return places

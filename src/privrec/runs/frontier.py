@@ -88,7 +88,7 @@ def find_frontier(
     found: dict[tuple[float, int], dict[str, Any]] = {}
     for done, job in enumerate(jobs):
         _tell(on_progress, done, len(jobs))
-        found[job] = _evaluated(data, *job, delta=delta, out=out)
+        found[job] = _evaluated(data, *job, delta=delta, out=out, on_progress=on_progress)
     _tell(on_progress, len(jobs), len(jobs))
     frontier = Frontier(
         data=data,
@@ -146,7 +146,14 @@ def draw(frontier: Frontier) -> bytes:
     for place, point in zip(places, frontier.points, strict=True):
         value = point.hits[_K]
         top = max(value, point.interval.get(_K, [value])[-1])
-        axes.annotate(f"{value:.3f}", (place, top), (0, 6), textcoords="offset points", ha="center")
+        axes.annotate(
+            f"{value:.3f}",
+            (place, top),
+            (0, 6),
+            textcoords="offset points",
+            ha="center",
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 1},  # A line may be behind it.
+        )
     styles = ("--", "-.", ":")
     for (name, level), style in zip(frontier.lines.items(), styles, strict=False):
         axes.axhline(level, linestyle=style, color="#777777", label=f"{name} ({level:.3f})")
@@ -182,18 +189,29 @@ def _check(epsilons: Sequence[float], seeds: Sequence[int]) -> None:
     check_each_once(seeds)
 
 
-def _evaluated(data: str, epsilon: float, seed: int, *, delta: float, out: Path) -> dict[str, Any]:
+def _evaluated(
+    data: str,
+    epsilon: float,
+    seed: int,
+    *,
+    delta: float,
+    out: Path,
+    on_progress: OnProgress | None,
+) -> dict[str, Any]:
     place, bare = _place(out, epsilon, seed), math.isinf(epsilon)
     noised = {"epsilon": epsilon, "delta": delta, "noise": "seeded"}
     settings: dict[str, Any] = {} if bare else noised
     recipe = WITHOUT if bare else WITH_NOISE
-    return train_and_evaluate(recipe, data, place, seed=seed, **settings)
+    return train_and_evaluate(recipe, data, place, on_progress=on_progress, seed=seed, **settings)
 
 
 def _point(epsilon: float, by_seed: Mapping[int, dict[str, Any]], out: Path) -> Point:
     found = list(by_seed.values())
     places = [records.RunFolder(path=_place(out, epsilon, seed)) for seed in by_seed]
-    people = [read_people(place.evaluation_path) for place in places]
+    people = [
+        read_people(place.evaluation_path, one["hits"])
+        for place, one in zip(places, found, strict=True)
+    ]
     spent = [evaluation["privacy"]["epsilon_of_mechanism"] for evaluation in found]
     return Point(
         epsilon=None if math.isinf(epsilon) else epsilon,

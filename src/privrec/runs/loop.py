@@ -93,16 +93,24 @@ def train(
     )
 
 
-def train_and_evaluate(recipe: str, data: str, place: Path, **settings: Any) -> dict[str, Any]:
+def train_and_evaluate(
+    recipe: str,
+    data: str,
+    place: Path,
+    *,
+    on_progress: OnProgress | None = None,
+    **settings: Any,
+) -> dict[str, Any]:
     """Return the evaluation of the run in `place`; trains and tests it where that is not done."""
     begun = place.exists() and not records.is_untouched(place)
     if begun:
         # Resuming takes the old run's own settings, which may be others than these.
         asked = configure(recipe, data, settings).model_dump(exclude={"protocol", "candidates"})
         check_same(*records.read_settings(place, settings_of), asked)
-    run = train(recipe, data, out=place, resume=begun, progress=False, **settings)
+    shown: Any = {"progress": False, "on_progress": on_progress}
+    run = train(recipe, data, out=place, resume=begun, **shown, **settings)
     if not run.folder.evaluation_path.is_file():
-        run.evaluate(progress=False)
+        run.evaluate(**shown)
     return records.read_evaluation(place)
 
 

@@ -5,12 +5,16 @@ import hashlib
 import inspect
 import json
 import types
+import warnings
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from dataclasses import replace
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import scipy.sparse as sp
 
 from privrec.algorithms.prepared import PreparedRun
@@ -19,12 +23,14 @@ from privrec.core.scorer import Rankers, Scores, TableScorer
 from privrec.data.clients import Clients
 from privrec.data.federation import Federation, chunks
 from privrec.data.sources import named
-from privrec.errors import RunFolderError, ScorerError, SettingsError
+from privrec.data.text import safe_text
+from privrec.errors import RunFolderError, ScorerError, SettingsError, check_kind, got
 from privrec.evaluation.protocols import resolve
 from privrec.evaluation.references import likes_of
 from privrec.privacy.ledger import PrivacyLedger
 from privrec.privacy.statement import CENTRAL, privacy_report
 from privrec.runs import records
+from privrec.runs.bar import progress_bar
 from privrec.runs.evaluate import Asked, Evaluation, OnProgress, evaluate_run
 from privrec.runs.run import Run
 from privrec.runs.tested import people_of, write_people
@@ -48,6 +54,7 @@ def evaluate(
     references: Sequence[str] | None = None,
     people: int | None = None,
     out: str | Path | None = None,
+    progress: bool = True,
     on_progress: OnProgress | None = None,
 ) -> Evaluation:
     """Return the figures of a recommender of your own, beside the same references as a run's.
@@ -59,75 +66,83 @@ def evaluate(
     array (people, items): the higher, the better. Who trains, who is tested and on what is what a
     run with the same data, protocol and seed has; `data` is what `train` takes. It may use
     everybody's raw data, so there is no privacy. `out` is a folder for the figures, which
-    `privrec compare` takes beside run folders.
+    `privrec compare` takes beside run folders. `progress` and `on_progress` are as in
+    `run.evaluate`.
 
     For a run this is `run.evaluate`.
     """
     asked = Asked(references=references, people=people)
     if isinstance(scorer, Run):
-        return _of_run(scorer, data, asked, protocol, candidates, on_progress)
+        _check_of_run(scorer, data=data, seed=seed, name=name, out=out)
+        how: dict[str, Any] = {"protocol": protocol, "candidates": candidates, "people": people}
+        how |= {"references": references, "progress": progress, "on_progress": on_progress}
+        return scorer.evaluate(**how)
     if not callable(scorer):
-        raise SettingsError(f"`scorer` must be a function fit(likes) -> score; got {scorer!r}")
+        raise SettingsError(f"`scorer` must be a function fit(likes) -> score; got {got(scorer)}")
     if data is None:
         raise SettingsError("`data` must be a built-in name, a folder or loaded data; got None")
     called = _name_of(scorer) if name is None else name
     _check_name(called)
-    place = None if out is None else _place(Path(out))
+    place = None if out is None else _place(out)
     called_data, read = named(data)
     whole = read()
     tested_by, among = resolve(protocol, candidates, whole)
-    values = {
-        "recipe": called,
-        "data": called_data,
-        "seed": seed,
-        "protocol": tested_by,
-        "candidates": among,
-    }
-    prepared = _prepared(make_settings(RunSettings, values), whole, scorer)
-    found = evaluate_run(prepared, {}, _NO_PRIVACY, asked=asked, on_progress=on_progress)
+    values = {"recipe": called, "data": called_data, "seed": seed}
+    values |= {"protocol": tested_by, "candidates": among}
+    flat: list[bool] = []
+    prepared = _prepared(make_settings(RunSettings, values), whole, scorer, flat)
+    with progress_bar(on_progress, progress) as tell:
+        found = evaluate_run(prepared, {}, _NO_PRIVACY, asked=asked, on_progress=tell)
+    if 2 * sum(flat) > len(flat):
+        warnings.warn(_FLAT.format(called, sum(flat), len(flat)), UserWarning, stacklevel=2)
     found = replace(found, scorer=code_mark(scorer))
     if place is not None:
         _write(place, found)
     return found
 
 
+_FLAT = (
+    "{}: {:,} of {:,} people have the same score for all items that they did not like before; ties"
+    " get the middle rank, so these figures depend on the number of items alone"
+)
+
 _NO_PRIVACY = privacy_report(PrivacyLedger(), delta=1e-6, noise="secure", without=CENTRAL)
 
 
-def _of_run(
-    run: Run,
-    data: object,
-    asked: Asked,
-    protocol: str | None,
-    candidates: str | None,
-    on_progress: OnProgress | None,
-) -> Evaluation:
+def _check_of_run(run: Run, *, data: object, seed: int, name: object, out: object) -> None:
+    """Raise for what a run has of its own and nobody can choose for its evaluation."""
     if data is not None:
         raise SettingsError("a run is tested on its own data: leave out `data`, or train on it")
-    return run.evaluate(
-        protocol=protocol,
-        candidates=candidates,
-        references=asked.references,
-        people=asked.people,
-        on_progress=on_progress,
-    )
+    if seed not in (0, run.config.seed):
+        raise SettingsError(f"a run is tested with its own seed, {run.config.seed}; got {seed!r}")
+    for what, given in (("name", name), ("out", out)):
+        if given is not None:
+            raise SettingsError(f"a run has its own `{what}`: leave it out; got {got(given)}")
 
 
-def _prepared(settings: RunSettings, whole: Federation, fit: Fit) -> PreparedRun:
-    """Return the recommender, fitted, as a run that has nothing to train."""
+def _prepared(settings: RunSettings, whole: Federation, fit: Fit, flat: list[bool]) -> PreparedRun:
+    """Return the recommender, fitted, as a run that has nothing to train.
+
+    `flat` gets for each person who is scored whether no item is before another.
+    """
     config, protocol = with_protocol(settings, whole)
     split, federation = protocol.roles(whole), protocol.training(whole)
     n_items, name = federation.n_items, config.recipe
     people = [likes_of(federation.take(part), n_items) for part in chunks(split.fitted)]
     given = (sp.csr_array(sp.vstack(people, format="csr")),)
-    arguments = (*given, federation.catalogue) if _takes_two(fit) else given
+    # A copy: what the function does to it must not change the data.
+    arguments = (*given, deepcopy(federation.catalogue)) if _takes_two(fit) else given
     score = _guarded(name, "fit", lambda: fit(*arguments))
     if not callable(score):
-        raise ScorerError(f"{name}: fit must return a function score(seen); got {score!r}")
+        raise ScorerError(f"{name}: fit must return a function score(seen); got {got(score)}")
 
     def table(devices: Clients) -> Scores:
         seen = likes_of(devices, n_items)
-        return _checked(name, _guarded(name, "score", lambda: score(seen)), (len(devices), n_items))
+        own = seen.nonzero()
+        found = _guarded(name, "score", lambda: score(seen))
+        scores = _checked(name, found, (len(devices), n_items))
+        flat.extend(_are_flat(scores, own))
+        return scores
 
     return PreparedRun(
         config=config,
@@ -147,8 +162,9 @@ def _guarded(name: str, what: str, call: Callable[[], Any]) -> Any:
     except (KeyboardInterrupt, SystemExit, GeneratorExit):
         raise
     except BaseException as error:  # a panic of a library in Rust is no `Exception`
-        said = " ".join(str(error).split())
-        raise ScorerError(f"{name}: {what} raised {type(error).__name__}: {said}") from error
+        said = safe_text(" ".join(str(error).split()))
+        kind = type(error).__name__
+        raise ScorerError(f"{name}: {what} raised {kind}{said and f': {said}'}") from error
 
 
 def _checked(name: str, found: Any, shape: tuple[int, int]) -> Scores:
@@ -160,9 +176,9 @@ def _checked(name: str, found: Any, shape: tuple[int, int]) -> Scores:
     except ValueError as error:
         raise ScorerError(f"{name}: score must return one array; got rows of any length") from error
     if scores.shape != shape:
+        shown = scores.shape or got(found)
         raise ScorerError(
-            f"{name}: score must return an array of shape {shape}, (people, items); got"
-            f" {scores.shape}"
+            f"{name}: score must return an array of shape {shape}, (people, items); got {shown}"
         )
     if scores.dtype.kind not in "iufb":
         raise ScorerError(f"{name}: score must return numbers; got {scores.dtype}")
@@ -170,6 +186,16 @@ def _checked(name: str, found: Any, shape: tuple[int, int]) -> Scores:
     if wrong := int(np.isnan(scores).sum()):
         raise ScorerError(f"{name}: scores must be numbers; got {wrong} NaN of {scores.size}")
     return scores
+
+
+def _are_flat(scores: Scores, own: tuple[npt.NDArray[np.signedinteger[Any]], ...]) -> list[bool]:
+    """Return whether all items but a person's own have one score, for each person."""
+    others = scores.copy()
+    others[own] = np.inf
+    low = others.min(axis=1)
+    others[own] = -np.inf
+    flat: list[bool] = (low >= others.max(axis=1)).tolist()
+    return flat
 
 
 def _takes_two(fit: Fit) -> bool:
@@ -239,8 +265,10 @@ def _check_name(name: object) -> None:
         )
 
 
-def _place(path: Path) -> Path:
+def _place(out: str | Path) -> Path:
     """Return where the figures go; refuse a folder that has anything else in it."""
+    check_kind("out", out, (str, PathLike), "a path")
+    path = Path(out)
     known = {records.SIMULATION}
     if path.exists() and not (path.is_dir() and {p.name for p in path.iterdir()} <= known):
         raise RunFolderError(f"{path} is in the way: choose another `out`")

@@ -51,6 +51,7 @@ class Progress:
         self._stage, self._first, self._last = "", 0, 0
         self._round_began = clock()
         self._told: dict[str, float] = {}
+        self._shown: dict[str, int] = {}
         self._now: dict[str, Any] = {
             "stages": [stage.name for stage in stages],
             "of": sum(stage.rounds for stage in stages),
@@ -97,6 +98,7 @@ class Progress:
         self._write(now=True)
         if now - self._round_began > LONG_ROUND_SECONDS:
             self._tell(what, done, total)
+            self._shown[what] = total
 
     def end_round(self, played: int) -> None:
         """A round of the stage is over; `played` of them are."""
@@ -107,6 +109,9 @@ class Progress:
             times = [after - before for before, after in itertools.pairwise(self._ends)]
             self._now["seconds_per_round"] = round(statistics.median(times), 4)
         self._write()
+        shown, self._shown = self._shown, {}
+        for what, total in shown.items():
+            self._tell(what, total, total)  # The last step may have come too soon to be told.
         what = "rounds" if self._stage == TRAIN else f"rounds for {self._stage}"
         self._tell(what, played, self._last - self._first)
 

@@ -207,8 +207,8 @@ def _no_run(path: Path) -> str:
     """Return why a path is no run folder, and what was perhaps meant."""
     with words(path, "read"):
         if not path.exists():
-            there = path.parent.iterdir() if path.parent.is_dir() else ()
-            return f"does not exist{nearest(path.name, [one.name for one in there])}"
+            there = [one.name for one in path.parent.iterdir()] if path.parent.is_dir() else []
+            return f"does not exist{nearest(path.name, there, str(path).removesuffix(path.name))}"
         if path.is_file():
             return "is a file, not a run folder"
         if (path / "dataset.toml").is_file():

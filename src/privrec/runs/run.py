@@ -48,6 +48,7 @@ from privrec.runs.tables import history_frame
 from privrec.runs.tested import people_of, write_people
 from privrec.settings import RunSettings
 from privrec.show.attacked import summary
+from privrec.show.attacks import render_attacks
 from privrec.show.notebook import html_table, paragraph
 from privrec.show.page import beside
 from privrec.show.promise import render_privacy
@@ -148,7 +149,8 @@ class Run:
         return evaluation
 
     def refresh_report(self) -> None:
-        """Write the report again after an attack or audit, where there is an evaluation."""
+        """Write the pages again after an attack or audit; a report where there is an evaluation."""
+        self._write_attacks()
         if self.folder.evaluation_path.is_file():
             self.write_report()
 
@@ -161,7 +163,19 @@ class Run:
         path = self.folder.evaluation_path
         found = records.read_evaluation(self.folder.path) if path.is_file() else None
         self._write_pages(found, self.folder.report_path)
+        self._write_attacks()
         return self.folder.report_path
+
+    def _write_attacks(self) -> None:
+        """Write the pages of attacks and audits, which lead to the other pages of the run."""
+        attack = read_document(self.folder.attack_path, ATTACK)
+        audit = read_document(self.folder.audit_path, AUDIT)
+        for name, found in (("attack", attack), ("audit", audit)):
+            if found is not None:
+                place = self.folder.report_path.with_name(f"{name}.html")
+                attacks, audits = ([found], []) if name == "attack" else ([], [found])
+                page = render_attacks(attacks, audits, links=beside(place))
+                records.write_whole(place, page.encode())
 
     def _write_pages(self, found: Mapping[str, Any] | None, place: Path) -> None:
         """Write the report of an evaluation to `place`, and the page of what is promised."""

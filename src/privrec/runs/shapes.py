@@ -1,7 +1,7 @@
 """The shapes of the JSON files in a run folder: what a file of another program fails to have.
 
 A shape is a type or several; a mapping of keys, of which those that end in "?" may be missing; a
-list of one shape, for lists of any length; or `Each`, for mappings with any keys.
+list of one shape, for lists of any length; `Each`, for mappings with any keys; `Ends`; or `OrNone`.
 """
 
 import json
@@ -23,24 +23,48 @@ class Each:
     shape: Any
 
 
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """A list of two numbers: the ends of an interval."""
+
+
+@dataclass(frozen=True, slots=True)
+class OrNone:
+    """A value of one shape, or None."""
+
+    shape: Any
+
+
 Number = (int, float)
 _Maybe = (int, float, type(None))
-_KS = {"5": _Maybe, "10": _Maybe, "20": _Maybe, "30": _Maybe}
-_Intervals = Each((list, type(None)))
-_Differences = Each(Each({"by": _Maybe, "low": _Maybe, "high": _Maybe}))
+
+
+def _by_k(shape: Any) -> dict[str, Any]:
+    return dict.fromkeys(("5", "10", "20", "30"), shape)
+
+
+_Beyond = Each(Each(_Maybe))
+_Difference = {"by": Number, "low": Number, "high": Number}
+# Nobody may have had an item that was new to her.
+_NEW = {
+    "hits": _by_k(_Maybe),
+    "interval?": _by_k(Ends()),
+    "differences?": Each(Each(_Difference)),
+}
 _FIGURES = {
-    "hits": _KS,
+    "hits": _by_k(Number),
     "ndcg?": Each(_Maybe),
     "list_ndcg?": Each(_Maybe),
     "recall?": Each(_Maybe),
-    "interval?": _Intervals,
-    "new_only?": {"hits": _KS, "interval?": _Intervals, "differences?": _Differences},
+    "interval?": _by_k(Ends()),
+    "beyond?": _Beyond,
+    "new_only?": _NEW,
 }
 EVALUATION: Mapping[str, Any] = {
     "recipe": str,
     "data": str,
     "seed": int,
-    "users": {"test": int, "skipped": int},
+    "users": {"train?": int, "validation?": int, "test": int, "skipped": int},
     **_FIGURES,
     "references": Each(_FIGURES),
     "references_left_out?": dict,
@@ -51,42 +75,77 @@ EVALUATION: Mapping[str, Any] = {
         "stage_two_epsilon?": _Maybe,
         "delta?": _Maybe,
     },
-    "cost?": {"bytes_sent?": _Maybe},
-    "few_items?": dict,
+    "cost?": {"bytes_sent?": (int, type(None))},
+    "few_items?": {
+        "fewer_than": int,
+        "people": int,
+        "hits": _by_k(_Maybe),
+        "without_adaptation": OrNone(_by_k(_Maybe)),
+    },
     "sampled?": {"people": int, "of": int},
     "protocol?": str,
     "candidates?": str,
-    "differences?": _Differences,
-    "beyond?": Each(Each(_Maybe)),
+    "differences?": Each(_by_k(_Difference)),
     "by_items?": [
         {
             "from": int,
             "to?": _Maybe,
             "people": int,
-            "hits": Each(_Maybe),
-            "interval?": _Intervals,
-            "references?": Each(Each(_Maybe)),
+            "hits": _by_k(_Maybe),
+            "interval?": _by_k(Ends()),
+            "references?": Each(_by_k(_Maybe)),
         }
     ],
     "warnings?": [str],
 }
 _AREA = {"value": Number, "low": _Maybe, "high": _Maybe}
-_KIND = {"auc?": _AREA, "accuracy?": (int, float, dict), "rates?": Each({"value": Number})}
+_KIND = {
+    "auc?": _AREA,
+    "accuracy?": (int, float, dict),
+    "rates?": Each(_AREA),
+    "others?": int,
+    "shadows?": int,
+    "printed?": _Maybe,
+    "curve?": [[Number]],
+    "allowed?": [[Number]],
+}
+_SHARES = {"precision": _Maybe, "recall": _Maybe}
 ATTACK: Mapping[str, Any] = {
     "recipe": str,
     "data": str,
+    "seed": int,
+    "epsilon?": _Maybe,
+    "delta?": _Maybe,
+    "repetitions?": _Maybe,
     "attacks": {
         **{f"{kind}?": _KIND for kind in ("paper", "loss", "ratio", "sums", "twice")},
-        "server?": [{"phase": str, "items": dict, "likes": dict, "guessing": dict}],
+        "server?": [
+            {
+                "phase": str,
+                "people": int,
+                "items": _SHARES,
+                "likes": _SHARES,
+                "guessing": {"precision": _Maybe},
+            }
+        ],
     },
 }
 AUDIT: Mapping[str, Any] = {
     "recipe": str,
     "data": str,
+    "seed": int,
+    "canaries": int,
+    "confidence": Number,
+    "delta": Number,
     "epsilon_lower": Number,
-    "epsilon_ledger?": _Maybe,
-    "holds": bool,
+    "epsilon_ledger": _Maybe,
+    "holds": (bool, type(None)),
     "auc?": _AREA,
+    "auc_allowed?": _Maybe,
+    "bounds?": Each(_Maybe),
+    "curve?": [[Number]],
+    "allowed?": [[Number]],
+    "findings?": [str],
 }
 _LISTED = {"title": str, "hit": bool}
 EXAMPLES: Mapping[str, Any] = {
@@ -144,15 +203,22 @@ def fault_in(found: object, shape: Any, name: str = "") -> str | None:
     """
     if isinstance(shape, Mapping | Each):
         return _fault_in_mapping(found, shape, name)
-    if isinstance(shape, list):
-        if not isinstance(found, list):
-            return _other(found, name, "a list")
-        return next(filter(None, (fault_in(one, shape[0], name) for one in found)), None)
+    if isinstance(shape, list | Ends):
+        return _fault_in_list(found, shape, name)
+    if isinstance(shape, OrNone):
+        return None if found is None else fault_in(found, shape.shape, name)
     kinds = shape if isinstance(shape, tuple) else (shape,)
     # Python counts truth values as whole numbers.
     if isinstance(found, kinds) and (bool in kinds or not isinstance(found, bool)):
         return None
     return _other(found, name, _WORDS.get(kinds[0], "of another kind"))
+
+
+def _fault_in_list(found: object, shape: list[Any] | Ends, name: str) -> str | None:
+    if not isinstance(found, list) or (isinstance(shape, Ends) and len(found) != 2):
+        return _other(found, name, "two numbers" if isinstance(shape, Ends) else "a list")
+    inner = Number if isinstance(shape, Ends) else shape[0]
+    return next(filter(None, (fault_in(one, inner, name) for one in found)), None)
 
 
 def _fault_in_mapping(found: object, shape: Mapping[str, Any] | Each, name: str) -> str | None:

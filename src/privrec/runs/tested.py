@@ -11,11 +11,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from privrec.errors import RunFolderError
+from privrec.evaluation.metrics import KS
 from privrec.evaluation.people import People
 from privrec.evaluation.ranking import Tested
 from privrec.runs import records
 
 _OF_REFERENCE = "hits of "
+_NEAR = 1e-5
+"""How far the means of figures in 32 bits may be off."""
 
 
 def people_of(tested: Tested, references: Mapping[str, Tested]) -> People:
@@ -50,8 +54,12 @@ def write_people(evaluation: Path, people: People) -> None:
     records.write_arrays(tested_path(evaluation), arrays, {"digest": people.digest})
 
 
-def read_people(evaluation: Path) -> People | None:
-    """Return the figures of each person; None if there is no whole file of them."""
+def read_people(evaluation: Path, hits: Mapping[str, float]) -> People | None:
+    """Return the figures of each person; None if there is no whole file of them.
+
+    `hits` are the Hits@k in the `evaluation….json`. They must be the means of the figures, which
+    belong to another evaluation otherwise.
+    """
     path = tested_path(evaluation)
     if not path.is_file():
         return None
@@ -59,6 +67,11 @@ def read_people(evaluation: Path) -> People | None:
     if not arrays.keys() >= {"ids", "hits", "new_only"}:
         return None
     figures = {name: one.astype(np.float64) for name, one in arrays.items() if name != "ids"}
+    shape, mean = (*arrays["ids"].shape, len(KS)), [hits[str(k)] for k in KS]
+    if {one.shape for one in figures.values()} != {shape} or not np.allclose(
+        figures["hits"].mean(axis=0), mean, atol=_NEAR
+    ):
+        raise RunFolderError(f"{path} is not of {evaluation.name}: evaluate again")
     return People(
         ids=arrays["ids"],
         hits=figures["hits"],
