@@ -23,15 +23,16 @@ def main(url: str, rate: float, seconds: float) -> None:
     answers, waiting = selectors.DefaultSelector(), [0] * _CONNECTIONS
     for k, line in enumerate(lines):
         answers.register(line, selectors.EVENT_READ, k)
-    asked = answered = 0
+    # A connection that is never used is closed by the server after some seconds: all take turns.
+    turn = asked = answered = 0
     began, cpu = time.monotonic(), time.process_time()
     while (now := time.monotonic() - began) < seconds:
         due = int(now * rate)
-        for k, line in enumerate(lines):
-            if asked < due and not waiting[k]:
-                line.sendall(ask)
-                waiting[k] = 1
-                asked += 1
+        while asked < due and not waiting[turn]:
+            lines[turn].sendall(ask)
+            waiting[turn] = 1
+            asked += 1
+            turn = (turn + 1) % _CONNECTIONS
         for key, _ in answers.select(timeout=0.002):
             # One answer is on its way on each connection, and it fits into one packet.
             if key.fileobj.recv(65536).startswith(b"HTTP/1.1 200"):  # type: ignore[union-attr]

@@ -117,7 +117,17 @@ def test_a_long_curve_can_be_hovered_everywhere_but_has_no_visible_dots() -> Non
 def test_rounds_are_whole_numbers() -> None:
     root = chart({"loss": [(1, 0.2), (3, 0.8)]})
     below = [n.text for n in root.iter("text") if n.attrib.get("y") == "276.0"]
-    assert below == ["1", "2", "3"]
+    assert below == ["0", "1", "2", "3"]
+
+
+def test_rounds_start_at_zero_so_that_charts_can_be_compared() -> None:
+    """Losses are known from round 1, validation from round 25: both axes are the same."""
+    (seldom,) = points_of(chart({"hits": [(25, 0.2), (100, 0.8)]}))
+    (often,) = points_of(chart({"loss": [(1, 0.2), (25, 0.4), (100, 0.8)]}))
+    assert [x for x, _ in seldom] == [x for x, _ in often[1:]] == [58 + 452 / 4, 510]
+    # What is no count starts where it starts.
+    (share,) = points_of(chart({"noise": [(0.5, 0.2), (1.5, 0.8)]}))
+    assert share[0][0] == 58
 
 
 def test_long_and_many_names_are_in_a_list_below() -> None:

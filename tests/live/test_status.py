@@ -3,9 +3,11 @@
 import json
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import pytest
 import privrec
 from commands import done, tree
 from privrec.errors import RunFolderError
+from privrec.live import site
 from privrec.live.status import Watched, check_watchable
 from privrec.runs.progressfile import process_mark, progress_path
 from privrec.runs.records import RunFolder, locked
@@ -82,6 +85,16 @@ def test_after_a_stop_it_says_how_to_go_on(tmp_path: Path) -> None:
     assert (found["state"], found["round"], found["of"]) == ("stopped", 2, 4)
     assert found["resume"] == f"privrec train privrec --out '{path}' --resume"
     assert found["says"]["state"].startswith("Not running any more.")
+    # What does not run needs no memory now.
+    assert re.fullmatch(r"[\d.]+ [MG]B at most", found["says"]["memory"])
+
+
+def test_the_most_memory_is_no_less_than_what_is_used_now(tmp_path: Path) -> None:
+    """The system counts the peak later than what is used."""
+    path = tmp_path / "run"
+    interrupted(path, after=2)
+    write(path, doing="training", memory={"now": 817_000_000, "peak": 816_000_000})
+    assert Watched(path).look()["says"]["memory"] == "817 MB now, 817 MB at most"
 
 
 @pytest.mark.parametrize("doing", ["compiling", "training"])
@@ -243,3 +256,17 @@ def test_the_command_refuses_a_port_that_is_taken(refused: Any) -> None:
         port = taken.getsockname()[1]
         assert f"cannot listen on port {port}" in refused("watch", "run", "--port", str(port))
     assert "watch" in done("--help")
+
+
+def test_the_first_answer_after_a_pause_is_not_old(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A script may ask once in an hour: it must not be told what was so an hour ago."""
+    monkeypatch.setattr(site, "QUIET_SECONDS", 0.01)
+    status = site.site_of(tmp_path / "run").pages["/status"]
+    assert b'"waiting"' in status()
+    time.sleep(2 * site.REFRESH_SECONDS)  # The look after this question is over.
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.toml").write_text("recipe = 3")
+    time.sleep(10 * site.REFRESH_SECONDS)
+    assert b'"damaged"' in status()

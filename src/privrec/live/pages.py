@@ -4,7 +4,7 @@ from privrec.show.charts import line_chart, thinned
 from privrec.show.page import Link, html_text, note, page
 
 _STYLE = """<style>
-progress{width:100%;height:.8rem;accent-color:var(--good)}
+#resume{white-space:pre-wrap}progress{width:100%;height:.8rem;accent-color:var(--good)}
 .now dt{color:var(--soft);font-size:.9rem;margin-top:.8rem}.now dd{margin:0;font-size:1.06em}
 .fields{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,17rem),1fr));gap:1rem}
 .fields label,.fields legend{display:block;font-weight:600;padding:0}
@@ -16,7 +16,8 @@ color:var(--text);background:var(--bg);border:1px solid var(--line);border-radiu
 button{font:inherit;padding:.35rem 1.2rem;border-radius:6px;border:1px solid var(--link);
 background:var(--link);color:var(--bg);cursor:pointer}[aria-busy]{opacity:.6}
 .bad{color:var(--bad);display:block;font-size:.9rem}
-#answer{min-height:5.5rem}#answer p:first-child{font-size:1.3rem;font-weight:600;margin:.4rem 0}
+#answer{min-height:5.5rem}#answer[aria-busy]:empty::before{content:"Computing …"}
+#answer p:first-child{font-size:1.3rem;font-weight:600;margin:.4rem 0}
 </style>"""
 
 _WATCH_SCRIPT = """

@@ -13,10 +13,12 @@ from privrec.live.status import Watched, unreadable
 
 REFRESH_SECONDS = 0.5
 """The folder is looked at no more often than this, whoever asks. Chosen by hand."""
+QUIET_SECONDS = 5.0
+"""The folder is looked at so often if nobody asks: the first answer after a pause is not older."""
 
 
 class _Refreshed:
-    """The answers about a run, made again in a thread after someone has asked."""
+    """The answers about a run, made again in a thread: soon after someone has asked, or later."""
 
     def __init__(self, watched: Watched) -> None:
         self._watched, self._asked = watched, threading.Event()
@@ -34,7 +36,7 @@ class _Refreshed:
 
     def _keep_fresh(self) -> None:
         while True:
-            self._asked.wait()
+            self._asked.wait(QUIET_SECONDS)
             self._asked.clear()
             self._refresh()
             time.sleep(REFRESH_SECONDS)

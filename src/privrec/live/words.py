@@ -17,7 +17,7 @@ def says(found: dict[str, Any]) -> dict[str, str]:
         "left": _left(found),
         "privacy": _privacy(found.get("privacy")),
         "validation": _validation(found.get("validation"), found),
-        "memory": _memory(found.get("memory")),
+        "memory": _memory(found.get("memory"), is_running=found["state"] in (*_BUSY, "evaluating")),
     }
 
 
@@ -121,10 +121,12 @@ def _validation(found: dict[str, Any] | None, whole: dict[str, Any]) -> str:
     return "none yet"
 
 
-def _memory(found: dict[str, Any] | None) -> str:
+def _memory(found: dict[str, Any] | None, *, is_running: bool) -> str:
+    """Return the memory of the process. The system may count its peak later than what is used."""
     if not found:
         return "–"
-    return f"{size(found['now'])} now, {size(found['peak'])} at most"
+    now = f"{size(found['now'])} now, " if is_running else ""
+    return f"{now}{size(max(found['now'], found['peak']))} at most"
 
 
 def duration(seconds: float) -> str:

@@ -18,12 +18,15 @@ KINDS = {
 
 
 def summary(attack: Document | None, audit: Document | None) -> dict[str, Any]:
-    """Return the strongest attack and the audit of a run; empty if it has neither."""
+    """Return the strongest attack and the audit of a run; empty if it has neither.
+
+    Two trainings are left out: they cost more than this run, and its epsilon does not bound them.
+    """
     found: dict[str, Any] = {}
     areas = [
         (float(one["auc"]["value"]), kind)
         for kind, one in (attack or {}).get("attacks", {}).items()
-        if kind in KINDS and one.get("auc")
+        if kind in KINDS and kind != "twice" and one.get("auc")
     ]
     if areas:
         found["auc"], found["attack"] = max(areas)
@@ -52,7 +55,7 @@ def audit_line(audit: Document) -> str:
 
 def verdict(audit: Document) -> str:
     """Return whether what the ledger says agrees with the audit."""
-    if audit["epsilon_ledger"] is None:
+    if audit["epsilon_ledger"] is None and audit["holds"] is not False:
         return "nothing is promised"
     return "holds" if audit["holds"] else "does NOT hold"
 
@@ -65,7 +68,7 @@ def cell(found: Sequence[Document]) -> str:
     if audits:
         least = at_least(max(one["epsilon_lower"] for one in audits))
         broken = "" if all(one["holds"] is not False for one in audits) else ", does NOT hold"
-        parts.append(f"audit >= {least}{broken}")
+        parts.append(f"audit ε ≥ {least}{broken}")
     return ", ".join(parts)
 
 

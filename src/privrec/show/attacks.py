@@ -6,8 +6,7 @@ from typing import Any
 from privrec.privacy.words import epsilon_text
 from privrec.show.attacked import KINDS, Document, at_least, can_tell, verdict
 from privrec.show.charts import Points, log_chart
-from privrec.show.page import Link, html_text, page, table
-from privrec.show.report import RAW_NOTE, figure
+from privrec.show.page import RAW_NOTE, Link, figure, html_text, note, page, table
 
 _GUESSING = {"guessing": ((1e-3, 1e-3), (1.0, 1.0))}
 _KNOWS = {
@@ -30,6 +29,7 @@ at 1 % and 0.1 % false accusations are shown too. Square brackets are 95 % inter
 
 An attack that fails shows only that this attack failed. Another one may succeed.
 """
+_BOUNDS = {"curve": "ROC area", "one_run": "one run", "clopper_pearson": "Clopper-Pearson"}
 _AUDIT_WORDS = (
     "An audit plants people (canaries) and looks for them in what was published. What it finds is a"
     " lower bound: the true epsilon is at least as large, at the stated confidence. The ledger has"
@@ -106,9 +106,9 @@ def _told(one: Mapping[str, Any]) -> Points:
 
 def _promised(attack: Document) -> str:
     if attack.get("epsilon") is None:
-        return "This run promises no epsilon."
+        return "Its models promise no epsilon."
     return (
-        f"The ledger says epsilon {epsilon_text(attack['epsilon'])} at delta {attack['delta']:g}."
+        f"Its models have a budget of epsilon {attack['epsilon']:g} at delta {attack['delta']:g}."
     )
 
 
@@ -159,7 +159,7 @@ _SHARES = [(what, name) for what in ("items", "likes") for name in ("precision",
 
 
 def _audit_table(audits: Sequence[Document]) -> str:
-    head = ("run", "at least ε", "ledger's ε", "", "AUC", "allowed AUC", "canaries", "noise")
+    head = ("run", "at least ε", "ledger's ε", "verdict", "AUC", "allowed AUC", "canaries", "noise")
     rows = [
         (
             _name(audit),
@@ -185,7 +185,7 @@ def _audit(audit: Document) -> list[str]:
         f" {epsilon_text(audit['epsilon_ledger'])}: {verdict(audit)}."
     )
     bounds = "; ".join(
-        f"{name.replace('_', ' ')}: {'-' if value is None else at_least(value)}"
+        f"{_BOUNDS.get(name, name)} {'-' if value is None else at_least(value)}"
         for name, value in audit.get("bounds", {}).items()
     )
     dashed: dict[str, Points] = dict(_GUESSING)
@@ -195,14 +195,24 @@ def _audit(audit: Document) -> list[str]:
         f"<h3>{html_text(_name(audit))}</h3>",
         f'<p class="{kind}">{html_text(said)}</p>',
         log_chart(
-            {"canaries": audit.get("curve", [])},
+            {"canaries": _told(_with_others(audit))},
             x_label="false-positive rate",
             y_label="true-positive rate",
             dashed=dashed,
         ),
-        f'<p class="note">Lower bounds by method: {html_text(bounds)}.</p>' if bounds else "",
+        note(f"Lower bounds by method, each alone at this confidence: {bounds}.") if bounds else "",
         "".join(f"<p>{html_text(text)}</p>" for text in audit.get("findings", [])),
     ]
+
+
+def _with_others(audit: Document) -> dict[str, Any]:
+    """Return an audit with the number of canaries who stayed out; its curve rises in steps of 1/n.
+
+    Of a curve without such steps, all canaries are taken: then nothing is left out that is known.
+    """
+    curve = audit.get("curve", [])
+    steps = [float(x) for x, _ in curve if float(x) > 0]
+    return {"curve": curve, "others": round(1 / min(steps)) if steps else audit["canaries"]}
 
 
 def _name(found: Document) -> str:
@@ -213,4 +223,5 @@ def _interval(found: Mapping[str, float] | float | None) -> str:
     """Return a figure, with its interval where it has one; a dash if there is no figure."""
     if found is None or isinstance(found, int | float):
         return figure(found)
-    return f"{figure(found['value'])} [{figure(found['low'])}, {figure(found['high'])}]"
+    value, low, high = (figure(found.get(name)) for name in ("value", "low", "high"))
+    return f"{value} [{low}, {high}]"

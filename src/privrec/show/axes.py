@@ -28,10 +28,13 @@ class Axis:
 
 
 def x_axis(values: Sequence[float]) -> Axis:
-    """Return an axis from the smallest value to the largest, with round numbers between them."""
-    low = min(values)
-    high = max(*values, low + 1) if max(values) == low else max(values)
+    """Return an axis to the largest value, with round numbers on it; it starts at the smallest.
+
+    Whole numbers are counts, such as rounds: they start at 0, so that charts can be compared.
+    """
     whole = all(float(value).is_integer() for value in values)
+    low = min(*values, 0.0) if whole else min(values)
+    high = max(*values, low + 1) if max(values) == low else max(values)
     inside = [tick for tick in _ticks(low, high, whole=whole) if low <= tick <= high]
     return Axis(low=low, high=high, ticks=_texts(inside))
 

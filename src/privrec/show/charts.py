@@ -38,6 +38,7 @@ class _Curve:
     points: Points
     look: str
     shape: str = ""
+    dash: str = ""
     ends: Ends = field(default_factory=dict)
 
 
@@ -133,7 +134,7 @@ def log_chart(
         for n, (name, points) in enumerate((n, p) for n, p in shown.items() if p)
     ]
     beside = [
-        _Curve(name=name, points=_finite(points), look=("dashed", "bold")[n % 2])
+        _Curve(name=name, points=_finite(points), look=("dashed", "bold")[n % 2], dash=_dash(n))
         for n, (name, points) in enumerate((dashed or {}).items())
         if _finite(points)
     ]
@@ -229,7 +230,7 @@ def _axes(frame: _Frame) -> str:
     many = len(frame.x.ticks) > 5
     for n, (value, text) in enumerate(frame.x.ticks.items()):
         x = frame.place(value, frame.y.low)[0]
-        parts.append(_text(x, bottom + 16, text, "middle", "less" if many and n % 2 else ""))
+        parts.append(_text(x, bottom + 16, text, "middle", f"tick{' less' * (many and n % 2)}"))
     return (
         "".join(parts)
         + f'<path class="axis" fill="none" d="M{_LEFT} {_TOP}V{bottom}H{right}"/>'
@@ -241,8 +242,7 @@ def _axes(frame: _Frame) -> str:
 
 def _line(points: Points, curve: _Curve) -> str:
     path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-    dash = "" if curve.shape else _dash(0)
-    return f'<polyline class="{curve.look}" points="{path}"{dash}/>'
+    return f'<polyline class="{curve.look}" points="{path}"{curve.dash}/>'
 
 
 def _dots(frame: _Frame, curve: _Curve, placed: Points) -> list[str]:
@@ -275,14 +275,14 @@ def _key(
     curves: Sequence[_Curve], beside: Sequence[_Curve], levels: Mapping[str, float], *, always: bool
 ) -> str:
     """Return the names below the chart; only a phone shows them, unless it is `always`."""
-    names = [(curve.name, curve.look, curve.shape, _dash(0)) for curve in (*curves, *beside)]
+    names = [(curve.name, curve.look, curve.shape, curve.dash) for curve in (*curves, *beside)]
     names += [
         (f"{name} ({level:.3g})", "dashed", "", _dash(n))
         for n, (name, level) in enumerate(levels.items())
     ]
     items = "".join(
         f'<li><svg class="{look}" viewBox="0 0 22 12" aria-hidden="true">'
-        f'<line x1="0" y1="6" x2="22" y2="6"{"" if shape else dash}/>'
+        f'<line x1="0" y1="6" x2="22" y2="6"{dash}/>'
         + (f'<path d="{shape}" transform="translate(11 6)"/>' if shape else "")
         + f"</svg><span>{html_text(name)}</span></li>"
         for name, look, shape, dash in names

@@ -1,5 +1,6 @@
 """The page of runs side by side."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,12 +13,11 @@ from privrec.show.comparison import (
     comparison,
     title_of,
 )
-from privrec.show.page import html_link, html_table, html_text, note, page, table
+from privrec.show.page import RAW_NOTE, html_link, html_table, html_text, note, page, table
 from privrec.show.promise import statement_html
 from privrec.show.report import (
     ATTACKED_NOTE,
     KS,
-    RAW_NOTE,
     Row,
     hits_table,
 )
@@ -27,6 +27,8 @@ from privrec.show.worth import warned_of
 Rounds = Mapping[str, Sequence[Mapping[str, Any]]]
 _K = "20"
 _LOOK = "wide words"
+_OPTIONAL = ("epsilon", "noise_multiplier")
+"""Settings that a run of any recipe with noise may lack: then they differ."""
 
 
 def render_comparison(
@@ -50,7 +52,7 @@ def render_comparison(
     known = reports or {}
     for data, lines in (tables or comparison(evaluations, settings)).items():
         cells = [
-            [_linked(line.name, known), *map(html_text, line.cells(attacked=attacked)[1:])]
+            [_linked(line.name, known), *map(_cell, line.cells(attacked=attacked)[1:])]
             for line in lines
         ]
         kinds = [line.kind for line in lines]
@@ -81,6 +83,11 @@ def render_comparison(
         parts.append(statement_html(evaluation["privacy"], f"<b>{_linked(name, known)}</b>: "))
     parts.append(RAW_NOTE)
     return page("Runs side by side", parts)
+
+
+def _cell(text: str) -> str:
+    """Return a cell as HTML; a line does not end inside "δ = 1e-06"."""
+    return re.sub(r"δ = \S+", r'<span class="one">\g<0></span>', html_text(text))
 
 
 def _listed(sentences: Sequence[str]) -> str:
@@ -145,22 +152,36 @@ def _curves(rounds: Rounds) -> str:
 
 
 def _differing(settings: Evaluations) -> str:
-    """Return a table of the settings that are not the same in all runs; "" if all are."""
+    """Return a table of the settings that are not the same in all runs; "" if all are.
+
+    Settings that have one value, but that not all recipes know, are folded up below it: there can
+    be many of them, and they hide what was changed.
+    """
     keys = dict.fromkeys(key for one in settings.values() for key in one)
-    differing = [
-        key
-        for key in keys
-        if len({str(one[key]) if key in one else None for one in settings.values()}) > 1
-    ]
-    if not differing:
-        return ""
-    rows = [
-        [key, *(str(one[key]) if key in one else "-" for one in settings.values())]
-        for key in differing
-    ]
-    same = len(keys) - len(differing)
-    return (
-        "<h3>Settings that differ</h3>"
-        + table(["", *settings], rows, name="Settings that differ", look="wide text")
-        + note(f"{same} other settings are the same in all of these runs.")
-    )
+    values = {key: [str(one[key]) for one in settings.values() if key in one] for key in keys}
+    lacking = [key for key in keys if len(values[key]) < len(settings)]
+    changed = {key for key in keys if len(set(values[key])) > 1}
+    differing = [key for key in keys if key in changed or (key in _OPTIONAL and key in lacking)]
+    lacking = [key for key in lacking if key not in differing]
+
+    def shown(name: str, some: Sequence[str]) -> str:
+        rows = [
+            [key, *(str(one[key]) if key in one else "-" for one in settings.values())]
+            for key in some
+        ]
+        return table(["", *settings], rows, name=name, look="wide text short")
+
+    parts = []
+    if differing:
+        parts += ["<h3>Settings that differ</h3>", shown("Settings that differ", differing)]
+    if lacking:
+        name = "Settings that not all of these recipes have"
+        parts.append(
+            f"<details><summary>{name}: {len(lacking)}</summary>{shown(name, lacking)}</details>"
+        )
+    same = len(keys) - len(differing) - len(lacking)
+    return "".join(parts) + note(f"{_count(same)} the same in all of these runs.") if parts else ""
+
+
+def _count(same: int) -> str:
+    return "1 other setting is" if same == 1 else f"{same} other settings are"

@@ -10,11 +10,11 @@ from privrec.evaluation.people import OfRuns, People, mean_hits
 from privrec.privacy.paper import PRINTED_HITS
 from privrec.privacy.words import epsilon_text
 from privrec.show.attacked import cell as attacked_cell
+from privrec.show.page import figure
 from privrec.show.report import (
     KS,
     arm_text,
     data_words,
-    figure,
     is_papers_protocol,
     protocol_words,
 )

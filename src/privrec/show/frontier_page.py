@@ -37,6 +37,9 @@ def render_frontier(
         from_zero=True,
     )
     noised, bare = names
+    which = f"∞ is {bare}, which has no noise; the others are {noised}"
+    if "∞" not in said:
+        which = f"All points are {noised}"
     around = " Bars are 95 % intervals." if bars else ""
     seeds = points[0]["seeds"]
     splits = "One split" if seeds == 1 else f"Mean over {seeds} splits"
@@ -50,8 +53,7 @@ def render_frontier(
             boxes(frontier.get("warnings", ())),
             note(
                 f"{splits}, on people who never took part; δ = {frontier['delta']:g}, one whole"
-                f" person added or removed. ∞ is {bare}, which has no noise; the others are"
-                f" {noised}. The dashed lines have none either.{around}"
+                f" person added or removed. {which}. The dashed lines have no noise.{around}"
             ),
         ],
     )

@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import html
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import quote
@@ -14,9 +15,25 @@ Link = tuple[str, str]
 """(its text, its address: a path relative to the page, or `#id`)"""
 
 
+RAW_NOTE = (
+    '<p class="note">This page is computed from raw data of the people tested and, for the'
+    " references, of those who trained. No guarantee covers it: it is for the holder of the data,"
+    " and not for release.</p>"
+)
+
+
 def html_text(text: str) -> str:
     """Return text from data as HTML, also for the value of an attribute."""
     return html.escape(safe_text(text))
+
+
+def html_words(text: str) -> str:
+    """Return a sentence of ours as HTML: what is between two backticks is set as code.
+
+    >>> html_words("in `simulation`, 1 < 2")
+    'in <code>simulation</code>, 1 &lt; 2'
+    """
+    return re.sub("`([^`]+)`", r"<code>\1</code>", html_text(text))
 
 
 def page(title: str, parts: Sequence[str], *, links: Sequence[Link] = (), script: str = "") -> str:
@@ -133,3 +150,8 @@ def beside(place: Path, *, sure: Sequence[str] = ()) -> list[Link]:
 def note(text: str) -> str:
     """Return a remark in small print; `text` is plain text."""
     return f'<p class="note">{html_text(text)}</p>'
+
+
+def figure(value: float | None) -> str:
+    """Return a figure as text; a dash if nothing was tested."""
+    return "-" if value is None else f"{value:.3f}"

@@ -8,7 +8,7 @@ from privrec.privacy.ledger import PrivacyLedger
 from privrec.privacy.release import Release
 from privrec.privacy.words import epsilon_text
 from privrec.show.charts import line_chart
-from privrec.show.page import Link, html_text, note, page, table
+from privrec.show.page import Link, html_table, html_text, html_words, note, page, table
 
 Line = Mapping[str, Any]
 _POINTS = 8
@@ -54,7 +54,7 @@ def render_privacy(
 def statement_html(privacy: Mapping[str, Any], name: str = "") -> str:
     """Return the privacy statement as a paragraph; `name` is HTML before it."""
     kind = "privacy" if privacy.get("epsilon") is None else "privacy noised"
-    return f'<p class="{kind}">{name}{html_text(privacy["statement"])}</p>'
+    return f'<p class="{kind}">{name}{html_words(privacy["statement"])}</p>'
 
 
 def promise_html(privacy: Mapping[str, Any], lines: Sequence[Line]) -> str:
@@ -63,7 +63,12 @@ def promise_html(privacy: Mapping[str, Any], lines: Sequence[Line]) -> str:
     rows = [[cell.replace(" %", "\u00a0%") for cell in row] for row in _rows(privacy, ledger)]
     parts = [
         statement_html(privacy),
-        table([], rows, name="What is promised", look="text"),
+        html_table(
+            [],
+            [[html_words(cell) for cell in row] for row in rows],
+            name="What is promised",
+            look="text",
+        ),
         _meaning(ledger),
     ]
     if lines:

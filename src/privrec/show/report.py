@@ -8,7 +8,17 @@ from privrec.data.text import data_title
 from privrec.privacy.paper import PRINTED_HITS
 from privrec.show.attacked import lines
 from privrec.show.charts import line_chart
-from privrec.show.page import Link, between, html_table, html_text, note, page, table
+from privrec.show.page import (
+    RAW_NOTE,
+    Link,
+    between,
+    figure,
+    html_table,
+    html_text,
+    note,
+    page,
+    table,
+)
 from privrec.show.promise import promise_html
 from privrec.show.sections import (
     beyond_html,
@@ -110,7 +120,7 @@ def render_report(
     differences = evaluation.get("differences", {})
     parts = [
         f"<h1>{html_text(title)}</h1>",
-        f'<p class="lead">{html_text(_lead(evaluation, beside.summary))}</p>',
+        f'<p class="lead">{html_text(_lead(evaluation, beside))}</p>',
         warnings_html(evaluation),
         f'<h2 id="quality">Hits@k on the test people{html_text(protocol_words(evaluation))}</h2>',
         hits_table(table_rows(evaluation), intervals_of(evaluation)),
@@ -167,13 +177,13 @@ def render_begun(
     return page(title, parts, links=beside.links)
 
 
-def _lead(evaluation: Mapping[str, Any], summary: str) -> str:
+def _lead(evaluation: Mapping[str, Any], beside: Beside) -> str:
     """Return what the run is and what it reached, in three sentences."""
-    users = evaluation["users"]
+    users = {**evaluation["users"], **_trained(beside.ledger)}
     protocol, candidates = _protocol(evaluation)
     trained = f"Trained by {users['train']:,} people, tested" if "train" in users else "Tested"
     said = [
-        _sentence(summary),
+        _sentence(beside.summary),
         (
             f"{trained} on {_TESTED.get(protocol, '{:,} people').format(users['test'])}"
             f" ({users['skipped']:,} skipped: too few likes to test)."
@@ -186,6 +196,16 @@ def _lead(evaluation: Mapping[str, Any], summary: str) -> str:
             f" ranked with {_AMONG.get(candidates, 'others')}{_beside_popular(evaluation)}."
         )
     return " ".join(filter(None, said))
+
+
+def _trained(ledger: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    """Return how many people trained, where the ledger has no noise: then it counts exactly.
+
+    Recipes that fit in one go also fit the people who are kept for validation.
+    """
+    if not ledger or any(line["mechanism"] != "none" for line in ledger):
+        return {}
+    return {"train": max(line["sampling"]["users"] for line in ledger)}
 
 
 def _beside_popular(evaluation: Mapping[str, Any]) -> str:
@@ -206,21 +226,9 @@ def _sentence(text: str) -> str:
 def _settings(settings: Mapping[str, Any]) -> str:
     rows = [(key, str(value)) for key, value in settings.items()]
     return (
-        f"<details><summary>Settings</summary>{table([], rows, name='Settings', look='text')}"
+        f"<details><summary>Settings</summary>{table([], rows, name='Settings', look='text short')}"
         "</details>"
     )
-
-
-RAW_NOTE = (
-    '<p class="note">This page is computed from raw data of the people tested and, for the'
-    " references, of those who trained. No guarantee covers it: it is for the holder of the data,"
-    " and not for release.</p>"
-)
-
-
-def figure(value: float | None) -> str:
-    """Return a figure as text; a dash if nothing was tested."""
-    return "-" if value is None else f"{value:.3f}"
 
 
 Intervals = Mapping[str, Mapping[str, Sequence[float]]]

@@ -45,7 +45,9 @@ def _difference(found: Document) -> tuple[str, str]:
 
 def differences_html(differences: Mapping[str, Document], name: str) -> str:
     """Return by how much a run is better than each reference; "" if that is not known."""
-    ks = list(dict.fromkeys(k for found in differences.values() for k in found))
+    # A reference that was trained as a run is not compared with itself.
+    others = {other: found for other, found in differences.items() if other != name}
+    ks = list(dict.fromkeys(k for found in others.values() for k in found))
     if not ks:
         return ""
 
@@ -56,8 +58,7 @@ def differences_html(differences: Mapping[str, Document], name: str) -> str:
         return f'<span class="ends">{called}</span> {by}'
 
     rows = [
-        [html_text(other), *(cell(found.get(k)) for k in ks)]
-        for other, found in differences.items()
+        [html_text(other), *(cell(found.get(k)) for k in ks)] for other, found in others.items()
     ]
     words = (
         "Differences are over the same people, person by person; behind ± is the longer arm"

@@ -26,7 +26,7 @@ code{background:var(--card);padding:.1em .3em;border-radius:4px}
 pre{background:var(--card);padding:.8rem 1rem;overflow-x:auto;border-radius:8px}pre code{padding:0}
 .scroll{overflow-x:auto;margin:1rem 0;max-width:100%;
 background:linear-gradient(to left,var(--bg) 40%,transparent) right/3rem 100% no-repeat local,
-linear-gradient(to left,var(--soft),transparent) right/.7rem 100% no-repeat scroll}
+linear-gradient(to left,var(--line),transparent) right/1.2rem 100% no-repeat scroll}
 table{border-collapse:collapse;font-variant-numeric:tabular-nums;overflow-wrap:normal}
 th,td{padding:.4rem .8rem;text-align:right;border-bottom:1px solid var(--line);
 vertical-align:top;unicode-bidi:isolate}
@@ -43,7 +43,7 @@ td:first-child,.text td,.words td:last-child{white-space:normal;overflow-wrap:an
 @media screen and (min-width:1080px){.scroll:has(.wide){width:max-content;min-width:100%;
 max-width:calc(min(100vw,90rem) - 3rem);position:relative;left:50%;transform:translateX(-50%)}}
 tr.ours{font-weight:600;background:var(--good-bg)}tr.paper{color:var(--soft)}
-.note{color:var(--soft);font-size:.92em}
+.one{white-space:nowrap}.note{color:var(--soft);font-size:.92em}
 .lead{font-size:1.06em;max-width:46rem}
 .privacy,.warning{border-left:4px solid var(--bad);background:var(--bad-bg);padding:.5rem 1rem;
 border-radius:0 8px 8px 0;margin:1rem 0}
@@ -80,7 +80,7 @@ background:var(--text);color:var(--bg);border-radius:6px;padding:.25rem .6rem;fo
 line-height:1.35;white-space:pre-line}
 @media(max-width:600px){main{padding:1rem .9rem 3rem}h1{font-size:1.4rem}h2{font-size:1.15rem}
 th,td{padding:.35rem .55rem}svg.chart{aspect-ratio:540/300}.chart text{font-size:16.5px}
-.chart .under{transform:translateY(2.5px)}
+.chart .under,.chart .tick{transform:translateY(2.5px)}
 .chart .name,.chart .side,
 .chart .less{display:none}
 .up{display:block}.key{display:flex}}
@@ -103,10 +103,17 @@ tip.id = "tip"; tip.setAttribute("role", "status"); tip.hidden = true;
 document.body.append(tip);
 let on = null, was = 0;
 const hide = () => { if (on) on.classList.remove("on"); on = null; tip.hidden = true; };
+const middle = dot => {
+  const at = dot.getBoundingClientRect();
+  return [at.left + at.width / 2, at.top + at.height / 2];
+};
+const far = (dot, x, y) => Math.hypot(middle(dot)[0] - x, middle(dot)[1] - y);
 const show = dot => {
   if (dot === on) return;
   hide(); on = dot; dot.classList.add("on");
-  tip.textContent = dot.dataset.tip; tip.hidden = false;
+  // Points of several curves may be in one place.
+  const here = dots(dot.closest("svg")).filter(one => far(one, ...middle(dot)) < 2);
+  tip.textContent = here.map(one => one.dataset.tip).join("\\n"); tip.hidden = false;
   const at = dot.getBoundingClientRect(), own = tip.getBoundingClientRect();
   const left = at.left + at.width / 2 - own.width / 2;
   const most = document.documentElement.clientWidth - own.width - 4;
@@ -125,10 +132,8 @@ const near = event => {
   if (!svg) { if (event.type === "pointerdown") hide(); return; }
   let best = null, least = 48;
   for (const dot of dots(svg)) {
-    const at = dot.getBoundingClientRect();
-    const far = Math.hypot(at.left + at.width / 2 - event.clientX,
-                           at.top + at.height / 2 - event.clientY);
-    if (far < least) { least = far; best = dot; }
+    const away = far(dot, event.clientX, event.clientY);
+    if (away < least) { least = away; best = dot; }
   }
   if (best) show(best); else hide();
 };
