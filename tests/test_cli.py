@@ -104,6 +104,7 @@ def test_evaluation_json_has_the_contracts_shape(evaluated: tuple[Path, Any]) ->
 
 def test_evaluation_for_people_shows_the_same_figures(copy: RunFolder) -> None:
     said = done("evaluate", copy.path)
+    assert "popular hits: share of the hits that popularity has too" in said
     found = json.loads(copy.evaluation_path.read_text())
     rows: dict[str, list[list[str]]] = {}
     for line in said.splitlines():

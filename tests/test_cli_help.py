@@ -1,5 +1,6 @@
 """Every command's help fits a screen and has examples that work; shells complete names."""
 
+import itertools
 import json
 import os
 import shlex
@@ -23,7 +24,8 @@ from privrec.data.published import PUBLISHED
 
 ROOT = typer.main.get_command(app)
 LINES = 50
-"""What a usual terminal shows at once."""
+"""What a terminal shows at once on a usual screen. One of 24 lines shows about half of the commands
+whole: two lines for an option and the frames take more."""
 
 
 def commands(
@@ -58,6 +60,16 @@ def test_help_fits_a_screen_and_ends_with_examples(
     assert [line for line in found if line not in shown] == []
     for line in found:
         parses(line)
+
+
+@pytest.mark.usefixtures("narrow")
+@pytest.mark.parametrize(("words", "command"), ALL)
+def test_a_paragraph_of_help_is_wrapped_once(
+    words: tuple[str, ...], command: click.Command
+) -> None:
+    lines = [line.strip() for line in done(*words, "--help").partition("╭")[0].splitlines()]
+    for line, after in itertools.pairwise(lines):
+        assert not line or not after or len(f" {line} {after.split()[0]} ") > 80, line
 
 
 def examples_of(command: click.Command) -> list[str]:

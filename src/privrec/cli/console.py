@@ -119,6 +119,13 @@ def time_text(seconds: float) -> str:
     return f"{seconds / 60:.0f} minutes" if seconds < 5400 else f"{seconds / 3600:.1f} hours"
 
 
+class _Count(MofNCompleteColumn):
+    """The column that shows how many are done; empty for a single step, which counts nothing."""
+
+    def render(self, task: Task) -> Text:
+        return Text() if task.total is None else super().render(task)
+
+
 class _Rate(ProgressColumn):
     """The column that shows the rate per second."""
 
@@ -130,7 +137,7 @@ class _Rate(ProgressColumn):
 @contextmanager
 def progress() -> Iterator[Callable[[str, int, int], None]]:
     """Yield a callback (what, done, total) that draws a bar if stderr is a terminal."""
-    columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), _Rate()]
+    columns = [TextColumn("{task.description}"), BarColumn(), _Count(), _Rate()]
     # `err.is_terminal` is not used: with FORCE_COLOR it is true for a file.
     disable = not sys.stderr.isatty()
     with Progress(

@@ -30,7 +30,7 @@ def evaluate(
     ] = None,
     people: Annotated[
         int | None,
-        typer.Option(help="Test a sample of so many people, and give 95 % intervals."),
+        typer.Option(help="Test only so many people, drawn at random: faster, and less sure."),
     ] = None,
     json_: JsonOption = False,
 ) -> None:
@@ -191,7 +191,8 @@ def _say_evaluation(found: Mapping[str, Any], figures: Sequence[Mapping[str, Any
 
 
 def _print_hits(title: str, found: Mapping[str, Any]) -> None:
-    from privrec.show.report import KS, arm_text, figure, intervals_of, table_rows
+    from privrec.show.page import figure
+    from privrec.show.report import KS, arm_text, intervals_of, table_rows
 
     known = intervals_of(found)
     cells = [
@@ -203,7 +204,7 @@ def _print_hits(title: str, found: Mapping[str, Any]) -> None:
 
 def _print_beside(found: Mapping[str, Any]) -> None:
     """Print how much better the run is than each reference, and what the lists are made of."""
-    from privrec.show.report import figure
+    from privrec.show.page import figure
     from privrec.show.worth import above_text
 
     others = {n: row for n, row in found["references"].items() if n != found["recipe"]}
@@ -214,6 +215,10 @@ def _print_beside(found: Mapping[str, Any]) -> None:
         cells.append((name, above_text(by), *(figure(row["beyond"][n]["20"]) for n in _BEYOND)))
     print_table(
         "The first 20 of each list", ("", "this run is better by", *_BEYOND.values()), cells
+    )
+    print_line(
+        "coverage: share of the catalogue that is in somebody's list; novelty: one more means items"
+        " that half as many people like; popular hits: share of the hits that popularity has too"
     )
 
 
