@@ -34,16 +34,18 @@ def share_held(ends: tuple[Floats, Floats], truth: float) -> float:
     return float(((low <= truth) & (truth <= high)).mean())
 
 
-def drawn(people: int, level: float, likeness: float, seed: int) -> tuple[Floats, Floats]:
+def drawn(
+    people: int, level: float, likeness: float, seed: int, lines_each: tuple[int, int] = (2, 8)
+) -> tuple[Floats, Floats]:
     """Return two recommenders' hits over the lines of people: two arrays (people, repetitions).
 
-    A person has 2 to 8 lines and her own chance of a hit, whose mean is `level`. Of the lines half
+    A person has some lines and her own chance of a hit, whose mean is `level`. Of the lines half
     are hit by both or by neither; on the others the second one is on its own.
     """
     draw = np.random.default_rng(seed)
     shape = (people, max(600, min(1500, 80_000 // people)))
     chances = draw.beta(likeness * level, likeness * (1 - level), shape)
-    lines = draw.integers(2, 9, shape)
+    lines = draw.integers(lines_each[0], lines_each[1] + 1, shape)
     shared = draw.binomial(lines, 0.5)
     both, mine, other = (draw.binomial(n, chances) for n in (shared, *[lines - shared] * 2))
     return (both + mine) / lines, (both + other) / lines
@@ -78,6 +80,17 @@ def test_of_100_paired_differences_92_to_98_hold_the_truth(
     held = share_held(ends_of_differences(ours - theirs), 0.0)
     # As above, for those who differ.
     assert 0.92 <= held <= (0.98 if (ours != theirs).sum(0).mean() > 5 else 1.0), held
+
+
+@pytest.mark.parametrize("level", [0.2, 0.4])
+@pytest.mark.parametrize("people", [20, 30, 60, 100])
+def test_people_of_many_lines_each_differ_less(people: int, level: float) -> None:
+    """As on MovieLens-1M: 80 lines on average, and figures with a deviation of about 0.15."""
+    ours, theirs = drawn(people, level, 8.0, seed=people, lines_each=(20, 140))
+    held = share_held(ends_of_shares(ours), level)
+    assert 0.92 <= held <= 0.98, held
+    held = share_held(ends_of_differences(ours - theirs), 0.0)
+    assert 0.92 <= held <= 0.98, held
 
 
 def test_pairs_tell_more_than_two_figures() -> None:
@@ -154,11 +167,15 @@ def test_a_mean_over_seeds_by_a_slow_loop() -> None:
     # Eight people are tested twelve times under three seeds. So each of the two made-up people
     # counts as half a person under each seed.
     sizes = [len(one) + 2 * 0.5 for one in by_person]
+    # They are 30 / 38 of the way from the least and the largest figure to 0 and 1.
+    figures = [figure for one in by_person for figure in one.values()]
+    low, high = min(figures) * 8 / 38, (max(figures) * 8 + 30) / 38
     middle = sum(
-        (sum(one.values()) + 0.5 * 1.0) / n / 3 for one, n in zip(by_person, sizes, strict=True)
+        (sum(one.values()) + 0.5 * (low + high)) / n / 3
+        for one, n in zip(by_person, sizes, strict=True)
     )
     variance = 0.0
-    for made_up in (0.0, 1.0):
+    for made_up in (low, high):
         variance += (sum(0.5 * (made_up - middle) / n for n in sizes) / 3) ** 2
     for person in {person for one in by_person for person in one}:
         of_her = [
@@ -169,9 +186,9 @@ def test_a_mean_over_seeds_by_a_slow_loop() -> None:
         variance += (sum(of_her) / 3) ** 2
     assert found.low == pytest.approx(middle - 1.959964 * math.sqrt(variance))
     assert found.high == pytest.approx(middle + 1.959964 * math.sqrt(variance))
-    (ids, figures), *_ = samples
-    assert shares_of_seeds([(ids, figures)])[20].low == intervals(figures)[20][0]
-    assert differences_of_seeds([(ids, figures)]) == differences(figures, 0 * figures)
+    (ids, first), *_ = samples
+    assert shares_of_seeds([(ids, first)])[20].low == intervals(first)[20][0]
+    assert differences_of_seeds([(ids, first)]) == differences(first, 0 * first)
 
 
 def test_a_difference_that_is_there_is_found() -> None:
@@ -197,7 +214,8 @@ def test_an_interval_is_never_empty(value: float) -> None:
 def test_the_bootstrap_is_near_the_formula_and_jumps_nowhere() -> None:
     figures = drawn(1990, 0.02, 5.0, seed=1)[0][:, :20]
     low, high = ends_of_shares(figures)
-    more = np.concatenate([figures, np.zeros((1, 20)), np.ones((1, 20))])
+    most = figures.max(axis=0)
+    more = np.concatenate([figures, [figures.min(axis=0)], [most + (1 - most) * 30 / 2020]])
     half = 1.96 * more.std(axis=0) / math.sqrt(1992)
     assert np.abs(low - (more.mean(axis=0) - half)).max() < 0.1 * (high - low).max()
     assert np.abs(high - (more.mean(axis=0) + half)).max() < 0.1 * (high - low).max()
@@ -244,7 +262,8 @@ def test_the_draws_are_those_of_a_plain_bootstrap() -> None:
     """A loop that draws people one by one gives the same ends, but for the luck of the draws."""
     figures = drawn(60, 0.2, 5.0, seed=9)[0][:, 0]
     draw = np.random.default_rng(0)
-    people = [*figures.tolist(), 0.0, 1.0]
+    # With 60 people the made-up ones are a third of the way to the ends of the scale.
+    people = [*figures.tolist(), figures.min() * 2 / 3, (figures.max() * 2 + 1) / 3]
     means = [float(np.mean(draw.choice(people, len(people)))) for _ in range(4000)]
     slow = np.quantile(means, [0.025, 0.975])
     assert intervals(columns(figures))[20] == pytest.approx(tuple(slow), abs=0.01)

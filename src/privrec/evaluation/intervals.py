@@ -3,8 +3,9 @@
 There is one way, a bootstrap over people: people are drawn again, as many, from those who were
 tested, and the middle 95 % of the means of 2,000 such draws is the interval. Two made-up people are
 among them. Without them, an interval would be empty where all figures are the same, and too short
-where hits are rare or people few. Above `MANY` people the means of draws are normal, and their
-standard deviation is known without drawing.
+where hits are rare or people few. The more people were tested, the less the made-up ones differ
+from them. Above `MANY` people the means of draws are normal, and their standard deviation is known
+without drawing.
 """
 
 import math
@@ -29,6 +30,10 @@ MANY = 2000
 ends differ from the bootstrap's by less than a tenth of the interval's length."""
 _Z = 1.959964
 """Of a normal variable, 95 % lies within so many standard deviations."""
+_FEW = 30
+"""Where so many people are tested, the made-up ones are half-way between the best and the worst of
+them and the ends of the scale. Chosen by hand, on drawn people (docs/evaluation.md): with 15,
+intervals are too short where few people have hits; with 100, too long where all are alike."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,11 +83,11 @@ def shares_of_seeds(samples: Sequence[Sample]) -> dict[int, Difference]:
 
     A person may be tested under several seeds.
     """
+    figures = np.concatenate([figures for _, figures in samples])
     if len(samples) == 1:
-        figures = samples[0][1]
         return _by_k(figures.mean(axis=0), ends_of_shares(figures))
-    zeros = np.zeros(len(KS))
-    mean, (low, high) = _ends_of_seeds(samples, zeros, zeros + 1)
+    people = len(np.unique(np.concatenate([ids for ids, _ in samples])))
+    mean, (low, high) = _ends_of_seeds(samples, *_made_up(figures, people))
     return _by_k(mean, (np.maximum(low, 0.0), np.minimum(high, 1.0)))
 
 
@@ -98,18 +103,16 @@ def differences_of_seeds(samples: Sequence[Sample]) -> dict[int, Difference]:
 def ends_of_shares(figures: Floats) -> tuple[Floats, Floats]:
     """Return the lower and upper ends for the mean of each column, over people in the rows.
 
-    Figures lie in [0, 1]. The two made-up people have the figures 0 and 1.
+    Figures lie in [0, 1].
     """
-    zeros = np.zeros(figures.shape[1])
-    low, high = _ends(figures, zeros, zeros + 1)
+    low, high = _ends(figures, *_made_up(figures, len(figures)))
     return np.maximum(low, 0.0), np.minimum(high, 1.0)
 
 
 def ends_of_differences(each: Floats) -> tuple[Floats, Floats]:
     """Return the lower and upper ends for the mean of each column, over people in the rows.
 
-    The two made-up people differ by plus and minus what those who differ at all differ by on
-    average, or by 1 if nobody does.
+    The two made-up people are better and worse by the same.
     """
     usual = _usual(each)
     return _ends(each, -usual, usual)
@@ -141,10 +144,29 @@ def _by_k(mean: Floats, ends: tuple[Floats, Floats]) -> dict[int, Difference]:
     return {k: Difference(by=by, low=low, high=high) for k, by, low, high in found}
 
 
+def _made_up(figures: Floats, people: int) -> tuple[Floats, Floats]:
+    """Return the figures of the two made-up people, one below and one above those of all others.
+
+    They lie between the least and the largest figure and the ends of the scale, 0 and 1: nearer to
+    the ends the fewer people were tested. Where all have the same figure, such as no hit at all, it
+    does not say how far people differ, and the ends are taken.
+    """
+    far = _FEW / (_FEW + people)
+    least, most = figures.min(axis=0), figures.max(axis=0)
+    least, most = np.where(least < most, (least, most), ([0.0], [1.0]))
+    return least * (1 - far), most + (1 - most) * far
+
+
 def _usual(each: Floats) -> Floats:
-    """Return by how much those who differ at all differ on average, or 1 if nobody does."""
+    """Return by how much the two made-up people differ: 1 if nobody does.
+
+    Otherwise it is what those who differ at all differ by on average, or two standard deviations
+    if that is more. For normal differences of 20 or 100 people, two deviations make the interval as
+    long as Student's.
+    """
     count = (each != 0).sum(axis=0)
-    return np.where(count > 0, np.abs(each).sum(axis=0) / np.maximum(count, 1), 1.0)
+    mean = np.abs(each).sum(axis=0) / np.maximum(count, 1)
+    return np.where(count > 0, np.maximum(mean, 2 * each.std(axis=0)), 1.0)
 
 
 def _ends_of_seeds(
