@@ -3,7 +3,6 @@
 import contextlib
 import json
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -12,9 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from figures import Figure
 
-POLLS, SECONDS, TIMES = 1000, 10.0, 5
+POLLS, PERIOD, PERIODS = 1000, 2.0, 100
 _TRAIN = ("train", "privrec", "--data", "synthetic:users=20000,items=500", "--set", "rounds=100000")
 _HERE = Path(__file__).parent
 
@@ -22,7 +23,8 @@ _HERE = Path(__file__).parent
 def watch() -> list[Figure]:
     """Return the processor time of the server, and the speed of a training with and without it.
 
-    Ten seconds with polls and ten without take turns, five times, in one training.
+    Two seconds with polls and two without take turns in one training, because a machine is slower
+    at some times than at others.
     """
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as ends:
         run = Path(folder) / "run"
@@ -34,38 +36,40 @@ def watch() -> list[Figure]:
         url = json.loads(text)["url"].replace("/?", "/status?")
         while _rounds(run) < 10:
             time.sleep(0.5)
-        spent, polled, with_polls, without = [], [], [], []
-        for _ in range(TIMES):
-            cpu, first = _cpu(server.pid), _rounds(run)
-            polled.append(_poll(url)["per_second"])
-            with_polls.append((_rounds(run) - first) / SECONDS)
-            spent.append((_cpu(server.pid) - cpu) / SECONDS)
-            first = _rounds(run)
-            time.sleep(SECONDS)
-            without.append((_rounds(run) - first) / SECONDS)
-    each = statistics.median(spent) / statistics.median(polled)
-    ratios = [one / other for one, other in zip(without, with_polls, strict=True)]
+        start = time.monotonic() + 2
+        words = [sys.executable, str(_HERE / "polls.py"), url]
+        numbers = (POLLS, start, PERIOD, PERIODS)
+        poller = subprocess.Popen([*words, *map(str, numbers)], stdout=subprocess.PIPE)
+        rounds, spent = [], []
+        for k in range(PERIODS + 1):
+            time.sleep(max(start + k * PERIOD - time.monotonic(), 0.0))
+            rounds.append(_rounds(run))
+            spent.append(_cpu(server.pid))
+        polled: dict[str, float] = json.loads(poller.communicate()[0])
+    played, cpu = (np.diff(found).reshape(-1, 2) for found in (rounds, spent))
+    with_polls, without = played.sum(axis=0) / PERIOD / (PERIODS / 2)
+    served = cpu[:, 0].sum() / PERIOD / (PERIODS / 2)
     return [
         Figure(
-            name=f"processor time of the server at {statistics.median(polled):,.0f} polls a second",
-            value=statistics.median(spent),
+            name=f"processor time of the server at {polled['per_second']:,.0f} polls a second",
+            value=served,
             unit="cores",
             against="5 % of all cores",
             against_value=0.05 * (os.cpu_count() or 1),
         ),
         Figure(
-            name="processor time of a poll",
-            value=1e6 * each,
-            unit="µs",
-            against="a poll that would take 5 % of all cores",
-            against_value=1e6 * 0.05 * (os.cpu_count() or 1) / POLLS,
+            name="processor time of the program that polls, on the same cores",
+            value=polled["cpu"],
+            unit="cores",
+            against="the server",
+            against_value=served,
         ),
         Figure(
-            name="time of a round under these polls, which also take processor time",
-            value=statistics.median(ratios),
-            unit="times",
-            against="without polls, median of five",
-            against_value=1.0,
+            name="rounds a second under these polls",
+            value=with_polls,
+            unit="rounds",
+            against=f"without, in turns of {PERIOD:.0f} s",
+            against_value=without,
         ),
     ]
 
@@ -84,12 +88,6 @@ def _command(*words: str) -> Iterator[Any]:
     finally:
         started.kill()
         started.communicate()
-
-
-def _poll(url: str) -> dict[str, float]:
-    words = [sys.executable, str(_HERE / "polls.py"), url, str(POLLS), str(SECONDS)]
-    found: dict[str, float] = json.loads(subprocess.check_output(words))
-    return found
 
 
 def _rounds(run: Path) -> int:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
 
-from privrec.live.server import Site, serve
+from privrec.live.server import Site, new_loop, serving
 
 
 @dataclass(frozen=True)
@@ -47,14 +47,14 @@ class Served:
 def served(site: Site) -> Iterator[Served]:
     opened: list[int] = []
     is_open = threading.Event()
-    loop = asyncio.new_event_loop()
+    loop = new_loop()
 
     def ready(port: int) -> None:
         opened.append(port)
         is_open.set()
 
     async def run() -> None:
-        await serve(site, 0, ready)
+        await serving(site, 0, ready)
 
     task: list[asyncio.Task[None]] = []
 

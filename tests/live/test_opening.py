@@ -21,7 +21,7 @@ def test_the_browser_gets_a_file_of_this_user_alone(
         opened.append((address, file.read_text(), stat.S_IMODE(file.stat().st_mode)))
         return True
 
-    async def serve(site: Any, port: int, ready: Any) -> None:
+    def serve(site: Any, port: int, ready: Any) -> None:
         ready(1234)
         raise KeyboardInterrupt
 

@@ -1,9 +1,11 @@
 """Who is answered, and how: this machine, with the token, by GET, and nothing but named pages."""
 
 import contextlib
+import selectors
 import socket
 import threading
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 
@@ -166,3 +168,42 @@ def test_connections_that_ask_nothing_are_closed(
             line.sendall(sent)
             with contextlib.suppress(ConnectionResetError):
                 assert line.recv(1) == b""
+
+
+def test_a_request_that_is_known_by_heart_is_answered_anew_each_time() -> None:
+    """Word for word the same request, in one piece, in two, and twice at once."""
+    count = iter(range(100))
+    with served(Site(pages={"/": lambda: as_json({"n": next(count)}).wire})) as found:
+        ask = f"GET /?token={found.site.token} HTTP/1.1\r\nHost: 127.0.0.1:{found.port}\r\n\r\n"
+        with socket.create_connection(("127.0.0.1", found.port), timeout=30) as line:
+            for number, pieces in enumerate([[ask], [ask], [ask[:30], ask[30:]], [ask]]):
+                for piece in pieces:
+                    line.sendall(piece.encode())
+                assert line.recv(65536).endswith(f'{{"n": {number}}}\n'.encode())
+            line.sendall(2 * ask.encode())
+            answers = b""
+            while answers.count(b"}\n") < 2:
+                answers += line.recv(65536)
+            assert answers.index(b'{"n": 4}') < answers.index(b'{"n": 5}')
+
+
+def test_connections_are_looked_at_a_hundred_times_a_second_at_most(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock, slept = [100.0], []
+
+    def sleep(seconds: float) -> None:
+        slept.append(round(seconds, 6))
+        clock[0] += seconds
+
+    monkeypatch.setattr(server, "time", SimpleNamespace(monotonic=lambda: clock[0], sleep=sleep))
+    one, other = socket.socketpair()
+    with one, other, server._Paced() as paced:
+        paced.register(one, selectors.EVENT_READ)
+        other.send(b"x")
+        # After a pause a request is seen at once; the next one 10 ms later, or at its deadline.
+        assert [len(paced.select(timeout)) for timeout in (None, None, 5.0, 0.004, 0.0)] == [1] * 5
+        assert slept == [0.0, 0.01, 0.01, 0.004]
+        clock[0] += 0.007
+        assert paced.select(None)
+        assert slept[-1] == 0.003

@@ -35,8 +35,6 @@ def watch(
     in the folder. Without RUN it serves the calculator of 'privrec privacy' alone. Ctrl-C ends it.
     """
     with plain_errors(stopped="the page has ended"), contextlib.ExitStack() as until_the_end:
-        import asyncio
-
         from privrec.live.background import step_back
         from privrec.live.server import HOST, serve
         from privrec.live.site import site_of
@@ -64,7 +62,7 @@ def watch(
                     webbrowser.open(until_the_end.enter_context(opening_page(addresses["url"])))
             step_back()
 
-        asyncio.run(serve(site, port, ready))
+        serve(site, port, ready)
 
 
 @contextlib.contextmanager

@@ -10,7 +10,9 @@ import hmac
 import json
 import re
 import secrets
+import selectors
 import threading
+import time
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -22,6 +24,7 @@ from privrec.errors import SettingsError
 
 HOST = "127.0.0.1"
 HTML, JSON, TEXT = "text/html", "application/json", "text/plain"
+_END = b"\r\n\r\n"
 _LONGEST = 8192
 """Bytes of a request. Chosen by hand, and so are the numbers below."""
 _CONNECTIONS = 256
@@ -32,6 +35,9 @@ _WAITING = 4
 """Computations that may wait for their turn; more are refused."""
 _KNOWN = 64
 """Requests that are remembered word for word."""
+_LOOK_SECONDS = 0.01
+"""Requests are looked for no more often than this; those that came meanwhile are answered in one
+go. Each look may take a core from a training, and costs more than an answer."""
 _HEADERS = (
     "Cache-Control: no-store\r\n"
     "Cross-Origin-Opener-Policy: same-origin\r\n"
@@ -88,8 +94,19 @@ class Site:
     token: str = field(default_factory=lambda: secrets.token_urlsafe(24))
 
 
-async def serve(site: Site, port: int, ready: Callable[[int], None]) -> None:
-    """Serve until it is cancelled; `ready` is told the port, which is a free one for 0."""
+def serve(site: Site, port: int, ready: Callable[[int], None]) -> None:
+    """Serve until Ctrl-C; `ready` is told the port, which is a free one for 0."""
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(serving(site, port, ready))
+
+
+def new_loop() -> asyncio.AbstractEventLoop:
+    """Return a loop that looks for requests at a limited pace."""
+    return asyncio.SelectorEventLoop(_Paced())
+
+
+async def serving(site: Site, port: int, ready: Callable[[int], None]) -> None:
+    """Serve until it is cancelled."""
     loop = asyncio.get_running_loop()
     desk = _Desk(site)
     try:
@@ -107,6 +124,25 @@ async def serve(site: Site, port: int, ready: Callable[[int], None]) -> None:
                 connection.abort()
 
 
+class _Paced(selectors.DefaultSelector):
+    """Waits between two looks at the connections, however much there is to see."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._last = 0.0
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        if timeout is None or timeout > 0:
+            early = max(self._last + _LOOK_SECONDS - time.monotonic(), 0.0)
+            if timeout is not None:
+                early = min(early, timeout)
+                timeout -= early
+            time.sleep(early)
+        found = super().select(timeout)
+        self._last = time.monotonic()
+        return found
+
+
 class _Refused(Exception):
     """A request that gets nothing but a status and a reason."""
 
@@ -117,6 +153,12 @@ class _Refused(Exception):
 
 def _split(line: str) -> tuple[str, str, str]:
     return line.partition(":")
+
+
+def _is_last(head: bytes) -> bool:
+    """Return whether the connection ends with the answer to this request."""
+    old = head.partition(b"\r\n")[0].endswith(b" HTTP/1.0")
+    return old or b"\r\nconnection: close" in head.lower()
 
 
 class _Desk:
@@ -135,13 +177,13 @@ class _Desk:
         end = "" if port == 80 else f":{port}"
         self._hosts = {f"{name}{end}" for name in (HOST, "localhost", "[::1]")}
 
-    def known(self, head: bytes) -> bytes | None:
+    def known(self, request: bytes) -> bytes | None:
         """Return the page for a request that was answered before, word for word; or None.
 
         A page that polls sends the same bytes each time. A table finds them by their hash, so the
         time it takes does not tell how much of a token is right.
         """
-        page = self._known.get(head)
+        page = self._known.get(request)
         return None if page is None else page()
 
     def answer(self, head: bytes) -> bytes | Callable[[], asyncio.Future[Answer]]:
@@ -166,7 +208,8 @@ class _Desk:
         if (page := self._site.pages.get(path)) is not None:
             if len(self._known) >= _KNOWN:
                 self._known.clear()
-            self._known[head] = page
+            if not _is_last(head):
+                self._known[head + _END] = page
             return page()
         if (question := self._site.questions.get(path)) is None:
             raise _Refused(404, "there is no such page")
@@ -207,7 +250,7 @@ class _Connection(asyncio.Protocol):
         self._desk, self._buffer = desk, b""
         self._transport: asyncio.Transport | None = None
         self._busy, self._is_last, self._is_known = False, False, False
-        self._seen = 0.0
+        self._seen, self._loop = 0.0, asyncio.get_running_loop()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         full = len(self._desk.connections) >= _CONNECTIONS
@@ -216,7 +259,7 @@ class _Connection(asyncio.Protocol):
             return
         self._transport = transport
         self._desk.connections.add(transport)
-        self._seen = asyncio.get_running_loop().time()
+        self._seen = self._loop.time()
         self._close_if_idle()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -226,7 +269,11 @@ class _Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if not self._buffer:
-            self._seen = asyncio.get_running_loop().time()
+            self._seen = self._loop.time()
+            open_ = self._transport is not None and not self._transport.is_closing()
+            if open_ and not self._busy and (page := self._desk.known(data)) is not None:
+                self._send(page)
+                return
         self._buffer += data
         if len(self._buffer) > 8 * _LONGEST and self._transport is not None:
             self._transport.close()
@@ -236,17 +283,16 @@ class _Connection(asyncio.Protocol):
         while not self._busy and self._transport is not None:
             if self._transport.is_closing():
                 return
-            end = self._buffer.find(b"\r\n\r\n")
+            end = self._buffer.find(_END)
             if end > _LONGEST or (end < 0 and len(self._buffer) > _LONGEST):
                 self._send(_Refused(431, "the request is too long").wire)
                 return
             if end < 0:
                 return
-            head, self._buffer = self._buffer[:end], self._buffer[end + 4 :]
-            old = head.partition(b"\r\n")[0].endswith(b" HTTP/1.0")
-            self._is_last = old or b"\r\nconnection: close" in head.lower()
+            head, self._buffer = self._buffer[:end], self._buffer[end + len(_END) :]
+            self._is_last = _is_last(head)
             try:
-                found = self._desk.known(head) or self._desk.answer(head)
+                found = self._desk.answer(head)
             except _Refused as refused:
                 found = refused.wire
             except ValueError:
@@ -255,7 +301,7 @@ class _Connection(asyncio.Protocol):
 
     def _send(self, answer: bytes) -> None:
         if self._transport is not None:
-            self._seen, self._is_known = asyncio.get_running_loop().time(), True
+            self._seen, self._is_known = self._loop.time(), True
             self._transport.write(answer)
             # What follows a refused request may be its content.
             if self._is_last or not answer.startswith(b"HTTP/1.1 200"):
@@ -275,9 +321,8 @@ class _Connection(asyncio.Protocol):
     def _close_if_idle(self) -> None:
         if self._transport is None:
             return
-        loop = asyncio.get_running_loop()
         most = _IDLE_SECONDS if self._is_known and not self._buffer else _HEAD_SECONDS
-        if not self._busy and loop.time() - self._seen >= most:
+        if not self._busy and self._loop.time() - self._seen >= most:
             self._transport.abort()
             return
-        loop.call_later(_HEAD_SECONDS / 4, self._close_if_idle)
+        self._loop.call_later(_HEAD_SECONDS / 4, self._close_if_idle)
