@@ -33,7 +33,7 @@ check: $(READY)
 	$(BIN)/mypy
 
 test: check
-	$(BIN)/pytest -m 'not slow' -n 2 --dist loadfile
+	$(BIN)/pytest -m 'not slow' -n 3 --dist loadfile
 
 bench: $(READY) $(PEERS)
 	$(BIN)/python bench/run.py $(ONLY)

@@ -184,8 +184,8 @@ def test_a_node_adds_its_share_of_noise_to_sums_and_to_the_count(
 
 
 def test_the_count_of_adaptive_clipping_has_its_own_noise(data: Federation, tmp_path: Path) -> None:
-    """80 rounds: the sum of squares follows the chi-square law of the scale that is counted."""
-    nodes, rounds = 3, 80
+    """60 rounds: the sum of squares follows the chi-square law of the scale that is counted."""
+    nodes, rounds = 3, 60
     made = prepared_for("dp-privrec-one", data, clip_quantile=0.5, rounds=rounds, clip_norm=0.03)
     net = Loopback(made, tmp_path / "noised", nodes=nodes, noise_from="nodes", missing=0.0)
     plain = Loopback(made, tmp_path / "plain", nodes=nodes, secure_sum=False)

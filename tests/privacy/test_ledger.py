@@ -277,7 +277,7 @@ def test_a_delta_that_is_no_probability_is_refused(delta: float) -> None:
 # --- calibration -----------------------------------------------------------------------------
 
 
-@settings(deadline=None, max_examples=20)  # each takes half a second
+@settings(deadline=None, max_examples=8)  # each takes up to a second
 @given(
     law=st.sampled_from(LAWS),
     mechanism=st.sampled_from(MECHANISMS),
