@@ -185,20 +185,31 @@ def test_a_seed_counts_once(refused: Refused) -> None:
         assert "`seeds` has 0 twice" in said
 
 
-def test_bars_stay_inside_the_picture(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bars_stay_inside_the_picture_and_its_axis_is_that_of_the_page(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     axes = pytest.importorskip("matplotlib.axes").Axes
-    limits: list[float] = []
+    limits: list[tuple[float, float]] = []
 
     def watched(self: Any, _: str) -> None:
-        limits.append(self.get_ylim()[1])
+        limits.append(self.get_ylim())
 
     monkeypatch.setattr(axes, "set_title", watched)
-    point = Point(
-        epsilon=1.0,
-        epsilon_of_mechanism=1.0,
-        hits={"20": 0.1},
-        seeds=1,
-        interval={"20": [0.05, 0.4]},
+    points = [
+        Point(
+            epsilon=epsilon,
+            epsilon_of_mechanism=epsilon,
+            hits=HITS,
+            seeds=1,
+            interval={"20": [0.05, 0.37]},
+        )
+        for epsilon in (1.0, 2.0)
+    ]
+    found = Frontier(
+        data="d", delta=1e-6, together=1.0, points=tuple(points), lines={"popularity": 0.2}
     )
-    draw(Frontier(data="d", delta=1e-6, together=1.0, points=(point,), lines={"popularity": 0.2}))
-    assert limits[0] > 0.4 * 1.1
+    draw(found)
+    assert limits == [(0.0, 0.4)]
+    [chart] = charts_in(render(found))
+    assert ">0.4</text>" in chart
+    assert ">0.45</text>" not in chart

@@ -19,6 +19,7 @@ from privrec.runs import records
 from privrec.runs.api import open_run
 from privrec.runs.loop import check_each_once, train_and_evaluate
 from privrec.runs.tested import read_people
+from privrec.show.axes import y_axis
 from privrec.show.comparison import mean_interval
 from privrec.show.frontier_page import epsilon_name, render_frontier
 from privrec.show.page import path_link
@@ -141,17 +142,22 @@ def draw(frontier: Frontier) -> bytes:
     axes = canvas.subplots()
     places = list(range(len(frontier.points)))
     hits = [point.hits[_K] for point in frontier.points]
-    bars = _bars(frontier.points)
+    ends = [point.interval.get(_K, [point.hits[_K]] * 2) for point in frontier.points]
+    bars = _bars(hits, ends)
     axes.errorbar(places, hits, yerr=bars, marker="o", capsize=3, color="#2166ac", label="PrivRec+")
-    for place, point in zip(places, frontier.points, strict=True):
-        value = point.hits[_K]
-        top = max(value, point.interval.get(_K, [value])[-1])
+    # As on the page.
+    same = y_axis([0.0, *hits, *(end for both in ends for end in both), *frontier.lines.values()])
+    axes.set_ylim(same.low, same.high)
+    axes.set_yticks(list(same.ticks), list(same.ticks.values()))
+    for place, value, (low, high) in zip(places, hits, ends, strict=True):
+        above = high < 0.94 * same.high
         axes.annotate(
             f"{value:.3f}",
-            (place, top),
-            (0, 6),
+            (place, high if above else low),
+            (0, 6 if above else -6),
             textcoords="offset points",
             ha="center",
+            va="bottom" if above else "top",
             bbox={"facecolor": "white", "edgecolor": "none", "pad": 1},  # A line may be behind it.
         )
     styles = ("--", "-.", ":")
@@ -160,8 +166,6 @@ def draw(frontier: Frontier) -> bytes:
     axes.set_xticks(places, [epsilon_name(point.epsilon) for point in frontier.points])
     axes.set_xlabel(f"ε of the mechanism at δ = {frontier.delta:g}, per person; an experiment")
     axes.set_ylabel(f"Hits@{_K}")
-    tops = [point.interval.get(_K, [0.0])[-1] for point in frontier.points]
-    axes.set_ylim(0, 1.12 * max(*hits, *tops, *frontier.lines.values(), 1e-9))
     axes.set_title(f"{frontier.data}: quality against privacy")
     axes.legend(loc="lower right", fontsize="small")
     picture = io.BytesIO()
@@ -169,10 +173,8 @@ def draw(frontier: Frontier) -> bytes:
     return picture.getvalue()
 
 
-def _bars(points: Sequence[Point]) -> list[list[float]]:
-    """Return how far each point's interval reaches down, and up; 0 where it has none."""
-    ends = [point.interval.get(_K, [point.hits[_K]] * 2) for point in points]
-    hits = [point.hits[_K] for point in points]
+def _bars(hits: Sequence[float], ends: Sequence[Sequence[float]]) -> list[list[float]]:
+    """Return how far each point's interval reaches down, and up."""
     down = [max(0.0, hit - low) for hit, (low, _) in zip(hits, ends, strict=True)]
     return [down, [max(0.0, high - hit) for hit, (_, high) in zip(hits, ends, strict=True)]]
 
