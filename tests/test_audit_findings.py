@@ -1,8 +1,11 @@
 """More planted faults, of the kind that programmers make. Most are found under secure noise too."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
+from itertools import zip_longest
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,7 +17,7 @@ from privrec.algorithms.privrec_plus.budget import split_budget
 from privrec.algorithms.privrec_plus.sums import taste_device
 from privrec.attacks.audit import Audit, audit
 from privrec.attacks.bounds import least_area
-from privrec.attacks.findings import too_small
+from privrec.attacks.findings import drawn_again, noise_again, too_small
 from privrec.cli.app import app
 from privrec.core.phase import Cohort, Phase, ServerState, Told
 from privrec.core.round import fastest
@@ -32,8 +35,13 @@ ROUNDS: dict[str, Any] = {"rounds": 5, "cohort": 40, "clip_quantile": 0.5}
 
 
 def audited(recipe: str = PLUS, data: str = DATA, **settings: Any) -> Audit:
-    """Return an audit under secure noise; what a fault shows is far beyond chance."""
-    return audit(recipe, data, **{"canaries": 40, "epsilon": 4.0, "confidence": 0.999, **settings})
+    """Return an audit under secure noise.
+
+    At this confidence 40 canaries prove nothing by their scores, so that no right run fails by
+    chance; what is found is found by looking inside, and is far beyond chance.
+    """
+    usual: dict[str, Any] = {"canaries": 40, "epsilon": 4.0, "confidence": 0.999999}
+    return audit(recipe, data, **{**usual, **settings})
 
 
 def check_found(found: Audit, words: str) -> None:
@@ -75,12 +83,52 @@ def test_secure_noise_that_is_not_what_the_ledger_says(
 @pytest.mark.parametrize("laplace", [False, True])
 def test_noise_of_which_a_tenth_is_missing(laplace: bool) -> None:
     source = secure()
-    right = (source.laplace if laplace else source.normal)(10_000)
+    right = (source.laplace if laplace else source.normal)(40_000)
     assert not too_small(right, laplace=laplace)
     assert not too_small(right[:2], laplace=laplace)
     assert not too_small(right[:0], laplace=laplace)
     assert too_small(0.9 * right, laplace=laplace)
     assert too_small(np.zeros(4), laplace=laplace)
+
+
+def rounds_of(
+    noises: Sequence[Any], mechanism: str = "gaussian", people: Sequence[Any] = (), users: int = 1
+) -> Any:
+    """Return rounds with this noise of scale 2, and these people of `users` who are there."""
+    release = SimpleNamespace(
+        is_private=True, mechanism=mechanism, sampling=SimpleNamespace(share=0.5, users=2 * users)
+    )
+    phase = SimpleNamespace(name="p", release=release, population=np.arange(users))
+    return [
+        SimpleNamespace(
+            phase=phase, round_index=k, noise={"a": 2 * noise}, noise_scale=2.0, people=p
+        )
+        for k, (noise, p) in enumerate(zip_longest(noises, people))
+    ]
+
+
+@pytest.mark.parametrize("size", [50, 63, 200, 1000])
+@pytest.mark.parametrize("mechanism", ["gaussian", "laplace"])
+def test_noise_of_any_earlier_round_and_no_other_is_told(mechanism: str, size: int) -> None:
+    """Among 200 independent rounds none is accused, whatever the law and the number of entries."""
+    draw = np.random.default_rng(size)
+    of = draw.laplace if mechanism == "laplace" else draw.normal
+    noises = [of(size=size) for _ in range(200)]
+    assert noise_again(rounds_of(noises, mechanism)) == []
+    noises[150] = noises[3]
+    [said] = noise_again(rounds_of(noises, mechanism))
+    assert said == "round 150 (p): the noise is that of round 3 (p)"
+    # As large as it may be; and none at all.
+    assert noise_again(rounds_of([1e6 * noises[0], noises[1], 0 * noises[2]], mechanism)) == []
+
+
+def test_people_who_are_declared_but_not_there_do_not_make_cohorts_alike() -> None:
+    draw = np.random.default_rng(0)
+    drawn = [np.flatnonzero(draw.random(1000) < 0.6) for _ in range(50)]
+    assert drawn_again(rounds_of([np.zeros(1)] * 50, people=drawn, users=1000)) == []
+    drawn[7] = drawn[6]
+    [said] = drawn_again(rounds_of([np.zeros(1)] * 50, people=drawn, users=1000))
+    assert said.startswith("round 7 (p): ")
 
 
 def test_a_secure_generator_with_the_same_key_each_time(monkeypatch: pytest.MonkeyPatch) -> None:

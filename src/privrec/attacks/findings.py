@@ -30,6 +30,9 @@ _SLACK = 1e-3
 _DEVIATIONS = 8.0
 _CHANCE, _CHANCE_OF_PHASE = 1e-12, 1e-9
 _COMPARED, _BEGIN, _FEWEST = 50_000, 200, 50
+_ALIKE = 0.9
+_LARGEST = 600.0
+"""Of the absolute value of Laplace noise of scale 1; beyond it, chances are no numbers any more."""
 _FIRST = np.zeros(1, np.int64)
 
 
@@ -117,7 +120,7 @@ def wrong_noise(seen: Sequence[Seen]) -> list[str]:
                 found.append(
                     f"{where}: the noise on {name!r} is not {law.name} of scale {scale:.4g}"
                 )
-        whole = flattened(one.noise)[:_COMPARED] / scale
+        whole = _as_normal(one)[:_COMPARED]
         if len(whole) >= _FEWEST and _most_alike(whole, whole, own=True) > _DEVIATIONS:
             found.append(f"{where}: the noise repeats itself")
         if min(len(whole), len(before)) >= _FEWEST and _most_alike(whole, before) > _DEVIATIONS:
@@ -129,17 +132,33 @@ def wrong_noise(seen: Sequence[Seen]) -> list[str]:
 def noise_again(seen: Sequence[Seen]) -> list[str]:
     """Return the first round that has the noise of any earlier one, in the same order."""
     rounds = [one for one in seen if one.phase.release.is_private]
-    begins = [flattened(one.noise)[:_BEGIN] / one.noise_scale for one in rounds]
-    places = [k for k, begin in enumerate(begins) if len(begin) == _BEGIN]
-    if len(places) < 2:
+    noises = [(one, _as_normal(one)[:_BEGIN]) for one in rounds]
+    rounds = [one for one, noise in noises if len(noise) >= _FEWEST]
+    if len(rounds) < 2:
         return []
-    noises = np.stack([begins[k] for k in places])
-    alike = np.tril(np.abs(noises @ noises.T), -1) > _DEVIATIONS * math.sqrt(_BEGIN)
+    known = [noise for _, noise in noises if len(noise) >= _FEWEST]
+    size = min(map(len, known))
+    begins = np.stack([noise[:size] for noise in known])
+    begins /= np.maximum(np.linalg.norm(begins, axis=1, keepdims=True), 1e-30)
+    # The correlation of independent noises has a deviation of about 1/√size, and is never above 1.
+    alike = np.tril(np.abs(begins @ begins.T), -1) > min(_DEVIATIONS / math.sqrt(size), _ALIKE)
     for second, first in np.argwhere(alike):
-        one, other = rounds[places[second]], rounds[places[first]]
+        one, other = rounds[second], rounds[first]
         where = f"round {one.round_index} ({one.phase.name})"
         return [f"{where}: the noise is that of round {other.round_index} ({other.phase.name})"]
     return []
+
+
+def _as_normal(one: Seen) -> Doubles:
+    """Return the noise of a round as standard normal values, in the order in which it is added.
+
+    Laplace noise is mapped to them: products of its own values are far more often large.
+    """
+    noise = flattened(one.noise) / one.noise_scale
+    if one.phase.release.mechanism != "laplace":
+        return noise
+    size = np.minimum(np.abs(noise), _LARGEST)
+    return np.asarray(np.sign(noise) * stats.norm.isf(stats.laplace.sf(size)), np.float64)
 
 
 def too_small(noise: Doubles, *, laplace: bool) -> bool:
@@ -193,7 +212,8 @@ def drawn_again(seen: Sequence[Seen]) -> list[str]:
     for before, one in pairwise(seen):
         if one.phase.release.sampling.share >= 1:
             continue
-        users = one.phase.release.sampling.users
+        # Those who are there: a declared number of people may be larger.
+        users = len(one.phase.population)
         expected = len(before.people) * len(one.people) / users
         common = len(np.intersect1d(before.people, one.people))
         if common > expected + _DEVIATIONS * math.sqrt(expected + 1) and len(before.people) < users:
