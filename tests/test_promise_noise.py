@@ -115,9 +115,10 @@ def test_two_budgets_do_not_cancel_the_noise(
     if noise == "seeded" or recipe == "dp-privrec-plus":
         # The attack needs the same cohort, and so the same sum.
         np.testing.assert_allclose(again, truth, atol=1e-5)
-    # Laplace noise of scale s has a deviation of s√2.
+    # Laplace noise of scale s has a deviation of s√2. Of 40 normal numbers of scale s, the error is
+    # below 0.4 s less than once in 10⁹ times.
     own = error(strong, truth)
-    assert own > 0.7 * s
+    assert own > 0.4 * s
     assert error(solved(strong, weak, s, t), truth) > 0.9 * own
 
 
@@ -188,7 +189,8 @@ def test_no_seed_takes_the_default_noise_off(recipe: str, tap: Tap, tmp_path: Pa
     """The attack that tries all seeds once found seed 20240 from a model alone."""
     truth, published, s = played(tap, tmp_path / "run", recipe, seed=7)
     left = [error(published - s * guessed(seed)(len(truth)), truth) for seed in range(300)]
-    assert min(left) > 0.7 * s
+    # Noise that was guessed leaves less than 0.01 s, as the next test shows.
+    assert min(left) > 0.4 * s
 
 
 def test_trying_seeds_finds_noise_that_depends_on_them_alone(

@@ -87,7 +87,8 @@ def test_what_is_on_the_disk_is_used_and_nobody_is_asked_again(
     for name, start in zip(sorted(after), before, strict=True):
         wanted = start + rate * update[f"update {name}"]
         np.testing.assert_allclose(after[name], wanted, rtol=1e-5, atol=1e-7)
-        assert np.any(after[name] != start)
+        # The noise of a single number may be 0: it lies on a grid.
+        assert start.size == 1 or np.any(after[name] != start)
 
 
 def spoil(path: Path) -> None:
