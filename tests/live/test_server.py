@@ -124,6 +124,32 @@ def test_what_is_no_request_is_refused_and_the_connection_ends(
     assert raw(here, text).startswith(f"HTTP/1.1 {status} ".encode())
 
 
+@pytest.mark.parametrize(
+    "close", ["Connection:close", "CONNECTION:  Close", "connection: x, close"]
+)
+def test_a_connection_ends_however_that_is_written(here: Served, close: str) -> None:
+    ask = f"GET /status?token={{token}} HTTP/1.1\r\nHost: {{host}}\r\n{close}\r\n\r\n"
+    for _ in range(2):
+        assert raw(here, 2 * ask).count(b"HTTP/1.1 200") == 1
+
+
+def test_many_requests_at_once_are_all_answered(here: Served) -> None:
+    ask = "GET /status?token={token} HTTP/1.1\r\nHost: {host}\r\n\r\n"
+    last = ask.replace("Host", "Connection: close\r\nHost")
+    assert raw(here, 1500 * ask + last).count(b"HTTP/1.1 200") == 1501
+
+
+def test_who_has_said_all_is_still_answered(here: Served) -> None:
+    ask = f"GET /echo?a=1&token={here.site.token} HTTP/1.1\r\nHost: 127.0.0.1:{here.port}\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", here.port), timeout=30) as line:
+        line.sendall(ask.encode())
+        line.shutdown(socket.SHUT_WR)
+        found = b""
+        while more := line.recv(65536):
+            found += more
+    assert found.endswith(b'{"a": "1"}\n')
+
+
 def test_a_fault_says_nothing_of_itself(here: Served) -> None:
     status, _, body = here.ask("/broken")
     assert (status, "secret" in body) == (500, False)

@@ -38,6 +38,7 @@ _KNOWN = 64
 _LOOK_SECONDS = 0.01
 """Requests are looked for no more often than this; those that came meanwhile are answered in one
 go. Each look may take a core from a training, and costs more than an answer."""
+_LONGEST_LOOK = 0.5
 _HEADERS = (
     "Cache-Control: no-store\r\n"
     "Cross-Origin-Opener-Policy: same-origin\r\n"
@@ -125,18 +126,20 @@ async def serving(site: Site, port: int, ready: Callable[[int], None]) -> None:
 
 
 class _Paced(selectors.DefaultSelector):
-    """Waits between two looks at the connections, however much there is to see."""
+    """Waits between two looks at the connections, however much there is to see.
+
+    It looks twice a second at least: where a signal does not end a look, Ctrl-C is seen soon.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self._last = 0.0
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        if timeout is None or timeout > 0:
-            early = max(self._last + _LOOK_SECONDS - time.monotonic(), 0.0)
-            if timeout is not None:
-                early = min(early, timeout)
-                timeout -= early
+        timeout = _LONGEST_LOOK if timeout is None else min(timeout, _LONGEST_LOOK)
+        if timeout > 0:
+            early = min(max(self._last + _LOOK_SECONDS - time.monotonic(), 0.0), timeout)
+            timeout -= early
             time.sleep(early)
         found = super().select(timeout)
         self._last = time.monotonic()
@@ -155,10 +158,13 @@ def _split(line: str) -> tuple[str, str, str]:
     return line.partition(":")
 
 
+_CLOSE = re.compile(rb"\r\nconnection:[^\r\n]*\bclose\b", re.IGNORECASE)
+
+
 def _is_last(head: bytes) -> bool:
     """Return whether the connection ends with the answer to this request."""
     old = head.partition(b"\r\n")[0].endswith(b" HTTP/1.0")
-    return old or b"\r\nconnection: close" in head.lower()
+    return old or _CLOSE.search(head) is not None
 
 
 class _Desk:
@@ -249,7 +255,7 @@ class _Connection(asyncio.Protocol):
     def __init__(self, desk: _Desk) -> None:
         self._desk, self._buffer = desk, b""
         self._transport: asyncio.Transport | None = None
-        self._busy, self._is_last, self._is_known = False, False, False
+        self._busy = self._is_last = self._is_known = self._is_ended = False
         self._seen, self._loop = 0.0, asyncio.get_running_loop()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -275,9 +281,14 @@ class _Connection(asyncio.Protocol):
                 self._send(page)
                 return
         self._buffer += data
+        self._answer_all()
+        # What comes while an answer is computed waits, but not without end.
         if len(self._buffer) > 8 * _LONGEST and self._transport is not None:
             self._transport.close()
-        self._answer_all()
+
+    def eof_received(self) -> bool:
+        self._is_ended = True
+        return self._busy  # What is being computed is still sent.
 
     def _answer_all(self) -> None:
         while not self._busy and self._transport is not None:
@@ -315,6 +326,8 @@ class _Connection(asyncio.Protocol):
             if not found.cancelled():
                 self._send(found.result().wire)
                 self._answer_all()
+            if self._is_ended and not self._busy and self._transport is not None:
+                self._transport.close()
 
         coming.add_done_callback(done)
 
