@@ -175,7 +175,7 @@ def test_workers_end_with_the_process_that_started_them(tmp_path: Path) -> None:
 
 
 def wait_until(what: Callable[[], bool]) -> None:
-    end_at = time.monotonic() + 60
+    end_at = time.monotonic() + 300
     while not what():
         assert time.monotonic() < end_at
         time.sleep(0.05)

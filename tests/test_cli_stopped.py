@@ -102,8 +102,10 @@ def test_every_long_command_says_what_is_kept(
 
 _LONG = """
 import time, typer
+from privrec.cli import stopping
 from privrec.cli.console import plain_errors
 from privrec.cli.stopping import end_at_second_interrupt, keep_interrupts
+stopping._PATIENCE = {patience}
 def work():
   with plain_errors("stopped; all is kept"):
     {work}
@@ -124,9 +126,10 @@ first signal comes before the wait."""
 
 
 @contextmanager
-def long_process(work: str) -> Iterator[subprocess.Popen[str]]:
+def long_process(work: str, patience: float = 60.0) -> Iterator[subprocess.Popen[str]]:
+    """Start some work; after `patience` seconds a first interrupt is answered by a line."""
     process = subprocess.Popen(
-        [sys.executable, "-c", _LONG.format(work=work)],
+        [sys.executable, "-c", _LONG.format(work=work, patience=patience)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -162,7 +165,7 @@ _DROPPED = """import gc, signal
 
 def test_an_interrupt_that_python_drops_comes_again() -> None:
     with long_process(_DROPPED) as process:
-        assert process.communicate(timeout=30)[1] == "privrec: stopped; all is kept\n"
+        assert process.communicate(timeout=120)[1] == "privrec: stopped; all is kept\n"
     assert process.returncode == 130
 
 
@@ -171,7 +174,7 @@ def test_an_interrupt_waits_for_the_end_of_an_import(tmp_path: Path) -> None:
     (tmp_path / "compiled.py").write_text(module)
     work = f"print('ready', flush=True); import sys; sys.path.append({str(tmp_path)!r});"
     with long_process(f"{work} import compiled; time.sleep(60)") as process:
-        said = process.communicate(timeout=30)[1]
+        said = process.communicate(timeout=120)[1]
     assert said == "imported. privrec: stopped; all is kept\n"
     assert process.returncode == 130
 
@@ -194,7 +197,7 @@ main()
 
 
 def test_a_second_interrupt_ends_at_once_inside_a_computation() -> None:
-    with long_process(_DEAF) as process:
+    with long_process(_DEAF, patience=1.0) as process:
         assert process.stderr is not None
         process.send_signal(signal.SIGINT)
         assert process.stderr.readline() == "privrec: stopping; Ctrl-C again ends it\n"

@@ -29,7 +29,9 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
     command = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
     manager._kernel_spec = KernelSpec(argv=command, display_name="this", language="python")
     notebook = read()
-    client = NotebookClient(notebook, km=manager, timeout=300, resources={})
+    client = NotebookClient(
+        notebook, km=manager, timeout=300, startup_timeout=300, iopub_timeout=60, resources={}
+    )
     paths = {"TMPDIR": folder, "IPYTHONDIR": folder / "ipython", "JUPYTER_RUNTIME_DIR": folder}
     env = {**os.environ, **{name: str(path) for name, path in paths.items()}}
     with warnings.catch_warnings():

@@ -35,7 +35,7 @@ import sys, time
 import privrec, privrec.runs.loop
 out, data, resume, settings = sys.argv[1], sys.argv[2], sys.argv[3] == "resume", eval(sys.argv[4])
 privrec.runs.loop.CHECKPOINT_SECONDS = 0.05
-slowly = lambda what, done, total: time.sleep(0.015 if what == "rounds" else 0)
+slowly = lambda what, done, total: time.sleep(0.05 if what == "rounds" else 0)
 privrec.train("privrec", data, out=out, resume=resume, on_progress=slowly, **settings)
 """
 

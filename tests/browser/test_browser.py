@@ -58,7 +58,9 @@ def browser() -> Iterator["Browser"]:
         pytest.skip("there is no Chromium ($PRIVREC_CHROMIUM) or no playwright")
     with sync_playwright() as playwright:
         arguments = ["--no-sandbox", "--disable-gpu"]
-        opened = playwright.chromium.launch(executable_path=chromium, args=arguments)
+        opened = playwright.chromium.launch(
+            executable_path=chromium, args=arguments, timeout=180_000
+        )
         yield opened
         opened.close()
 

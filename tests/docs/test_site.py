@@ -114,15 +114,16 @@ def test_a_browser_searches_in_files_and_asks_nobody(site: Path) -> None:
     wrong: list[str] = []
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
-            executable_path=program, args=["--no-sandbox", "--disable-gpu"]
+            executable_path=program, args=["--no-sandbox", "--disable-gpu"], timeout=180_000
         )
         page = browser.new_page(viewport={"width": 1300, "height": 900})
+        page.set_default_timeout(120_000)
         page.on("request", lambda request: asked.append(request.url))
         page.on("pageerror", lambda error: wrong.append(str(error)))
         page.goto(f"{site.as_uri()}/tutorials/own-data.html")
         page.click("input.md-search__input")
         page.keyboard.type("accountant")
-        page.wait_for_selector(".md-search-result__link")
+        page.wait_for_selector(".md-search-result__link[href*='privacy.html']")
         found = page.eval_on_selector_all(".md-search-result__link", "all => all.map(a => a.href)")
         browser.close()
     assert any("privacy.html" in link for link in found)

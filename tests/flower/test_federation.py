@@ -5,8 +5,10 @@ import os
 import stat
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -62,8 +64,8 @@ class Watch:
     steps: set[tuple[int, int, str, str]] = field(default_factory=set)
     killed_at: tuple[int, int] | None = None
 
-    def look(self, root: psutil.Process, victim: int) -> None:
-        """Look at all processes; kill the victim's in the middle of the first round."""
+    def look(self, root: psutil.Process) -> None:
+        """Look at all processes; this can take longer than a step of a round."""
         found = [root, *root.children(recursive=True)]
         self.processes |= set(found)
         for process in found:
@@ -71,12 +73,16 @@ class Watch:
                 self._look_at(process)
             except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
                 continue
+
+    def follow(self, root: psutil.Process, victim: int) -> None:
+        """Note the step; kill the victim's processes in the middle of the first round."""
         seen = status_of(self.out)
         state, attempt = seen["state"].get(str(victim), ""), (seen["round_index"], seen["attempt"])
         self.steps.add((*attempt, seen["step"], state))
         if self.killed_at is None and seen["step"] == "mask" and state == "mask …":
             self.killed_at = attempt
             folder = str(self.out / "nodes" / f"{victim:02d}")
+            found = root.children(recursive=True)
             kill_tree(next(p for p in found if folder in words_of(p)))
 
     def _look_at(self, process: psutil.Process) -> None:
@@ -84,8 +90,16 @@ class Watch:
             self.remote |= set(connection.raddr[:1])
             if connection.status == psutil.CONN_LISTEN:
                 self.listening |= set(connection.laddr[:1])
-        if "privrec.flower.children" in words_of(process):
-            self.telemetry.add(process.environ().get("FLWR_TELEMETRY_ENABLED"))
+        # A process that has just ended has an empty environment.
+        if "privrec.flower.children" in words_of(process) and (found := process.environ()):
+            self.telemetry.add(found.get("FLWR_TELEMETRY_ENABLED"))
+
+
+def keep_looking(watch: Watch, root: psutil.Process, up: "subprocess.Popen[bytes]") -> None:
+    while up.poll() is None:
+        with suppress(psutil.NoSuchProcess):
+            watch.look(root)
+        time.sleep(0.1)
 
 
 def status_of(out: Path) -> dict[str, Any]:
@@ -121,7 +135,7 @@ def environment(path: Path) -> dict[str, str]:
 def test_a_node_dies_in_mid_round_and_nothing_else_is_lost(tmp_path: Path) -> None:
     out, victim = tmp_path / "federation", 2
     words = ["--recipe", "dp-privrec-plus", "--data", DATA, "--epsilon", "8", "--nodes", "3"]
-    words += ["--missing", "0.34", "--min-people", "1", "--deadline", "10", "--out", str(out)]
+    words += ["--missing", "0.34", "--min-people", "1", "--deadline", "20", "--out", str(out)]
     watch = Watch(out)
     with (tmp_path / "said").open("wb") as said:
         up = subprocess.Popen(
@@ -131,11 +145,14 @@ def test_a_node_dies_in_mid_round_and_nothing_else_is_lost(tmp_path: Path) -> No
             env=environment(tmp_path / "witness"),
         )
     try:
-        root, stop = psutil.Process(up.pid), time.monotonic() + 240
+        root, stop = psutil.Process(up.pid), time.monotonic() + 600
+        looking = threading.Thread(target=keep_looking, args=(watch, root, up), daemon=True)
+        looking.start()
         while up.poll() is None:
             assert time.monotonic() < stop, (tmp_path / "said").read_text()
-            watch.look(root, victim)
-            time.sleep(0.05)
+            watch.follow(root, victim)
+            time.sleep(0.01)
+        looking.join(60)
     finally:
         if up.poll() is None:
             kill_tree(root)
@@ -166,7 +183,7 @@ def test_a_node_dies_in_mid_round_and_nothing_else_is_lost(tmp_path: Path) -> No
     assert PROXY not in {port for _, _, port in events}
     assert watch.telemetry == {"0"}
 
-    _, left = psutil.wait_procs(watch.processes, timeout=15)
+    _, left = psutil.wait_procs(watch.processes, timeout=60)
     found = [words_of(process) for process in left]
     for process in left:
         process.kill()

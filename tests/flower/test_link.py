@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import stat
 import subprocess
 import sys
@@ -24,6 +23,7 @@ from privrec.flower.certificates import (
     verify,
 )
 from privrec.flower.link import open_link
+from privrec.flower.local import free_port
 from privrec.flower.records import KEY, STYPE, from_record, to_record
 
 NODE = """
@@ -54,12 +54,6 @@ def same_environment() -> Iterator[None]:
     os.environ.update(before)
 
 
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
-
-
 def start_node(folder: Path, k: int, port: int) -> subprocess.Popen[str]:
     arguments = [folder / f"n{k}", f"127.0.0.1:{port}", folder / "ca.crt", folder / f"key{k}"]
     return subprocess.Popen(
@@ -71,7 +65,7 @@ def start_node(folder: Path, k: int, port: int) -> subprocess.Popen[str]:
 
 def end(node: subprocess.Popen[str]) -> None:
     node.terminate()
-    node.communicate(timeout=20)
+    node.communicate(timeout=120)
 
 
 # Flower packs an app with a call that its library `pathspec` deprecates.
@@ -87,7 +81,7 @@ def test_two_nodes_answer_over_tls_and_a_dead_one_is_missing(tmp_path: Path) -> 
     try:
         with open_link(tmp_path, keys, host="127.0.0.1", port=port) as link:
             nodes += [start_node(tmp_path, k, port) for k in range(3)]
-            stop = time.monotonic() + 60
+            stop = time.monotonic() + 300
             while link.online() != {0, 1}:
                 assert time.monotonic() < stop
                 time.sleep(0.2)
@@ -96,9 +90,10 @@ def test_two_nodes_answer_over_tls_and_a_dead_one_is_missing(tmp_path: Path) -> 
             refuses_strangers(tmp_path, port)
             nodes[0].send_signal(signal.SIGKILL)
             begin = time.monotonic()
-            assert dict(link.ask({0: b"abc", 1: b"xyz"}, 10.0)) == {1: b"zyx"}
-            assert time.monotonic() - begin < 15.0
-            _, said = nodes[2].communicate(timeout=60)
+            assert dict(link.ask({0: b"abc", 1: b"xyz"}, 15.0)) == {1: b"zyx"}
+            # A message lives for a minute longer than its deadline: nobody waits for that.
+            assert time.monotonic() - begin < 45.0
+            _, said = nodes[2].communicate(timeout=300)
             assert "refused: " in said
             assert "it is not enrolled there" in said
         private = stat.S_IMODE((tmp_path / "superlink").stat().st_mode)

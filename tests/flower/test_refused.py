@@ -74,7 +74,7 @@ class Party:
         """Return the one line with which a node ends that is not let in."""
         node = self.node(name, key, patience=1.0, **more)
         try:
-            _, said = node.communicate(timeout=90)
+            _, said = node.communicate(timeout=300)
         finally:
             end(node)
         assert node.returncode == 1, said
@@ -88,8 +88,8 @@ def end(node: subprocess.Popen[str]) -> None:
     if node.poll() is None:
         below = psutil.Process(node.pid).children(recursive=True)
         node.terminate()
-        node.communicate(timeout=30)
-        psutil.wait_procs(below, timeout=10)
+        node.communicate(timeout=120)
+        psutil.wait_procs(below, timeout=60)
 
 
 @contextmanager
@@ -119,7 +119,7 @@ def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Party, Li
         yield party, link
 
 
-def until(found: Callable[[], bool], seconds: float = 60.0) -> None:
+def until(found: Callable[[], bool], seconds: float = 300.0) -> None:
     stop = time.monotonic() + seconds
     while not found():
         assert time.monotonic() < stop
@@ -163,22 +163,24 @@ def test_a_ca_that_did_not_sign_the_server(opened: tuple[Party, Link], tmp_path:
 
 def test_a_client_without_tls_gets_no_answer(opened: tuple[Party, Link], tmp_path: Path) -> None:
     party, link = opened
+    before = link.online()  # A node of an earlier test may not have been missed yet.
     for path in ("/", "/v1/fleet/register-node", "/v1/control/list-nodes"):
         with pytest.raises(httpx.TransportError):
             httpx.post(f"http://{party.address}{path}", trust_env=False)
     log = bare_supernode(party, tmp_path / "supernode.log", "--insecure")
     assert "SuperNode ID:" not in log
-    assert not link.online()
+    assert link.online() <= before
 
 
 def test_a_node_without_a_key_is_refused(opened: tuple[Party, Link], tmp_path: Path) -> None:
     """A SuperLink without authentication would let it in."""
     party, link = opened
+    before = link.online()
     ca = party.folder / "ca.crt"
     log = bare_supernode(party, tmp_path / "supernode.log", "--root-certificates", str(ca))
     assert "SuperNode ID:" not in log
     assert "SuperNode authentication is enabled" in log
-    assert not link.online()
+    assert link.online() <= before
 
 
 def bare_supernode(party: Party, log: Path, *words: str) -> str:
@@ -303,7 +305,7 @@ def test_a_stranger_cannot_call_what_is_the_owners(opened: tuple[Party, Link]) -
             assert refused.value.response.status_code == 403
     finally:
         control.close()
-    assert link.online() == before
+    assert link.online() <= before
 
 
 @pytest.mark.parametrize("secret", [None, "", "0" * 64])
@@ -317,7 +319,7 @@ def test_only_what_nodes_call_is_open(opened: tuple[Party, Link], secret: str | 
     closed += ["/", "/docs", "/openapi.json", "/v1/fleet", "/v1//fleet/", "//v1/fleet/"]
     closed += ["/v1/runtime/acquire-task", "/v1/runtime/push-messages", "/V1/FLEET/x"]
     own = (party.folder / "superlink" / "secret").read_text()
-    with httpx.Client(verify=context(party), trust_env=False) as client:
+    with httpx.Client(verify=context(party), trust_env=False, timeout=60) as client:
 
         def answer(path: str, given: str | None) -> int:
             headers = {} if given is None else {SECRET_HEADER: given}

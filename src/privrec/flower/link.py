@@ -44,7 +44,7 @@ does not answer is left out."""
 # Chosen by hand: a reply waits 0.1 s on average, and a poll costs a few milliseconds.
 POLL = 0.2
 # A SuperLink is up after about 4 s on a machine with 2 cores.
-START_SECONDS = 60.0
+START_SECONDS = 180.0
 # A reply must outlive the deadline, or the SuperLink deletes it while it is fetched.
 EXTRA_TTL = 60.0
 

@@ -21,6 +21,8 @@ from privrec.flower.terms import Terms
 from privrec.types import IntArray
 
 LOCAL = "127.0.0.1"
+_GIVEN: set[int] = set()
+"""Ports that were given away: one of them may not be listened on yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,7 +150,11 @@ def _last_line(node: Path) -> str:
 
 
 def free_port() -> int:
-    """Return a port of this machine that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind((LOCAL, 0))
-        return int(probe.getsockname()[1])
+    """Return a port of this machine that nobody listens on, another one each time."""
+    while True:
+        with socket.socket() as probe:
+            probe.bind((LOCAL, 0))
+            port = int(probe.getsockname()[1])
+        if port not in _GIVEN:
+            _GIVEN.add(port)
+            return port
