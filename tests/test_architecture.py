@@ -123,7 +123,7 @@ def test_no_chain_of_imports_is_long() -> None:
 @pytest.mark.parametrize("path", files(), ids=lambda path: str(path.relative_to(ROOT)))
 def test_files_and_functions_stay_small(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
-    assert len(text.splitlines()) <= 400
+    assert len(text.splitlines()) <= 700
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.FunctionDef):
             size = (node.end_lineno or node.lineno) - node.lineno + 1
