@@ -13,6 +13,7 @@ from loopback import Loopback
 from privrec.algorithms.privrec_plus.told import Frequent
 from privrec.algorithms.recipes import configure, prepare
 from privrec.core.phase import Cohort
+from privrec.core.told import check_told
 from privrec.data.federation import Federation
 from privrec.errors import FederationError, WireError
 from privrec.flower import wire
@@ -193,7 +194,7 @@ def test_weights_whose_powers_vanish_are_refused() -> None:
     """The fourth power of 1e-82 is 0, and a length from it would be too short."""
     told = {"kept": np.arange(3), "power": np.full(3, 5.9e-82), "common": np.zeros(3)}
     with pytest.raises(WireError, match="too large or too small"):
-        Frequent.of_told(told)
+        check_told(told, Frequent.accepts(n_items=3, most=3))
 
 
 def test_a_plain_count_moves_by_no_more_than_its_people() -> None:

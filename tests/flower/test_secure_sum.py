@@ -65,7 +65,8 @@ class Play:
     def mask(self, who: Iterable[int] | None = None) -> "Play":
         inbox = route(self.roster, self.sealed_by)
         for me in list(self.sealed_by) if who is None else who:
-            self.masked[me] = self.nodes[me].mask(self.vectors[me], inbox[me])
+            self.nodes[me].accept(inbox[me])
+            self.masked[me] = self.nodes[me].mask(self.vectors[me])
         return self
 
     @property
@@ -180,11 +181,11 @@ def test_steps_come_once_and_in_order() -> None:
     play = Play(3, 2)
     node = play.nodes[10]
     with pytest.raises(FederationError, match="`mask` cannot come after `keys`"):
-        node.mask(np.zeros(5, np.uint64), {})
+        node.mask(np.zeros(5, np.uint64))
     again: dict[str, Callable[[], Any]] = {
         "keys": node.keys,
         "shares": lambda: node.shares(play.keys, threshold=2, degree=9),
-        "mask": lambda: play.mask([10]),
+        "mask": lambda: node.mask(np.zeros(5, np.uint64)),
         "agree_on": lambda: node.agree_on(play.survivors),
     }
     first: list[Callable[[], Any]] = [lambda: None, play.share, play.mask, again["agree_on"]]
@@ -239,7 +240,7 @@ def test_nodes_with_different_rosters_cannot_read_each_others_shares() -> None:
     play.share([13, 16, 19])
     boxes = {me: play.sealed_by[me][10] for me in (13, 16, 19)}
     with pytest.raises(FederationError, match="cannot be opened"):
-        play.nodes[10].mask(play.vectors[10], boxes)
+        play.nodes[10].accept(boxes)
 
 
 def test_a_server_that_tells_two_lists_is_refused() -> None:
@@ -272,7 +273,8 @@ def test_confirmations_count_once_for_each_survivor_that_signed() -> None:
 def test_a_survivor_whose_shares_did_not_come_is_refused() -> None:
     """The two nodes would not have the same masks, and the sum would be noise."""
     play = Play(4, 3).share()
-    play.nodes[10].mask(play.vectors[10], {me: play.sealed_by[me][10] for me in (16, 19)})
+    play.nodes[10].accept({me: play.sealed_by[me][10] for me in (16, 19)})
+    play.nodes[10].mask(play.vectors[10])
     with pytest.raises(FederationError, match="did not get"):
         play.nodes[10].agree_on(list(play.nodes))
 
@@ -319,9 +321,9 @@ def test_a_changed_or_foreign_box_is_refused(place: int) -> None:
     box = bytearray(play.sealed_by[13][10])
     box[place] ^= 1
     with pytest.raises(FederationError, match="cannot be opened"):
-        play.nodes[10].mask(play.vectors[10], {13: bytes(box)})
+        play.nodes[10].accept({13: bytes(box)})
     with pytest.raises(FederationError, match="cannot be opened"):
-        play.nodes[13].mask(play.vectors[13], {10: play.sealed_by[16][13]})
+        play.nodes[13].accept({10: play.sealed_by[16][13]})
 
 
 JUNK = st.one_of(
@@ -346,10 +348,11 @@ def test_malformed_input_raises_one_kind_of_error(junk: Any) -> None:
     with pytest.raises(FederationError, match="not valid"):
         masks.agree(masks.new_keys().private, bytes(32), b"a key that everybody shares")
     play = Play(3, 3).share()
+    play.nodes[10].accept(route(play.roster, play.sealed_by)[10])
     with pytest.raises(FederationError):
-        play.nodes[10].mask(junk, route(play.roster, play.sealed_by)[10])
+        play.nodes[10].mask(junk)
     with pytest.raises(FederationError):
-        play.nodes[13].mask(play.vectors[13], junk)
+        play.nodes[13].accept(junk)
     with pytest.raises(FederationError):
         check_shares(play.roster, 10, junk)
     play = Play(3, 3).share().mask()

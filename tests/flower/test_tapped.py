@@ -34,8 +34,7 @@ from privrec.flower.masks import Roster, Words
 from privrec.flower.network import executor
 from privrec.flower.secure_sum import _pair_seed
 from privrec.flower.server import _both
-from privrec.flower.sheet import Doubles, Sheet, coding_of, sheet_of
-from privrec.privacy.aggregate import CohortTotal
+from privrec.flower.sheet import Doubles, coding_of, sheet_of
 from privrec.runs import records
 from privrec.runs.loop import play_stages
 
@@ -259,10 +258,7 @@ def test_sums_of_nothing_are_as_random_as_any(
 ) -> None:
     """Zeros show a missing mask, one that two nodes add with the same sign, or one used twice."""
 
-    def zeros(self: Any, message: Any, phase: Any, people: Any, sheet: Sheet) -> CohortTotal:
-        return sheet.total(np.zeros(sheet.size))
-
-    monkeypatch.setattr(host.Host, "_summed", zeros)
+    monkeypatch.setattr(host.Host, "_vector", lambda self, asked: np.zeros(asked.sheet.size))
     tapped = Tapped(data, tmp_path)
     assert not tapped.play().any()
     masked, bare = tapped.masked(), tapped.without_own_masks()

@@ -5,12 +5,15 @@ phase is a device's half (`contribute`), a server's half (`start`, `tell`, `abso
 aggregator, which draws cohorts, bounds contributions, adds noise to sums and is counted.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
+
 from privrec.core.contribution import Contribution
+from privrec.core.told import Accepted, alike
 from privrec.data.clients import Clients
 from privrec.data.text import brief
 from privrec.privacy.aggregate import Aggregator, CohortTotal, Published
@@ -20,7 +23,6 @@ from privrec.types import Array, IntArray, Leaf, Params
 
 Told = Mapping[str, Leaf]
 """What the server tells every device of a round: public arrays by name."""
-
 
 TRAIN = "train"
 """The name of the last stage of a training."""
@@ -132,6 +134,8 @@ class Phase:
     `ranks` is true if the model can rank after the phase. `volunteers` is true if only people take
     part who gave up the guarantee. `note` is what its ledger lines say besides. `work(told)` is
     what the server needs, where that is known beforehand; with None for what is told, at most.
+    `accepts` declares what a device accepts of what is told; None is arrays of the names, shapes
+    and kinds of the first round.
     """
 
     name: str
@@ -147,6 +151,7 @@ class Phase:
     volunteers: bool = False
     note: Mapping[str, Any] = field(default_factory=dict)
     work: Callable[[Told | None], ServerWork] | None = None
+    accepts: Mapping[str, Accepted] | None = None
 
     __repr__ = brief
 
@@ -159,6 +164,18 @@ class Phase:
     def release(self) -> Release:
         """What one round publishes."""
         return self.aggregator.release
+
+
+def accepted_by(phases: Sequence[Phase]) -> list[Mapping[str, Accepted]]:
+    """Return for each phase of a run what its devices accept of what is told."""
+    accepted: list[Mapping[str, Accepted]] = []
+    params: Params | None = None
+    for phase in phases:
+        state = phase.start(params)
+        params = state.params
+        begun = {name: alike(np.asarray(leaf)) for name, leaf in phase.tell(state).items()}
+        accepted.append(begun if phase.accepts is None else phase.accepts)
+    return accepted
 
 
 class CentralPlay(Protocol):

@@ -29,12 +29,20 @@ from privrec.types import IntArray, Leaf
 Draw = Callable[[int], np.random.Generator | None]
 """The randomness of a round's cohort, by the round's number; None draws in secret."""
 
+Begun = Callable[[int], IntArray | None]
+"""The people of a round that was begun before a kill and must be ended with them, or None."""
+
 OnStep = Callable[[str, int, int], None]
 """(name of a step inside a round, how much is done, how much there is)"""
 
 
 def tell_nobody(what: str, done: int, total: int) -> None:
     """Tell nobody how far a step is."""
+
+
+def none_begun(round_index: int) -> IntArray | None:
+    """Return None: no round was begun before."""
+    return None
 
 
 PEOPLE, SERVER = "people in this round", "the server's part"
@@ -46,8 +54,9 @@ class Surroundings:
     """What a round needs besides its phase.
 
     `take` reads the data on people's devices. `run` adds up a cohort. `draw` has the randomness of
-    cohorts. `publish` gives the source of noise, and writes what was published and the ledger.
-    `on_step` is told how far the round is; several threads may call it.
+    cohorts, and `begun` a cohort that was drawn already. `publish` gives the source of noise, and
+    writes what was published and the ledger. `on_step` is told how far the round is; several
+    threads may call it.
     """
 
     take: Callable[[IntArray], Clients]
@@ -55,6 +64,7 @@ class Surroundings:
     draw: Draw
     publish: Publish
     on_step: OnStep = tell_nobody
+    begun: Begun = none_begun
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +73,7 @@ class Network:
 
     run: Executor
     about: Mapping[str, Any]
+    begun: Begun = none_begun
 
 
 def cohort_draw(seed: int, *, secret: bool) -> Draw:
@@ -82,7 +93,9 @@ def play_round(
 
     def play(noise: NoiseSource) -> Published:
         nonlocal report
-        people = phase.release.sampling.draw(phase.population, around.draw(state.round_index))
+        people = around.begun(state.round_index)
+        if people is None:
+            people = phase.release.sampling.draw(phase.population, around.draw(state.round_index))
         told = phase.tell(state)
         cohort = Cohort(people, around.take, _counting(around.on_step, len(people)))
         total = around.run(phase, told, cohort, state.round_index, state.clip_norm)

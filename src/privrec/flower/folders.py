@@ -42,6 +42,11 @@ class ServerFolder:
         return self.path / "status.json"
 
     @property
+    def unmasking(self) -> Path:
+        """The round whose masks nodes were last asked to take off."""
+        return self.path / "unmasking.json"
+
+    @property
     def run(self) -> Path:
         """The run folder."""
         return self.path / "run"

@@ -3,16 +3,28 @@
 The node answers a few kinds of request and nothing else. It knows the recipe, the bound and the
 noise from its own copy of the terms. It sends sums over its drawn people: plain ones, or masked
 ones where the terms say so.
+
+A refusal must not tell anything about people. So all that can be refused is checked before a
+person's data is read: the step of the protocol, the boxes, the people's positions, the bound, and
+each array that the server tells (`core/told.py`). After that a node always answers, and every
+answer has the same size: a person whose part fails or is not finite adds zero, and if the whole sum
+fails, zeros are sent, with noise and masks as ever.
 """
 
+import hashlib
 import logging
+import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from privrec.core.phase import Cohort, Phase
+from privrec.core.contribution import Contribution, told_to_bytes
+from privrec.core.phase import Cohort, DeviceHalf, Phase, Told, accepted_by
 from privrec.core.round import fastest
+from privrec.core.told import Accepted, check_told
 from privrec.data.clients import Clients, nobody
 from privrec.data.schema import Schema
 from privrec.errors import FederationError, PrivrecError, WireError
@@ -24,12 +36,9 @@ from privrec.flower.reveals import Reveals
 from privrec.flower.secure_sum import BadDealer, NodeRound
 from privrec.flower.sheet import Sheet, coding_of, sheet_of
 from privrec.flower.terms import Terms
-from privrec.privacy.aggregate import CohortTotal
 from privrec.types import IntArray, Leaf
 
 LOG = logging.getLogger("privrec.node")
-_TOLD_AS = (np.float32, np.float64, np.int32, np.int64)
-"""Coarser numbers would make rounding errors larger than the margin of the bound."""
 Sign = Callable[[bytes], bytes]
 Verify = Callable[[int, bytes, bytes], bool]
 
@@ -52,12 +61,16 @@ class Host:
         sign: Sign,
         verify: Verify,
         reveals: Reveals,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._terms, self._node, self._schema = terms, node, schema
         self._phases, self._take = phases, take
         self._sign, self._verify, self._reveals = sign, verify, reveals
+        self._clock = clock
+        self._accepted: list[Mapping[str, Accepted]] | None = None
         self._at: tuple[str, int, int] | None = None
         self._round: NodeRound | None = None
+        self._masked, self._masked_at = "", 0.0
         self._answers: dict[str, Callable[[wire.Message], bytes]] = {
             "sum": self._sum,
             "keys": self._keys,
@@ -96,11 +109,15 @@ class Host:
         """Return the node's plain sum; only where the terms have no secure sums."""
         if self._terms.secure_sum:
             raise FederationError("the terms have secure sums: a plain one is not given")
-        phase, people, sheet, _ = self._asked(message)
-        rows = sheet.parts(self._summed(message, phase, people, sheet), len(people))
-        _check_finite(rows)
-        LOG.info("%s: sends the plain sum of %d people", _named(message), len(people))
-        return wire.pack(_echo(message, "sum"), {f"sum {name}": row for name, row in rows.items()})
+        asked = self._asked(message)
+        vector = self._vector(asked)
+        LOG.info("%s: sends the plain sum of %d people", _named(message), len(asked.people))
+        ends = np.cumsum([0, *asked.sheet.sizes.values()])
+        rows = {
+            f"sum {name}": vector[begin:end]
+            for name, begin, end in zip(asked.sheet.sizes, ends[:-1], ends[1:], strict=True)
+        }
+        return wire.pack(_echo(message, "sum"), rows)
 
     def _keys(self, message: wire.Message) -> bytes:
         if not self._terms.secure_sum:
@@ -125,16 +142,17 @@ class Host:
 
     def _mask(self, message: wire.Message) -> bytes:
         """Return the node's coded sum under masks, with its share of the noise."""
-        current = self._current(message)
-        phase, people, sheet, clip_norm = self._asked(message)
-        coding = coding_of(self._terms.people, phase, sheet, clip_norm)
-        vector = sheet.vector(self._summed(message, phase, people, sheet), len(people))
-        _check_finite({"sum": vector})
-        coded = coding.encode(vector, len(people))
+        current, asked = self._current(message), self._asked(message)
+        coding = coding_of(self._terms.people, asked.phase, asked.sheet, asked.clip_norm)
+        noise: Any = 0
         if self._terms.noise_from == "nodes":
-            coded = coded + self._noise(phase, clip_norm, coding)
-        masked = current.mask(coded, wire.blobs(message.about.get("sealed"), "sealed"))
-        LOG.info("%s: sends the masked sum of %d people", _named(message), len(people))
+            noise = self._noise(asked.phase, asked.clip_norm, coding)
+        current.accept(wire.blobs(message.about.get("sealed"), "sealed"))
+        # From here on people's data is read, and nothing is refused.
+        coded = coding.encode(self._vector(asked), len(asked.people))
+        masked = current.mask(coded + noise)
+        self._masked, self._masked_at = asked.digest, self._clock()
+        LOG.info("%s: sends the masked sum of %d people", _named(message), len(asked.people))
         return wire.pack(_echo(message, "mask"), {"sum": masked})
 
     def _noise(self, phase: Phase, clip_norm: float, coding: Coding) -> Any:
@@ -155,22 +173,39 @@ class Host:
         return wire.pack({**_echo(message, "agree"), "signature": signature})
 
     def _reveal(self, message: wire.Message) -> bytes:
-        """Return the secrets that take the masks off a sum; a round is answered few times only."""
+        """Return the secrets that take the masks off one sum, within the deadline.
+
+        If nodes add the noise, each answer may show the server one more sum, so answers are
+        counted. If not, a second sum of the round would show what single nodes added (docs/
+        privacy.md), so the node helps with one sum alone: of the same nodes, people and arrays.
+        """
         current, (_, number, _) = self._current(message), _place(message)
-        confirmations = None
-        if self._terms.noise_from == "nodes":
+        noised, survivors, confirmations = (
+            self._terms.noise_from == "nodes",
+            _survivors(message),
+            None,
+        )
+        if noised:
             confirmations = wire.blobs(message.about.get("confirmations"), "confirmations")
-        shares = current.reveal(_survivors(message), confirmations)
-        if self._terms.noise_from == "nodes":
-            # Each answer may show the server one more sum with fresh noise.
+        # After a masked sum come its own exchange, that of signatures, and this one.
+        if self._clock() - self._masked_at > (3 if noised else 2) * self._terms.deadline:
+            raise FederationError("the deadline of this attempt is over: nothing is revealed")
+        shares = current.reveal(survivors, confirmations)
+        if noised:
             self._reveals.count(number, self._terms.reveals)
+        else:
+            self._reveals.bind(number, f"{self._masked} {sorted(survivors)}")
         self._round = self._at = None
         return wire.pack({**_echo(message, "reveal"), "shares": _by_text(shares)})
 
-    def _phase_at(self, round_index: int) -> Phase:
-        for phase in self._phases():
+    def _phase_at(self, round_index: int) -> tuple[Phase, Mapping[str, Accepted]]:
+        """Return the phase of a round, and what its devices accept."""
+        phases = self._phases()
+        if self._accepted is None:
+            self._accepted = accepted_by(phases)
+        for phase, accepted in zip(phases, self._accepted, strict=True):
             if phase.first <= round_index < phase.last:
-                return phase
+                return phase, accepted
         raise FederationError(f"there is no round {round_index} in the terms")
 
     def _current(self, message: wire.Message) -> NodeRound:
@@ -178,10 +213,10 @@ class Host:
             raise FederationError("this node is not in that attempt of that round")
         return self._round
 
-    def _asked(self, message: wire.Message) -> tuple[Phase, IntArray, Sheet, float]:
-        """Return the phase, the drawn people, how the sums lie and the bound, after checks."""
+    def _asked(self, message: wire.Message) -> "_Asked":
+        """Return what the server asks for, after all checks that need no data of people."""
         _, number, _ = _place(message)
-        phase = self._phase_at(number)
+        phase, accepted = self._phase_at(number)
         clip_norm = wire.number(message.about, "clip_norm")
         fixed = phase.aggregator
         if fixed.clip_quantile is None and clip_norm != fixed.clip_norm:
@@ -196,35 +231,79 @@ class Host:
                 "the server asks for people whom this node does not serve, or twice"
             )
         told = _told(message)
+        check_told(told, accepted)
         try:
             sheet = sheet_of(phase, told, nobody(self._schema, 1), number, clip_norm)
         except (KeyError, ValueError, TypeError, IndexError) as error:
             raise WireError("what the server tells does not fit the recipe") from error
-        return phase, people, sheet, clip_norm
+        return _Asked(
+            phase=phase,
+            round_index=number,
+            people=people,
+            told=told,
+            clip_norm=clip_norm,
+            sheet=sheet,
+        )
 
-    def _summed(
-        self, message: wire.Message, phase: Phase, people: IntArray, sheet: Sheet
-    ) -> CohortTotal:
-        """Return the sum of the bounded contributions of the node's drawn people."""
-        _, number, _ = _place(message)
-        cohort = Cohort(people, self._take)
-        clip_norm = wire.number(message.about, "clip_norm")
-        if not len(people):
-            return sheet.total(np.zeros(sheet.size))
-        return fastest(phase, _told(message), cohort, number, clip_norm)
+    def _vector(self, asked: "_Asked") -> npt.NDArray[np.float64]:
+        """Return the sum of the bounded contributions of the node's drawn people; it never raises.
+
+        Zeros stand for a sum that failed, or that is not finite.
+        """
+        if len(asked.people):
+            try:
+                device = _without_errors(asked.phase.device)
+                cohort = Cohort(asked.people, self._take)
+                total = fastest(
+                    replace(asked.phase, device=device),
+                    asked.told,
+                    cohort,
+                    asked.round_index,
+                    asked.clip_norm,
+                )
+                vector = asked.sheet.vector(total, len(asked.people))
+                if vector.shape == (asked.sheet.size,) and np.isfinite(vector).all():
+                    return vector
+                LOG.error("round %d: the sum is not finite; zeros are sent", asked.round_index)
+            except Exception:
+                LOG.exception("round %d: the sum failed; zeros are sent", asked.round_index)
+        return np.zeros(asked.sheet.size)
 
 
-def _check_finite(rows: Mapping[str, Leaf]) -> None:
-    if not all(np.isfinite(row).all() for row in rows.values()):
-        raise FederationError("the sum on this node is not finite")
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Asked:
+    """What a server asks of a node in one round, checked: whose sum of what."""
+
+    phase: Phase
+    round_index: int
+    people: IntArray
+    told: Mapping[str, Leaf]
+    clip_norm: float
+    sheet: Sheet
+
+    @property
+    def digest(self) -> str:
+        """All that the sum depends on, besides the people's data."""
+        arrays = {**self.told, "people": self.people, "clip_norm": np.float64(self.clip_norm)}
+        return hashlib.sha256(told_to_bytes(dict(sorted(arrays.items())))).hexdigest()
 
 
-def _told(message: wire.Message) -> dict[str, Any]:
+def _without_errors(device: DeviceHalf) -> DeviceHalf:
+    """Return the same device's half, in which a person whose part raises adds nothing."""
+
+    def contribute(told: Told, person: Clients, round_index: int) -> Contribution:
+        try:
+            return device.contribute(told, person, round_index)
+        except Exception:
+            LOG.exception("round %d: the part of one person failed", round_index)
+            return Contribution()
+
+    return replace(device, contribute=contribute)
+
+
+def _told(message: wire.Message) -> dict[str, Leaf]:
     names = [name for name in message.arrays if name.startswith(wire.TOLD)]
-    told = {name.removeprefix(wire.TOLD): message.arrays[name] for name in names}
-    if any(array.dtype not in _TOLD_AS for array in told.values()):
-        raise WireError("the server tells numbers of another kind than recipes compute with")
-    return told
+    return {name.removeprefix(wire.TOLD): message.arrays[name] for name in names}
 
 
 def _place(message: wire.Message) -> tuple[str, int, int]:

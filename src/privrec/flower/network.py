@@ -18,6 +18,7 @@ from privrec.core.round import Network
 from privrec.errors import FederationError, PrivrecError, WireError
 from privrec.flower import wire
 from privrec.flower.masks import Roster, default_degree
+from privrec.flower.reveals import Unmasking
 from privrec.flower.secure_sum import BadDealer, check_keys, check_shares, route, unmask
 from privrec.flower.seen import Seen, liars
 from privrec.flower.sheet import Sheet, clipped_again, coding_of, sheet_of
@@ -43,7 +44,7 @@ class Server:
 
     `ask` carries messages. `online` says which nodes are there. `verify(node, content, signature)`
     checks a signature. `epsilon` is what a hostile server could spend if nodes add the noise.
-    `watch` is called whenever what was seen has changed.
+    `watch` is called whenever what was seen has changed. `unmasking` is kept on the disk.
     """
 
     terms: Terms
@@ -54,6 +55,7 @@ class Server:
     watch: Callable[[Seen], None] = lambda seen: None
     seen: Seen = field(default_factory=Seen)
     run: str = field(default_factory=lambda: secrets.token_hex(8))
+    unmasking: Unmasking = field(default_factory=Unmasking)
 
     def network(self) -> Network:
         """Return what a run's loop needs of a network."""
@@ -66,7 +68,12 @@ class Server:
         if terms.noise_from == "nodes":
             about |= {"honest": terms.honest, "sums_of_a_round": terms.sums}
             about |= {"epsilon_of_server": self.epsilon}
-        return Network(run=executor(self), about=about)
+        return Network(run=executor(self), about=about, begun=self.unmasking.people)
+
+    @property
+    def unmasks_once(self) -> bool:
+        """Whether a round can be ended only with the nodes that were first asked to unmask it."""
+        return self.terms.secure_sum and self.terms.noise_from == "server"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +114,7 @@ def executor(server: Server) -> Executor:
                 attempt=secrets.randbits(48),
                 clip_norm=clip_norm,
                 told=arrays,
-                people=_by_node(server, cohort.people),
+                people=_by_node(server, cohort.people, round_index),
                 drawn=frozenset(server.terms.node_of(cohort.people).tolist()),
                 sheet=sheet,
             )
@@ -117,7 +124,7 @@ def executor(server: Server) -> Executor:
                 return sheet.total(np.zeros(sheet.size))
             try:
                 play = _masked if server.terms.secure_sum else _plain
-                return play(server, job, len(cohort.people))
+                return play(server, job, cohort.people)
             except RoundAbandoned as error:
                 last = error
                 server.seen.abandoned += 1
@@ -126,21 +133,29 @@ def executor(server: Server) -> Executor:
                 LOG.warning("round %d, attempt %d: %s", round_index, attempt + 1, error)
         raise FederationError(
             f"round {round_index} was abandoned {server.terms.attempts} times and nothing of it was"
-            f" published ({last}); go on later with the same command{_unless(server.terms)}"
+            f" published ({last}); go on later with the same command{_unless(server, round_index)}"
         )
 
     return run
 
 
-def _unless(terms: Terms) -> str:
-    if terms.noise_from == "server":
+def _unless(server: Server, round_index: int) -> str:
+    if server.terms.noise_from == "nodes":
+        return f", unless nodes have answered the round {server.terms.reveals} times already"
+    begun = server.unmasking.begun(round_index)
+    if begun is None:
         return ""
-    return f", unless nodes have answered the round {terms.reveals} times already"
+    return (
+        f", when nodes {sorted(begun.survivors)} are all there; a node that stays away or breaks"
+        " the protocol must be left out by a new enrolment"
+    )
 
 
 def _leave_out(server: Server, job: Job) -> None:
     """Leave out of the next attempt who lied, and who stopped, if enough others remain."""
     seen = server.seen
+    if server.unmasking.begun(job.round_index):
+        return
     seen.excluded |= liars(seen.blames)
     rest = job.people.keys() - seen.excluded - seen.gone
     if not server.terms.secure_sum:
@@ -162,12 +177,15 @@ def _cannot_be_hidden(server: Server, job: Job) -> bool:
     return True
 
 
-def _by_node(server: Server, drawn: IntArray) -> dict[int, IntArray]:
+def _by_node(server: Server, drawn: IntArray, round_index: int) -> dict[int, IntArray]:
     """Return the drawn people of each node that is there.
 
-    If nodes add the noise, all nodes take part, also those without drawn people.
+    If nodes add the noise, all nodes take part, also those without drawn people. A round whose
+    masks were asked for is for the same nodes.
     """
     online = server.online() - server.seen.excluded
+    if begun := server.unmasking.begun(round_index):
+        online &= begun.survivors
     nodes = server.terms.node_of(drawn)
     asked = set(np.unique(nodes).tolist())
     if server.terms.noise_from == "nodes":
@@ -175,7 +193,7 @@ def _by_node(server: Server, drawn: IntArray) -> dict[int, IntArray]:
     return {node: drawn[nodes == node].astype(np.int64) for node in sorted(asked & online)}
 
 
-def _plain(server: Server, job: Job, drawn: int) -> CohortTotal:
+def _plain(server: Server, job: Job, drawn: IntArray) -> CohortTotal:
     """Return the sum of the nodes' plain sums, each bounded again by what its people may add."""
     total = {name: np.zeros(size) for name, size in job.sheet.sizes.items()}
     heard, norm = 0, job.phase.aggregator.norm
@@ -196,18 +214,26 @@ def _plain(server: Server, job: Job, drawn: int) -> CohortTotal:
         for name, row in rows.items():
             total[name] += row
         heard += people
-    _enough(server, heard, drawn)
+    _enough(server, heard, len(drawn))
     return job.sheet.together(total)
 
 
-def _masked(server: Server, job: Job, drawn: int) -> CohortTotal:
+def _masked(server: Server, job: Job, drawn: IntArray) -> CohortTotal:
     """Return the sum over the nodes that remained to the end; single sums stay under masks."""
     coding = coding_of(server.terms.people, job.phase, job.sheet, job.clip_norm)
     roster = _roster(server, job, _ask_keys(server, job))
     sealed = _ask_shares(server, job, roster)
     total, survivors = _ask_masked(server, job, route(roster, sealed))
     _remaining(survivors, roster)
-    _enough(server, sum(len(job.people[node]) for node in survivors), drawn)
+    _enough(server, sum(len(job.people[node]) for node in survivors), len(drawn))
+    if server.unmasks_once:
+        begun = server.unmasking.begun(job.round_index)
+        if begun is not None and begun.survivors != set(survivors):
+            missing = sorted(begun.survivors - set(survivors))
+            raise RoundAbandoned(
+                f"nodes {missing} are missing, and others may have helped to unmask a sum with them"
+            )
+        server.unmasking.begin(job.round_index, drawn, survivors)
     revealed = _ask_reveals(server, job, survivors)
     server.seen.step = "taking off the masks"
     server.watch(server.seen)

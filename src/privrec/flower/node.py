@@ -38,6 +38,8 @@ def open_host(path: Path, terms: Terms) -> Host:
             f" {len(people):,}"
         )
     bound = bind(terms, catalogue, people, node)
+    # What fails here could depend on people's data; it must not become a reply to the server.
+    bound.phases()
     return Host(
         terms,
         node,

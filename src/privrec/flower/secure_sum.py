@@ -58,7 +58,8 @@ _TRIES = 8
 _AFTER = {
     "keys": {"start"},
     "shares": {"keys"},
-    "mask": {"shares"},
+    "accept": {"shares"},
+    "mask": {"accept"},
     "agree_on": {"mask"},
     "reveal": {"mask", "agree_on"},
 }
@@ -93,6 +94,7 @@ class NodeRound:
         self._advertised: dict[str, bytes] = {}
         self._roster: Roster
         self._held: dict[int, tuple[bytes, bytes]] = {}
+        self._masks: dict[int, bytes] = {}
         self._agreed: tuple[int, ...] | None = None
         self._last = "start"
 
@@ -149,27 +151,32 @@ class NodeRound:
         key = masks.agree(self._cipher.private, self._roster.keys[holder]["cipher"], about)
         return digests + masks.seal(key, b"".join(pair), about + digests)
 
-    def mask(self, vector: Words, sealed: Mapping[int, bytes]) -> Words:
-        """Return the vector under the node's own mask and those with the neighbours in `sealed`.
+    def accept(self, sealed: Mapping[int, bytes]) -> None:
+        """Open what each neighbour that got this far has sealed for this node.
 
-        `sealed` has what each neighbour that got this far has sealed for this node; with too few
-        neighbours the node gives nothing.
+        With too few neighbours the node gives nothing. All that can fail is here, so that a node
+        can call it before it reads its people's data.
         """
-        with self._step("mask"):
+        with self._step("accept"):
             roster, me = self._roster, self._me
-            total = _vector(vector).copy()
             for node, box in by_node(sealed, "sealed shares").items():
                 if node not in roster.neighbours[me]:
                     raise FederationError(f"shares came from {node!r}, which is no neighbour")
                 self._held[node] = self._opened(node, box)
+                self._masks[node] = _pair_seed(roster, self._pair.private, me, node)
             if len(self._held) < roster.needed(me):
                 raise FederationError(
                     f"{len(self._held)} nodes of a neighbourhood are left, and"
                     f" {roster.needed(me)} are needed"
                 )
-            masks.add_stretched(total, masks.derive(self._seed, roster.about(b"own", me)), sign=1)
-            for node in self._held.keys() - {me}:
-                pair = _pair_seed(roster, self._pair.private, me, node)
+
+    def mask(self, vector: Words) -> Words:
+        """Return the vector under the node's own mask and those with the accepted neighbours."""
+        with self._step("mask"):
+            total, me = _vector(vector).copy(), self._me
+            own = masks.derive(self._seed, self._roster.about(b"own", me))
+            masks.add_stretched(total, own, sign=1)
+            for node, pair in self._masks.items():
                 masks.add_stretched(total, pair, sign=1 if me < node else -1)
             return total
 

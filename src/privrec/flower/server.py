@@ -15,6 +15,7 @@ from privrec.flower.enrolment import write_private
 from privrec.flower.folders import read_server
 from privrec.flower.link import Link, open_link
 from privrec.flower.network import Server
+from privrec.flower.reveals import Unmasking
 from privrec.flower.seen import Seen
 from privrec.flower.terms import Terms
 from privrec.runs import records
@@ -81,6 +82,7 @@ def serve(
                     verify=lambda node, content, made: verify(keys[node], content, made),
                     epsilon=promised(terms, bound.phases())[1],
                     watch=_both(watch, folder.status),
+                    unmasking=Unmasking(folder.unmasking),
                 )
                 _gather(server, wait, check)
                 play_stages(

@@ -14,7 +14,14 @@ import numpy as np
 from privrec.algorithms.prepared import PreparedRun
 from privrec.algorithms.recipes import configure, prepare, recipe_named, settings_of
 from privrec.core.phase import RoundReport, ServerState, Stage
-from privrec.core.round import Network, Surroundings, cohort_draw, fastest, play_stage_round
+from privrec.core.round import (
+    Network,
+    Surroundings,
+    cohort_draw,
+    fastest,
+    none_begun,
+    play_stage_round,
+)
 from privrec.data.catalogue import to_json
 from privrec.data.federation import Federation
 from privrec.data.sources import named
@@ -208,6 +215,7 @@ def _play_stage(
         draw=cohort_draw(config.seed, secret=budget.draws_in_secret),
         publish=publisher.publish,
         on_step=progress.step,
+        begun=none_begun if network is None else network.begun,
     )
     progress.begin_stage(stage, played=state.round_index, last=last)
     if state.round_index < last and network is None:

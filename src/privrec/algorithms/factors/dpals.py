@@ -189,6 +189,7 @@ def dpals_stages(
             start=lambda before: task.begin(1, second, before),
             tell=lambda state: task.asked(state).told(),
             absorb=absorb,
+            accepts=Asked.accepts(federation.n_items, task.rank),
         ),
     )
 

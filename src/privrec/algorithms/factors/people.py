@@ -1,5 +1,6 @@
 """What a device has of its person, and her vector in closed form."""
 
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -60,6 +61,8 @@ def solve(
     everybody (unseen items and the ridge):
 
         x = (common + Σ e_i v_i v_iᵀ)⁻¹ Σ t_i v_i
+
+    Where rounding leaves no inverse, x is 0.
     """
     extra, target = weights
     found = np.zeros((len(offsets) - 1, vectors.shape[1]))
@@ -67,5 +70,6 @@ def solve(
         own = slice(int(offsets[k]), int(offsets[k + 1]))
         chosen = vectors[item[own]]
         squares = common + chosen.T @ (extra[own, None] * chosen)
-        found[k] = np.linalg.solve(squares, target[own] @ chosen)
+        with suppress(np.linalg.LinAlgError):
+            found[k] = np.linalg.solve(squares, target[own] @ chosen)
     return found

@@ -10,6 +10,7 @@ from privrec.algorithms.budgets import BOUND
 from privrec.algorithms.factors.people import Doubles, Rated, rated, solve
 from privrec.core.contribution import Contribution, TouchedRows
 from privrec.core.phase import Cohort, DeviceHalf, Told
+from privrec.core.told import Accepted, positions, weights
 from privrec.data.clients import Clients
 from privrec.privacy.aggregate import CohortTotal
 from privrec.seeds import client_words
@@ -21,6 +22,8 @@ ITEM_SUMS, GRAM = "items/sums", "gram"
 SHARED = 1.5
 """The weight of the shared matrix in what a person adds. Values from 1 to 3 gave the same."""
 _ROUNDING = 1e-9
+_LONGEST = 1e4
+"""No number of an item's vector is larger: all of them together have a mean square of 1/d."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +53,15 @@ class Asked(NamedTuple):
         """Return it as arrays."""
         kept = self.kept.astype(np.int32)
         return {"kept": kept, "weight": self.weight, "vectors": self.vectors}
+
+    @staticmethod
+    def accepts(n_items: int, rank: int) -> dict[str, Accepted]:
+        """Return what a device accepts of it."""
+        return {
+            "kept": positions(n_items, n_items),
+            "weight": weights((None,)),
+            "vectors": Accepted(shape=(None, rank), least=-_LONGEST, most=_LONGEST),
+        }
 
     @classmethod
     def of_told(cls, told: Told) -> "Asked":
@@ -91,11 +103,14 @@ class Shares(NamedTuple):
 
 
 def shares(how: Squares, asked: Asked, clients: Clients, n_items: int, round_index: int) -> Shares:
-    """Return what each person adds, a vector of length `BOUND`, or 0 where she has no such item."""
+    """Return what each person adds: a vector of length `BOUND`.
+
+    It is 0 where she has no such item, or where her vector cannot be computed.
+    """
     people = among(rated(clients, n_items), asked.kept, n_items)
     found = person_vectors(how, asked.vectors, people)
     norm = np.linalg.norm(found, axis=1, keepdims=True)
-    x = np.divide(found, norm, out=np.zeros_like(found), where=norm > 0)
+    x = np.divide(found, norm, out=np.zeros_like(found), where=(norm > 0) & np.isfinite(norm))
     above = np.triu_indices(x.shape[1])
     squares = x[:, above[0]] * x[:, above[1]]
     few = people.only(_drawn(people, clients, asked.kept, how, round_index))

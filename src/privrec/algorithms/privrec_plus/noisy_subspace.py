@@ -30,7 +30,6 @@ from privrec.algorithms.privrec_plus.told import BASIS, SCALE, SUBSPACE, Frequen
 from privrec.core.contribution import Contribution, TouchedRows
 from privrec.core.phase import Cohort, DeviceHalf, Phase, ServerState, Told
 from privrec.data.clients import Clients
-from privrec.errors import WireError
 from privrec.privacy.aggregate import Aggregator, CohortTotal, Published
 from privrec.seeds import rng
 from privrec.types import Array, IntArray, Params
@@ -50,12 +49,6 @@ def taste_shares(
 ) -> tuple[SparseRows, Doubles]:
     """Return each person's x, and x·Q scaled such that their outer product has length 1 (or 0)."""
     basis, scale = (np.asarray(told[name], np.float64) for name in (BASIS, SCALE))
-    # Squares of extreme numbers would be rounded to 0 or be infinite, and lengths with them.
-    usable = (scale == 0) | ((scale > _LEAST) & (scale < 1 / _LEAST))
-    if not (usable.all() and (np.abs(basis) < 1 / _LEAST).all()):
-        raise WireError("the server tells a basis or weights that are too large or too small")
-    if scale.shape != (layout.n_items,) or basis.shape[:-1] != scale.shape:
-        raise WireError("the server tells a basis or weights of the wrong shape")
     chosen = sp.csr_array(merged_items(rows, layout, dislike) @ sp.diags_array(scale))
     chosen.eliminate_zeros()
     unit = sp.csr_array(sp.diags_array(to_length_one(row_lengths(chosen))) @ chosen)

@@ -58,11 +58,12 @@ from privrec.algorithms.privrec_plus.sums import (
     popularity_device,
     taste_device,
 )
-from privrec.algorithms.privrec_plus.told import Frequent
+from privrec.algorithms.privrec_plus.told import BASIS, SCALE, Frequent
 from privrec.algorithms.privrec_plus.tower import history_scorer
 from privrec.algorithms.recipe import Recipe
 from privrec.core.phase import Phase, ServerState, Told
 from privrec.core.scorer import Rankers, Scorer, check_shapes
+from privrec.core.told import Accepted, positions, weights
 from privrec.data.catalogue import Catalogue
 from privrec.data.federation import Federation
 from privrec.data.splits import Split
@@ -128,8 +129,9 @@ class _Task:
             **parts,
         )
 
-    def with_cost(self, phase: Phase, rows: int, per_entry: int) -> Phase:
-        """Return a phase of a subspace iteration with its cost: bytes for each row of the basis."""
+    def in_basis(self, phase: Phase, rows: int, width: int, number_bytes: int) -> Phase:
+        """Return a phase of a subspace iteration with its cost, and with the basis it accepts."""
+        per_entry = number_bytes * width
 
         def cost(params: Params) -> DeviceCost:
             simple = self.cost("subspace round", (per_entry + 8) * rows, False, params)
@@ -140,7 +142,8 @@ class _Task:
                 multiply_adds=2 * entries * self.rank,
             )
 
-        return replace(phase, device=replace(phase.device, cost=cost))
+        accepts = {BASIS: Accepted(shape=(rows, width)), SCALE: weights((rows,), or_zero=True)}
+        return replace(phase, device=replace(phase.device, cost=cost), accepts=accepts)
 
     def cost(self, what: str, down: int, pairs: bool, params: Params) -> DeviceCost:
         """Return what contributing to a sum costs one device."""
@@ -203,7 +206,7 @@ def _noisy_subspace(task: _Task, aggregator: Aggregator) -> Phase:
         seed=settings.seed,
         kept=task.kept,
     )
-    return task.with_cost(phase, task.layout.n_items, 8 * (task.rank - 1))
+    return task.in_basis(phase, task.layout.n_items, task.rank - 1, 8)
 
 
 def _exact_subspace(task: _Task, aggregator: Aggregator) -> Phase:
@@ -222,7 +225,7 @@ def _exact_subspace(task: _Task, aggregator: Aggregator) -> Phase:
         seed=settings.seed,
         kept=task.kept,
     )
-    return task.with_cost(phase, task.layout.size, 4 * task.rank)
+    return task.in_basis(phase, task.layout.size, task.rank, 4)
 
 
 def _popularity_phase(task: _Task, aggregator: Aggregator) -> Phase:
@@ -272,6 +275,7 @@ def _exact_phase(task: _Task, aggregator: Aggregator) -> Phase:
         device=replace(device, cost=cost),
         tell=tell,
         absorb=absorb,
+        accepts={"kept": positions(layout.n_items, most)},
     )
 
 
@@ -306,6 +310,7 @@ def _noisy_phase(task: _Task, aggregator: Aggregator) -> Phase:
         device=replace(device, cost=cost),
         tell=lambda state: asked(state).told(),
         absorb=absorb,
+        accepts=Frequent.accepts(layout.n_items, most),
     )
 
 

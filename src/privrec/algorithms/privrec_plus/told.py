@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from privrec.algorithms.privrec_plus.layout import Layout
-from privrec.errors import WireError
+from privrec.core.told import Accepted, positions, weights
 from privrec.types import FloatArray, IntArray, Leaf
 
 Doubles = npt.NDArray[np.float64]
@@ -16,7 +16,6 @@ SUBSPACE = "subspace"
 BASIS, SCALE = "basis", "scale"
 """What it tells: the basis Q (columns, d), and the weight of each column of a row (columns,)."""
 _ITEM_POWER = 0.25
-_LEAST_POWER = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,11 +79,16 @@ class Frequent:
     @classmethod
     def of_told(cls, told: Mapping[str, Leaf]) -> "Frequent":
         """Return it from what was told."""
-        found = cls(**{name: np.asarray(told[name]) for name in ("kept", "power", "common")})
-        # Powers of extreme numbers would be rounded to 0, and a length with them.
-        if not ((found.power > _LEAST_POWER) & (found.power < 1 / _LEAST_POWER)).all():
-            raise WireError("the server tells weights of items that are too large or too small")
-        return found
+        return cls(**{name: np.asarray(told[name]) for name in ("kept", "power", "common")})
+
+    @staticmethod
+    def accepts(n_items: int, most: int) -> dict[str, Accepted]:
+        """Return what a device accepts of it: at most `most` items."""
+        return {
+            "kept": positions(n_items, most),
+            "power": weights((None,)),
+            "common": Accepted(shape=(None,), least=-1.01, most=1.01),
+        }
 
     def told(self) -> dict[str, Leaf]:
         """Return what is told of it."""
