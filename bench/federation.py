@@ -157,7 +157,8 @@ def masking() -> list[Figure]:
     vector = np.arange(10**6, dtype=np.uint64)
     inbox = route(roster, sealed)[0]
     began = time.process_time()
-    nodes[0].mask(vector, inbox)
+    nodes[0].accept(inbox)
+    nodes[0].mask(vector)
     spent += time.process_time() - began
     began = time.process_time()
     for _ in range(50):

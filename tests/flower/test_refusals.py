@@ -17,10 +17,12 @@ from contract import small
 from loopback import Loopback
 from privrec.algorithms.recipes import RECIPES, configure, prepare
 from privrec.core.contribution import Contribution
-from privrec.core.phase import Phase, Told
+from privrec.core.phase import Cohort, Phase, Told
+from privrec.core.round import fastest
 from privrec.data.clients import Clients
 from privrec.data.federation import Federation
 from privrec.flower import wire
+from privrec.privacy.aggregate import CohortTotal
 from privrec.types import IntArray, Leaf
 from subspace import SUBSPACE
 from tiny import DATA
@@ -129,8 +131,8 @@ def tellings(told: Mapping[str, Any], theirs: IntArray) -> Iterator[dict[str, An
         yield {**told, name: array[:-1] if array.ndim else np.zeros(2, array.dtype)}
         yield {**told, name: np.zeros((*array.shape, 2), array.dtype)}
         if array.dtype.kind != "f":
-            for value in (-1, 10**6, 0):
-                yield {**told, name: np.full_like(array, value)}
+            for position in (-1, 10**6, 0):
+                yield {**told, name: np.full_like(array, position)}
             continue
         yield {**told, name: array.astype(np.float16)}
         item = int(draw.choice(theirs)) % len(array) if array.ndim else ()
@@ -202,10 +204,10 @@ def test_a_recipe_that_fails_for_some_person_sends_a_sum_all_the_same(
             raise RuntimeError("her item 7")
         return own(told, person, round_index)
 
-    def kernel(*_: object) -> Any:
+    def kernel(told: Told, cohort: Cohort, round_index: int, clip_norm: float) -> CohortTotal:
         if fails == "kernel":
             raise RuntimeError("her item 7")
-        total = phase.device.kernel(*_)  # type: ignore[misc]
+        total = fastest(phase, told, cohort, round_index, clip_norm)
         return total._replace(update={n: np.nan * v for n, v in total.update.items()})
 
     device = replace(

@@ -147,6 +147,8 @@ class Host:
         noise: Any = 0
         if self._terms.noise_from == "nodes":
             noise = self._noise(asked.phase, asked.clip_norm, coding)
+        else:
+            self._reveals.bind(asked.round_index, asked.digest)
         current.accept(wire.blobs(message.about.get("sealed"), "sealed"))
         # From here on people's data is read, and nothing is refused.
         coded = coding.encode(self._vector(asked), len(asked.people))
@@ -194,7 +196,7 @@ class Host:
         if noised:
             self._reveals.count(number, self._terms.reveals)
         else:
-            self._reveals.bind(number, f"{self._masked} {sorted(survivors)}")
+            self._reveals.bind(number, self._masked, survivors)
         self._round = self._at = None
         return wire.pack({**_echo(message, "reveal"), "shares": _by_text(shares)})
 

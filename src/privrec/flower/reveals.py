@@ -35,7 +35,7 @@ class Reveals:
         except (OSError, ValueError) as error:
             raise FederationError(f"cannot read {path}: {error}") from error
         self._times: dict[str, int] = kept.get("times", {})
-        self._sums: dict[str, str] = kept.get("sums", {})
+        self._sums: dict[str, list[str]] = kept.get("sums", {})
 
     def count(self, round_index: int, most: int) -> None:
         """Count one more answer for a round, or raise if it would be more than `most`."""
@@ -48,19 +48,24 @@ class Reveals:
         self._times[name] = self._times.get(name, 0) + 1
         self._write()
 
-    def bind(self, round_index: int, digest: str) -> None:
-        """Help with this sum of a round from now on, and raise if the node helped with another.
+    def bind(self, round_index: int, content: str, survivors: Sequence[int] | None = None) -> None:
+        """Help with this sum of a round alone from now on; raise if the node helped with another.
 
-        `digest` stands for all that the sum depends on. The difference of two sums of one round
-        that differ in one node would be that node's own sum.
+        `content` stands for all that the node's own part depends on, and `survivors` are the nodes
+        in the sum. Without them nothing is written: the node has not helped yet.
         """
-        name = str(round_index)
-        if self._sums.setdefault(name, digest) != digest:
+        name, nodes = str(round_index), json.dumps(sorted(survivors or ()))
+        before = self._sums.get(name)
+        if before is not None and (
+            before[0] != content or (survivors is not None and before[1] != nodes)
+        ):
             raise FederationError(
                 f"this node has helped with another sum of round {round_index}; two sums of one"
                 " round would show what single nodes added"
             )
-        self._write()
+        if survivors is not None:
+            self._sums[name] = [content, nodes]
+            self._write()
 
     def _write(self) -> None:
         _write(self._path, {"times": self._times, "sums": self._sums})
