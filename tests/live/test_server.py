@@ -233,3 +233,18 @@ def test_connections_are_looked_at_a_hundred_times_a_second_at_most(
         clock[0] += 0.007
         assert paced.select(None)
         assert slept[-1] == 0.003
+
+
+def test_silent_connections_do_not_keep_others_out(
+    here: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As many as are allowed at once, none of which ever asks."""
+    monkeypatch.setattr(server, "_HEAD_SECONDS", 3600.0)
+    with contextlib.ExitStack() as stack:
+        silent = []
+        for _ in range(server._CONNECTIONS):
+            connection = socket.create_connection(("127.0.0.1", here.port), timeout=60)
+            silent.append(stack.enter_context(connection))
+        for _ in range(3):
+            assert here.ask("/status")[0] == 200
+        assert silent[0].recv(1) == b""

@@ -3,6 +3,7 @@
 The SuperLink gets a guard before its Control API, and the SuperNode asks more often.
 """
 
+import asyncio
 import hmac
 import importlib
 import os
@@ -27,24 +28,28 @@ SECRET_HEADER = "x-privrec-secret"  # noqa: S105 (a name, not a secret)
 # pieces of 5 MiB; the list of the pieces of a message of 1 GiB has about 40 kB.
 LARGEST_REQUEST = 16 * 2**20
 
+BODY_SECONDS = 120.0
+"""How long a node's request may take. Chosen by hand: 16 MiB over a slow line take a minute."""
+
 # How often a SuperNode asks for messages; Flower's 3 s would be most of a round (by hand).
 POLL = 0.2
 
 
-def guarded(app: Any, *, secret: bytes) -> Any:
+def guarded(app: Any, *, secret: bytes, seconds: float = BODY_SECONDS) -> Any:
     """Return `app` such that a request without the secret reaches only what nodes call.
 
     Flower leaves its Control API, on the same port, open to everyone: anyone could enroll nodes,
-    remove them, and end runs.
+    remove them, and end runs. A node's request must be there within `seconds`.
     """
 
     async def call(scope: Any, receive: Any, send: Any) -> None:
         headers = dict(scope.get("headers") or ())
-        taken = 0
+        taken, end = 0, asyncio.get_running_loop().time() + seconds
 
         async def limited() -> Any:
             nonlocal taken
-            message = await receive()
+            async with asyncio.timeout_at(end):
+                message = await receive()
             taken += len(message.get("body", b""))
             if taken > LARGEST_REQUEST:
                 raise ConnectionError("a request is too large")
@@ -78,6 +83,9 @@ def _superlink(arguments: Sequence[str]) -> None:
     end_with_parent(grace=0.0)
     from flwr.superlink.cli.flower_superlink import flower_superlink
     from starlette.middleware import Middleware
+    from uvicorn.config import HTTP_PROTOCOLS
+
+    from privrec.flower.slow_clients import Impatient
 
     place = arguments[arguments.index("--superexec-auth-secret-file") + 1]
     guard = Middleware(guarded, secret=Path(place).read_bytes())
@@ -85,6 +93,7 @@ def _superlink(arguments: Sequence[str]) -> None:
     if not hasattr(extensions, "get_middleware"):
         raise FederationError("this version of Flower has no place for the guard of a SuperLink")
     vars(extensions)["get_middleware"] = lambda: (guard,)
+    HTTP_PROTOCOLS["auto"] = f"{Impatient.__module__}:{Impatient.__name__}"
     flower_superlink()
 
 

@@ -1,5 +1,7 @@
 """Bytes as Flower's records and messages, for both sides of the link."""
 
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -90,7 +92,7 @@ class Reply:
             except ObjectUnavailableError:
                 return None
             self.missing.remove(part)
-        if sum(map(len, self.pieces.values())) > LARGEST_REPLY:
+        if _inflated_bytes(self.pieces) > LARGEST_REPLY:
             raise WireError(f"a reply has more than {LARGEST_REPLY:,} bytes")
         if self.missing:
             return None
@@ -107,6 +109,27 @@ class Reply:
         if (metadata.reply_to_message_id, metadata.src_node_id) != (self.message_id, self.node_id):
             return None
         return from_record(message.content) if message.has_content() else None
+
+
+def _inflated_bytes(pieces: Mapping[str, bytes]) -> int:
+    """Return how many bytes a message takes in memory, as far as its pieces are here.
+
+    An array names its pieces in order. One that it names often is sent once, and copied each time.
+    """
+    from flwr.app import Array
+    from flwr.supercore.inflatable.inflatable_object import (
+        get_object_body,
+        get_object_children_ids_from_object_content,
+        get_object_type_from_object_content,
+    )
+
+    total = sum(map(len, pieces.values()))
+    for content in pieces.values():
+        if get_object_type_from_object_content(content) == Array.__name__:
+            ids = get_object_children_ids_from_object_content(content)
+            order = json.loads(get_object_body(content, Array))["arraychunk_ids"]
+            total += sum(len(pieces.get(ids[place], b"")) for place in order)
+    return total
 
 
 def heartbeat(client: "RuntimeHttpClient") -> "HeartbeatSender":

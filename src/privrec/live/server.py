@@ -176,7 +176,7 @@ class _Desk:
         self._hosts: set[str] = set()
         self._known: dict[bytes, Callable[[], bytes]] = {}
         self.port, self.waiting = 0, 0
-        self.connections: set[asyncio.Transport] = set()
+        self.connections: set[_Connection] = set()
 
     def open(self, port: int) -> None:
         self.port = port
@@ -259,19 +259,32 @@ class _Connection(asyncio.Protocol):
         self._seen, self._loop = 0.0, asyncio.get_running_loop()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        full = len(self._desk.connections) >= _CONNECTIONS
-        if full or not isinstance(transport, asyncio.Transport):
+        if not isinstance(transport, asyncio.Transport):
             transport.close()
             return
+        others = self._desk.connections
+        if len(others) >= _CONNECTIONS:
+            # The one that has been silent for longest gives way; one that never asked goes first.
+            silent = min(others, key=_Connection.patience)
+            others.discard(silent)
+            silent.abort()
         self._transport = transport
-        self._desk.connections.add(transport)
+        others.add(self)
         self._seen = self._loop.time()
         self._close_if_idle()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self._transport is not None:
-            self._desk.connections.discard(self._transport)
+        self._desk.connections.discard(self)
         self._transport = None
+
+    def patience(self) -> tuple[bool, bool, float]:
+        """Return what orders connections by who gives way first."""
+        return self._busy, self._is_known, self._seen
+
+    def abort(self) -> None:
+        """End the connection at once."""
+        if self._transport is not None:
+            self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
         if not self._buffer:

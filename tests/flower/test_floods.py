@@ -1,0 +1,103 @@
+"""Replies and requests that would fill a server's memory, or keep it waiting without end."""
+
+import asyncio
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import uvicorn
+from flwr.app import Message, MessageType
+from flwr.proto.message_pb2 import PullObjectResponse
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
+from flwr.supercore.task_identity import TaskIdentity
+from uvicorn.server import ServerState
+
+from privrec.errors import WireError
+from privrec.flower import records, slow_clients
+from privrec.flower.children import NODES_MAY_CALL, guarded
+from privrec.flower.records import Reply, to_record
+from privrec.flower.slow_clients import Impatient
+
+
+class Store:
+    """A SuperLink that has one reply."""
+
+    def __init__(self, message: Message) -> None:
+        objects = get_all_nested_objects(message)
+        self.contents = {name: found.deflate() for name, found in objects.items()}
+        self.message, self.tree = message, get_object_tree(message)
+
+    def PullMessages(self, request: Any) -> Any:
+        message = SimpleNamespace(metadata=SimpleNamespace(message_id=self.message.object_id))
+        return SimpleNamespace(messages_list=[message], message_object_trees=[self.tree])
+
+    def PullObject(self, request: Any) -> Any:
+        content = self.contents[request.object_id]
+        return PullObjectResponse(object_found=True, object_available=True, object_content=content)
+
+    def ConfirmMessageReceived(self, request: Any) -> None:
+        pass
+
+
+@pytest.mark.parametrize("fits", [True, False])
+def test_equal_pieces_of_a_reply_count_each_time(
+    fits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Zeros of 40 MiB are sent as one piece of 5 MiB."""
+    monkeypatch.setattr(TaskIdentity, "_run_id", 1)
+    monkeypatch.setattr(TaskIdentity, "_node_id", 1)
+    monkeypatch.setattr(TaskIdentity, "_task_id", 1)
+    monkeypatch.setattr(records, "LARGEST_REPLY", (60 if fits else 30) * 2**20)
+    message = Message(to_record(bytes(40 * 2**20)), dst_node_id=7, message_type=MessageType.TRAIN)
+    client: Any = Store(message)
+    assert sum(map(len, client.contents.values())) < 6 * 2**20
+    reply = Reply(0, 7, "asked")
+    if fits:
+        assert reply.fetch(client, 1) is not None
+        return
+    with pytest.raises(WireError, match="more than"):
+        reply.fetch(client, 1)
+
+
+async def sent(port: int, begun: bytes) -> bytes:
+    """Send the beginning of a request; return what comes until the server ends the connection."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(begun)
+    answer = b""
+    try:
+        while piece := await reader.read(2**16):
+            answer += piece
+    except ConnectionError:
+        pass
+    writer.close()
+    return answer
+
+
+def test_requests_that_are_never_finished_are_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Connections without a word, heads without an end, and bodies without an end."""
+    monkeypatch.setattr(slow_clients, "HEAD_SECONDS", 0.5)
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        while (await receive())["more_body"]:
+            pass
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"done"})
+
+    async def play() -> list[bytes]:
+        call = guarded(app, secret=b"secret", seconds=0.5)
+        config = uvicorn.Config(call, http=Impatient, ws="none", lifespan="off", log_config=None)
+        config.load()
+        made = partial(Impatient, config=config, server_state=ServerState(), app_state={})
+        server = await asyncio.get_running_loop().create_server(made, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        head = f"POST {NODES_MAY_CALL}push HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n".encode()
+        begun = [b"", head, head + b"\r\nab"] * 14
+        async with server:
+            whole = asyncio.create_task(sent(port, head + b"\r\nabc"))
+            ended = await asyncio.wait_for(asyncio.gather(*(sent(port, b) for b in begun)), 120)
+            return [*ended, await whole]
+
+    *ended, whole = asyncio.run(play())
+    assert whole.startswith(b"HTTP/1.1 200")
+    assert not any(answer.startswith(b"HTTP/1.1 200") for answer in ended)
