@@ -17,8 +17,9 @@ PEOPLE = {"a": range(12), "b": range(12, 24)}
 
 
 def services() -> dict[str, Any]:
-    found: dict[str, Any] = importlib.import_module("yaml").safe_load(COMPOSE.read_text())
-    return found["services"]
+    whole = importlib.import_module("yaml").safe_load(COMPOSE.read_text())
+    found: dict[str, Any] = whole["services"]
+    return found
 
 
 def steps() -> list[str]:

@@ -207,17 +207,30 @@ def say_traffic(terms: "Terms", found: list[dict[str, Any]], json_: bool) -> Non
 
 
 def say_result(place: Path, path: Path, json_: bool) -> None:
-    """Evaluate a run and print its table and statement."""
+    """Evaluate a run and print its table and statement, each figure with its interval."""
     from privrec.runs.api import open_run
-    from privrec.show.report import table_rows
+    from privrec.show.page import figure
+    from privrec.show.report import KS, arm_text, intervals_of, table_rows
+    from privrec.show.sections import difference_words
 
     run = open_run(place)
     found = run.evaluate(progress=False).as_json()
     if json_:
         print_json(found)
         return
-    ks = ("5", "10", "20", "30")
-    rows = [(name, *(f"{hits[k]:.3f}" for k in ks)) for name, hits, _ in table_rows(found)]
-    print_table(f"Hits@k on {found['data']}", ("", *(f"@{k}" for k in ks)), rows)
+    known = intervals_of(found)
+
+    def cell(name: str, value: float | None, k: str) -> str:
+        arm = arm_text(value, known.get(name, {}).get(k))
+        return f"{figure(value)} ± {arm}" if arm else figure(value)
+
+    rows = [(name, *(cell(name, hits[k], k) for k in KS)) for name, hits, _ in table_rows(found)]
+    title = f"Hits@k on {found['data']} ({found['users']['test']:,} test people)"
+    print_table(title, ("", *(f"@{k}" for k in KS)), rows)
+    by = found["differences"].get("popularity", {}).get("20")
+    if by and None not in by.values():
+        print_line(f"{found['recipe']} against popularity at 20: {difference_words(by)}")
+    for line in found["warnings"]:
+        print_line(f"warning: {line}")
     print_line(found["privacy"]["statement"])
     print_line(f"the run: {run.folder.path}; server and nodes: {path}")
