@@ -27,7 +27,7 @@ from privrec.flower.enrolment import (
     _signed,
     check_roster,
     enrol,
-    read_enrolment,
+    read_enrolments,
 )
 from privrec.runs.ledgerfile import settled_ledger
 from tiny import DATA
@@ -245,7 +245,9 @@ def rewrite(place: Path, signer: Path | None, **changes: Any) -> Path:
     path = place / "enrolment.json"
     found = json.loads(path.read_text()) | changes
     if signer is not None:
-        parts = (found[name] for name in ("public_key", "people", "catalogue", "undeclared"))
+        parts = (
+            found[name] for name in ("name", "public_key", "people", "catalogue", "undeclared")
+        )
         whole = _signed(*parts)
         found["signature"] = sign(read_private_key(signer / "key"), whole).hex()
     path.write_text(json.dumps(found))
@@ -259,9 +261,11 @@ WRONG: dict[str, tuple[Change, str]] = {
     "doubled": (lambda p: rewrite(p / "n0", p / "n0", people=["a", "b", "a"]), "somebody twice"),
     "signed by another": (lambda p: rewrite(p / "n0", p / "n1"), "not signed by the key"),
     "another's key": (
-        lambda p: rewrite(p / "n0", None, public_key=read_enrolment(p / "n1").public_key),
+        lambda p: rewrite(p / "n0", None, public_key=read_enrolments(p / "n1")[0].public_key),
         "not signed by the key",
     ),
+    "no name": (lambda p: rewrite(p / "n0", p / "n0", name=""), "no enrolment of a node"),
+    "another name": (lambda p: rewrite(p / "n0", None, name="n1"), "not signed by the key"),
     "no hex": (lambda p: rewrite(p / "n0", None, signature="signature"), "no enrolment of a node"),
     "a number": (lambda p: rewrite(p / "n0", None, people=3), "no enrolment of a node"),
     "no key": (lambda p: rewrite(p / "n0", None, public_key="ü"), "not signed by the key"),
@@ -281,17 +285,18 @@ def test_a_wrong_enrolment_is_refused(name: str, nodes: Path, refused: Refused) 
     change, words = WRONG[name]
     path = change(nodes)
     with pytest.raises(FederationError, match=words):
-        read_enrolment(path)
+        read_enrolments(path)
     line = refused(*PREPARE, *CATALOGUE, "--enrolment", path, *enrolments("n1", "n2"))
     assert words in line
 
 
 def test_enrolments_that_do_not_go_together_are_refused(nodes: Path) -> None:
-    one, two = (read_enrolment(nodes / name) for name in ("n0", "n1"))
+    one, two = (read_enrolments(nodes / name)[0] for name in ("n0", "n1"))
     check_roster([one, two], one.catalogue)
     with pytest.raises(FederationError, match="the same key"):
         check_roster([one, two, one], one.catalogue)
     shared = Enrolment(
+        name="shared",
         public_key=two.public_key,
         people=(*two.people, one.people[0]),
         catalogue=one.catalogue,
@@ -301,7 +306,7 @@ def test_enrolments_that_do_not_go_together_are_refused(nodes: Path) -> None:
     with pytest.raises(FederationError, match="the same person"):
         check_roster([one, shared], one.catalogue)
     with pytest.raises(FederationError, match="enrolment 2 was made with another catalogue"):
-        check_roster([one, read_enrolment(nodes / "other")], one.catalogue)
+        check_roster([one, *read_enrolments(nodes / "other")], one.catalogue)
 
 
 SERVER: list[tuple[list[str], str]] = [
@@ -354,7 +359,8 @@ def test_other_commands_with_wrong_input(nodes: Path, refused: Refused) -> None:
     again = "has its terms already; start it without settings"
     for words in (["--seed", "3"], ["--recipe", "privrec"], ["--missing", "0.1"], ["--secure-sum"]):
         assert again in refused(*PREPARE, *words)
-    assert again in refused(*PREPARE, *CATALOGUE, *ALL)
+    assert "has its terms already" in refused(*PREPARE, *CATALOGUE, *ALL)
+    assert "has no federation" in refused("federate", "server", "new", "--renew")
 
     def joins(name: str, terms: str = "server/terms.json", ca: str = "server/ca.crt") -> str:
         given = ("--server", "127.0.0.1:1", "--terms", terms, "--ca", ca)

@@ -102,6 +102,9 @@ def test_two_nodes_answer_over_tls_and_a_dead_one_is_missing(tmp_path: Path) -> 
     finally:
         for node in nodes:
             end(node)
+    logs = [path.read_text() for path in tmp_path.rglob("*.log")]
+    assert len(logs) == 4
+    assert not [text for text in logs if "\x1b" in text]
 
 
 def refuses_strangers(folder: Path, port: int) -> None:

@@ -16,8 +16,7 @@ from typing import Any
 import httpx
 import psutil
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from privrec.errors import FederationError
@@ -197,18 +196,9 @@ def bare_supernode(party: Party, log: Path, *words: str) -> str:
 
 def new_certificate(party: Party, host: str, days: int) -> None:
     """Let the authority sign another certificate of the server."""
-    pem = serialization.load_pem_private_key((party.folder / "ca.key").read_bytes(), None)
-    ca = x509.load_pem_x509_certificate((party.folder / "ca.crt").read_bytes())
-    own = serialization.load_pem_private_key((party.folder / "server.key").read_bytes(), None)
-    assert isinstance(pem, ec.EllipticCurvePrivateKey)
-    assert isinstance(own, ec.EllipticCurvePrivateKey)
-    name = x509.SubjectAlternativeName([certificates._general_name(host)])
-    made = (
-        certificates._builder(x509.Name([]), ca.subject, own.public_key(), days)
-        .add_extension(name, critical=True)
-        .sign(pem, hashes.SHA384())
-    )
-    (party.folder / "server.pem").write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    key = serialization.load_pem_private_key((party.folder / "ca.key").read_bytes(), None)
+    assert isinstance(key, ec.EllipticCurvePrivateKey)
+    certificates._certify(party.folder, key, [certificates._general_name(host)], days)
 
 
 @contextmanager
@@ -231,8 +221,18 @@ def superlink(party: Party) -> Iterator[None]:
 @pytest.mark.parametrize(
     ("host", "days", "words", "own"),
     [
-        (LOCAL, -2, "has expired", "server.pem expired on"),
-        ("server.example", 2, "is for another host", "certificate is not for 127.0.0.1"),
+        (
+            LOCAL,
+            -2,
+            "has expired; its operator makes a new one with: privrec federate server FOLDER",
+            "server.pem expired on .*; make a new one with: privrec federate server",
+        ),
+        (
+            "server.example",
+            2,
+            "is for another host; its operator adds a name with: privrec federate server FOLDER",
+            "certificate is not for 127.0.0.1",
+        ),
     ],
 )
 def test_a_certificate_that_expired_or_is_for_another_host(

@@ -5,7 +5,6 @@ import importlib.util
 import logging
 import shlex
 import sys
-import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from privrec.cli.console import file_name, plain_errors, print_json, print_line, print_table
+from privrec.cli.console import file_name, plain_errors, print_line
 from privrec.cli.federate_options import (
     RECIPE,
     ColludingOption,
@@ -22,17 +21,30 @@ from privrec.cli.federate_options import (
     DeadlineOption,
     DeltaOption,
     EpsilonOption,
+    HostsOption,
     JsonOption,
     MinPeopleOption,
     MissingOption,
     NoiseFromOption,
+    PrepareOnlyOption,
     RecipeOption,
+    RenewOption,
     RoundsOption,
     SecureSumOption,
     SeedOption,
     UsersOption,
 )
-from privrec.cli.federation import live_table, say_result, say_terms, say_traffic, terms_line
+from privrec.cli.federation import (
+    key_text,
+    live_table,
+    say_agreed,
+    say_renewed,
+    say_result,
+    say_status,
+    say_terms,
+    say_traffic,
+    terms_line,
+)
 from privrec.cli.options import HelpAllOption, SetOption, examples, settings_from
 from privrec.cli.stopping import federation_stopped
 from privrec.errors import FederationError
@@ -40,16 +52,13 @@ from privrec.errors import FederationError
 federate_app = typer.Typer(
     help="The same training over a real network, on Flower.",
     no_args_is_help=True,
-    epilog=examples("privrec federate up --nodes 4 --users 200 --epsilon 8"),
+    epilog=examples("privrec federate up --nodes 4 --epsilon 8"),
 )
-
-_FEW = 100
-"""With so many people on every node, sums are not masked unless asked for."""
 
 
 @federate_app.command(
     epilog=examples(
-        "privrec federate up --nodes 4 --users 200 --epsilon 8",
+        "privrec federate up --nodes 4 --epsilon 8",
         "privrec federate up --recipe privrec-plus --dry-run",
     )
 )
@@ -65,7 +74,7 @@ def up(
     rounds: RoundsOption = None,
     epsilon: EpsilonOption = None,
     delta: DeltaOption = None,
-    secure_sum: Annotated[bool, typer.Option(help="Whether nodes mask their sums.")] = True,
+    secure_sum: SecureSumOption = None,
     noise_from: NoiseFromOption = None,
     missing: MissingOption = None,
     colluding: ColludingOption = None,
@@ -116,6 +125,10 @@ def up(
 def enrol(
     data: Annotated[str, typer.Option(help="This node's data: a data folder or a built-in name.")],
     out: Annotated[Path, typer.Option(help="The node's folder, made anew.")],
+    name: Annotated[
+        str | None,
+        typer.Option(help="What the others call this node.", show_default="the folder's name"),
+    ] = None,
 ) -> None:
     """Make a node's keys and keep its people; writes enrolment.json for the server."""
     with plain_errors():
@@ -127,12 +140,13 @@ def enrol(
         from privrec.flower.enrolment import enrol as make_node
 
         loaded = load(data)
-        made = make_node(loaded, np.arange(loaded.n_clients), out)
+        made = make_node(loaded, np.arange(loaded.n_clients), out, name)
         folder = NodeFolder(path=out)
         print_line(f"enrolled {len(made.people):,} people: {out}")
-        print_line(f"send to the server: {folder.enrolment} (public key and pseudonyms)")
+        print_line(f"send to the server: {folder.enrolment} (public key, name and pseudonyms)")
         print_line(f"public, too:        {folder.catalogue} (the server needs one copy)")
         print_line("keep for yourself:  everything else in that folder")
+        print_line(f"tell the others:    {made.name} has the key {key_text(made.public_key)}")
 
 
 @federate_app.command(
@@ -165,14 +179,11 @@ def server(
     min_people: MinPeopleOption = None,
     deadline: DeadlineOption = None,
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
-    name: Annotated[
-        list[str] | None, typer.Option(help="A name or address that nodes use; repeat.")
-    ] = None,
+    name: HostsOption = None,
     port: Annotated[int, typer.Option(help="The port to listen on.")] = 8443,
     wait: Annotated[float, typer.Option(help="Seconds that nodes have to appear.")] = 300.0,
-    prepare_only: Annotated[
-        bool, typer.Option("--prepare-only", help="Write terms and certificates; do not start.")
-    ] = False,
+    prepare_only: PrepareOnlyOption = False,
+    renew: RenewOption = False,
     help_all: HelpAllOption = False,
 ) -> None:
     """Found a federation from enrolments at the first start; train; go on after a stop."""
@@ -185,15 +196,18 @@ def server(
 
         options = {"seed": seed, "rounds": rounds, "epsilon": epsilon, "delta": delta}
         agreed = _agreed(secure_sum, noise_from, missing, colluding, min_people, deadline)
-        given = [enrolment, catalogue, recipe, config, set_, name, agreed]
-        if not ServerFolder(path=folder).terms.is_file():
+        given = [enrolment, catalogue, recipe, config, set_, agreed, name and not renew]
+        if not ServerFolder(path=folder).terms.is_file() and not renew:
             settings = settings_from(config, set_ or [], options)
             hosts = [host, *(name or [])]
             _found(folder, enrolment or [], catalogue, recipe or RECIPE, settings, agreed, hosts)
-        elif any(given) or options != dict.fromkeys(options):
-            raise FederationError(f"{folder} has its terms already; start it without settings")
+            given, options = [], {}
         place, terms, _ = read_server(folder, settings_of)
-        print_line(terms_line(terms))
+        if any(given) or options != dict.fromkeys(options):
+            raise FederationError(_settled(folder, terms.settings.recipe, enrolment or []))
+        if renew:
+            say_renewed(place, name or [])
+        say_agreed(terms)
         print_line(f"give every node: {place.terms} and {place.ca}")
         if prepare_only:
             return
@@ -213,10 +227,19 @@ def node(
     terms: Annotated[Path, typer.Option(help="The server's terms.json.")],
     ca: Annotated[Path, typer.Option(help="The server's ca.crt.")],
     port: Annotated[int, typer.Option(help="A free local port of this machine.")] = 9094,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only print what you would agree to, and with whom.")
+    ] = False,
 ) -> None:
     """Take part with the people of this node until it is stopped (Ctrl-C)."""
     with plain_errors():
         _needs_flower()
+        if dry_run:
+            from privrec.flower.node import check_node
+
+            check_node(folder, terms=terms, ca=ca)
+            say_terms(folder, terms)
+            return
         _log_to_terminal()
         said = False
         from privrec.flower.node import serve_node
@@ -242,35 +265,14 @@ def node(
 def status(
     folder: Annotated[Path, typer.Argument(help="The server's folder.")], json_: JsonOption = False
 ) -> None:
-    """Show what a server's federation is doing."""
+    """Show what a server's federation is doing, who is missing, and whether it runs."""
     with plain_errors():
         _needs_flower()
-        import json
-
         from privrec.algorithms.recipes import settings_of
         from privrec.flower.folders import read_server
 
         place, terms, _ = read_server(folder, settings_of)
-        if not place.status.is_file():
-            raise FederationError(f"the server of {folder} has not been started yet")
-        try:
-            seen = json.loads(place.status.read_bytes())
-            age, number, step = time.time() - seen["time"], seen["round_index"], seen["step"]
-            state, refused = dict(seen["state"]), dict(seen["refused"])
-        except (ValueError, KeyError, TypeError) as error:
-            raise FederationError(f"{place.status} is damaged") from error
-        if json_:
-            print_json({"terms": terms.fingerprint, "people": terms.people, **seen})
-            return
-        print_line(terms_line(terms))
-        print_line(f"round {number}, {step}; {age:.0f} s ago")
-        rows = [
-            (str(k), f"{member.people:,}", str(state.get(str(k), "")))
-            for k, member in enumerate(terms.members)
-        ]
-        print_table("Nodes", ("node", "people", "last"), rows)
-        for why, count in refused.items():
-            print_line(f"refused {count}: {why}")
+        say_status(place, terms, json_)
 
 
 def _export(place: Path, model: Path) -> None:
@@ -346,7 +348,7 @@ def _found(
     """Write the folder of a new federation."""
     from privrec.algorithms.recipes import configure
     from privrec.data.catalogue import from_json
-    from privrec.flower.enrolment import read_enrolment
+    from privrec.flower.enrolment import read_enrolments
     from privrec.flower.folders import found
     from privrec.flower.server import check_terms
 
@@ -359,12 +361,25 @@ def _found(
     except UnicodeDecodeError as error:
         raise FederationError(f"{catalogue} is not a catalogue: it is no text") from error
     name = from_json(text, str(catalogue)).name
-    read = [read_enrolment(path) for path in enrolments]
-    many = min(len(entry.people) for entry in read) >= _FEW
+    read = [entry for path in enrolments for entry in read_enrolments(path)]
     config = configure(recipe, str(settings.pop("data", name)), settings)
-    options = {"secure_sum": agreed.get("noise_from") == "nodes" or not many, **agreed}
-    options |= {"name": name, "settings": config}
+    options = {**agreed, "name": name, "settings": config}
     found(folder, catalogue=text, enrolments=read, options=options, hosts=hosts, check=check_terms)
+
+
+def _settled(folder: Path, recipe: str, enrolments: list[Path]) -> str:
+    """Return why a federation takes no other settings, and how a node is added."""
+    if not enrolments:
+        return f"{folder} has its terms already; start it without settings"
+    words = ["privrec", "federate", "server", f"{folder}-2"]
+    words += ["--catalogue", str(folder / "catalogue.json")]
+    for path in (folder / "roster.json", *enrolments):
+        words += ["--enrolment", str(path)]
+    return (
+        f"{folder} has its terms already, and its nodes agreed to them; to add a node, found a new"
+        f" federation: {shlex.join([*words, '--recipe', recipe])}; then give every node the new"
+        " terms.json and ca.crt; nodes keep their folders, and what their people spent still counts"
+    )
 
 
 @contextlib.contextmanager

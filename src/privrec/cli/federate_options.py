@@ -36,9 +36,9 @@ SecureSumOption = Annotated[
     bool | None,
     typer.Option(
         "--secure-sum/--no-secure-sum",
+        help="Whether nodes mask their sums. If not, the server sees each node's own sum.",
+        show_default="on",
         hidden=True,
-        help="Whether nodes mask their sums, so that the server sees only the sum of all.",
-        show_default="on, unless every node serves 100 people or more",
     ),
 ]
 NoiseFromOption = Annotated[
@@ -73,5 +73,14 @@ MinPeopleOption = Annotated[
 DeadlineOption = Annotated[
     float | None,
     typer.Option(help="Seconds that nodes have for one exchange.", show_default="60", hidden=True),
+]
+HostsOption = Annotated[
+    list[str] | None, typer.Option("--name", help="A name or address that nodes use; repeat.")
+]
+PrepareOnlyOption = Annotated[
+    bool, typer.Option("--prepare-only", help="Write terms and certificates; do not start.")
+]
+RenewOption = Annotated[
+    bool, typer.Option("--renew", help="Make a new certificate, also for a --name.", hidden=True)
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]

@@ -1,18 +1,24 @@
 """What `privrec federate` shows: the terms, a live table of nodes, traffic and results."""
 
 import contextlib
+import json
+import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 
-from privrec.cli.console import err, print_json, print_line, print_table
+from privrec.cli.console import err, print_json, print_line, print_table, time_text
+from privrec.errors import FederationError
 
 if TYPE_CHECKING:
+    from privrec.flower.folders import ServerFolder
     from privrec.flower.seen import Seen
     from privrec.flower.terms import Terms
 
@@ -24,9 +30,109 @@ def terms_line(terms: "Terms") -> str:
     if terms.settings.budget.mechanism != "none":
         noise = f", noise from {'the nodes' if terms.noise_from == 'nodes' else 'the server'}"
     return (
-        f"federation {terms.fingerprint[:16]}: {terms.settings.recipe}, {len(terms.members)} nodes,"
-        f" {terms.people:,} people, {sums}{noise}, TLS, authenticated nodes"
+        f"federation of {len(terms.members)} nodes, {terms.people:,} people:"
+        f" {terms.settings.recipe}, {sums}{noise}, TLS, authenticated nodes"
     )
+
+
+def key_text(public_key: str) -> str:
+    """Return the hash of a node's key as people compare it."""
+    from privrec.flower.certificates import key_hash
+    from privrec.flower.terms import shown_hash
+
+    return shown_hash(key_hash(public_key))
+
+
+def say_agreed(terms: "Terms", mine: str = "") -> None:
+    """Print the terms, and what owners compare: their hash, and the key of every node.
+
+    `mine` is the public key of the node on which this is shown.
+    """
+    from privrec.flower.terms import shown_hash
+
+    print_line(terms_line(terms))
+    if not terms.secure_sum:
+        print_line(
+            "plain sums: the server sees each node's own sum, exact and without noise; if a node"
+            " serves one person, it is what this person sends"
+        )
+    rows = [
+        (
+            str(number),
+            f"{member.name} (this node)" if member.public_key == mine else member.name,
+            f"{member.people:,}",
+            key_text(member.public_key),
+        )
+        for number, member in enumerate(terms.members)
+    ]
+    print_table("Who takes part", ("node", "name", "people", "key"), rows)
+    print_line(f"terms: {shown_hash(terms.fingerprint)}")
+    print_line(
+        "compare the terms and each key with the owners of the other nodes, by phone: the server"
+        " wrote this list"
+    )
+
+
+def say_renewed(place: "ServerFolder", hosts: list[str]) -> None:
+    """Make a new certificate of a server, and print what nodes need."""
+    from privrec.flower.certificates import renew
+
+    said = "nodes need no new file"
+    if renew(place.path, hosts=hosts):
+        said = f"give every node the new {place.ca}"
+    print_line(f"made a new certificate: {said}")
+
+
+def say_status(place: "ServerFolder", terms: "Terms", json_: bool) -> None:
+    """Print what a server's federation is doing, or that it is dead, and who is missing."""
+    from privrec.flower.certificates import key_hash
+    from privrec.flower.folders import is_running
+    from privrec.flower.seen import missing_in
+
+    if not place.status.is_file():
+        raise FederationError(f"the server of {place.path} has not been started yet")
+    runs = is_running(place)
+    try:
+        seen = json.loads(place.status.read_bytes())
+        age, step = max(0.0, time.time() - seen["time"]), f"round {seen['round_index']}"
+        step += f", {seen['step']}"
+        state, refused = dict(seen["state"]), dict(seen["refused"])
+        missing = missing_in(seen, len(terms.members))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise FederationError(f"{place.status} is damaged") from error
+    if json_:
+        about = [
+            {"name": member.name, "people": member.people, "key": key_hash(member.public_key)}
+            for member in terms.members
+        ]
+        found = {"terms": terms.fingerprint, "people": terms.people, "members": about}
+        print_json({**found, "running": runs, "missing": missing, **seen})
+        return
+    say_agreed(terms)
+    again = shlex.join(["privrec", "federate", "server", str(place.path)])
+    if seen["step"] == "done":
+        print_line(f"done, {time_text(age)} ago")
+    elif runs:
+        print_line(f"{step}; {time_text(age)} ago")
+    else:
+        print_line(f"the server is not running; it got to {step}, {time_text(age)} ago")
+        print_line(f"go on with: {again}")
+    rows = [
+        (str(k), member.name, str(state.get(str(k), "")), "missing" if k in missing else "there")
+        for k, member in enumerate(terms.members)
+    ]
+    print_table("Nodes", ("node", "name", "last", ""), rows)
+    for k, since in missing.items():
+        print_line(f"missing: {terms.members[k].name}, {_since(since)}")
+    for why, count in refused.items():
+        print_line(f"refused {count}: {why}")
+
+
+def _since(when: float | None) -> str:
+    if when is None:
+        return "not seen yet"
+    ago = time_text(max(0.0, time.time() - when))
+    return f"since {datetime.fromtimestamp(when):%Y-%m-%d %H:%M:%S} ({ago})"
 
 
 @contextlib.contextmanager
@@ -46,9 +152,10 @@ def live_table(terms: "Terms", shown: bool) -> Iterator[Callable[["Seen"], None]
 
         def draw(seen: "Seen") -> None:
             title = f"round {seen.round_index}: {seen.step} ({time.monotonic() - began:.0f} s)"
-            table = Table("node", "people", "last", title=title, title_justify="left")
+            table = Table("node", "name", "people", "last", title=title, title_justify="left")
             for number, member in enumerate(terms.members[:40]):
-                table.add_row(str(number), f"{member.people:,}", seen.state.get(number, ""))
+                state = seen.state.get(number, "")
+                table.add_row(str(number), Text(member.name), f"{member.people:,}", state)
             live.update(table)
 
         yield draw
@@ -60,6 +167,7 @@ def say_terms(folder: Path, terms: Path) -> None:
     from privrec.data.catalogue import from_json
     from privrec.flower import terms as agreed
     from privrec.flower.bound import bind, promised
+    from privrec.flower.certificates import public_key_text
     from privrec.flower.enrolment import NodeFolder
     from privrec.privacy.words import epsilon_text
 
@@ -69,7 +177,7 @@ def say_terms(folder: Path, terms: Path) -> None:
     place = NodeFolder(path=folder)
     text = place.catalogue.read_text(encoding="utf-8")
     epsilon, hostile = promised(known, bind(known, from_json(text, str(folder))).phases())
-    print_line(terms_line(known))
+    say_agreed(known, public_key_text(place.key))
     delta = known.settings.budget.delta
     against = "no guarantee" if hostile == float("inf") else f"epsilon {epsilon_text(hostile)}"
     if epsilon == float("inf"):
@@ -99,17 +207,30 @@ def say_traffic(terms: "Terms", found: list[dict[str, Any]], json_: bool) -> Non
 
 
 def say_result(place: Path, path: Path, json_: bool) -> None:
-    """Evaluate a run and print its table and statement."""
+    """Evaluate a run and print its table and statement, each figure with its interval."""
     from privrec.runs.api import open_run
-    from privrec.show.report import table_rows
+    from privrec.show.page import figure
+    from privrec.show.report import KS, arm_text, intervals_of, table_rows
+    from privrec.show.sections import difference_words
 
     run = open_run(place)
     found = run.evaluate(progress=False).as_json()
     if json_:
         print_json(found)
         return
-    ks = ("5", "10", "20", "30")
-    rows = [(name, *(f"{hits[k]:.3f}" for k in ks)) for name, hits, _ in table_rows(found)]
-    print_table(f"Hits@k on {found['data']}", ("", *(f"@{k}" for k in ks)), rows)
+    known = intervals_of(found)
+
+    def cell(name: str, value: float | None, k: str) -> str:
+        arm = arm_text(value, known.get(name, {}).get(k))
+        return f"{figure(value)} ± {arm}" if arm else figure(value)
+
+    rows = [(name, *(cell(name, hits[k], k) for k in KS)) for name, hits, _ in table_rows(found)]
+    title = f"Hits@k on {found['data']} ({found['users']['test']:,} test people)"
+    print_table(title, ("", *(f"@{k}" for k in KS)), rows)
+    by = found["differences"].get("popularity", {}).get("20")
+    if by and None not in by.values():
+        print_line(f"{found['recipe']} against popularity at 20: {difference_words(by)}")
+    for line in found["warnings"]:
+        print_line(f"warning: {line}")
     print_line(found["privacy"]["statement"])
     print_line(f"the run: {run.folder.path}; server and nodes: {path}")

@@ -1,9 +1,12 @@
 """The certificates and keys of a federation, and signatures with the keys of nodes."""
 
+import base64
 import datetime
+import hashlib
 import ipaddress
 import os
 import re
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,41 +20,73 @@ from privrec.errors import FederationError
 
 # The clocks of two machines may differ by this much (chosen by hand).
 CLOCK_SKEW = datetime.timedelta(hours=1)
+RENEW = "privrec federate server {folder} --renew --prepare-only"
+"""The command that makes a new certificate of a server."""
+_CA_NAME = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "privrec federation")])
 
 
 def make_authority(folder: Path, *, hosts: Sequence[str], days: int = 365) -> None:
     """Write `ca.crt`, `ca.key`, `server.pem` and `server.key` to `folder`.
 
-    The server's certificate is for `hosts` (names and addresses), localhost and 127.0.0.1.
+    The server's certificate is for `hosts` (names and addresses), localhost and 127.0.0.1, and
+    lasts for `days`. The authority lasts ten times as long: nodes keep its `ca.crt` when the server
+    gets a new certificate.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    ca_key, server_key = (ec.generate_private_key(ec.SECP384R1()) for _ in range(2))
-    ca_name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "privrec federation")])
+    key = ec.generate_private_key(ec.SECP384R1())
     ca = (
-        _builder(ca_name, ca_name, ca_key.public_key(), days)
+        _builder(_CA_NAME, key.public_key(), 10 * days)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(_key_usage(authority=True), critical=True)
-        .add_extension(
-            x509.SubjectKeyIdentifier.from_public_key(ca_key.public_key()), critical=False
-        )
-        .sign(ca_key, hashes.SHA384())
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .sign(key, hashes.SHA384())
     )
-    names = list(dict.fromkeys(_general_name(host) for host in [*hosts, "localhost", "127.0.0.1"]))
+    _write(folder / "ca.key", _private_pem(key), mode=0o600)
+    _write(folder / "ca.crt", ca.public_bytes(serialization.Encoding.PEM), mode=0o644)
+    names = [_general_name(host) for host in [*hosts, "localhost", "127.0.0.1"]]
+    _certify(folder, key, names, days)
+
+
+def renew(folder: Path, *, hosts: Sequence[str]) -> bool:
+    """Make a new certificate of a server, for its old names and `hosts`.
+
+    Return whether nodes need the new `ca.crt`: the authority is made anew if it has expired.
+    """
+    try:
+        old = x509.load_pem_x509_certificate((folder / "server.pem").read_bytes())
+        authority = x509.load_pem_x509_certificate((folder / "ca.crt").read_bytes())
+        key = serialization.load_pem_private_key((folder / "ca.key").read_bytes(), password=None)
+        names = [*old.extensions.get_extension_for_class(x509.SubjectAlternativeName).value]
+    except (OSError, ValueError, x509.ExtensionNotFound) as error:
+        raise FederationError(f"{folder} has no certificates to renew ({error})") from error
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise FederationError(f"{folder / 'ca.key'} is no EC key")
+    names += [_general_name(host) for host in hosts]
+    if datetime.datetime.now(datetime.UTC) > authority.not_valid_after_utc:
+        make_authority(folder, hosts=[str(name.value) for name in names])
+        return True
+    _certify(folder, key, names, 365)
+    return False
+
+
+def _certify(
+    folder: Path, ca_key: ec.EllipticCurvePrivateKey, names: Sequence[x509.GeneralName], days: int
+) -> None:
+    """Write `server.pem` and `server.key`, signed by the authority."""
+    key = ec.generate_private_key(ec.SECP384R1())
     server_name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "privrec server")])
     server = (
-        _builder(server_name, ca_name, server_key.public_key(), days)
+        _builder(server_name, key.public_key(), days)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_key_usage(authority=False), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        .add_extension(x509.SubjectAlternativeName(dict.fromkeys(names)), critical=False)
         .add_extension(
             x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()), critical=False
         )
         .sign(ca_key, hashes.SHA384())
     )
-    _write(folder / "ca.key", _private_pem(ca_key), mode=0o600)
-    _write(folder / "server.key", _private_pem(server_key), mode=0o600)
-    _write(folder / "ca.crt", ca.public_bytes(serialization.Encoding.PEM), mode=0o644)
+    _write(folder / "server.key", _private_pem(key), mode=0o600)
     _write(folder / "server.pem", server.public_bytes(serialization.Encoding.PEM), mode=0o644)
 
 
@@ -89,6 +124,14 @@ def public_key_text(path: Path) -> str:
     return line.decode("ascii")
 
 
+def key_hash(text: str) -> str:
+    """Return the SHA-256 of the public key in a line of OpenSSH text, as `ssh-keygen -l` has it."""
+    line = read_public_key(text).public_bytes(
+        serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
+    )
+    return hashlib.sha256(base64.b64decode(line.split()[1])).hexdigest()
+
+
 def read_public_key(text: str) -> ec.EllipticCurvePublicKey:
     """Return the EC P-384 public key in a line of OpenSSH text, or raise `FederationError`."""
     try:
@@ -114,8 +157,11 @@ def verify(public_key_text: str, content: bytes, signature: bytes) -> bool:
     return True
 
 
-def check_certificate(path: Path) -> None:
-    """Raise `FederationError` unless `path` is a PEM certificate that is valid today."""
+def check_certificate(path: Path, *, owner: Path | None = None) -> None:
+    """Raise `FederationError` unless `path` is a PEM certificate that is valid today.
+
+    `owner` is the folder of the server whose certificate it is, on the server itself.
+    """
     try:
         certificate = x509.load_pem_x509_certificate(path.read_bytes())
     except OSError as error:
@@ -125,13 +171,16 @@ def check_certificate(path: Path) -> None:
     now = datetime.datetime.now(datetime.UTC)
     until, since = certificate.not_valid_after_utc, certificate.not_valid_before_utc
     if now > until:
-        raise FederationError(f"the certificate {path} expired on {until:%Y-%m-%d}")
+        how = f"ask the server's operator for a new one, from: {RENEW.format(folder='FOLDER')}"
+        if owner is not None:
+            how = f"make a new one with: {RENEW.format(folder=shlex.quote(str(owner)))}"
+        raise FederationError(f"the certificate {path} expired on {until:%Y-%m-%d}; {how}")
     if now < since:
         raise FederationError(f"the certificate {path} is not valid before {since:%Y-%m-%d}")
 
 
 def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, days: int
+    subject: x509.Name, key: ec.EllipticCurvePublicKey, days: int
 ) -> x509.CertificateBuilder:
     """Return the part of a certificate that the authority and the server have in common."""
     now = datetime.datetime.now(datetime.UTC)
@@ -139,7 +188,7 @@ def _builder(
     return (
         x509.CertificateBuilder()
         .subject_name(subject)
-        .issuer_name(issuer)
+        .issuer_name(_CA_NAME)
         .public_key(key)
         .serial_number(x509.random_serial_number())
         .not_valid_before(min(now, until) - CLOCK_SKEW)

@@ -78,9 +78,17 @@ def _length(headers: Mapping[bytes, bytes]) -> int:
     return int(said) if said.isdigit() and len(said) < 20 else LARGEST_REQUEST + 1
 
 
+def _plain_log() -> None:
+    """Let Flower log for a file: with times, and without colours."""
+    from flwr.supercore.logger import update_console_handler
+
+    update_console_handler(timestamps=True, colored=False)
+
+
 def _superlink(arguments: Sequence[str]) -> None:
     """Run Flower's SuperLink behind the guard, for as long as the parent process lives."""
     end_with_parent(grace=0.0)
+    _plain_log()
     from flwr.superlink.cli.flower_superlink import flower_superlink
     from starlette.middleware import Middleware
     from uvicorn.config import HTTP_PROTOCOLS
@@ -100,6 +108,7 @@ def _superlink(arguments: Sequence[str]) -> None:
 def _supernode(_arguments: Sequence[str]) -> None:
     """Run Flower's SuperNode for as long as the parent process lives."""
     end_with_parent(grace=5.0)
+    _plain_log()
     from flwr.supernode.cli.flower_supernode import flower_supernode
 
     internal = importlib.import_module("flwr.supernode.start_client_internal")

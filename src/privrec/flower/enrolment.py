@@ -9,7 +9,7 @@ import json
 import os
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from privrec.flower.certificates import (
     sign,
     verify,
 )
-from privrec.flower.terms import Member, catalogue_hash
+from privrec.flower.terms import Member, catalogue_hash, checked_name
 from privrec.types import IntArray, Leaf
 
 _COLUMNS = ("ids", "offsets", "item", "value", "liked", "time")
@@ -40,6 +40,7 @@ ENROLMENT = "enrolment.json"
 class Enrolment:
     """What a node tells the server about itself: nothing of its people but their pseudonyms."""
 
+    name: str
     public_key: str
     people: tuple[str, ...]
     catalogue: str
@@ -49,7 +50,7 @@ class Enrolment:
     @property
     def member(self) -> Member:
         """The node as the terms have it."""
-        return Member(public_key=self.public_key, people=len(self.people))
+        return Member(public_key=self.public_key, people=len(self.people), name=self.name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,8 +84,12 @@ class NodeFolder:
         return self.path / f"reveals-{fingerprint[:16]}.json"
 
 
-def enrol(data: Federation, positions: IntArray, path: Path) -> Enrolment:
-    """Write the folder of a node that serves these people of a data set; return its enrolment."""
+def enrol(data: Federation, positions: IntArray, path: Path, name: str | None = None) -> Enrolment:
+    """Write the folder of a node that serves these people of a data set; return its enrolment.
+
+    `name` is what others call the node; without one, the folder's name.
+    """
+    name = checked_name(path.resolve().name if name is None else name)
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise FederationError(f"{path} is in the way: a node's folder is made anew")
     if not len(positions):
@@ -99,34 +104,39 @@ def enrol(data: Federation, positions: IntArray, path: Path) -> Enrolment:
     pseudonyms = tuple(secrets.token_hex(16) for _ in positions)
     key, mark = public_key_text(folder.key), catalogue_hash(public)
     undeclared = tuple(data.catalogue.undeclared)
-    signature = sign(read_private_key(folder.key), _signed(key, pseudonyms, mark, undeclared))
+    signed = _signed(name, key, pseudonyms, mark, undeclared)
     made = Enrolment(
+        name=name,
         public_key=key,
         people=pseudonyms,
         catalogue=mark,
         undeclared=undeclared,
-        signature=signature.hex(),
+        signature=sign(read_private_key(folder.key), signed).hex(),
     )
-    text = json.dumps(
-        {
-            "public_key": key,
-            "people": list(pseudonyms),
-            "catalogue": mark,
-            "undeclared": list(undeclared),
-            "signature": made.signature,
-        }
-    )
-    write_private(folder.enrolment, text.encode())
+    write_private(folder.enrolment, json.dumps(asdict(made)).encode())
     return made
 
 
-def read_enrolment(path: Path) -> Enrolment:
-    """Return a node's enrolment; raise unless it is whole and signed by its own key."""
+def read_enrolments(path: Path) -> list[Enrolment]:
+    """Return a node's enrolment, or all in a server's `roster.json`.
+
+    Raise unless each is whole and signed by its own key.
+    """
     if path.is_dir():
         path /= ENROLMENT
     try:
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        whole: object = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise FederationError(f"{path} is no enrolment of a node ({error})") from error
+    found = whole if isinstance(whole, list) and whole else [whole]
+    return [_enrolment(entry, path) for entry in found]
+
+
+def _enrolment(found: Any, path: Path) -> Enrolment:
+    """Return the enrolment in a JSON document; `path` names it in an error."""
+    try:
         made = Enrolment(
+            name=checked_name(found["name"]),
             public_key=str(found["public_key"]),
             people=tuple(map(str, found["people"])),
             catalogue=str(found["catalogue"]),
@@ -134,9 +144,9 @@ def read_enrolment(path: Path) -> Enrolment:
             signature=str(found["signature"]),
         )
         signature = bytes.fromhex(made.signature)
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, PrivrecError) as error:
         raise FederationError(f"{path} is no enrolment of a node ({error})") from error
-    signed = _signed(made.public_key, made.people, made.catalogue, made.undeclared)
+    signed = _signed(made.name, made.public_key, made.people, made.catalogue, made.undeclared)
     if not verify(made.public_key, signed, signature):
         raise FederationError(f"{path} is not signed by the key that it presents")
     if len(set(made.people)) != len(made.people) or not made.people:
@@ -183,9 +193,9 @@ def write_private(path: Path, content: bytes) -> None:
 
 
 def _signed(
-    public_key: str, people: Sequence[str], catalogue: str, undeclared: Sequence[str]
+    name: str, public_key: str, people: Sequence[str], catalogue: str, undeclared: Sequence[str]
 ) -> bytes:
-    whole = json.dumps([public_key, list(people), catalogue, list(undeclared)]).encode()
+    whole = json.dumps([name, public_key, list(people), catalogue, list(undeclared)]).encode()
     return b"privrec enrolment " + hashlib.sha256(whole).digest()
 
 

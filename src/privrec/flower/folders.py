@@ -1,7 +1,10 @@
 """The folder of a federation's server: what it agreed on with whom, and its certificates."""
 
+import fcntl
 import json
-from collections.abc import Callable, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -55,6 +58,29 @@ class ServerFolder:
     def ca(self) -> Path:
         """The certificate by which nodes know the server."""
         return self.path / "ca.crt"
+
+
+@contextmanager
+def running(folder: ServerFolder) -> Iterator[None]:
+    """Mark the server as running: by a lock, which the system takes off however a process ends."""
+    handle = os.open(folder.path, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH)
+        yield
+    finally:
+        os.close(handle)
+
+
+def is_running(folder: ServerFolder) -> bool:
+    """Return whether a process serves this federation."""
+    handle = os.open(folder.path, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(handle)
+    return False
 
 
 def found(

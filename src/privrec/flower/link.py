@@ -81,7 +81,7 @@ def open_link(folder: Path, public_keys: Sequence[str], *, host: str, port: int)
     so no reply is ever written to a disk, and a restarted server starts with an empty one.
     """
     for name in ("ca.crt", "server.pem"):
-        check_certificate(folder / name)
+        check_certificate(folder / name, owner=folder)
     keys = [_pem(text) for text in public_keys]
     if len(set(keys)) < len(keys):
         raise FederationError("two nodes have the same public key")

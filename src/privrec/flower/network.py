@@ -395,11 +395,11 @@ def _replies(
             _refuse(server, node, error)
             continue
         heard.add(node)
-        server.seen.state[node] = kind
+        server.seen.heard(node, kind)
         server.watch(server.seen)
         yield node, reply
     for node in requests.keys() - heard:
-        server.seen.state[node] = f"no {kind}"
+        server.seen.unheard(node, kind)
     if kind != "keys":
         server.seen.gone |= requests.keys() - heard - refusing
     server.watch(server.seen)

@@ -12,7 +12,13 @@ from privrec.data import catalogue as catalogues
 from privrec.errors import FederationError, PrivrecError
 from privrec.flower import terms as agreed
 from privrec.flower.bound import bind
-from privrec.flower.certificates import public_key_text, read_private_key, sign, verify
+from privrec.flower.certificates import (
+    check_certificate,
+    public_key_text,
+    read_private_key,
+    sign,
+    verify,
+)
 from privrec.flower.enrolment import NodeFolder, read_people
 from privrec.flower.host import Host
 from privrec.flower.processes import end_with_parent
@@ -64,11 +70,7 @@ def serve_node(
     on_state: Callable[[str], None] = lambda state: None,
 ) -> None:
     """Answer the server's requests for the people of this node, until SIGTERM or SIGINT."""
-    try:
-        text = terms.read_bytes()
-    except OSError as error:
-        raise FederationError(f"cannot read {terms}: {error.strerror}") from error
-    known = agreed.from_json(text, str(terms), settings_of)
+    known = _read_terms(terms)
     with locked(path):
         host = open_host(path, known)
         key = NodeFolder(path=path).key
@@ -81,6 +83,23 @@ def serve_node(
             port=port,
             on_state=on_state,
         )
+
+
+def check_node(path: Path, *, terms: Path, ca: Path) -> None:
+    """Raise unless the node could take part."""
+    known = _read_terms(terms)
+    if not path.is_dir():
+        raise FederationError(f"{path} is no folder of a node")
+    open_host(path, known)
+    check_certificate(ca)
+
+
+def _read_terms(path: Path) -> Terms:
+    try:
+        text = path.read_bytes()
+    except OSError as error:
+        raise FederationError(f"cannot read {path}: {error.strerror}") from error
+    return agreed.from_json(text, str(path), settings_of)
 
 
 @contextmanager

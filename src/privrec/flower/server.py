@@ -12,7 +12,7 @@ from privrec.errors import FederationError, SettingsError
 from privrec.flower.bound import bind, promised
 from privrec.flower.certificates import verify
 from privrec.flower.enrolment import write_private
-from privrec.flower.folders import read_server
+from privrec.flower.folders import read_server, running
 from privrec.flower.link import Link, open_link
 from privrec.flower.network import Server
 from privrec.flower.reveals import Unmasking
@@ -71,14 +71,16 @@ def serve(
     else:
         public = folder.catalogue.read_text(encoding="utf-8")
         place, resume = records.create_run(folder.run, terms.settings, public, None), False
-    with records.locked(place):
+    with records.locked(place), running(folder):
         if not place.params_path.is_file():
             records.clear_leftovers(place)
             with connect(path, keys, host=host, port=port) as link:
+                seen = Seen()
                 server = Server(
                     terms=terms,
                     ask=link.ask,
-                    online=link.online,
+                    online=seen.looking(link.online),
+                    seen=seen,
                     verify=lambda node, content, made: verify(keys[node], content, made),
                     epsilon=promised(terms, bound.phases())[1],
                     watch=_both(watch, folder.status),
@@ -111,8 +113,11 @@ def _gather(server: Server, wait: float, check: Callable[[], None]) -> None:
         if time.monotonic() > end:
             if now >= least:
                 return
+            away = sorted(set(range(members)) - server.seen.online)
+            names = ", ".join(server.terms.members[k].name or str(k) for k in away)
             raise FederationError(
-                f"{now} of {members} nodes are there after {wait:g} s; at least {least} are needed"
+                f"{now} of {members} nodes are there after {wait:g} s; at least {least} are needed;"
+                f" missing: {names}"
             )
         time.sleep(0.5)
 

@@ -17,7 +17,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from privrec.errors import FederationError
-from privrec.flower.certificates import check_certificate, read_private_key
+from privrec.flower.certificates import RENEW, check_certificate, read_private_key
 from privrec.flower.children import MODULE, POLL
 from privrec.flower.processes import child, prepare, private_folder, write_secret
 from privrec.flower.records import from_record, heartbeat, to_record
@@ -35,9 +35,12 @@ FIRST_WAIT, LONGEST_WAIT = 1.0, 15.0
 
 # What a SuperNode's log says when it ended, and what that means; the first that fits counts.
 REASONS = {
-    r"CERTIFICATE_VERIFY_FAILED.*expired": "the certificate of {server} has expired",
+    r"CERTIFICATE_VERIFY_FAILED.*expired": (
+        "the certificate of {server} has expired; its operator makes a new one with: {renew}"
+    ),
     r"CERTIFICATE_VERIFY_FAILED.*(mismatch|not valid for)": (
-        "the certificate of {server} is for another host; the server must be made for this name"
+        "the certificate of {server} is for another host; its operator adds a name with: {renew}"
+        " --name NAME"
     ),
     r"CERTIFICATE_VERIFY_FAILED": (
         "the certificate of {server} was not signed by the authority in {ca}"
@@ -149,7 +152,7 @@ def _reason(text: str, **names: object) -> str:
     """Return what a SuperNode's log says is wrong, as one sentence, or "" if nothing known."""
     for pattern, sentence in REASONS.items():
         if re.search(pattern, text, re.IGNORECASE):
-            return sentence.format(**names)
+            return sentence.format(**names, renew=RENEW.format(folder="FOLDER"))
     return ""
 
 

@@ -14,22 +14,27 @@ from typing import Any, Literal
 
 import numpy as np
 
+from privrec.data.text import safe_text
 from privrec.errors import FederationError, PrivrecError, SettingsError
 from privrec.flower.discrete import least_honest, least_survivors
 from privrec.settings import RunSettings
 from privrec.types import IntArray
 
-VERSION = 1
+VERSION = 2
 _DAY = 86_400.0
 NoiseFrom = Literal["server", "nodes"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
-    """A node: its public key, and how many people it serves."""
+    """A node: its public key, how many people it serves, and the name that its owner gave it.
+
+    Anybody can take any name. So people compare keys (`certificates.py: key_hash`).
+    """
 
     public_key: str
     people: int
+    name: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,8 +68,8 @@ class Terms:
             raise FederationError("a federation needs at least one enrolled node; got none")
         if self.secure_sum and len(self.members) < 2:
             raise FederationError(
-                "secure sums need at least 2 nodes, since a sum over one node hides nothing;"
-                " got 1 (leave them off with --no-secure-sum)"
+                "secure sums need at least 2 nodes, since a sum over one node hides nothing; got 1"
+                " (--no-secure-sum lets the server see this node's exact sums)"
             )
         for name in ("attempts", "reveals"):
             _whole(getattr(self, name), name, least=1)
@@ -187,7 +192,11 @@ def from_json(
             raise FederationError(f"terms of version {version!r}; this privrec reads {VERSION}")
         found["settings"] = settings_of(found["settings"])
         found["members"] = tuple(
-            Member(public_key=str(entry["public_key"]), people=_whole(entry["people"]))
+            Member(
+                public_key=str(entry["public_key"]),
+                people=_whole(entry["people"]),
+                name=checked_name(entry["name"]),
+            )
             for entry in found["members"]
         )
         return Terms(**found)
@@ -195,6 +204,22 @@ def from_json(
         raise FederationError(f"{where}: {error}") from error
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise FederationError(f"{where} has no terms of a federation ({error})") from error
+
+
+def shown_hash(digest: str) -> str:
+    """Return the first 128 bits of a hash as people compare them: 8 groups of 4 letters.
+
+    >>> shown_hash("0123456789abcdef" * 4)
+    '0123 4567 89ab cdef 0123 4567 89ab cdef'
+    """
+    return " ".join(digest[k : k + 4] for k in range(0, 32, 4))
+
+
+def checked_name(name: str) -> str:
+    """Return the name of a node, which others see; raise unless it is short and can be shown."""
+    if not 1 <= len(name) <= 60 or safe_text(name) != name:
+        raise SettingsError(f"`name` must be 1 to 60 characters that can be shown; got {name!r}")
+    return name
 
 
 def _whole(value: object, name: str = "people", least: int = 0) -> int:
