@@ -322,7 +322,8 @@ def box(of: str, holders: set[str] | None = None) -> Change:
 
 def low_order(point: str) -> Change:
     def change(found: dict[str, Any]) -> dict[str, Any]:
-        context = wire.round_context(found["terms"], found["run"], 0, found["attempt"])
+        place = (found["run"], 0, found["attempt"], found["clip_norm"])
+        context = wire.round_context(found["terms"], *place)
         keys = {**wire.blobs_by_name(found["keys"]), "mask": bytes.fromhex(point)}
         return {"keys": {**keys, "signature": fake_sign(1)(_keys_statement(context, 1, keys))}}
 

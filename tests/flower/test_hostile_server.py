@@ -182,6 +182,44 @@ def test_a_round_is_revealed_a_few_times_only_also_after_a_restart(
     assert "round 1 was answered 2 times already" in why
 
 
+ADAPTIVE: dict[str, Any] = {"rounds": 2, "clip_norm": 1.0, "clip_quantile": 0.5}
+
+
+@pytest.mark.parametrize("step", ["keys", "mask"])
+@pytest.mark.parametrize("factor", [1e-28, 1e28, 0.75])
+def test_no_node_gets_an_adaptive_bound_of_its_own(
+    factor: float, step: str, data: Federation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With other units of the coding on other nodes, the sum has less noise than is counted.
+
+    In squares of a tiny bound, a contribution that is far too long has the length 0.
+    """
+    made = prepared_for("dp-privrec-one", data, **ADAPTIVE)
+    net = Loopback(made, tmp_path, nodes=4, noise_from="nodes", missing=0.0, attempts=1)
+    [phase] = net.run().stages()
+    assert isinstance(phase, Phase)
+    state = phase.start(None)
+    honest, found = net.hosts[0].handle, list[wire.Message]()
+
+    def handle(request: bytes) -> bytes:
+        asked = wire.unpack(request)
+        if step == "mask" and asked.about["kind"] != "mask":
+            return honest(request)
+        changed = {**asked.about, "clip_norm": factor * asked.about["clip_norm"]}
+        reply: bytes = honest(wire.pack(changed, asked.arrays))
+        found.append(body_of(reply))
+        return reply
+
+    monkeypatch.setattr(net.hosts[0], "handle", handle)
+    cohort = Cohort(net.everybody(), net.run().federation.take)
+    with pytest.raises(FederationError, match="nothing of it was published"):
+        executor(net.server)(phase, phase.tell(state), cohort, 0, state.clip_norm)
+    kinds = [reply.about["kind"] for reply in found]
+    assert "mask" not in kinds
+    if step == "mask" or factor != 0.75:
+        assert kinds[0] == "refused"
+
+
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 def test_coarse_numbers_do_not_make_a_contribution_longer_than_its_bound(
     data: Federation, tmp_path: Path

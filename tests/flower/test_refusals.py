@@ -75,7 +75,8 @@ class Hostile:
 
     def ask(self, node: int, kind: str, round_index: int, arrays: Any = None, **about: Any) -> Any:
         words = {"kind": kind, "terms": self.net.terms.fingerprint, "run": "", **about}
-        words |= {"round": round_index, "attempt": self.attempt}
+        bound = self.net.hosts[0]._phase_at(round_index)[0].aggregator.clip_norm
+        words = {"clip_norm": bound, **words, "round": round_index, "attempt": self.attempt}
         reply = self.net.hosts[node].handle(wire.pack(words, arrays))
         body = reply[2 + int.from_bytes(reply[:2], "big") :]  # Signatures vary in length.
         return wire.unpack(body), len(body)
@@ -94,7 +95,6 @@ class Hostile:
             number,
             {**arrays, "people": np.array([person])},
             sealed={"1": sent[1]["0"]},
-            clip_norm=phase.aggregator.clip_norm,
         )
         kind, why = str(reply.about["kind"]), str(reply.about.get("why"))
         return Outcome(kind, why, size, self.reads > before)
@@ -174,9 +174,9 @@ def test_a_wrong_step_or_box_is_refused_before_any_data_is_read(
 ) -> None:
     net = federation("dpals", data, tmp_path)
     server = Hostile(net)
-    [(phase, told), *_] = phases_of(net)
+    [(_, told), *_] = phases_of(net)
     arrays = {**{f"{wire.TOLD}{n}": leaf for n, leaf in told.items()}, "people": np.array([0])}
-    more: dict[str, Any] = {"clip_norm": phase.aggregator.clip_norm, "sealed": {}}
+    more: dict[str, Any] = {"sealed": {}}
     assert server.ask(0, "mask", 0, arrays, **more)[0].about["kind"] == "refused"
     server.ask(0, "keys", 0)
     assert server.ask(0, "mask", 0, arrays, **more)[0].about["kind"] == "refused"

@@ -42,7 +42,8 @@ def noised(recipe: str, data: Federation, **more: Any) -> Any:
 def ask(net: Loopback, node: int, kind: str, attempt: int, **about: Any) -> wire.Message:
     """Ask a node as a hostile server would; return its reply."""
     arrays = about.pop("arrays", None)
-    words = {"kind": kind, "terms": net.terms.fingerprint, "run": "", "round": 0, **about}
+    words = {"kind": kind, "terms": net.terms.fingerprint, "run": "", "round": 0, "clip_norm": 1.0}
+    words |= about
     request = wire.pack({**words, "attempt": attempt}, arrays)
     reply = net.hosts[node].handle(request)
     return wire.unpack(wire.verified(reply, request, lambda content, made: True))
@@ -143,7 +144,7 @@ def test_a_node_whose_keys_repeat_is_named_and_left_out(data: Federation, tmp_pa
             theirs.update(wire.blobs_by_name(body["keys"]))
             return reply
         private = read_private_key(net.paths[1] / "key")
-        place = (about["run"], int(about["round"]), int(about["attempt"]))
+        place = (about["run"], about["round"], about["attempt"], about["clip_norm"])
         statement = _keys_statement(wire.round_context(net.terms.fingerprint, *place), 1, theirs)
         parts = {**theirs, "signature": sign(private, statement)}
         made = wire.pack({**body, "keys": parts})

@@ -21,6 +21,7 @@ from scipy import stats
 import privrec
 from contract import small
 from loopback import Loopback
+from privrec.algorithms.budgets import BOUND
 from privrec.algorithms.privrec_plus import fit
 from privrec.algorithms.recipes import configure, prepare
 from privrec.core.phase import Cohort, Phase
@@ -124,7 +125,7 @@ class Tapped:
         attempt = self.replies("keys")[0].about["attempt"]
         return Roster.of(
             keys,
-            context=wire.round_context(terms.fingerprint, server.run, ROUND, attempt),
+            context=wire.round_context(terms.fingerprint, server.run, ROUND, attempt, BOUND),
             threshold=terms.threshold(NODES),
             degree=masks.default_degree(NODES),
         )

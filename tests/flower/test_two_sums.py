@@ -85,7 +85,9 @@ class Curious:
             try:
                 roster = Roster.of(
                     keys,
-                    context=wire.round_context(terms.fingerprint, self.run, 0, attempt),
+                    context=wire.round_context(
+                        terms.fingerprint, self.run, 0, attempt, self.phase().aggregator.clip_norm
+                    ),
                     threshold=terms.threshold(len(keys)),
                     degree=default_degree(len(keys)),
                 )
@@ -242,3 +244,50 @@ def test_what_a_node_wrote_down_before_is_read(tmp_path: Path) -> None:
     (tmp_path / "reveals.json").write_text("[")
     with pytest.raises(FederationError, match="cannot read"):
         Reveals(tmp_path / "reveals.json")
+
+
+def test_nodes_are_not_told_who_else_was_drawn(data: Federation, tmp_path: Path) -> None:
+    """Sampling amplifies privacy only against those who do not know the cohort."""
+    net = loopback("dp-privrec-plus", data, tmp_path, nodes=5)
+    starts = [net.terms.positions(node).start for node in range(5)]
+    heard = []
+    cohorts: tuple[list[int], ...] = ([0, 1, 2, 3, 4], [0, 1], [0, 3], [2, 3], [0], [4], [])
+    for cohort in cohorts:
+        net.hosts = {node: net.host(node) for node in net.hosts}
+        for path in net.paths:
+            (path / "reveals.json").unlink(missing_ok=True)
+        net.hosts, net.server = {n: net.host(n) for n in net.hosts}, net.new_server()
+        curious, requests = Curious(net, late=set()), list[Any]()
+
+        def tap(
+            node: int, request: bytes, reply: bytes | None, seen: list[Any] = requests
+        ) -> bytes | None:
+            asked = wire.unpack(request)
+            if node == 1:
+                about = asked.about
+                lists = {name: about.get(name) for name in ("survivors", "sealed", "keys")}
+                seen.append(
+                    (about["kind"], {k: sorted(map(str, v or ())) for k, v in lists.items()})
+                )
+            return reply
+
+        net.tap = tap
+        total = curious.play(np.array([starts[node] for node in cohort], np.int64))
+        counted = sum(np.abs(np.asarray(leaf)).sum() for leaf in total.update.values())
+        # The people of one node alone cannot be hidden, and are not asked.
+        assert (counted > 1e-6) == (len(cohort) > 1)
+        heard.append(requests)
+    assert len(heard[0]) == 4
+    assert all(requests == heard[0] for requests in heard)
+
+
+def test_drawn_people_of_one_node_alone_are_never_unmasked(
+    data: Federation, tmp_path: Path
+) -> None:
+    """Others remain, but nobody was drawn there."""
+    net = loopback("dp-privrec-plus", data, tmp_path, nodes=5, missing=0.3, min_people=1)
+    curious = Curious(net, late={(3, "mask")}, times=9)
+    drawn = [net.terms.positions(node).start for node in (1, 3)]
+    with pytest.raises(FederationError, match="one node alone"):
+        curious.play(np.array(drawn))
+    assert not any("reveal" in kinds for kinds in curious.sent.values())

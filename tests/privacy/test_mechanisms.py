@@ -13,7 +13,7 @@ from hypothesis.extra import numpy as hnp
 from scipy import stats
 
 from privrec.errors import DataError, SettingsError
-from privrec.privacy.aggregate import Aggregator, clip, gaussian, laplace, plain
+from privrec.privacy.aggregate import Aggregator, CohortTotal, clip, gaussian, laplace, plain
 from privrec.privacy.noise import NoiseSource, secure, seeded
 from privrec.privacy.release import Sampling
 from privrec.seeds import rng
@@ -250,3 +250,16 @@ def test_a_sum_that_is_not_finite_is_never_published() -> None:
     noise = seeded(rng(0, 0, "noise"))
     with pytest.raises(DataError, match="not finite"):
         mechanism.publish({"a": np.array([1.0, np.nan])}, 1.0, noise)
+
+
+@pytest.mark.parametrize("count", [-1e300, -1e5, 1e5, 1e300])
+def test_no_count_moves_an_adaptive_bound_out_of_range(count: float) -> None:
+    """A hostile node can add any number to the count of a secure sum."""
+    sampling = Sampling(law="poisson", users=100, cohort=10)
+    made = gaussian(sampling, clip_norm=1.0, noise_multiplier=1.0, clip_quantile=0.5)
+    bound = 1.0
+    for _ in range(60):
+        bound = made.publish_round(
+            CohortTotal({}, within=count, noised=True), bound, secure()
+        ).clip_norm
+        assert 2.0**-40 <= bound <= 2.0**40

@@ -36,6 +36,7 @@ from privrec.flower.reveals import Reveals
 from privrec.flower.secure_sum import BadDealer, NodeRound
 from privrec.flower.sheet import Sheet, coding_of, sheet_of
 from privrec.flower.terms import Terms
+from privrec.privacy.aggregate import MOST_MOVE
 from privrec.types import IntArray, Leaf
 
 LOG = logging.getLogger("privrec.node")
@@ -70,6 +71,7 @@ class Host:
         self._accepted: list[Mapping[str, Accepted]] | None = None
         self._at: tuple[str, int, int] | None = None
         self._round: NodeRound | None = None
+        self._clip_norm = 0.0
         self._masked, self._masked_at = "", 0.0
         self._answers: dict[str, Callable[[wire.Message], bytes]] = {
             "sum": self._sum,
@@ -122,9 +124,9 @@ class Host:
     def _keys(self, message: wire.Message) -> bytes:
         if not self._terms.secure_sum:
             raise FederationError("the terms have no secure sums")
-        run, number, attempt = _place(message)
-        self._phase_at(number)
-        context = wire.round_context(self._terms.fingerprint, run, number, attempt)
+        place = run, number, attempt = _place(message)
+        self._clip_norm = _clip_norm(message, self._phase_at(number)[0])
+        context = wire.round_context(self._terms.fingerprint, *place, self._clip_norm)
         self._round = NodeRound(
             me=self._node, context=context, sign=self._sign, verify=self._verify
         )
@@ -143,6 +145,8 @@ class Host:
     def _mask(self, message: wire.Message) -> bytes:
         """Return the node's coded sum under masks, with its share of the noise."""
         current, asked = self._current(message), self._asked(message)
+        if asked.clip_norm != self._clip_norm:
+            raise FederationError("the server asks for another bound than that of the keys")
         coding = coding_of(self._terms.people, asked.phase, asked.sheet, asked.clip_norm)
         noise: Any = 0
         if self._terms.noise_from == "nodes":
@@ -219,10 +223,7 @@ class Host:
         """Return what the server asks for, after all checks that need no data of people."""
         _, number, _ = _place(message)
         phase, accepted = self._phase_at(number)
-        clip_norm = wire.number(message.about, "clip_norm")
-        fixed = phase.aggregator
-        if fixed.clip_quantile is None and clip_norm != fixed.clip_norm:
-            raise FederationError("the server asks for another bound than the terms have")
+        clip_norm = _clip_norm(message, phase)
         people = message.arrays.get("people")
         if people is None or people.dtype != np.int64 or people.ndim != 1:
             raise WireError("`people` must be whole numbers")
@@ -301,6 +302,15 @@ def _without_errors(device: DeviceHalf) -> DeviceHalf:
             return Contribution()
 
     return replace(device, contribute=contribute)
+
+
+def _clip_norm(message: wire.Message, phase: Phase) -> float:
+    """Return the bound that the server asks for; it must be the terms', or near it if it moves."""
+    asked, agreed = wire.number(message.about, "clip_norm"), phase.aggregator.clip_norm
+    moves = phase.aggregator.clip_quantile is not None
+    if asked != agreed and not (moves and agreed / MOST_MOVE <= asked <= agreed * MOST_MOVE):
+        raise FederationError("the server asks for another bound than the terms have")
+    return asked
 
 
 def _told(message: wire.Message) -> dict[str, Leaf]:

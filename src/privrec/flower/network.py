@@ -17,7 +17,7 @@ from privrec.core.phase import Cohort, Executor, Phase, Told
 from privrec.core.round import Network
 from privrec.errors import FederationError, PrivrecError, WireError
 from privrec.flower import wire
-from privrec.flower.masks import Roster, default_degree
+from privrec.flower.masks import MOST_SIGNATURE, Roster, default_degree
 from privrec.flower.reveals import Unmasking
 from privrec.flower.secure_sum import BadDealer, check_keys, check_shares, route, unmask
 from privrec.flower.seen import Seen, liars
@@ -86,7 +86,7 @@ class Job:
     clip_norm: float
     told: Mapping[str, Leaf]
     people: Mapping[int, IntArray]
-    drawn: frozenset[int]
+    cohort: IntArray
     sheet: Sheet
 
 
@@ -103,7 +103,7 @@ def executor(server: Server) -> Executor:
         arrays = {name: np.asarray(leaf) for name, leaf in told.items()}
         nobody = cohort.take(phase.population[:1])
         sheet = sheet_of(phase, arrays, nobody, round_index, clip_norm)
-        if not len(cohort.people) and server.terms.noise_from == "server":
+        if not len(cohort.people) and not server.terms.secure_sum:
             return sheet.total(np.zeros(sheet.size))
         last: FederationError | None = None
         server.seen.excluded = set()
@@ -115,16 +115,14 @@ def executor(server: Server) -> Executor:
                 clip_norm=clip_norm,
                 told=arrays,
                 people=_by_node(server, cohort.people, round_index),
-                drawn=frozenset(server.terms.node_of(cohort.people).tolist()),
+                cohort=cohort.people,
                 sheet=sheet,
             )
             server.seen.round_index, server.seen.attempt = round_index, attempt
             server.seen.state, server.seen.blames, server.seen.gone = {}, set(), set()
-            if _cannot_be_hidden(server, job):
-                return sheet.total(np.zeros(sheet.size))
             try:
                 play = _masked if server.terms.secure_sum else _plain
-                return play(server, job, cohort.people)
+                return play(server, job)
             except RoundAbandoned as error:
                 last = error
                 server.seen.abandoned += 1
@@ -165,35 +163,27 @@ def _leave_out(server: Server, job: Job) -> None:
         seen.excluded |= seen.gone
 
 
-def _cannot_be_hidden(server: Server, job: Job) -> bool:
-    """Return whether all drawn people are of one node, whose sum a secure sum would show.
-
-    Nobody is asked then: the drawn people count as missing, and the round is played.
-    """
-    terms = server.terms
-    if not terms.secure_sum or terms.noise_from == "nodes" or len(job.drawn) > 1:
-        return False
-    LOG.warning("round %d: all drawn people are of one node; nobody is asked", job.round_index)
-    return True
-
-
 def _by_node(server: Server, drawn: IntArray, round_index: int) -> dict[int, IntArray]:
-    """Return the drawn people of each node that is there.
+    """Return the drawn people of each node that is there and takes part.
 
-    If nodes add the noise, all nodes take part, also those without drawn people. A round whose
-    masks were asked for is for the same nodes.
+    With secure sums all nodes take part, also those without drawn people: nodes learn who else
+    does, and a cohort that they know amplifies nothing. If all drawn people are of one node, its
+    sum could not be hidden; then all nodes are asked for nobody, and these people count as missing.
+    A round whose masks were asked for is for the same nodes.
     """
+    terms, nodes = server.terms, server.terms.node_of(drawn)
     online = server.online() - server.seen.excluded
     if begun := server.unmasking.begun(round_index):
         online &= begun.survivors
-    nodes = server.terms.node_of(drawn)
-    asked = set(np.unique(nodes).tolist())
-    if server.terms.noise_from == "nodes":
-        asked = set(range(len(server.terms.members)))
-    return {node: drawn[nodes == node].astype(np.int64) for node in sorted(asked & online)}
+    if not terms.secure_sum:
+        online &= set(nodes.tolist())
+    elif server.unmasks_once and len(set(nodes.tolist())) == 1:
+        LOG.warning("round %d: all drawn people are of one node; they are not asked", round_index)
+        drawn, nodes = drawn[:0], nodes[:0]
+    return {node: drawn[nodes == node].astype(np.int64) for node in sorted(online)}
 
 
-def _plain(server: Server, job: Job, drawn: IntArray) -> CohortTotal:
+def _plain(server: Server, job: Job) -> CohortTotal:
     """Return the sum of the nodes' plain sums, each bounded again by what its people may add."""
     total = {name: np.zeros(size) for name, size in job.sheet.sizes.items()}
     heard, norm = 0, job.phase.aggregator.norm
@@ -214,26 +204,30 @@ def _plain(server: Server, job: Job, drawn: IntArray) -> CohortTotal:
         for name, row in rows.items():
             total[name] += row
         heard += people
-    _enough(server, heard, len(drawn))
+    _enough(server, heard, len(job.cohort))
     return job.sheet.together(total)
 
 
-def _masked(server: Server, job: Job, drawn: IntArray) -> CohortTotal:
+def _masked(server: Server, job: Job) -> CohortTotal:
     """Return the sum over the nodes that remained to the end; single sums stay under masks."""
     coding = coding_of(server.terms.people, job.phase, job.sheet, job.clip_norm)
     roster = _roster(server, job, _ask_keys(server, job))
     sealed = _ask_shares(server, job, roster)
     total, survivors = _ask_masked(server, job, route(roster, sealed))
     _remaining(survivors, roster)
-    _enough(server, sum(len(job.people[node]) for node in survivors), len(drawn))
+    heard = {node: len(job.people[node]) for node in survivors}
+    if any(map(len, job.people.values())):
+        _enough(server, sum(heard.values()), len(job.cohort))
     if server.unmasks_once:
+        if sum(count > 0 for count in heard.values()) == 1:
+            raise RoundAbandoned("drawn people of one node alone remained: its sum would be shown")
         begun = server.unmasking.begun(job.round_index)
         if begun is not None and begun.survivors != set(survivors):
             missing = sorted(begun.survivors - set(survivors))
             raise RoundAbandoned(
                 f"nodes {missing} are missing, and others may have helped to unmask a sum with them"
             )
-        server.unmasking.begin(job.round_index, drawn, survivors)
+        server.unmasking.begin(job.round_index, job.cohort, survivors)
     revealed = _ask_reveals(server, job, survivors)
     server.seen.step = "taking off the masks"
     server.watch(server.seen)
@@ -277,7 +271,8 @@ def _roster(server: Server, job: Job, keys: Mapping[int, Mapping[str, bytes]]) -
 
 
 def _context(server: Server, job: Job) -> bytes:
-    return wire.round_context(server.terms.fingerprint, server.run, job.round_index, job.attempt)
+    place = (server.run, job.round_index, job.attempt, job.clip_norm)
+    return wire.round_context(server.terms.fingerprint, *place)
 
 
 def _ask_shares(server: Server, job: Job, roster: Roster) -> dict[int, dict[int, bytes]]:
@@ -323,7 +318,8 @@ def _ask_reveals(server: Server, job: Job, survivors: list[int]) -> dict[int, di
         requests = dict.fromkeys(survivors, _request(server, job, "agree", about=about))
         for node, reply in _replies(server, job, "agree", requests, 0):
             try:
-                signed[str(node)] = bytes.fromhex(str(reply.about.get("signature")))
+                signature = bytes.fromhex(str(reply.about.get("signature"))[: 2 * MOST_SIGNATURE])
+                signed[str(node)] = signature
             except ValueError:
                 _refuse(server, node, WireError("a signature is no bytes"))
         about |= {"confirmations": signed}
@@ -351,12 +347,13 @@ def _request(
         "run": server.run,
         "round": job.round_index,
         "attempt": job.attempt,
+        "clip_norm": job.clip_norm,
         **(about or {}),
     }
     if node is None:
         return wire.pack(words)
     arrays = {f"{wire.TOLD}{name}": array for name, array in job.told.items()}
-    return wire.pack({**words, "clip_norm": job.clip_norm}, {**arrays, "people": job.people[node]})
+    return wire.pack(words, {**arrays, "people": job.people[node]})
 
 
 def _replies(

@@ -5,7 +5,8 @@ node whose answer is late could be left out of the second sum, and be in the fir
 So if nodes add no noise, a node helps with one sum of a round alone, and the server ends a round
 with the nodes and people with whom it first asked for its masks.
 
-Why no combination of a round's sums is the vector of one node: let sum k be over the nodes S_k, and
+Why no combination of a round's sums is the vector of one node, if the server asks all nodes for the
+same people and arrays of the round in every attempt: let sum k be over the nodes S_k, and
 R_k, a part of S_k, be those who helped. Each node helps once, so the R_k are disjoint, and
 2|R_k| > |S_k| (`Terms.threshold`). If Σ c_k 1(S_k) = 1(x) for a node x, then
 1 >= Σ_k sign(c_k) Σ_{i in R_k} 1(i = x) >= Σ_k |c_k| (2|R_k| - |S_k|) >= Σ_k |c_k|. So Σ c_k over

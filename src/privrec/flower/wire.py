@@ -70,9 +70,15 @@ def _of_reply(request: bytes, body: bytes) -> bytes:
     return b"privrec reply " + b"".join(parts)
 
 
-def round_context(federation: str, run: str, round_index: int, attempt: int) -> bytes:
-    """Return what keys and signatures of one attempt of one round are bound to."""
-    return f"privrec {federation} {run} {round_index} {attempt}".encode()
+def round_context(
+    federation: str, run: str, round_index: int, attempt: int, clip_norm: float
+) -> bytes:
+    """Return what keys and signatures of one attempt of one round are bound to.
+
+    The bound is in it, since the unit of the coding follows from it: nodes with different units
+    would add less noise than is counted.
+    """
+    return f"privrec {federation} {run} {round_index} {attempt} {clip_norm!r}".encode()
 
 
 def whole(about: Mapping[str, Any], name: str, least: int = 0) -> int:

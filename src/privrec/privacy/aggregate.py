@@ -24,6 +24,8 @@ _GRID = 2.0**-12
 to a power of 2). Chosen by hand; not tuned (docs/privacy.md, floating point)."""
 _QUANTILE_RATE = 0.2
 """The learning rate of adaptive clipping: η_C of Andrew et al. 2021."""
+MOST_MOVE = 2.0**40
+"""An adaptive bound stays within this factor of the first one: far from the ends of float32."""
 
 
 class Clipped(NamedTuple):
@@ -161,8 +163,10 @@ class Aggregator:
     def _moved(self, clip_norm: float, count: float) -> float:
         if self.clip_quantile is None:
             return clip_norm
-        within = 0.5 + count / self.release.sampling.cohort
-        return clip_norm * math.exp(-_QUANTILE_RATE * (within - self.clip_quantile))
+        # A hostile node can add any number to the count of a secure sum.
+        within = min(max(0.5 + count / self.release.sampling.cohort, -50.0), 50.0)
+        moved = clip_norm * math.exp(-_QUANTILE_RATE * (within - self.clip_quantile))
+        return min(max(moved, self.clip_norm / MOST_MOVE), self.clip_norm * MOST_MOVE)
 
     def count_behind(self, clip_norm: float, after: float) -> float | None:
         """Return the noised count that moved the bound like this; None without a count."""
