@@ -19,7 +19,7 @@ from privrec.data.manifest import Manifest, Public
 from privrec.data.meanings import Reader
 from privrec.data.packed import STDIN, atomic_member, is_there, plain_name
 from privrec.data.rawtable import BadRow, Form, RawTable, Table
-from privrec.data.tables import Tables, write_folder
+from privrec.data.tables import Tables, in_order, write_folder
 from privrec.data.uses import Use
 from privrec.errors import DataError, SettingsError, nearest
 
@@ -141,7 +141,7 @@ def _tables(
         manifest=manifest,
         interactions=_with_items(lines),
         users=_listed("user", lines, asked) if people is None else people,
-        items=_listed("item", lines, asked) if things is None else things,
+        items=in_order(_listed("item", lines, asked) if things is None else things),
         test=None if asked is None else _with_items(asked),
     )
 
@@ -262,7 +262,7 @@ def _with_items(lines: pl.DataFrame) -> pl.DataFrame:
 
 
 def _listed(what: str, lines: pl.DataFrame, asked: pl.DataFrame | None) -> pl.DataFrame:
-    """Return everybody or everything that has a line, those with a training line first."""
+    """Return everybody or everything that has a line."""
     ids = lines[what] if asked is None else pl.concat([lines[what], asked[what]])
     return ids.drop_nulls().unique(maintain_order=True).to_frame("id")
 
@@ -350,6 +350,7 @@ def _unhelpful(tables: Tables) -> list[str]:
         *_nearly_unique(people, people["id"]),
         *_nearly_unique(context, lines["user"]),
         *_nearly_items(tables.items),
+        *([] if tables.manifest.public.items else _telling_ids(tables)),
     ]
 
 
@@ -385,3 +386,28 @@ def _nearly_items(items: pl.DataFrame) -> list[str]:
         for values in [column.drop_nulls().n_unique()]
         if values > _OWN * items.height and items.height >= _MANY_ITEMS
     ]
+
+
+_OFTEN, _SELDOM = 0.5, 0.1
+"""Neighbours that first appear with one person: warned of where they are more than the first share
+though they would be less than the second by chance. Chosen by hand."""
+
+
+def _telling_ids(tables: Tables) -> list[str]:
+    """Return a warning if the ids themselves tell the order of people's lines."""
+    first = tables.interactions.unique("item", keep="first", maintain_order=True)
+    owner = tables.items.join(
+        first.select("user", id="item"), on="id", how="inner", maintain_order="left"
+    )["user"]
+    if owner.len() < _MANY_ITEMS:
+        return []
+    share = float((owner[1:] == owner[:-1]).mean())  # type: ignore[arg-type]
+    chance = float((owner.value_counts()["count"] / owner.len()).pow(2).sum())
+    if share < _OFTEN or chance > _SELDOM:
+        return []
+    warning = (
+        f"items with neighbouring ids appear first with the same person in {share:.0%} of cases (by"
+        f" chance {chance:.0%}): they seem to be numbered as people's lines came, so that ids tell"
+        " who has what, in every model; give the items other ids"
+    )
+    return [warning]

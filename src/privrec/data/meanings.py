@@ -64,7 +64,9 @@ class Reader:
         columns, checks = [ids.alias("id")], [missing, twice]
         if title is not None:
             columns.append(read_title(table, title).alias("title"))
-        for name in table.frame.columns:
+        # The order of people's keys in a JSON file would tell what the first people have.
+        names = sorted(table.frame.columns) if what == "user" else table.frame.columns
+        for name in names:
             if name in (key, title):
                 continue
             taken = {"id": key, "title": title}.get(name)
