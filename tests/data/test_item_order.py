@@ -70,7 +70,9 @@ def test_neighbours_in_an_exported_catalogue_are_no_more_of_one_person_than_by_c
     done("export", "run", "--out", "model.privrec")
     order = exported_items(scratch / "model.privrec")
     draw = np.random.default_rng(1)
-    by_chance = [neighbours_of_one_person(draw.permutation(order), people) for _ in range(50)]
+    by_chance = [
+        neighbours_of_one_person(draw.permutation(order).tolist(), people) for _ in range(50)
+    ]
     assert neighbours_of_one_person(in_lines(people), people) > 0.9
     assert neighbours_of_one_person(order, people) <= max(by_chance) < 0.04
     assert order == sorted(order, key=int)

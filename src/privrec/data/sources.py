@@ -158,7 +158,11 @@ def _table(frame: object, file: str) -> RawTable:
 
 
 def _in_python(message: str) -> str:
-    """Return an import's message with the options of the command as arguments of `load`."""
+    """Return an import's message with the options of the command as arguments of `load`.
+
+    What is said of options for text files is left out.
+    """
+    message = re.sub(r" \((say )?--(decimal|dates|drop-duplicates|flags) [^)]*\)", "", message)
     message = message.replace(
         "say which it is with --map id=…", "call the column with the ids 'id'"
     )
