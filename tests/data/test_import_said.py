@@ -105,7 +105,7 @@ def test_an_unknown_time_is_warned_of(tmp_path: Path) -> None:
     [warning] = result.warnings
     assert warning.endswith(
         "a.csv: no column is the time, so lines stay in the order of the file; 'zeit' looks like"
-        " one: --map time=zeit"
+        " a time: --map time=zeit"
     )
     assert why(result, "zeit") == "it looks like a time: --map time=zeit"
 
@@ -218,6 +218,7 @@ def test_the_command_as_json(scratch: Path) -> None:
         "has_times": True,
         "ignored": ["channel", "memo"],
         "skipped": 1,
+        "duplicates_dropped": 0,
         "warnings": [],
         "skipped_in": "mine/skipped.csv",
     }
@@ -233,4 +234,3 @@ def test_odd_files_are_refused_in_one_line(scratch: Path, refused: Refused) -> N
     line = refused("data", "import", "a.jsonl", "--out", "a")
     assert "a.jsonl line 2 must be a JSON object on one line; got '[3]'" in line
     assert "a.csv/b.csv does not exist" in refused("data", "import", "a.csv/b.csv", "--out", "a")
-    assert "standard input is empty" in refused("data", "import", "-", "--out", "a")

@@ -37,9 +37,7 @@ def why(result: ImportResult, column: str) -> tuple[str, str]:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("purchase_date", "12/31/2023"),
         ("created_at", "Tue Nov 14 10:00:00 2023"),
-        ("bought", "31.12.23"),
         ("bought", "2023/12/31 10:00"),
     ],
 )
@@ -49,7 +47,23 @@ def test_dates_that_are_not_read_are_warned_of(tmp_path: Path, name: str, value:
     assert became == "ignored"
     assert "in a form that is not read" in said
     [warning] = result.warnings
-    assert f"{name!r} may be one, in a form that is not read: write dates as 2023-12-31" in warning
+    assert (
+        f"{name!r} may be a time, in a form that is not read: write dates as 2023-12-31" in warning
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "dates"),
+    [("purchase_date", "12/31/2023", "month-first"), ("bought", "31.12.23", "day-first")],
+)
+def test_dates_that_an_option_would_read_are_warned_of(
+    tmp_path: Path, name: str, value: str, dates: str
+) -> None:
+    result = read(put(tmp_path, f"rating,{name}", [value] * 12))
+    said = f"looks like a time: --map time={name} (--dates {dates} reads it)"
+    assert why(result, name) == ("ignored", f"it {said}")
+    [warning] = result.warnings
+    assert warning.endswith(f"in the order of the file; {name!r} {said}")
 
 
 def test_what_is_no_date_is_not_warned_of(tmp_path: Path) -> None:

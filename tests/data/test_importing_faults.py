@@ -34,7 +34,7 @@ BAD_LINES = [
     ("ann,7,,100", "'rating' must be a finite number; got ''"),
     (
         'ann,7,"3,5",100',
-        "'rating' must be a finite number, with a decimal point and no decimal comma; got '3,5'",
+        "'rating' must be a finite number (--decimal , reads a decimal comma); got '3,5'",
     ),
     (",7,5,100", "'user' must be text or a whole number, and not empty; got ''"),
     ("ann,  ,5,100", "'item' must be text or a whole number, and not empty; got ''"),

@@ -59,8 +59,8 @@ def test_what_is_given_is_public_and_what_is_found_is_not(
         *([] if has_items else ["the list of items and their features"]),
         *([] if given else ["the value above which a rating is a like"]),
         "the number of people",
-        "the values of 'town'",
         "the values of 'age'",
+        "the values of 'town'",
         "the values of 'place'",
     ]
 

@@ -23,6 +23,43 @@ data_app = typer.Typer(
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
 
 
+SourceArgument = Annotated[
+    Path,
+    typer.Argument(
+        help="Text with , ; | :: tabs or spaces between columns, JSON lines, Parquet, RecBole, or"
+        " lists; also as gz, xz, bz2, zstd or zip (a.zip/b.csv is a file in it)."
+    ),
+]
+ItemsOption = Annotated[
+    Path | None, typer.Option(help="The public catalogue: a file of items and features.")
+]
+UserOption = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="The only person of a file without a user column."),
+]
+FlagsOption = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME=A..B", help="Columns A to B of 0 and 1 as one feature."),
+]
+DecimalOption = Annotated[
+    str, typer.Option(help="What stands before decimals: . or ,", show_default=False)
+]
+DatesOption = Annotated[
+    str, typer.Option(help="iso (2023-12-31), day-first or month-first.", show_default=False)
+]
+EncodingOption = Annotated[
+    str, typer.Option(help="utf-8, or cp1252 for Excel on Windows.", show_default=False)
+]
+FormatOption = Annotated[
+    str,
+    typer.Option(
+        "--format",
+        help="auto, table, or lists (a line is a person and her items).",
+        show_default=False,
+    ),
+]
+
+
 @data_app.command("list", epilog=examples("privrec data list"))
 def list_data(json_: JsonOption = False) -> None:
     """List the built-in data sets and whether their files are here."""
@@ -94,39 +131,34 @@ def fetch(
     ),
 )
 def import_data(
-    source: Annotated[
-        Path,
-        typer.Argument(
-            help="CSV, TSV, ::-separated, JSON lines, Parquet or RecBole files, or lists; also as"
-            " gz, xz, bz2, zstd or zip (a.zip/b.csv is a file in it); - is standard input."
-        ),
-    ],
+    source: SourceArgument,
     out: Annotated[Path, typer.Option(help="The data folder to write.")],
     map_: Annotated[
         list[str] | None,
         typer.Option("--map", metavar="OURS=THEIRS", help="Name a column; repeat."),
     ] = None,
-    users: Annotated[Path | None, typer.Option(help="A file of people and their features.")] = None,
-    items: Annotated[
-        Path | None, typer.Option(help="The public catalogue: a file of items and features.")
-    ] = None,
-    test: Annotated[
-        Path | None, typer.Option(help="A file of lines to test, which nobody trains on.")
-    ] = None,
+    users: Annotated[Path | None, typer.Option(help="A file of people and features.")] = None,
+    items: ItemsOption = None,
+    test: Annotated[Path | None, typer.Option(help="A file of lines to test.")] = None,
     context: Annotated[
         list[str] | None, typer.Option(metavar="COLUMN", help="A column of the moment; repeat.")
     ] = None,
-    positive_above: Annotated[
-        float | None, typer.Option(help="A value greater than this counts as a like.")
+    flags: FlagsOption = None,
+    ignore: Annotated[
+        list[str] | None, typer.Option(metavar="COLUMN", help="A column to leave out; repeat.")
     ] = None,
+    user: UserOption = None,
+    positive_above: Annotated[float | None, typer.Option(help="Values above are likes.")] = None,
     name: Annotated[
         str | None, typer.Option(help="The name to show.", show_default="that of --out")
     ] = None,
-    encoding: Annotated[str, typer.Option(help="The files' encoding.")] = "utf-8",
-    format_: Annotated[
-        str,
-        typer.Option("--format", help="table, lists (a line is a person and her items), or auto."),
-    ] = "auto",
+    decimal: DecimalOption = ".",
+    dates: DatesOption = "iso",
+    encoding: EncodingOption = "utf-8",
+    format_: FormatOption = "auto",
+    drop_duplicates: Annotated[
+        bool, typer.Option("--drop-duplicates", help="Keep one of the same lines.")
+    ] = False,
     skip_bad: Annotated[
         bool, typer.Option("--skip-bad", help="Skip, count and list bad rows.")
     ] = False,
@@ -139,7 +171,7 @@ def import_data(
 
         result = import_files(
             source,
-            mapping=_mapping(map_ or []),
+            mapping=_pairs("--map", "ours=theirs", map_ or []),
             users=users,
             items=items,
             test=test,
@@ -149,17 +181,23 @@ def import_data(
             context=context or [],
             encoding=encoding,
             form=format_,
+            decimal=decimal,
+            dates=dates,
+            user=user,
+            flags=_pairs("--flags", "NAME=FIRST..LAST", flags or []),
+            ignore=ignore or [],
+            drop_duplicates=drop_duplicates,
         )
         write_import(result, out)
         _say_imported(result, out, json_)
 
 
-def _mapping(pairs: list[str]) -> dict[str, str]:
+def _pairs(option: str, form: str, pairs: list[str]) -> dict[str, str]:
     from privrec.errors import SettingsError
 
     for pair in pairs:
         if "=" not in pair:
-            raise SettingsError(f"--map takes ours=theirs; got {pair!r}")
+            raise SettingsError(f"{option} takes {form}; got {pair!r}")
     return dict(pair.split("=", 1) for pair in pairs)
 
 
@@ -195,6 +233,9 @@ def _say_imported(result: "ImportResult", out: Path, json_: bool) -> None:
         print_line("there is no time: each person's lines stay in the order of the file")
     for warning in found["warnings"]:
         print_line(f"warning: {warning}")
+    if dropped := found["duplicates_dropped"]:
+        was = "line that was" if dropped == 1 else "lines that were"
+        print_line(f"dropped {dropped:,} {was} there already")
     if found["skipped"]:
         print_line(f"skipped {found['skipped']:,} bad rows, listed in {found['skipped_in']}")
     print_line(f"next: privrec data describe {shlex.quote(found['data'])}")

@@ -15,6 +15,9 @@ from privrec.data.schema import Bag, Bags, Feature, Schema
 from privrec.data.text import safe_text, short
 from privrec.errors import DataError
 
+ITEM_LIST = "the list of items and their features"
+"""What a catalogue's `undeclared` calls a list of items that was computed from people's lines."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Catalogue:

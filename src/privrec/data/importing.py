@@ -6,20 +6,19 @@ import math
 import os
 import secrets
 import shutil
-from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import polars as pl
 
 from privrec.data.columnnames import ALIASES, ROLES
 from privrec.data.manifest import Manifest, Public
 from privrec.data.meanings import Reader
-from privrec.data.packed import STDIN, atomic_member, is_there, plain_name
-from privrec.data.rawtable import BadRow, Form, RawTable, Table
-from privrec.data.tables import Tables, write_folder
+from privrec.data.packed import atomic_member, is_there, plain_name
+from privrec.data.rawtable import BadRow, RawTable, Table
+from privrec.data.tables import Tables, in_order, write_folder
 from privrec.data.uses import Use
 from privrec.errors import DataError, SettingsError, nearest
 
@@ -28,11 +27,13 @@ from privrec.errors import DataError, SettingsError, nearest
 class ImportResult:
     """The result of an import: the tables, the rows that were left out, and warnings.
 
-    `uses` says what became of each column of each file.
+    `uses` says what became of each column of each file, and `dropped` how many lines were left out
+    because they were there already.
     """
 
     tables: Tables
     skipped: list[BadRow]
+    dropped: int = 0
     warnings: tuple[str, ...] = ()
     uses: tuple[Use, ...] = ()
 
@@ -63,6 +64,7 @@ class ImportResult:
             "columns": [asdict(use) for use in self.uses],
             "ignored": [use.column for use in self.uses if use.became == "ignored"],
             "skipped": len(self.skipped),
+            "duplicates_dropped": self.dropped,
             "warnings": list(self.warnings),
         }
 
@@ -70,30 +72,22 @@ class ImportResult:
 def import_files(
     source: Table,
     *,
-    mapping: Mapping[str, str],
     users: Table | None = None,
     items: Table | None = None,
     test: Table | None = None,
     positive_above: float | None = None,
     name: str | None = None,
-    skip_bad: bool = False,
-    context: Sequence[str] = (),
-    encoding: str = "utf-8",
-    form: str = "auto",
+    drop_duplicates: bool = False,
+    **how: Any,
 ) -> ImportResult:
-    """Return the tables of CSV, TSV, `::`-separated, JSON, Parquet or RecBole files, or of lists.
+    """Return the tables of separated text, JSON, Parquet or RecBole files, or of lists.
 
-    Files may be packed (gz, xz, bz2, zstd, zip); `a.zip/b.csv` is a file in an archive, and `-` is
-    standard input.
-
-    `mapping` says which column is the user, item, value, time, id or title. Common names need no
-    mapping. The columns of a file without a header are "1", "2", … and mean user, item, value,
-    time. Other columns of `source` are used only if `context` names them. Other columns of `users`
-    and `items` are features: multi-valued if values are separated by `|`, numeric if they are
-    numbers with a decimal point. Without those files, the users and items of `source` are listed.
-    An atomic `source` (its .inter file or folder) includes the .user and .item files next to it.
-    `test` has the same form and columns and holds lines to be tested; only ids are read off it.
-    A file of the form "lists" has one line for each person, her number and then her items'.
+    Files may be packed (gz, xz, bz2, zstd, zip); `a.zip/b.csv` is a file in an archive. `how` are
+    fields of `Reader`: which column is what, and how files are written. Without `users` and `items`
+    those of `source` are listed. An atomic `source` (its .inter file or folder) includes the .user
+    and .item files next to it. `test` has the same form and columns and holds lines to be tested;
+    only ids are read off it. With `drop_duplicates` a line that is the same as another one, in
+    every column that is used, is left out.
 
     A given `items` file counts as the public catalogue, a given `positive_above` as a public
     choice. Everything else is computed from the data and not declared public (docs/data.md).
@@ -104,16 +98,18 @@ def import_files(
     """
     is_public = items is not None
     source, users, items = _with_siblings(source, users, items)
-    _check_one_stdin(source, users, items, test)
-    _check_mapping(mapping, has_users=users is not None, has_items=items is not None)
-    reader = Reader(mapping=mapping, skip_bad=skip_bad, encoding=encoding)
+    reader = Reader(**how)
+    _check_files(reader, has_users=users is not None, has_items=items is not None)
     people = reader.entities(users, "user") if users else None
     things = reader.entities(items, "item") if items else None
-    read = partial(reader.interactions, context=context, listed={"user": people, "item": things})
-    lines, found = read(source, form=_form(form))
-    if form == "auto" and found == "lists":
+    read = partial(reader.interactions, listed={"user": people, "item": things})
+    lines, found = read(source, form=reader.form)
+    if reader.form == "auto" and found == "lists":
         reader.warnings.append(_READ_AS_LISTS.format(Path(str(source)).name))
     asked = _alike(read(test, form=found)[0], lines, test, source) if test else None
+    reader.check_ignored()
+    height = lines.height
+    lines = lines.unique(maintain_order=True) if drop_duplicates else lines
     manifest = _manifest(
         lines,
         name=name or _stem(source),
@@ -121,9 +117,12 @@ def import_files(
         public=Public(items=is_public, threshold=positive_above is not None),
     )
     tables = _tables(manifest, lines, asked, people, things)
-    warnings = (*reader.warnings, *_repeated(tables), *_unhelpful(tables))
     return ImportResult(
-        tables=tables, skipped=reader.skipped, warnings=warnings, uses=reader.told()
+        tables=tables,
+        skipped=reader.skipped,
+        dropped=height - lines.height,
+        warnings=(*reader.warnings, *_repeated(tables), *_unhelpful(tables)),
+        uses=reader.told(),
     )
 
 
@@ -141,14 +140,9 @@ def _tables(
         manifest=manifest,
         interactions=_with_items(lines),
         users=_listed("user", lines, asked) if people is None else people,
-        items=_listed("item", lines, asked) if things is None else things,
+        items=in_order(_listed("item", lines, asked) if things is None else things),
         test=None if asked is None else _with_items(asked),
     )
-
-
-def _check_one_stdin(*files: Table | None) -> None:
-    if files.count(STDIN) > 1:
-        raise SettingsError("only one of the files can be '-', standard input")
 
 
 def write_import(result: ImportResult, folder: Path) -> None:
@@ -200,12 +194,12 @@ def _with_siblings(
 
 def _stem(source: Table) -> str:
     """Return the name of a data set that was given none."""
-    if source == STDIN:
-        return "standard input"
     return Path(plain_name(Path(str(source)).name)).stem
 
 
-def _check_mapping(mapping: Mapping[str, str], *, has_users: bool, has_items: bool) -> None:
+def _check_files(reader: Reader, *, has_users: bool, has_items: bool) -> None:
+    """Raise if something is said about a file that is not given, or contradicts itself."""
+    mapping = reader.mapping
     for ours in mapping:
         if ours not in ALIASES:
             raise SettingsError(
@@ -216,19 +210,14 @@ def _check_mapping(mapping: Mapping[str, str], *, has_users: bool, has_items: bo
         raise SettingsError("`--map title=…` is about the items file, but none is given")
     if "id" in mapping and not (has_users or has_items):
         raise SettingsError("`--map id=…` is about the users and items files, but none is given")
+    if reader.flags and not has_items:
+        raise SettingsError("`--flags` is about the items file, but none is given")
+    one = reader.user is not None
+    if one and (not reader.user or "user" in mapping or has_users or reader.form == "lists"):
+        raise SettingsError("`--user` names the only person of a file without a user column")
     taken = [mapping[ours] for ours in ROLES if ours in mapping]
     if twice := [theirs for theirs in taken if taken.count(theirs) > 1]:
         raise SettingsError(f"`--map` gives the column {twice[0]!r} two meanings")
-
-
-def _form(name: str) -> Form:
-    forms: tuple[Form, ...] = get_args(Form)
-    found = next((form for form in forms if form == name), None)
-    if found is None:
-        raise SettingsError(
-            f"`--format` must be one of {', '.join(forms)}; got {name!r}{nearest(name, forms)}"
-        )
-    return found
 
 
 def _manifest(lines: pl.DataFrame, *, name: str, positive_above: float, public: Public) -> Manifest:
@@ -262,7 +251,7 @@ def _with_items(lines: pl.DataFrame) -> pl.DataFrame:
 
 
 def _listed(what: str, lines: pl.DataFrame, asked: pl.DataFrame | None) -> pl.DataFrame:
-    """Return everybody or everything that has a line, those with a training line first."""
+    """Return everybody or everything that has a line."""
     ids = lines[what] if asked is None else pl.concat([lines[what], asked[what]])
     return ids.drop_nulls().unique(maintain_order=True).to_frame("id")
 
@@ -329,6 +318,7 @@ def _repeated(tables: Tables) -> list[str]:
         said.append(
             f"{twice:,} of the {lines.height:,} lines are the same as another one, in every column"
             " that is used: each counts, and one may be on a device when the other is tested"
+            " (--drop-duplicates keeps one of each)"
         )
     both = 0 if asked is None else int(asked.hash_rows().is_in(known.implode()).sum())
     if asked is not None and both:
@@ -350,6 +340,7 @@ def _unhelpful(tables: Tables) -> list[str]:
         *_nearly_unique(people, people["id"]),
         *_nearly_unique(context, lines["user"]),
         *_nearly_items(tables.items),
+        *([] if tables.manifest.public.items else _telling_ids(tables)),
     ]
 
 
@@ -385,3 +376,28 @@ def _nearly_items(items: pl.DataFrame) -> list[str]:
         for values in [column.drop_nulls().n_unique()]
         if values > _OWN * items.height and items.height >= _MANY_ITEMS
     ]
+
+
+_OFTEN, _SELDOM = 0.5, 0.1
+"""Neighbours that first appear with one person: warned of where they are more than the first share
+though they would be less than the second by chance. Chosen by hand."""
+
+
+def _telling_ids(tables: Tables) -> list[str]:
+    """Return a warning if the ids themselves tell the order of people's lines."""
+    first = tables.interactions.unique("item", keep="first", maintain_order=True)
+    owner = tables.items.join(
+        first.select("user", id="item"), on="id", how="inner", maintain_order="left"
+    )["user"]
+    if owner.len() < _MANY_ITEMS:
+        return []
+    share = float((owner[1:] == owner[:-1]).mean())  # type: ignore[arg-type]
+    chance = float((owner.value_counts()["count"] / owner.len()).pow(2).sum())
+    if share < _OFTEN or chance > _SELDOM:
+        return []
+    warning = (
+        f"items with neighbouring ids appear first with the same person in {share:.0%} of cases (by"
+        f" chance {chance:.0%}): they seem to be numbered as people's lines came, so that ids tell"
+        " who has what, in every model; give the items other ids"
+    )
+    return [warning]

@@ -21,16 +21,26 @@ def looks_like_lists(text: str) -> bool:
     All cells are whole numbers, no two lines begin with the same one, and no number of cells is
     that of more than half of the lines. A table of numbers with a few short rows is no such file.
     """
+    widths = Counter(map(len, _rows_of_lists(text)))
+    return bool(widths) and 2 * max(widths.values()) <= widths.total()
+
+
+def may_be_lists(text: str) -> bool:
+    """Return whether the first lines may be people and their items, or else a table."""
+    return bool(_rows_of_lists(text))
+
+
+def _rows_of_lists(text: str) -> list[list[str]]:
+    """Return the cells of the first lines if they may be people and their items, else nothing."""
     lines = text[:_SAMPLE].split("\n")
     if any(_EMPTY.search(line) for line in lines):
-        return False  # An empty cell is a missing value of a table.
+        return []  # An empty cell is a missing value of a table.
     # The last line of the sample may be cut.
     rows = [re.findall(_CELL, line) for line in (lines[:-1] if len(text) > _SAMPLE else lines)]
     rows = [row for row in rows if row]
     if len(rows) < 2 or not all(re.match(_WHOLE, cell) for row in rows for cell in row):
-        return False
-    widths = Counter(map(len, rows))
-    return 2 * max(widths.values()) <= len(rows) and len({row[0] for row in rows}) == len(rows)
+        return []
+    return rows if len({row[0] for row in rows}) == len(rows) else []
 
 
 def split_lists(text: str, file: str) -> RawTable:

@@ -1,18 +1,20 @@
 """What a file's columns mean: user, item, value, time, id, title, features; and its bad rows."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass, field, replace
+from typing import Literal, get_args
 
 import numpy as np
 import polars as pl
 
 from privrec.data.columnnames import ALIASES, ROLES, SURE_TIMES, plain_column
 from privrec.data.rawfiles import read_raw
-from privrec.data.rawtable import BadRow, Form, RawTable, Table
+from privrec.data.rawtable import BadRow, Dates, Decimal, Form, RawTable, Table
 from privrec.data.rawvalues import (
     Check,
+    flag_columns,
     read_feature,
+    read_flags,
     read_ids,
     read_numbers,
     read_times,
@@ -20,52 +22,84 @@ from privrec.data.rawvalues import (
 )
 from privrec.data.text import short
 from privrec.data.uses import (
-    UNREAD_TIME,
     UNUSED_TIME,
     Became,
     Use,
+    as_words,
     feature_note,
     is_empty,
-    is_unread_time,
     looks_like_times,
+    looks_like_titles,
     map_option,
     time_note,
+    unread_time,
     why_chosen,
     why_ignored,
 )
 from privrec.errors import DataError, SettingsError, nearest
 
-_PLACES = {"user": "1", "item": "2", "value": "3", "time": "4", "id": "1"}
-"""The meaning of the columns of a file without a header."""
+_PLACES = {"user": "1", "item": "2", "value": "3", "time": "4", "id": "1", "title": "2"}
+_PLACES_OF_ONE = {"item": "1", "value": "2", "time": "3", "id": "1", "title": "2"}
+"""The meaning of the columns of a file without a header, and of one that is about one person."""
+_FLAGS = 5
+"""So many columns of 0 and 1 side by side are pointed out. Chosen by hand."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reader:
     """The settings that all files of an import share, and what was done so far.
 
+    `mapping` says which column is the user, item, value, time, id or title. Common names need no
+    mapping. The columns of a file without a header are "1", "2", … and mean user, item, value,
+    time. Other columns of interactions are used only if `context` names them. Other columns of
+    people and items are features: multi-valued if values are separated by `|`, numeric if they are
+    numbers with a decimal point. `flags` makes one feature of items of columns that are 0 or 1:
+    {"genres": "Action..Western"}. Columns in `ignore` are left out of all files. `user` is the only
+    person of a file of interactions that has no user column.
+
+    `decimal` and `dates` say how numbers and dates are written where they are text. A file of the
+    form "lists" has one line for each person, her number and then her items'. `skip_bad` leaves
+    rows out that cannot be used.
+
     `skipped` has the rows left out, `uses` what became of each column, and `warnings` what may be
     wrong with the files.
     """
 
     mapping: Mapping[str, str]
-    skip_bad: bool
-    encoding: str
+    context: Sequence[str] = ()
+    skip_bad: bool = False
+    encoding: str = "utf-8"
+    form: Form = "auto"
+    decimal: Decimal = "."
+    dates: Dates = "iso"
+    user: str | None = None
+    flags: Mapping[str, str] = field(default_factory=dict)
+    ignore: Sequence[str] = ()
     skipped: list[BadRow] = field(default_factory=list)
     uses: list[Use] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
+    def __post_init__(self) -> None:
+        _check_choice("--format", self.form, get_args(Form))
+        _check_choice("--decimal", self.decimal, get_args(Decimal))
+        _check_choice("--dates", self.dates, get_args(Dates))
+
     def entities(self, path: Table, what: Literal["user", "item"]) -> pl.DataFrame:
         """Return a users or items file as a table: `id`, `title` if it has one, and features."""
-        table = read_raw(path, encoding=self.encoding)
+        table = self._read(path)
         key = self._key(table, what)
         title = self._find(table, "title", taken={key}) if what == "item" else None
+        flags = self._flags(table, {key, title}) if what == "item" else {}
         ids, missing = read_ids(table, key)
         twice = Check(key, (~ids.is_first_distinct()).to_numpy(), "must not be there twice")
         columns, checks = [ids.alias("id")], [missing, twice]
         if title is not None:
             columns.append(read_title(table, title).alias("title"))
-        for name in table.frame.columns:
-            if name in (key, title):
+        # The order of people's keys in a JSON file would tell what the first people have.
+        names = sorted(table.frame.columns) if what == "user" else table.frame.columns
+        flagged = [name for span in flags.values() for name in span]
+        for name in names:
+            if name in (key, title, *flagged):
                 continue
             taken = {"id": key, "title": title}.get(name)
             if taken is not None:
@@ -73,8 +107,13 @@ class Reader:
                     f"{path}: the column {name!r} is in the way, as {taken!r} is read as {name};"
                     f" rename or remove one of them"
                 )
+            self._warn(as_words(table, name))
             features, more = read_feature(table, name, may_split=True)
             columns += features
+            checks += more
+        for name, span in flags.items():
+            values, more = read_flags(table, span)
+            columns.append(values.alias(name))
             checks += more
         kept = self._without_bad(table, pl.DataFrame(columns), checks)
         said = self.mapping.get("id", self.mapping.get(what))
@@ -90,7 +129,6 @@ class Reader:
         self,
         path: Table,
         *,
-        context: Sequence[str],
         listed: Mapping[str, pl.DataFrame | None],
         form: Form,
     ) -> tuple[pl.DataFrame, Form]:
@@ -99,8 +137,8 @@ class Reader:
         And the form that the file has. Where it has a list for each person, the item is null for
         somebody whose list is empty.
         """
-        table = read_raw(path, encoding=self.encoding, form=form)
-        found = self._meanings(table, context)
+        table = self._read(path, "table" if self.user and form == "auto" else form)
+        found = self._meanings(table)
         columns: list[pl.Series] = []
         checks: list[Check] = []
         for ours, theirs in found.items():
@@ -112,12 +150,15 @@ class Reader:
             if known is not None:
                 strange = (~column.is_in(known["id"].implode())).fill_null(value=False).to_numpy()
                 checks.append(Check(theirs, strange, f"must be one of the {ours}s listed"))
-        for name in context:
+        if self.user:
+            columns.insert(0, pl.Series("user", [self.user] * table.frame.height))
+        for name in self.context:
+            self._warn(as_words(table, name))
             features, more = read_feature(table, name, may_split=False)
             columns += features
             checks += more
         kept = self._without_bad(table, pl.DataFrame(columns), checks)
-        self._note_interactions(table, found, kept, context)
+        self._note_interactions(table, found, kept)
         if table.lists and kept["item"].null_count() == kept.height:
             raise DataError(f"{path} has people but no items")
         return kept, "lists" if table.lists else "table"
@@ -127,6 +168,36 @@ class Reader:
         entities = [use.file for use in self.uses if use.became == "id"]
         return tuple(sorted(self.uses, key=lambda use: use.file in entities))
 
+    def check_ignored(self) -> None:
+        """Raise if no file has a column that is to be left out."""
+        columns = {use.column: use.became for use in self.uses}
+        for name in self.ignore:
+            if columns.get(name) != "ignored":
+                raise DataError(f"no file has the column {name!r}{nearest(name, columns)}")
+
+    def _read(self, path: Table, form: Form = "table") -> RawTable:
+        """Return a file without the columns that are to be left out."""
+        table = read_raw(path, encoding=self.encoding, form=form, decimal=self.decimal)
+        left_out = [name for name in self.ignore if name in table.frame.columns]
+        for name in left_out:
+            self._note(table, name, "ignored", why="you said so")
+        frame = table.frame.drop(left_out)
+        return replace(table, frame=frame, decimal=self.decimal, dates=self.dates)
+
+    def _flags(self, table: RawTable, taken: set[str | None]) -> dict[str, list[str]]:
+        """Return the columns of each feature of flags; warn of others that may be flags."""
+        known = [name for name in table.frame.columns if name not in taken]
+        run = [] if self.flags else flag_columns(table, known)
+        if len(run) >= _FLAGS:
+            self._warn(
+                f"{table.file} has {len(run)} columns of 0 and 1, each a feature of its own"
+                f" (--flags NAME={run[0]}..{run[-1]} makes one feature of them)"
+            )
+        return {name: _span(table, known, name, span) for name, span in self.flags.items()}
+
+    def _warn(self, warning: str) -> None:
+        self.warnings.extend([warning] if warning else [])
+
     def _note(
         self, table: RawTable, column: str, became: Became, *, why: str = "", note: str = ""
     ) -> None:
@@ -134,49 +205,51 @@ class Reader:
         self.uses.append(use)
 
     def _note_interactions(
-        self,
-        table: RawTable,
-        found: Mapping[str, str],
-        kept: pl.DataFrame,
-        context: Sequence[str],
+        self, table: RawTable, found: Mapping[str, str], kept: pl.DataFrame
     ) -> None:
         """Record what became of the columns of an interactions file."""
         for name in table.frame.columns:
             ours = next((ours for ours in ROLES if found.get(ours) == name), None)
             if ours is not None:
                 note, warning = time_note(kept["time"]) if ours == "time" else ("", "")
-                self.warnings.extend([f"{table.file}: {warning}"] if warning else [])
+                self._warn(f"{table.file}: {warning}" if warning else "")
                 why = why_chosen(table, ours, name, self.mapping.get(ours))
                 self._note(table, name, ours, why=why, note=note)
-            elif name in context:
+            elif name in self.context:
                 # Numbers with spaces between them become one column for each place.
                 note = feature_note(kept[name]) if name in kept.columns else "numbers"
                 self._note(table, name, "context", why="you said so", note=note)
             else:
                 column = table.frame[name]
-                self._note(table, name, "ignored", why=why_ignored(column, found))
+                self._note(table, name, "ignored", why=why_ignored(table, name, found))
                 if "time" in found or is_empty(column):
                     continue
-                if looks_like_times(column):
-                    self.warnings.append(
-                        f"{table.file}: {UNUSED_TIME}; {name!r} looks like one:"
+                if looks_like_times(table, name):
+                    self._warn(
+                        f"{table.file}: {UNUSED_TIME}; {name!r} looks like a time:"
                         f" {map_option('time', name)}"
                     )
-                elif is_unread_time(column):
-                    self.warnings.append(f"{table.file}: {UNUSED_TIME}; {name!r} {UNREAD_TIME}")
+                elif unread := unread_time(column):
+                    self._warn(f"{table.file}: {UNUSED_TIME}; {name!r} {unread}")
 
-    def _meanings(self, table: RawTable, context: Sequence[str]) -> dict[str, str]:
+    def _meanings(self, table: RawTable) -> dict[str, str]:
         """Return which column of the file is the user, item, value and time."""
+        context = self.context
         taken = {*context, *(self.mapping[ours] for ours in ROLES if ours in self.mapping)}
         found: dict[str, str] = {}
-        for ours in ROLES:
+        for ours in ROLES[1:] if self.user else ROLES:
             theirs = self._find(table, ours, taken=taken)
             if theirs is not None:
                 found[ours] = theirs
                 taken.add(theirs)
-            elif ours in ("user", "item"):
-                hint = f"; say which it is with --map {ours}=…{_or_lists(table)}"
-                raise DataError(_lacks(table, ours) + hint)
+        needed = ("item",) if self.user else ("user", "item")
+        if missing := [ours for ours in needed if ours not in found]:
+            options = " ".join(f"--map {ours}=…" for ours in missing)
+            which = "which it is" if len(missing) == 1 else "which columns they are"
+            lacks = _lacks(table, *missing)
+            raise DataError(f"{lacks}; say {which} with {options}{_or_lists(table)}")
+        if self.user:
+            self._check_one_person(table)
         for name in context:
             if name not in table.frame.columns:
                 raise DataError(_lacks(table, name))
@@ -185,6 +258,15 @@ class Reader:
                     f"`--context` must name columns that are nothing else already; got {name!r}"
                 )
         return found
+
+    def _check_one_person(self, table: RawTable) -> None:
+        """Raise if a file about one person has a column of several."""
+        name = self._alias(table, "user", taken=set()) if table.has_header else None
+        people = 1 if name is None else table.frame[name].drop_nulls().n_unique()
+        if people > 1:
+            raise DataError(
+                f"{table.file}: {name!r} names {people:,} people; --user is for the file of one"
+            )
 
     def _key(self, table: RawTable, what: Literal["user", "item"]) -> str:
         """Return the id column of a users or items file."""
@@ -209,8 +291,10 @@ class Reader:
                 raise DataError(_lacks(table, theirs))
             return theirs
         if not table.has_header:
-            place = _PLACES.get(ours)
-            return place if place in table.frame.columns and place not in taken else None
+            place = (_PLACES_OF_ONE if self.user else _PLACES)[ours]
+            if place not in table.frame.columns or place in taken:
+                return None
+            return place if ours != "title" or looks_like_titles(table.frame[place]) else None
         return self._alias(table, ours, taken=taken)
 
     def _alias(self, table: RawTable, ours: str, *, taken: set[str]) -> str | None:
@@ -222,7 +306,7 @@ class Reader:
             if name is not None and ours in ("value", "time") and is_empty(table.frame[name]):
                 continue
             is_sure = ours != "time" or alias in SURE_TIMES
-            if name is not None and (is_sure or looks_like_times(table.frame[name])):
+            if name is not None and (is_sure or looks_like_times(table, name)):
                 return name
         return None
 
@@ -248,14 +332,36 @@ class Reader:
         return kept
 
 
+def _span(table: RawTable, known: list[str], name: str, span: str) -> list[str]:
+    """Return the columns FIRST to LAST of a feature of flags."""
+    ends = span.split("..")
+    for end in ends:
+        if len(ends) == 2 and end not in known:
+            raise DataError(_lacks(table, end))
+    columns = known[known.index(ends[0]) : known.index(ends[1]) + 1] if len(ends) == 2 else []
+    if not columns:
+        raise SettingsError(f"`--flags` must be NAME=FIRST..LAST; got '{name}={span}'")
+    if name in ("id", "title") or name in {*table.frame.columns}.difference(columns):
+        raise SettingsError(f"`--flags` must have a new name; got {name!r}")
+    return columns
+
+
+def _check_choice(option: str, given: str, allowed: tuple[str, ...]) -> None:
+    if given not in allowed:
+        names = f"one of {', '.join(allowed)}" if len(allowed) > 2 else " or ".join(allowed)
+        raise SettingsError(f"`{option}` must be {names}; got {given!r}{nearest(given, allowed)}")
+
+
 _READ = {"user": read_ids, "item": read_ids, "value": read_numbers, "time": read_times}
 
 
-def _lacks(table: RawTable, name: str) -> str:
+def _lacks(table: RawTable, *names: str) -> str:
     known = table.frame.columns
     more = f" and {len(known) - _MOST_NAMES:,} more" if len(known) > _MOST_NAMES else ""
     has = ", ".join(short(one) for one in known[:_MOST_NAMES]) + more
-    return f"{table.file} has no column {name!r}{nearest(name, known)} (it has: {has})"
+    wanted = " and no column ".join(map(repr, names))
+    close = nearest(names[0], known) if len(names) == 1 else ""
+    return f"{table.file} has no column {wanted}{close} (it has: {has})"
 
 
 _MOST_NAMES = 12

@@ -1,10 +1,9 @@
-"""The bytes of a file: plain, packed (gz, xz, bz2, zstd, zip), or from standard input."""
+"""The bytes of a file, plain or packed (gz, xz, bz2, zstd, zip)."""
 
 import bz2
 import gzip
 import io
 import lzma
-import sys
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
@@ -16,7 +15,6 @@ import zstandard
 
 from privrec.errors import DataError
 
-STDIN = Path("-")
 ENDINGS = (".gz", ".xz", ".bz2", ".zst", ".zstd", ".zip")
 _CHUNK = 2**20
 _LAYERS = 3
@@ -31,8 +29,7 @@ against malicious files. Chosen by hand; tables unpack to 3 to 30 times their si
 class Contents:
     """What a file holds. `label` is what messages call it.
 
-    `name` is its name without the endings of packed files, which tells the kind of file; it is ""
-    for standard input.
+    `name` is its name without the endings of packed files, which tells the kind of file.
     """
 
     label: str
@@ -45,13 +42,10 @@ def read_contents(path: Path) -> Contents:
 
     What is packed is told by its first bytes and not by its name.
     """
-    if path == STDIN:
-        found = Contents("standard input", "", _standard_input())
-    else:
-        archive, member = _archive_of(path)
-        found = Contents(str(archive), archive.name, _read(archive))
-        if member:
-            found = _from_zip(found, member)
+    archive, member = _archive_of(path)
+    found = Contents(str(archive), archive.name, _read(archive))
+    if member:
+        found = _from_zip(found, member)
     for _ in range(_LAYERS):
         unpack = _unpacker(found.raw)
         if unpack is None:
@@ -68,8 +62,8 @@ def read_contents(path: Path) -> Contents:
 def plain_name(name: str) -> str:
     """Return a file's name without the endings of packed files.
 
-    >>> plain_name("ratings.csv.gz"), plain_name("ratings.csv"), plain_name("-")
-    ('ratings.csv', 'ratings.csv', '-')
+    >>> plain_name("ratings.csv.gz"), plain_name("ratings.csv")
+    ('ratings.csv', 'ratings.csv')
     """
     path = PurePosixPath(name)
     while path.suffix.lower() in ENDINGS:
@@ -94,18 +88,6 @@ def _listed(archive: Path) -> list[str]:
     with suppress(OSError, zipfile.BadZipFile), zipfile.ZipFile(archive) as opened:
         return _files(opened)
     return []
-
-
-def _standard_input() -> bytes:
-    if sys.stdin is None or sys.stdin.isatty():
-        raise DataError(
-            "'-' reads standard input, but nothing is piped into it: use"
-            " 'some-command | privrec data import - …', or name a file"
-        )
-    try:
-        return sys.stdin.buffer.read()
-    except OSError as error:
-        raise DataError(f"cannot read standard input: {error.strerror or error}") from error
 
 
 def _archive_of(path: Path) -> tuple[Path, str]:
@@ -184,7 +166,7 @@ def _from_zip(packed: Contents, wanted: str = "") -> Contents:
             member = _member(opened, packed, wanted)
             with opened.open(member) as file:
                 raw = _joined(_chunks(file.read), packed)
-    except (zipfile.BadZipFile, NotImplementedError, RuntimeError) as error:
+    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError) as error:
         if "encrypted" in str(error):
             raise DataError(f"{packed.label} needs a password; unpack it first") from error
         raise DataError(_damaged(packed, error)) from error
@@ -251,8 +233,10 @@ def _member(opened: zipfile.ZipFile, packed: Contents, wanted: str) -> str:
         return ours[0]
     usual = [n for word in _USUAL for n in tables if PurePosixPath(n).name.startswith(word)]
     example = PurePosixPath((usual or tables or files)[0]).name
-    how = f"name one, such as {packed.label}/{example}" if packed.name else "unpack it first"
-    raise DataError(f"{packed.label} holds {len(files):,} files: {listed}; {how}")
+    raise DataError(
+        f"{packed.label} holds {len(files):,} files: {listed}; name one, such as"
+        f" {packed.label}/{example}"
+    )
 
 
 _OTHERS = {

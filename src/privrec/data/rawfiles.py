@@ -10,10 +10,10 @@ from pathlib import PurePosixPath
 import numpy as np
 import polars as pl
 
-from privrec.data.itemlists import looks_like_lists, split_lists
+from privrec.data.itemlists import looks_like_lists, may_be_lists, split_lists
 from privrec.data.jsonlines import looks_like_json, read_json
 from privrec.data.packed import Contents, read_contents
-from privrec.data.rawtable import PARQUET, BadRow, Form, RawTable, Table
+from privrec.data.rawtable import PARQUET, BadRow, Decimal, Form, RawTable, Table
 from privrec.errors import DataError
 from privrec.types import IntArray
 
@@ -21,14 +21,17 @@ ATOMIC = (".inter", ".user", ".item")
 ATOMIC_TYPES = ("token", "token_seq", "float", "float_seq")
 
 
-def read_raw(path: Table, *, encoding: str = "utf-8", form: Form = "table") -> RawTable:
+def read_raw(
+    path: Table, *, encoding: str = "utf-8", form: Form = "table", decimal: Decimal = "."
+) -> RawTable:
     """Return the columns of a file, packed or not: Parquet, RecBole's atomic files, JSON or text.
 
     A table that is in memory already is returned as it is.
 
-    The separator and the header of a text file are detected from its first lines. A first line
-    that contains a number is not a header. "auto" finds out whether a text file has a list for
-    each person instead of columns.
+    The separator and the header of a text file are detected from its first lines; a comma is the
+    least likely separator where it is the decimal comma. A first line that contains a number or a
+    date is not a header. "auto" finds out whether a text file has a list for each person instead
+    of columns.
     """
     if isinstance(path, RawTable):
         if path.frame.height == 0:
@@ -46,7 +49,7 @@ def read_raw(path: Table, *, encoding: str = "utf-8", form: Form = "table") -> R
     else:
         text = _decode(found, encoding)
         del found  # Its bytes take as much memory as the text.
-        table = _read_text(text, encoding, form)
+        table = _read_text(text, encoding, form, decimal)
     if table.frame.height == 0 and not table.bad:
         raise DataError(
             f"{table.file} has {'a header' if table.has_header else 'columns'} but no rows"
@@ -93,17 +96,25 @@ class _Fields:
     bad: list[BadRow]
 
 
-def _read_text(found: _Text, encoding: str, form: Form) -> RawTable:
+def _read_text(found: _Text, encoding: str, form: Form, decimal: Decimal) -> RawTable:
     path, text, broken = found.label, found.text, found.broken
     if not text or text.isspace():
         raise DataError(f"{path} is empty")
-    atomic = PurePosixPath(found.name).suffix in ATOMIC
+    # MovieLens-100K has files u.user and u.item, of another form.
+    atomic = PurePosixPath(found.name).suffix in ATOMIC and "|" not in _first_line(text)
     if form != "lists" and not atomic and looks_like_json(text, found.name):
         table = read_json(text, path)
         return _without_broken(table, encoding) if broken else table
     if form == "lists" or (form == "auto" and not atomic and looks_like_lists(text)):
         return split_lists(text, path)
-    separator = "\t" if atomic else _sniff(text)
+    separator = "\t" if atomic else _sniff(text, decimal)
+    if separator == " ":
+        if form == "auto" and may_be_lists(text):
+            raise DataError(
+                f"{path} may have columns with spaces between them, or a line for each person with"
+                " her items: say --format table or --format lists"
+            )
+        text = _SPACES.sub(" ", _OUTER.sub("", text))
     fields = _split_even(text, separator) or _split_plain(text, separator, path)
     if '"' in text and not atomic and separator != "::":
         fields = _unquoted(fields) or _split_quoted(text, separator, path) or fields
@@ -130,8 +141,12 @@ def _read_text(found: _Text, encoding: str, form: Form) -> RawTable:
     return _without_broken(table, encoding) if broken else table
 
 
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+_NUMBER = re.compile(
+    r"[+-]?(\d+[.,]?\d*|[.,]\d+)([eE][+-]?\d+)?|\d{1,4}[./-]\d{1,2}[./-]\d{1,4}([ T].*)?"
+)
+_SPACES, _OUTER = re.compile(" {2,}"), re.compile("^ +| +$", re.MULTILINE)
 _BROKEN = "\N{REPLACEMENT CHARACTER}"
+_ENCODINGS = "--encoding cp1252 reads files of Excel on Windows, latin-1 many older ones"
 
 
 def _decode(found: Contents, encoding: str) -> _Text:
@@ -151,8 +166,8 @@ def _decode(found: Contents, encoding: str) -> _Text:
     # The names in a broken header are not reliable. A NUL means UTF-16 that was read as UTF-8.
     if (broken and _BROKEN in first) or "\0" in first:
         raise DataError(
-            f"{found.label} line 1 is not text in {encoding}; save the file as UTF-8 or name its"
-            f" encoding with --encoding"
+            f"{found.label} line 1 is not text in {encoding}; save the file as UTF-8, or name its"
+            f" encoding: {_ENCODINGS}"
         )
     return _Text(found.label, found.name, text, broken)
 
@@ -162,21 +177,33 @@ def _first_line(text: str) -> str:
     return text if end < 0 else text[:end]
 
 
-def _sniff(text: str) -> str:
-    """Return the separator that fits all of the first lines, or `,`."""
+def _sniff(text: str, decimal: Decimal) -> str:
+    """Return the separator that fits at least half of the first lines, or `,`.
+
+    The first of these groups with one that fits; of a group, the one that is there most often.
+    """
     sample = re.sub(r'"[^"\n]*"', "quoted", text[:65536]).split("\n")[:50]
-    sample = [line for line in sample if line.strip()]
-    for group in (("::",), ("\t",), (",", ";"), ("|",)):
-        counts = {separator: sample[0].count(separator) for separator in group}
-        fitting = {
-            separator: count
-            for separator, count in counts.items()
-            if count and 2 * sum(line.count(separator) == count for line in sample) >= len(sample)
-        }
+    sample = [_SPACES.sub(" ", line.strip(" ")) for line in sample if line.strip()]
+    groups: tuple[tuple[str, ...], ...] = (("::",), ("\t",), (";", ","), ("|",), (" ",))
+    if decimal == ",":
+        groups = (("::",), ("\t",), (";",), ("|",), (",", " "))
+    counts = {name: sample[0].count(name) for group in groups for name in group}
+    present = [name for name in counts if counts[name]]
+    fits = {n: sum(line.count(n) == counts[n] for line in sample) / len(sample) for n in present}
+    for group in groups:
+        fitting = [name for name in group if fits.get(name, 0) >= 0.5]
+        if group == (" ",) and (present != [" "] or not _has_numbers(sample)):
+            break  # Spaces are in words too.
         if fitting:
-            return max(fitting, key=lambda separator: fitting[separator])
-    present = [separator for separator in ("::", "\t", ",", ";", "|") if separator in sample[0]]
-    return present[0] if present else ","
+            best = max(fitting, key=lambda name: counts[name])
+            # Titles may have commas, in a file that has bars between its columns.
+            return "|" if best in ",;" and fits[best] < fits.get("|", 0) == 1 else best
+    return next((name for name in present if name != " "), ",")
+
+
+def _has_numbers(lines: list[str]) -> bool:
+    """Return whether at least half of the lines have a number among their words."""
+    return 2 * sum(any(map(_NUMBER.fullmatch, line.split())) for line in lines) >= len(lines)
 
 
 _RARE = "\x1f"
@@ -322,7 +349,7 @@ def _atomic_types(header: list[str], path: str) -> dict[str, str]:
 
 
 def _without_broken(table: RawTable, encoding: str) -> RawTable:
-    reason = f"holds bytes that are not {encoding} (name the file's encoding with --encoding)"
+    reason = f"holds bytes that are not {encoding} ({_ENCODINGS})"
     seen = np.zeros(table.frame.height, np.bool_)
     bad = list(table.bad)
     for column in table.frame.get_columns():

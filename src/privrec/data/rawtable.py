@@ -14,6 +14,10 @@ Form = Literal["auto", "table", "lists"]
 """A file's form: a table of columns, or one line for each person with her items."""
 Unit = Literal["line", "row"]
 """What a file is counted in: the lines of a text, or the rows of a table without lines."""
+Dates = Literal["iso", "day-first", "month-first"]
+"""How dates are written: 2023-12-31, or 31.12.2023, or 12/31/2023."""
+Decimal = Literal[".", ","]
+"""What stands before the decimals of a number."""
 PARQUET = (".parquet", ".pq")
 
 
@@ -50,7 +54,8 @@ class RawTable:
     types in an atomic file's header. `bad` has the rows that could not be split into columns.
     `lists` says that the file had one line for each person: then an item is null where somebody
     has none. `is_text` says that the columns have no types, as those of separated text. `nested`
-    has the rows of a column that hold lists of lists or of objects.
+    has the rows of a column that hold lists of lists or of objects. `decimal` and `dates` say how
+    numbers and dates are written where they are text.
     """
 
     file: str
@@ -63,6 +68,8 @@ class RawTable:
     is_text: bool = True
     unit: Unit = "line"
     nested: Mapping[str, IntArray] = field(default_factory=dict)
+    decimal: Decimal = "."
+    dates: Dates = "iso"
 
     def __str__(self) -> str:
         return self.file

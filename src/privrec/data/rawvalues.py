@@ -1,16 +1,16 @@
 """Converts the columns of a raw file to ids, numbers, times and features, and finds bad rows."""
 
-import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
 
-from privrec.data.rawtable import RawTable
+from privrec.data.rawtable import Dates, Decimal, RawTable
 from privrec.errors import DataError
 from privrec.types import BoolArray
 
-_COMMA = re.compile(r"\s*[+-]?\d*,\d+\s*")
+_COMMA = r"^\s*[+-]?\d*,\d+\s*$"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,29 +53,45 @@ def read_numbers(table: RawTable, name: str) -> tuple[pl.Series, Check]:
     column = _plain(table.frame[name])
     if not (column.dtype.is_numeric() or column.dtype in (pl.String, pl.Boolean, pl.Null)):
         raise DataError(f"{table.file}: {name!r} must be numbers; got {column.dtype}")
-    numbers = column.cast(pl.Float64, strict=False)
+    numbers = _numbers(column, table.decimal)
     # Values are used in single precision, where 1e39 is infinite.
     unusable = ~numbers.cast(pl.Float32).is_finite().fill_null(value=False).to_numpy()
-    return numbers, Check(name, unusable, "must be a finite number" + _comma_hint(column, unusable))
+    return numbers, Check(name, unusable, _must_be_number(column.filter(unusable), table.decimal))
 
 
-def _comma_hint(column: pl.Series, unusable: BoolArray) -> str:
-    """Return how to write decimals, where the first bad value has a comma as in 2,5."""
-    if column.dtype != pl.String or not unusable.any():
-        return ""
-    first = column[int(unusable.argmax())] or ""
-    return ", with a decimal point and no decimal comma" if _COMMA.fullmatch(first) else ""
+def _numbers(column: pl.Series, decimal: Decimal) -> pl.Series:
+    """Return the numbers of a column, null where a text is none; with a comma no point is read."""
+    if column.dtype == pl.String and decimal == ",":
+        column = column.set(column.str.contains(".", literal=True), None)
+        column = column.str.replace(",", ".", literal=True)
+    return column.cast(pl.Float64, strict=False)
+
+
+def _must_be_number(unusable: pl.Series, decimal: Decimal) -> str:
+    """Return what a number must be, and the option by which the first bad one would be read."""
+    if decimal == ",":
+        return "must be a finite number, with a decimal comma"
+    offer = " (--decimal , reads a decimal comma)" if has_commas(unusable.head(1)) else ""
+    return f"must be a finite number{offer}"
+
+
+def has_commas(column: pl.Series) -> bool:
+    """Return whether a column of text has numbers with a decimal comma, and nothing but numbers."""
+    if column.dtype != pl.String or not column.str.contains(_COMMA).any():
+        return False
+    filled = column.set(column == "", None)
+    return _numbers(filled, ",").null_count() == filled.null_count()
 
 
 def read_times(table: RawTable, name: str) -> tuple[pl.Series, Check]:
-    """Return a column as numbers or else as ISO dates, and the rows where it is neither."""
+    """Return a column as numbers or else as dates, and the rows where it is neither."""
     column = _plain(table.frame[name])
     times = column
     if column.dtype == pl.String:
         whole = column.cast(pl.Int64, strict=False)
-        times = column.cast(pl.Float64, strict=False) if whole.null_count() else whole
+        times = _numbers(column, table.decimal) if whole.null_count() else whole
         if times.null_count() == times.len():
-            times = _dates(column)
+            times = _dates(column, table.dates)
     elif column.dtype == pl.Time:
         raise DataError(f"{table.file}: {name!r} must be times with a date; got times of a day")
     elif not (column.dtype.is_numeric() or column.dtype.is_temporal() or column.dtype == pl.Null):
@@ -83,10 +99,30 @@ def read_times(table: RawTable, name: str) -> tuple[pl.Series, Check]:
     unusable = times.is_null()
     if times.dtype.is_float():
         unusable |= ~times.is_finite()
-    must = "must be a time: a finite number or an ISO date such as 2023-12-31"
+    must = _MUST_BE_TIME[table.dates]
     if column.dtype == pl.String and times.dtype.is_numeric():
         must = "must be a time: a finite number, as others of the column are"
+    elif offer := dates_offer(column) if table.dates == "iso" else "":
+        must += f" ({offer})"
     return times, Check(name, unusable.to_numpy(), must)
+
+
+_MUST_BE_TIME: dict[Dates, str] = {
+    "iso": "must be a time: a finite number or an ISO date such as 2023-12-31",
+    "day-first": "must be a time: a finite number or a date with the day first, as 31.12.2023",
+    "month-first": "must be a time: a finite number or a date with the month first, as 12/31/2023",
+}
+
+
+def dates_offer(column: pl.Series) -> str:
+    """Return the options that would read the dates of a column of text; "" if it has none."""
+    if column.dtype != pl.String or not column.str.contains(_LOCAL_DATE).any():
+        return ""
+    filled = column.filter(column != "")
+    ways: list[Dates] = ["day-first", "month-first"]
+    fitting = [way for way in ways if not _local_dates(filled, way).null_count()] or ways
+    one = f"--dates {fitting[0]} reads it"
+    return one if len(fitting) == 1 else "say --dates day-first or --dates month-first"
 
 
 def read_title(table: RawTable, name: str) -> pl.Series:
@@ -116,11 +152,11 @@ def read_feature(
         if kind == "token_seq":
             return [_split(column, " ")], []
         if kind == "float":
-            return _checked(column, column.cast(pl.Float64, strict=False))
+            return _checked(column, _numbers(column, table.decimal))
         if kind is None and may_split and column.str.contains("|", literal=True).any():
             return [_split(column, "|")], []
         if kind is None and table.is_text:
-            return _checked(column, _as_it_looks(column))
+            return _checked(column, _as_it_looks(column, table.decimal))
     elif not is_plain(column):
         raise DataError(f"{table.file}: {name!r} must be plain values or lists; got {column.dtype}")
     series, checks = _checked(column, column)
@@ -129,6 +165,32 @@ def read_feature(
         inner[table.nested[name]] = True
         checks.append(Check(name, inner, "must be a plain value or a list of them"))
     return series, checks
+
+
+_ON, _OFF = ("1", "true"), ("0", "false", "")
+
+
+def read_flags(table: RawTable, names: Sequence[str]) -> tuple[pl.Series, list[Check]]:
+    """Return for each row the names of the columns that are 1, and rows with more than 0 and 1."""
+    texts = table.frame.select(pl.col(names).cast(pl.String).fill_null(""))
+    checks = [
+        Check(name, (~texts[name].is_in([*_ON, *_OFF])).to_numpy(), "must be 0 or 1")
+        for name in names
+    ]
+    chosen = [pl.when(pl.col(name).is_in(_ON)).then(pl.lit(name)) for name in names]
+    return texts.select(pl.concat_list(chosen).list.drop_nulls()).to_series(), checks
+
+
+def flag_columns(table: RawTable, names: Sequence[str]) -> list[str]:
+    """Return the longest row of neighbouring columns that have 0 and 1 alone."""
+    longest: list[str] = []
+    run: list[str] = []
+    for name in names:
+        column = table.frame[name]
+        is_flag = not column.dtype.is_nested() and set(map(str, column.unique())) <= {"0", "1"}
+        run = [*run, name] if is_flag else []
+        longest = run if len(run) > len(longest) else longest
+    return longest
 
 
 def _plain(column: pl.Series) -> pl.Series:
@@ -149,10 +211,32 @@ def is_plain(column: pl.Series) -> bool:
     return not kind.is_nested() and kind != pl.Object
 
 
-def _dates(column: pl.Series) -> pl.Series:
-    """Return ISO dates; if they are written in several ways, those without a zone count as UTC."""
+_LOCAL_DATE = (
+    r"(?i)^\s*(\d{1,2})[./-](\d{1,2})[./-](\d{4}|\d{2})"
+    r"(?:[ ,]+(\d{1,2}):(\d{2})(?::(\d{2}))?(?: ?([ap])\.?m\.?)?)?\s*$"
+)
+
+
+def _local_dates(column: pl.Series, dates: Dates) -> pl.Series:
+    """Return dates with the day or the month first, with or without a time of the day."""
+    parts = column.str.extract_groups(_LOCAL_DATE).struct.unnest()
+    order = ("day", "month") if dates == "day-first" else ("month", "day")
+    parts.columns = [*order, "year", "hour", "minute", "second", "half"]
+    year, hour = pl.col("year").cast(pl.Int64), pl.col("hour").fill_null("0").cast(pl.Int64)
+    # 23 is 2023 and 99 is 1999.
+    year = pl.when(year < 70).then(year + 2000).when(year < 100).then(year + 1900).otherwise(year)
+    is_late = pl.col("half").str.to_lowercase() == "p"
+    hour = pl.when(is_late.is_null()).then(hour).otherwise(hour % 12 + 12 * is_late)
+    minute, second = (pl.col(name).fill_null("0") for name in ("minute", "second"))
+    text = pl.format("{}-{}-{} {}:{}:{}", year, "month", "day", hour, minute, second)
+    iso = parts.select(text.str.to_datetime("%Y-%m-%d %H:%M:%S", strict=False)).to_series()
+    return iso.alias(column.name)
+
+
+def _dates(column: pl.Series, dates: Dates) -> pl.Series:
+    """Return dates; if they are written in several ways, those without a zone count as UTC."""
     rest = column.set(~column.str.contains(r"^\d{4}-\d{2}-\d{2}"), None)
-    found = _dates_of_a_kind(rest)
+    found = _dates_of_a_kind(rest) if dates == "iso" else _local_dates(column, dates)
     for _ in range(_WAYS):
         rest = rest.set(found.is_not_null(), None)
         if rest.null_count() == rest.len():
@@ -190,15 +274,15 @@ def _split(column: pl.Series, separator: str) -> pl.Series:
     return column.str.split(separator).list.eval(parts.filter(parts != ""))
 
 
-def _as_it_looks(column: pl.Series) -> pl.Series:
+def _as_it_looks(column: pl.Series, decimal: Decimal) -> pl.Series:
     present = column.drop_nulls()
     if present.is_empty() or present.str.contains(r"^[+-]?0\d").any():
         return column
     if present.str.contains(r"^-?\d+$").all():
         whole = column.cast(pl.Int64, strict=False)
         return whole if whole.null_count() == column.null_count() else column
-    number = column.cast(pl.Float64, strict=False)
-    pointed = present.str.contains(".", literal=True).any()
+    number = _numbers(column, decimal)
+    pointed = present.str.contains(decimal, literal=True).any()
     return number if pointed and number.null_count() == column.null_count() else column
 
 

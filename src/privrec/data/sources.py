@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
+from privrec.data.catalogue import Catalogue
 from privrec.data.federation import Federation
 from privrec.data.frames import as_polars, column_name, is_frame
 from privrec.data.importing import import_files
@@ -157,7 +158,11 @@ def _table(frame: object, file: str) -> RawTable:
 
 
 def _in_python(message: str) -> str:
-    """Return an import's message with the options of the command as arguments of `load`."""
+    """Return an import's message with the options of the command as arguments of `load`.
+
+    What is said of options for text files is left out.
+    """
+    message = re.sub(r" \((say )?--(decimal|dates|drop-duplicates|flags) [^)]*\)", "", message)
     message = message.replace(
         "say which it is with --map id=…", "call the column with the ids 'id'"
     )
@@ -177,6 +182,21 @@ def named(data: object) -> tuple[str, Callable[[], Federation]]:
         return str(name), lambda: load(name)
     found = load(data)
     return found.name, lambda: found
+
+
+def load_begun(data: object, begun_with: Callable[[], Catalogue]) -> Federation:
+    """Return the data of a run, with its items in the order that the run was begun with.
+
+    `begun_with` reads the run's own catalogue. Runs of older versions have the items in the order
+    of the table in the data folder.
+    """
+    found = load(data)
+    if not isinstance(data, str | PathLike) or not Path(data).is_dir():
+        return found
+    ids, begun = list(found.catalogue.item_ids), list(begun_with().item_ids)
+    if begun == ids or sorted(begun) != sorted(ids):
+        return found
+    return to_federation(read_folder(Path(data)), item_order=begun)
 
 
 def own_name(name: str | None) -> str:

@@ -2,13 +2,14 @@
 
 import hashlib
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 
-from privrec.data.catalogue import Catalogue, to_json
+from privrec.data.catalogue import ITEM_LIST, Catalogue, to_json
 from privrec.data.clients import Clients, cuts
 from privrec.data.federation import Federation
 from privrec.data.lines import ids_of, read_lines, require
@@ -22,7 +23,7 @@ from privrec.data.schema import (
     encode,
     is_missing,
 )
-from privrec.data.text import brief, safe_text, value_text
+from privrec.data.text import brief, natural_order, safe_text, value_text
 from privrec.errors import DataError, nearest
 from privrec.types import IntArray
 
@@ -69,15 +70,22 @@ def write_folder(tables: Tables, folder: Path) -> None:
     (folder / "dataset.toml").write_text(manifest_text(tables.manifest), encoding="utf-8")
 
 
-def to_federation(tables: Tables) -> Federation:
-    """Return the federation of the tables, after checking every id and value in them."""
+def to_federation(tables: Tables, *, item_order: Sequence[str] | None = None) -> Federation:
+    """Return the federation of the tables, after checking every id and value in them.
+
+    Items stand in the order of their ids, whatever their order in the table: it may be that of
+    people's lines, and a model's catalogue would tell who has what. `item_order` has all ids in
+    another order, that of a run which was begun with it.
+    """
     manifest = tables.manifest
     users = _checked_ids(tables.users, "users")
-    items = _checked_ids(tables.items, "items")
+    _checked_ids(tables.items, "items")
+    item_table = in_order(tables.items, item_order)
+    items = item_table["id"].cast(pl.String).to_list()
     _check_columns(tables)
     lines = read_lines(tables.interactions, manifest, users=users, items=items)
     user_features, user_bags = _encode_frame(tables.users, "user", manifest)
-    item_features, item_bags = _encode_frame(tables.items, "item", manifest)
+    item_features, item_bags = _encode_frame(item_table, "item", manifest)
     moments = tables.interactions.select(manifest.context)
     context_features, context_bags = _encode_frame(moments, "context", manifest)
     columns = lines.clients(ids=person_ids(users), features=user_bags, context=context_bags)
@@ -90,7 +98,7 @@ def to_federation(tables: Tables) -> Federation:
         name=manifest.name,
         schema=Schema(features=(*user_features, *item_features, *context_features)),
         item_ids=items,
-        titles=_titles(tables.items, items),
+        titles=_titles(item_table, items),
         items=item_bags,
         positive_above=manifest.positive_above,
         undeclared=_undeclared(tables),
@@ -109,6 +117,16 @@ def to_federation(tables: Tables) -> Federation:
         has_times=manifest.time is not None,
         take_test=None if test is None else test.take,
     )
+
+
+def in_order(items: pl.DataFrame, item_order: Sequence[str] | None = None) -> pl.DataFrame:
+    """Return a table of items by their ids: numbers by size, then others by letter."""
+    ids = items["id"].cast(pl.String).to_list()
+    wanted = sorted(ids, key=natural_order) if item_order is None else item_order
+    if ids == wanted:
+        return items
+    place = {item_id: row for row, item_id in enumerate(ids)}
+    return items[[place[item_id] for item_id in wanted]]
 
 
 _AT_A_TIME = 2**20
@@ -135,7 +153,7 @@ def person_ids(names: list[str]) -> IntArray:
 def _undeclared(tables: Tables) -> tuple[str, ...]:
     """Return what was computed from people's data, in words for the privacy statement."""
     manifest, public = tables.manifest, tables.manifest.public
-    found = [] if public.items else ["the list of items and their features"]
+    found = [] if public.items else [ITEM_LIST]
     if manifest.value is not None and not public.threshold:
         found.append("the value above which a rating is a like")
     if public.people is None:
@@ -305,7 +323,7 @@ def _encode_column(
     distinct = text.unique(maintain_order=True)
     raw = distinct.to_list()
     words = [word for value in raw for word in (value if isinstance(value, list) else [value])]
-    found = sorted({value_text(word) for word in words if not is_missing(word)}, key=_natural)
+    found = sorted({value_text(word) for word in words if not is_missing(word)}, key=natural_order)
     feature = Feature(name=column.name, side=side, kind=kind, values=values or tuple(found))
     table = pl.DataFrame({"raw": distinct, "row": np.arange(distinct.len())})
     joined = text.to_frame("raw").join(
@@ -333,12 +351,3 @@ def _encode_numeric(
     raw = number.fill_null(float("nan")).to_numpy()
     weights = np.nan_to_num((raw - feature.mean) / feature.scale).astype(np.float32)[:, None]
     return feature, Bag(codes=np.zeros((len(raw), 1), np.int32), weights=weights)
-
-
-def _natural(value: str) -> tuple[float, str]:
-    """Sort numbers by size before words by letter."""
-    try:
-        number = float(value)
-    except ValueError:
-        return math.inf, value
-    return (math.inf if math.isnan(number) else number), value

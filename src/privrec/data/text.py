@@ -1,5 +1,6 @@
 """Makes text from data safe to show, and records short: no control codes, no endless lists."""
 
+import math
 import re
 import unicodedata
 from collections.abc import Mapping
@@ -41,6 +42,19 @@ def value_text(value: object) -> str:
     if isinstance(value, float | np.floating) and float(value).is_integer():
         return str(int(value))
     return str(value)
+
+
+def natural_order(text: str) -> tuple[float, str]:
+    """Return a key that sorts numbers by size, then words by letter.
+
+    >>> sorted(["b", "10", "9", "a"], key=natural_order)
+    ['9', '10', 'a', 'b']
+    """
+    try:
+        number = float(text)
+    except ValueError:
+        return math.inf, text
+    return (math.inf if math.isnan(number) else number), text
 
 
 def short(text: object, most: int = 60) -> str:

@@ -2,7 +2,7 @@
 
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Literal
 
@@ -10,15 +10,12 @@ import polars as pl
 
 from privrec.data.columnnames import ALIASES, ROLES, plain_column
 from privrec.data.rawtable import RawTable
-from privrec.data.rawvalues import is_plain, read_numbers, read_times
+from privrec.data.rawvalues import dates_offer, has_commas, is_plain, read_numbers, read_times
 from privrec.errors import DataError
 
 Became = Literal["user", "item", "value", "time", "context", "id", "title", "feature", "ignored"]
 
 UNUSED_TIME = "no column is the time, so lines stay in the order of the file"
-UNREAD_TIME = (
-    "may be one, in a form that is not read: write dates as 2023-12-31, or as seconds since 1970"
-)
 _LOOKED_AT = 1000
 """Rows that decide what an unknown column may be. Chosen by hand."""
 _FEW_VALUES = 20
@@ -47,13 +44,13 @@ def why_chosen(table: RawTable, ours: str, theirs: str, said: str | None) -> str
     return "its name" if theirs.casefold() == ours else "guessed from its name"
 
 
-def looks_like_times(column: pl.Series) -> bool:
-    """Return whether at least half of the first values are ISO dates or numbers of an epoch."""
-    first = None if column.dtype == pl.Duration else _first(column)
-    if first is None or plain_column(column.name).endswith("id"):
+def looks_like_times(table: RawTable, name: str) -> bool:
+    """Return whether at least half of the first values are dates or numbers of an epoch."""
+    first = None if table.frame[name].dtype == pl.Duration else _first(table, name)
+    if first is None or plain_column(name).endswith("id"):
         return False
     try:
-        times, check = read_times(first, column.name)
+        times, check = read_times(first, name)
     except DataError:
         return False
     is_time = ~check.mask
@@ -62,26 +59,28 @@ def looks_like_times(column: pl.Series) -> bool:
     return 2 * int(is_time.sum()) >= times.len()
 
 
-def why_ignored(column: pl.Series, found: Mapping[str, str]) -> str:
+def why_ignored(table: RawTable, name: str, found: Mapping[str, str]) -> str:
     """Return what an ignored column may be, and the option that would use it."""
-    if is_empty(column):
+    if is_empty(table.frame[name]):
         return "it is empty"
-    return _may_be(column, found) or _as_context(column)
+    return _may_be(table, name, found) or _as_context(table.frame[name])
 
 
-def _may_be(column: pl.Series, found: Mapping[str, str]) -> str:
+def _may_be(table: RawTable, name: str, found: Mapping[str, str]) -> str:
     """Return the meaning that a column may have, or ""."""
-    name = column.name
-    if looks_like_times(column):
+    if looks_like_times(table, name):
         but = f", but {found['time']!r} is the time" if "time" in found else ""
         return f"it looks like a time{but}: {map_option('time', name)}"
-    if "time" not in found and is_unread_time(column):
-        return "it may be a time, but in a form that is not read: write 2023-12-31 or a number"
+    if "time" not in found and (unread := unread_time(table.frame[name])):
+        return f"it {unread}"
     for ours in ROLES:
         if plain_column(name) in ALIASES[ours] and ours in found:
             return f"it may be the {ours}, but {found[ours]!r} is: {map_option(ours, name)}"
-    if "value" not in found and _looks_like_ratings(column):
+    if "value" not in found and _looks_like_ratings(table, name):
         return f"it may be a value, such as a rating: {map_option('value', name)}"
+    if "value" not in found and _looks_like_ratings(replace(table, decimal=","), name):
+        option = f"{map_option('value', name)} (--decimal , reads it)"
+        return f"it may be a value, such as a rating: {option}"
     return ""
 
 
@@ -91,6 +90,14 @@ def _as_context(column: pl.Series) -> str:
     if _is_unlike(column):
         return "nearly each line has its own value"
     return f"--context {shlex.quote(column.name)} would use it"
+
+
+def looks_like_titles(column: pl.Series) -> bool:
+    """Return whether a column has words, and nearly each row its own: titles, not a feature."""
+    first = column.head(_LOOKED_AT)
+    if first.dtype != pl.String or 10 * first.n_unique() < 9 * first.len():
+        return False
+    return 2 * int(first.str.contains(r"\p{L}{2}").sum()) >= first.len()
 
 
 def map_option(ours: str, name: str) -> str:
@@ -104,16 +111,31 @@ def is_empty(column: pl.Series) -> bool:
     return bool((gone | (column == "")).all() if column.dtype == pl.String else gone.all())
 
 
-def is_unread_time(column: pl.Series) -> bool:
-    """Return whether a column of text has a name of times, or dates as 31.12.2023 or 12/31/23."""
+def unread_time(column: pl.Series) -> str:
+    """Return what a column of text may be that has a name of times, or dates as 31.12.2023."""
     first = column.head(_LOOKED_AT).drop_nulls()
     if first.dtype != pl.String or first.is_empty():
-        return False
+        return ""
     is_date = first.str.contains(_DATE)
-    return plain_column(column.name) in ALIASES["time"] or 2 * int(is_date.sum()) >= first.len()
+    if plain_column(column.name) not in ALIASES["time"] and 2 * int(is_date.sum()) < first.len():
+        return ""
+    if offer := dates_offer(first):
+        return f"looks like a time: {map_option('time', column.name)} ({offer})"
+    return (
+        "may be a time, in a form that is not read: write dates as 2023-12-31, or as seconds since"
+        " 1970"
+    )
 
 
 _DATE = r"^\s*(\d{1,2}[./-]\d{1,2}[./-]\d{2,4}|\d{4}[./]\d{1,2}[./]\d{1,2})\b"
+
+
+def as_words(table: RawTable, name: str) -> str:
+    """Return a warning of a feature whose numbers are read as words, or ""."""
+    if table.decimal == "," or not has_commas(table.frame[name].head(_LOOKED_AT)):
+        return ""
+    offer = "(--decimal , reads a decimal comma)"
+    return f"{name!r} has decimal commas, and so its numbers are read as words {offer}"
 
 
 def feature_note(column: pl.Series) -> str:
@@ -163,12 +185,12 @@ def _unit(time: float) -> str:
     return ""
 
 
-def _looks_like_ratings(column: pl.Series) -> bool:
-    first = _first(column)
+def _looks_like_ratings(table: RawTable, name: str) -> bool:
+    first = _first(table, name)
     if first is None:
         return False
     try:
-        numbers, check = read_numbers(first, column.name)
+        numbers, check = read_numbers(first, name)
     except DataError:
         return False
     return not check.mask.any() and 1 < numbers.n_unique() <= min(_FEW_VALUES, numbers.len() - 1)
@@ -181,11 +203,8 @@ def _is_unlike(column: pl.Series) -> bool:
     return first.len() >= _FEW_VALUES and 2 * first.n_unique() > first.len()
 
 
-def _first(column: pl.Series) -> RawTable | None:
+def _first(table: RawTable, name: str) -> RawTable | None:
     """Return the first values of a column that are not empty, as a table; None without any."""
-    first = column.head(_LOOKED_AT).drop_nulls()
+    first = table.frame[name].head(_LOOKED_AT).drop_nulls()
     first = first.filter(first != "") if first.dtype == pl.String else first
-    if first.is_empty():
-        return None
-    lines = first.to_frame().with_row_index()["index"].to_numpy()
-    return RawTable(file="", frame=first.to_frame(), lines=lines, has_header=True, types={}, bad=())
+    return None if first.is_empty() else replace(table, frame=first.to_frame())

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import asdict, dataclass
-from functools import cache, partial
+from functools import cache
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,7 @@ from privrec.algorithms.prepared import PreparedRun
 from privrec.algorithms.recipes import configure, prepare, recipe_named, settings_of
 from privrec.core.phase import Stage
 from privrec.data.clients import Clients
-from privrec.data.federation import Federation
-from privrec.data.sources import BUILT_IN, load, named
+from privrec.data.sources import BUILT_IN, load_begun, named
 from privrec.data.text import short
 from privrec.device import Model, open_model
 from privrec.errors import DataError, check_kind
@@ -142,11 +141,11 @@ def open_run(path: str | Path, *, data: object = None) -> Run:
     """
     check_kind("path", path, (str, PathLike), "a run folder")
     folder, config = records.read_settings(Path(path), settings_of)
-    read = partial(_by_name, config) if data is None else named(data)[1]
 
     @cache
     def load_prepared() -> PreparedRun:
-        return prepare(config, read())
+        found = _name_of_data(config) if data is None else data
+        return prepare(config, load_begun(found, lambda: records.read_catalogue(folder)))
 
     if data is not None and folder.data_path.is_file():
         records.check_data(folder, load_prepared().federation.fingerprint)
@@ -159,10 +158,10 @@ def open_run(path: str | Path, *, data: object = None) -> Run:
     )
 
 
-def _by_name(config: RunSettings) -> Federation:
+def _name_of_data(config: RunSettings) -> str:
     """Return the data that the settings name; a frame cannot be found by its name."""
     if config.data.partition(":")[0] in BUILT_IN or Path(config.data).exists():
-        return load(config.data)
+        return config.data
     raise DataError(
         f"the data {config.data!r} of the run is no built-in name and no folder here; if the run"
         " was trained in Python on a frame, give it again: privrec.open_run(path, data=frame)"

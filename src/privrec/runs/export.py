@@ -6,14 +6,16 @@ A zip archive: `model.json` (settings and what the run promises), `statement.txt
 
 import io
 import json
+import warnings
 import zipfile
 from pathlib import Path
 
 import numpy as np
 
-from privrec.data.catalogue import to_json
+from privrec.data.catalogue import ITEM_LIST, Catalogue, to_json
+from privrec.data.text import natural_order
 from privrec.device import FORMAT
-from privrec.errors import RunFolderError
+from privrec.errors import PrivacyWarning, RunFolderError
 from privrec.runs import records
 from privrec.runs.run import Run
 
@@ -27,6 +29,7 @@ def export_run(run: Run, path: Path) -> None:
         raise RunFolderError(f"{path} is a folder: --out takes the name of a file")
     model = run.model()
     model.device()  # Raises if its parameters, catalogue and settings are not of one run.
+    _warn_of_order(model.catalogue)
     # The path of the data is private: leave it out.
     settings = {**model.settings, "data": model.catalogue.name}
     about = {"format": FORMAT, "settings": settings, "privacy": dict(model.privacy)}
@@ -47,6 +50,18 @@ def export_run(run: Run, path: Path) -> None:
             np.save(array, np.asarray(model.params[name], order="C"), allow_pickle=False)
             _add(file, f"params/{name}.npy", array.getvalue(), zipfile.ZIP_STORED)
     records.write_whole(path, content.getvalue())
+
+
+def _warn_of_order(catalogue: Catalogue) -> None:
+    """Warn of a run of an older version, whose items may stand in the order of people's lines."""
+    ids = list(catalogue.item_ids)
+    if ITEM_LIST in catalogue.undeclared and ids != sorted(ids, key=natural_order):
+        warnings.warn(
+            "the items of this run stand in the order in which they were found, which can tell who"
+            " has what: train again before you release it",
+            PrivacyWarning,
+            stacklevel=3,
+        )
 
 
 def _add(file: zipfile.ZipFile, name: str, content: bytes, compression: int) -> None:

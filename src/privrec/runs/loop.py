@@ -24,7 +24,7 @@ from privrec.core.round import (
 )
 from privrec.data.catalogue import to_json
 from privrec.data.federation import Federation
-from privrec.data.sources import named
+from privrec.data.sources import load_begun, named
 from privrec.errors import DataError, RunFolderError, SettingsError
 from privrec.runs import records
 from privrec.runs.bar import progress_bar
@@ -70,7 +70,7 @@ def train(
     path = folder_path("out", out)
     started = _started(path) if resume else None
     config = _settings_of(started, recipe, name, settings)
-    prepared = prepare(config, read())
+    prepared = prepare(config, read() if started is None else _read_begun(data, started[0]))
     prepared = prepared if watch is None else watch(prepared)
     config, federation = prepared.config, prepared.federation
     if strict and config.budget.mechanism != "none":
@@ -316,6 +316,10 @@ def _started(path: Path | None) -> tuple[records.RunFolder, RunSettings] | None:
     if path is None:
         raise SettingsError("`resume` needs `out`, the folder of the run to go on with")
     return None if records.is_untouched(path) else records.read_settings(path, settings_of)
+
+
+def _read_begun(data: object, folder: records.RunFolder) -> Federation:
+    return load_begun(data, lambda: records.read_catalogue(folder))
 
 
 def _settings_of(

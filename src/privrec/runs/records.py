@@ -26,6 +26,7 @@ import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load, save
 
+from privrec.data.catalogue import Catalogue, from_json
 from privrec.errors import RunFolderError, SettingsError, nearest
 from privrec.runs.shapes import (
     EVALUATION,
@@ -225,6 +226,13 @@ def read_settings(
         return folder, check(values)
     except SettingsError as error:
         raise RunFolderError(f"{folder.config_path}: {error}") from error
+
+
+def read_catalogue(folder: RunFolder) -> Catalogue:
+    """Return the catalogue that a run was begun with."""
+    path = folder.catalogue_path
+    with words(path, "read"):
+        return from_json(path.read_bytes(), str(path))
 
 
 def append_round(folder: RunFolder, line: Mapping[str, Any], *, figures: bool) -> None:

@@ -13,7 +13,7 @@ import polars as pl
 
 from privrec.algorithms.prepared import PreparedRun
 from privrec.algorithms.recipe import Recipe
-from privrec.data.catalogue import Catalogue, from_json
+from privrec.data.catalogue import Catalogue
 from privrec.data.clients import Clients
 from privrec.data.frames import as_polars
 from privrec.data.sources import BUILT_IN, load
@@ -232,9 +232,7 @@ class Run:
     @property
     def catalogue(self) -> Catalogue:
         """The items and features that the run was trained with, as its folder has them."""
-        path = self.folder.catalogue_path
-        with records.words(path, "read"):
-            return from_json(path.read_bytes(), str(path))
+        return records.read_catalogue(self.folder)
 
     def privacy(self) -> PrivacyReport:
         """Return what the run promises, by its ledger."""
