@@ -1,7 +1,6 @@
 """`privrec federate`: the same training over a real network, on Flower."""
 
 import contextlib
-import importlib.util
 import logging
 import shlex
 import sys
@@ -35,7 +34,7 @@ from privrec.cli.federate_options import (
 from privrec.cli.federation import live_table, say_result, say_terms, say_traffic, terms_line
 from privrec.cli.options import HelpAllOption, SetOption, examples, settings_from
 from privrec.cli.stopping import federation_stopped
-from privrec.errors import FederationError
+from privrec.errors import FederationError, check_extra
 
 federate_app = typer.Typer(
     help="The same training over a real network, on Flower.",
@@ -306,8 +305,7 @@ def _say_what_is_sent(folder: Path, json_: bool) -> None:
 
 
 def _needs_flower() -> None:
-    if importlib.util.find_spec("flwr") is None:
-        raise FederationError("this needs Flower: pip install 'privrec[federation]'")
+    check_extra("flwr", "a federation")
 
 
 def _agreed(
