@@ -1,6 +1,7 @@
 """The errors that privrec raises, and a helper for their messages."""
 
 import difflib
+import importlib.util
 from collections.abc import Iterable
 
 
@@ -72,6 +73,26 @@ def check_kind(name: str, value: object, kind: type | tuple[type, ...], must: st
     kinds = kind if isinstance(kind, tuple) else (kind,)
     if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
         raise SettingsError(f"`{name}` must be {must}; got {got(value)}")
+
+
+_EXTRAS = {
+    "autodp": ("autodp", "paper"),
+    "flwr": ("Flower", "federation"),
+    "jax_privacy": ("jax-privacy", "attack"),
+    "matplotlib": ("matplotlib", "report"),
+    "sklearn": ("scikit-learn", "attack"),
+}
+"""The modules that not everybody has: the name of each library, and the extra that installs it."""
+
+
+def check_extra(module: str, what: str) -> None:
+    """Raise unless a module of an extra is installed; `what` needs it.
+
+    Call it before the work begins, and not when hours later the module is imported.
+    """
+    library, extra = _EXTRAS[module]
+    if importlib.util.find_spec(module) is None:
+        raise SettingsError(f"{what} needs {library}: pip install 'privrec[{extra}]'")
 
 
 def nearest(name: str, options: Iterable[str], before: str = "") -> str:

@@ -30,6 +30,7 @@ from privrec.attacks.trial import Trial, law_of, try_out
 from privrec.attacks.watch import untold, without_data
 from privrec.data.federation import Federation
 from privrec.data.sources import load
+from privrec.errors import check_extra
 from privrec.privacy.tradeoff import best_area, best_curve
 from privrec.runs.loop import train
 
@@ -105,6 +106,7 @@ def audit(
     The canaries' coins come from the seed, which the training does not use for its noise unless
     `noise` is "seeded". The trained model is thrown away.
     """
+    check_extra("jax_privacy", "an audit")
     check_confidence(confidence)
     people = load(data) if isinstance(data, str) else data
     config = configure(recipe, people.name, settings)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from privrec.errors import SettingsError, nearest
+from privrec.errors import SettingsError, check_extra, nearest
 from privrec.seeds import rng
 from privrec.types import BoolArray, IntArray
 
@@ -161,6 +161,8 @@ def check_asked(
     ):
         if value < least:
             raise SettingsError(f"`{name}` must be >= {least}; got {value}")
+    if "paper" in kinds:
+        check_extra("sklearn", "the paper's attack (kind paper)")
     if "ratio" in kinds and repetitions > shadows:
         raise SettingsError(
             f"`repetitions` must be <= `shadows` for kind ratio; got {repetitions} and {shadows}"

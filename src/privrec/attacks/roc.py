@@ -59,12 +59,8 @@ def auditor(members: Scores, others: Scores) -> "CanaryScoreAuditor":
 
     Its ROC curve is the convex hull of ours, so its area is above 1/2 even for random scores.
     """
-    try:
-        from jax_privacy.auditing import CanaryScoreAuditor
-    except ImportError as error:
-        raise SettingsError(
-            "attacks and audits need jax_privacy and scikit-learn: pip install 'privrec[attack]'"
-        ) from error
+    from jax_privacy.auditing import CanaryScoreAuditor
+
     _check(members, others)
     return CanaryScoreAuditor(members, others)
 

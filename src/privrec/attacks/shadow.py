@@ -11,7 +11,6 @@ from privrec.attacks.games import Parts
 from privrec.attacks.roc import Figure, area_of
 from privrec.attacks.views import NO_ITEM, Views
 from privrec.data.federation import Federation, chunks
-from privrec.errors import SettingsError
 from privrec.seeds import rng
 from privrec.types import BoolArray, CodeArray
 
@@ -71,12 +70,8 @@ def guesses(
     `rows` and `inside` are the shadow users and whether they trained the shadow model. Classes
     are weighted to be balanced, because most shadow users did.
     """
-    try:
-        from sklearn.ensemble import RandomForestClassifier
-    except ImportError as error:
-        raise SettingsError(
-            "the paper's attack needs scikit-learn: pip install 'privrec[attack]'"
-        ) from error
+    from sklearn.ensemble import RandomForestClassifier
+
     forest = RandomForestClassifier(class_weight="balanced", random_state=seed)
     forest.fit(_narrow(rows), inside)
     return np.asarray(forest.predict_proba(_narrow(asked))[:, 1], np.float64)

@@ -137,12 +137,12 @@ class _Rate(ProgressColumn):
 @contextmanager
 def progress() -> Iterator[Callable[[str, int, int], None]]:
     """Yield a callback (what, done, total) that draws a bar if stderr is a terminal."""
-    columns = [TextColumn("{task.description}"), BarColumn(), _Count(), _Rate()]
     # `err.is_terminal` is not used: with FORCE_COLOR it is true for a file.
-    disable = not sys.stderr.isatty()
-    with Progress(
-        *columns, TimeRemainingColumn(), console=err, disable=disable, transient=True
-    ) as bar:
+    if not sys.stderr.isatty():
+        yield lambda what, done, total: None
+        return
+    columns = [TextColumn("{task.description}"), BarColumn(), _Count(), _Rate()]
+    with Progress(*columns, TimeRemainingColumn(), console=err, transient=True) as bar:
         tasks: dict[str, Any] = {}
         counts: dict[str, int] = {}
         singles: set[str] = set()

@@ -1,7 +1,6 @@
 """`privrec federate`: the same training over a real network, on Flower."""
 
 import contextlib
-import importlib.util
 import logging
 import shlex
 import sys
@@ -47,7 +46,7 @@ from privrec.cli.federation import (
 )
 from privrec.cli.options import HelpAllOption, SetOption, examples, settings_from
 from privrec.cli.stopping import federation_stopped
-from privrec.errors import FederationError
+from privrec.errors import FederationError, check_extra
 
 federate_app = typer.Typer(
     help="The same training over a real network, on Flower.",
@@ -308,8 +307,7 @@ def _say_what_is_sent(folder: Path, json_: bool) -> None:
 
 
 def _needs_flower() -> None:
-    if importlib.util.find_spec("flwr") is None:
-        raise FederationError("this needs Flower: pip install 'privrec[federation]'")
+    check_extra("flwr", "a federation")
 
 
 def _agreed(

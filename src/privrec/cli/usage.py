@@ -1,9 +1,9 @@
 """Wrong usage of the command line, such as an unknown option: one line, like every other error."""
 
+import re
 import sys
 from typing import Any
 
-import click
 from typer.core import TyperGroup
 
 from privrec.data.text import safe_text
@@ -24,15 +24,17 @@ class PlainUsage(TyperGroup):
             return super().main(*arguments, **how)
         try:
             code = super().main(*arguments, **{**how, "standalone_mode": False})
-        except click.exceptions.NoArgsIsHelpError as error:
-            sys.exit(error.exit_code)  # The help was printed when it was made.
-        except click.ClickException as error:
-            sys.stderr.write(f"privrec: {safe_text(_line(error))}\n")
-            sys.exit(error.exit_code)
+        except Exception as error:
+            # Wrong usage. Its class is click's or typer's own, as the version of typer has it.
+            if not hasattr(error, "format_message"):
+                raise
+            if line := _line(error):  # Else it is a group alone, whose help has been printed.
+                sys.stderr.write(f"privrec: {safe_text(line)}\n")
+            sys.exit(2)
         sys.exit(code if isinstance(code, int) else 0)
 
 
-def _unwrap(command: click.Command) -> None:
+def _unwrap(command: Any) -> None:
     """Make a line of each paragraph of the help: typer keeps the line ends of the source."""
     if command.help:
         command.help = "\n\n".join(" ".join(p.split()) for p in command.help.split("\n\n"))
@@ -40,10 +42,12 @@ def _unwrap(command: click.Command) -> None:
         _unwrap(below)
 
 
-def _line(error: click.ClickException) -> str:
+def _line(error: Any) -> str:
+    """Return what was wrong, and which help to read; empty where nothing is said."""
     said = " ".join(error.format_message().split()).removesuffix(".")
-    context = error.ctx if isinstance(error, click.UsageError) else None
-    if context is None:
+    said = re.sub(r"( Did you mean [^?]*\?)\1", r"\1", said)  # Said by click and by typer.
+    context = getattr(error, "ctx", None)
+    if not said or context is None:
         return said
     words = ["privrec", *context.command_path.split()[1:], "--help"]
     return f"{said}{' See' if said.endswith('?') else '; see'} '{' '.join(words)}'"

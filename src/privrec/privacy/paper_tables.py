@@ -6,7 +6,7 @@ z = 1 and 1000 rounds throughout, so the noise on the sum is 2S.
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from privrec.errors import SettingsError
+from privrec.errors import check_extra
 from privrec.privacy.ledger import PrivacyLedger
 from privrec.privacy.paper import PRINTED_EPSILONS, PRINTED_USERS
 from privrec.privacy.release import Release, Sampling
@@ -41,6 +41,7 @@ class Cell:
 
 def paper_tables() -> Iterator[Cell]:
     """Yield the 36 finite cells of the paper's tables in print order."""
+    check_extra("autodp", "recomputing the paper's tables")
     for data, rows in PRINTED_EPSILONS.items():
         users = PRINTED_USERS[data]
         for cohort, row in rows.items():
@@ -73,12 +74,8 @@ def _ledger(law: Law, users: int, cohort: int, noise_multiplier: float) -> Priva
 
 def autodp_epsilon(users: int, cohort: int, count: int) -> Callable[[float], float]:
     """Return autodp's ε by δ for the Gaussian mechanism with sigma 1, drawn without replacement."""
-    try:
-        from autodp import rdp_acct, rdp_bank
-    except ImportError as error:
-        raise SettingsError(
-            "the paper's tables need autodp: pip install 'privrec[paper]'"
-        ) from error
+    from autodp import rdp_acct, rdp_bank
+
     accountant = rdp_acct.anaRDPacct()
     accountant.compose_subsampled_mechanism(
         lambda order: rdp_bank.RDP_gaussian({"sigma": 1.0}, order), cohort / users, coeff=count

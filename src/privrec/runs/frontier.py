@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from privrec.errors import SettingsError
+from privrec.errors import SettingsError, check_extra
 from privrec.evaluation.intervals import Difference, mean_of
 from privrec.evaluation.people import OfRuns, mean_above
 from privrec.privacy.ledger import PrivacyLedger
@@ -83,6 +83,7 @@ def find_frontier(
     Leaves one run folder for each ε and seed, and `frontier.json`, `.html` and `.png`. The noise is
     seeded, so that the curve can be reproduced. The runs are experiments and protect nobody.
     """
+    check_extra("matplotlib", "frontier.png")
     _check(epsilons, seeds)
     wanted = sorted(set(epsilons))
     jobs = [(epsilon, seed) for epsilon in wanted for seed in seeds]
@@ -132,12 +133,8 @@ def render(frontier: Frontier, seeds: Sequence[int] = ()) -> str:
 
 def draw(frontier: Frontier) -> bytes:
     """Return the curve as a PNG."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise SettingsError(
-            "the picture needs matplotlib: pip install 'privrec[report]', or see frontier.html"
-        ) from error
+    from matplotlib.figure import Figure
+
     canvas = Figure(figsize=(8, 4.5), dpi=120, layout="constrained")
     axes = canvas.subplots()
     places = list(range(len(frontier.points)))
