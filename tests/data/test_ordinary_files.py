@@ -323,6 +323,16 @@ def test_flags_with_names_become_values(tmp_path: Path) -> None:
     assert "`--flags` is about the items file" in said(tmp_path, lines, flags={"genres": "a..b"})
 
 
+def test_a_column_that_may_be_the_title_is_pointed_out(tmp_path: Path) -> None:
+    rows = "".join(f"{k};Buch {chr(97 + k)}\n" for k in range(20))
+    items = put(tmp_path, "items.csv", f"id;Name des Buchs\n{rows}")
+    [warning] = loaded(tmp_path, "user,item\nu,1\nu,2\n", items=items).warnings
+    assert warning.endswith(
+        "if it is their name, --map 'title=Name des Buchs'; else leave it out"
+        " (--ignore 'Name des Buchs')"
+    )
+
+
 def test_a_column_to_ignore_must_be_there(tmp_path: Path) -> None:
     message = said(tmp_path, "user,item,rating\nu,1,5\n", ignore=["ratng"])
     assert "no file has the column 'ratng'; did you mean 'rating'?" in message
