@@ -338,14 +338,14 @@ def _unhelpful(tables: Tables) -> list[str]:
     people, lines = tables.users, tables.interactions
     context = lines.select(tables.manifest.context)
     return [
-        *_nearly_unique(people, people["id"]),
+        *_nearly_unique(people, people["id"], "users:"),
         *_nearly_unique(context, lines["user"]),
         *_nearly_items(tables.items),
         *([] if tables.manifest.public.items else _telling_ids(tables)),
     ]
 
 
-def _nearly_unique(frame: pl.DataFrame, owner: pl.Series) -> list[str]:
+def _nearly_unique(frame: pl.DataFrame, owner: pl.Series, side: str = "") -> list[str]:
     """Return a warning for each categorical feature whose values nearly identify people."""
     found = []
     people = owner.n_unique()
@@ -354,10 +354,11 @@ def _nearly_unique(frame: pl.DataFrame, owner: pl.Series) -> list[str]:
             continue
         values = column.explode().n_unique() if column.dtype == pl.List else column.n_unique()
         if values * _TELLING > people > _TELLING:
+            option = f" (--ignore {shlex.quote(side + column.name)})" if side else ""
             found.append(
                 f"{column.name!r} has {values:,} values for {people:,} people: a value nearly"
                 " names a person, so it helps little, and the list of values becomes part of every"
-                f" model; make it coarser, or leave it out (--ignore {shlex.quote(column.name)})"
+                f" model; make it coarser, or leave it out{option}"
             )
     return found
 
@@ -381,7 +382,7 @@ def _nearly_items(items: pl.DataFrame) -> list[str]:
         found.append(
             f"{column.name!r} has {values:,} values for {items.height:,} items: nearly each item"
             " has its own, so it helps nothing and makes every model larger;"
-            f"{called} leave it out (--ignore {shlex.quote(column.name)})"
+            f"{called} leave it out (--ignore {shlex.quote('items:' + column.name)})"
         )
     return found
 
