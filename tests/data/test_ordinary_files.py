@@ -278,11 +278,11 @@ def test_files_in_the_form_of_movielens_100k(hundred: Path) -> None:
         users=hundred / "u.user",
         encoding="latin-1",
         flags={"genres": "6..10"},
-        ignore=["5"],
+        ignore=["5", "items:3"],
     )
     tables = result.tables
     assert tables.users.columns == ["id", "2", "3", "4"]
-    assert tables.items.columns == ["id", "title", "3", "4", "genres"]
+    assert tables.items.columns == ["id", "title", "4", "genres"]
     assert tables.items["title"][2] == "Été 3, The (1963)"
     assert tables.items["genres"].dtype == pl.List(pl.String)
     assert set(tables.items["genres"].explode()) == {"6", "7", "8", "9", "10"}
@@ -292,7 +292,7 @@ def test_files_in_the_form_of_movielens_100k(hundred: Path) -> None:
     assert became["u.item", "genres"].note == "multi-valued, 5 values"
     assert became["u.item", "5"].became == became["u.user", "5"].became == "ignored"
     names = [feature.name for feature in to_federation(tables).catalogue.schema.features]
-    assert names == ["2", "3", "4", "3", "genres"]  # The empty column 4 of items is no feature.
+    assert names == ["2", "3", "4", "genres"]  # The empty column 4 of items is no feature.
 
 
 def test_columns_of_flags_are_pointed_out(hundred: Path) -> None:
@@ -323,12 +323,24 @@ def test_flags_with_names_become_values(tmp_path: Path) -> None:
     assert "`--flags` is about the items file" in said(tmp_path, lines, flags={"genres": "a..b"})
 
 
+def test_a_column_that_may_be_the_title_is_pointed_out(tmp_path: Path) -> None:
+    rows = "".join(f"{k};Buch {chr(97 + k)}\n" for k in range(20))
+    items = put(tmp_path, "items.csv", f"id;Name des Buchs\n{rows}")
+    [warning] = loaded(tmp_path, "user,item\nu,1\nu,2\n", items=items).warnings
+    assert warning.endswith(
+        "if it is their name, --map 'title=Name des Buchs'; else leave it out"
+        " (--ignore 'items:Name des Buchs')"
+    )
+
+
 def test_a_column_to_ignore_must_be_there(tmp_path: Path) -> None:
-    message = said(tmp_path, "user,item,rating\nu,1,5\n", ignore=["ratng"])
-    assert "no file has the column 'ratng'; did you mean 'rating'?" in message
-    result = loaded(tmp_path, "user,item,rating\nu,1,5\n", ignore=["rating"])
-    assert result.tables.manifest.value is None
-    assert [use.why for use in result.uses if use.column == "rating"] == ["you said so"]
+    lines = "user,item,rating\nu,1,5\n"
+    items = put(tmp_path, "items.csv", "id,price\n1,5\n")
+    message = said(tmp_path, lines, items=items, ignore=["items:prise"])
+    assert "no file of people or items has the column 'prise'; did you mean 'price'?" in message
+    # A rating is not left out by a number that is meant for another file.
+    assert "no file of people" in said(tmp_path, lines, items=items, ignore=["rating"])
+    assert loaded(tmp_path, lines, items=items, ignore=["price"]).tables.items.columns == ["id"]
 
 
 def test_from_files_of_movielens_100k_to_an_export(

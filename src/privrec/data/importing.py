@@ -5,6 +5,7 @@ import csv
 import math
 import os
 import secrets
+import shlex
 import shutil
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -19,7 +20,7 @@ from privrec.data.meanings import Reader
 from privrec.data.packed import atomic_member, is_there, plain_name
 from privrec.data.rawtable import BadRow, RawTable, Table
 from privrec.data.tables import Tables, in_order, write_folder
-from privrec.data.uses import Use
+from privrec.data.uses import Use, looks_like_titles, map_option
 from privrec.errors import DataError, SettingsError, nearest
 
 
@@ -337,14 +338,14 @@ def _unhelpful(tables: Tables) -> list[str]:
     people, lines = tables.users, tables.interactions
     context = lines.select(tables.manifest.context)
     return [
-        *_nearly_unique(people, people["id"]),
+        *_nearly_unique(people, people["id"], "users:"),
         *_nearly_unique(context, lines["user"]),
         *_nearly_items(tables.items),
         *([] if tables.manifest.public.items else _telling_ids(tables)),
     ]
 
 
-def _nearly_unique(frame: pl.DataFrame, owner: pl.Series) -> list[str]:
+def _nearly_unique(frame: pl.DataFrame, owner: pl.Series, side: str = "") -> list[str]:
     """Return a warning for each categorical feature whose values nearly identify people."""
     found = []
     people = owner.n_unique()
@@ -353,10 +354,11 @@ def _nearly_unique(frame: pl.DataFrame, owner: pl.Series) -> list[str]:
             continue
         values = column.explode().n_unique() if column.dtype == pl.List else column.n_unique()
         if values * _TELLING > people > _TELLING:
+            option = f" (--ignore {shlex.quote(side + column.name)})" if side else ""
             found.append(
                 f"{column.name!r} has {values:,} values for {people:,} people: a value nearly"
                 " names a person, so it helps little, and the list of values becomes part of every"
-                " model; leave the column out, or make it coarser"
+                f" model; make it coarser, or leave it out{option}"
             )
     return found
 
@@ -368,14 +370,21 @@ so many items. Chosen by hand."""
 
 def _nearly_items(items: pl.DataFrame) -> list[str]:
     """Return a warning for each categorical feature of which nearly each item has its own value."""
-    return [
-        f"{column.name!r} has {values:,} values for {items.height:,} items: nearly each item has"
-        " its own, so it helps nothing and makes every model larger; leave the column out"
-        for column in items.drop("id", "title", strict=False).get_columns()
-        if not column.dtype.is_float() and column.dtype not in (pl.List, pl.Array)
-        for values in [column.drop_nulls().n_unique()]
-        if values > _OWN * items.height and items.height >= _MANY_ITEMS
-    ]
+    found = []
+    for column in items.drop("id", "title", strict=False).get_columns():
+        if column.dtype.is_float() or column.dtype in (pl.List, pl.Array):
+            continue
+        values = column.drop_nulls().n_unique()
+        if values <= _OWN * items.height or items.height < _MANY_ITEMS:
+            continue
+        is_title = "title" not in items.columns and looks_like_titles(column)
+        called = f" if it is their name, {map_option('title', column.name)}; else" * is_title
+        found.append(
+            f"{column.name!r} has {values:,} values for {items.height:,} items: nearly each item"
+            " has its own, so it helps nothing and makes every model larger;"
+            f"{called} leave it out (--ignore {shlex.quote('items:' + column.name)})"
+        )
+    return found
 
 
 _OFTEN, _SELDOM = 0.5, 0.1

@@ -54,8 +54,9 @@ class Reader:
     time. Other columns of interactions are used only if `context` names them. Other columns of
     people and items are features: multi-valued if values are separated by `|`, numeric if they are
     numbers with a decimal point. `flags` makes one feature of items of columns that are 0 or 1:
-    {"genres": "Action..Western"}. Columns in `ignore` are left out of all files. `user` is the only
-    person of a file of interactions that has no user column.
+    {"genres": "Action..Western"}. Columns in `ignore` are no features: of people or items, or of
+    one of them as "users:zip" and "items:url". `user` is the only person of a file of interactions
+    that has no user column.
 
     `decimal` and `dates` say how numbers and dates are written where they are text. A file of the
     form "lists" has one line for each person, her number and then her items'. `skip_bad` leaves
@@ -86,7 +87,7 @@ class Reader:
 
     def entities(self, path: Table, what: Literal["user", "item"]) -> pl.DataFrame:
         """Return a users or items file as a table: `id`, `title` if it has one, and features."""
-        table = self._read(path)
+        table = self._without_ignored(self._read(path), what)
         key = self._key(table, what)
         title = self._find(table, "title", taken={key}) if what == "item" else None
         flags = self._flags(table, {key, title}) if what == "item" else {}
@@ -169,20 +170,24 @@ class Reader:
         return tuple(sorted(self.uses, key=lambda use: use.file in entities))
 
     def check_ignored(self) -> None:
-        """Raise if no file has a column that is to be left out."""
-        columns = {use.column: use.became for use in self.uses}
+        """Raise if no file of people or items has a column that is to be left out."""
+        left_out = [use.column for use in self.uses if use.became == "ignored"]
         for name in self.ignore:
-            if columns.get(name) != "ignored":
-                raise DataError(f"no file has the column {name!r}{nearest(name, columns)}")
+            plain = name.removeprefix("users:").removeprefix("items:")
+            if plain not in left_out:
+                close = nearest(plain, {use.column for use in self.uses})
+                raise DataError(f"no file of people or items has the column {plain!r}{close}")
 
     def _read(self, path: Table, form: Form = "table") -> RawTable:
-        """Return a file without the columns that are to be left out."""
         table = read_raw(path, encoding=self.encoding, form=form, decimal=self.decimal)
-        left_out = [name for name in self.ignore if name in table.frame.columns]
+        return replace(table, decimal=self.decimal, dates=self.dates)
+
+    def _without_ignored(self, table: RawTable, what: Literal["user", "item"]) -> RawTable:
+        named = {name.removeprefix(f"{what}s:") for name in self.ignore}
+        left_out = [name for name in table.frame.columns if name in named]
         for name in left_out:
             self._note(table, name, "ignored", why="you said so")
-        frame = table.frame.drop(left_out)
-        return replace(table, frame=frame, decimal=self.decimal, dates=self.dates)
+        return replace(table, frame=table.frame.drop(left_out))
 
     def _flags(self, table: RawTable, taken: set[str | None]) -> dict[str, list[str]]:
         """Return the columns of each feature of flags; warn of others that may be flags."""

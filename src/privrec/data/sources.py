@@ -162,7 +162,9 @@ def _in_python(message: str) -> str:
 
     What is said of options for text files is left out.
     """
-    message = re.sub(r" \((say )?--(decimal|dates|drop-duplicates|flags) [^)]*\)", "", message)
+    message = re.sub(
+        r" \((say )?--(decimal|dates|drop-duplicates|flags|ignore) [^)]*\)", "", message
+    )
     message = message.replace(
         "say which it is with --map id=…", "call the column with the ids 'id'"
     )
