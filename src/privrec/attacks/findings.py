@@ -134,21 +134,28 @@ def noise_again(seen: Sequence[Seen]) -> list[str]:
 
     It may be shifted, and multiplied by a number.
     """
-    noises = [(one, _as_normal(one)) for one in seen if one.phase.release.is_private]
-    noises = [(one, noise) for one, noise in noises if len(noise) >= _FEWEST]
-    if len(noises) < 2:
+    rounds, firsts, lasts = list[Seen](), list[Doubles](), list[Doubles]()
+    for one in seen:
+        noise = _as_normal(one) if one.phase.release.is_private else np.zeros(0)
+        if len(noise) >= _FEWEST:
+            rounds.append(one)
+            firsts.append(noise[:_BEGIN].copy())  # A view would keep all of it in memory.
+            lasts.append(noise[-_BEGIN:].copy())
+    if len(rounds) < 2:
         return []
-    size = min(_BEGIN, *(len(noise) for _, noise in noises))
-    begins = _spectra([noise[:size] for _, noise in noises])
-    ends = _spectra([noise[-size:] for _, noise in noises])
+    size = min(map(len, firsts))
+    begins, ends = (
+        _spectra([one[:size] for one in firsts]),
+        _spectra([one[-size:] for one in lasts]),
+    )
     # The correlation of independent noises has a deviation of about 1/√size, and is never above 1.
     least = min(_DEVIATIONS / math.sqrt(size), _ALIKE)
-    for second in range(1, len(noises)):
+    for second in range(1, len(rounds)):
         ahead, back = begins[:second] * begins[second].conj(), ends[:second] * begins[second]
         most = np.maximum(*(np.abs(np.fft.irfft(products)).max(1) for products in (ahead, back)))
         if most.max() > least:
-            first, again = noises[int(np.argmax(most))][0], noises[second][0]
-            return [f"{again.where}: the noise is that of {first.where}"]
+            first = rounds[int(np.argmax(most))]
+            return [f"{rounds[second].where}: the noise is that of {first.where}"]
     return []
 
 
@@ -206,15 +213,16 @@ def _shared(several: Sequence[Largest], times: int) -> tuple[int, int] | None:
     """Return the first two that have many values in common, in one of so many tests."""
     order = sorted(range(len(several)), key=lambda k: several[k].size)
     pairs = times * len(order) * (len(order) - 1) / 2
-    hit, size = np.zeros((0, _PLACES), np.float32), -1
+    hit, counts, size = np.zeros((0, _PLACES), np.float32), np.zeros(0, np.int64), -1
     for number, k in enumerate(order):
         if several[k].size != size:  # The places are those of the larger one of a pair.
             size = several[k].size
             hit = np.zeros((len(order), _PLACES), np.float32)
             for row, j in enumerate(order):
                 hit[row, several[j].places(size)] = 1.0
-        common, counts = hit[:number] @ hit[number], hit.sum(1).astype(np.int64)
-        chances = in_common(_PLACES, int(counts[number]), counts[:number], common.astype(np.int64))
+            counts = hit.sum(1).astype(np.int64)
+        common = (hit[:number] @ hit[number]).astype(np.int64)
+        chances = in_common(_PLACES, int(counts[number]), counts[:number], common)
         if number and chances.min() * pairs < _CHANCE_OF_ALL:
             first, second = sorted((order[int(np.argmin(chances))], k))
             return first, second
@@ -230,10 +238,11 @@ def largest_noises(one: Seen) -> dict[str, Largest]:
     """
     scale, laplace = one.noise_scale, one.phase.release.mechanism == "laplace"
     draw, found = rng(0, one.round_index, "audited noise"), {}
-    for name, noise in one.noise.items():
-        published = np.abs(np.asarray(one.published.update[name], np.float32))
-        step = np.maximum(np.spacing(published), grid_step(scale))
-        moved = np.asarray(noise, np.float64) + step * (draw.random(np.shape(noise)) - 0.5)
+    for name, leaf in one.noise.items():
+        noise = np.ravel(np.asarray(leaf, np.float64))
+        published = np.ravel(np.asarray(one.published.update[name], np.float32))
+        step = np.maximum(np.spacing(np.abs(published)), grid_step(scale))
+        moved = noise + step * (draw.random(len(noise)) - 0.5)
         size = np.abs(moved[step <= _COARSE * scale]) / scale
         chances = np.exp(-size) if laplace else 2 * stats.norm.sf(size)
         found[name] = Largest(len(size), chances[chances < _PLACES / max(len(size), 1)])
