@@ -46,7 +46,7 @@ from privrec.types import IntArray
 DATA = "synthetic:users=150,items=120"
 PLUS = "dp-privrec-plus"
 NETWORKS = {"privrec", "privrec-paper", "privrec-sgd", "fofl-self", "nn-self", "dp-privrec-one",
-            "dp-privrec", "ssl-items", "lm-privrec"}  # fmt: skip
+            "dp-privrec", "ssl-items", "lm-privrec", "fedgnn"}  # fmt: skip
 """Each compiles a program for each size of a person's data."""
 ROUNDS: dict[str, Any] = {"rounds": 5, "cohort": 40, "clip_quantile": 0.5}
 
@@ -166,7 +166,7 @@ def five_times(noise: Any) -> Any:
     return with_signs(np.tile(noise[: len(noise) // 5 + 1], 5)[: len(noise)])
 
 
-@pytest.mark.parametrize("size", [24, 120, 7260, 300_000])
+@pytest.mark.parametrize("size", [24, 120, 7260, 60_000])
 @pytest.mark.parametrize("mechanism", ["gaussian", "laplace"])
 @pytest.mark.parametrize("total", [0.0, 1000.0])
 def test_noise_that_occurs_again_is_found_in_any_order(
@@ -177,8 +177,8 @@ def test_noise_that_occurs_again_is_found_in_any_order(
     for fault in (palindrome, five_times, lambda noise: with_signs(palindrome(noise))):
         wrong = rounds_of([right[0], fault(right[1])], mechanism, total)
         assert same_noise(wrong) == ["round 1 (p): the noise repeats itself in some order"]
-    for fault in (np.flip, with_signs, lambda noise: with_signs(noise)[: size // 2]):
-        [said] = same_noise(rounds_of([*right, fault(right[1])], mechanism, total))
+    for again in (right[1][::-1], with_signs(right[1]), with_signs(right[1])[: size // 2]):
+        [said] = same_noise(rounds_of([*right, again], mechanism, total))
         assert said == "round 4 (p): the noise is that of round 1 (p) in some order"
 
 
@@ -198,14 +198,14 @@ def test_sums_that_are_too_large_for_their_noise_say_nothing() -> None:
 
 
 def test_the_chance_of_an_accusation_is_what_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At a chance of 1/10, of 3 kinds, at most about 60 of 200 right runs are accused."""
+    """At a chance of 1/10, of two kinds, at most about 40 of 200 right runs are accused."""
     monkeypatch.setattr(findings, "_CHANCE_OF_ALL", 0.1)
     accused = [
         bool(same_noise(rounds_of([drawn(law, 7 * k + j, size) for j in range(3)], law)))
-        for law, size in (("gaussian", 100), ("gaussian", 3000), ("laplace", 3000))
-        for k in range(200)
+        for law, size in (("gaussian", 100), ("laplace", 3000))
+        for k in range(100)
     ]
-    assert 0 < sum(accused) < 100
+    assert 0 < sum(accused) < 70
 
 
 def test_a_secure_generator_with_the_same_key_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -266,9 +266,9 @@ def test_a_bound_that_fails_for_an_item_both_liked_and_disliked(
         return merged_items(rows, layout, dislike), moments.to_length_one(lengths)
 
     monkeypatch.setattr(sums, "popularity_shares", shares)
-    words = "one person adds a vector of length 1.342, above the bound 1"
-    check_found(audited(), words)
-    check_found(audited(), "a person who likes and dislikes each item")
+    found = audited()
+    check_found(found, "one person adds a vector of length 1.342, above the bound 1")
+    check_found(found, "a person who likes and dislikes each item")
 
 
 @pytest.mark.parametrize(
@@ -286,7 +286,7 @@ def test_a_bound_that_fails_for_odd_people(
     setting: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The kernel adds 1.1 times the bound for one kind of people, who are not in the data."""
-    whole = plan.popularity_device
+    whole = sums.popularity_device
 
     def is_odd(person: Clients) -> bool:
         lines, items = len(person.item), len(np.unique(person.item))
@@ -363,18 +363,16 @@ def test_more_people_are_drawn_than_are_counted(monkeypatch: pytest.MonkeyPatch)
     check_found(found, "people were drawn for a round")
 
 
-@pytest.mark.parametrize("settings", [{"stage1_cohort": 400}, ROUNDS], ids=["once", "rounds"])
-def test_people_are_drawn_in_blocks(
-    monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any]
-) -> None:
+def test_people_are_drawn_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """One coin for ten neighbours: each has the right chance, and the right number is drawn."""
+    coins = np.random.default_rng(0)
 
     def draw(self: Sampling, population: IntArray, rng: Any) -> IntArray:
-        heads = np.random.default_rng().random(len(population)) < self.share
+        heads = coins.random(len(population)) < self.share
         return population[heads[np.arange(len(population)) // 10]]
 
     monkeypatch.setattr(Sampling, "draw", draw)
-    found = audited(data="synthetic:users=1000,items=120", **{**settings, "cohort": 300})
+    found = audited(data="synthetic:users=1000,items=120", stage1_cohort=400)
     check_found(found, "people 1 places apart were drawn together")
 
 

@@ -74,7 +74,9 @@ def binomial_squares(trials: int, share: float) -> Law:
     """Return the law of (count - its mean)², in units of its variance, of a binomial count."""
     mean, variance = trials * share, max(trials * share * (1 - share), 1e-12)
     counts = _near(mean, 0, trials)
-    return (counts - mean) ** 2 / variance, stats.binom.logpmf(counts, trials, share)
+    return np.square(counts - np.float64(mean)) / variance, stats.binom.logpmf(
+        counts, trials, share
+    )
 
 
 def common_law(size: int, first: int, second: int) -> Law:

@@ -144,10 +144,8 @@ def noise_again(seen: Sequence[Seen]) -> list[str]:
     if len(rounds) < 2:
         return []
     size = min(map(len, firsts))
-    begins, ends = (
-        _spectra([one[:size] for one in firsts]),
-        _spectra([one[-size:] for one in lasts]),
-    )
+    begins = _spectra([noise[:size] for noise in firsts])
+    ends = _spectra([noise[-size:] for noise in lasts])
     # The correlation of independent noises has a deviation of about 1/√size, and is never above 1.
     least = min(_DEVIATIONS / math.sqrt(size), _ALIKE)
     for second in range(1, len(rounds)):
