@@ -1,8 +1,8 @@
 """Mistakes that an audit finds by looking inside: no attacker could, and no canary is needed.
 
-What one person adds is longer than its bound; noise or cohorts are not what the ledger says; people
-are drawn again. The thresholds are so wide that a right run is accused less than once in a million
-audits.
+What one person adds is longer than its bound; the noise is not what the ledger says, or occurs
+again; sums are not counted. `cohorts` has those in who was drawn. The thresholds are so wide that a
+right run is accused less than once in a million audits.
 """
 
 import math
