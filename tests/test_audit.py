@@ -315,7 +315,7 @@ def test_the_same_people_in_every_round(monkeypatch: pytest.MonkeyPatch) -> None
 
     monkeypatch.setattr(Sampling, "draw", draw)
     found = audited(canaries=40, stage1_cohort=60)
-    assert any("were in the round before too" in finding for finding in found.findings)
+    assert any("were in round 0 (popularity) too" in finding for finding in found.findings)
 
 
 def test_an_accountant_that_halves_epsilon(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import zip_longest
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,17 +11,32 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from privrec.algorithms.privrec_plus import plan
+from contract import noised, places
+from privrec.algorithms.privrec_plus import moments, plan, sums
 from privrec.algorithms.privrec_plus.budget import split_budget
+from privrec.algorithms.privrec_plus.rows import merged_items
 from privrec.algorithms.privrec_plus.sums import taste_device
+from privrec.algorithms.recipes import RECIPES
+from privrec.attacks import findings
 from privrec.attacks.audit import Audit, audit
 from privrec.attacks.bounds import least_area
-from privrec.attacks.findings import drawn_again, noise_again, too_small
+from privrec.attacks.canaries import make_canaries
+from privrec.attacks.findings import noise_again, over_bound, same_noise, too_small
+from privrec.attacks.watch import Seen
 from privrec.cli.app import app
 from privrec.core.phase import Cohort, Phase, ServerState, Told
 from privrec.core.round import fastest
+from privrec.data.clients import Clients
+from privrec.data.sources import load
 from privrec.privacy import noise
-from privrec.privacy.aggregate import Aggregator, CohortTotal, plain
+from privrec.privacy.aggregate import (
+    Aggregator,
+    CohortTotal,
+    Published,
+    gaussian,
+    laplace,
+    plain,
+)
 from privrec.privacy.ledger import PrivacyLedger
 from privrec.privacy.noise import NoiseSource, secure, seeded
 from privrec.privacy.release import Sampling
@@ -31,6 +45,9 @@ from privrec.types import IntArray
 
 DATA = "synthetic:users=150,items=120"
 PLUS = "dp-privrec-plus"
+NETWORKS = {"privrec", "privrec-paper", "privrec-sgd", "fofl-self", "nn-self", "dp-privrec-one",
+            "dp-privrec", "ssl-items", "lm-privrec", "fedgnn"}  # fmt: skip
+"""Each compiles a program for each size of a person's data."""
 ROUNDS: dict[str, Any] = {"rounds": 5, "cohort": 40, "clip_quantile": 0.5}
 
 
@@ -66,8 +83,9 @@ def test_nothing_is_found_where_nothing_is_wrong(settings: dict[str, Any]) -> No
         (np.zeros_like, "is not norm of scale"),
         (lambda x: x / 2, "is not norm of scale"),
         (lambda x: np.tile(x[:64], len(x) // 64 + 1)[: len(x)], "repeats itself"),
+        (lambda x: np.concatenate([x[::2], x[::2][::-1]])[: len(x)], "repeats itself"),
     ],
-    ids=["off", "half", "tiled"],
+    ids=["off", "half", "tiled", "palindrome"],
 )
 def test_secure_noise_that_is_not_what_the_ledger_says(
     monkeypatch: pytest.MonkeyPatch, fault: Any, words: str
@@ -91,44 +109,103 @@ def test_noise_of_which_a_tenth_is_missing(laplace: bool) -> None:
     assert too_small(np.zeros(4), laplace=laplace)
 
 
-def rounds_of(
-    noises: Sequence[Any], mechanism: str = "gaussian", people: Sequence[Any] = (), users: int = 1
-) -> Any:
-    """Return rounds with this noise of scale 2, and these people of `users` who are there."""
-    release = SimpleNamespace(
-        is_private=True, mechanism=mechanism, sampling=SimpleNamespace(share=0.5, users=2 * users)
-    )
-    phase = SimpleNamespace(name="p", release=release, population=np.arange(users))
+def rounds_of(noises: Sequence[Any], mechanism: str = "gaussian", total: float = 0.0) -> list[Seen]:
+    """Return rounds that publish this noise of scale 2 on a sum whose entries are all `total`."""
+    made = gaussian if mechanism == "gaussian" else laplace
+    aggregator = made(Sampling(law="poisson", users=9, cohort=9), clip_norm=1, noise_multiplier=2)
+    phase: Any = SimpleNamespace(name="p", release=aggregator.release, aggregator=aggregator)
     return [
-        SimpleNamespace(
-            phase=phase, round_index=k, noise={"a": 2 * noise}, noise_scale=2.0, people=p
+        Seen(
+            phase=phase,
+            round_index=k,
+            people=np.arange(9),
+            noise={"a": 2 * noise},
+            told={},
+            clip_norm=1.0,
+            published=Published({"a": np.asarray(total + 2 * noise, np.float32)}, 1.0),
+            bound=1.0,
+            count_noise=None,
         )
-        for k, (noise, p) in enumerate(zip_longest(noises, people))
+        for k, noise in enumerate(noises)
     ]
+
+
+def drawn(mechanism: str, seed: int, size: int) -> Any:
+    """Return standard noise on the grid of published sums."""
+    source = seeded(np.random.default_rng(seed))
+    found = source.normal(size) if mechanism == "gaussian" else source.laplace(size)
+    return np.round(found * 2**12) / 2**12
 
 
 @pytest.mark.parametrize("size", [50, 63, 200, 1000])
 @pytest.mark.parametrize("mechanism", ["gaussian", "laplace"])
 def test_noise_of_any_earlier_round_and_no_other_is_told(mechanism: str, size: int) -> None:
     """Among 200 independent rounds none is accused, whatever the law and the number of entries."""
-    draw = np.random.default_rng(size)
-    of = draw.laplace if mechanism == "laplace" else draw.normal
-    noises = [of(size=size) for _ in range(200)]
+    noises = [drawn(mechanism, 1000 * size + k, size) for k in range(200)]
     assert noise_again(rounds_of(noises, mechanism)) == []
-    noises[150] = noises[3]
-    [said] = noise_again(rounds_of(noises, mechanism))
-    assert said == "round 150 (p): the noise is that of round 3 (p)"
+    assert same_noise(rounds_of(noises, mechanism)) == []
+    shifted = 0.8 * np.roll(noises[3], size // 50)
+    for again in (noises[3], -1.2 * noises[3][::-1], shifted):
+        wrong = rounds_of([*noises[:150], again, *noises[150:]], mechanism)
+        [said] = noise_again(wrong)
+        assert said == "round 150 (p): the noise is that of round 3 (p)"
     # As large as it may be; and none at all.
     assert noise_again(rounds_of([1e6 * noises[0], noises[1], 0 * noises[2]], mechanism)) == []
 
 
-def test_people_who_are_declared_but_not_there_do_not_make_cohorts_alike() -> None:
-    draw = np.random.default_rng(0)
-    drawn = [np.flatnonzero(draw.random(1000) < 0.6) for _ in range(50)]
-    assert drawn_again(rounds_of([np.zeros(1)] * 50, people=drawn, users=1000)) == []
-    drawn[7] = drawn[6]
-    [said] = drawn_again(rounds_of([np.zeros(1)] * 50, people=drawn, users=1000))
-    assert said.startswith("round 7 (p): ")
+def palindrome(noise: Any) -> Any:
+    return np.concatenate([noise[::2], noise[::2][::-1]])[: len(noise)]
+
+
+def with_signs(noise: Any) -> Any:
+    signs = np.random.default_rng(1).choice([-1.0, 1.0], len(noise))
+    return signs * np.random.default_rng(2).permutation(noise)
+
+
+def five_times(noise: Any) -> Any:
+    return with_signs(np.tile(noise[: len(noise) // 5 + 1], 5)[: len(noise)])
+
+
+@pytest.mark.parametrize("size", [24, 120, 7260, 60_000])
+@pytest.mark.parametrize("mechanism", ["gaussian", "laplace"])
+@pytest.mark.parametrize("total", [0.0, 1000.0])
+def test_noise_that_occurs_again_is_found_in_any_order(
+    mechanism: str, size: int, total: float
+) -> None:
+    right = [drawn(mechanism, size + k, size) for k in range(4)]
+    assert same_noise(rounds_of(right, mechanism, total)) == []
+    for fault in (palindrome, five_times, lambda noise: with_signs(palindrome(noise))):
+        wrong = rounds_of([right[0], fault(right[1])], mechanism, total)
+        assert same_noise(wrong) == ["round 1 (p): the noise repeats itself in some order"]
+    for again in (right[1][::-1], with_signs(right[1]), with_signs(right[1])[: size // 2]):
+        [said] = same_noise(rounds_of([*right, again], mechanism, total))
+        assert said == "round 4 (p): the noise is that of round 1 (p) in some order"
+
+
+def test_two_sums_of_a_round_with_the_same_noise() -> None:
+    noise = drawn("gaussian", 0, 5000)
+    right, wrong = rounds_of([noise, noise])
+    for one, other in ((right, drawn("gaussian", 1, 1500)), (wrong, with_signs(noise[:1500]))):
+        one.noise["b"] = one.published.update["b"] = 2 * other  # type: ignore[index]
+    assert same_noise([right]) == []
+    assert "round 1 (p): the noise on 'b' is that on 'a' in some order" in same_noise([wrong])
+
+
+def test_sums_that_are_too_large_for_their_noise_say_nothing() -> None:
+    """Beside 1e9, the steps of 32 bits are 64: all noises are multiples of that."""
+    coarse = [np.round(drawn("gaussian", k, 400)) for k in range(2)]
+    assert same_noise(rounds_of(coarse, total=1e9)) == []
+
+
+def test_the_chance_of_an_accusation_is_what_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At a chance of 1/10, of two kinds, at most about 40 of 200 right runs are accused."""
+    monkeypatch.setattr(findings, "_CHANCE_OF_ALL", 0.1)
+    accused = [
+        bool(same_noise(rounds_of([drawn(law, 7 * k + j, size) for j in range(3)], law)))
+        for law, size in (("gaussian", 100), ("laplace", 3000))
+        for k in range(100)
+    ]
+    assert 0 < sum(accused) < 70
 
 
 def test_a_secure_generator_with_the_same_key_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,6 +254,86 @@ def test_the_sum_is_bounded_and_not_each_person(monkeypatch: pytest.MonkeyPatch)
     check_found(audited(), "not the sum of what each adds")
 
 
+def test_a_bound_that_fails_for_an_item_both_liked_and_disliked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The length is measured before likes and dislikes of one item are added: 1.5 / √1.25."""
+
+    def shares(rows: Any, layout: Any, dislike: float) -> Any:
+        n = layout.n_items
+        parts = rows[:, :n].astype(np.float64), dislike * rows[:, n : 2 * n].astype(np.float64)
+        lengths = np.hypot(*(moments.row_lengths(part) for part in parts))
+        return merged_items(rows, layout, dislike), moments.to_length_one(lengths)
+
+    monkeypatch.setattr(sums, "popularity_shares", shares)
+    found = audited()
+    check_found(found, "one person adds a vector of length 1.342, above the bound 1")
+    check_found(found, "a person who likes and dislikes each item")
+
+
+@pytest.mark.parametrize(
+    ("setting", "kind"),
+    [
+        ("not distinct", "of one item in all lines"),
+        ("all items", "who likes every item"),
+        ("huge", "of huge numbers"),
+        ("dislikes", "who dislikes all"),
+        ("contexts", "of each line twice, in other contexts"),
+        ("nothing", "without lines"),
+    ],
+)
+def test_a_bound_that_fails_for_odd_people(
+    setting: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel adds 1.1 times the bound for one kind of people, who are not in the data."""
+    whole = sums.popularity_device
+
+    def is_odd(person: Clients) -> bool:
+        lines, items = len(person.item), len(np.unique(person.item))
+        return {
+            "not distinct": lines > 2 and items == 1,
+            "all items": items == 120,
+            "huge": bool((np.abs(person.value) > 1e9).any()),
+            "dislikes": lines > 0 and not person.liked.any(),
+            "contexts": lines == 2 * items and bool(person.liked.all()),
+            "nothing": lines == 0,
+        }[setting]
+
+    def device(*args: Any, **given: Any) -> Any:
+        made = whole(*args, **given)
+
+        def kernel(told: Told, cohort: Cohort, *rest: Any) -> CohortTotal:
+            total = made.kernel(told, cohort, *rest)  # type: ignore[misc]
+            odd = sum(is_odd(cohort.take(np.array([k]))) for k in cohort.people)
+            extra = 1.1 * odd * np.eye(1, 120)[0]
+            return total._replace(update={n: a + extra for n, a in total.update.items()})
+
+        return replace(made, kernel=kernel)
+
+    monkeypatch.setattr(plan, "popularity_device", device)
+    check_found(audited(), f"a person {kind}")
+
+
+NOISED = [name for name in RECIPES if noised(name)]
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    [pytest.param(name, marks=[pytest.mark.slow] if name in NETWORKS else []) for name in NOISED],
+)
+def test_no_recipe_lets_an_odd_person_add_more_than_the_bound(recipe: str) -> None:
+    data = load("synthetic:users=60,items=40,longest=20")
+    canaries = make_canaries(data, 20, seed=0).people
+    assert places(recipe, data, noisy=True)
+    for place in places(recipe, data, noisy=True):
+        [one] = rounds_of([np.zeros(1)])
+        bound = place.state.clip_norm
+        told = {name: np.asarray(leaf) for name, leaf in place.told.items()}
+        one = replace(one, phase=place.phase, told=told, clip_norm=bound)
+        assert place.phase.release.is_private
+        assert over_bound([one], canaries, data) == []
+
+
 def test_the_bound_of_the_first_round_in_every_round(monkeypatch: pytest.MonkeyPatch) -> None:
     def run(phase: Phase, told: Told, cohort: Cohort, number: int, clip_norm: float) -> CohortTotal:
         return fastest(phase, told, cohort, number, phase.aggregator.clip_norm)
@@ -204,6 +361,19 @@ def test_more_people_are_drawn_than_are_counted(monkeypatch: pytest.MonkeyPatch)
     # 640 of 1,000 people instead of 400: 15 deviations too many, and 6 are found.
     found = audited(data="synthetic:users=1000,items=120", stage1_cohort=400)
     check_found(found, "people were drawn for a round")
+
+
+def test_people_are_drawn_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One coin for ten neighbours: each has the right chance, and the right number is drawn."""
+    coins = np.random.default_rng(0)
+
+    def draw(self: Sampling, population: IntArray, rng: Any) -> IntArray:
+        heads = coins.random(len(population)) < self.share
+        return population[heads[np.arange(len(population)) // 10]]
+
+    monkeypatch.setattr(Sampling, "draw", draw)
+    found = audited(data="synthetic:users=1000,items=120", stage1_cohort=400)
+    check_found(found, "people 1 places apart were drawn together")
 
 
 def test_people_are_drawn_with_replacement(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,13 +13,13 @@ from typing import Any
 from privrec.algorithms.recipes import configure, stages_of
 from privrec.attacks.bounds import Bounds, check_confidence, lower_bounds, most_provable
 from privrec.attacks.canaries import Canaries, make_canaries, with_canaries
+from privrec.attacks.cohorts import drawn_again, drawn_together, too_many
 from privrec.attacks.findings import (
-    drawn_again,
     noise_again,
     other_bound,
     over_bound,
     same_generator,
-    too_many,
+    same_noise,
     uncounted,
     wrong_count,
     wrong_noise,
@@ -148,9 +148,11 @@ def findings_of(trial: Trial, canaries: Canaries, others: Federation) -> tuple[s
         *other_bound(trial.seen),
         *wrong_noise(trial.seen),
         *noise_again(trial.seen),
+        *same_noise(trial.seen),
         *wrong_count(trial.seen),
         *(same_generator() if run.config.budget.draws_in_secret else []),
         *too_many(trial.seen),
+        *drawn_together(trial.seen),
         *drawn_again(trial.seen),
         *uncounted(trial.seen, trial.ledger),
         *_over_budget(trial),

@@ -12,6 +12,7 @@ import numpy as np
 
 from privrec.data.clients import Clients
 from privrec.data.federation import Federation
+from privrec.data.schema import Bags
 from privrec.errors import SettingsError
 from privrec.seeds import rng
 from privrec.simulate.machine import available_memory
@@ -25,6 +26,9 @@ _PAIR_BYTES = 40
 """An audit keeps about five numbers for each pair of canaries."""
 _FIRST_ID = 2**40
 """Ids of canaries begin here, above those of any data set."""
+_MOST_ITEMS = 5000
+"""So many items has a person who likes all. Chosen by hand: more would take long in a network."""
+_HUGE = 1e30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -88,6 +92,53 @@ def _items(federation: Federation, count: int, lines: int, draw: np.random.Gener
         others = draw.permutation(n)
         found[k, few:] = others[~np.isin(others, found[k, :few])][: lines - few]
     return found
+
+
+def odd_people(person: Clients, items: IntArray) -> dict[str, Clients]:
+    """Return people of a kind that a bound may be wrong for, by a few words that describe them.
+
+    Their features and contexts are those of `person`. `items` are all items of the catalogue; one
+    who has few of them has the first ones.
+    """
+    lines = np.arange(len(person.item))
+    twice, other = np.tile(lines, 2), np.concatenate([lines, np.roll(lines, 1)])
+    first, every = items[: len(lines)], items[:_MOST_ITEMS]
+    both, same = np.tile(first, 2), np.repeat(first[:1], len(twice))
+
+    def made(lines: IntArray, items: IntArray, liked: BoolArray | bool = True) -> Clients:
+        return replace(
+            person,
+            offsets=np.array([0, len(lines)]),
+            item=items.astype(np.int32),
+            value=person.value[lines],
+            liked=np.full(len(lines), liked),
+            time=np.arange(len(lines), dtype=np.float64),
+            context={name: bag.take(lines) for name, bag in person.context.items()},
+        )
+
+    def huge(bags: Bags) -> Bags:
+        return {
+            name: bag._replace(weights=np.full_like(bag.weights, _HUGE))
+            for name, bag in bags.items()
+        }
+
+    return {
+        "without lines": made(lines[:0], items[:0]),
+        "of one line": made(lines[:1], items[:1]),
+        "who dislikes all": made(lines, first, liked=False),
+        "of likes and dislikes": made(lines, first, lines % 2 == 0),
+        "who likes and dislikes each item": made(twice, both, np.arange(len(twice)) < len(lines)),
+        "of each line twice, in other contexts": made(other, both),
+        "of one item in all lines": made(other, same),
+        "of one item in all lines, liked and disliked": made(other, same, other % 2 == 0),
+        "who likes every item": made(np.arange(len(every)) % len(lines), every),
+        "of huge numbers": replace(
+            made(lines, first),
+            value=np.full_like(person.value, _HUGE),
+            features=huge(person.features),
+            context=huge(person.context),
+        ),
+    }
 
 
 def with_canaries(federation: Federation, canaries: Canaries, law: Law) -> Federation:

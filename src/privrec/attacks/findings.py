@@ -1,35 +1,45 @@
 """Mistakes that an audit finds by looking inside: no attacker could, and no canary is needed.
 
-What one person adds is longer than its bound; noise or cohorts are not what the ledger says; people
-are drawn again. The thresholds are so wide that a right run is accused less than once in a million
-audits.
+What one person adds is longer than its bound; the noise is not what the ledger says, or occurs
+again; sums are not counted. `cohorts` has those in who was drawn. The thresholds are so wide that a
+right run is accused less than once in a million audits.
 """
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from itertools import pairwise
+from collections.abc import Callable, Iterator, Sequence
+from functools import reduce
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 from scipy import stats
 
+from privrec.attacks.canaries import join, odd_people
+from privrec.attacks.chances import few_places, in_common
 from privrec.attacks.stacks import Doubles, flattened
 from privrec.attacks.watch import Seen
 from privrec.core.phase import Cohort
 from privrec.core.round import fastest
 from privrec.data.clients import Clients
 from privrec.data.federation import Federation
+from privrec.privacy.aggregate import grid_step
 from privrec.privacy.ledger import PrivacyLedger
 from privrec.privacy.noise import secure
+from privrec.seeds import rng
+from privrec.types import IntArray
 
 _EACH = 4
 """How many random people and people of many lines are tried, and half of the canaries' number."""
 _SAMPLE = 300
 _SLACK = 1e-3
 _DEVIATIONS = 8.0
-_CHANCE, _CHANCE_OF_PHASE = 1e-12, 1e-9
-_COMPARED, _BEGIN, _FEWEST = 50_000, 200, 50
+_CHANCE, _CHANCE_OF_ALL = 1e-12, 1e-9
+_COMPARED, _BEGIN, _FEWEST = 50_000, 500, 50
+_PLACES = 500
+"""As many of the largest noises are compared in any order, in as many equally likely places. More
+places would be as narrow as the grid that published sums are rounded to."""
+_COARSE = 0.05
 _ALIKE = 0.9
 _LARGEST = 600.0
 """Of the absolute value of Laplace noise of scale 1; beyond it, chances are no numbers any more."""
@@ -39,34 +49,36 @@ _FIRST = np.zeros(1, np.int64)
 def over_bound(seen: Sequence[Seen], canaries: Clients, others: Federation) -> list[str]:
     """Return the phases in which one person can add more to the sums than the bound allows.
 
-    The sum is computed by the code that adds up cohorts. Tried are some canaries, some people, and
-    those with the most lines of a sample, in the first and in the last round of a phase. What some
-    canaries add together must be the sum of what each adds: else a person counts for more in
-    company than alone.
+    The sum is computed by the code that adds up cohorts. Tried are some canaries, odd people, some
+    real people, and those with the most lines of a sample, in the first and in the last round of a
+    phase. What canaries and odd people add together must be the sum of what each adds: else a
+    person counts for more in company than alone.
     """
     sample = np.arange(min(_SAMPLE, others.n_clients))
-    most = sample[np.argsort(-others.take(sample).sizes, kind="stable")[:_EACH]]
-    few = np.arange(2 * _EACH)
-    tried = [
-        *(Cohort(np.array([k]), others.take) for k in {*sample[:_EACH].tolist(), *most.tolist()}),
-        *(Cohort(np.zeros(1, np.int64), odd.take) for odd in _odd_people(canaries.take(_FIRST))),
-    ]
+    lines = others.take(sample)
+    most = sample[np.argsort(-lines.sizes, kind="stable")[:_EACH]]
+    # The most popular items first: rare ones may not be asked about.
+    items = np.argsort(-np.bincount(lines.item, minlength=others.n_items), kind="stable")
+    odd = odd_people(canaries.take(_FIRST), items)
+    company = reduce(join, odd.values(), canaries.take(np.arange(2 * _EACH)))
+    kinds = [*["like others"] * (2 * _EACH), *odd]
+    real = np.unique(np.concatenate([sample[:_EACH], most]))
     found = []
     for one in _ends(seen):
-        where, bound = f"round {one.round_index} ({one.phase.name})", one.clip_norm
-        longest = max(_length(one, _sum(one, cohort)) for cohort in tried)
-        left = _sum(one, Cohort(few, canaries.take))
-        for k in few:
-            alone = _sum(one, Cohort(few[k : k + 1], canaries.take))
-            longest = max(longest, _length(one, alone))
+        lengths = {"of the data": max(_length(one, _sum(one, others.take, k)) for k in real)}
+        left = _sum(one, company.take, *range(len(company)))
+        for k, kind in enumerate(kinds):
+            alone = _sum(one, company.take, k)
+            lengths[kind] = max(_length(one, alone), lengths.get(kind, 0.0))
             left -= alone
-        if not longest <= bound * (1 + _SLACK):
+        kind, longest = max(lengths.items(), key=lambda item: item[1])
+        if not longest <= one.clip_norm * (1 + _SLACK):
             found.append(
-                f"{where}: one person adds a vector of length {longest:.4g}, above the bound"
-                f" {bound:.4g} that the noise is made for"
+                f"{one.where}: one person adds a vector of length {longest:.4g}, above the bound"
+                f" {one.clip_norm:.4g} that the noise is made for: a person {kind}"
             )
-        if not _length(one, left) <= bound * len(few) * _SLACK:
-            found.append(f"{where}: what people add together is not the sum of what each adds")
+        if not _length(one, left) <= one.clip_norm * len(company) * _SLACK:
+            found.append(f"{one.where}: what people add together is not the sum of what each adds")
     return found
 
 
@@ -74,9 +86,8 @@ def other_bound(seen: Sequence[Seen]) -> list[str]:
     """Return the first round in which devices kept to a larger bound than the noise is made for."""
     for one in seen:
         if one.phase.release.is_private and one.bound > one.clip_norm * (1 + _SLACK):
-            where = f"round {one.round_index} ({one.phase.name})"
             kept, made = f"{one.bound:.4g}", f"{one.clip_norm:.4g}"
-            return [f"{where}: devices keep to the bound {kept}, the noise is made for {made}"]
+            return [f"{one.where}: devices keep to the bound {kept}, the noise is made for {made}"]
     return []
 
 
@@ -92,21 +103,10 @@ def _ends(seen: Sequence[Seen]) -> Iterator[Seen]:
             yield rounds[-1]
 
 
-def _odd_people(person: Clients) -> list[Clients]:
-    """Return the person with one line, with dislikes alone, and with half of each."""
-    lines = np.arange(len(person.item))
-    return [
-        person.keep(lines == 0),
-        replace(person, liked=np.zeros(len(lines), np.bool_)),
-        replace(person, liked=lines % 2 == 0),
-    ]
-
-
 def wrong_noise(seen: Sequence[Seen]) -> list[str]:
     """Return where the noise is not independent, or not of the promised kind and scale."""
     found, before = [], np.zeros(0)
     for one in seen:
-        where = f"round {one.round_index} ({one.phase.name})"
         if not one.phase.release.is_private:
             continue
         scale = one.noise_scale
@@ -118,35 +118,133 @@ def wrong_noise(seen: Sequence[Seen]) -> list[str]:
             )
             if other or too_small(some, laplace=law is stats.laplace):
                 found.append(
-                    f"{where}: the noise on {name!r} is not {law.name} of scale {scale:.4g}"
+                    f"{one.where}: the noise on {name!r} is not {law.name} of scale {scale:.4g}"
                 )
         whole = _as_normal(one)[:_COMPARED]
         if len(whole) >= _FEWEST and _most_alike(whole, whole, own=True) > _DEVIATIONS:
-            found.append(f"{where}: the noise repeats itself")
+            found.append(f"{one.where}: the noise repeats itself")
         if min(len(whole), len(before)) >= _FEWEST and _most_alike(whole, before) > _DEVIATIONS:
-            found.append(f"{where}: the noise is that of the round before")
+            found.append(f"{one.where}: the noise is that of the round before")
         before = whole
     return found
 
 
 def noise_again(seen: Sequence[Seen]) -> list[str]:
-    """Return the first round that has the noise of any earlier one, in the same order."""
-    rounds = [one for one in seen if one.phase.release.is_private]
-    noises = [(one, _as_normal(one)[:_BEGIN]) for one in rounds]
-    rounds = [one for one, noise in noises if len(noise) >= _FEWEST]
+    """Return the first round whose beginning is that of an earlier one, or its reversed end.
+
+    It may be shifted, and multiplied by a number.
+    """
+    rounds, firsts, lasts = list[Seen](), list[Doubles](), list[Doubles]()
+    for one in seen:
+        noise = _as_normal(one) if one.phase.release.is_private else np.zeros(0)
+        if len(noise) >= _FEWEST:
+            rounds.append(one)
+            firsts.append(noise[:_BEGIN].copy())  # A view would keep all of it in memory.
+            lasts.append(noise[-_BEGIN:].copy())
     if len(rounds) < 2:
         return []
-    known = [noise for _, noise in noises if len(noise) >= _FEWEST]
-    size = min(map(len, known))
-    begins = np.stack([noise[:size] for noise in known])
-    begins /= np.maximum(np.linalg.norm(begins, axis=1, keepdims=True), 1e-30)
+    size = min(map(len, firsts))
+    begins = _spectra([noise[:size] for noise in firsts])
+    ends = _spectra([noise[-size:] for noise in lasts])
     # The correlation of independent noises has a deviation of about 1/√size, and is never above 1.
-    alike = np.tril(np.abs(begins @ begins.T), -1) > min(_DEVIATIONS / math.sqrt(size), _ALIKE)
-    for second, first in np.argwhere(alike):
-        one, other = rounds[second], rounds[first]
-        where = f"round {one.round_index} ({one.phase.name})"
-        return [f"{where}: the noise is that of round {other.round_index} ({other.phase.name})"]
+    least = min(_DEVIATIONS / math.sqrt(size), _ALIKE)
+    for second in range(1, len(rounds)):
+        ahead, back = begins[:second] * begins[second].conj(), ends[:second] * begins[second]
+        most = np.maximum(*(np.abs(np.fft.irfft(products)).max(1) for products in (ahead, back)))
+        if most.max() > least:
+            first = rounds[int(np.argmax(most))]
+            return [f"{rounds[second].where}: the noise is that of {first.where}"]
     return []
+
+
+def _spectra(noises: Sequence[Doubles]) -> npt.NDArray[np.complex128]:
+    """Return the spectrum of each noise, scaled to length 1 and with room for any shift."""
+    whole = np.stack(noises)
+    whole /= np.maximum(np.linalg.norm(whole, axis=1, keepdims=True), 1e-30)
+    return np.fft.rfft(whole, 2 * whole.shape[1])
+
+
+class Largest(NamedTuple):
+    """The largest of `size` noises: the chances of a larger one, of either sign, in any order."""
+
+    size: int
+    chances: Doubles
+
+    def places(self, size: int) -> IntArray:
+        """Return the place of each that would be among the largest of `size` noises."""
+        share = min(1.0, _PLACES / max(size, 1))
+        among = self.chances[self.chances < share]
+        return np.asarray(among * (_PLACES / share), np.int64)
+
+
+def same_noise(seen: Sequence[Seen]) -> list[str]:
+    """Return where values of the noise occur again, in whatever order and with whatever sign.
+
+    They are looked for in one sum, in two sums of a round, and in any two rounds.
+    """
+    rounds = [one for one in seen if one.phase.release.is_private]
+    wholes, found = list[Largest](), list[str]()
+    for one in rounds:
+        names, parts = zip(*sorted(largest_noises(one).items()), strict=True)
+        size = sum(part.size for part in parts)
+        wholes.append(Largest(size, np.concatenate([part.chances for part in parts])))
+        if any(_repeats(what, len(rounds) * (1 + len(parts))) for what in (*parts, wholes[-1])):
+            found.append(f"{one.where}: the noise repeats itself in some order")
+        pair = _shared(parts, len(rounds))
+        if pair is not None:
+            first, second = (names[k] for k in pair)
+            found.append(f"{one.where}: the noise on {second!r} is that on {first!r} in some order")
+    pair = _shared(wholes, 1)
+    if pair is not None:
+        first, second = (rounds[k].where for k in pair)
+        found.append(f"{second}: the noise is that of {first} in some order")
+    return found
+
+
+def _repeats(what: Largest, times: int) -> bool:
+    """Return whether values occur more than once, in one of so many tests."""
+    places = what.places(what.size)
+    return few_places(len(places), _PLACES, len(np.unique(places))) * times < _CHANCE_OF_ALL
+
+
+def _shared(several: Sequence[Largest], times: int) -> tuple[int, int] | None:
+    """Return the first two that have many values in common, in one of so many tests."""
+    order = sorted(range(len(several)), key=lambda k: several[k].size)
+    pairs = times * len(order) * (len(order) - 1) / 2
+    hit, counts, size = np.zeros((0, _PLACES), np.float32), np.zeros(0, np.int64), -1
+    for number, k in enumerate(order):
+        if several[k].size != size:  # The places are those of the larger one of a pair.
+            size = several[k].size
+            hit = np.zeros((len(order), _PLACES), np.float32)
+            for row, j in enumerate(order):
+                hit[row, several[j].places(size)] = 1.0
+            counts = hit.sum(1).astype(np.int64)
+        common = (hit[:number] @ hit[number]).astype(np.int64)
+        chances = in_common(_PLACES, int(counts[number]), counts[:number], common)
+        if number and chances.min() * pairs < _CHANCE_OF_ALL:
+            first, second = sorted((order[int(np.argmin(chances))], k))
+            return first, second
+    return None
+
+
+def largest_noises(one: Seen) -> dict[str, Largest]:
+    """Return the largest noises on each sum of a round.
+
+    Published numbers lie on a grid. A random part of its step is added, the same in each audit, so
+    that no two values are equal because of the grid. Of sums that are so large that the steps of
+    32 bits are coarse beside the noise, nothing can be said.
+    """
+    scale, laplace = one.noise_scale, one.phase.release.mechanism == "laplace"
+    draw, found = rng(0, one.round_index, "audited noise"), {}
+    for name, leaf in one.noise.items():
+        noise = np.ravel(np.asarray(leaf, np.float64))
+        published = np.ravel(np.asarray(one.published.update[name], np.float32))
+        step = np.maximum(np.spacing(np.abs(published)), grid_step(scale))
+        moved = noise + step * (draw.random(len(noise)) - 0.5)
+        size = np.abs(moved[step <= _COARSE * scale]) / scale
+        chances = np.exp(-size) if laplace else 2 * stats.norm.sf(size)
+        found[name] = Largest(len(size), chances[chances < _PLACES / max(len(size), 1)])
+    return found
 
 
 def _as_normal(one: Seen) -> Doubles:
@@ -197,53 +295,16 @@ def same_generator() -> list[str]:
 
 
 def _most_alike(one: Doubles, other: Doubles, *, own: bool = False) -> float:
-    """Return the largest correlation of two noises at any shift, in standard deviations."""
+    """Return the largest correlation of two noises at any shift, also reversed, in deviations."""
     size = 2 ** math.ceil(math.log2(len(one) + len(other)))
-    products = np.fft.irfft(np.fft.rfft(one, size) * np.conj(np.fft.rfft(other, size)), size)
+    first, second = np.fft.rfft(one, size), np.fft.rfft(other, size)
+    ahead, back = np.fft.irfft(first * np.conj(second), size), np.fft.irfft(first * second, size)
     if own:
-        products[0] = 0.0  # Everything is like itself where it is not shifted.
+        ahead[0] = 0.0  # Everything is like itself where it is not shifted.
+        back /= math.sqrt(2)  # Each product is there twice.
+    most = max(float(np.max(np.abs(products))) for products in (ahead, back))
     shorter = min(np.linalg.norm(one), np.linalg.norm(other))
-    return float(np.max(np.abs(products))) / max(float(shorter), 1e-30)
-
-
-def drawn_again(seen: Sequence[Seen]) -> list[str]:
-    """Return the rounds that have far more people in common with the one before than by chance."""
-    found = []
-    for before, one in pairwise(seen):
-        if one.phase.release.sampling.share >= 1:
-            continue
-        # Those who are there: a declared number of people may be larger.
-        users = len(one.phase.population)
-        expected = len(before.people) * len(one.people) / users
-        common = len(np.intersect1d(before.people, one.people))
-        if common > expected + _DEVIATIONS * math.sqrt(expected + 1) and len(before.people) < users:
-            found.append(
-                f"round {one.round_index} ({one.phase.name}): {common} of {len(one.people)} people"
-                f" were in the round before too; {expected:.0f} are expected"
-            )
-    return found
-
-
-def too_many(seen: Sequence[Seen]) -> list[str]:
-    """Return the phases that drew somebody twice in a round, or more people than are counted."""
-    found = []
-    phases: dict[str, list[Seen]] = defaultdict(list)
-    for one in seen:
-        phases[one.phase.name].append(one)
-    for name, rounds in phases.items():
-        phase, drawn = rounds[0].phase, [one.people for one in rounds]
-        if any(len(np.unique(people)) < len(people) for people in drawn):
-            found.append(f"{name}: somebody was drawn twice in one round")
-        sampling, total = phase.release.sampling, sum(map(len, drawn))
-        asked = len(phase.population) * len(rounds)
-        fixed = sampling.law == "fixed"
-        chance = 1.0 if fixed else stats.binom.sf(total - 1, asked, sampling.share)
-        if chance < _CHANCE_OF_PHASE or (fixed and total > sampling.cohort * len(rounds)):
-            found.append(
-                f"{name}: {total / len(rounds):.4g} people were drawn for a round, and the ledger"
-                f" counts {asked * sampling.share / len(rounds):.4g}"
-            )
-    return found
+    return most / max(float(shorter), 1e-30)
 
 
 def uncounted(seen: Sequence[Seen], ledger: PrivacyLedger) -> list[str]:
@@ -259,11 +320,13 @@ def uncounted(seen: Sequence[Seen], ledger: PrivacyLedger) -> list[str]:
     ]
 
 
-def _sum(one: Seen, cohort: Cohort) -> Doubles:
+def _sum(one: Seen, take: Callable[[IntArray], Clients], *people: int) -> Doubles:
+    cohort = Cohort(np.array(people, np.int64), take)
     return flattened(fastest(one.phase, one.told, cohort, one.round_index, one.clip_norm).update)
 
 
 def _length(one: Seen, vector: Doubles) -> float:
     # By the mechanism, and not by what the aggregator calls its norm: that may be the mistake.
     order = 1 if one.phase.release.mechanism == "laplace" else 2
-    return float(np.linalg.norm(vector, order))
+    # What is not a number is longer than any bound.
+    return float(np.nan_to_num(np.linalg.norm(vector, order), nan=np.inf))

@@ -35,6 +35,11 @@ class Seen:
     count_noise: float | None
 
     @property
+    def where(self) -> str:
+        """The round in words."""
+        return f"round {self.round_index} ({self.phase.name})"
+
+    @property
     def noise_scale(self) -> float:
         """The scale that the noise is said to have."""
         return self.phase.aggregator.noise_scale(self.clip_norm)
@@ -113,7 +118,7 @@ def untold(stages: Sequence[Stage], seen: Sequence[Seen], released: Params) -> l
     state: ServerState | None = None
     playing = ""
     for one in seen:
-        where, stage = f"round {one.round_index} ({one.phase.name})", named[one.phase.name]
+        where, stage = one.where, named[one.phase.name]
         try:
             if not isinstance(stage, Phase):
                 raise TypeError(f"{stage.name} is not a phase")

@@ -223,8 +223,13 @@ def laplace(sampling: Sampling, *, clip_norm: float, noise_multiplier: float) ->
 
 def _on_grid(values: Doubles, scale: float) -> FloatArray:
     """Return the values rounded to a grid, because the lowest bits of noise can reveal the sum."""
-    step = 2.0 ** math.floor(math.log2(scale)) * _GRID
+    step = grid_step(scale)
     return (np.round(values / step) * step).astype(np.float32)
+
+
+def grid_step(scale: float) -> float:
+    """Return the step of the grid on which sums with noise of this scale are published."""
+    return float(2.0 ** math.floor(math.log2(scale)) * _GRID)
 
 
 def clip(update: Params, clip_norm: Leaf, norm: Norm = "l2") -> Clipped:
