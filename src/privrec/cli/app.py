@@ -268,7 +268,7 @@ def main() -> None:
 
 
 def _say_what_was_trained(run: "Run") -> None:
-    from privrec.show.report import mark_line
+    from privrec.show.report import kept_line, mark_line
 
     config, privacy = run.config, run.privacy()
     data = data_title(run.catalogue.name, config.data)
@@ -283,7 +283,7 @@ def _say_what_was_trained(run: "Run") -> None:
             f" {epsilon:g}, affords no more"
         )
     about = config.model_dump(include={"data", "protocol", "candidates"})
-    if line := mark_line(about, run.figures):
+    for line in filter(None, (mark_line(about, run.figures), kept_line(run.figures))):
         print_line(line)
     place = shlex.quote(str(run.folder.path))
     print_line(f"next: privrec evaluate {place}")

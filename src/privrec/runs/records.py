@@ -3,8 +3,9 @@
 The folder itself has what may be released: `config.toml`, which is written first and never
 changed; `catalogue.json`; `ledger.jsonl`, a line per release, on the disk before the release is
 used (`ledgerfile.py`); `rounds.jsonl`, a line per round; and `params.safetensors`, which marks a
-finished run. During a run, `checkpoint.safetensors` has the whole server state, and
-`published-N.safetensors` has what round N published until the checkpoint includes it.
+finished run. During a run, `checkpoint.safetensors` has the whole server state (and, where the best
+one by validation is kept, that one), and `published-N.safetensors` has what round N published until
+the checkpoint includes it.
 
 `simulation/` has what is computed from raw data: the fingerprint of the data, losses, counts
 and timings, progress, validation, evaluation, attacks, audits, report. No guarantee covers it.

@@ -176,6 +176,8 @@ ROUND_FIGURES: Mapping[str, Any] = {
     "seconds": Number,
     "loss": _Maybe,
     "validation?": Each(_Maybe),
+    "best?": bool,
+    "stopped?": bool,
 }
 
 

@@ -347,6 +347,20 @@ def mark_line(evaluation: Mapping[str, Any], rounds: Sequence[Mapping[str, Any]]
     return ""
 
 
+def kept_line(rounds: Sequence[Mapping[str, Any]]) -> str:
+    """Return that an earlier state than the last one was kept, and why; "" if it was the last."""
+    looks = [line for line in rounds if "best" in line]
+    if not looks or looks[-1]["best"]:
+        return ""
+    best, last = [line for line in looks if line["best"]][-1], looks[-1]
+    before, after = (f"{line['validation']['20']:.4f}" for line in (best, last))
+    end = "where training stopped early" if last.get("stopped") else "at the end"
+    return (
+        f"The state after round {best['round'] + 1:,} was kept: Hits@20 on the validation people"
+        f" was {before} there and {after} after round {last['round'] + 1:,}, {end}"
+    )
+
+
 def _mark(evaluation: Mapping[str, Any], rounds: Sequence[Mapping[str, Any]]) -> str:
     line = mark_line(evaluation, rounds)
     return f"<p>{html_text(line)}.</p>" if line else ""
@@ -380,6 +394,8 @@ def _curves(rounds: Sequence[Mapping[str, Any]]) -> str:
         last = ", ".join(f"@{k} {figure(hits[k])}" for k in KS)
         parts.append("<h2>Quality on the validation people</h2>")
         parts.append(chart + note(f"After round {at}: Hits {last}."))
+        if kept := kept_line(rounds):
+            parts.append(f"<p>{html_text(kept)}.</p>")
     step = max(1, len(rounds) // 400)
     losses: dict[str, list[tuple[float, float]]] = {}
     for line in rounds[::step]:
