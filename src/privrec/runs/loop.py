@@ -28,7 +28,7 @@ from privrec.data.sources import named
 from privrec.errors import DataError, RunFolderError, SettingsError
 from privrec.runs import records
 from privrec.runs.bar import progress_bar
-from privrec.runs.best import K, Best, after_look, from_arrays, to_arrays
+from privrec.runs.best import Best, K, after_look, from_arrays, to_arrays
 from privrec.runs.evaluate import OnProgress, validate
 from privrec.runs.parameters import write_params
 from privrec.runs.places import discard, folder_path, temporary_run

@@ -361,8 +361,8 @@ PRIVREC_PLUS = Recipe(
     items_with_vector=items_with_vector,
     values={**_VALUES, "patience": 3},
     presets={
-        # The settings are chosen already: 2 % validation people are enough for the curve, though not
-        # to choose a state by.
+        # The settings are chosen already: 2 % validation people are enough for the curve, and too
+        # few to choose a state by.
         "movielens-1m": {
             "rounds": 300,
             "patience": 0,
