@@ -26,6 +26,7 @@ from privrec.evaluation.protocols import View
 from privrec.evaluation.ranking import EvalReport, Tested, ends_json, measure, text_keys
 from privrec.evaluation.references import MEMORY_GB, Fitted, fit_references
 from privrec.privacy.statement import PrivacyReport
+from privrec.runs.few import nobody_to_test
 from privrec.runs.tables import evaluation_frame
 from privrec.seeds import client_words
 from privrec.settings import RunSettings
@@ -207,6 +208,8 @@ def evaluate_run(
     """Return the figures on the test people, for the run and for the reference recommenders."""
     asked = asked or Asked()
     config, split, protocol = prepared.config, prepared.split, prepared.protocol
+    if nobody := nobody_to_test(prepared):
+        raise DataError(nobody)
     people = split.test if asked.people is None else _drawn(prepared, asked.people)
     fitted = _fitted(prepared, asked, on_progress)
     scorers: dict[str, Scorer] = {_OURS: prepared.rankers.adapted(params), **fitted.scorers}

@@ -2,6 +2,7 @@
 
 import math
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -25,11 +26,12 @@ from privrec.core.round import (
 from privrec.data.catalogue import to_json
 from privrec.data.federation import Federation
 from privrec.data.sources import named
-from privrec.errors import DataError, RunFolderError, SettingsError
+from privrec.errors import DataError, PrivacyWarning, RunFolderError, SettingsError
 from privrec.runs import records
 from privrec.runs.bar import progress_bar
 from privrec.runs.best import Best, K, after_look, from_arrays, to_arrays
 from privrec.runs.evaluate import OnProgress, validate
+from privrec.runs.few import too_few_to_learn
 from privrec.runs.parameters import write_params
 from privrec.runs.places import discard, folder_path, temporary_run
 from privrec.runs.progress import Progress, progress_of
@@ -79,6 +81,8 @@ def train(
     # Wrong settings, and too little memory, are found before any file is written.
     check_memory(prepared.stages())
     if started is None:
+        if few := too_few_to_learn(prepared):
+            warnings.warn(few, PrivacyWarning, stacklevel=2)
         about = (config, to_json(federation.catalogue), federation.fingerprint)
         folder = temporary_run(*about) if path is None else records.create_run(path, *about)
     else:

@@ -65,7 +65,7 @@ class Publisher:
         if self._keeps and path.is_file():
             kept, mark = _read_published(path)
             if line is None:
-                self._write_down(state, mark)
+                self._write_down(state, kept, mark)
                 return kept
             if line["published"] == mark:
                 return kept
@@ -73,7 +73,7 @@ class Publisher:
         digest = self._keep(path, published) if self._keeps else None
         # If a sum under secure noise was lost, the new one is another release and is counted.
         if line is None or self._keeps:
-            self._write_down(state, digest)
+            self._write_down(state, published, digest)
         return published
 
     def last_round(self, round_index: int) -> int:
@@ -119,7 +119,7 @@ class Publisher:
         records.write_arrays(path, arrays, {})
         return _digest(path.read_bytes())
 
-    def _write_down(self, state: ServerState, digest: str | None) -> None:
+    def _write_down(self, state: ServerState, published: Published, digest: str | None) -> None:
         aggregator = self.stage.aggregator
         has_bound = aggregator.release.mechanism != "none"
         line = {
@@ -133,6 +133,7 @@ class Publisher:
             **aggregator.release.as_json(),
             "clip_norm": state.clip_norm if has_bound else None,
             "noise_scale": aggregator.noise_scale(state.clip_norm) if has_bound else None,
+            "numbers": sum(int(np.size(leaf)) for leaf in published.update.values()),
             "published": digest,
         }
         self.lines.append(append_release(self.folder, self.lines, line))

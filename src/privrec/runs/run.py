@@ -29,6 +29,7 @@ from privrec.runs import records
 from privrec.runs.bar import progress_bar
 from privrec.runs.evaluate import Asked, Evaluation, OnProgress, counting, evaluate_run
 from privrec.runs.examples import examples_of
+from privrec.runs.few import too_few_have_learned
 from privrec.runs.ledgerfile import settled_ledger
 from privrec.runs.parameters import load_params
 from privrec.runs.people import Source, names_of, newcomers_of, positions_of
@@ -252,7 +253,9 @@ class Run:
             second=ledger_of(self.folder, only_noised=True),
             undeclared=self.catalogue.undeclared,
         )
-        return replace(report, local_noise=has_local_noise(self.folder))
+        few = too_few_have_learned(self.folder)
+        said = f"{report.statement} {few}" if few else report.statement
+        return replace(report, statement=said, local_noise=has_local_noise(self.folder))
 
     def model(self) -> Model:
         """Return everything that may be released, in the form that a phone gets."""
