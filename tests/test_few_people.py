@@ -109,7 +109,9 @@ def test_with_that_number_of_people_sums_are_as_long_as_their_noise(
 def test_the_easiest_sum_counts_and_one_without_noise_needs_nobody() -> None:
     easy, hard = sums_of("gaussian", 1, 100), sums_of("gaussian", 1, 10_000)
     assert people_needed([hard, easy]) == people_needed([easy]) == 40
-    bare = Sums(release=Release(mechanism="none", sampling=easy.release.sampling), count=1, numbers=9)
+    bare = Sums(
+        release=Release(mechanism="none", sampling=easy.release.sampling), count=1, numbers=9
+    )
     assert people_needed([easy, bare]) is None
     assert people_needed([]) is None
 

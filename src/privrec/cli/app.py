@@ -268,7 +268,7 @@ def main() -> None:
 
 
 def _say_what_was_trained(run: "Run") -> None:
-    from privrec.runs.few import nobody_to_test
+    from privrec.runs.evaluate import nobody_to_test
     from privrec.show.report import kept_line, mark_line
 
     config, privacy = run.config, run.privacy()

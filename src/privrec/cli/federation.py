@@ -18,6 +18,7 @@ from privrec.cli.console import err, print_json, print_line, print_table, time_t
 from privrec.errors import FederationError
 
 if TYPE_CHECKING:
+    from privrec.evaluation.ranking import EvalReport
     from privrec.flower.folders import ServerFolder
     from privrec.flower.seen import Seen
     from privrec.flower.terms import Terms
@@ -204,6 +205,34 @@ def say_traffic(terms: "Terms", found: list[dict[str, Any]], json_: bool) -> Non
     ]
     columns = ("phase", "rounds", "exchanges", "numbers", "bytes down", "bytes up")
     print_table("A node's part of one round, at most", columns, rows)
+
+
+def say_tested(found: "EvalReport", json_: bool) -> None:
+    """Print what a model reaches for the people whom a node held out."""
+    from privrec.show.report import figure_and_arm
+
+    if json_:
+        keys = ("hits", "interval")
+        shown = {key: value for key, value in found.as_json().items() if key in keys}
+        print_json({"people": {"test": found.tested, "skipped": found.skipped}, **shown})
+        return
+    cells = [figure_and_arm(found.hits[k], found.interval.get(k)) for k in found.hits]
+    title = f"Hits@k on {found.tested:,} held-out people of this node, {found.skipped:,} skipped"
+    print_table(title, ("", *(f"@{k}" for k in found.hits)), [("the model", *cells)])
+    print_line("computed from their raw data: for this node alone (--epsilon prints sums to share)")
+
+
+def say_sums(sums: dict[str, float], epsilon: float, json_: bool) -> None:
+    """Print sums over held-out people that may leave their node."""
+    if json_:
+        print_json({"sums": sums, "epsilon": epsilon})
+        return
+    rows = [(name if name == "people" else f"Hits@{name}", f"{sums[name]:.3f}") for name in sums]
+    print_table("Sums over held-out people, with noise", ("", "sum"), rows)
+    print_line(
+        f"each time that such sums leave the node costs its held-out people epsilon {epsilon:g};"
+        " add up the sums of all nodes, then divide by the sum of people"
+    )
 
 
 def say_result(place: Path, path: Path, json_: bool) -> None:

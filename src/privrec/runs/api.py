@@ -20,7 +20,8 @@ from privrec.device import Model, open_model
 from privrec.errors import DataError, check_kind
 from privrec.privacy.ledger import PrivacyLedger
 from privrec.runs import records
-from privrec.runs.few import nobody_to_test, too_few_to_learn
+from privrec.runs.evaluate import nobody_to_test
+from privrec.runs.few import too_few_to_learn
 from privrec.runs.forecast import Forecast, forecast
 from privrec.runs.run import Run
 from privrec.settings import RunSettings

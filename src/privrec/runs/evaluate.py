@@ -26,7 +26,6 @@ from privrec.evaluation.protocols import View
 from privrec.evaluation.ranking import EvalReport, Tested, ends_json, measure, text_keys
 from privrec.evaluation.references import MEMORY_GB, Fitted, fit_references
 from privrec.privacy.statement import PrivacyReport
-from privrec.runs.few import nobody_to_test
 from privrec.runs.tables import evaluation_frame
 from privrec.seeds import client_words
 from privrec.settings import RunSettings
@@ -247,6 +246,19 @@ def evaluate_run(
         groups=_groups(ours, found),
         tested=ours,
         tested_references=found,
+    )
+
+
+def nobody_to_test(prepared: PreparedRun) -> str:
+    """Return that nobody was drawn to be tested, and what would draw somebody; "" if there is."""
+    if len(prepared.split.test):
+        return ""
+    config, people = prepared.config, prepared.whole.n_clients
+    who = "the 1 person" if people == 1 else f"any of the {people:,} people"
+    return (
+        f"nobody can be tested: the seed {config.seed} did not draw {who} to be a test person"
+        f" (test_share {config.test_share:g}); train with another --seed, a larger test_share or"
+        " more people"
     )
 
 

@@ -81,7 +81,8 @@ def train(
     # Wrong settings, and too little memory, are found before any file is written.
     check_memory(prepared.stages())
     if started is None:
-        if few := too_few_to_learn(prepared):
+        # An audit asks what a release tells, not what can be learned.
+        if watch is None and (few := too_few_to_learn(prepared)):
             warnings.warn(few, PrivacyWarning, stacklevel=2)
         about = (config, to_json(federation.catalogue), federation.fingerprint)
         folder = temporary_run(*about) if path is None else records.create_run(path, *about)

@@ -12,6 +12,7 @@ import numpy as np
 from privrec.core.phase import Play, ServerState, Stage
 from privrec.errors import RunFolderError
 from privrec.privacy.aggregate import Published
+from privrec.privacy.few import Sums, people_needed, too_few_words
 from privrec.privacy.ledger import PrivacyLedger
 from privrec.privacy.noise import NoiseSource, secure, seeded
 from privrec.privacy.statement import SEES_NODES, SEES_SUMS, NodeNoise
@@ -230,6 +231,31 @@ def noise_of(folder: records.RunFolder) -> NoiseKind:
     """Return the weakest kind of noise in the ledger: one seeded release ends the guarantee."""
     kinds = {line["noise"] for line in settled_ledger(folder)} - {"none"}
     return "secure" if kinds <= {"secure"} else "seeded"
+
+
+def too_few_have_learned(folder: records.RunFolder) -> str:
+    """Return that people were too few for the noise of a run, by its ledger; "" if they were not.
+
+    Ledgers of earlier versions do not say how many numbers were published: "" too.
+    """
+    lines = settled_ledger(folder)
+    stages = list(dict.fromkeys(line["stage"] for line in lines))
+    of_stages = [[line for line in lines if line["stage"] == stage] for stage in stages]
+    kinds = [
+        Sums(
+            release=release_of(some[0]),
+            count=len(some),
+            numbers=min(_numbers(line) for line in some),
+        )
+        for some in of_stages
+    ]
+    people = max((sums.release.sampling.users for sums in kinds), default=0)
+    return too_few_words(people, people_needed(kinds))
+
+
+def _numbers(line: Line) -> int:
+    found = line.get("numbers")
+    return found if isinstance(found, int) else 0
 
 
 def _digest(content: bytes) -> str:

@@ -140,8 +140,7 @@ def create_run(
     text = to_toml(config, header={}) + f"format = {FORMAT}\n"
     try:
         if fingerprint is not None:
-            mark = json.dumps({"fingerprint": fingerprint}).encode() + b"\n"
-            write_whole(folder.data_path, mark)
+            mark_data(folder, fingerprint)
         write_whole(folder.catalogue_path, catalogue.encode())
         write_whole(folder.config_path, text.encode())
     except RunFolderError:
@@ -160,6 +159,11 @@ def clear_leftovers(folder: RunFolder) -> None:
     for place in (folder.path, folder.path / SIMULATION):
         for path in filter(_is_temporary, place.iterdir() if place.is_dir() else ()):
             path.unlink(missing_ok=True)
+
+
+def mark_data(folder: RunFolder, fingerprint: str) -> None:
+    """Write the fingerprint of the data whose people train, so that others of it can be tested."""
+    write_whole(folder.data_path, json.dumps({"fingerprint": fingerprint}).encode() + b"\n")
 
 
 def has_data_mark(folder: RunFolder) -> bool:

@@ -19,7 +19,7 @@ from privrec.data.frames import as_polars
 from privrec.data.sources import BUILT_IN, load
 from privrec.data.text import data_title, short
 from privrec.device import Device, Model
-from privrec.errors import PrivrecError, SettingsError, check_kind, got
+from privrec.errors import PrivrecError, RunFolderError, SettingsError, check_kind, got
 from privrec.evaluation.references import MEMORY_GB
 from privrec.privacy.calibrate import refuse_large_delta
 from privrec.privacy.ledger import PrivacyLedger
@@ -29,7 +29,6 @@ from privrec.runs import records
 from privrec.runs.bar import progress_bar
 from privrec.runs.evaluate import Asked, Evaluation, OnProgress, counting, evaluate_run
 from privrec.runs.examples import examples_of
-from privrec.runs.few import too_few_have_learned
 from privrec.runs.ledgerfile import settled_ledger
 from privrec.runs.parameters import load_params
 from privrec.runs.people import Source, names_of, newcomers_of, positions_of
@@ -41,6 +40,7 @@ from privrec.runs.publisher import (
     ledger_of,
     noise_of,
     server_of,
+    too_few_have_learned,
     volunteer_count,
 )
 from privrec.runs.recommend import SCHEMA, Group, groups_in, groups_of, lists_for
@@ -126,8 +126,7 @@ class Run:
         """
         _check_asked(protocol, candidates, references, people, memory_gb)
         asked = Asked(references=references, people=people, memory_gb=memory_gb)
-        if records.has_data_mark(self.folder):
-            records.check_data(self.folder, self.prepared.federation.fingerprint)
+        self._check_people()
         tested = tested_by(self.prepared, protocol, candidates)
         params = load_params(self.folder)
         with (
@@ -148,6 +147,17 @@ class Run:
             records.write_whole(_examples_beside(report), json.dumps(shown).encode())
         self._write_pages(found, report)
         return evaluation
+
+    def _check_people(self) -> None:
+        """Raise unless it is known that those to be tested are not those who trained."""
+        if records.has_data_mark(self.folder):
+            records.check_data(self.folder, self.prepared.federation.fingerprint)
+        elif server_of(self.folder) is not None:
+            raise RunFolderError(
+                f"{self.folder.path} was trained by a federation: only its nodes know who took"
+                " part, so nobody here is known to be someone else; test it on each node, on"
+                " people who were held out: privrec federate test (docs/federation.md)"
+            )
 
     def refresh_report(self) -> None:
         """Write the pages again after an attack or audit; a report where there is an evaluation."""

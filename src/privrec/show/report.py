@@ -253,6 +253,16 @@ def arm_text(value: float | None, ends: Sequence[float] | None) -> str:
     return digits(max(value - ends[0], ends[1] - value))
 
 
+def figure_and_arm(value: float | None, ends: Sequence[float] | None) -> str:
+    """Return a figure with the longer arm of its interval; alone where that is not known.
+
+    >>> figure_and_arm(0.385, (0.376, 0.393)), figure_and_arm(0.294, None)
+    ('0.385 ± 0.009', '0.294')
+    """
+    arm = arm_text(value, ends)
+    return f"{figure(value)} ± {arm}" if arm else figure(value)
+
+
 def hits_table(rows: Sequence[Row], intervals: Intervals | None = None) -> str:
     """Return an HTML table of Hits@k."""
     known = intervals or {}
