@@ -209,7 +209,7 @@ def say_traffic(terms: "Terms", found: list[dict[str, Any]], json_: bool) -> Non
 
 def say_tested(found: "EvalReport", json_: bool) -> None:
     """Print what a model reaches for the people whom a node held out."""
-    from privrec.show.report import figure_and_arm
+    from privrec.show.worth import figure_and_arm
 
     if json_:
         keys = ("hits", "interval")

@@ -135,6 +135,7 @@ class Evaluation:
         """Return the content of `evaluation.json`."""
         config, report = self.config, self.report
         figures = report.as_json()
+        few, bare = self.few.as_json(), self.few_unadapted and self.few_unadapted.as_json()
         figures["new_only"] |= {"differences": _differences_json(self.new_differences)}
         drawn = {"people": report.tested + report.skipped, "of": self.sampled_of}
         found = {
@@ -158,8 +159,10 @@ class Evaluation:
             "few_items": {
                 "fewer_than": FEW_ITEMS,
                 "people": self.few.tested,
-                "hits": self.few.as_json()["hits"],
-                "without_adaptation": self.few_unadapted and self.few_unadapted.as_json()["hits"],
+                "hits": few["hits"],
+                "interval": few.get("interval", {}),
+                "without_adaptation": bare and bare["hits"],
+                "interval_without": (bare or {}).get("interval", {}),
             },
             "references": {name: figures.as_json() for name, figures in self.references.items()},
             **({"references_left_out": dict(self.left_out)} if self.left_out else {}),

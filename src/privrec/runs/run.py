@@ -148,11 +148,16 @@ class Run:
         self._write_pages(found, report)
         return evaluation
 
+    @property
+    def _is_of_strangers(self) -> bool:
+        """Whether a federation trained it, and only its nodes know who took part."""
+        return not records.has_data_mark(self.folder) and server_of(self.folder) is not None
+
     def _check_people(self) -> None:
         """Raise unless it is known that those to be tested are not those who trained."""
         if records.has_data_mark(self.folder):
             records.check_data(self.folder, self.prepared.federation.fingerprint)
-        elif server_of(self.folder) is not None:
+        if self._is_of_strangers:
             raise RunFolderError(
                 f"{self.folder.path} was trained by a federation: only its nodes know who took"
                 " part, so nobody here is known to be someone else; test it on each node, on"
@@ -206,6 +211,8 @@ class Run:
             page = render_report(found, self.figures, settings, shown)
         else:
             step = f"privrec evaluate {shlex.quote(str(folder.path))}"
+            if self._is_of_strangers:
+                step = "privrec federate test NODE --model model.privrec"
             page = render_begun(
                 title, privacy, self.figures, settings, next_step=step, beside=shown
             )

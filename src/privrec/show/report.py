@@ -28,7 +28,7 @@ from privrec.show.sections import (
     examples_html,
     warnings_html,
 )
-from privrec.show.worth import digits
+from privrec.show.worth import figure_and_arm
 
 KS = ("5", "10", "20", "30")
 _UPPER_BOUND = "NCF, centralised"
@@ -246,23 +246,6 @@ def figure_between(value: float | None, ends: Sequence[float] | None) -> str:
     return figure(value) if ends is None else f"{figure(value)} ({ends[0]:.3f}–{ends[1]:.3f})"
 
 
-def arm_text(value: float | None, ends: Sequence[float] | None) -> str:
-    """Return the longer arm of the interval around a figure as text; "" if there is none."""
-    if value is None or ends is None:
-        return ""
-    return digits(max(value - ends[0], ends[1] - value))
-
-
-def figure_and_arm(value: float | None, ends: Sequence[float] | None) -> str:
-    """Return a figure with the longer arm of its interval; alone where that is not known.
-
-    >>> figure_and_arm(0.385, (0.376, 0.393)), figure_and_arm(0.294, None)
-    ('0.385 ± 0.009', '0.294')
-    """
-    arm = arm_text(value, ends)
-    return f"{figure(value)} ± {arm}" if arm else figure(value)
-
-
 def hits_table(rows: Sequence[Row], intervals: Intervals | None = None) -> str:
     """Return an HTML table of Hits@k."""
     known = intervals or {}
@@ -318,11 +301,14 @@ def few_items_line(evaluation: Mapping[str, Any]) -> str:
     if not few["people"] or few["hits"]["20"] is None:
         return ""
     who = f"{few['people']:,} people with fewer than {few['fewer_than']} items on their device"
-    line = f"{who}: Hits@20 {figure(few['hits']['20'])}"
+    if few["people"] == 1:
+        who = who.replace("people", "person", 1)
+    ends, ends_without = (few.get(name, {}).get("20") for name in ("interval", "interval_without"))
+    line = f"{who}: Hits@20 {figure_and_arm(few['hits']['20'], ends)}"
     without = few["without_adaptation"]
     if without is None:
         return f"{line}; this recipe does not adapt"
-    return f"{line} with adaptation, {figure(without['20'])} without"
+    return f"{line} with adaptation, {figure_and_arm(without['20'], ends_without)} without"
 
 
 def _few_items(evaluation: Mapping[str, Any]) -> str:
