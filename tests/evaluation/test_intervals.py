@@ -295,7 +295,7 @@ def test_samples_of_test_people_through_the_real_evaluation() -> None:
 
 
 def test_a_mean_of_any_size_and_a_ratio_have_intervals_that_hold_the_truth() -> None:
-    """People with figures around 7, and shares of what each has: 95 of 100 samples hold the mean."""
+    """Figures around 7, and shares of what each person has: 95 of 100 samples hold the mean."""
     drawn = np.random.default_rng(0)
     inside = np.zeros(2)
     for _ in range(300):

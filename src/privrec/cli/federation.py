@@ -238,9 +238,9 @@ def say_sums(sums: dict[str, float], epsilon: float, json_: bool) -> None:
 def say_result(place: Path, path: Path, json_: bool) -> None:
     """Evaluate a run and print its table and statement, each figure with its interval."""
     from privrec.runs.api import open_run
-    from privrec.show.page import figure
-    from privrec.show.report import KS, arm_text, intervals_of, table_rows
+    from privrec.show.report import KS, intervals_of, table_rows
     from privrec.show.sections import difference_words
+    from privrec.show.worth import figure_and_arm
 
     run = open_run(place)
     found = run.evaluate(progress=False).as_json()
@@ -248,12 +248,10 @@ def say_result(place: Path, path: Path, json_: bool) -> None:
         print_json(found)
         return
     known = intervals_of(found)
-
-    def cell(name: str, value: float | None, k: str) -> str:
-        arm = arm_text(value, known.get(name, {}).get(k))
-        return f"{figure(value)} ± {arm}" if arm else figure(value)
-
-    rows = [(name, *(cell(name, hits[k], k) for k in KS)) for name, hits, _ in table_rows(found)]
+    rows = [
+        (name, *(figure_and_arm(hits[k], known.get(name, {}).get(k)) for k in KS))
+        for name, hits, _ in table_rows(found)
+    ]
     title = f"Hits@k on {found['data']} ({found['users']['test']:,} test people)"
     print_table(title, ("", *(f"@{k}" for k in KS)), rows)
     by = found["differences"].get("popularity", {}).get("20")
