@@ -49,7 +49,8 @@ def test_training_leaves_the_run_folder_of_the_contract(trained: Path) -> None:
     ]
     figures = lines_of(trained / "simulation" / "rounds.jsonl")
     keys = {"round", "stage", "seconds", "clients", "loss", "clipped", "dropped", "skipped"}
-    assert [set(found) - {"validation"} for found in figures] == [keys] * 3
+    looks = {"validation", "best", "stopped"}
+    assert [set(found) - looks for found in figures] == [keys] * 3
     assert [found["round"] for found in figures] == [0, 1, 2]
     assert [found["clients"] for found in figures] == [8, 8, 8]
     # After every second round, and after the last.

@@ -91,6 +91,7 @@ CHANGES: dict[str, Any] = {
     "adjacency": "replace one person",
     "clip_norm": 0.5,
     "noise_scale": 9.0,
+    "numbers": 9,
     "published": "another hash",
     "chain": "another hash",
 }

@@ -52,6 +52,7 @@ def test_the_papers_printed_settings() -> None:
 
 def test_privrec_sgd_takes_one_step_over_all_data_on_the_same_network() -> None:
     rates = {"local_lr", "adapt_lr", "rounds", "cohort", "validate_every", "adapt_negatives"}
+    rates |= {"patience"}
     steps = {"local_steps", "adapt_steps", "adapt_epochs", "whole_batch"}
     for data in DATA:
         sgd, plain = configure("privrec-sgd", data, {}), configure("privrec", data, {})

@@ -1,10 +1,12 @@
 """The two lines under a table: adaptation with little data, and the time to a good result."""
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from privrec.cli.rank import _say_evaluation
 from privrec.runs.loop import train
 from privrec.show.report import few_items_line, mark_line, render_report
 from tiny import DATA, MODEL
@@ -61,6 +63,33 @@ def test_without_validation_people_the_final_figure_tells() -> None:
 )
 def test_people_with_few_items(few: dict[str, Any], said: str) -> None:
     assert few_items_line({"few_items": few}) == said
+
+
+def test_every_figure_that_evaluate_prints_has_its_interval(
+    evaluated: tuple[Path, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, found = evaluated
+    _say_evaluation(found, [])
+    lines = capsys.readouterr().out.splitlines()
+    rows = [found["recipe"], *found["references"]]
+    for name in rows:
+        hits, beyond = (re.split("[│┃]", line)[2:-1] for line in lines if f"│ {name} " in line)
+        assert len(hits) == 4
+        assert all(" ± " in cell for cell in hits), hits
+        better, coverage, novelty, popular = beyond
+        assert name == found["recipe"] or " ± " in better or " to " in better
+        assert "±" not in coverage
+        assert " ± " in novelty
+        # All hits of popularity are popular: that is no estimate. Without hits there is no share.
+        assert name == "popularity" or " ± " in popular or popular.strip() == "-"
+    [few] = [line for line in lines if "items on their device" in line]
+    assert few.count(" ± ") == 2
+    assert f"Hits@20 {found['hits']['20']:.3f} ± " in few
+
+
+def test_print_shows_intervals_too(tmp_path: Path) -> None:
+    shown = repr(train("popularity", DATA, out=tmp_path / "run").evaluate()).splitlines()
+    assert shown[2].count(" ± ") == 4
 
 
 def test_an_evaluation_has_them_and_the_report_shows_them(tmp_path: Path) -> None:

@@ -121,4 +121,4 @@ def by_likeness(name: str, options: Iterable[str]) -> list[str]:
 
 
 class PrivacyWarning(UserWarning):
-    """A warning about a guarantee that holds but is weak; the command line prints one line."""
+    """A guarantee holds but is weak, or its noise hides all; the command line prints one line."""

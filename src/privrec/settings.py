@@ -88,6 +88,11 @@ class RunSettings(BaseModel):
         """Return whether the validation people are looked at after `played` of `rounds` rounds."""
         return False
 
+    @property
+    def worse_looks(self) -> int:
+        """How many looks that are worse than the best one end the training; 0 keeps no best."""
+        return 0
+
 
 Settings = TypeVar("Settings", bound=RunSettings)
 

@@ -22,6 +22,10 @@ class RoundSettings(RunSettings):
     """How a cohort is drawn: Poisson sampling, or a fixed size (the paper's)."""
     validate_every: Count = 50
     """Rounds between two evaluations on the validation people; 0 means never."""
+    patience: Count = 0
+    """Training stops after so many evaluations on the validation people, one after another, that
+    are worse than the best one (Hits@20), and the best state is kept. 0 plays all rounds and keeps
+    the last state. Not used under noise."""
     server_optimizer: ServerOptimizer = "adam"
     """How the server steps along the mean update: plain, momentum or adam."""
     server_lr: Positive = 0.003
@@ -32,6 +36,11 @@ class RoundSettings(RunSettings):
         if not self.validate_every or not self.validation_share:
             return False
         return played % self.validate_every == 0 or played == rounds
+
+    @property
+    def worse_looks(self) -> int:
+        """How many looks that are worse than the best one end the training; 0 keeps no best."""
+        return self.patience if self.budget.mechanism == "none" else 0
 
 
 class NoiseSettings(RunSettings):

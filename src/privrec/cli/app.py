@@ -268,7 +268,8 @@ def main() -> None:
 
 
 def _say_what_was_trained(run: "Run") -> None:
-    from privrec.show.report import mark_line
+    from privrec.runs.evaluate import nobody_to_test
+    from privrec.show.report import kept_line, mark_line
 
     config, privacy = run.config, run.privacy()
     data = data_title(run.catalogue.name, config.data)
@@ -283,10 +284,14 @@ def _say_what_was_trained(run: "Run") -> None:
             f" {epsilon:g}, affords no more"
         )
     about = config.model_dump(include={"data", "protocol", "candidates"})
-    if line := mark_line(about, run.figures):
+    for line in filter(None, (mark_line(about, run.figures), kept_line(run.figures))):
         print_line(line)
     place = shlex.quote(str(run.folder.path))
-    print_line(f"next: privrec evaluate {place}")
+    if nobody := nobody_to_test(run.prepared):
+        print_line(nobody)
+        print_line(f"next: privrec recommend {place} --like ITEM")
+    else:
+        print_line(f"next: privrec evaluate {place}")
     print_line(f"or:   privrec export {place} --out model.privrec")
 
 
@@ -304,7 +309,7 @@ def _say_plan(found: "Plan", json_: bool) -> None:
         seeded = "" if found.config.budget.draws_in_secret else " of the mechanism (seeded noise)"
         epsilon = f"epsilon{seeded} {epsilon_text(found.epsilon)}"
         print_line(f"all of it: {epsilon} at delta {found.config.budget.delta:g}")
-    for line in _machine_lines(found):
+    for line in (*_machine_lines(found), *(f"warning: {said}" for said in found.warnings)):
         print_line(line)
     rows = [
         (

@@ -205,8 +205,9 @@ def _safe(text: str) -> Text:
 
 
 def _is_figure(text: str) -> bool:
-    digits = text.removesuffix(" %").removeprefix("-").replace(",", "").replace(".", "")
-    return digits.isdecimal()
+    """Return whether a cell is a number, perhaps with its sign, and with what follows ± it."""
+    digits = text.removesuffix(" %").lstrip("+-").replace(" ± ", "")
+    return digits.replace(",", "").replace(".", "").isdecimal()
 
 
 def _least_width(name: str, cells: Sequence[str]) -> int:

@@ -40,7 +40,9 @@ from privrec.cli.federation import (
     say_renewed,
     say_result,
     say_status,
+    say_sums,
     say_terms,
+    say_tested,
     say_traffic,
     terms_line,
 )
@@ -128,20 +130,24 @@ def enrol(
         str | None,
         typer.Option(help="What the others call this node.", show_default="the folder's name"),
     ] = None,
+    hold_out: Annotated[
+        float, typer.Option(help="Share of people who do not take part, to test the model on.")
+    ] = 0.0,
 ) -> None:
     """Make a node's keys and keep its people; writes enrolment.json for the server."""
     with plain_errors():
         _needs_flower()
-        import numpy as np
-
         from privrec.data.sources import load
         from privrec.flower.enrolment import NodeFolder
         from privrec.flower.enrolment import enrol as make_node
+        from privrec.flower.held_out import drawn_apart
 
         loaded = load(data)
-        made = make_node(loaded, np.arange(loaded.n_clients), out, name)
+        people, held_out = drawn_apart(loaded.n_clients, hold_out)
+        made = make_node(loaded, people, out, name, held_out=held_out)
         folder = NodeFolder(path=out)
-        print_line(f"enrolled {len(made.people):,} people: {out}")
+        apart = f", held out {len(held_out):,}" if len(held_out) else ""
+        print_line(f"enrolled {len(made.people):,} people{apart}: {out}")
         print_line(f"send to the server: {folder.enrolment} (public key, name and pseudonyms)")
         print_line(f"public, too:        {folder.catalogue} (the server needs one copy)")
         print_line("keep for yourself:  everything else in that folder")
@@ -258,6 +264,32 @@ def node(
             port=port,
             on_state=on_state,
         )
+
+
+@federate_app.command(
+    name="test", epilog=examples("privrec federate test node-1 --model model.privrec")
+)
+def on_held_out(
+    folder: Annotated[Path, typer.Argument(help="The node's folder, from 'federate enrol'.")],
+    model: Annotated[Path, typer.Option(help="The released model.", dir_okay=False)],
+    epsilon: Annotated[
+        float | None, typer.Option(help="Print sums with noise instead, which may leave the node.")
+    ] = None,
+    json_: JsonOption = False,
+) -> None:
+    """Test a model on the people whom this node held out; nothing is sent."""
+    with plain_errors():
+        _needs_flower()
+        from privrec.flower.held_out import noised_sums, tested_on_held_out
+        from privrec.privacy.ledger import check_epsilon
+
+        if epsilon is not None:
+            check_epsilon(epsilon)
+        found = tested_on_held_out(folder, model)
+        if epsilon is None:
+            say_tested(found, json_)
+        else:
+            say_sums(noised_sums(found, epsilon), epsilon, json_)
 
 
 @federate_app.command(epilog=examples("privrec federate status host"))

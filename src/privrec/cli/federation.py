@@ -18,6 +18,7 @@ from privrec.cli.console import err, print_json, print_line, print_table, time_t
 from privrec.errors import FederationError
 
 if TYPE_CHECKING:
+    from privrec.evaluation.ranking import EvalReport
     from privrec.flower.folders import ServerFolder
     from privrec.flower.seen import Seen
     from privrec.flower.terms import Terms
@@ -206,12 +207,40 @@ def say_traffic(terms: "Terms", found: list[dict[str, Any]], json_: bool) -> Non
     print_table("A node's part of one round, at most", columns, rows)
 
 
+def say_tested(found: "EvalReport", json_: bool) -> None:
+    """Print what a model reaches for the people whom a node held out."""
+    from privrec.show.worth import figure_and_arm
+
+    if json_:
+        keys = ("hits", "interval")
+        shown = {key: value for key, value in found.as_json().items() if key in keys}
+        print_json({"people": {"test": found.tested, "skipped": found.skipped}, **shown})
+        return
+    cells = [figure_and_arm(found.hits[k], found.interval.get(k)) for k in found.hits]
+    title = f"Hits@k on {found.tested:,} held-out people of this node, {found.skipped:,} skipped"
+    print_table(title, ("", *(f"@{k}" for k in found.hits)), [("the model", *cells)])
+    print_line("computed from their raw data: for this node alone (--epsilon prints sums to share)")
+
+
+def say_sums(sums: dict[str, float], epsilon: float, json_: bool) -> None:
+    """Print sums over held-out people that may leave their node."""
+    if json_:
+        print_json({"sums": sums, "epsilon": epsilon})
+        return
+    rows = [(name if name == "people" else f"Hits@{name}", f"{sums[name]:.3f}") for name in sums]
+    print_table("Sums over held-out people, with noise", ("", "sum"), rows)
+    print_line(
+        f"each time that such sums leave the node costs its held-out people epsilon {epsilon:g};"
+        " add up the sums of all nodes, then divide by the sum of people"
+    )
+
+
 def say_result(place: Path, path: Path, json_: bool) -> None:
     """Evaluate a run and print its table and statement, each figure with its interval."""
     from privrec.runs.api import open_run
-    from privrec.show.page import figure
-    from privrec.show.report import KS, arm_text, intervals_of, table_rows
+    from privrec.show.report import KS, intervals_of, table_rows
     from privrec.show.sections import difference_words
+    from privrec.show.worth import figure_and_arm
 
     run = open_run(place)
     found = run.evaluate(progress=False).as_json()
@@ -219,12 +248,10 @@ def say_result(place: Path, path: Path, json_: bool) -> None:
         print_json(found)
         return
     known = intervals_of(found)
-
-    def cell(name: str, value: float | None, k: str) -> str:
-        arm = arm_text(value, known.get(name, {}).get(k))
-        return f"{figure(value)} ± {arm}" if arm else figure(value)
-
-    rows = [(name, *(cell(name, hits[k], k) for k in KS)) for name, hits, _ in table_rows(found)]
+    rows = [
+        (name, *(figure_and_arm(hits[k], known.get(name, {}).get(k)) for k in KS))
+        for name, hits, _ in table_rows(found)
+    ]
     title = f"Hits@k on {found['data']} ({found['users']['test']:,} test people)"
     print_table(title, ("", *(f"@{k}" for k in KS)), rows)
     by = found["differences"].get("popularity", {}).get("20")

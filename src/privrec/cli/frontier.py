@@ -40,8 +40,7 @@ def frontier(
     with plain_errors(EXPERIMENTS_STOPPED):
         from privrec.privacy.words import epsilon_text
         from privrec.runs.frontier import experiment_line, find_frontier
-        from privrec.show.report import arm_text
-        from privrec.show.worth import above_text
+        from privrec.show.worth import above_text, arm_text
 
         place = out or Path("runs") / f"frontier-{file_name(data)}"
         with progress() as on_progress:

@@ -191,34 +191,38 @@ def _say_evaluation(found: Mapping[str, Any], figures: Sequence[Mapping[str, Any
 
 
 def _print_hits(title: str, found: Mapping[str, Any]) -> None:
-    from privrec.show.page import figure
-    from privrec.show.report import KS, arm_text, intervals_of, table_rows
+    from privrec.show.report import KS, intervals_of, table_rows
+    from privrec.show.worth import figure_and_arm
 
     known = intervals_of(found)
     cells = [
-        (name, *(figure(hits[k]) for k in KS), arm_text(hits["20"], known.get(name, {}).get("20")))
+        (name, *(figure_and_arm(hits[k], known.get(name, {}).get(k)) for k in KS))
         for name, hits, _ in table_rows(found)
     ]
-    print_table(title, ("", *(f"@{k}" for k in KS), "± at 20"), cells)
+    print_table(title, ("", *(f"@{k}" for k in KS)), cells)
 
 
 def _print_beside(found: Mapping[str, Any]) -> None:
     """Print how much better the run is than each reference, and what the lists are made of."""
-    from privrec.show.page import figure
-    from privrec.show.worth import above_text
+    from privrec.show.worth import above_text, figure_and_arm
 
     others = {n: row for n, row in found["references"].items() if n != found["recipe"]}
     rows = {found["recipe"]: found, **others}
     cells = []
     for name, row in rows.items():
         by = None if row is found else found["differences"][name].get("20")
-        cells.append((name, above_text(by), *(figure(row["beyond"][n]["20"]) for n in _BEYOND)))
+        ends = dict(row.get("beyond_interval", {}))
+        if name == "popularity":
+            ends.pop("popular_hits", None)  # All of them, by definition.
+        beyond = [(row["beyond"][n]["20"], ends.get(n, {}).get("20")) for n in _BEYOND]
+        cells.append((name, above_text(by), *(figure_and_arm(*one) for one in beyond)))
     print_table(
         "The first 20 of each list", ("", "this run is better by", *_BEYOND.values()), cells
     )
     print_line(
         "coverage: share of the catalogue that is in somebody's list; novelty: one more means items"
-        " that half as many people like; popular hits: share of the hits that popularity has too"
+        " that half as many people like; popular hits: share of the hits that popularity has too;"
+        " ±: the longer arm of the 95 % interval over people (coverage is a count and has none)"
     )
 
 

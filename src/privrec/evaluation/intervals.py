@@ -118,6 +118,32 @@ def ends_of_differences(each: Floats) -> tuple[Floats, Floats]:
     return _ends(each, -usual, usual)
 
 
+def intervals_of_means(figures: Floats) -> dict[int, Interval]:
+    """Return for each k the interval of the mean over people, of figures of any size.
+
+    People whose figures are NaN are left out; empty if nobody is left.
+    """
+    return intervals_of_ratios(figures, np.ones_like(figures))
+
+
+def intervals_of_ratios(parts: Floats, wholes: Floats) -> dict[int, Interval]:
+    """Return for each k the interval of Σ part / Σ whole over people; without k where Σ whole is 0.
+
+    A person's row is (part - ratio · whole) / mean whole: their mean is 0, and moves as the ratio
+    does.
+    """
+    known = ~(np.isnan(parts) | np.isnan(wholes)).any(axis=1)
+    if not known.any():
+        return {}
+    part, whole = parts[known], wholes[known]
+    mean = whole.mean(axis=0)
+    some = np.where(mean > 0, mean, 1.0)
+    ratio = part.mean(axis=0) / some
+    low, high = ends_of_differences((part - ratio * whole) / some)
+    ends = zip(KS, mean, (ratio + low).tolist(), (ratio + high).tolist(), strict=True)
+    return {k: (left, right) for k, there, left, right in ends if there > 0}
+
+
 def apart(ours: Difference, theirs: Difference) -> Difference:
     """Return by how much our mean is larger than one over other people; both are mean and ends."""
     down = math.hypot(ours.by - ours.low, theirs.high - theirs.by)

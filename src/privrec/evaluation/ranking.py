@@ -11,7 +11,13 @@ from privrec.core.scorer import Scorer, Scores, TableScorer, people_at_a_time
 from privrec.data.clients import Clients
 from privrec.data.federation import Federation, chunks
 from privrec.data.text import brief
-from privrec.evaluation.intervals import Floats, Interval, intervals
+from privrec.evaluation.intervals import (
+    Floats,
+    Interval,
+    intervals,
+    intervals_of_means,
+    intervals_of_ratios,
+)
 from privrec.evaluation.metrics import (
     KS,
     PeopleFigures,
@@ -34,6 +40,7 @@ class EvalReport:
     `new_interval` that of `new_only`. `beyond` has figures of the lists that devices would show, by
     name and k: their `coverage` of the catalogue, their `novelty`, and the share of the hits that
     popularity has too (`popular_hits`), None where not known; it is empty for a part of the people.
+    `beyond_interval` has the intervals of the latter two. Coverage has none: it is a count.
     """
 
     tested: int
@@ -46,6 +53,7 @@ class EvalReport:
     interval: dict[int, Interval] = field(default_factory=dict)
     new_interval: dict[int, Interval] = field(default_factory=dict)
     beyond: dict[str, dict[int, float | None]] = field(default_factory=dict)
+    beyond_interval: dict[str, dict[int, Interval]] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         hits = ", ".join(f"@{k} {value:.3f}" for k, value in self.hits.items())
@@ -55,6 +63,7 @@ class EvalReport:
         """Return the figures in the shape of `evaluation.json`."""
         figures = asdict(self)
         beyond = {n: {str(k): one for k, one in by_k.items()} for n, by_k in self.beyond.items()}
+        sure = {name: ends_json(ends) for name, ends in self.beyond_interval.items() if ends}
         return {
             "hits": text_keys(figures["hits"]),
             "ndcg": text_keys(figures["ndcg"]),
@@ -66,6 +75,7 @@ class EvalReport:
             **({"recall": text_keys(figures["recall"])} if self.recall else {}),
             **({"interval": ends_json(self.interval)} if self.interval else {}),
             **({"beyond": beyond} if beyond else {}),
+            **({"beyond_interval": sure} if sure else {}),
         }
 
 
@@ -120,6 +130,7 @@ class Tested:
             interval=intervals(found.hits),
             new_interval=intervals(found.new_only),
             beyond={} if self.listed is None else _beyond(found, self.listed),
+            beyond_interval={} if self.listed is None else _beyond_interval(found),
         )
 
 
@@ -132,6 +143,14 @@ def _beyond(figures: PeopleFigures, listed: BoolArray) -> dict[str, dict[int, fl
     return {
         name: {k: None if np.isnan(one) else one for k, one in by_k.items()}
         for name, by_k in found.items()
+    }
+
+
+def _beyond_interval(figures: PeopleFigures) -> dict[str, dict[int, Interval]]:
+    popular = intervals_of_ratios(figures.popular, figures.hits)
+    return {
+        "novelty": intervals_of_means(figures.novelty),
+        "popular_hits": {k: (max(low, 0.0), min(high, 1.0)) for k, (low, high) in popular.items()},
     }
 
 

@@ -70,6 +70,11 @@ class NodeFolder:
         return self.path / "people.safetensors"
 
     @property
+    def held_out(self) -> Path:
+        """The data of people who were held out to be tested; not there where nobody was."""
+        return self.path / "held-out.safetensors"
+
+    @property
     def catalogue(self) -> Path:
         """The public catalogue by which the data is coded."""
         return self.path / "catalogue.json"
@@ -84,10 +89,18 @@ class NodeFolder:
         return self.path / f"reveals-{fingerprint[:16]}.json"
 
 
-def enrol(data: Federation, positions: IntArray, path: Path, name: str | None = None) -> Enrolment:
+def enrol(
+    data: Federation,
+    positions: IntArray,
+    path: Path,
+    name: str | None = None,
+    *,
+    held_out: Sequence[int] | IntArray = (),
+) -> Enrolment:
     """Write the folder of a node that serves these people of a data set; return its enrolment.
 
-    `name` is what others call the node; without one, the folder's name.
+    `name` is what others call the node; without one, the folder's name. `held_out` are people who
+    do not take part; their data is kept to test the model on.
     """
     name = checked_name(path.resolve().name if name is None else name)
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
@@ -101,6 +114,9 @@ def enrol(data: Federation, positions: IntArray, path: Path, name: str | None = 
     public = catalogues.to_json(data.catalogue)
     write_private(folder.catalogue, public.encode())
     write_private(folder.people, told_to_bytes(_to_arrays(data.take(positions))))
+    if len(held_out):
+        others = data.take(np.asarray(held_out, np.int64))
+        write_private(folder.held_out, told_to_bytes(_to_arrays(others)))
     pseudonyms = tuple(secrets.token_hex(16) for _ in positions)
     key, mark = public_key_text(folder.key), catalogue_hash(public)
     undeclared = tuple(data.catalogue.undeclared)
@@ -170,11 +186,14 @@ def check_roster(enrolments: Sequence[Enrolment], catalogue: str) -> None:
             )
 
 
-def read_people(folder: NodeFolder) -> tuple[Clients, Catalogue]:
-    """Return the data of a node's people, and the catalogue by which it is coded."""
+def read_people(folder: NodeFolder, file: Path | None = None) -> tuple[Clients, Catalogue]:
+    """Return the data of a node's people, and the catalogue by which it is coded.
+
+    `file` is that of the held-out people, instead of those who take part.
+    """
     try:
         text = folder.catalogue.read_bytes()
-        arrays = told_from_bytes(folder.people.read_bytes())
+        arrays = told_from_bytes((file or folder.people).read_bytes())
         people = _from_arrays(arrays)
     except (OSError, KeyError, PrivrecError) as error:
         raise FederationError(f"{folder.path} is no folder of a node ({error})") from error

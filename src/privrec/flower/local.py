@@ -18,6 +18,7 @@ from privrec.flower.enrolment import enrol
 from privrec.flower.folders import ServerFolder, found
 from privrec.flower.processes import child
 from privrec.flower.terms import Terms
+from privrec.runs.records import RunFolder, mark_data
 from privrec.types import IntArray
 
 LOCAL = "127.0.0.1"
@@ -102,6 +103,9 @@ def settle(
         hosts=[LOCAL],
         check=check,
     )
+    # Here it is known who was left out, so that the run can be tested on them.
+    run = RunFolder(path=ServerFolder(path=path / "server").run)
+    mark_data(run, prepared.federation.fingerprint)
     return Local(path=path, terms=terms)
 
 

@@ -19,6 +19,8 @@ from privrec.device import Model, open_model
 from privrec.errors import DataError, check_kind
 from privrec.privacy.ledger import PrivacyLedger
 from privrec.runs import records
+from privrec.runs.evaluate import nobody_to_test
+from privrec.runs.few import too_few_to_learn
 from privrec.runs.forecast import Forecast, forecast
 from privrec.runs.run import Run
 from privrec.settings import RunSettings
@@ -32,6 +34,7 @@ class Plan:
     """What a run would do: its stages, their privacy cost, their cost for one phone and here.
 
     `items` of the `catalogue` items get a vector; it is None where a recipe does not choose them.
+    `warnings` say where there are too few people, to learn anything or to test anybody.
     """
 
     config: RunSettings
@@ -41,6 +44,7 @@ class Plan:
     machine: tuple[Forecast, ...]
     catalogue: int
     items: int | None
+    warnings: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         stages = ", ".join(f"{stage.name} × {stage.rounds:,}" for stage in self.stages)
@@ -88,6 +92,7 @@ class Plan:
             "time_seconds": self.time_seconds,
             "peak_bytes": self.peak_bytes,
             "items": {"in_catalogue": self.catalogue, "with_vector": self.items},
+            "warnings": list(self.warnings),
         }
 
 
@@ -118,6 +123,7 @@ def plan(recipe: str, data: object, **settings: Any) -> Plan:
         machine=machine,
         catalogue=federation.n_items,
         items=None if counted is None else counted(config, federation.n_items),
+        warnings=tuple(filter(None, (too_few_to_learn(prepared), nobody_to_test(prepared)))),
     )
 
 

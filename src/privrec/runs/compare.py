@@ -27,8 +27,8 @@ from privrec.show.comparison import (
 )
 from privrec.show.notebook import html_table, paragraph, text_table
 from privrec.show.page import figure
-from privrec.show.report import KS, arm_text
-from privrec.show.worth import around, digits, signed
+from privrec.show.report import KS
+from privrec.show.worth import arm_text, around, digits, signed
 
 Comparable = str | PathLike[str] | Run | Evaluation
 """What can be a row: a folder, an open run or an evaluation."""

@@ -135,6 +135,7 @@ class Evaluation:
         """Return the content of `evaluation.json`."""
         config, report = self.config, self.report
         figures = report.as_json()
+        few, bare = self.few.as_json(), self.few_unadapted and self.few_unadapted.as_json()
         figures["new_only"] |= {"differences": _differences_json(self.new_differences)}
         drawn = {"people": report.tested + report.skipped, "of": self.sampled_of}
         found = {
@@ -158,8 +159,10 @@ class Evaluation:
             "few_items": {
                 "fewer_than": FEW_ITEMS,
                 "people": self.few.tested,
-                "hits": self.few.as_json()["hits"],
-                "without_adaptation": self.few_unadapted and self.few_unadapted.as_json()["hits"],
+                "hits": few["hits"],
+                "interval": few.get("interval", {}),
+                "without_adaptation": bare and bare["hits"],
+                "interval_without": (bare or {}).get("interval", {}),
             },
             "references": {name: figures.as_json() for name, figures in self.references.items()},
             **({"references_left_out": dict(self.left_out)} if self.left_out else {}),
@@ -207,6 +210,8 @@ def evaluate_run(
     """Return the figures on the test people, for the run and for the reference recommenders."""
     asked = asked or Asked()
     config, split, protocol = prepared.config, prepared.split, prepared.protocol
+    if nobody := nobody_to_test(prepared):
+        raise DataError(nobody)
     people = split.test if asked.people is None else _drawn(prepared, asked.people)
     fitted = _fitted(prepared, asked, on_progress)
     scorers: dict[str, Scorer] = {_OURS: prepared.rankers.adapted(params), **fitted.scorers}
@@ -244,6 +249,19 @@ def evaluate_run(
         groups=_groups(ours, found),
         tested=ours,
         tested_references=found,
+    )
+
+
+def nobody_to_test(prepared: PreparedRun) -> str:
+    """Return that nobody was drawn to be tested, and what would draw somebody; "" if there is."""
+    if len(prepared.split.test):
+        return ""
+    config, people = prepared.config, prepared.whole.n_clients
+    who = "the 1 person" if people == 1 else f"any of the {people:,} people"
+    return (
+        f"nobody can be tested: the seed {config.seed} did not draw {who} to be a test person"
+        f" (test_share {config.test_share:g}); train with another --seed, a larger test_share or"
+        " more people"
     )
 
 

@@ -2,6 +2,7 @@
 
 import math
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -25,10 +26,12 @@ from privrec.core.round import (
 from privrec.data.catalogue import to_json
 from privrec.data.federation import Federation
 from privrec.data.sources import load_begun, named
-from privrec.errors import DataError, RunFolderError, SettingsError
+from privrec.errors import DataError, PrivacyWarning, RunFolderError, SettingsError
 from privrec.runs import records
 from privrec.runs.bar import progress_bar
+from privrec.runs.best import Best, K, after_look, from_arrays, to_arrays
 from privrec.runs.evaluate import OnProgress, validate
+from privrec.runs.few import too_few_to_learn
 from privrec.runs.parameters import write_params
 from privrec.runs.places import discard, folder_path, temporary_run
 from privrec.runs.progress import Progress, progress_of
@@ -78,6 +81,9 @@ def train(
     # Wrong settings, and too little memory, are found before any file is written.
     check_memory(prepared.stages())
     if started is None:
+        # An audit asks what a release tells, not what can be learned.
+        if watch is None and (few := too_few_to_learn(prepared)):
+            warnings.warn(few, PrivacyWarning, stacklevel=2)
         about = (config, to_json(federation.catalogue), federation.fingerprint)
         folder = temporary_run(*about) if path is None else records.create_run(path, *about)
     else:
@@ -147,6 +153,9 @@ def play_stages(
 ) -> None:
     """Play the remaining rounds that the budget allows; write `params.safetensors` at the end.
 
+    Without noise, a recipe may keep its best state by the validation people, and stop when they get
+    no better (`patience`).
+
     A kill at any moment loses the rounds since the last checkpoint. Resume plays them again, and
     they publish the same again: from the same seed, or from the disk. Without a `network` the
     cohorts are simulated on this machine.
@@ -165,10 +174,11 @@ def _play_stages(
     resume: bool,
     network: Network | None,
 ) -> None:
-    state, done = restore(folder, stages) if resume else (None, 0)
+    state, best = restore(folder, stages) if resume else (None, None)
+    done = 0 if state is None else state.round_index
     if resume:
         records.keep_rounds(folder, done)
-    stopped = False
+    stopped, played = False, done
     for stage in stages:
         if done >= stage.last and stage is not stages[-1]:
             continue  # Finished: the next stage starts from its result.
@@ -178,26 +188,34 @@ def _play_stages(
                 raise ValueError(f"{stage.name} must start at round {stage.first}; got {state}")
         if not stopped:
             with _kept_at_a_stop(folder) as keep:
-                state = _play_stage(prepared, stage, state, folder, progress, network, keep=keep)
-        # If the budget ended inside a stage, later stages are not played.
-        stopped = stopped or state.round_index < stage.last
+                state, best = _play_stage(
+                    prepared, stage, (state, best), folder, progress, network, keep=keep
+                )
+            played = state.round_index
+        # If the budget or the training ended inside a stage, later stages are not played.
+        stopped = stopped or played < stage.last
     if state is not None:
-        records.drop_published(folder, state.round_index)
-        recipe, rounds = prepared.config.recipe, state.round_index
-        write_params(folder, state.params, recipe=recipe, rounds=rounds)
+        records.drop_published(folder, played)
+        kept = state.params if best is None else best.params
+        write_params(folder, kept, recipe=prepared.config.recipe, rounds=played)
+
+
+Reached = tuple[ServerState, Best | None]
+"""The state after the last round, and the best one so far where that is kept."""
 
 
 def _play_stage(
     prepared: PreparedRun,
     stage: Stage,
-    state: ServerState,
+    reached: Reached,
     folder: records.RunFolder,
     progress: Progress,
     network: Network | None,
     *,
-    keep: Callable[[ServerState], None],
-) -> ServerState:
+    keep: Callable[[Reached], None],
+) -> Reached:
     """Return the state after the rounds that the budget allows; `keep` gets it after each one."""
+    state, best = reached
     config, federation = prepared.config, prepared.federation
     publisher = open_publisher(
         folder,
@@ -219,68 +237,93 @@ def _play_stage(
     )
     progress.begin_stage(stage, played=state.round_index, last=last)
     if state.round_index < last and network is None:
-        progress.compiling(0)
-        if stage.device is not None:
-            stage.device.prepare(state.params)
-        progress.compiling(1)
+        _compile(stage, state, progress)
     saved = time.monotonic()
-    while state.round_index < last:
+    while state.round_index < last and not _is_over(config, best):
         progress.begin_round()
         started = time.monotonic()
         state, report = play_stage_round(stage, state, around)
         line: dict[str, Any] = {"round": report.round_index, "stage": stage.name}
         line |= {"seconds": round(time.monotonic() - started, 4), **_rest(report)}
         played = state.round_index - stage.first
-        due = config.validates_after(played, last - stage.first)
-        if budget.shows_raw_figures and stage.ranks and due:
+        looks = config.validates_after(played, last - stage.first)
+        if budget.shows_raw_figures and stage.ranks and looks:
             progress.step("validation", 0, 1)
-            line["validation"] = validate(prepared, state.params)
+            seen, best = _look(prepared, state, best, last)
+            line |= seen
         records.append_round(folder, line, figures=budget.shows_raw_figures)
-        keep(state)
+        keep((state, best))
         # A secretly drawn cohort cannot be drawn again, and a network is slow: write a checkpoint
         # after every round.
-        each_round = budget.draws_in_secret or network is not None
-        late = time.monotonic() - saved > CHECKPOINT_SECONDS
-        if each_round or late or state.round_index == last:
-            checkpoint(folder, state)
+        due = budget.draws_in_secret or network is not None
+        due = due or time.monotonic() - saved > CHECKPOINT_SECONDS
+        if due or state.round_index == last or _is_over(config, best):
+            checkpoint(folder, state, best)
             records.drop_published(folder, state.round_index)
             saved = time.monotonic()
         progress.end_round(played)
-    return state
+    return state, best
+
+
+def _compile(stage: Stage, state: ServerState, progress: Progress) -> None:
+    progress.compiling(0)
+    if stage.device is not None:
+        stage.device.prepare(state.params)
+    progress.compiling(1)
+
+
+def _look(
+    prepared: PreparedRun, state: ServerState, best: Best | None, last: int
+) -> tuple[dict[str, Any], Best | None]:
+    """Return what a round's line has of a look at the validation people, and the best state now."""
+    config, found = prepared.config, validate(prepared, state.params)
+    hits = found[K]
+    if not config.worse_looks or hits is None:
+        return {"validation": found}, best
+    best = after_look(best, state, hits)
+    stopped = _is_over(config, best) and state.round_index < last
+    return {"validation": found, "best": best.worse == 0, "stopped": stopped}, best
+
+
+def _is_over(config: RunSettings, best: Best | None) -> bool:
+    """Return whether so many looks were worse than the best one that training stops."""
+    return best is not None and 0 < config.worse_looks <= best.worse
 
 
 @contextmanager
-def _kept_at_a_stop(folder: records.RunFolder) -> Iterator[Callable[[ServerState], None]]:
+def _kept_at_a_stop(folder: records.RunFolder) -> Iterator[Callable[[Reached], None]]:
     """Yield what is told of each complete round; after Ctrl-C the last one is on the disk."""
-    complete: list[ServerState] = []
+    complete: list[Reached] = []
 
-    def keep(state: ServerState) -> None:
-        complete[:] = [state]
+    def keep(reached: Reached) -> None:
+        complete[:] = [reached]
 
     try:
         yield keep
     except KeyboardInterrupt:
-        for state in complete:
-            checkpoint(folder, state)
+        for reached in complete:
+            checkpoint(folder, *reached)
         raise
 
 
-def checkpoint(folder: records.RunFolder, state: ServerState) -> None:
-    """Write the whole server state; it replaces the checkpoint before atomically."""
+def checkpoint(folder: records.RunFolder, state: ServerState, best: Best | None = None) -> None:
+    """Write the whole server state and the best one; atomically replaces the checkpoint before."""
     leaves = jax.tree.leaves((state.params, state.opt_state))
     arrays = {f"{i:05d}": np.asarray(leaf) for i, leaf in enumerate(leaves)}
     arrays["clip_norm"] = np.asarray(state.clip_norm)
     arrays["round_index"] = np.asarray(state.round_index)
-    records.write_arrays(folder.checkpoint_path, arrays, {})
+    records.write_arrays(folder.checkpoint_path, {**arrays, **to_arrays(best)}, {})
 
 
-def restore(folder: records.RunFolder, stages: Sequence[Stage]) -> tuple[ServerState | None, int]:
-    """Return the state of the last checkpoint and its number of rounds, or (None, 0).
+def restore(
+    folder: records.RunFolder, stages: Sequence[Stage]
+) -> tuple[ServerState | None, Best | None]:
+    """Return the state of the last checkpoint and the best state in it, or None for either.
 
     The state belongs to the stage that played the last round.
     """
     if not folder.checkpoint_path.is_file():
-        return None, 0
+        return None, None
     arrays = records.read_arrays(folder.checkpoint_path)
     if not {"round_index", "clip_norm"} <= arrays.keys():
         raise RunFolderError(f"{folder.checkpoint_path} is not a checkpoint of privrec")
@@ -290,9 +333,9 @@ def restore(folder: records.RunFolder, stages: Sequence[Stage]) -> tuple[ServerS
         if fresh is None or stage.first < round_index:
             fresh = stage.start(None if fresh is None else fresh.params)
     if fresh is None or not fresh.params:
-        return None, 0  # A fit of a single round is simply repeated.
+        return None, None  # A fit of a single round is simply repeated.
     leaves, shape = jax.tree.flatten((fresh.params, fresh.opt_state))
-    saved = [arrays[name] for name in sorted(arrays)]
+    saved = [arrays[name] for name in sorted(arrays) if name.isdecimal()]
     if [leaf.shape for leaf in leaves] != [leaf.shape for leaf in saved]:
         raise RunFolderError(
             f"{folder.checkpoint_path} does not fit the settings: was the data changed since?"
@@ -301,7 +344,7 @@ def restore(folder: records.RunFolder, stages: Sequence[Stage]) -> tuple[ServerS
     state = ServerState(
         round_index=round_index, params=params, opt_state=opt_state, clip_norm=clip_norm
     )
-    return state, round_index
+    return state, from_arrays(arrays)
 
 
 def _rest(report: RoundReport) -> dict[str, Any]:

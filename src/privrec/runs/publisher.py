@@ -12,6 +12,7 @@ import numpy as np
 from privrec.core.phase import Play, ServerState, Stage
 from privrec.errors import RunFolderError
 from privrec.privacy.aggregate import Published
+from privrec.privacy.few import Sums, people_needed, too_few_words
 from privrec.privacy.ledger import PrivacyLedger
 from privrec.privacy.noise import NoiseSource, secure, seeded
 from privrec.privacy.statement import SEES_NODES, SEES_SUMS, NodeNoise
@@ -65,7 +66,7 @@ class Publisher:
         if self._keeps and path.is_file():
             kept, mark = _read_published(path)
             if line is None:
-                self._write_down(state, mark)
+                self._write_down(state, kept, mark)
                 return kept
             if line["published"] == mark:
                 return kept
@@ -73,7 +74,7 @@ class Publisher:
         digest = self._keep(path, published) if self._keeps else None
         # If a sum under secure noise was lost, the new one is another release and is counted.
         if line is None or self._keeps:
-            self._write_down(state, digest)
+            self._write_down(state, published, digest)
         return published
 
     def last_round(self, round_index: int) -> int:
@@ -119,7 +120,7 @@ class Publisher:
         records.write_arrays(path, arrays, {})
         return _digest(path.read_bytes())
 
-    def _write_down(self, state: ServerState, digest: str | None) -> None:
+    def _write_down(self, state: ServerState, published: Published, digest: str | None) -> None:
         aggregator = self.stage.aggregator
         has_bound = aggregator.release.mechanism != "none"
         line = {
@@ -133,6 +134,7 @@ class Publisher:
             **aggregator.release.as_json(),
             "clip_norm": state.clip_norm if has_bound else None,
             "noise_scale": aggregator.noise_scale(state.clip_norm) if has_bound else None,
+            "numbers": sum(int(np.size(leaf)) for leaf in published.update.values()),
             "published": digest,
         }
         self.lines.append(append_release(self.folder, self.lines, line))
@@ -229,6 +231,31 @@ def noise_of(folder: records.RunFolder) -> NoiseKind:
     """Return the weakest kind of noise in the ledger: one seeded release ends the guarantee."""
     kinds = {line["noise"] for line in settled_ledger(folder)} - {"none"}
     return "secure" if kinds <= {"secure"} else "seeded"
+
+
+def too_few_have_learned(folder: records.RunFolder) -> str:
+    """Return that people were too few for the noise of a run, by its ledger; "" if they were not.
+
+    Ledgers of earlier versions do not say how many numbers were published: "" too.
+    """
+    lines = settled_ledger(folder)
+    stages = list(dict.fromkeys(line["stage"] for line in lines))
+    of_stages = [[line for line in lines if line["stage"] == stage] for stage in stages]
+    kinds = [
+        Sums(
+            release=release_of(some[0]),
+            count=len(some),
+            numbers=min(_numbers(line) for line in some),
+        )
+        for some in of_stages
+    ]
+    people = max((sums.release.sampling.users for sums in kinds), default=0)
+    return too_few_words(people, people_needed(kinds))
+
+
+def _numbers(line: Line) -> int:
+    found = line.get("numbers")
+    return found if isinstance(found, int) else 0
 
 
 def _digest(content: bytes) -> str:

@@ -3,8 +3,9 @@
 The folder itself has what may be released: `config.toml`, which is written first and never
 changed; `catalogue.json`; `ledger.jsonl`, a line per release, on the disk before the release is
 used (`ledgerfile.py`); `rounds.jsonl`, a line per round; and `params.safetensors`, which marks a
-finished run. During a run, `checkpoint.safetensors` has the whole server state, and
-`published-N.safetensors` has what round N published until the checkpoint includes it.
+finished run. During a run, `checkpoint.safetensors` has the whole server state (and, where the best
+one by validation is kept, that one), and `published-N.safetensors` has what round N published until
+the checkpoint includes it.
 
 `simulation/` has what is computed from raw data: the fingerprint of the data, losses, counts
 and timings, progress, validation, evaluation, attacks, audits, report. No guarantee covers it.
@@ -140,8 +141,7 @@ def create_run(
     text = to_toml(config, header={}) + f"format = {FORMAT}\n"
     try:
         if fingerprint is not None:
-            mark = json.dumps({"fingerprint": fingerprint}).encode() + b"\n"
-            write_whole(folder.data_path, mark)
+            mark_data(folder, fingerprint)
         write_whole(folder.catalogue_path, catalogue.encode())
         write_whole(folder.config_path, text.encode())
     except RunFolderError:
@@ -160,6 +160,11 @@ def clear_leftovers(folder: RunFolder) -> None:
     for place in (folder.path, folder.path / SIMULATION):
         for path in filter(_is_temporary, place.iterdir() if place.is_dir() else ()):
             path.unlink(missing_ok=True)
+
+
+def mark_data(folder: RunFolder, fingerprint: str) -> None:
+    """Write the fingerprint of the data whose people train, so that others of it can be tested."""
+    write_whole(folder.data_path, json.dumps({"fingerprint": fingerprint}).encode() + b"\n")
 
 
 def has_data_mark(folder: RunFolder) -> bool:

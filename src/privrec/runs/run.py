@@ -19,7 +19,7 @@ from privrec.data.frames import as_polars
 from privrec.data.sources import BUILT_IN, load
 from privrec.data.text import data_title, short
 from privrec.device import Device, Model
-from privrec.errors import PrivrecError, SettingsError, check_kind, got
+from privrec.errors import PrivrecError, RunFolderError, SettingsError, check_kind, got
 from privrec.evaluation.references import MEMORY_GB
 from privrec.privacy.calibrate import refuse_large_delta
 from privrec.privacy.ledger import PrivacyLedger
@@ -40,6 +40,7 @@ from privrec.runs.publisher import (
     ledger_of,
     noise_of,
     server_of,
+    too_few_have_learned,
     volunteer_count,
 )
 from privrec.runs.recommend import SCHEMA, Group, groups_in, groups_of, lists_for
@@ -125,8 +126,7 @@ class Run:
         """
         _check_asked(protocol, candidates, references, people, memory_gb)
         asked = Asked(references=references, people=people, memory_gb=memory_gb)
-        if records.has_data_mark(self.folder):
-            records.check_data(self.folder, self.prepared.federation.fingerprint)
+        self._check_people()
         tested = tested_by(self.prepared, protocol, candidates)
         params = load_params(self.folder)
         with (
@@ -147,6 +147,22 @@ class Run:
             records.write_whole(_examples_beside(report), json.dumps(shown).encode())
         self._write_pages(found, report)
         return evaluation
+
+    @property
+    def _is_of_strangers(self) -> bool:
+        """Whether a federation trained it, and only its nodes know who took part."""
+        return not records.has_data_mark(self.folder) and server_of(self.folder) is not None
+
+    def _check_people(self) -> None:
+        """Raise unless it is known that those to be tested are not those who trained."""
+        if records.has_data_mark(self.folder):
+            records.check_data(self.folder, self.prepared.federation.fingerprint)
+        if self._is_of_strangers:
+            raise RunFolderError(
+                f"{self.folder.path} was trained by a federation: only its nodes know who took"
+                " part, so nobody here is known to be someone else; test it on each node, on"
+                " people who were held out: privrec federate test (docs/federation.md)"
+            )
 
     def refresh_report(self) -> None:
         """Write the pages again after an attack or audit; a report where there is an evaluation."""
@@ -195,6 +211,8 @@ class Run:
             page = render_report(found, self.figures, settings, shown)
         else:
             step = f"privrec evaluate {shlex.quote(str(folder.path))}"
+            if self._is_of_strangers:
+                step = "privrec federate test NODE --model model.privrec"
             page = render_begun(
                 title, privacy, self.figures, settings, next_step=step, beside=shown
             )
@@ -250,7 +268,9 @@ class Run:
             second=ledger_of(self.folder, only_noised=True),
             undeclared=self.catalogue.undeclared,
         )
-        return replace(report, local_noise=has_local_noise(self.folder))
+        few = too_few_have_learned(self.folder)
+        said = f"{report.statement} {few}" if few else report.statement
+        return replace(report, statement=said, local_noise=has_local_noise(self.folder))
 
     def model(self) -> Model:
         """Return everything that may be released, in the form that a phone gets."""

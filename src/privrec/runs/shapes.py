@@ -58,6 +58,7 @@ _FIGURES = {
     "recall?": Each(_Maybe),
     "interval?": _by_k(Ends()),
     "beyond?": _Beyond,
+    "beyond_interval?": Each(Each(Ends())),
     "new_only?": _NEW,
 }
 EVALUATION: Mapping[str, Any] = {
@@ -80,6 +81,8 @@ EVALUATION: Mapping[str, Any] = {
         "fewer_than": int,
         "people": int,
         "hits": _by_k(_Maybe),
+        "interval?": Each(Ends()),
+        "interval_without?": Each(Ends()),
         "without_adaptation": OrNone(_by_k(_Maybe)),
     },
     "sampled?": {"people": int, "of": int},
@@ -176,6 +179,8 @@ ROUND_FIGURES: Mapping[str, Any] = {
     "seconds": Number,
     "loss": _Maybe,
     "validation?": Each(_Maybe),
+    "best?": bool,
+    "stopped?": bool,
 }
 
 

@@ -11,13 +11,8 @@ from privrec.privacy.paper import PRINTED_HITS
 from privrec.privacy.words import epsilon_text
 from privrec.show.attacked import cell as attacked_cell
 from privrec.show.page import figure
-from privrec.show.report import (
-    KS,
-    arm_text,
-    data_words,
-    is_papers_protocol,
-    protocol_words,
-)
+from privrec.show.report import KS, data_words, is_papers_protocol, protocol_words
+from privrec.show.worth import arm_text
 
 Evaluations = Mapping[str, Mapping[str, Any]]
 """The content of `evaluation.json`, by the name of the run."""

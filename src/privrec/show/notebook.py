@@ -8,6 +8,7 @@ from typing import Any
 
 from privrec.data.text import short
 from privrec.show.page import html_text
+from privrec.show.worth import figure_and_arm
 
 _CELL = (
     "padding:.15em .7em;text-align:{};white-space:nowrap;"
@@ -41,7 +42,8 @@ def html_table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str
 
 def _is_figure(text: str) -> bool:
     """Return whether a cell is a number, or stands for one that is not known."""
-    return text in ("", "-") or text.replace(",", "").replace(".", "").isdecimal()
+    shown = text.replace(" ± ", "").replace(",", "").replace(".", "")
+    return text in ("", "-") or shown.isdecimal()
 
 
 def text_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -65,12 +67,11 @@ def hits_table(found: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
     """Return columns and rows of an `evaluation.json`: the recipe's row, then the references'."""
     ks = list(found["hits"])
     named = [(found["recipe"], found), *found["references"].items()]
-    rows = [[name, *(_figure(one["hits"].get(k)) for k in ks)] for name, one in named]
+    rows = [
+        [name, *(figure_and_arm(one["hits"].get(k), one.get("interval", {}).get(k)) for k in ks)]
+        for name, one in named
+    ]
     return ["", *(f"@{k}" for k in ks)], rows
-
-
-def _figure(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}"
 
 
 def title_of(found: Mapping[str, Any]) -> str:

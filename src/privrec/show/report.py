@@ -28,7 +28,7 @@ from privrec.show.sections import (
     examples_html,
     warnings_html,
 )
-from privrec.show.worth import digits
+from privrec.show.worth import figure_and_arm
 
 KS = ("5", "10", "20", "30")
 _UPPER_BOUND = "NCF, centralised"
@@ -246,13 +246,6 @@ def figure_between(value: float | None, ends: Sequence[float] | None) -> str:
     return figure(value) if ends is None else f"{figure(value)} ({ends[0]:.3f}–{ends[1]:.3f})"
 
 
-def arm_text(value: float | None, ends: Sequence[float] | None) -> str:
-    """Return the longer arm of the interval around a figure as text; "" if there is none."""
-    if value is None or ends is None:
-        return ""
-    return digits(max(value - ends[0], ends[1] - value))
-
-
 def hits_table(rows: Sequence[Row], intervals: Intervals | None = None) -> str:
     """Return an HTML table of Hits@k."""
     known = intervals or {}
@@ -308,11 +301,14 @@ def few_items_line(evaluation: Mapping[str, Any]) -> str:
     if not few["people"] or few["hits"]["20"] is None:
         return ""
     who = f"{few['people']:,} people with fewer than {few['fewer_than']} items on their device"
-    line = f"{who}: Hits@20 {figure(few['hits']['20'])}"
+    if few["people"] == 1:
+        who = who.replace("people", "person", 1)
+    ends, ends_without = (few.get(name, {}).get("20") for name in ("interval", "interval_without"))
+    line = f"{who}: Hits@20 {figure_and_arm(few['hits']['20'], ends)}"
     without = few["without_adaptation"]
     if without is None:
         return f"{line}; this recipe does not adapt"
-    return f"{line} with adaptation, {figure(without['20'])} without"
+    return f"{line} with adaptation, {figure_and_arm(without['20'], ends_without)} without"
 
 
 def _few_items(evaluation: Mapping[str, Any]) -> str:
@@ -345,6 +341,20 @@ def mark_line(evaluation: Mapping[str, Any], rounds: Sequence[Mapping[str, Any]]
             f" {spent:.1f} s of the whole training"
         )
     return ""
+
+
+def kept_line(rounds: Sequence[Mapping[str, Any]]) -> str:
+    """Return that an earlier state than the last one was kept, and why; "" if it was the last."""
+    looks = [line for line in rounds if "best" in line]
+    if not looks or looks[-1]["best"]:
+        return ""
+    best, last = [line for line in looks if line["best"]][-1], looks[-1]
+    before, after = (f"{line['validation']['20']:.4f}" for line in (best, last))
+    end = "where training stopped early" if last.get("stopped") else "at the end"
+    return (
+        f"The state after round {best['round'] + 1:,} was kept: Hits@20 on the validation people"
+        f" was {before} there and {after} after round {last['round'] + 1:,}, {end}"
+    )
 
 
 def _mark(evaluation: Mapping[str, Any], rounds: Sequence[Mapping[str, Any]]) -> str:
@@ -380,6 +390,8 @@ def _curves(rounds: Sequence[Mapping[str, Any]]) -> str:
         last = ", ".join(f"@{k} {figure(hits[k])}" for k in KS)
         parts.append("<h2>Quality on the validation people</h2>")
         parts.append(chart + note(f"After round {at}: Hits {last}."))
+        if kept := kept_line(rounds):
+            parts.append(f"<p>{html_text(kept)}.</p>")
     step = max(1, len(rounds) // 400)
     losses: dict[str, list[tuple[float, float]]] = {}
     for line in rounds[::step]:

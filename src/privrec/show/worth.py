@@ -1,7 +1,7 @@
 """Whether a run with noise is better than what needs no training at all, in words."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 _K = "20"
@@ -98,6 +98,23 @@ def digits(value: float) -> str:
     if not _LEAST <= value < 0.001:
         return f"{value:.3f}"
     return f"{value:.{1 - math.floor(math.log10(value))}f}"
+
+
+def arm_text(value: float | None, ends: Sequence[float] | None) -> str:
+    """Return the longer arm of the interval around a figure as text; "" if there is none."""
+    if value is None or ends is None:
+        return ""
+    return digits(max(value - ends[0], ends[1] - value))
+
+
+def figure_and_arm(value: float | None, ends: Sequence[float] | None) -> str:
+    """Return a figure with the longer arm of its interval; alone where that is not known.
+
+    >>> figure_and_arm(0.385, (0.376, 0.393)), figure_and_arm(0.294, None)
+    ('0.385 ± 0.009', '0.294')
+    """
+    shown, arm = "-" if value is None else f"{value:.3f}", arm_text(value, ends)
+    return f"{shown} ± {arm}" if arm else shown
 
 
 _LEAST = 1e-9

@@ -184,6 +184,7 @@ _VALUES: Mapping[str, Any] = {
     "sampling": "fixed",
     "server_lr": 0.03,
     "validate_every": 25,
+    "patience": 3,
 }
 FCF = Recipe(
     summary="federated collaborative filtering: people's vectors solved on devices, items' by Adam",
@@ -193,6 +194,7 @@ FCF = Recipe(
     rankers=fcf_rankers,
     values=_VALUES,
     presets={
+        "movielens-1m": {"patience": 0},  # The number of rounds was chosen on these people.
         "frappe": {
             "rank": 32,
             "confidence": 2.0,

@@ -359,11 +359,13 @@ PRIVREC_PLUS = Recipe(
     stages=plus_stages,
     rankers=plus_rankers,
     items_with_vector=items_with_vector,
-    values=_VALUES,
+    values={**_VALUES, "patience": 3},
     presets={
-        # The settings are chosen already: 2 % validation people are enough for the curve.
+        # The settings are chosen already: 2 % validation people are enough for the curve, and too
+        # few to choose a state by.
         "movielens-1m": {
             "rounds": 300,
+            "patience": 0,
             "cohort": 500,
             "history_l2": 200.0,
             "history_dropout": 0.75,

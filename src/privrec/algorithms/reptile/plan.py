@@ -78,7 +78,7 @@ PRIVREC = Recipe(
     server_sees="updates",
     stages=reptile_stages,
     rankers=dssm_rankers,
-    values=PRIVREC_VALUES,
+    values={**PRIVREC_VALUES, "patience": 3},
     presets=PRIVREC_PRESETS,
 )
 PRIVREC_PAPER = replace(
@@ -91,6 +91,7 @@ FOFL_SELF = replace(
     PRIVREC,
     summary="federated Reptile on items' ids alone (Jalalirad and others, 2019)",
     settings=ItemIdSettings,
+    values=PRIVREC_VALUES,
 )
 NN_SELF = replace(
     PRIVREC,

@@ -34,7 +34,7 @@ PAPER_VALUES: Mapping[str, Any] = {
     "validate_every": 20,
 }
 PRIVREC_PRESETS: Mapping[str, Mapping[str, Any]] = {
-    "movielens-1m": {"rounds": 1000, "validate_every": 100},
+    "movielens-1m": {"rounds": 1000, "validate_every": 100, "patience": 0},
     # People use the same apps again, so longer adaptation to the own data helps. Validation would
     # take 77 of 766 people out of training, too many once the settings are chosen.
     "frappe": {
