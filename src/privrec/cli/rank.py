@@ -9,7 +9,14 @@ from typing import Annotated, Any
 import typer
 
 from privrec.cli.completion import offer_runs
-from privrec.cli.console import plain_errors, print_json, print_line, print_table, progress
+from privrec.cli.console import (
+    plain_errors,
+    print_json,
+    print_line,
+    print_privacy,
+    print_table,
+    progress,
+)
 from privrec.cli.options import CandidatesOption, JsonOption, ProtocolOption, RunArgument
 
 
@@ -187,7 +194,7 @@ def _say_evaluation(found: Mapping[str, Any], figures: Sequence[Mapping[str, Any
             print_line(line)
     for line in found["warnings"]:
         print_line(f"warning: {line}")
-    print_line(found["privacy"]["statement"])
+    print_privacy(found["privacy"], "the report, and `statement` in evaluation.json")
 
 
 def _print_hits(title: str, found: Mapping[str, Any]) -> None:
@@ -205,17 +212,16 @@ def _print_hits(title: str, found: Mapping[str, Any]) -> None:
 def _print_beside(found: Mapping[str, Any]) -> None:
     """Print how much better the run is than each reference, and what the lists are made of."""
     from privrec.show.page import figure
-    from privrec.show.worth import above_text
+    from privrec.show.sections import difference_words
 
     others = {n: row for n, row in found["references"].items() if n != found["recipe"]}
     rows = {found["recipe"]: found, **others}
     cells = []
     for name, row in rows.items():
         by = None if row is found else found["differences"][name].get("20")
-        cells.append((name, above_text(by), *(figure(row["beyond"][n]["20"]) for n in _BEYOND)))
-    print_table(
-        "The first 20 of each list", ("", "this run is better by", *_BEYOND.values()), cells
-    )
+        against = difference_words(by) if by else ""
+        cells.append((name, against, *(figure(row["beyond"][n]["20"]) for n in _BEYOND)))
+    print_table("The first 20 of each list", ("", "this run against it", *_BEYOND.values()), cells)
     print_line(
         "coverage: share of the catalogue that is in somebody's list; novelty: one more means items"
         " that half as many people like; popular hits: share of the hits that popularity has too"

@@ -1,7 +1,10 @@
 """The two pages: a run while it goes on, and the accountant as a form."""
 
+from collections.abc import Mapping
+
 from privrec.show.charts import line_chart, thinned
 from privrec.show.page import Link, html_text, note, page
+from privrec.show.sections import Looks, validation_html
 
 _STYLE = """<style>
 #resume{white-space:pre-wrap}progress{width:100%;height:.8rem;accent-color:var(--good)}
@@ -156,16 +159,14 @@ def watch_page(run: str, says: dict[str, str], links: list[Link]) -> str:
     return page(f"privrec watch {run}", parts, links=links, script=_WATCH_SCRIPT)
 
 
-def run_charts(
-    losses: list[tuple[float, float]], hits: dict[str, list[tuple[float, float]]]
-) -> str:
-    """Return the curves of a run so far."""
+def run_charts(losses: list[tuple[float, float]], looks: Mapping[str, Looks]) -> str:
+    """Return the curves of a run so far; `looks` at validation people are by k."""
     curves = {
-        f"Hits@{k}": thinned(points)
-        for k, points in sorted(hits.items(), key=lambda entry: entry[0].rjust(9))
+        f"Hits@{k}": (thinned(looks[k][0]), looks[k][1])
+        for k in sorted(looks, key=lambda k: k.rjust(9), reverse=True)
     }
     parts = []
-    if chart := line_chart(curves, x_label="rounds", y_label="hits on validation people"):
+    if chart := validation_html(curves, y_label="hits on validation people"):
         parts.append(f"<h2>Validation</h2>{chart}")
     if chart := line_chart({"loss": thinned(losses)}, x_label="rounds", y_label="loss"):
         parts.append(f"<h2>Loss on the devices</h2>{chart}")

@@ -46,7 +46,7 @@ class _Refreshed:
         try:
             found = self._watched.look()
             if self._watched.drawn != self._drawn:
-                charts = run_charts(self._watched.losses, self._watched.hits)
+                charts = run_charts(self._watched.losses, self._watched.looks)
                 self._charts = as_json({"charts": charts}).wire
                 self._drawn = self._watched.drawn
             status = _as_status(found)

@@ -261,6 +261,20 @@ class PrivacyLedger:
         """Whether every release had noise on it."""
         return all(release.is_private for release, _ in self.entries)
 
+    @property
+    def gaussian_shift(self) -> float | None:
+        """μ where all is Gaussian noise on sums over everybody: the squares of 1/z add up."""
+        whole = [
+            (release.joint_multiplier, count)
+            for release, count in self.entries
+            if release.mechanism == "gaussian"
+            and release.is_private
+            and release.sampling.share >= 1
+        ]
+        if len(whole) < len(self.entries):
+            return None
+        return math.sqrt(sum(count / multiplier**2 for multiplier, count in whole))
+
     def record(self, release: Release, times: int = 1) -> "PrivacyLedger":
         """Return the ledger with one more release, or with several of the same kind."""
         check_kind("release", release, Release, "a Release")

@@ -234,7 +234,7 @@ def _play_stage(
         due = config.validates_after(played, last - stage.first)
         if budget.shows_raw_figures and stage.ranks and due:
             progress.step("validation", 0, 1)
-            line["validation"] = validate(prepared, state.params)
+            line |= validate(prepared, state.params)
         records.append_round(folder, line, figures=budget.shows_raw_figures)
         keep(state)
         # A secretly drawn cohort cannot be drawn again, and a network is slow: write a checkpoint

@@ -176,6 +176,7 @@ ROUND_FIGURES: Mapping[str, Any] = {
     "seconds": Number,
     "loss": _Maybe,
     "validation?": Each(_Maybe),
+    "validation_interval?": Each(Ends()),
 }
 
 
