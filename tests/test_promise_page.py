@@ -12,11 +12,11 @@ import pytest
 from pages import charts_in, check_page
 from privrec.algorithms.recipes import RECIPES
 from privrec.privacy.belief import most_certain, most_right, percent
-from privrec.privacy.ledger import PrivacyLedger
+from privrec.privacy.ledger import PrivacyLedger, ledger_in
 from privrec.privacy.release import Release, Sampling
 from privrec.privacy.statement import NodeNoise, privacy_report
 from privrec.privacy.words import TITLES, Strength, epsilon_text
-from privrec.show.promise import ledger_in, promise_html, render_privacy
+from privrec.show.promise import promise_html, render_privacy
 from svg import points_of
 
 DELTA = 1e-6

@@ -13,6 +13,7 @@ from privrec.errors import PrivrecError, RunFolderError
 from privrec.live.spent import LedgerTail, Spent
 from privrec.live.tail import SMALL, SmallFile, Tail, age_of, mark_of, objects_in
 from privrec.live.words import says
+from privrec.privacy.questions import as_listed
 from privrec.runs.progressfile import evaluation_progress_path, is_alive, progress_path
 from privrec.runs.records import RunFolder, is_untouched, read_run
 from privrec.runs.shapes import PROGRESS, ROUND, WATCHED, fault_in
@@ -91,6 +92,15 @@ class Watched:
         found["drawn"] = self.drawn
         found["resume"] = self._resume_line(found)
         return found | {"says": says(found)}
+
+    def releases(self) -> dict[str, Any]:
+        """Return the releases so far as the calculator takes them."""
+        counted = self._ledger.counted
+        return {
+            "releases": [as_listed(release, times) for release, times in counted.all.entries],
+            "seeded": "seeded" in counted.kinds,
+            "volunteers": counted.volunteers,
+        }
 
     def _settings(self) -> dict[str, Any]:
         mark = mark_of(self.folder.config_path)

@@ -10,9 +10,10 @@ bound for cohorts drawn without replacement (docs/privacy.md).
 """
 
 import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache, reduce
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -338,6 +339,19 @@ class PrivacyLedger:
             middle = (low + high) // 2
             low, high = (middle, high) if fits(middle) else (low, middle)
         return low
+
+
+def ledger_in(lines: Iterable[Mapping[str, Any]], *, only_noised: bool = False) -> PrivacyLedger:
+    """Return what the lines of a ledger count, of all releases or of those with noise alone.
+
+    Releases from volunteers alone are left out: they cost other people nothing.
+    """
+    ledger = PrivacyLedger()
+    for line in lines:
+        release = Release.from_json(line)
+        if line["people"] != "volunteers" and (release.is_private or not only_noised):
+            ledger = ledger.record(release)
+    return ledger
 
 
 def check_epsilon(epsilon: float) -> None:

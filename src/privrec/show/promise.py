@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from privrec.privacy.belief import most_certain, most_right, percent
-from privrec.privacy.ledger import PrivacyLedger
+from privrec.privacy.ledger import PrivacyLedger, ledger_in
 from privrec.privacy.release import Release
 from privrec.privacy.words import MODERATE, SCALE, STRONG, TITLES, epsilon_text, strength_of
 from privrec.show.axes import log_axis
@@ -26,15 +26,6 @@ _MEANING = (
 
 _SEEDED = "here it came from a seed, and who knows the seed can take it off"
 _DELTA = "a chance that ε alone is not kept"
-
-
-def ledger_in(lines: Sequence[Line]) -> PrivacyLedger:
-    """Return what the lines of a ledger cost a person who did not volunteer."""
-    ledger = PrivacyLedger()
-    for line in lines:
-        if line["people"] != "volunteers":
-            ledger = ledger.record(Release.from_json(line))
-    return ledger
 
 
 def render_privacy(title: str, privacy: Mapping[str, Any], lines: Sequence[Line]) -> str:
