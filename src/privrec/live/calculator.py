@@ -204,7 +204,7 @@ def curves_of(question: Question) -> str:
     noises = [noise * 2 ** ((k - 4) / 3) for k in range(_POINTS)]
     by_noise = [(e, z) for z in noises if (e := _cost(question, z, rounds, until))]
     return line_chart(
-        {"ε": by_rounds}, x_label="rounds", y_label=f"ε at δ {question.delta:g}"
+        {"ε": by_rounds}, x_label="rounds", y_label=f"ε at δ {question.delta:g}", from_zero=True
     ) + line_chart(
         {"noise": sorted(by_noise)},
         x_label=f"ε at δ {question.delta:g}",

@@ -138,7 +138,8 @@ const add_up = async () => {
   list.closest("div").hidden = !kept.length;
   list.replaceChildren(...kept.map((one, place) => {
     const row = document.createElement("tr"), gone = document.createElement("button");
-    for (const key of keys) row.insertCell().textContent = one[key];
+    for (const key of keys) row.insertCell().textContent =
+      key === "noise_multiplier" ? Number(Number(one[key]).toPrecision(6)) : one[key];
     gone.type = "button"; gone.className = "quiet"; gone.textContent = "Remove";
     gone.addEventListener("click", () => { kept.splice(place, 1); add_up(); });
     row.insertCell().append(gone);
