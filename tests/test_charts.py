@@ -7,7 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from privrec.show.charts import line_chart
+from privrec.algorithms.recipes import RECIPES
+from privrec.show.attacked import KINDS
+from privrec.show.charts import _PLACES, line_chart, looks_of
 from svg import Points, points_of, svg_of, words_of
 
 
@@ -80,7 +82,7 @@ def test_error_bars_go_from_the_low_end_to_the_high_end() -> None:
     ticks = ticks_of(root)
     # The axis spans the bars. An end that is no number and a bar without a point are left out.
     assert (min(ticks), max(ticks)) == (0.1, 0.9)
-    drawn = [node.attrib["d"] for node in root.iter("path") if "bar" in looks_of(node)]
+    drawn = [node.attrib["d"] for node in root.iter("path") if "bar" in classes_of(node)]
     found = [re.findall(r"^M([\d.]+) ([\d.]+)V([\d.]+)", path)[0] for path in drawn]
     ((line),) = points_of(root)
     for (x, low, high), (at, _), ends in zip(
@@ -89,6 +91,80 @@ def test_error_bars_go_from_the_low_end_to_the_high_end() -> None:
         assert float(x) == at
         assert float(low) == pytest.approx(ticks[ends[0]], abs=0.11)
         assert float(high) == pytest.approx(ticks[ends[1]], abs=0.11)
+
+
+def test_values_that_hold_until_the_next_point_are_steps() -> None:
+    """A slope between two releases would say that half a release costs half."""
+    points: Points = [(0, 0.0), (1, 1.0), (2, 4.0)]
+    (line,) = points_of(
+        svg_of(line_chart({"ε": points}, x_label="releases", y_label="ε", steps=True))
+    )
+    assert all(a[0] == b[0] or a[1] == b[1] for a, b in itertools.pairwise(line))
+    assert len(line) == 5
+    assert len({x for x, _ in line}) == len({y for _, y in line}) == 3
+
+
+def test_a_recipe_has_one_colour_on_all_pages() -> None:
+    everything = looks_of(list(RECIPES))
+    # Colour and shape together tell all recipes apart.
+    assert len({(look, shape) for look, shape, _ in everything}) == len(RECIPES)
+    for name, (look, _, _) in zip(RECIPES, everything, strict=True):
+        for others in ([], ["mine"], ["popularity", "ease"], list(reversed(RECIPES))):
+            assert looks_of([*others, name])[-1][0] == look
+            assert looks_of([name, *others])[0][0] == look
+    hits = [f"Hits@{k}" for k in (5, 10, 20, 30)]
+    colours = [look for look, _, _ in looks_of(hits)]
+    assert colours == [look for look, _, _ in looks_of(hits[::-1])][::-1]
+    assert len(set(colours)) == 4
+    # A name of one's own takes a colour that is left.
+    for others in (["privrec-plus"], ["popularity", "ease"]):
+        mine, *looks = looks_of(["mine", *others])
+        assert mine[0] not in {look for look, _, _ in looks}
+
+
+def test_curves_of_one_colour_are_told_apart() -> None:
+    kinds = {"one": "privrec-plus", "two": "privrec-plus", "three": "privrec"}
+    series: dict[str, Points] = {name: [(1, n), (2, n)] for n, name in enumerate(kinds)}
+    root = svg_of(line_chart(series, x_label="x", y_label="y", kinds=kinds))
+    lines = list(root.iter("polyline"))
+    assert len({line.attrib["class"] for line in lines}) == 1
+    assert len({line.attrib.get("stroke-dasharray") for line in lines}) == 3
+    assert len({dot.attrib["d"] for dot in dots_of(root)}) == 3
+
+
+def test_attacks_have_their_places() -> None:
+    assert set(KINDS.values()) <= _PLACES.keys()
+    assert len({look for look, _, _ in looks_of(list(KINDS.values()))}) == len(KINDS)
+
+
+def test_a_band_is_the_interval_of_its_level() -> None:
+    text = line_chart(
+        {"a": [(1, 0.1), (2, 0.2)]},
+        x_label="x",
+        y_label="y",
+        levels={"ease": 0.5},
+        bars={"ease": {0.0: (0.4, 0.6)}, "nobody": {0.0: (0.0, 9.0)}},
+    )
+    root = svg_of(text)
+    ticks = ticks_of(root)
+    (band,) = root.iter("rect")
+    top = float(band.attrib["y"])
+    assert top == pytest.approx(ticks[0.6], abs=0.11)
+    assert top + float(band.attrib["height"]) == pytest.approx(ticks[0.4], abs=0.11)
+    assert max(ticks) < 1
+    assert "ease: 0.5 (0.4 to 0.6)" in text
+
+
+def test_a_long_curve_has_few_intervals() -> None:
+    points: Points = [(n, 0.3 + 0.001 * (n % 7)) for n in range(400)]
+    ends = {float(n): (0.2, 0.4) for n in range(400)}
+    text = line_chart({"a": points}, x_label="x", y_label="y", bars={"a": ends})
+    assert 4 <= text.count('class="bar') <= 12
+
+
+def test_one_point_beside_a_level_is_a_chart() -> None:
+    text = line_chart({"a": [(8, 0.3)]}, x_label="x", y_label="y", levels={"ease": 0.5}, logs="x")
+    assert [dot.attrib["data-x"] for dot in dots_of(svg_of(text))] == ["8"]
 
 
 @pytest.mark.parametrize("logs", ["x", "y", "xy"])
@@ -108,7 +184,7 @@ def test_a_long_curve_can_be_hovered_everywhere_but_has_no_visible_dots() -> Non
     root = chart({"loss": [(n, math.sin(n / 50)) for n in range(1000)]})
     dots = dots_of(root)
     assert 30 <= len(dots) <= 45
-    assert all("quiet" in looks_of(dot) for dot in dots)
+    assert all("quiet" in classes_of(dot) for dot in dots)
     at = [int(dot.attrib["data-x"]) for dot in dots]
     assert (at[0], at[-1]) == (0, 999)
     assert max(b - a for a, b in itertools.pairwise(at)) < 120
@@ -145,10 +221,10 @@ def test_long_and_many_names_are_in_a_list_below() -> None:
 
 
 def dots_of(root: ET.Element) -> list[ET.Element]:
-    return [node for node in root.iter("path") if "dot" in looks_of(node)]
+    return [node for node in root.iter("path") if "dot" in classes_of(node)]
 
 
-def looks_of(node: ET.Element) -> list[str]:
+def classes_of(node: ET.Element) -> list[str]:
     return node.attrib.get("class", "").split()
 
 

@@ -18,7 +18,6 @@ from commands import TINY, document, done, invoke
 from privrec.algorithms.recipes import RECIPES
 from privrec.cli.console import print_table, progress
 from privrec.runs.records import RunFolder
-from privrec.show.worth import signed
 from tiny import DATA
 
 KS = ["5", "10", "20", "30"]
@@ -49,12 +48,15 @@ def test_training_leaves_the_run_folder_of_the_contract(trained: Path) -> None:
     ]
     figures = lines_of(trained / "simulation" / "rounds.jsonl")
     keys = {"round", "stage", "seconds", "clients", "loss", "clipped", "dropped", "skipped"}
-    looks = {"validation", "best", "stopped"}
+    looks = {"validation", "validation_interval", "best", "stopped"}
     assert [set(found) - looks for found in figures] == [keys] * 3
     assert [found["round"] for found in figures] == [0, 1, 2]
     assert [found["clients"] for found in figures] == [8, 8, 8]
     # After every second round, and after the last.
-    assert ["validation" in found for found in figures] == [False, True, True]
+    assert [looks <= found.keys() for found in figures] == [False, True, True]
+    last = figures[-1]
+    for k, (low, high) in last["validation_interval"].items():
+        assert 0 <= low <= last["validation"][k] <= high <= 1
     releases = lines_of(trained / "ledger.jsonl")
     assert [line["round"] for line in releases] == [0, 1, 2]
     assert {line["mechanism"] for line in releases} == {"none"}
@@ -123,9 +125,14 @@ def test_evaluation_for_people_shows_the_same_figures(copy: RunFolder) -> None:
         if name != "privrec":
             by = found["differences"][name]["20"]
             arm = max(by["by"] - by["low"], by["high"] - by["by"])
-            assert beside[0] == f"{signed(by['by'])} ± {arm:.3f}"
-    # A script gets the statement and the path on one line each.
-    assert found["privacy"]["statement"] in said.splitlines()
+            # What is worse is called so, and not "better by" a negative number.
+            called = "worse by" if by["high"] < 0 else "better by"
+            called = "no clear difference:" if by["low"] <= 0 <= by["high"] else called
+            assert beside[0].startswith(called)
+            assert beside[0].endswith(f"± {arm:.3f}")
+            assert called == "no clear difference:" or "-" not in beside[0]
+    # A script gets what is promised and the path on one line each.
+    assert found["privacy"]["short"] in said.splitlines()
     assert f"report: {copy.report_path}" in said.splitlines()
     assert found["privacy"]["statement"].split(":")[0] in copy.report_path.read_text()
 

@@ -8,7 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from commands import Refused, document, invoke
+from commands import Refused, document, done, invoke
+from privrec.privacy.belief import most_certain, percent
+from privrec.privacy.ledger import PrivacyLedger
+from privrec.privacy.release import Release, Sampling
+from privrec.privacy.words import epsilon_text
 from tiny import DATA, MODEL, as_options
 
 ASKED = ["--users", "4800", "--cohort", "30", "--rounds", "1000", "--delta", "1e-6"]
@@ -73,7 +77,7 @@ def test_no_noise_is_null_in_json_and_infinite_in_words() -> None:
         (["epsilon", "--noise-multiplier", "1", "--sampling", "x"], "'poisson' or 'fixed'; got"),
         (["epsilon", "--noise-multiplier", "1", "--mechanism", "x"], "'gaussian' or 'laplace'"),
         (["epsilon", "--noise-multiplier", "1", "--cohort", "5000"], "`cohort` must be <= 4800"),
-        (["epsilon", "--noise-multiplier", "1", "--rounds", "-1"], "`times` must be >= 0"),
+        (["epsilon", "--noise-multiplier", "1", "--rounds", "-1"], "`rounds` must be >= 1; got -1"),
         (["calibrate", "--epsilon", "0"], "`epsilon` must be > 0; got 0.0"),
         (["calibrate", "--epsilon", "-2"], "`epsilon` must be > 0; got -2.0"),
         (["calibrate", "--epsilon", "nan"], "`epsilon` must be > 0; got nan"),
@@ -101,6 +105,94 @@ def test_a_large_delta_is_refused_and_if_forced_warned_of_on_stderr_only(
     assert math.isfinite(json.loads(result.stdout)["epsilon"])
     assert result.stderr.startswith(f"privrec: warning: {said}")
     assert len(result.stderr.splitlines()) == 1
+
+
+LISTED = ["users=4800,cohort=4800,noise_multiplier=5", "users=4800,cohort=4800,noise_multiplier=2"]
+TWO = [word for text in LISTED for word in ("--release", text)]
+
+
+def test_several_releases_are_added_up() -> None:
+    law = Sampling(law="poisson", users=4800, cohort=4800)
+    first, second = (
+        Release(mechanism="gaussian", sampling=law, noise_multiplier=z) for z in (5.0, 2.0)
+    )
+    both = PrivacyLedger().record(first).record(second)
+    found = document("privacy", "epsilon", "--json", *TWO)
+    assert found == {
+        "epsilon": both.epsilon(1e-6),
+        "epsilon_rdp": both.epsilon_rdp(1e-6),
+        "delta": 1e-6,
+        "sampling": "poisson",
+        "adjacency": "add or remove one person",
+        "noise_std_over_clip": None,
+        "releases": 2,
+    }
+    # What all have in common is given once.
+    common = ["--users", "4800", "--cohort", "4800"]
+    short = ["--release", "noise_multiplier=5", "--release", "noise_multiplier=2, rounds=1"]
+    assert document("privacy", "epsilon", "--json", *common, *short) == found
+    said = done("privacy", "epsilon", *TWO)
+    assert f"epsilon {epsilon_text(found['epsilon'], 4)} at delta 1e-06" in said
+    assert "moderate protection" in said
+    assert percent(most_certain(both, 1e-6)) in said
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("users=10,cohorts=5", "unknown key 'cohorts'; did you mean 'cohort'?"),
+        ("users=10,cohort=5,rounds", "must be key=value with commas; got 'rounds'"),
+        ("users=10,cohort=5", "`noise_multiplier` is missing"),
+        ("cohort=5,noise_multiplier=1", "`users` is missing"),
+        ("users=1e3,cohort=5,noise_multiplier=1", "`users` must be a whole number; got '1e3'"),
+        ("users=10,cohort=5,noise_multiplier=x", "`noise_multiplier` must be a number; got 'x'"),
+        ("users=10,cohort=50,noise_multiplier=1", "`cohort` must be <= 10"),
+        ("users=10,cohort=5,noise_multiplier=1,rounds=0", "`rounds` must be >= 1; got 0"),
+        ("users=10,users=9,cohort=5,noise_multiplier=1", "`users` is given twice"),
+    ],
+)
+def test_a_release_that_is_none_is_one_line(refused: Refused, text: str, said: str) -> None:
+    assert said in refused("privacy", "epsilon", "--release", text)
+
+
+def test_laws_that_do_not_add_up_are_refused(refused: Refused) -> None:
+    other = ["--release", "users=4800,cohort=30,noise_multiplier=2,sampling=fixed"]
+    assert "cannot be added up" in refused("privacy", "epsilon", *TWO, *other)
+
+
+def test_a_ledger_is_read_from_its_file(refused: Refused, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    options = ["--epsilon", "4", "--delta", "1e-3", "--out", str(run)]
+    document("train", "dp-privrec-plus", "--data", DATA, *options, "--json")
+    own = tmp_path / "given.jsonl"
+    own.write_bytes((run / "ledger.jsonl").read_bytes() + b'{"cut": sho')
+    at = ["--delta", "1e-3"]
+    spent = document("privacy", "spent", run, *at, "--json")["together"]
+    found = document("privacy", "epsilon", "--json", "--ledger", own, *at)
+    assert (found["epsilon"], found["epsilon_rdp"]) == (spent["epsilon"], spent["epsilon_rdp"])
+    assert found["releases"] == spent["releases"] == 2
+    # With a release that is only thought of: the plan of the next month.
+    more = ["--release", "users=48,cohort=48,noise_multiplier=9"]
+    planned = document("privacy", "epsilon", "--json", "--ledger", own, *more, *at)
+    assert planned["epsilon"] > found["epsilon"]
+    assert planned["releases"] == 3
+    assert "privrec privacy spent" in refused("privacy", "epsilon", "--ledger", run, *at)
+    own.write_text((run / "ledger.jsonl").read_text().replace("popularity", "popularities"))
+    assert "damaged at line 1" in refused("privacy", "epsilon", "--ledger", own, *at)
+    own.write_text("")
+    assert "has no release" in refused("privacy", "epsilon", "--ledger", own, *at)
+
+
+def test_a_ledger_of_seeded_noise_has_no_guarantee(tmp_path: Path) -> None:
+    options = ["--set", "noise=seeded", "--delta", "1e-3", "--out", str(tmp_path / "run")]
+    document("train", "dp-privrec-plus", "--data", DATA, *options, "--json")
+    asked = ["privacy", "epsilon", "--ledger", tmp_path / "run" / "ledger.jsonl", "--delta", "1e-3"]
+    found = document(*asked, "--json")
+    assert found["epsilon"] is None
+    assert 7 < found["epsilon_of_mechanism"] <= 8
+    said = done(*asked)
+    assert "no guarantee: noise came from a seed" in said
+    assert "protection" not in said
 
 
 def test_training_with_a_budget_and_adding_runs_up(refused: Refused, tmp_path: Path) -> None:

@@ -1,7 +1,9 @@
 """What a terminal, a pipe or a script sees: tables that cut nothing, closed pipes, suggestions."""
 
+import io
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -12,9 +14,11 @@ from typing import Any
 import pytest
 
 from commands import Refused, document, done, invoke
-from privrec.cli.console import print_table
+from privrec.cli.console import print_privacy, print_table
 from privrec.cli.rank import shares_text
 from privrec.privacy.paper_tables import Cell
+from privrec.privacy.words import strength_of
+from privrec.runs.api import open_run
 from tiny import DATA
 
 MAIN = "from privrec.cli.app import main; main()"
@@ -103,6 +107,70 @@ def test_the_tables_of_commands_are_whole(
         return {word.strip(",:;") for word in words_of(shown) if word.strip("┏━┳┓┡╇┩└─┴┘")}
 
     assert words_at("999") <= words_at(width)
+
+
+class Terminal(io.StringIO):
+    """A screen that has colours."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "word", "colour"),
+    [
+        (0.5, "strong protection", "32"),
+        (3.0, "moderate protection", "34"),
+        (8.0, "weak protection", "33"),
+        (None, "no guarantee", "31"),
+    ],
+)
+def test_the_box_has_the_colour_of_its_strength_and_the_word(
+    monkeypatch: pytest.MonkeyPatch, epsilon: float | None, word: str, colour: str
+) -> None:
+    screen = Terminal()
+    monkeypatch.setattr(sys, "stdout", screen)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "90")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    privacy = {
+        "epsilon": epsilon,
+        "delta": 1e-6,
+        "strength": strength_of(epsilon),
+        "short": "Who, and against whom \x1b[2J.",
+        "not_covered": ["the server", "others"],
+    }
+    print_privacy(privacy, "elsewhere")
+    shown = screen.getvalue()
+    assert shown.startswith(f"\x1b[{colour}m╭")
+    assert "\x1b[2J" not in shown
+    plain = re.sub(r"\x1b\[[\d;]*m", "", shown)
+    assert f"privacy: {word}" in plain.splitlines()[0]
+    for line in ("not covered:", "- the server", "- others", "in full: elsewhere"):
+        assert f"│ {line} " in plain
+    assert ("Ponomareva" in plain) == (epsilon is not None)
+
+
+def test_a_command_says_once_and_in_short_what_is_promised(scratch: Path) -> None:
+    """Of a run with noise: the train's and the evaluation's box, and a line of the export."""
+    options = ["--delta", "1e-3", "--epsilon", "4", "--out", "run"]
+    trained = done("train", "dp-privrec-plus", "--data", DATA, *options)
+    privacy = open_run(Path("run")).privacy()
+    evaluated = done("evaluate", "run")
+    exported = done("export", "run", "--out", "model.privrec")
+    for said in (trained, evaluated, exported):
+        assert privacy.statement not in said
+        assert said.count("privacy: moderate protection, epsilon 3.9") == 1
+        assert max(len(line.split()) for line in said.splitlines() if "protect" in line) < 50
+    for said in (trained, evaluated):
+        lines = said.splitlines()
+        assert lines.count(privacy.short) == 1
+        listed = [line.removeprefix("- ") for line in lines if line.startswith("- ")]
+        assert listed == list(privacy.not_covered)
+    assert privacy.short not in exported
+    assert "no guarantee, epsilon is infinite" in done(
+        "train", "popularity", "--data", DATA, "--out", "bare"
+    )
 
 
 @pytest.mark.parametrize("width", [80, 60])

@@ -3,6 +3,7 @@
 import json
 import math
 import struct
+import xml.etree.ElementTree as ET
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ from privrec.runs.api import open_run
 from privrec.runs.frontier import Frontier, Point, draw, experiment_line, find_frontier, render
 from privrec.runs.records import read_evaluation
 from privrec.runs.run import Run
+from privrec.show.charts import colour_of, looks_of
+from svg import points_of, words_of
 from tiny import DATA
 
 DELTA = 1e-3
@@ -145,7 +148,7 @@ def test_the_page_escapes_names_and_says_what_has_no_guarantee() -> None:
     )
     page = render(made)
     assert "<b>" not in page.replace("<body>", "")
-    assert "∞ is privrec-plus, which has no noise" in page
+    assert "∞ is the level privrec-plus, ε = ∞: another recipe" in page
     alone = render(Frontier(data="d", delta=1e-6, together=1.2341, points=(POINT,), lines={}))
     assert "∞" not in alone
     assert "All points are dp-privrec-plus." in alone
@@ -183,6 +186,68 @@ def test_a_seed_counts_once(refused: Refused) -> None:
     for command in ("frontier", "compare"):
         said = refused(command, "--data", DATA, "--seeds", "0,1,0")
         assert "`seeds` has 0 twice" in said
+
+
+def test_epsilon_is_a_number_and_no_line_leads_to_another_recipe() -> None:
+    points = [
+        Point(
+            epsilon=epsilon,
+            epsilon_of_mechanism=epsilon,
+            hits={**HITS, "20": hits},
+            seeds=1,
+            interval={"20": [hits - 0.02, hits + 0.02]},
+        )
+        for epsilon, hits in ((1.0, 0.21), (2.0, 0.24), (8.0, 0.3), (None, 0.35))
+    ]
+    lines = {"popularity": 0.2, "EASE, centralised": 0.34, "PrivRec (paper)": 0.217}
+    made = Frontier(data="d", delta=1e-6, together=9.0, points=tuple(points), lines=lines)
+    [chart] = charts_in(render(made))
+    root = ET.fromstring(chart)  # noqa: S314
+    (curve,) = points_of(root)
+    one, two, eight = (x for x, _ in curve)
+    # Of a logarithmic axis: from 2 to 8 is twice as far as from 1 to 2.
+    assert eight - two == pytest.approx(2 * (two - one), abs=0.3)
+    assert "∞" not in [word for word in words_of(root) if "privrec" not in word]
+    # The recipe without noise is a level with its interval, in its own colour.
+    titles = [node.findtext("title") or "" for node in root.iter("line")]
+    assert "privrec-plus, ε = ∞: 0.35 (0.33 to 0.37)" in titles
+    looks = {
+        (node.findtext("title") or "").partition(":")[0]: node.attrib["class"].split()[-1]
+        for node in root.iter("line")
+    }
+    names = {"dp-privrec-plus": "", "privrec-plus": "", "popularity": "", "ease": ""}
+    expected = [look for look, _, _ in looks_of(list(names))]
+    shown = ["privrec-plus, ε = ∞", "popularity", "EASE, centralised"]
+    assert [looks[name] for name in shown] == expected[1:]
+    assert looks["PrivRec (paper)"] == "dashed"
+    assert {node.attrib["class"] for node in root.iter("polyline")} == {expected[0]}
+
+
+def test_the_picture_has_the_axis_and_the_colours_of_the_page(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    axes = pytest.importorskip("matplotlib.axes").Axes
+    seen: list[Any] = []
+    monkeypatch.setattr(axes, "set_title", lambda self, _: seen.append(self))
+    bare = Point(epsilon=None, epsilon_of_mechanism=None, hits=HITS, seeds=1)
+    other = replace(POINT, epsilon=8.0)
+    draw(
+        Frontier(
+            data="d",
+            delta=1e-6,
+            together=1.0,
+            points=(POINT, other, bare),
+            lines={"popularity": 0.1, "PrivRec (paper)": 0.2},
+        )
+    )
+    [drawn] = seen
+    assert drawn.get_xscale() == "log"
+    curve, *levels = drawn.get_lines()[:1] + drawn.get_lines()[-3:]
+    assert list(curve.get_xdata()) == [1.0, 8.0]
+    assert curve.get_color() == colour_of("dp-privrec-plus")
+    wanted = [colour_of(name) for name in ("privrec-plus", "popularity", "PrivRec (paper)")]
+    assert [level.get_color() for level in levels] == wanted
+    assert len(set(wanted)) == 3
 
 
 def test_bars_stay_inside_the_picture_and_its_axis_is_that_of_the_page(

@@ -74,7 +74,7 @@ def test_text_can_be_read(dark: bool) -> None:
     known = variables(dark=dark)
     texts = ["text", "soft", "link", *(f"s{n}" for n in range(6))]
     pairs = list(itertools.product(texts, ["bg", "card"]))
-    pairs += [("text", f"{kind}-bg") for kind in ("good", "bad", "warn")]
+    pairs += [("text", f"{kind}-bg") for kind in ("good", "bad", "warn", "strong")]
     pairs += [("soft", "good-bg"), ("good", "good-bg"), ("good", "bg"), ("good", "card")]
     pairs += [("bad", "bg"), ("warn", "bg")]
     for front, back in pairs:

@@ -8,11 +8,14 @@ import pytest
 
 from pages import Page, charts_in, check_page
 from privrec.algorithms.recipes import RECIPES
+from privrec.live.pages import run_charts
 from privrec.privacy.paper import PRINTED_HITS
+from privrec.privacy.words import TITLES, Strength
 from privrec.show.compare_page import render_comparison
 from privrec.show.comparison import comparison
 from privrec.show.page import page
 from privrec.show.report import Beside, hits_table, render_report, table_rows
+from privrec.show.sections import looks_in
 from svg import points_of, words_of
 
 KS = ("5", "10", "20", "30")
@@ -111,9 +114,12 @@ def test_a_row_never_says_more_than_its_run_promises(privacy: dict[str, Any], sa
     made = evaluation(privacy={"statement": "words", **privacy})
     (mine, *_) = comparison({"mine": made}, {})["movielens-1m"]
     assert (mine.name, mine.privacy) == ("mine", said)
-    # Only a run with a guarantee has the colour of a guarantee.
-    promised = privacy["epsilon"] is not None
-    assert ('class="privacy noised"' in render_report(made, [], {})) == promised
+    # The box has the colour of its strength, and the word: a colour alone says nothing to some.
+    strength: Strength = {3.9841: "moderate", 0.5: "strong", None: "none"}[privacy["epsilon"]]
+    page = render_report(made, [], {})
+    assert re.findall('class="(privacy [^"]*)"><b>(.*?)</b>', page) == [
+        (f"privacy {strength}", f"{TITLES[strength]}.")
+    ]
 
 
 @pytest.mark.parametrize("rounds", [ROUNDS, []])
@@ -158,6 +164,69 @@ def test_the_curves_are_those_of_the_rounds() -> None:
     # Un-noised figures of the devices are labelled as not visible to a server.
     assert "Simulation only" in page
     assert "<svg" not in render_report(evaluation(), [], SETTINGS)
+
+
+def axis_of(chart: str) -> tuple[float, float]:
+    """The first and the last number beside the y axis."""
+    ticks = [
+        float(node.text or "nan")
+        for node in ET.fromstring(chart).iter("text")  # noqa: S314
+        if node.attrib.get("text-anchor") == "end"
+    ]
+    return min(ticks), max(ticks)
+
+
+def test_the_axis_of_validation_does_not_exaggerate() -> None:
+    """Between 0.344 and 0.356 there is nothing to see where an interval is 0.046 long."""
+    hits = [0.345, 0.353, 0.355, 0.348]
+    rounds: list[dict[str, Any]] = [
+        {
+            **PLAYED,
+            "round": 50 * n,
+            "loss": None,
+            "validation": dict.fromkeys(KS, hit),
+            "validation_interval": {k: [hit - 0.023, hit + 0.023] for k in KS},
+        }
+        for n, hit in enumerate(hits)
+    ]
+    older = [{k: v for k, v in line.items() if k != "validation_interval"} for line in rounds]
+    for lines, bars in ((rounds, 4), (older, 0)):
+        report = render_report(evaluation(), lines, SETTINGS)
+        compared = render_comparison({"one": evaluation()}, {}, rounds={"one": lines})
+        watched = run_charts([], {"20": looks_in(lines, "20")})
+        for text, curves in ((report, 4), (compared, 1), (watched, 1)):
+            (chart,) = charts_in(text)
+            low, high = axis_of(chart)
+            assert low == 0
+            assert high >= (0.378 if bars else 0.355)
+            assert chart.count('class="bar') == bars * curves
+            assert ("95 % intervals" in text.partition("</figure>")[2]) == bool(bars)
+    assert "(0.322 to 0.368)" in charts_in(render_report(evaluation(), rounds, SETTINGS))[0]
+
+
+def test_a_recipe_has_the_same_colour_in_a_report_and_in_a_comparison() -> None:
+    curves = [{**PLAYED, "round": n, "loss": 1.0, "validation": figures(0.1)} for n in range(2)]
+    runs = {name: evaluation(recipe=name) for name in ("popularity", "privrec-plus", "ease")}
+    text = render_comparison(runs, {}, rounds=dict.fromkeys(runs, curves))
+    groups = [
+        {
+            "from": n,
+            "to": n,
+            "people": 9,
+            "hits": figures(0.1),
+            "references": {"popularity": figures(0.1), "ease": figures(0.2)},
+        }
+        for n in range(2)
+    ]
+    report = render_report(evaluation(recipe="privrec-plus", by_items=groups), [], {})
+
+    def colours(chart: str) -> dict[str, str]:
+        found = re.findall(r'class="dot (s\d)"[^>]*data-tip="([\w-]+) —', chart)
+        return {name: colour for colour, name in found}
+
+    seen = colours(charts_in(text)[0])
+    assert seen == colours(charts_in(report)[0])
+    assert len(set(seen.values())) == 3
 
 
 def test_a_report_of_a_run_that_diverged_is_written_all_the_same() -> None:

@@ -38,13 +38,20 @@ def test_a_report_is_written_again_from_the_folder(scratch: Path, refused: Refus
     assert "privrec evaluate" in page.words
     assert "What is promised" in page.words
     run.evaluate()
-    assert links_of(where) == [where.with_name("privacy.html")]
-    assert links_of(where.with_name("privacy.html")) == [where]
+    promised = scratch / name / "privacy.html"
+    assert links_of(where) == [promised]
+    # It may be given away alone: it leads to nothing that may not.
+    assert links_of(promised) == []
+    assert "may be released" in check_page(promised.read_text(encoding="utf-8")).words
+    assert "may be released" not in check_page(where.read_text(encoding="utf-8")).words
+    where.with_name("privacy.html").write_text("of an older version", encoding="utf-8")
     before = where.read_bytes()
     where.unlink()
     told = document("report", name, "--json")
     assert told["evaluated"]
     assert (told["report"], told["opened"]) == (f"{name}/simulation/report.html", False)
+    assert told["privacy"] == f"{name}/privacy.html"
+    assert not where.with_name("privacy.html").exists()
     assert where.read_bytes() == before
     assert "nosuch does not exist" in refused("report", "nosuch")
     run.folder.evaluation_path.write_text("{", encoding="utf-8")

@@ -20,11 +20,12 @@ import pytest
 from visits import Visit
 
 import privrec
-from commands import done
+from commands import document, done
 from privrec.data.manifest import Manifest, Public
 from privrec.data.tables import Tables, write_folder
 from privrec.live import site
 from privrec.live.site import site_of
+from privrec.privacy.words import epsilon_text
 from privrec.show.attacks import render_attacks
 from served import served
 from tiny import DATA, as_options
@@ -140,7 +141,7 @@ def pages(place: Path, data: Path) -> dict[str, Path]:
     (place / "attack.html").write_text(render_attacks([attacked()], []))
     return {
         "report": first / "simulation" / "report.html",
-        "privacy": first / "simulation" / "privacy.html",
+        "privacy": first / "privacy.html",
         "compare": place / "compare.html",
         "frontier": frontier / "frontier.html",
         "attack": place / "attack.html",
@@ -207,7 +208,7 @@ def test_every_link_leads_to_a_page(visit: Open, pages: dict[str, Path]) -> None
     for name in PAGES:
         found = visit(pages[name].as_uri())
         hrefs = found.page.evaluate("[...document.links].map(it => it.href)")
-        assert bool(hrefs) == (name != "attack")
+        assert bool(hrefs) == (name not in ("attack", "privacy"))
         for href in hrefs:
             assert Path(unquote(urlsplit(href).path)).is_file(), (name, href)
 
@@ -326,6 +327,52 @@ def test_the_calculator_answers_and_complains_beside_the_field(visit: Open) -> N
         page.fill("#epsilon", HOSTILE[1])
         page.wait_for_selector("[data-error='epsilon']:not(:empty)")
         assert "hacked" in page.inner_text("[data-error='epsilon']")
+        found.leave()
+
+
+def test_a_ledger_is_typed_in_or_loaded(visit: Open, place: Path, pages: dict[str, Path]) -> None:
+    run = place / "second"
+    ledger = run / "ledger.jsonl"
+    spent = document("privacy", "spent", run, "--json")["together"]
+    with served(site_of(run)) as here:
+        found = visit(here.url("/calculator"))
+        page = found.page
+        page.wait_for_selector("#answer p")
+        assert page.is_hidden("#list")
+        # Typed in: the same release twice costs more than once.
+        page.click("#add")
+        page.locator("#together", has_text="ε 1.2979 ").wait_for()
+        page.click("#add")
+        one = ["--users", "4800", "--cohort", "30", "--noise-multiplier", "1"]
+        twice = document("privacy", "epsilon", *one, "--rounds", "2000", "--json")["epsilon"]
+        page.locator("#together", has_text=f"ε {epsilon_text(twice, 4)} ").wait_for()
+        assert page.locator("#list tr").count() == 2
+        assert "moderate" in (page.get_attribute("#together", "class") or "")
+        page.locator("#list button").first.click()
+        page.locator("#together", has_text="ε 1.2979 ").wait_for()
+        # Loaded from a file, or from the run beside it: its noise came from a seed.
+        said = f"with secure noise it would be {epsilon_text(spent['epsilon_of_mechanism'], 4)}"
+        for load in (
+            lambda: page.set_input_files("#ledger", ledger),
+            lambda: page.click("#own"),
+        ):
+            load()
+            page.locator("#together", has_text=said).wait_for()
+            assert page.locator("#list tr").count() == 2
+            assert "privacy none" in (page.get_attribute("#together", "class") or "")
+            page.click("#clear")
+            page.wait_for_selector("#list", state="hidden")
+        wrong = place / "wrong.jsonl"
+        wrong.write_text(f'{{"noise": "{HOSTILE[0][1:-1]}"}}\n')
+        page.set_input_files("#ledger", wrong)
+        page.locator("#many", has_text="Line 1 of the file is no release.").wait_for()
+        # What a file says is text, also where it is no number.
+        line = {**json.loads(ledger.read_text().splitlines()[0]), "mechanism": HOSTILE[1]}
+        wrong.write_text(json.dumps(line) + "\n")
+        page.set_input_files("#ledger", wrong)
+        page.locator("#many", has_text="`mechanism` must be").wait_for()
+        assert HOSTILE[1] in page.inner_text("#list")
+        found.check_look(dark=False)
         found.leave()
 
 

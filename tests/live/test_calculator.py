@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from urllib.parse import urlencode
 
 import pytest
@@ -12,7 +13,9 @@ from privrec.live import calculator
 from privrec.live.calculator import MOST_ROUNDS, question_of
 from privrec.live.site import site_of
 from privrec.privacy import ledger
+from privrec.runs.loop import train
 from served import Served, served
+from tiny import DATA
 
 ASKED = {"users": "4800", "cohort": "30", "rounds": "100"}
 
@@ -41,6 +44,59 @@ def test_it_answers_as_the_command_does(here: Served, verb: str, more: dict[str,
     assert here.document("/calculate", **asked) == document(
         "privacy", verb, *words(asked), "--json"
     )
+
+
+TWO = "users=1600,cohort=1600,noise_multiplier=5;users=1600,cohort=1600,noise_multiplier=1.25"
+
+
+def test_a_list_of_releases_is_answered_as_by_the_command(here: Served) -> None:
+    words = [word for text in TWO.split(";") for word in ("--release", text)]
+    expected = document("privacy", "epsilon", *words, "--delta", "1e-5", "--json")
+    assert here.document("/calculate", releases=TWO, delta="1e-5") == expected
+    shown = here.document("/calculated", releases=TWO, delta="1e-5")
+    assert shown["document"] == expected
+    assert shown["strength"] == "moderate"
+    seeded = here.document("/calculated", releases=TWO, delta="1e-5", seeded="1")
+    assert (seeded["document"]["epsilon"], seeded["strength"]) == (None, "none")
+    assert seeded["document"]["epsilon_of_mechanism"] == expected["epsilon"]
+
+
+@pytest.mark.parametrize(
+    ("releases", "said"),
+    [
+        ("", "give at least one release"),
+        (";".join([TWO] * 9), "at most 16 kinds of releases here"),
+        ("users=10,cohort=5", "`noise_multiplier` is missing"),
+        (f"users={10**12},cohort=5,noise_multiplier=1", "`users` must be <= 10,000,000,000 here"),
+        ("users=99,cohort=5,noise_multiplier=1,rounds=90000;" * 2, "`rounds` must be <= 100,000"),
+        (
+            "users=99,cohort=5,noise_multiplier=1,rounds=10001,sampling=fixed",
+            "`rounds` must be <= 10,000 here",
+        ),
+        ("users=99,cohort=99,noise_multiplier=0.001", "`noise_multiplier` is too small"),
+    ],
+)
+def test_a_list_that_is_none_is_refused_before_anything_is_computed(
+    here: Served, releases: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def compute(*_: object) -> None:
+        raise AssertionError("it was computed")
+
+    monkeypatch.setattr(calculator, "epsilon_document", compute)
+    status, _, body = here.ask("/calculate", releases=releases)
+    assert status == 400
+    assert said in json.loads(body)["error"]
+
+
+def test_the_ledger_of_a_watched_run_can_be_loaded(tmp_path: Path) -> None:
+    train("dp-privrec-plus", DATA, out=tmp_path / "run", epsilon=4.0, delta=1e-3, rounds=0)
+    with served(site_of(tmp_path / "run")) as here:
+        found = here.document("/releases")
+        assert (found["seeded"], found["volunteers"], len(found["releases"])) == (False, 0, 2)
+        texts = [",".join(f"{k}={v}" for k, v in one.items()) for one in found["releases"]]
+        together = here.document("/calculate", releases=";".join(texts), delta="1e-3")
+        spent = document("privacy", "spent", tmp_path / "run", "--delta", "1e-3", "--json")
+        assert together["epsilon"] == spent["together"]["epsilon"]
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,10 @@ def test_a_training_is_watched_from_nothing_to_its_end(tmp_path: Path) -> None:
     looked = [
         (line["round"] + 1, line["validation"]["20"]) for line in lines if "validation" in line
     ]
-    assert watched.hits["20"] == looked
+    points, ends = watched.looks["20"]
+    assert points == looked
+    assert [x for x, _ in points] == list(ends)
+    assert all(ends[x][0] <= hits <= ends[x][1] for x, hits in points)
     assert found["validation"]["hits"] == looked[-1][1]
     assert found["privacy"]["releases"] == 4
     assert "no guarantee" in found["says"]["privacy"]
@@ -190,7 +193,7 @@ def test_under_secure_noise_nothing_from_raw_data_is_written_or_shown(tmp_path: 
     assert not progress_path(RunFolder(path=path)).exists()
     watched = Watched(path)
     found = watched.look()
-    assert (found["state"], watched.losses, watched.hits) == ("finished", [], {})
+    assert (found["state"], watched.losses, watched.looks) == ("finished", [], {})
     assert "--diagnostics" in found["says"]["validation"]
 
 

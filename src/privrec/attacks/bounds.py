@@ -16,7 +16,7 @@ from scipy.special import expit, logit, ndtri
 from privrec.attacks.roc import Scores, auditor
 from privrec.errors import SettingsError
 from privrec.privacy.ledger import PrivacyLedger
-from privrec.privacy.tradeoff import best_area, gaussian_epsilon, gaussian_shift
+from privrec.privacy.tradeoff import best_area, gaussian_epsilon
 from privrec.types import BoolArray
 
 # How the allowed chance of a wrong bound is divided among the three. Chosen by hand, before any
@@ -128,7 +128,7 @@ def epsilon_of_area(ledger: PrivacyLedger, area: float, delta: float) -> float:
     """
     if area <= 0.5:
         return 0.0
-    if gaussian_shift(ledger) is not None:
+    if ledger.gaussian_shift is not None:
         return gaussian_epsilon(math.sqrt(2) * float(ndtri(area)), delta)
     low, high = 1.0, 1.0  # Factors with at least, and with at most, the given area.
     while best_area(ledger.with_noise(high)) > area and high < _MOST:

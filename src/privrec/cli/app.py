@@ -20,6 +20,7 @@ from privrec.cli.console import (
     plain_errors,
     print_json,
     print_line,
+    print_privacy,
     print_table,
     progress,
     time_text,
@@ -217,13 +218,15 @@ def export(
 ) -> None:
     """Write what may be released of a run to one file: model, catalogue, statement, ledger."""
     with plain_errors():
+        from privrec.privacy.words import headline
         from privrec.runs.api import open_run
         from privrec.runs.export import export_run
 
         opened = open_run(run)
         export_run(opened, out)
         print_line(f"exported {opened.config.recipe}: {out}, {out.stat().st_size:,} bytes")
-        print_line(opened.privacy().statement)
+        promised = headline(opened.privacy().as_json())
+        print_line(f"privacy: {promised}; the statement is in the file, as statement.txt")
 
 
 _COMMANDS: dict[Callable[..., None], tuple[str, ...]] = {
@@ -268,14 +271,17 @@ def main() -> None:
 
 
 def _say_what_was_trained(run: "Run") -> None:
+    from privrec.privacy.words import headline
     from privrec.runs.evaluate import nobody_to_test
     from privrec.show.report import kept_line, mark_line
 
-    config, privacy = run.config, run.privacy()
+    config, privacy = run.config, run.privacy().as_json()
     data = data_title(run.catalogue.name, config.data)
     print_line(f"trained {config.recipe} on {data}: {run.folder.path}")
     if config.budget.mechanism != "none":
-        print_line(privacy.statement)
+        print_privacy(privacy, "`privrec report`")
+    else:
+        print_line(f"privacy: {headline(privacy)}")
     asked = sum(stage.rounds for stage in run.prepared.stages())
     epsilon = config.budget.epsilon
     if epsilon is not None and run.rounds < asked:

@@ -6,7 +6,7 @@ import os
 import shutil
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len
 from rich.console import Console
 from rich.padding import Padding
+from rich.panel import Panel
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -104,6 +105,32 @@ def print_line(text: str, *, indent: int = 0) -> None:
         _show(Padding(_safe(text), (0, 0, 0, indent)))
     else:
         _show(_safe(" " * indent + text), soft_wrap=True)
+
+
+_COLOURS = {"none": "red", "weak": "yellow", "moderate": "blue", "strong": "green"}
+
+
+def print_privacy(privacy: Mapping[str, Any], in_full: str) -> None:
+    """Print what is promised in short, from the `privacy` part of `evaluation.json`.
+
+    In a terminal it is a box in the colour of its strength; the word is always there. `in_full`
+    says where the whole statement is.
+    """
+    from privrec.privacy.words import SCALE, headline
+
+    lines = [privacy["short"]]
+    if privacy["epsilon"] is not None:
+        lines.append(f"scale: {SCALE}")
+    if privacy["not_covered"]:
+        lines += ["not covered:", *(f"- {one}" for one in privacy["not_covered"])]
+    lines.append(f"in full: {in_full}")
+    title = f"privacy: {headline(privacy)}"
+    if not sys.stdout.isatty():
+        for line in (title, *lines):
+            print_line(line)
+        return
+    text, colour = "\n".join(map(safe_text, lines)), _COLOURS[privacy["strength"]]
+    _show(Panel(Text(text), title=Text(title, "bold"), title_align="left", border_style=colour))
 
 
 def time_text(seconds: float) -> str:

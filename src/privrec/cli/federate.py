@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from privrec.cli.console import file_name, plain_errors, print_line
+from privrec.cli.console import file_name, plain_errors, print_line, print_privacy
 from privrec.cli.federate_options import (
     RECIPE,
     ColludingOption,
@@ -315,7 +315,7 @@ def _export(place: Path, model: Path) -> None:
     export_run(run, model)
     print_line(f"trained {run.config.recipe}: {place}")
     print_line(f"for devices: {model} (docs/federation.md)")
-    print_line(run.privacy().statement)
+    print_privacy(run.privacy().as_json(), f"`statement.txt` in {model}")
 
 
 def _log_to_terminal() -> None:

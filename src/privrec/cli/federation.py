@@ -14,7 +14,14 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from privrec.cli.console import err, print_json, print_line, print_table, time_text
+from privrec.cli.console import (
+    err,
+    print_json,
+    print_line,
+    print_privacy,
+    print_table,
+    time_text,
+)
 from privrec.errors import FederationError
 
 if TYPE_CHECKING:
@@ -259,5 +266,5 @@ def say_result(place: Path, path: Path, json_: bool) -> None:
         print_line(f"{found['recipe']} against popularity at 20: {difference_words(by)}")
     for line in found["warnings"]:
         print_line(f"warning: {line}")
-    print_line(found["privacy"]["statement"])
+    print_privacy(found["privacy"], str(run.folder.report_path))
     print_line(f"the run: {run.folder.path}; server and nodes: {path}")

@@ -11,9 +11,11 @@ from privrec.cli.console import plain_errors, print_json, print_line, print_tabl
 from privrec.cli.options import examples
 
 if TYPE_CHECKING:
-    from privrec.privacy.release import Sampling
+    from privrec.privacy.ledger import PrivacyLedger
 
 _EPSILON = "privrec privacy epsilon --users 600 --cohort 6 --rounds 9 --noise-multiplier 1"
+_RELEASES = "privrec privacy epsilon --release users=600,cohort=6,noise_multiplier=1"
+_LEDGER = "privrec privacy epsilon --ledger runs/first/ledger.jsonl"
 _CALIBRATE = "privrec privacy calibrate --users 6000 --cohort 100 --rounds 50 --epsilon 4"
 
 privacy_app = typer.Typer(
@@ -43,30 +45,62 @@ ForceDeltaOption = Annotated[
 ]
 
 
-@privacy_app.command(epilog=examples(_EPSILON))
+@privacy_app.command(epilog=examples(_EPSILON, _RELEASES, _LEDGER))
 def epsilon(
-    users: UsersOption,
-    cohort: CohortOption,
-    rounds: RoundsOption,
+    users: Annotated[int | None, typer.Option(help="People who train.")] = None,
+    cohort: Annotated[
+        int | None, typer.Option(help="People per round; under Poisson on average.")
+    ] = None,
+    rounds: Annotated[
+        int | None,
+        typer.Option(help="Rounds, each of which is one release.", show_default="1"),
+    ] = None,
     noise_multiplier: Annotated[
-        float,
+        float | None,
         typer.Option(
             help="Noise scale on the sum, divided by its sensitivity: the clip norm under"
             " poisson, twice that under fixed."
         ),
-    ],
+    ] = None,
     delta: DeltaOption = 1e-6,
     sampling: SamplingOption = "poisson",
     mechanism: MechanismOption = "gaussian",
+    release: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUE,...",
+            help="One of several releases: users, cohort, rounds, noise_multiplier, sampling,"
+            " mechanism; what it leaves out is as the other options say; repeat.",
+        ),
+    ] = None,
+    ledger: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE", help="A ledger.jsonl, to count too; repeat."),
+    ] = None,
     force_delta: ForceDeltaOption = False,
     json_: JsonOption = False,
 ) -> None:
-    """Print the epsilon of training with this noise."""
-    with plain_errors():
-        from privrec.privacy.questions import law_of
+    """Print the epsilon of training with this noise, or of several releases together.
 
-        law = law_of(sampling, users, cohort, delta, forced=force_delta)
-        _print_epsilon(law, mechanism, rounds, noise_multiplier, delta, json_, calibrated=False)
+    `privrec privacy spent` adds up run folders, and checks more.
+    """
+    with plain_errors():
+        from privrec.privacy.calibrate import refuse_large_delta
+        from privrec.privacy.ledger import PrivacyLedger, check_delta, ledger_in
+        from privrec.privacy.questions import listed_release
+        from privrec.runs.ledgerfile import read_ledger_file
+
+        options = {"users": users, "cohort": cohort, "rounds": rounds, "sampling": sampling}
+        options |= {"noise_multiplier": noise_multiplier, "mechanism": mechanism}
+        given = {key: str(value) for key, value in options.items() if value is not None}
+        check_delta(delta)
+        lines = [line for path in ledger or [] for line in read_ledger_file(path)]
+        whole = ledger_in(lines)
+        for text in release or ([] if ledger else [""]):
+            whole = whole.compose(PrivacyLedger().record(*listed_release(text, given)))
+        people = max((one.sampling.users for one, _ in whole.entries), default=1)
+        refuse_large_delta(delta, people, forced=force_delta)
+        _print_epsilon(whole, delta, json_, seeded="seeded" in {line["noise"] for line in lines})
 
 
 @privacy_app.command(epilog=examples(_CALIBRATE))
@@ -84,13 +118,15 @@ def calibrate(
     """Print the least noise that keeps training within an epsilon."""
     with plain_errors():
         from privrec.privacy.calibrate import calibrate as find
+        from privrec.privacy.ledger import PrivacyLedger
         from privrec.privacy.questions import law_of, mechanism_of
+        from privrec.privacy.release import Release
 
         law = law_of(sampling, users, cohort, delta, forced=force_delta)
-        noise = find(
-            law, rounds=rounds, epsilon=epsilon, delta=delta, mechanism=mechanism_of(mechanism)
-        )
-        _print_epsilon(law, mechanism, rounds, noise, delta, json_, calibrated=True)
+        kind = mechanism_of(mechanism)
+        noise = find(law, rounds=rounds, epsilon=epsilon, delta=delta, mechanism=kind)
+        release = Release(mechanism=kind, sampling=law, noise_multiplier=noise)
+        _print_epsilon(PrivacyLedger().record(release, rounds), delta, json_, calibrated=True)
 
 
 @privacy_app.command(epilog=examples("privrec privacy spent runs/first runs/second"))
@@ -175,29 +211,41 @@ def paper_tables(json_: JsonOption = False) -> None:
 
 
 def _print_epsilon(
-    law: "Sampling",
-    mechanism: str,
-    rounds: int,
-    noise_multiplier: float,
+    ledger: "PrivacyLedger",
     delta: float,
     json_: bool,
     *,
-    calibrated: bool,
+    calibrated: bool = False,
+    seeded: bool = False,
 ) -> None:
-    from privrec.privacy.questions import epsilon_document
+    from privrec.privacy.questions import epsilon_document, meaning
 
-    document = epsilon_document(
-        law, mechanism, rounds, noise_multiplier, delta, calibrated=calibrated
-    )
+    document = epsilon_document(ledger, delta, seeded=seeded)
+    (first, _), *others = ledger.entries
     if json_:
-        print_json(document)
+        more = {"noise_multiplier": first.noise_multiplier} if calibrated else {}
+        print_json({**document, **more})
         return
-    print_line(f"epsilon {_words(document['epsilon'])} at delta {delta:g}: {law.adjacency}")
-    print_line(f"cross-check by RDP: {_words(document['epsilon_rdp'])}")
-    print_line(
-        f"noise_multiplier {noise_multiplier:g}: on the sum of the updates, noise of"
-        f" {noise_multiplier * law.reach:g} times the clip norm"
-    )
+    if others:
+        rows = [
+            (
+                f"{count:,}",
+                f"{one.sampling.cohort:,} of {one.sampling.users:,}",
+                one.mechanism,
+                f"{one.joint_multiplier:.6g}",
+            )
+            for one, count in ledger.entries
+        ]
+        print_table("Releases", ("rounds", "people", "noise", "multiplier"), rows)
+    found = f"epsilon {_words(document['epsilon'])} at delta {delta:g}: {document['adjacency']}"
+    for line in (found, f"cross-check by RDP: {_words(document['epsilon_rdp'])}"):
+        print_line(line)
+    print_line(meaning(ledger, document))
+    if not others:
+        print_line(
+            f"noise_multiplier {first.noise_multiplier:g}: on the sum of the updates, noise of"
+            f" {document['noise_std_over_clip']:g} times the clip norm"
+        )
 
 
 def _short(epsilon: float | None) -> str:

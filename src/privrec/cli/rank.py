@@ -9,7 +9,14 @@ from typing import Annotated, Any
 import typer
 
 from privrec.cli.completion import offer_runs
-from privrec.cli.console import plain_errors, print_json, print_line, print_table, progress
+from privrec.cli.console import (
+    plain_errors,
+    print_json,
+    print_line,
+    print_privacy,
+    print_table,
+    progress,
+)
 from privrec.cli.options import CandidatesOption, JsonOption, ProtocolOption, RunArgument
 
 
@@ -187,7 +194,7 @@ def _say_evaluation(found: Mapping[str, Any], figures: Sequence[Mapping[str, Any
             print_line(line)
     for line in found["warnings"]:
         print_line(f"warning: {line}")
-    print_line(found["privacy"]["statement"])
+    print_privacy(found["privacy"], "the report, and `statement` in evaluation.json")
 
 
 def _print_hits(title: str, found: Mapping[str, Any]) -> None:
@@ -204,7 +211,8 @@ def _print_hits(title: str, found: Mapping[str, Any]) -> None:
 
 def _print_beside(found: Mapping[str, Any]) -> None:
     """Print how much better the run is than each reference, and what the lists are made of."""
-    from privrec.show.worth import above_text, figure_and_arm
+    from privrec.show.sections import difference_words
+    from privrec.show.worth import figure_and_arm
 
     others = {n: row for n, row in found["references"].items() if n != found["recipe"]}
     rows = {found["recipe"]: found, **others}
@@ -215,10 +223,9 @@ def _print_beside(found: Mapping[str, Any]) -> None:
         if name == "popularity":
             ends.pop("popular_hits", None)  # All of them, by definition.
         beyond = [(row["beyond"][n]["20"], ends.get(n, {}).get("20")) for n in _BEYOND]
-        cells.append((name, above_text(by), *(figure_and_arm(*one) for one in beyond)))
-    print_table(
-        "The first 20 of each list", ("", "this run is better by", *_BEYOND.values()), cells
-    )
+        against = difference_words(by) if by else ""
+        cells.append((name, against, *(figure_and_arm(*one) for one in beyond)))
+    print_table("The first 20 of each list", ("", "this run against it", *_BEYOND.values()), cells)
     print_line(
         "coverage: share of the catalogue that is in somebody's list; novelty: one more means items"
         " that half as many people like; popular hits: share of the hits that popularity has too;"

@@ -32,7 +32,7 @@ def report(
         evaluated = opened.folder.evaluation_path.is_file()
         shown = open_ and _opened(path)
         if json_:
-            pages = {"report": str(path), "privacy": str(path.with_name("privacy.html"))}
+            pages = {"report": str(path), "privacy": str(opened.folder.privacy_path)}
             print_json({**pages, "evaluated": evaluated, "opened": shown})
             return
         print_line(f"report: {path}")

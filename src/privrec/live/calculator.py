@@ -6,16 +6,23 @@ The work is bounded: numbers beyond the limits are refused before anything is co
 import math
 import re
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 from privrec.errors import PrivrecError, SettingsError, nearest
 from privrec.live.server import Answer, Query, as_json
-from privrec.privacy.ledger import PrivacyLedger, forget
-from privrec.privacy.questions import epsilon_document, law_of, mechanism_of
+from privrec.privacy.calibrate import refuse_large_delta
+from privrec.privacy.ledger import PrivacyLedger, check_adjacency, check_delta, forget
+from privrec.privacy.questions import (
+    epsilon_document,
+    law_of,
+    listed_release,
+    meaning,
+    mechanism_of,
+)
 from privrec.privacy.release import Release, Sampling
-from privrec.privacy.words import epsilon_text
+from privrec.privacy.words import epsilon_text, strength_of
 from privrec.show.charts import line_chart
 
 MOST_PEOPLE, MOST_ROUNDS = 10**10, 100_000
@@ -28,6 +35,9 @@ _WHOLE = {"users": MOST_PEOPLE, "cohort": MOST_PEOPLE, "rounds": MOST_ROUNDS}
 _NUMBERS = ("noise_multiplier", "epsilon", "delta")
 _DEFAULTS = {"delta": "1e-6", "sampling": "poisson", "mechanism": "gaussian"}
 _KEYS = (*_WHOLE, *_NUMBERS, "sampling", "mechanism")
+_LIST_KEYS = ("releases", "delta", "seeded")
+MOST_KINDS = 16
+"""Kinds of releases in a list: each takes a part of a second, and the address has to hold them."""
 _POINTS = 9
 _CURVE_SECONDS = 3.0
 """Points of a curve that need more processor time than this are left out. Chosen by hand."""
@@ -74,7 +84,7 @@ def question_of(query: Query) -> Question:
         epsilon=epsilon,
     )
     if noise is not None:
-        _check_cost(found, noise)
+        _check_cost(_ledger(found, noise, found.rounds), found.delta)
     return found
 
 
@@ -106,10 +116,10 @@ def _ledger(question: Question, noise: float, rounds: int) -> PrivacyLedger:
     return PrivacyLedger().record(release, rounds)
 
 
-def _check_cost(question: Question, noise: float) -> None:
+def _check_cost(ledger: PrivacyLedger, delta: float) -> None:
     """Refuse what takes long: by RDP, which is quick and an upper bound, its ε is very large."""
-    upper = _ledger(question, noise, question.rounds).epsilon_rdp(question.delta)
-    if noise > 0 and upper > LARGEST_EPSILON:
+    upper = ledger.epsilon_rdp(delta)
+    if ledger.is_private and upper > LARGEST_EPSILON:
         raise SettingsError(
             f"`noise_multiplier` is too small: epsilon would be far too large to protect anybody"
             f" (up to {upper:.3g}; this page computes up to {LARGEST_EPSILON:g})"
@@ -119,10 +129,49 @@ def _check_cost(question: Question, noise: float) -> None:
 @lru_cache(maxsize=128)
 def document_of(question: Question) -> dict[str, Any]:
     """Return the document of `privrec privacy epsilon --json`, or of `calibrate`."""
-    law, rounds, delta = question.law, question.rounds, question.delta
-    noise, calibrated = noise_of(question), question.epsilon is not None
-    mechanism = question.mechanism
-    return epsilon_document(law, mechanism, rounds, noise, delta, calibrated=calibrated)
+    noise = noise_of(question)
+    document = epsilon_document(_ledger(question, noise, question.rounds), question.delta)
+    return document if question.epsilon is None else {**document, "noise_multiplier": noise}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listed:
+    """Several releases, whose ε together is asked for; `seeded` if their noise was."""
+
+    ledger: PrivacyLedger
+    delta: float
+    seeded: bool
+
+
+def listed_in(query: Query) -> Listed:
+    """Return the releases that a query lists with semicolons; raise for what they must not be."""
+    for key in query:
+        if key not in _LIST_KEYS:
+            raise SettingsError(f"unknown field {key!r}{nearest(key, _LIST_KEYS)}")
+    texts = [text for text in query["releases"].split(";") if text.strip()]
+    if not texts:
+        raise SettingsError("give at least one release")
+    delta = _number("delta", query.get("delta", "").strip() or _DEFAULTS["delta"])
+    check_delta(delta)
+    if len(texts) > MOST_KINDS:
+        raise SettingsError(
+            f"at most {MOST_KINDS} kinds of releases here; got {len(texts)}:"
+            " 'privrec privacy epsilon --ledger' counts more"
+        )
+    ledger, rounds = PrivacyLedger(), 0
+    for release, times in map(listed_release, texts):
+        people, rounds = release.sampling.users, rounds + times
+        for key, value, most in (
+            ("users", people, MOST_PEOPLE),
+            ("rounds", rounds, most_rounds(release.sampling)),
+        ):
+            if value > most:
+                raise SettingsError(f"`{key}` must be <= {most:,} here; got {value}")
+        refuse_large_delta(delta, people, forced=False)
+        ledger = ledger.record(release, times)
+    check_adjacency(ledger.entries)
+    _check_cost(ledger, delta)
+    return Listed(ledger=ledger, delta=delta, seeded=bool(query.get("seeded")))
 
 
 @lru_cache(maxsize=128)
@@ -155,7 +204,7 @@ def curves_of(question: Question) -> str:
     noises = [noise * 2 ** ((k - 4) / 3) for k in range(_POINTS)]
     by_noise = [(e, z) for z in noises if (e := _cost(question, z, rounds, until))]
     return line_chart(
-        {"ε": by_rounds}, x_label="rounds", y_label=f"ε at δ {question.delta:g}"
+        {"ε": by_rounds}, x_label="rounds", y_label=f"ε at δ {question.delta:g}", from_zero=True
     ) + line_chart(
         {"noise": sorted(by_noise)},
         x_label=f"ε at δ {question.delta:g}",
@@ -168,17 +217,18 @@ def _cost(question: Question, noise: float, rounds: int, until: float) -> float 
     """Return ε; None if the time is up, or where it is too large to show."""
     if time.thread_time() > until:
         return None
+    ledger = _ledger(question, noise, rounds)
     try:
-        _check_cost(replace(question, rounds=rounds), noise)
+        _check_cost(ledger, question.delta)
     except PrivrecError:
         return None
-    return _ledger(question, noise, rounds).epsilon(question.delta)
+    return ledger.epsilon(question.delta)
 
 
 def calculate(query: Query) -> Answer:
     """Answer with the document that the command prints, or say what is wrong (status 400)."""
     try:
-        return as_json(document_of(question_of(query)))
+        return as_json(_answer(query)[0])
     except PrivrecError as error:
         return as_json(fault_of(error), 400)
     finally:
@@ -186,15 +236,31 @@ def calculate(query: Query) -> Answer:
 
 
 def calculated(query: Query) -> Answer:
-    """Answer the page: sentences, or what is wrong and in which field."""
+    """Answer the page: sentences and their strength, or what is wrong and in which field."""
     try:
-        question = question_of(query)
-        found = document_of(question)
-        return as_json({"document": found, "says": sentences_of(question, found)})
+        document, says = _answer(query)
+        strength = strength_of(document["epsilon"])
+        return as_json({"document": document, "says": says, "strength": strength})
     except PrivrecError as error:
         return as_json(fault_of(error))
     finally:
         forget()
+
+
+def _answer(query: Query) -> tuple[dict[str, Any], list[str]]:
+    """Return the document of one release or of several, and the lines that the command prints."""
+    if "releases" in query:
+        asked = listed_in(query)
+        found = epsilon_document(asked.ledger, asked.delta, seeded=asked.seeded)
+        return found, _sentences(asked.ledger, found)
+    question = question_of(query)
+    found, noise = document_of(question), noise_of(question)
+    says = _sentences(_ledger(question, noise, question.rounds), found)
+    scale = f"{found['noise_std_over_clip']:g}"
+    return found, [
+        *says,
+        f"noise_multiplier {noise:g}: on the sum of the updates, noise of {scale} clip norms",
+    ]
 
 
 def curves(query: Query) -> Answer:
@@ -214,13 +280,11 @@ def fault_of(error: PrivrecError) -> dict[str, Any]:
     return {"error": text, "field": field[1] if field and field[1] in _KEYS else None}
 
 
-def sentences_of(question: Question, found: dict[str, Any]) -> list[str]:
-    """Return the lines that the command prints."""
-    noise, scale = noise_of(question), f"{found['noise_std_over_clip']:g}"
+def _sentences(ledger: PrivacyLedger, found: dict[str, Any]) -> list[str]:
     return [
-        f"ε {_epsilon(found['epsilon'])} at δ {question.delta:g}: {found['adjacency']}",
+        f"ε {_epsilon(found['epsilon'])} at δ {found['delta']:g}: {found['adjacency']}",
+        meaning(ledger, found),
         f"cross-check by RDP: {_epsilon(found['epsilon_rdp'])}",
-        f"noise_multiplier {noise:g}: on the sum of the updates, noise of {scale} clip norms",
     ]
 
 

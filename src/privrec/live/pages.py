@@ -1,7 +1,10 @@
 """The two pages: a run while it goes on, and the accountant as a form."""
 
+from collections.abc import Mapping
+
 from privrec.show.charts import line_chart, thinned
 from privrec.show.page import Link, html_text, note, page
+from privrec.show.sections import Looks, validation_html
 
 _STYLE = """<style>
 #resume{white-space:pre-wrap}progress{width:100%;height:.8rem;accent-color:var(--good)}
@@ -16,8 +19,11 @@ color:var(--text);background:var(--bg);border:1px solid var(--line);border-radiu
 button{font:inherit;padding:.35rem 1.2rem;border-radius:6px;border:1px solid var(--link);
 background:var(--link);color:var(--bg);cursor:pointer}[aria-busy]{opacity:.6}
 .bad{color:var(--bad);display:block;font-size:.9rem}
-#answer{min-height:5.5rem}#answer[aria-busy]:empty::before{content:"Computing …"}
-#answer p:first-child{font-size:1.3rem;font-weight:600;margin:.4rem 0}
+.answer{padding:.2rem 1rem}.answer[aria-busy]:empty::before{content:"Computing …"}
+#answer{min-height:5.5rem}.answer p{margin:.4rem 0}
+.answer p:first-child{font-size:1.3rem;font-weight:600}
+.many{display:flex;flex-wrap:wrap;gap:.6rem 1rem;align-items:center}
+button.quiet{background:var(--card);color:var(--text);border-color:var(--line)}
 </style>"""
 
 _WATCH_SCRIPT = """
@@ -75,7 +81,22 @@ _CALCULATOR_SCRIPT = """
 const token = new URLSearchParams(location.search).get("token");
 const form = document.getElementById("form"), answer = document.getElementById("answer");
 const charts = document.getElementById("charts"), fault = document.getElementById("fault");
-let asked = 0, timer = 0;
+const list = document.getElementById("list"), many = document.getElementById("many");
+const together = document.getElementById("together"), own = document.getElementById("own");
+let asked = 0, timer = 0, counted = 0, last = null, kept = [], seeded = false;
+const keys = ["users", "cohort", "rounds", "noise_multiplier", "sampling", "mechanism"];
+const ask = (path, query) => {
+  query.set("token", token);
+  return fetch(path + "?" + query, { cache: "no-store" }).then(it => it.json());
+};
+const tell = (place, found) => {
+  place.className = "answer" + (found.says ? " privacy " + found.strength : "");
+  place.replaceChildren(...(found.says || []).map(text => {
+    const line = document.createElement("p");
+    line.textContent = text;
+    return line;
+  }));
+};
 const fields = () => {
   for (const name of ["noise_multiplier", "epsilon"])
     form.elements[name].disabled = form.elements.given.value !== name;
@@ -91,19 +112,19 @@ const complain = (field, text) => {
 };
 const compute = async () => {
   const mine = ++asked, query = new URLSearchParams(new FormData(form));
-  query.delete("given"); query.set("token", token);
+  query.delete("given");
+  last = null;
   answer.setAttribute("aria-busy", "true");
   try {
-    const ask = path => fetch(path + "?" + query, { cache: "no-store" }).then(it => it.json());
-    const found = await ask("calculated");
+    const found = await ask("calculated", query);
     if (mine !== asked) return;
     complain(found.field || "", found.error || "");
-    answer.replaceChildren(...(found.says || []).map(text => {
-      const line = document.createElement("p");
-      line.textContent = text;
-      return line;
-    }));
-    const drawn = found.error ? { charts: "" } : await ask("curves");
+    tell(answer, found);
+    if (found.says) {
+      last = Object.fromEntries(keys.map(key => [key, query.get(key)]));
+      last.noise_multiplier = found.document.noise_multiplier || last.noise_multiplier;
+    }
+    const drawn = found.error ? { charts: "" } : await ask("curves", query);
     if (mine !== asked) return;
     charts.innerHTML = drawn.charts;
   } catch (error) {
@@ -111,6 +132,85 @@ const compute = async () => {
   }
   if (mine === asked) answer.removeAttribute("aria-busy");
 };
+const fail = text => { many.textContent = text; };
+const add_up = async () => {
+  const mine = ++counted, query = new URLSearchParams();
+  list.closest("div").hidden = !kept.length;
+  list.replaceChildren(...kept.map((one, place) => {
+    const row = document.createElement("tr"), gone = document.createElement("button");
+    for (const key of keys) row.insertCell().textContent =
+      key === "noise_multiplier" ? Number(Number(one[key]).toPrecision(6)) : one[key];
+    gone.type = "button"; gone.className = "quiet"; gone.textContent = "Remove";
+    gone.addEventListener("click", () => { kept.splice(place, 1); add_up(); });
+    row.insertCell().append(gone);
+    return row;
+  }));
+  fail("");
+  tell(together, {});
+  if (!kept.length) { seeded = false; return; }
+  query.set("releases", kept.map(it => keys.map(key => key + "=" + it[key]).join()).join(";"));
+  query.set("delta", form.elements.delta.value);
+  if (seeded) query.set("seeded", "1");
+  together.setAttribute("aria-busy", "true");
+  try {
+    const found = await ask("calculated", query);
+    if (mine !== counted) return;
+    fail(found.error || "");
+    tell(together, found);
+  } catch (error) {
+    if (mine === counted) fail("'privrec watch' has ended, or it is busy; try again.");
+  }
+  if (mine === counted) together.removeAttribute("aria-busy");
+};
+const load = async found => {
+  kept = found.releases;
+  seeded = found.seeded;
+  await add_up();
+  if (found.volunteers && !many.textContent)
+    fail("Not counted: " + found.volunteers + " releases of volunteers, who are not covered.");
+};
+const release = line => {
+  const { law, users, cohort } = line.sampling, z = line.noise_multiplier;
+  const q = line.quantile_multiplier, bare = line.mechanism === "none";
+  if (![users, cohort, z].every(Number.isFinite)) throw new TypeError();
+  const noise = q === null ? z : z && q ? 1 / Math.hypot(1 / z, 1 / q) : 0;
+  return { users, cohort, rounds: 1, noise_multiplier: noise, sampling: law,
+           mechanism: bare ? "gaussian" : line.mechanism };
+};
+const read = text => {
+  const found = new Map();
+  let volunteers = 0, of_seed = false;
+  text.split("\\n").slice(0, -1).forEach((text, n) => {
+    try {
+      const line = JSON.parse(text), one = release(line), key = JSON.stringify(one);
+      if (line.people === "volunteers") { volunteers += 1; return; }
+      of_seed ||= line.noise === "seeded";
+      if (found.has(key)) found.get(key).rounds += 1; else found.set(key, one);
+    } catch (error) { throw new Error("Line " + (n + 1) + " of the file is no release."); }
+  });
+  if (!found.size) throw new Error("The file has no release.");
+  return { releases: [...found.values()], seeded: of_seed, volunteers };
+};
+document.getElementById("add").addEventListener("click", () => {
+  if (!last) { fail("The release above is not complete."); return; }
+  kept.push(last);
+  add_up();
+});
+document.getElementById("clear").addEventListener("click", () => { kept = []; add_up(); });
+document.getElementById("ledger").addEventListener("change", async event => {
+  const [file] = event.target.files;
+  if (!file) return;
+  try {
+    if (file.size > 5e7) throw new Error("The file is too large.");
+    await load(read(await file.text()));
+  } catch (error) { fail(error.message); }
+  event.target.value = "";
+});
+if (own) own.addEventListener("click", async () => {
+  try { await load(await ask("releases", new URLSearchParams())); }
+  catch (error) { fail("'privrec watch' has ended."); }
+});
+form.elements.delta.addEventListener("change", add_up);
 form.addEventListener("submit", event => { event.preventDefault(); compute(); });
 form.addEventListener("input", () => {
   fields();
@@ -156,16 +256,14 @@ def watch_page(run: str, says: dict[str, str], links: list[Link]) -> str:
     return page(f"privrec watch {run}", parts, links=links, script=_WATCH_SCRIPT)
 
 
-def run_charts(
-    losses: list[tuple[float, float]], hits: dict[str, list[tuple[float, float]]]
-) -> str:
-    """Return the curves of a run so far."""
+def run_charts(losses: list[tuple[float, float]], looks: Mapping[str, Looks]) -> str:
+    """Return the curves of a run so far; `looks` at validation people are by k."""
     curves = {
-        f"Hits@{k}": thinned(points)
-        for k, points in sorted(hits.items(), key=lambda entry: entry[0].rjust(9))
+        f"Hits@{k}": (thinned(looks[k][0]), looks[k][1])
+        for k in sorted(looks, key=lambda k: k.rjust(9), reverse=True)
     }
     parts = []
-    if chart := line_chart(curves, x_label="rounds", y_label="hits on validation people"):
+    if chart := validation_html(curves, y_label="hits on validation people"):
         parts.append(f"<h2>Validation</h2>{chart}")
     if chart := line_chart({"loss": thinned(losses)}, x_label="rounds", y_label="loss"):
         parts.append(f"<h2>Loss on the devices</h2>{chart}")
@@ -191,8 +289,31 @@ def _select(name: str, words: tuple[str, ...]) -> str:
     return f'<select id="{name}" name="{name}">{options}</select>'
 
 
-def calculator_page(links: list[Link]) -> str:
-    """Return the form of the accountant."""
+_KEYS = ("people", "cohort", "rounds", "noise multiplier", "cohorts", "noise", "")
+
+
+def _list_html(*, has_run: bool) -> str:
+    """Return the part of the page where several releases are added up."""
+    own = '<button type="button" class="quiet" id="own">Load this run\'s ledger</button>'
+    head = "".join(f'<th scope="col">{name}</th>' for name in _KEYS)
+    return (
+        "<h2>Several releases together</h2>"
+        "<p>Stages and runs on the same people add up. Put releases on the list, or load a"
+        " <code>ledger.jsonl</code>. It is read in this page; <code>privrec privacy spent</code>"
+        " also checks that no line was changed or is missing.</p>"
+        '<p class="many"><button type="button" id="add">Add the release above</button>'
+        '<label>A ledger: <input type="file" id="ledger" accept=".jsonl"></label>'
+        f"{own if has_run else ''}"
+        '<button type="button" class="quiet" id="clear">Empty the list</button></p>'
+        '<div class="scroll" tabindex="0" role="region" aria-label="Releases" hidden>'
+        f'<table class="wide"><thead><tr>{head}</tr></thead><tbody id="list"></tbody></table></div>'
+        '<p class="bad" id="many" role="alert"></p>'
+        '<div class="answer" id="together" role="status"></div>'
+    )
+
+
+def calculator_page(links: list[Link], *, has_run: bool = False) -> str:
+    """Return the form of the accountant; beside a run, its ledger can be loaded."""
     radio = "".join(
         f'<label class="one"><input type="radio" name="given" value="{value}"{checked}> {text}'
         "</label>"
@@ -223,8 +344,10 @@ def calculator_page(links: list[Link]) -> str:
         '<p class="lead">What <code>privrec privacy</code> computes. Nothing is sent anywhere.</p>',
         f'<form id="form" autocomplete="off"><div class="fields">{"".join(fields)}</div>',
         '<p><button type="submit">Compute</button></p></form>',
-        '<p class="bad" id="fault" role="alert"></p><div id="answer" role="status"></div>',
+        '<p class="bad" id="fault" role="alert"></p>',
+        '<div class="answer" id="answer" role="status"></div>',
         '<div id="charts"></div>',
+        _list_html(has_run=has_run),
         "<noscript><p>This page needs its script.</p></noscript>",
     ]
     return page("The cost of training in privacy", parts, links=links, script=_CALCULATOR_SCRIPT)

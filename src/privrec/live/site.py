@@ -34,6 +34,9 @@ class _Refreshed:
     def charts(self) -> bytes:
         return self._charts
 
+    def releases(self) -> bytes:
+        return self._releases
+
     def _keep_fresh(self) -> None:
         while True:
             self._asked.wait(QUIET_SECONDS)
@@ -46,13 +49,14 @@ class _Refreshed:
         try:
             found = self._watched.look()
             if self._watched.drawn != self._drawn:
-                charts = run_charts(self._watched.losses, self._watched.hits)
+                charts = run_charts(self._watched.losses, self._watched.looks)
                 self._charts = as_json({"charts": charts}).wire
                 self._drawn = self._watched.drawn
             status = _as_status(found)
         except Exception as error:
             found = unreadable(self._watched.folder.path, error)
             status = _as_status(found)
+        self._releases = as_json(self._watched.releases()).wire
         self.says: dict[str, str] = found["says"]
         self._status = status
 
@@ -67,10 +71,11 @@ def site_of(run: Path | None) -> Site:
     site = Site(pages={}, questions=questions)
     ask = f"?token={site.token}"
     links = [("Run", f"./{ask}"), ("Calculator", f"calculator{ask}")] if run is not None else []
-    form = Answer(calculator_page(links).encode(), HTML).wire
+    form = Answer(calculator_page(links, has_run=run is not None).encode(), HTML).wire
     pages = {"/calculator": lambda: form, "/": lambda: form}
     if run is not None:
         fresh = _Refreshed(Watched(run))
         first = Answer(watch_page(str(run), fresh.says, links).encode(), HTML).wire
         pages |= {"/": lambda: first, "/status": fresh.status, "/charts": fresh.charts}
+        pages["/releases"] = fresh.releases
     return Site(pages=pages, questions=site.questions, token=site.token)

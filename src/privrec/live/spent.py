@@ -4,7 +4,7 @@ import math
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from privrec.live.tail import Tail
@@ -19,11 +19,15 @@ Chosen by hand."""
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """What a ledger has so far: all releases, those with noise, and the kinds of noise."""
+    """What a ledger has so far: all releases, those with noise, and the kinds of noise.
+
+    Releases of `volunteers` alone are in neither: they cost other people nothing.
+    """
 
     all: PrivacyLedger = field(default_factory=PrivacyLedger)
     noised: PrivacyLedger = field(default_factory=PrivacyLedger)
     kinds: frozenset[str] = frozenset()
+    volunteers: int = 0
 
 
 class LedgerTail:
@@ -31,7 +35,7 @@ class LedgerTail:
 
     def __init__(self, folder: RunFolder) -> None:
         """Nothing is read yet."""
-        self._folder, self._tail = folder, Tail(folder.ledger_path)
+        self._path, self._tail = folder.ledger_path, Tail(folder.ledger_path)
         self._chain, self._lines = "", 0
         self.counted = Counted()
 
@@ -46,7 +50,7 @@ class LedgerTail:
         if anew:
             self._chain, self._lines, self.counted = "", 0, Counted()
         if text:
-            lines = checked_lines(self._folder, text, self._chain, self._lines + 1)
+            lines = checked_lines(self._path, text, self._chain, self._lines + 1)
             self._chain, self._lines = lines[-1]["chain"], self._lines + len(lines)
             for line in lines:
                 self._count(line)
@@ -54,11 +58,12 @@ class LedgerTail:
 
     def _count(self, line: Mapping[str, Any]) -> None:
         release, before = release_of(dict(line)), self.counted
-        if line["people"] == "volunteers":  # It costs other people nothing.
+        if line["people"] == "volunteers":
+            self.counted = replace(before, volunteers=before.volunteers + 1)
             return
         kinds = before.kinds | {str(line["noise"])}
         noised = before.noised.record(release) if release.is_private else before.noised
-        self.counted = Counted(before.all.record(release), noised, kinds)
+        self.counted = replace(before, all=before.all.record(release), noised=noised, kinds=kinds)
 
 
 @dataclass(frozen=True, slots=True)

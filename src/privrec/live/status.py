@@ -13,9 +13,11 @@ from privrec.errors import PrivrecError, RunFolderError
 from privrec.live.spent import LedgerTail, Spent
 from privrec.live.tail import SMALL, SmallFile, Tail, age_of, mark_of, objects_in
 from privrec.live.words import says
+from privrec.privacy.questions import as_listed
 from privrec.runs.progressfile import evaluation_progress_path, is_alive, progress_path
 from privrec.runs.records import RunFolder, is_untouched, read_run
 from privrec.runs.shapes import PROGRESS, ROUND, WATCHED, fault_in
+from privrec.show.sections import Looks
 
 _FRESH_SECONDS = 60.0
 """On another machine a training counts as running if it wrote something so long ago at most."""
@@ -71,7 +73,7 @@ class Watched:
         self._last: dict[str, Any] | None = None
         self._seen: deque[tuple[float, int]] = deque(maxlen=20)
         self.losses: Points = []
-        self.hits: dict[str, Points] = {}
+        self.looks: dict[str, Looks] = {}
         self.drawn = 0
 
     def look(self) -> dict[str, Any]:
@@ -91,6 +93,15 @@ class Watched:
         found["resume"] = self._resume_line(found)
         return found | {"says": says(found)}
 
+    def releases(self) -> dict[str, Any]:
+        """Return the releases so far as the calculator takes them."""
+        counted = self._ledger.counted
+        return {
+            "releases": [as_listed(release, times) for release, times in counted.all.entries],
+            "seeded": "seeded" in counted.kinds,
+            "volunteers": counted.volunteers,
+        }
+
     def _settings(self) -> dict[str, Any]:
         mark = mark_of(self.folder.config_path)
         if mark is None:
@@ -106,7 +117,7 @@ class Watched:
             self._last = lines[-1] if lines else None
         anew, text = self._figures.read()
         if anew:
-            self.losses, self.hits = [], {}
+            self.losses, self.looks = [], {}
         lines = objects_in(text)
         for line in lines:
             place = line.get("round")
@@ -114,10 +125,14 @@ class Watched:
                 continue
             if _is_figure(line.get("loss")):
                 self.losses.append((place + 1, line["loss"]))
-            shares = line.get("validation")
+            shares, ends = line.get("validation"), line.get("validation_interval")
             for k, share in shares.items() if isinstance(shares, dict) else ():
                 if _is_figure(share) and k.isdecimal() and len(k) < 5:
-                    self.hits.setdefault(k, []).append((place + 1, share))
+                    points, bars = self.looks.setdefault(k, ([], {}))
+                    points.append((place + 1, share))
+                    both = ends.get(k) if isinstance(ends, dict) else None
+                    if isinstance(both, list) and len(both) == 2 and all(map(_is_figure, both)):
+                        bars[place + 1] = (both[0], both[1])
         self.drawn += bool(anew or lines)
 
     def _progressed(self) -> dict[str, Any]:
@@ -164,10 +179,10 @@ class Watched:
 
     def _newest(self) -> dict[str, Any] | None:
         """Return the newest and the best Hits@k, for the largest k up to 20."""
-        if not self.hits:
+        if not self.looks:
             return None
-        k = max((k for k in self.hits if int(k) <= 20), key=int, default=min(self.hits, key=int))
-        points = self.hits[k]
+        k = max((k for k in self.looks if int(k) <= 20), key=int, default=min(self.looks, key=int))
+        points = self.looks[k][0]
         best = max(points, key=lambda point: point[1])
         (at, share), (best_at, best_share) = points[-1], best
         return {"k": int(k), "round": at, "hits": share, "best_round": best_at, "best": best_share}

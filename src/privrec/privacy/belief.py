@@ -5,17 +5,18 @@ likely a release is if she took part than if not; his belief after it is e^L / (
 """
 
 import math
+from functools import lru_cache
 
 import numpy as np
 from scipy.special import ndtr, ndtri
 
 from privrec.privacy.ledger import PrivacyLedger
-from privrec.privacy.tradeoff import gaussian_shift
 
 _ABOVE = np.concatenate([np.linspace(0.02, 2, 100), np.linspace(2.1, 12, 100)])
 """How far above ε a bound on L is looked for. Chosen by hand."""
 
 
+@lru_cache(maxsize=64)
 def most_certain(ledger: PrivacyLedger, delta: float) -> float:
     """Return the belief that he exceeds with a probability of at most δ; 1 without a guarantee.
 
@@ -29,7 +30,7 @@ def most_certain(ledger: PrivacyLedger, delta: float) -> float:
         return 1.0
     if not ledger.entries:
         return 0.5
-    shift = gaussian_shift(ledger)
+    shift = ledger.gaussian_shift
     if shift is not None:
         return _belief(shift * (shift / 2 - float(ndtri(delta))))
     tried = epsilon + _ABOVE
@@ -46,7 +47,7 @@ def most_right(ledger: PrivacyLedger) -> float:
     It is (1 + δ(0)) / 2: the largest difference of true and false positives is δ at ε = 0. For
     Gaussian noise on sums over everybody it is Φ(μ/2).
     """
-    shift = gaussian_shift(ledger)
+    shift = ledger.gaussian_shift
     if shift is not None:
         return float(ndtr(shift / 2))
     return float(1 + ledger.deltas(np.zeros(1))[0]) / 2

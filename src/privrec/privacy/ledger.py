@@ -10,9 +10,10 @@ bound for cohorts drawn without replacement (docs/privacy.md).
 """
 
 import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache, reduce
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -261,6 +262,20 @@ class PrivacyLedger:
         """Whether every release had noise on it."""
         return all(release.is_private for release, _ in self.entries)
 
+    @property
+    def gaussian_shift(self) -> float | None:
+        """μ where all is Gaussian noise on sums over everybody: the squares of 1/z add up."""
+        whole = [
+            (release.joint_multiplier, count)
+            for release, count in self.entries
+            if release.mechanism == "gaussian"
+            and release.is_private
+            and release.sampling.share >= 1
+        ]
+        if len(whole) < len(self.entries):
+            return None
+        return math.sqrt(sum(count / multiplier**2 for multiplier, count in whole))
+
     def record(self, release: Release, times: int = 1) -> "PrivacyLedger":
         """Return the ledger with one more release, or with several of the same kind."""
         check_kind("release", release, Release, "a Release")
@@ -324,6 +339,19 @@ class PrivacyLedger:
             middle = (low + high) // 2
             low, high = (middle, high) if fits(middle) else (low, middle)
         return low
+
+
+def ledger_in(lines: Iterable[Mapping[str, Any]], *, only_noised: bool = False) -> PrivacyLedger:
+    """Return what the lines of a ledger count, of all releases or of those with noise alone.
+
+    Releases from volunteers alone are left out: they cost other people nothing.
+    """
+    ledger = PrivacyLedger()
+    for line in lines:
+        release = Release.from_json(line)
+        if line["people"] != "volunteers" and (release.is_private or not only_noised):
+            ledger = ledger.record(release)
+    return ledger
 
 
 def check_epsilon(epsilon: float) -> None:

@@ -1,11 +1,15 @@
 """The questions of the accountant, and their answers as documents: for commands and for pages."""
 
-from typing import Any
+import math
+from collections.abc import Mapping
+from typing import Any, TypeVar
 
-from privrec.errors import SettingsError
+from privrec.errors import SettingsError, nearest
+from privrec.privacy.belief import most_certain, percent
 from privrec.privacy.calibrate import refuse_large_delta
-from privrec.privacy.ledger import PrivacyLedger, check_delta
+from privrec.privacy.ledger import PrivacyLedger, check_adjacency, check_delta
 from privrec.privacy.release import Release, Sampling
+from privrec.privacy.words import TITLES, epsilon_text, strength_of
 from privrec.types import MechanismName
 
 
@@ -28,30 +32,108 @@ def mechanism_of(word: str) -> MechanismName:
     return names[word]
 
 
-def epsilon_document(
-    law: Sampling,
-    mechanism: str,
-    rounds: int,
-    noise_multiplier: float,
-    delta: float,
-    *,
-    calibrated: bool = False,
-) -> dict[str, Any]:
-    """Return what `privrec privacy epsilon --json` prints; `calibrate` adds the noise.
+RELEASE_KEYS = ("users", "cohort", "rounds", "noise_multiplier", "sampling", "mechanism")
+_USUAL = {"rounds": "1", "sampling": "poisson", "mechanism": "gaussian"}
 
-    ε is by PLD and by RDP; None if there is no guarantee.
+
+def listed_release(text: str, given: Mapping[str, str] | None = None) -> tuple[Release, int]:
+    """Return a release, and in how many rounds it is made, from `key=value` with commas.
+
+    `given` has what the text leaves out.
+
+    >>> release, rounds = listed_release("users=480,cohort=30,noise_multiplier=2,rounds=7")
+    >>> release.noise_multiplier, rounds
+    (2.0, 7)
     """
-    release = Release(
-        mechanism=mechanism_of(mechanism), sampling=law, noise_multiplier=noise_multiplier
+    named: dict[str, str] = {}
+    for part in filter(None, map(str.strip, text.split(","))):
+        key, equals, value = (piece.strip() for piece in part.partition("="))
+        if not equals:
+            raise SettingsError(f"a release must be key=value with commas; got {part!r}")
+        if key not in RELEASE_KEYS:
+            raise SettingsError(f"a release has an unknown key {key!r}{nearest(key, RELEASE_KEYS)}")
+        if named.setdefault(key, value) != value:
+            raise SettingsError(f"`{key}` is given twice: {named[key]!r} and {value!r}")
+    found = {**_USUAL, **(given or {}), **named}
+    if missing := [key for key in RELEASE_KEYS if key not in found]:
+        raise SettingsError(f"`{missing[0]}` is missing")
+    rounds = _number("rounds", found["rounds"], int)
+    if rounds < 1:
+        raise SettingsError(f"`rounds` must be >= 1; got {rounds}")
+    sampling = Sampling(
+        law=found["sampling"],  # type: ignore[arg-type]  # It checks the word.
+        users=_number("users", found["users"], int),
+        cohort=_number("cohort", found["cohort"], int),
     )
-    ledger = PrivacyLedger().record(release, rounds)
-    by_loss, by_rdp = ledger.epsilon(delta), ledger.epsilon_rdp(delta)
-    document: dict[str, Any] = {
-        "epsilon": by_loss if by_loss < float("inf") else None,
-        "epsilon_rdp": by_rdp if by_rdp < float("inf") else None,
-        "delta": delta,
-        "sampling": law.law,
-        "adjacency": law.adjacency,
-        "noise_std_over_clip": noise_multiplier * law.reach,
+    release = Release(
+        mechanism=mechanism_of(found["mechanism"]),
+        sampling=sampling,
+        noise_multiplier=_number("noise_multiplier", found["noise_multiplier"], float),
+    )
+    return release, rounds
+
+
+Number = TypeVar("Number", int, float)
+
+
+def _number(key: str, text: str, kind: type[Number]) -> Number:
+    try:
+        return kind(text)
+    except ValueError as error:
+        words = "a whole number" if kind is int else "a number"
+        raise SettingsError(f"`{key}` must be {words}; got {text[:40]!r}") from error
+
+
+def as_listed(release: Release, rounds: int) -> dict[str, str]:
+    """Return the keys and values of a release, as `listed_release` reads them.
+
+    Adaptive clipping publishes a count too: the noise is that of both together.
+    """
+    noised = release.mechanism != "none"
+    return {
+        "users": str(release.sampling.users),
+        "cohort": str(release.sampling.cohort),
+        "rounds": str(rounds),
+        "noise_multiplier": repr(float(release.joint_multiplier)),
+        "sampling": release.sampling.law,
+        "mechanism": release.mechanism if noised else _USUAL["mechanism"],
     }
-    return {**document, "noise_multiplier": noise_multiplier} if calibrated else document
+
+
+def epsilon_document(
+    ledger: PrivacyLedger, delta: float, *, seeded: bool = False
+) -> dict[str, Any]:
+    """Return what `privrec privacy epsilon --json` prints of some releases.
+
+    ε is by PLD and by RDP; None if there is no guarantee. Where noise was `seeded` there is none,
+    and `epsilon_of_mechanism` is what it would be.
+    """
+    by_loss, by_rdp = ledger.epsilon(delta), ledger.epsilon_rdp(delta)
+    kinds = [release for release, _ in ledger.entries]
+    scales = {release.noise_multiplier * release.sampling.reach for release in kinds}
+    document: dict[str, Any] = {
+        "epsilon": by_loss if by_loss < math.inf and not seeded else None,
+        "epsilon_rdp": by_rdp if by_rdp < math.inf and not seeded else None,
+        "delta": delta,
+        "sampling": kinds[0].sampling.law,
+        "adjacency": check_adjacency(ledger.entries),
+        "noise_std_over_clip": scales.pop() if len(scales) == 1 else None,
+    }
+    if seeded:
+        document["epsilon_of_mechanism"] = by_loss if by_loss < math.inf else None
+    return {**document, "releases": ledger.releases} if len(kinds) > 1 else document
+
+
+def meaning(ledger: PrivacyLedger, document: Mapping[str, Any]) -> str:
+    """Return how strong the guarantee of a document is, as a sentence without a full stop."""
+    if document.get("epsilon_of_mechanism") is not None:
+        known = epsilon_text(document["epsilon_of_mechanism"], 4)
+        return f"no guarantee: noise came from a seed; with secure noise it would be {known}"
+    strength = TITLES[strength_of(document["epsilon"])].lower()
+    if document["epsilon"] is None:
+        return f"{strength}: an attacker can be certain that a person took part"
+    certain = percent(most_certain(ledger, document["delta"]))
+    return (
+        f"{strength}: an attacker who gave it 50 % can get to at most {certain}, apart from a"
+        f" chance of {document['delta']:g}"
+    )

@@ -1,4 +1,8 @@
-"""What a run promises, in plain English: never more than its ledger shows."""
+"""What a run promises, in plain English: never more than its ledger shows.
+
+There are two forms: the statement says everything in one sentence, for files; the short one is for
+people who decide, with what is not covered as a list.
+"""
 
 import math
 from collections.abc import Sequence
@@ -7,7 +11,7 @@ from typing import Any
 
 from privrec.data.text import short
 from privrec.privacy.ledger import PrivacyLedger
-from privrec.privacy.words import epsilon_text
+from privrec.privacy.words import Strength, epsilon_text, strength_of
 from privrec.types import NoiseKind
 
 FEDERATED = (
@@ -67,6 +71,35 @@ FIRST_STAGE_BARE = (
     "delta {delta!r}, which protects nobody here."
 )
 
+_SHORT = {
+    FEDERATED: "Raw data stays on the devices, but updates are averaged without noise: neither the"
+    " server nor anybody who sees the model is prevented from learning about a person.",
+    SUMS: "The sums have no noise: nobody who sees the model is prevented from learning about a"
+    " person, and the server sees each person's list of items, unless contributions are added up"
+    " before they reach it.",
+    GRAPH: "Noise that devices add to each number, if any, averages out over many rounds: the"
+    " server can learn a person's items. Where neighbours are matched, the model contains vectors"
+    " of people.",
+    CENTRAL: "The training people's raw data is collected in one place, and the result can reveal"
+    " it: for comparison only.",
+}
+"""What says that there is no guarantee, in short."""
+_SHORT_SEEDED = (
+    "For experiments only: the noise came from a seed, and anybody who knows or guesses the seed"
+    " can remove it. With secure noise it would be {strength} (epsilon {epsilon}, delta {delta!r})."
+)
+_SHORT_FIRST_STAGE = (
+    "The first stage had no noise, and what it learned depends on everybody's sequences. The second"
+    " stage alone would have epsilon {alone} at delta {delta!r}, which protects nobody here."
+)
+_SHORT_SERVER = (
+    " Against the server, epsilon is {epsilon} ({strength}), if at least {honest} of {nodes} nodes"
+    " are honest."
+)
+_GUESS = {
+    "add or remove one person": "that she took part",
+    "replace one person": "that her data was used and not somebody else's",
+}
 _CHANGE = {
     "add or remove one person": "with and without all of one person's data",
     "replace one person": "with all of one person's data replaced by anything else",
@@ -96,6 +129,15 @@ class NodeNoise:
             delta=delta,
         )
 
+    def short(self) -> str:
+        """Return the same in short."""
+        return _SHORT_SERVER.format(
+            epsilon=epsilon_text(self.epsilon),
+            strength=strength_of(self.epsilon),
+            honest=self.honest,
+            nodes=self.nodes,
+        )
+
 
 def against_server(planned: PrivacyLedger, sums: int, delta: float) -> float:
     """Return epsilon against a server that gets `sums` sums of each planned round.
@@ -110,8 +152,8 @@ def against_server(planned: PrivacyLedger, sums: int, delta: float) -> float:
     return seen.epsilon(delta)
 
 
-def not_covered(server: str | None, undeclared: Sequence[str] = ()) -> str:
-    """Return what the guarantee does not cover.
+def uncovered(server: str | None, undeclared: Sequence[str] = ()) -> list[str]:
+    """Return what the guarantee does not cover, as a list.
 
     `server` says what the server sees; None if the guarantee covers it. `undeclared` lists what was
     computed from people's data although the model's shape or scale depends on it.
@@ -128,7 +170,13 @@ def not_covered(server: str | None, undeclared: Sequence[str] = ()) -> str:
             "what was computed from people's data because the data set does not declare it"
             " public: " + ", ".join(undeclared)
         )
-    return f"not covered: {'; '.join(parts[:-1])}; and {parts[-1]}"
+    return parts
+
+
+def not_covered(server: str | None, undeclared: Sequence[str] = ()) -> str:
+    """Return the same as a part of a sentence."""
+    *parts, last = uncovered(server, undeclared)
+    return f"not covered: {'; '.join(parts)}; and {last}"
 
 
 def noised(server: str) -> str:
@@ -148,7 +196,8 @@ class PrivacyReport:
     or is a figure without a guarantee if the noise was seeded. `stage_two_epsilon` is what the
     second stage would cost if the first had used nobody's data. It is no guarantee, and is given
     only if there is none. `local_noise` is true where devices add noise to what they send, which
-    is no guarantee for a person.
+    is no guarantee for a person. `strength` is ε in a word, `short` the statement in a few
+    sentences, without what is `not_covered`.
     """
 
     epsilon: float | None
@@ -163,6 +212,9 @@ class PrivacyReport:
     end_to_end: bool
     stage_two_epsilon: float | None
     statement: str
+    short: str
+    strength: Strength = "none"
+    not_covered: tuple[str, ...] = ()
     local_noise: bool = False
 
     def __repr__(self) -> str:
@@ -172,7 +224,8 @@ class PrivacyReport:
 
     def as_json(self) -> dict[str, Any]:
         """Return the `privacy` part of `evaluation.json`."""
-        return {name: getattr(self, name) for name in self.__slots__}
+        found = {name: getattr(self, name) for name in self.__slots__}
+        return {**found, "not_covered": list(self.not_covered)}
 
 
 def privacy_report(
@@ -199,8 +252,8 @@ def privacy_report(
     first = ledger.entries[0][0]
     multipliers = {release.joint_multiplier for release, _ in ledger.entries}
     secure, rdp = noise == "secure", ledger.epsilon_rdp(delta)
-    words = (
-        statement(
+    if secure:
+        words = statement(
             ledger,
             epsilon=epsilon,
             delta=delta,
@@ -208,9 +261,13 @@ def privacy_report(
             volunteers=volunteers,
             undeclared=undeclared,
         )
-        if secure
-        else SEEDED.format(epsilon=epsilon_text(epsilon), delta=delta, how=_how(ledger))
-    )
+        brief = _short(ledger, delta, server, volunteers)
+        left_out = uncovered(None if isinstance(server, NodeNoise) else server, undeclared)
+    else:
+        figures = {"epsilon": epsilon_text(epsilon), "delta": delta}
+        words = SEEDED.format(**figures, how=_how(ledger))
+        brief = _SHORT_SEEDED.format(**figures, strength=strength_of(epsilon))
+        left_out = []
     return PrivacyReport(
         epsilon=epsilon if secure else None,
         epsilon_of_mechanism=epsilon,
@@ -224,6 +281,9 @@ def privacy_report(
         end_to_end=True,
         stage_two_epsilon=None,
         statement=words,
+        short=brief,
+        strength=strength_of(epsilon if secure else None),
+        not_covered=tuple(left_out),
     )
 
 
@@ -237,7 +297,7 @@ def _without_guarantee(
     alone = second.epsilon(delta) if second is not None and second.entries else math.inf
     broken = not math.isinf(alone)
     seeded = " and its noise were not seeded" if noise == "seeded" else ""
-    words = FIRST_STAGE_BARE.format(alone=epsilon_text(alone), delta=delta, seeded=seeded)
+    figures = {"alone": epsilon_text(alone), "delta": delta}
     return PrivacyReport(
         epsilon=None,
         epsilon_of_mechanism=None,
@@ -250,7 +310,8 @@ def _without_guarantee(
         noise_multiplier=None,
         end_to_end=not broken,
         stage_two_epsilon=alone if broken else None,
-        statement=words if broken else without,
+        statement=FIRST_STAGE_BARE.format(**figures, seeded=seeded) if broken else without,
+        short=_SHORT_FIRST_STAGE.format(**figures) if broken else _SHORT.get(without, without),
     )
 
 
@@ -268,12 +329,8 @@ def statement(
     If nodes add the noise, a second one says what holds against the server.
     """
     sampling = ledger.entries[-1][0].sampling
-    about = "about " if sampling.law == "poisson" else ""
-    covered = f"Each of {about or 'the '}{sampling.users - volunteers:,} people who train"
-    if volunteers:
-        covered += f" and did not volunteer ({about}{volunteers:,} did, and are not covered)"
     return (
-        f"{covered} is protected against anybody who sees "
+        f"{_covered(ledger, volunteers)} is protected against anybody who sees "
         f"the model, during or after training: {_CHANGE[sampling.adjacency]}, whatever "
         f"can be seen of it is equally likely up to a factor of e^{epsilon_text(epsilon)}, apart "
         f"from a probability of {delta!r} (epsilon {epsilon_text(epsilon)}, delta {delta!r}; "
@@ -283,6 +340,28 @@ def statement(
             if isinstance(server, NodeNoise)
             else f"{not_covered(server, undeclared)}."
         )
+    )
+
+
+def _covered(ledger: PrivacyLedger, volunteers: int) -> str:
+    sampling = ledger.entries[-1][0].sampling
+    about = "about " if sampling.law == "poisson" else ""
+    covered = f"Each of {about or 'the '}{sampling.users - volunteers:,} people who train"
+    if volunteers:
+        covered += f" and did not volunteer ({about}{volunteers:,} did, and are not covered)"
+    return covered
+
+
+def _short(ledger: PrivacyLedger, delta: float, server: "str | NodeNoise", volunteers: int) -> str:
+    """Return who is protected, against whom, and what an attacker can come to believe."""
+    from privrec.privacy.belief import most_certain, percent
+
+    guess = _GUESS[ledger.entries[-1][0].sampling.adjacency]
+    return (
+        f"{_covered(ledger, volunteers)} is protected against anybody who sees the model, with all"
+        f" of her data. An attacker who gave it 50 % {guess} can get to at most"
+        f" {percent(most_certain(ledger, delta))}, apart from a chance of {delta!r}."
+        + (server.short() if isinstance(server, NodeNoise) else "")
     )
 
 

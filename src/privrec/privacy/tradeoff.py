@@ -5,7 +5,6 @@ for each ε, so the bounds of all ε together are a curve (Dong, Roth and Su 202
 noise on everybody's sum it is the curve of the best test, Φ(Φ⁻¹(FPR) + μ).
 """
 
-import math
 from functools import lru_cache
 
 import numpy as np
@@ -22,7 +21,7 @@ _GRID = np.concatenate([[0.0], np.geomspace(1e-6, 1e-2, 100), np.linspace(1e-2, 
 
 def best_rates(ledger: PrivacyLedger, false_positives: Doubles) -> Doubles:
     """Return the largest true-positive rate that the ledger allows at each false-positive rate."""
-    shift = gaussian_shift(ledger)
+    shift = ledger.gaussian_shift
     if shift is not None:
         return np.asarray(ndtr(ndtri(false_positives) + shift), np.float64)
     rate = np.asarray(false_positives, np.float64)[:, None]
@@ -30,18 +29,6 @@ def best_rates(ledger: PrivacyLedger, false_positives: Doubles) -> Doubles:
     one = np.exp(epsilon) * rate + delta
     other = 1 - (1 - rate - delta) * np.exp(-epsilon)
     return np.asarray(np.clip(np.minimum(one, other).min(1), 0.0, 1.0), np.float64)
-
-
-def gaussian_shift(ledger: PrivacyLedger) -> float | None:
-    """Return μ where all is Gaussian noise on sums over everybody: the squares of 1/z add up."""
-    whole = [
-        (release.joint_multiplier, count)
-        for release, count in ledger.entries
-        if release.mechanism == "gaussian" and release.is_private and release.sampling.share >= 1
-    ]
-    if len(whole) < len(ledger.entries):
-        return None
-    return math.sqrt(sum(count / multiplier**2 for multiplier, count in whole))
 
 
 @lru_cache(maxsize=64)

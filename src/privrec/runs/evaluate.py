@@ -361,16 +361,21 @@ def bytes_sent(prepared: PreparedRun, params: Params) -> int:
     return max(sizes)
 
 
-def validate(
-    prepared: PreparedRun, params: Params, most: int = VALIDATED
-) -> Mapping[str, float | None]:
-    """Return Hits@k by k on the first `most` validation people."""
+def validate(prepared: PreparedRun, params: Params, most: int = VALIDATED) -> dict[str, Any]:
+    """Return Hits@k on the first `most` validation people, as a line about a round has it.
+
+    `validation` has the figures by k, `validation_interval` their 95 % ends over people.
+    """
     view = prepared.protocol.validating(prepared.whole)
     scorers = {_OURS: prepared.rankers.adapted(params)}
     people = prepared.split.validation[:most]
     found = _measure(prepared, view, people, scorers)
-    hits: dict[str, float | None] = found[_OURS].report().as_json()["hits"]
-    return {k: value if value is None else round(value, 5) for k, value in hits.items()}
+    report = found[_OURS].report().as_json()
+    hits, ends = report["hits"], report.get("interval", {})
+    return {
+        "validation": {k: None if hit is None else round(hit, 5) for k, hit in hits.items()},
+        "validation_interval": {k: [round(end, 5) for end in both] for k, both in ends.items()},
+    }
 
 
 def report_progress(on_progress: OnProgress | None, what: str, done: int, total: int) -> None:

@@ -1,6 +1,7 @@
 """Quality against privacy: one run for each ε, drawn beside results without privacy."""
 
 import io
+import itertools
 import json
 import math
 import statistics
@@ -19,13 +20,15 @@ from privrec.runs import records
 from privrec.runs.api import open_run
 from privrec.runs.loop import check_each_once, train_and_evaluate
 from privrec.runs.tested import read_people
-from privrec.show.axes import y_axis
+from privrec.show.axes import log_axis, y_axis
+from privrec.show.charts import colour_of
 from privrec.show.comparison import mean_interval
-from privrec.show.frontier_page import epsilon_name, render_frontier
+from privrec.show.frontier_page import epsilon_name, level_kinds, render_frontier
 from privrec.show.page import path_link
 from privrec.show.worth import warned_of
 
 WITH_NOISE, WITHOUT = "dp-privrec-plus", "privrec-plus"
+NO_NOISE = f"{WITHOUT}, ε = ∞"
 _K = "20"
 _REPORT = f"{records.SIMULATION}/report.html"
 OnProgress = Callable[[str, int, int], None]
@@ -126,7 +129,7 @@ def render(frontier: Frontier, seeds: Sequence[int] = ()) -> str:
     return render_frontier(
         frontier.as_json(),
         warning=experiment_line(frontier),
-        names=(WITH_NOISE, WITHOUT),
+        names=(WITH_NOISE, NO_NOISE),
         reports={epsilon_name(p.epsilon): reports(p.epsilon) for p in frontier.points},
     )
 
@@ -137,13 +140,19 @@ def draw(frontier: Frontier) -> bytes:
 
     canvas = Figure(figsize=(8, 4.5), dpi=120, layout="constrained")
     axes = canvas.subplots()
-    places = list(range(len(frontier.points)))
-    hits = [point.hits[_K] for point in frontier.points]
-    ends = [point.interval.get(_K, [point.hits[_K]] * 2) for point in frontier.points]
+    points = [point for point in frontier.points if point.epsilon is not None]
+    places = [point.epsilon or math.nan for point in points]
+    hits = [point.hits[_K] for point in points]
+    ends = [point.interval.get(_K, [point.hits[_K]] * 2) for point in points]
+    colour = colour_of(WITH_NOISE)
     bars = _bars(hits, ends)
-    axes.errorbar(places, hits, yerr=bars, marker="o", capsize=3, color="#2166ac", label="PrivRec+")
-    # As on the page.
-    same = y_axis([0.0, *hits, *(end for both in ends for end in both), *frontier.lines.values()])
+    axes.errorbar(places, hits, yerr=bars, marker="o", capsize=3, color=colour, label=WITH_NOISE)
+    # As on the page: what has no noise is another recipe, and a level.
+    bare = [point for point in frontier.points if point.epsilon is None]
+    levels = [*((NO_NOISE, point.hits[_K]) for point in bare), *frontier.lines.items()]
+    bands = [point.interval[_K] for point in bare if _K in point.interval]
+    edges = [end for both in (*ends, *bands) for end in both]
+    same = y_axis([0.0, *hits, *edges, *(level for _, level in levels)])
     axes.set_ylim(same.low, same.high)
     axes.set_yticks(list(same.ticks), list(same.ticks.values()))
     for place, value, (low, high) in zip(places, hits, ends, strict=True):
@@ -157,11 +166,21 @@ def draw(frontier: Frontier) -> bytes:
             va="bottom" if above else "top",
             bbox={"facecolor": "white", "edgecolor": "none", "pad": 1},  # A line may be behind it.
         )
-    styles = ("--", "-.", ":")
-    for (name, level), style in zip(frontier.lines.items(), styles, strict=False):
-        axes.axhline(level, linestyle=style, color="#777777", label=f"{name} ({level:.3f})")
-    axes.set_xticks(places, [epsilon_name(point.epsilon) for point in frontier.points])
-    axes.set_xlabel(f"ε of the mechanism at δ = {frontier.delta:g}, per person; an experiment")
+    kinds = level_kinds(NO_NOISE)
+    for (name, level), style in zip(levels, itertools.cycle(("--", ":", "-."))):
+        colour = colour_of(kinds.get(name, name))
+        axes.axhline(level, linestyle=style, color=colour, label=f"{name} ({level:.3f})")
+    for low, high in bands:
+        axes.axhspan(low, high, color=colour_of(WITHOUT), alpha=0.12, linewidth=0)
+    if places:
+        across = log_axis([min(places) / 1.25, max(places) * 1.25])
+        axes.set_xscale("log")
+        axes.set_xlim(across.low, across.high)
+        axes.set_xticks(list(across.ticks), list(across.ticks.values()))
+        axes.minorticks_off()
+    axes.set_xlabel(
+        f"ε asked for (logarithmic), at δ = {frontier.delta:g}, per person; an experiment"
+    )
     axes.set_ylabel(f"Hits@{_K}")
     axes.set_title(f"{frontier.data}: quality against privacy")
     axes.legend(loc="lower right", fontsize="small")

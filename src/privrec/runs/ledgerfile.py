@@ -11,6 +11,7 @@ import json
 import math
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from privrec.errors import PrivrecError, RunFolderError
@@ -58,7 +59,7 @@ def read_ledger(folder: RunFolder) -> list[Line]:
     with words(folder.ledger_path, "read"):
         text = folder.ledger_path.read_bytes() if folder.ledger_path.is_file() else b""
     # Text after the last line break is an unfinished line; its release was never used.
-    lines = checked_lines(folder, text[: text.rfind(b"\n") + 1])
+    lines = checked_lines(folder.ledger_path, text[: text.rfind(b"\n") + 1])
     played = {line["round"] for line in read_rounds(folder.rounds_path)}
     if missing := played - {line["round"] for line in lines}:
         raise RunFolderError(
@@ -68,8 +69,23 @@ def read_ledger(folder: RunFolder) -> list[Line]:
     return lines
 
 
-def checked_lines(folder: RunFolder, text: bytes, before: str = "", first: int = 1) -> list[Line]:
-    """Return whole lines of `ledger.jsonl`; raise if one is not consistent.
+def read_ledger_file(path: Path) -> list[Line]:
+    """Return the lines of a ledger that is not in its run folder; raise if it has none.
+
+    What only the folder knows is not checked: whether lines are missing at the end.
+    """
+    if path.is_dir():
+        raise RunFolderError(f"{path} is a folder: `privrec privacy spent` adds up runs")
+    with words(path, "read"):
+        text = path.read_bytes()
+    lines = checked_lines(path, text[: text.rfind(b"\n") + 1])
+    if not lines:
+        raise RunFolderError(f"{path} has no release")
+    return lines
+
+
+def checked_lines(path: Path, text: bytes, before: str = "", first: int = 1) -> list[Line]:
+    """Return whole lines of a ledger; raise if one is not consistent.
 
     `before` is the hash of the line before them, and `first` the number of the first of them.
     """
@@ -81,7 +97,7 @@ def checked_lines(folder: RunFolder, text: bytes, before: str = "", first: int =
         except (ValueError, OverflowError, RecursionError) as error:
             fault = str(error)
         if fault:
-            raise RunFolderError(f"{folder.ledger_path} is damaged at line {number}: {fault}")
+            raise RunFolderError(f"{path} is damaged at line {number}: {fault}")
         lines.append(found)
     return lines
 

@@ -276,13 +276,13 @@ def _look(
     prepared: PreparedRun, state: ServerState, best: Best | None, last: int
 ) -> tuple[dict[str, Any], Best | None]:
     """Return what a round's line has of a look at the validation people, and the best state now."""
-    config, found = prepared.config, validate(prepared, state.params)
-    hits = found[K]
+    config, figures = prepared.config, validate(prepared, state.params)
+    hits = figures["validation"][K]
     if not config.worse_looks or hits is None:
-        return {"validation": found}, best
+        return figures, best
     best = after_look(best, state, hits)
     stopped = _is_over(config, best) and state.round_index < last
-    return {"validation": found, "best": best.worse == 0, "stopped": stopped}, best
+    return {**figures, "best": best.worse == 0, "stopped": stopped}, best
 
 
 def _is_over(config: RunSettings, best: Best | None) -> bool:

@@ -13,7 +13,7 @@ from privrec.core.phase import Play, ServerState, Stage
 from privrec.errors import RunFolderError
 from privrec.privacy.aggregate import Published
 from privrec.privacy.few import Sums, people_needed, too_few_words
-from privrec.privacy.ledger import PrivacyLedger
+from privrec.privacy.ledger import PrivacyLedger, ledger_in
 from privrec.privacy.noise import NoiseSource, secure, seeded
 from privrec.privacy.statement import SEES_NODES, SEES_SUMS, NodeNoise
 from privrec.runs import records
@@ -170,7 +170,7 @@ def open_publisher(
         config=config,
         population=population_mark(population),
         fingerprint=fingerprint,
-        ledger=_counted(lines, only_noised=stage.release.is_private),
+        ledger=ledger_in(lines, only_noised=stage.release.is_private),
         about=about or {},
         lines=lines,
     )
@@ -187,16 +187,7 @@ def ledger_of(folder: records.RunFolder, *, only_noised: bool = False) -> Privac
     Releases from volunteers alone are left out: they cost other people nothing. The statement says
     how many volunteers there are.
     """
-    return _counted(settled_ledger(folder), only_noised=only_noised)
-
-
-def _counted(lines: list[Line], *, only_noised: bool) -> PrivacyLedger:
-    ledger = PrivacyLedger()
-    for line in lines:
-        release = release_of(line)
-        if line["people"] != "volunteers" and (release.is_private or not only_noised):
-            ledger = ledger.record(release)
-    return ledger
+    return ledger_in(settled_ledger(folder), only_noised=only_noised)
 
 
 def volunteer_count(folder: records.RunFolder) -> int:

@@ -2,10 +2,10 @@
 
 The folder itself has what may be released: `config.toml`, which is written first and never
 changed; `catalogue.json`; `ledger.jsonl`, a line per release, on the disk before the release is
-used (`ledgerfile.py`); `rounds.jsonl`, a line per round; and `params.safetensors`, which marks a
-finished run. During a run, `checkpoint.safetensors` has the whole server state (and, where the best
-one by validation is kept, that one), and `published-N.safetensors` has what round N published until
-the checkpoint includes it.
+used (`ledgerfile.py`); `rounds.jsonl`, a line per round; `params.safetensors`, which marks a
+finished run; and `privacy.html`, the page of what is promised. During a run,
+`checkpoint.safetensors` has the whole server state (and, where the best one by validation is kept,
+that one), and `published-N.safetensors` has what round N published until the checkpoint has it.
 
 `simulation/` has what is computed from raw data: the fingerprint of the data, losses, counts
 and timings, progress, validation, evaluation, attacks, audits, report. No guarantee covers it.
@@ -114,6 +114,11 @@ class RunFolder:
     def report_path(self) -> Path:
         """The report for people."""
         return self.path / SIMULATION / "report.html"
+
+    @property
+    def privacy_path(self) -> Path:
+        """The page of what is promised, which may be released."""
+        return self.path / "privacy.html"
 
     def published_path(self, round_index: int) -> Path:
         """What a round published, until the checkpoint includes it."""

@@ -217,9 +217,9 @@ class Run:
                 title, privacy, self.figures, settings, next_step=step, beside=shown
             )
         records.write_whole(place, page.encode())
-        promised = place.with_name("privacy.html")
-        text = render_privacy(title, privacy, ledger, links=beside(promised))
-        records.write_whole(promised, text.encode())
+        promised = render_privacy(title, privacy, ledger)
+        records.write_whole(folder.privacy_path, promised.encode())
+        place.with_name("privacy.html").unlink(missing_ok=True)  # Older versions wrote it there.
 
     def report_path(
         self,

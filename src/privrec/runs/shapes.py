@@ -181,6 +181,7 @@ ROUND_FIGURES: Mapping[str, Any] = {
     "validation?": Each(_Maybe),
     "best?": bool,
     "stopped?": bool,
+    "validation_interval?": Each(Ends()),
 }
 
 

@@ -178,7 +178,7 @@ def _audit_table(audits: Sequence[Document]) -> str:
 
 def _audit(audit: Document) -> list[str]:
     """Return one audit: its verdict, its curve, its bounds and its findings."""
-    kind = "privacy noised" if audit["holds"] else "privacy"
+    kind = "privacy strong" if audit["holds"] else "privacy"
     said = (
         f"At confidence {audit['confidence']:g}, epsilon is at least"
         f" {at_least(audit['epsilon_lower'])} at delta {audit['delta']:g}; the ledger says"

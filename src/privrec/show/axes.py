@@ -54,7 +54,7 @@ def log_axis(values: Sequence[float], *, widen: bool = False) -> Axis:
     if high <= low:
         low, high = low / 2, high * 2
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    steps = (1, 2, 5) if len(decades) <= 3 else (1,)
+    steps = (1, 2, 5) if high / low <= 300 else (1,)
     every = math.ceil(len(decades) / 8)
     ticks = [step * 10.0**decade for decade in decades[::every] for step in steps]
     if widen:

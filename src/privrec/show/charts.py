@@ -2,11 +2,13 @@
 
 import itertools
 import math
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from privrec.show.axes import Axis, log_axis, named_axis, x_axis, y_axis
 from privrec.show.page import html_text
+from privrec.show.style import STYLE
 
 Points = Sequence[tuple[float, float]]
 Ends = Mapping[float, tuple[float, float]]
@@ -22,17 +24,37 @@ _SHAPES = (
     "M0-4.6L4.6 0L0 4.6L-4.6 0z",
     "M0 4.4L4.2-3.2h-8.4z",
 )
-"""Curve n has shape n modulo 5 and colour n modulo 6: 30 curves before both come again."""
+"""Place n has shape n modulo 5 and colour n modulo 6: 30 places before both come again."""
+_RECIPES = (
+    *("privrec-plus", "dp-privrec-plus", "popularity", "item-knn", "ease", "own-items"),
+    *("privrec", "dp-privrec", "dp-privrec-one", "lm-privrec", "fcf", "fedgnn", "dpals", "ncf"),
+    *("privrec-paper", "privrec-sgd", "privrec-cen", "fofl-self", "nn-self", "ssl-items"),
+)
+_ATTACKS = ("the paper's attack", "likelihood ratio", "published sums", "two trainings")
+_PLACES = {
+    **{name: place for place, name in enumerate(_RECIPES)},
+    **{f"Hits@{k}": place for place, k in enumerate((30, 20, 10, 5))},
+    **{name: place for place, name in enumerate(("loss", *_ATTACKS))},
+}
+"""The place of a name, the same on all pages: a colour that changed its meaning would mislead.
+Append new recipes, and move none."""
 _DASHES = ("5 4", "1.5 3", "9 3 2 3")
 _DOTS = 40
 """A curve of more points than this is drawn without dots; so many of them can be hovered."""
+_BARS = 8
+"""A curve without dots has about so many intervals: more would hide it."""
+_ROOM = 1.25
+"""A logarithmic x axis begins and ends by this factor beyond its points."""
 _LETTERS, _BESIDE = 19, 16
 """Letters of a curve's name, and names, that fit beside the chart."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Curve:
-    """A named curve: the points to draw, its class, its shape, and the intervals of its points."""
+    """A named curve: the points to draw, its class, its shape, and the intervals of its points.
+
+    A level is a curve of one point, without a shape.
+    """
 
     name: str
     points: Points
@@ -40,6 +62,7 @@ class _Curve:
     shape: str = ""
     dash: str = ""
     ends: Ends = field(default_factory=dict)
+    steps: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,14 +87,18 @@ def line_chart(
     levels: Mapping[str, float] | None = None,
     x_names: Mapping[float, str] | None = None,
     bars: Mapping[str, Ends] | None = None,
+    kinds: Mapping[str, str] | None = None,
     logs: str = "",
     from_zero: bool = False,
+    steps: bool = False,
 ) -> str:
-    """Return a figure of named curves; "" if no curve has two points.
+    """Return a figure of named curves; "" if no curve has two points and there are no `levels`.
 
     `levels` are dashed horizontal lines, such as a baseline. `x_names` are the labels of an x axis
-    that is not numeric. `bars` are intervals around points, by the name of a curve. `logs` names
-    the logarithmic axes: "x", "y" or "xy". With `from_zero` the y axis has 0 on it.
+    that is not numeric. `bars` are intervals around points, by the name of a curve; that of a level
+    is at x = 0. `kinds` says which recipe a curve or level is of, where its name does not: a recipe
+    has one colour on all pages. `logs` names the logarithmic axes: "x", "y" or "xy". With
+    `from_zero` the y axis has 0 on it. With `steps` a value holds until the next point.
 
     Points that are not finite, such as the loss of a run that diverged, are left out, and so are
     those that are not positive on a logarithmic axis.
@@ -82,35 +109,88 @@ def line_chart(
         return finite and (x > 0 or "x" not in logs) and (y > 0 or "y" not in logs)
 
     shown = {name: [p for p in points if fits(*p)] for name, points in series.items()}
-    if not _is_curve(shown):
-        return ""
+    shown = {name: points for name, points in shown.items() if points}
     flat = {name: level for name, level in (levels or {}).items() if fits(1.0, level)}
-    curves = [
-        _Curve(
-            name=name,
-            points=points,
-            look=f"s{n % _COLOURS}",
-            shape=_SHAPES[n % len(_SHAPES)],
-            ends={
-                x: ends
-                for x, ends in (bars or {}).get(name, {}).items()
-                if fits(1.0, ends[0]) and fits(1.0, ends[1]) and x in {at for at, _ in points}
-            },
-        )
-        for n, (name, points) in enumerate((n, p) for n, p in shown.items() if p)
-    ]
+    if not _is_curve(shown) and not (shown and flat):
+        return ""
+    named = [*shown.items(), *((name, [(0.0, level)]) for name, level in flat.items())]
+    recipes = [(kinds or {}).get(name, name) for name, _ in named]
+    sound = {
+        name: {x: ends for x, ends in found.items() if fits(1.0, ends[0]) and fits(1.0, ends[1])}
+        for name, found in (bars or {}).items()
+    }
+    drawn = _curves(named, looks_of(recipes), sound, steps=steps)
+    curves, lines = drawn[: len(shown)], drawn[len(shown) :]
     xs = [x for curve in curves for x, _ in curve.points]
-    ys = [y for curve in curves for _, y in curve.points] + list(flat.values())
-    ys += [end for curve in curves for ends in curve.ends.values() for end in ends]
+    ys = [y for curve in drawn for _, y in curve.points]
+    ys += [end for curve in drawn for ends in curve.ends.values() for end in ends]
     ys += [0.0] if from_zero and "y" not in logs else []
-    across = log_axis(xs) if "x" in logs else x_axis(xs)
+    across = log_axis([min(xs) / _ROOM, max(xs) * _ROOM]) if "x" in logs else x_axis(xs)
     frame = _Frame(
         x=named_axis(xs, x_names) if x_names else across,
         y=log_axis(ys, widen=True) if "y" in logs else y_axis(ys),
         x_label=x_label,
         y_label=y_label,
     )
-    return _figure(frame, curves, [], flat)
+    lines = [
+        replace(line, look=line.look if recipe in _PLACES else "dashed", dash=_dash(n), shape="")
+        for n, (line, recipe) in enumerate(zip(lines, recipes[len(shown) :], strict=True))
+    ]
+    return _figure(frame, curves, [], lines)
+
+
+def _curves(
+    named: Sequence[tuple[str, Points]],
+    looks: Sequence[tuple[str, str, str]],
+    bars: Mapping[str, Ends] | None = None,
+    *,
+    steps: bool = False,
+) -> list[_Curve]:
+    """Return the curves of some points, each with its look and the intervals at its points."""
+    known = bars or {}
+    return [
+        _Curve(
+            name=name,
+            points=points,
+            look=look,
+            shape=shape,
+            dash=dash,
+            ends={x: known[name][x] for x, _ in points if x in known.get(name, {})},
+            steps=steps,
+        )
+        for (name, points), (look, shape, dash) in zip(named, looks, strict=True)
+    ]
+
+
+def looks_of(names: Sequence[str]) -> list[tuple[str, str, str]]:
+    """Return the colour's class, the shape and the dash of each name in a chart.
+
+    A name of `_PLACES` has its own colour, others take colours that are left. Of several curves of
+    one colour the later ones have other shapes and are dashed.
+    """
+    known = {_PLACES[name] % _COLOURS for name in names if name in _PLACES}
+    places: list[int] = []
+    for name in names:
+        taken = known | {place % _COLOURS for place in places}
+        free = [place for place in range(_COLOURS) if place not in taken]
+        places.append(_PLACES.get(name, free[0] if free else len(places)))
+    looks: list[tuple[str, str, str]] = []
+    for place in places:
+        look = f"s{place % _COLOURS}"
+        used = [shape for other, shape, _ in looks if other == look]
+        shapes = [_SHAPES[(place + n) % len(_SHAPES)] for n in range(len(_SHAPES))]
+        shape = next((one for one in shapes if one not in used), shapes[0])
+        looks.append((look, shape, _dash(len(used) - 1) if used else ""))
+    return looks
+
+
+def colour_of(name: str) -> str:
+    """Return the colour of a recipe on a white page, for pictures that have no style sheet.
+
+    What is no recipe is grey, as on a page.
+    """
+    found = dict(re.findall(r"--(\w+):(#\w+)", STYLE.partition("@media")[0]))
+    return found[looks_of([name])[0][0] if name in _PLACES else "soft"]
 
 
 def log_chart(
@@ -129,10 +209,8 @@ def log_chart(
     shown = {name: _finite(points) for name, points in series.items()}
     if not _is_curve(shown):
         return ""
-    curves = [
-        _Curve(name=name, points=points, look=f"s{n % _COLOURS}", shape=_SHAPES[n % len(_SHAPES)])
-        for n, (name, points) in enumerate((n, p) for n, p in shown.items() if p)
-    ]
+    shown = {name: points for name, points in shown.items() if points}
+    curves = _curves(list(shown.items()), looks_of(list(shown)))
     beside = [
         _Curve(name=name, points=_finite(points), look=("dashed", "bold")[n % 2], dash=_dash(n))
         for n, (name, points) in enumerate((dashed or {}).items())
@@ -140,7 +218,7 @@ def log_chart(
     ]
     axis = log_axis([low, 1.0])
     frame = _Frame(x=axis, y=axis, x_label=x_label, y_label=y_label)
-    return _figure(frame, curves, beside, {}, most=200)
+    return _figure(frame, curves, beside, [], most=200)
 
 
 def thinned(points: Points, most: int = 200) -> list[tuple[float, float]]:
@@ -183,11 +261,15 @@ def _figure(
     frame: _Frame,
     curves: Sequence[_Curve],
     beside: Sequence[_Curve],
-    levels: Mapping[str, float],
+    levels: Sequence[_Curve],
     most: int | None = None,
 ) -> str:
     """Return the figure: the chart, and below it the names of its curves."""
     parts, labels = [_axes(frame)], []
+    for level in levels:
+        y = frame.place(frame.x.low, level.points[0][1])[1]
+        parts.append(_level(frame, level, y))
+        labels.append((y, level.name, level.look))
     for curve in (*beside, *curves):
         placed = [frame.place(x, y) for x, y in curve.points]
         kept = range(len(placed)) if most is None else _kept(placed, most)
@@ -195,13 +277,6 @@ def _figure(
         labels.append((placed[-1][1], curve.name, curve.look))
         if curve.shape:
             parts += _dots(frame, curve, placed)
-    for n, (name, level) in enumerate(levels.items()):
-        y = frame.place(frame.x.low, level)[1]
-        parts.append(
-            f'<line class="level" x1="{_LEFT}" y1="{y:.1f}" x2="{_WIDTH - _RIGHT}" y2="{y:.1f}"'
-            f"{_dash(n)}><title>{html_text(f'{name}: {level:.4g}')}</title></line>"
-        )
-        labels.append((y, name, "dashed"))
     crowded = len(labels) > _BESIDE
     if not crowded:
         for y, name, look in _apart(labels):
@@ -240,7 +315,28 @@ def _axes(frame: _Frame) -> str:
     )
 
 
+def _level(frame: _Frame, level: _Curve, y: float) -> str:
+    """Return a horizontal line, and the interval around it as a band."""
+    right = _WIDTH - _RIGHT
+    said = f"{level.name}: {frame.y.says(level.points[0][1])}"
+    band = ""
+    for ends in level.ends.values():
+        low, high = (frame.place(frame.x.low, end)[1] for end in ends)
+        said += f" ({frame.y.says(ends[0])} to {frame.y.says(ends[1])})"
+        band = (
+            f'<rect class="band {level.look}" x="{_LEFT}" y="{high:.1f}" width="{right - _LEFT}"'
+            f' height="{low - high:.1f}"/>'
+        )
+    return (
+        f'{band}<line class="level {level.look}" x1="{_LEFT}" y1="{y:.1f}" x2="{right}"'
+        f' y2="{y:.1f}"{level.dash}><title>{html_text(said)}</title></line>'
+    )
+
+
 def _line(points: Points, curve: _Curve) -> str:
+    if curve.steps:
+        corners = [(b[0], a[1]) for a, b in itertools.pairwise(points)]
+        points = [p for both in zip(points, [*corners, points[-1]], strict=True) for p in both][:-1]
     path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
     return f'<polyline class="{curve.look}" points="{path}"{curve.dash}/>'
 
@@ -248,14 +344,17 @@ def _line(points: Points, curve: _Curve) -> str:
 def _dots(frame: _Frame, curve: _Curve, placed: Points) -> list[str]:
     """Return the points of a curve that can be hovered, with their intervals."""
     parts = []
+    few = len(placed) <= _DOTS
+    told = {curve.points[index][0] for index in _kept(placed, _BARS)}
     for x, (low, high) in curve.ends.items():
+        if not few and x not in told:
+            continue
         (at, bottom), (_, top) = frame.place(x, low), frame.place(x, high)
         parts.append(
             f'<path class="bar {curve.look}"'
             f' d="M{at:.1f} {bottom:.1f}V{top:.1f}M{at - 4:.1f} {bottom:.1f}h8'
             f'M{at - 4:.1f} {top:.1f}h8"/>'
         )
-    few = len(placed) <= _DOTS
     for index in range(len(placed)) if few else _kept(placed, _DOTS):
         (x, y), (left, top) = curve.points[index], placed[index]
         ends = curve.ends.get(x)
@@ -272,13 +371,12 @@ def _dots(frame: _Frame, curve: _Curve, placed: Points) -> list[str]:
 
 
 def _key(
-    curves: Sequence[_Curve], beside: Sequence[_Curve], levels: Mapping[str, float], *, always: bool
+    curves: Sequence[_Curve], beside: Sequence[_Curve], levels: Sequence[_Curve], *, always: bool
 ) -> str:
     """Return the names below the chart; only a phone shows them, unless it is `always`."""
     names = [(curve.name, curve.look, curve.shape, curve.dash) for curve in (*curves, *beside)]
     names += [
-        (f"{name} ({level:.3g})", "dashed", "", _dash(n))
-        for n, (name, level) in enumerate(levels.items())
+        (f"{level.name} ({level.points[0][1]:.3g})", level.look, "", level.dash) for level in levels
     ]
     items = "".join(
         f'<li><svg class="{look}" viewBox="0 0 22 12" aria-hidden="true">'

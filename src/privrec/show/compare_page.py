@@ -4,7 +4,6 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from privrec.show.charts import line_chart
 from privrec.show.comparison import (
     Evaluations,
     Line,
@@ -21,7 +20,7 @@ from privrec.show.report import (
     Row,
     hits_table,
 )
-from privrec.show.sections import boxes
+from privrec.show.sections import boxes, looks_in, validation_html
 from privrec.show.worth import warned_of
 
 Rounds = Mapping[str, Sequence[Mapping[str, Any]]]
@@ -67,7 +66,10 @@ def render_comparison(
             _listed((said or {}).get(data, ())),
             boxes([f"{name}: {line}" for name, one in mine.items() for line in warned_of(one)]),
             _new_items(mine),
-            _curves({name: (rounds or {}).get(name, []) for name in mine}),
+            _curves(
+                {name: (rounds or {}).get(name, []) for name in mine},
+                {name: str(one["recipe"]) for name, one in mine.items()},
+            ),
             _differing({name: settings[name] for name in mine if name in settings}),
         ]
     parts.append(
@@ -137,17 +139,10 @@ def _new_items(evaluations: Evaluations) -> str:
     return f"<h3>Only items that are new to the person</h3>{hits_table(rows, ends)}"
 
 
-def _curves(rounds: Rounds) -> str:
+def _curves(rounds: Rounds, recipes: Mapping[str, str]) -> str:
     """Return the curves of the runs on their validation people, one over another."""
-    series = {
-        name: [
-            (float(line["round"] + 1), float(line["validation"][_K]))
-            for line in lines
-            if line.get("validation", {}).get(_K) is not None
-        ]
-        for name, lines in rounds.items()
-    }
-    chart = line_chart(series, x_label="rounds", y_label=f"Hits@{_K} of validation people")
+    looks = {name: looks_in(lines, _K) for name, lines in rounds.items()}
+    chart = validation_html(looks, y_label=f"Hits@{_K} of validation people", kinds=recipes)
     return f"<h3>Quality on the validation people</h3>{chart}" if chart else ""
 
 

@@ -20,27 +20,18 @@ def render_frontier(
 ) -> str:
     """Return the page of a `frontier.json`: the curve, the table, and what the figures mean.
 
-    `names` are the recipes with noise and without. `reports` has for each ε as text the addresses
-    of its runs' reports, by what to call them.
+    `names` are the recipe with noise, and what the level without noise is called. `reports` has
+    for each ε as text the addresses of its runs' reports, by what to call them.
     """
     points = frontier["points"]
     title = f"Quality against privacy on {frontier['data']}"
+    noised, without = names
+    chart, bars = _chart(frontier, noised, without)
     said = [epsilon_name(point["epsilon"]) for point in points]
-    bars = {float(i): ends for i, point in enumerate(points) if (ends := ends_of(point, _K))}
-    chart = line_chart(
-        {"PrivRec+": [(float(i), float(point["hits"][_K])) for i, point in enumerate(points)]},
-        x_label="ε of the mechanism",
-        y_label=f"Hits@{_K}",
-        levels=frontier["lines"],
-        x_names={float(i): name for i, name in enumerate(said)},
-        bars={"PrivRec+": bars},
-        from_zero=True,
-    )
-    noised, bare = names
-    which = f"∞ is {bare}, which has no noise; the others are {noised}"
-    if "∞" not in said:
-        which = f"All points are {noised}"
-    around = " Bars are 95 % intervals." if bars else ""
+    which = f"All points are {noised}"
+    if "∞" in said:
+        which += f". ∞ is the level {without}: another recipe"
+    around = " Bars, and the band around a level, are 95 % intervals." if bars else ""
     seeds = points[0]["seeds"]
     splits = "One split" if seeds == 1 else f"Mean over {seeds} splits"
     return page(
@@ -57,6 +48,33 @@ def render_frontier(
             ),
         ],
     )
+
+
+def _chart(frontier: Mapping[str, Any], noised: str, without: str) -> tuple[str, bool]:
+    """Return the curve over ε as numbers, and whether it has intervals.
+
+    What has no noise is another recipe and has no place on the axis: it is a level.
+    """
+    points = [point for point in frontier["points"] if point["epsilon"] is not None]
+    bare = next((point for point in frontier["points"] if point["epsilon"] is None), None)
+    band = ends_of(bare, _K) if bare else None
+    bars = {float(one["epsilon"]): ends for one in points if (ends := ends_of(one, _K))}
+    chart = line_chart(
+        {noised: [(float(one["epsilon"]), float(one["hits"][_K])) for one in points]},
+        x_label=f"ε asked for, at δ = {frontier['delta']:g} (logarithmic)",
+        y_label=f"Hits@{_K}",
+        levels={**({without: bare["hits"][_K]} if bare else {}), **frontier["lines"]},
+        bars={noised: bars, without: {0.0: band} if band else {}},
+        kinds=level_kinds(without),
+        logs="x",
+        from_zero=True,
+    )
+    return chart, bool(bars or band)
+
+
+def level_kinds(without: str) -> dict[str, str]:
+    """Return which recipe each level is of, for its colour."""
+    return {without: without.partition(",")[0], "EASE, centralised": "ease"}
 
 
 def ends_of(point: Mapping[str, Any], k: str) -> tuple[float, float] | None:

@@ -138,12 +138,20 @@ def between(value: str, ends: str) -> str:
 
 
 def beside(place: Path, *, sure: Sequence[str] = ()) -> list[Link]:
-    """Return links to the other pages of a run; those of `sure` even before they are written."""
+    """Return links to the other pages of a run; those of `sure` even before they are written.
+
+    `place` is in `simulation/`. What is promised may be released, so it lies outside.
+    """
+    pages = {
+        "report": "report.html",
+        "privacy": "../privacy.html",
+        "attack": "attack.html",
+        "audit": "audit.html",
+    }
     return [
-        (name, f"{name}.html")
-        for name in ("report", "privacy", "attack", "audit")
-        if f"{name}.html" != place.name
-        and (name in sure or place.with_name(f"{name}.html").is_file())
+        (name, to)
+        for name, to in pages.items()
+        if to != place.name and (name in sure or (place.parent / to).is_file())
     ]
 
 

@@ -4,16 +4,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from privrec.privacy.belief import most_certain, most_right, percent
-from privrec.privacy.ledger import PrivacyLedger
+from privrec.privacy.ledger import PrivacyLedger, ledger_in
 from privrec.privacy.release import Release
-from privrec.privacy.words import epsilon_text
+from privrec.privacy.words import MODERATE, SCALE, STRONG, TITLES, epsilon_text, strength_of
+from privrec.show.axes import log_axis
 from privrec.show.charts import line_chart
-from privrec.show.page import Link, html_table, html_text, html_words, note, page, table
+from privrec.show.page import html_table, html_text, html_words, note, page, table
 
 Line = Mapping[str, Any]
 _POINTS = 8
 """Points of the chart: ε of a part of a long ledger takes up to a second."""
-_SERVER_TOO = " The server is covered too"
 _BEFORE = {
     "add or remove one person": "that she took part and that she did not",
     "replace one person": "that her data was used and that somebody else's was in its place",
@@ -28,19 +28,11 @@ _SEEDED = "here it came from a seed, and who knows the seed can take it off"
 _DELTA = "a chance that ε alone is not kept"
 
 
-def ledger_in(lines: Sequence[Line]) -> PrivacyLedger:
-    """Return what the lines of a ledger cost a person who did not volunteer."""
-    ledger = PrivacyLedger()
-    for line in lines:
-        if line["people"] != "volunteers":
-            ledger = ledger.record(Release.from_json(line))
-    return ledger
+def render_privacy(title: str, privacy: Mapping[str, Any], lines: Sequence[Line]) -> str:
+    """Return the page of what a run promises. It has nothing that may not be released.
 
-
-def render_privacy(
-    title: str, privacy: Mapping[str, Any], lines: Sequence[Line], *, links: Sequence[Link] = ()
-) -> str:
-    """Return the page of what a run promises. It has nothing that may not be released."""
+    It leads to no other page: those may not be released.
+    """
     parts = [f"<h1>Privacy of {html_text(title)}</h1>", promise_html(privacy, lines)]
     parts.append(
         note(
@@ -48,21 +40,29 @@ def render_privacy(
             " no figures of people."
         )
     )
-    return page(f"Privacy of {title}", parts, links=links)
+    return page(f"Privacy of {title}", parts)
 
 
 def statement_html(privacy: Mapping[str, Any], name: str = "") -> str:
-    """Return the privacy statement as a paragraph; `name` is HTML before it."""
-    kind = "privacy" if privacy.get("epsilon") is None else "privacy noised"
-    return f'<p class="{kind}">{name}{html_words(privacy["statement"])}</p>'
+    """Return what is promised in short, as a box in the colour of its strength.
+
+    `name` is HTML before it. Older files have the whole statement alone.
+    """
+    strength = strength_of(privacy.get("epsilon"))
+    words = html_words(str(privacy.get("short") or privacy["statement"]))
+    return f'<p class="privacy {strength}">{name}<b>{TITLES[strength]}.</b> {words}</p>'
 
 
 def promise_html(privacy: Mapping[str, Any], lines: Sequence[Line]) -> str:
-    """Return the statement, what it means in a table, the releases, and ε by release."""
+    """Return what is promised: in short, on a scale, in figures, by release, and in full."""
     ledger = ledger_in(lines)
     rows = [[cell.replace(" %", "\u00a0%") for cell in row] for row in _rows(privacy, ledger)]
+    left_out = "".join(f"<li>{html_words(one)}</li>" for one in privacy.get("not_covered", ()))
     parts = [
         statement_html(privacy),
+        _scale(privacy),
+        f"<h3>What is not covered</h3><ul>{left_out}</ul>" if left_out else "",
+        "<h3>In figures</h3>",
         html_table(
             [],
             [[html_words(cell) for cell in row] for row in rows],
@@ -74,7 +74,44 @@ def promise_html(privacy: Mapping[str, Any], lines: Sequence[Line]) -> str:
     if lines:
         parts += ["<h3>What was released</h3>", _releases(lines)]
         parts.append(_spending(privacy, lines))
+    if privacy.get("short"):
+        whole = html_words(str(privacy["statement"]))
+        parts.append(f"<details><summary>The statement in full</summary><p>{whole}</p></details>")
     return "".join(parts)
+
+
+_ZONES = (("strong", 0.1, STRONG), ("moderate", STRONG, MODERATE), ("weak", MODERATE, 20.0))
+
+
+def _scale(privacy: Mapping[str, Any]) -> str:
+    """Return where ε stands on the scale from strong to weak; "" without a guarantee."""
+    epsilon = privacy.get("epsilon")
+    if epsilon is None:
+        return ""
+    axis, word = log_axis([_ZONES[0][1], _ZONES[-1][2]]), strength_of(epsilon)
+
+    def place(value: float) -> float:
+        return 20 + 600 * axis.share(value)
+
+    parts = []
+    for zone, low, high in _ZONES:
+        left, right = place(low), place(high)
+        parts.append(
+            f'<rect class="{zone}{" on" if zone == word else ""}" x="{left:.0f}" y="31"'
+            f' width="{right - left:.0f}" height="28"/>'
+            f'<text x="{(left + right) / 2:.0f}" y="51">{zone}</text>'
+        )
+    parts += [f'<text x="{place(end):.0f}" y="78">{end:g}</text>' for end in (STRONG, MODERATE)]
+    said, at = f"ε = {epsilon_text(epsilon)}", place(float(epsilon))
+    parts.append(
+        f'<path d="M{at:.1f} 31l-6-9h12z"/>'
+        f'<text class="here" x="{min(max(at, 60), 580):.1f}" y="17">{said}</text>'
+    )
+    words = f"The scale: {SCALE}. Smaller is stronger."
+    return (
+        f'<figure><svg class="scale" viewBox="0 0 640 82" role="img" aria-label="{said}, {word}">'
+        f"{''.join(parts)}</svg></figure>{note(words)}"
+    )
 
 
 def _meaning(ledger: PrivacyLedger) -> str:
@@ -89,20 +126,14 @@ def _rows(privacy: Mapping[str, Any], ledger: PrivacyLedger) -> list[tuple[str, 
     if privacy.get("epsilon") is None:
         return _rows_without(privacy)
     epsilon, delta = float(privacy["epsilon"]), privacy.get("delta")
-    covered, known, rest = str(privacy["statement"]).partition(" is protected against ")
-    covered = covered if known else "the people who train"
-    against = rest.partition(", during")[0] if known else "anybody who sees the model"
     compared = privacy.get("adjacency")
-    rows = [
-        ("Who is protected", f"{covered}, with all of her data"),
-        ("Against whom", f"{against}, during or after training"),
+    return [
         ("ε (epsilon)", f"{epsilon_text(epsilon)}; smaller is stronger"),
         *([] if delta is None else [("δ (delta)", f"{delta:g}; {_DELTA}")]),
         *([("What is compared", str(compared))] if compared else []),
         *([] if delta is None else _attacker(ledger, epsilon, float(delta))),
         ("The noise", "from the operating system's secure generator; nobody can take it off"),
     ]
-    return rows + _uncovered(str(privacy["statement"]))
 
 
 def _attacker(ledger: PrivacyLedger, epsilon: float, delta: float) -> list[tuple[str, str]]:
@@ -128,20 +159,11 @@ def _attacker(ledger: PrivacyLedger, epsilon: float, delta: float) -> list[tuple
     ]
 
 
-def _uncovered(statement: str) -> list[tuple[str, str]]:
-    """Return the rows of what the statement leaves out, and of what it adds about the server."""
-    rest = statement.partition("not covered: ")[2]
-    rest, server, words = rest.partition(_SERVER_TOO)
-    left_out = rest.strip().removesuffix(".")
-    rows = [("What is not covered", left_out)] if left_out else []
-    return rows + ([("The server", f"{server.strip()}{words}")] if server else [])
-
-
 def _rows_without(privacy: Mapping[str, Any]) -> list[tuple[str, str]]:
     known = privacy.get("epsilon_of_mechanism")
     alone = privacy.get("stage_two_epsilon")
     at = "" if privacy.get("delta") is None else f" at δ {privacy['delta']:g}"
-    rows = [("Who is protected", "nobody"), ("ε (epsilon)", "infinite: there is no guarantee")]
+    rows = [("ε (epsilon)", "infinite: there is no guarantee")]
     if known is not None:
         rows.append(
             (
@@ -218,9 +240,11 @@ def _spending(privacy: Mapping[str, Any], lines: Sequence[Line]) -> str:
     points = [(0.0, 0.0)]
     points += [(float(n), ledger_in(counted[:n]).epsilon(float(delta))) for n in places]
     seeded = privacy.get("epsilon") is None
-    words = "What each release added. "
+    words = "What each release added. " if last == len(places) else "What releases added. "
     words += f"ε is at δ = {delta:g}, of all releases up to that one together."
     if seeded:
         words += " The noise was seeded, so it is a figure of the mechanism and no guarantee."
-    chart = line_chart({"ε": points}, x_label="releases", y_label="ε so far")
+    chart = line_chart(
+        {"ε": points}, x_label="releases", y_label="ε so far", steps=last == len(places)
+    )
     return f"<h3>ε by release</h3>{chart}{note(words)}" if chart else ""

@@ -26,6 +26,8 @@ from privrec.show.sections import (
     difference_words,
     differences_html,
     examples_html,
+    looks_in,
+    validation_html,
     warnings_html,
 )
 from privrec.show.worth import figure_and_arm
@@ -382,10 +384,8 @@ def _curves(rounds: Sequence[Mapping[str, Any]]) -> str:
     ]
     parts = []
     if validated:
-        series = {
-            f"Hits@{k}": [(round_, hits[k]) for round_, hits in validated] for k in reversed(KS)
-        }
-        chart = line_chart(series, x_label="rounds", y_label="Hits@k after adaptation")
+        looks = {f"Hits@{k}": looks_in(rounds, k) for k in reversed(KS)}
+        chart = validation_html(looks, y_label="Hits@k after adaptation")
         at, hits = validated[-1]
         last = ", ".join(f"@{k} {figure(hits[k])}" for k in KS)
         parts.append("<h2>Quality on the validation people</h2>")

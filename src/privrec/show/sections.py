@@ -68,6 +68,49 @@ def differences_html(differences: Mapping[str, Document], name: str) -> str:
     return f"<h3>How sure is that?</h3>{html_table(head, rows, name='Differences')}{note(words)}"
 
 
+Looks = tuple[list[tuple[float, float]], dict[float, tuple[float, float]]]
+"""Points (rounds played, Hits@k), and the ends of the interval by the x of a point."""
+
+
+def looks_in(rounds: Sequence[Document], k: str) -> Looks:
+    """Return what the validation people showed at k, with its interval where that is known."""
+    points, ends = [], {}
+    for line in rounds:
+        hits = line.get("validation", {}).get(k)
+        if hits is None:
+            continue
+        at = float(line["round"] + 1)
+        points.append((at, float(hits)))
+        if both := line.get("validation_interval", {}).get(k):
+            ends[at] = (float(both[0]), float(both[1]))
+    return points, ends
+
+
+def validation_html(
+    looks: Mapping[str, Looks], *, y_label: str, kinds: Mapping[str, str] | None = None
+) -> str:
+    """Return the curves of validation people, from 0 on and with intervals; "" without curves.
+
+    Without 0 on the axis, differences that the interval covers would look large.
+    """
+    bars = {name: ends for name, (_, ends) in looks.items()}
+    chart = line_chart(
+        {name: points for name, (points, _) in looks.items()},
+        x_label="rounds",
+        y_label=y_label,
+        bars=bars,
+        kinds=kinds,
+        from_zero=True,
+    )
+    if not chart or not any(bars.values()):
+        return chart
+    words = (
+        "Bars are 95 % intervals: how far the figure of other such people may be from this one. All"
+        " points are of the same people, so a change from point to point is surer than it looks."
+    )
+    return chart + note(words)
+
+
 def by_items_html(evaluation: Document) -> str:
     """Return quality against the number of items on a person's device; "" if that is not known."""
     groups = [one for one in evaluation.get("by_items", []) if one["hits"].get(_K) is not None]
@@ -100,10 +143,16 @@ def by_items_html(evaluation: Document) -> str:
         for one in groups
     ]
     chart = line_chart(
-        series, x_label="items on the device", y_label=f"Hits@{_K}", x_names=names, bars=bars
+        series,
+        x_label="items on the device",
+        y_label=f"Hits@{_K}",
+        x_names=names,
+        bars=bars,
+        from_zero=True,
     )
     head = [html_text(name) for name in ("items on the device", "people", ours, *others)]
-    words = f"Hits@{_K} of people with so many items on their device. Bars are 95 % intervals."
+    words = f"Hits@{_K} of people with so many items on their device. Bars are 95 % intervals"
+    words += f" of {ours}."
     return (
         "<h2>How much a person's own data helps</h2>"
         + chart

@@ -3,12 +3,12 @@
 STYLE = """
 :root{color-scheme:light dark;--bg:#fff;--card:#f5f7f9;--text:#1d2126;--soft:#545c66;
 --line:#d5dbe1;--grid:#e6eaee;--link:#0b57a4;--good:#0b57a4;--good-bg:#e9f2fb;--bad:#a3202a;
---bad-bg:#fdf0f0;--warn:#7a4b00;--warn-bg:#fdf5e3;--s0:#0060b0;--s1:#b84a00;--s2:#007a5e;
---s3:#a3157f;--s4:#22262c;--s5:#5b1a00}
+--bad-bg:#fdf0f0;--warn:#7a4b00;--warn-bg:#fdf5e3;--strong:#1d6b2f;--strong-bg:#e8f5ea;
+--s0:#0060b0;--s1:#b84a00;--s2:#007a5e;--s3:#a3157f;--s4:#22262c;--s5:#5b1a00}
 @media screen and (prefers-color-scheme:dark){:root{--bg:#14171b;--card:#1d2228;--text:#e6e8eb;
 --soft:#a3abb5;--line:#3a424b;--grid:#2a3037;--link:#79b8ff;--good:#79b8ff;--good-bg:#182b3f;
---bad:#ff8a8a;--bad-bg:#3a1d20;--warn:#f2c14e;--warn-bg:#332a14;--s0:#66b3ff;--s1:#ff9d4d;
---s2:#1fb58f;--s3:#f07fd0;--s4:#f2f3f5;--s5:#fff27a}}
+--bad:#ff8a8a;--bad-bg:#3a1d20;--warn:#f2c14e;--warn-bg:#332a14;--strong:#7fd694;--strong-bg:#16301d;
+--s0:#66b3ff;--s1:#ff9d4d;--s2:#1fb58f;--s3:#f07fd0;--s4:#f2f3f5;--s5:#fff27a}}
 *{box-sizing:border-box}
 html{-webkit-text-size-adjust:100%;text-size-adjust:100%}
 body{font:16px/1.55 system-ui,-apple-system,"Segoe UI",sans-serif;margin:0;background:var(--bg);
@@ -47,8 +47,9 @@ tr.ours{font-weight:600;background:var(--good-bg)}tr.paper{color:var(--soft)}
 .lead{font-size:1.06em;max-width:46rem}
 .privacy,.warning{border-left:4px solid var(--bad);background:var(--bad-bg);padding:.5rem 1rem;
 border-radius:0 8px 8px 0;margin:1rem 0}
-.privacy.noised{border-color:var(--good);background:var(--good-bg)}
-.warning{border-color:var(--warn);background:var(--warn-bg)}
+.privacy.moderate{border-color:var(--good);background:var(--good-bg)}
+.privacy.strong{border-color:var(--strong);background:var(--strong-bg)}
+.privacy.weak,.warning{border-color:var(--warn);background:var(--warn-bg)}
 .cards{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,17rem),1fr));gap:1rem}
 .card{background:var(--card);border:1px solid var(--line);border-radius:10px;padding:.8rem 1rem;
 min-width:0}.card h3{margin:.1rem 0 .4rem}.card ol{margin:.3rem 0 .6rem;
@@ -58,8 +59,15 @@ details{margin:1rem 0}summary{cursor:pointer;padding:.2rem 0}
 figure{margin:1rem 0;max-width:48rem}
 svg.chart{display:block;width:100%;height:auto;aspect-ratio:640/300;font-family:inherit;
 touch-action:pan-y}
+svg.scale{display:block;width:100%;height:auto;font-family:inherit}
+.scale text{fill:var(--text);font-size:14px;text-anchor:middle}.scale .here{font-weight:600}
+.scale path{fill:var(--text)}.scale rect{stroke:var(--bg)}.scale .strong{fill:var(--strong-bg)}
+.scale .moderate{fill:var(--good-bg)}.scale .weak{fill:var(--warn-bg)}
+.scale .on{stroke-width:2}.scale .strong.on{stroke:var(--strong)}
+.scale .moderate.on{stroke:var(--good)}.scale .weak.on{stroke:var(--warn)}
 .chart text{fill:var(--text);font-size:12px}.chart .grid{stroke:var(--grid)}
-.chart .axis{stroke:var(--soft)}.chart .level{stroke:var(--soft)}
+.chart .axis{stroke:var(--soft)}.chart .level{stroke:var(--c);stroke-width:1.5}
+.chart .band{fill:var(--c);opacity:.12}
 .chart .dashed{--c:var(--soft)}.chart .bold{--c:var(--text)}
 .s0{--c:var(--s0)}.s1{--c:var(--s1)}.s2{--c:var(--s2)}.s3{--c:var(--s3)}.s4{--c:var(--s4)}
 .s5{--c:var(--s5)}
@@ -80,7 +88,7 @@ background:var(--text);color:var(--bg);border-radius:6px;padding:.25rem .6rem;fo
 line-height:1.35;white-space:pre-line}
 @media(max-width:600px){main{padding:1rem .9rem 3rem}h1{font-size:1.4rem}h2{font-size:1.15rem}
 th,td{padding:.35rem .55rem}svg.chart{aspect-ratio:540/300}.chart text{font-size:16.5px}
-.chart .under,.chart .tick{transform:translateY(2.5px)}
+.scale text{font-size:22px}.chart .under,.chart .tick{transform:translateY(2.5px)}
 .chart .name,.chart .side,
 .chart .less{display:none}
 .up{display:block}.key{display:flex}}

@@ -53,17 +53,6 @@ def warned_of(evaluation: Mapping[str, Any]) -> list[str]:
     return [line for line in evaluation.get("warnings", []) if not line.startswith(_ADVICE)]
 
 
-def above_text(difference: Mapping[str, float] | None) -> str:
-    """Return a difference with its sign and the longer arm of its interval; "" if not known.
-
-    >>> above_text({"by": 0.0104, "low": 0.007, "high": 0.013}), above_text(None)
-    ('+0.010 ± 0.003', '')
-    """
-    if difference is None:
-        return ""
-    return signed(difference["by"]) + around(**difference)
-
-
 def around(*, by: float, low: float, high: float) -> str:
     """Return the interval around a difference, as text that follows it.
 
