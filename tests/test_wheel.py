@@ -77,6 +77,15 @@ def run(
     return shell
 
 
+def test_uvx_runs_it_from_a_checkout(tmp_path: Path) -> None:
+    words = [UV, "tool", "run", "--python", sys.executable, "--from", ROOT, "privrec", "--version"]
+    bare = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    ran = subprocess.run(
+        words, cwd=tmp_path, env=bare, capture_output=True, text=True, check=True, timeout=1200
+    )
+    assert ran.stdout.startswith("privrec ")
+
+
 def said(ran: "subprocess.CompletedProcess[str]") -> str:
     """Return what was printed by a command that must succeed and complain of nothing."""
     assert (ran.returncode, ran.stderr) == (0, ""), f"{ran.args}\n{ran.stdout}\n{ran.stderr}"
