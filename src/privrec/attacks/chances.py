@@ -47,8 +47,10 @@ def _places_hit(balls: int, places: float) -> Doubles:
 def in_common(size: int, first: int, second: IntArray, common: IntArray) -> Doubles:
     """Return the chance of so many common members of two random parts of `size` things, or more.
 
-    >>> round(float(in_common(10, 1, np.array([1]), np.array([1]))[0]), 6)
-    0.1
+    It is 1 for a number that is not far from the expected one.
+
+    >>> [f"{chance:.1e}" for chance in in_common(100, 20, np.array([20, 20]), np.array([5, 20]))]
+    ['1.0e+00', '1.9e-21']
     """
     chances = np.ones(len(common))
     deviation = np.sqrt(first * second / max(size, 1) + 1)
