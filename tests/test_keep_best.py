@@ -13,6 +13,7 @@ from commands import done
 from privrec.algorithms.prepared import PreparedRun
 from privrec.algorithms.privrec_plus.scoring import learned_of
 from privrec.algorithms.recipes import RECIPES, configure, prepare
+from privrec.core.round import play_stage_round
 from privrec.data.sources import load
 from privrec.runs import loop, records
 from privrec.runs.ledgerfile import settled_ledger
@@ -84,10 +85,9 @@ def scripted(monkeypatch: pytest.MonkeyPatch, hits: Sequence[float]) -> list[Par
     """Make up the figures of the looks, by the number of the state; return the states seen."""
     seen: list[Params] = []
     rounds: list[int] = []
-    played = loop.play_stage_round
 
     def play(stage: Any, state: Any, around: Any) -> Any:
-        after = played(stage, state, around)
+        after = play_stage_round(stage, state, around)
         rounds[:] = [after[0].round_index - stage.first]
         return after
 

@@ -15,12 +15,13 @@ from loopback import Loopback
 from privrec.algorithms.recipes import configure, prepare
 from privrec.data.catalogue import to_json
 from privrec.evaluation.ranking import EvalReport, evaluate
-from privrec.flower.enrolment import NodeFolder, read_enrolment, read_people
+from privrec.flower.enrolment import NodeFolder, read_enrolments, read_people
 from privrec.flower.held_out import noised_sums
 from privrec.flower.local import settle
 from privrec.flower.server import check_terms
 from privrec.runs import records
 from privrec.runs.loop import play_stages
+from privrec.runs.parameters import load_params
 
 PEOPLE, ITEMS = 40, 30
 SETTINGS: dict[str, Any] = {"rounds": 0, "force_delta": True}
@@ -99,7 +100,7 @@ def node(club: Path) -> Path:
 def test_whoever_is_held_out_is_not_enrolled(node: Path) -> None:
     folder = NodeFolder(path=node)
     mine, others = (read_people(folder, file)[0] for file in (folder.people, folder.held_out))
-    assert len(read_enrolment(node).people) == len(mine) == 30
+    assert len(read_enrolments(node)[0].people) == len(mine) == 30
     assert not set(mine.ids) & set(others.ids)
     assert len(set(mine.ids) | set(others.ids)) == PEOPLE
     assert folder.held_out.stat().st_mode & 0o077 == 0
@@ -111,8 +112,7 @@ def test_a_node_tests_the_model_on_those_it_held_out(node: Path) -> None:
     folder = NodeFolder(path=node)
     ids = read_people(folder, folder.held_out)[0].ids
     positions = np.flatnonzero(np.isin(data.ids(np.arange(PEOPLE)), ids))
-    params = {name: np.asarray(a) for name, a in run.model().params.items()}
-    scorer = run.prepared.rankers.adapted(params)
+    scorer = run.prepared.rankers.adapted(load_params(run.folder))
     exact = evaluate(data, positions, scorer, seed=0)
     assert found["people"] == {"test": exact.tested, "skipped": exact.skipped}
     assert found["hits"] == pytest.approx({str(k): value for k, value in exact.hits.items()})

@@ -5,6 +5,7 @@ Under noise nothing is kept by validation: a look at raw data would have to be p
 
 from dataclasses import dataclass, replace
 
+import jax.numpy as jnp
 import numpy as np
 
 from privrec.core.phase import ServerState
@@ -57,7 +58,7 @@ def from_arrays(arrays: Arrays) -> Best | None:
         round_index=int(arrays[_ROUND]),
         worse=int(arrays[_WORSE]),
         params={
-            name.removeprefix(_PARAM): np.asarray(array)
+            name.removeprefix(_PARAM): jnp.asarray(array)
             for name, array in arrays.items()
             if name.startswith(_PARAM)
         },
