@@ -23,7 +23,7 @@ from privrec.core.phase import Cohort, Phase, ServerState, Told
 from privrec.core.round import fastest
 from privrec.privacy import noise
 from privrec.privacy.aggregate import Aggregator, CohortTotal, plain
-from privrec.privacy.ledger import PrivacyLedger
+from privrec.privacy.ledger import PrivacyLedger, ledger_in
 from privrec.privacy.noise import NoiseSource, secure, seeded
 from privrec.privacy.release import Sampling
 from privrec.runs import loop, publisher
@@ -215,7 +215,7 @@ def test_people_are_drawn_with_replacement(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_ledger_of_another_sampling_than_was_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = publisher._counted
+    whole = ledger_in
 
     def counted(lines: Any, *, only_noised: bool) -> PrivacyLedger:
         found = whole(lines, only_noised=only_noised)
@@ -226,7 +226,7 @@ def test_a_ledger_of_another_sampling_than_was_drawn(monkeypatch: pytest.MonkeyP
             )
         )
 
-    monkeypatch.setattr(publisher, "_counted", counted)
+    monkeypatch.setattr(publisher, "ledger_in", counted)
     check_found(audited(stage1_cohort=60), "and the ledger counts 0")
 
 
