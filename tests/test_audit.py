@@ -132,12 +132,12 @@ def test_canaries_in_every_cohort(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_ledger_that_counts_every_second_round(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = publisher._counted
+    whole = ledger.ledger_in
 
     def counted(lines: list[Any], *, only_noised: bool) -> Any:
         return whole(lines[::2], only_noised=only_noised)
 
-    monkeypatch.setattr(publisher, "_counted", counted)
+    monkeypatch.setattr(publisher, "ledger_in", counted)
     check_fails(audited("dpals", "synthetic", epsilon=8.0, canaries=300))
 
 

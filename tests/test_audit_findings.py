@@ -37,7 +37,7 @@ from privrec.privacy.aggregate import (
     laplace,
     plain,
 )
-from privrec.privacy.ledger import PrivacyLedger
+from privrec.privacy.ledger import PrivacyLedger, ledger_in
 from privrec.privacy.noise import NoiseSource, secure, seeded
 from privrec.privacy.release import Sampling
 from privrec.runs import loop, publisher
@@ -385,7 +385,7 @@ def test_people_are_drawn_with_replacement(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_ledger_of_another_sampling_than_was_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = publisher._counted
+    whole = ledger_in
 
     def counted(lines: Any, *, only_noised: bool) -> PrivacyLedger:
         found = whole(lines, only_noised=only_noised)
@@ -396,7 +396,7 @@ def test_a_ledger_of_another_sampling_than_was_drawn(monkeypatch: pytest.MonkeyP
             )
         )
 
-    monkeypatch.setattr(publisher, "_counted", counted)
+    monkeypatch.setattr(publisher, "ledger_in", counted)
     check_found(audited(stage1_cohort=60), "and the ledger counts 0")
 
 

@@ -186,7 +186,8 @@ def test_a_ledger_is_read_from_its_file(refused: Refused, tmp_path: Path) -> Non
 def test_a_ledger_of_seeded_noise_has_no_guarantee(tmp_path: Path) -> None:
     options = ["--set", "noise=seeded", "--delta", "1e-3", "--out", str(tmp_path / "run")]
     document("train", "dp-privrec-plus", "--data", DATA, *options, "--json")
-    asked = ["privacy", "epsilon", "--ledger", tmp_path / "run" / "ledger.jsonl", "--delta", "1e-3"]
+    ledger = str(tmp_path / "run" / "ledger.jsonl")
+    asked = ["privacy", "epsilon", "--ledger", ledger, "--delta", "1e-3"]
     found = document(*asked, "--json")
     assert found["epsilon"] is None
     assert 7 < found["epsilon_of_mechanism"] <= 8

@@ -115,7 +115,8 @@ def test_a_row_never_says_more_than_its_run_promises(privacy: dict[str, Any], sa
     (mine, *_) = comparison({"mine": made}, {})["movielens-1m"]
     assert (mine.name, mine.privacy) == ("mine", said)
     # The box has the colour of its strength, and the word: a colour alone says nothing to some.
-    strength: Strength = {3.9841: "moderate", 0.5: "strong", None: "none"}[privacy["epsilon"]]
+    words: dict[float | None, Strength] = {3.9841: "moderate", 0.5: "strong", None: "none"}
+    strength = words[privacy["epsilon"]]
     page = render_report(made, [], {})
     assert re.findall('class="(privacy [^"]*)"><b>(.*?)</b>', page) == [
         (f"privacy {strength}", f"{TITLES[strength]}.")

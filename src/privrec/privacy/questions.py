@@ -80,7 +80,7 @@ def _number(key: str, text: str, kind: type[Number]) -> Number:
     try:
         return kind(text)
     except ValueError as error:
-        words = "a whole number" if kind is int else "a number"
+        words = {int: "a whole number", float: "a number"}[kind]
         raise SettingsError(f"`{key}` must be {words}; got {text[:40]!r}") from error
 
 

@@ -189,7 +189,7 @@ def colour_of(name: str) -> str:
 
     What is no recipe is grey, as on a page.
     """
-    found = dict(re.findall(r"--(\w+):(#\w+)", STYLE.partition("@media")[0]))
+    found: dict[str, str] = dict(re.findall(r"--(\w+):(#\w+)", STYLE.partition("@media")[0]))
     return found[looks_of([name])[0][0] if name in _PLACES else "soft"]
 
 
