@@ -155,8 +155,8 @@ def test_the_program_gives_the_list_of_the_command(
     name: str, exports: Path, answers: dict[str, list[Any]]
 ) -> None:
     for question, answer in zip(questions(name), answers[name], strict=True):
-        words = ["recommend", exports / f"{name}.privrec", *asked(question)]
-        wanted = document(*words, "--top", "1000", "--json")
+        words = [*asked(question), "--top", "1000", "--json"]
+        wanted = document("recommend", exports / f"{name}.privrec", *words)
         assert len(answer) == len(wanted) > 10
         known = {found["item"]: found for found in wanted}
         for (item, title, score), found in zip(answer, wanted, strict=True):
