@@ -2,7 +2,6 @@
 
 import io
 import json
-import re
 import shutil
 import subprocess
 import sys
@@ -141,19 +140,6 @@ me = privrec.open_model("model.privrec").device(likes={likes!r})
 print(json.dumps([[found.item, found.score] for found in me.recommend()]))
 """
     assert json.loads(run_python(code, scratch)) == wanted
-
-
-def test_the_page_of_ten_lines_does_what_it_says(scratch: Path) -> None:
-    """The code in docs/export.md, run unchanged, without privrec."""
-    page = (Path(__file__).parents[1] / "docs" / "export.md").read_text(encoding="utf-8")
-    with_privrec, with_numpy = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    done("train", "dp-privrec-plus", "--data", "synthetic:users=300", "--out", "run")
-    done("export", "run", "--out", "model.privrec")
-    likes = ["The Silent Harbour", "The Golden Garden"]
-    wanted = [found.title for found in privrec.open_run("run").device(likes=likes).recommend(10)]
-    block = BLOCK.replace("(*", "(").replace("('jax'", "('privrec', 'jax'")
-    assert run_python(block + with_numpy, scratch).splitlines() == wanted
-    assert len(run_python(with_privrec, scratch).splitlines()) == 11
 
 
 def bad_zip(members: dict[str, bytes], path: Path) -> None:

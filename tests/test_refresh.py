@@ -3,6 +3,7 @@
 import http.server
 import os
 import threading
+import zipfile
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -80,3 +81,28 @@ def test_what_is_no_model_replaces_nothing(shop: tuple[str, Path], tmp_path: Pat
 def test_only_a_safe_address_is_asked(address: str, tmp_path: Path) -> None:
     with pytest.raises(PrivrecError, match="must begin with https"):
         privrec.refresh(address, tmp_path / "m")
+
+
+def test_an_address_or_an_authority_that_is_none_is_said(tmp_path: Path) -> None:
+    with pytest.raises(PrivrecError, match=r"cannot fetch https://\[: Invalid IPv6 URL"):
+        privrec.refresh("https://[", tmp_path / "m")
+    with pytest.raises(PrivrecError, match=r"cannot fetch https://x/m: .*No such file"):
+        privrec.refresh("https://x/m", tmp_path / "m", authority=tmp_path / "ca.crt")
+
+
+def test_a_model_that_cannot_rank_replaces_nothing(shop: tuple[str, Path], tmp_path: Path) -> None:
+    address, made = shop
+    mine, good = tmp_path / "model.privrec", made.read_bytes()
+    privrec.refresh(address, mine)
+    try:
+        with zipfile.ZipFile(made) as old, zipfile.ZipFile(tmp_path / "odd", "w") as new:
+            for name in old.namelist():
+                if name != "params/items/bias.npy":
+                    new.writestr(name, old.read(name))
+        made.write_bytes((tmp_path / "odd").read_bytes())
+        os.utime(made, (2e9, 2e9))
+        with pytest.raises(PrivrecError, match="'items/bias' must have shape"):
+            privrec.refresh(address, mine)
+    finally:
+        made.write_bytes(good)
+    assert mine.read_bytes() == good

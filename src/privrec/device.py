@@ -6,9 +6,9 @@ A model of PrivRec+ needs only numpy here. Other models adapt by gradient steps 
 import email.utils
 import http.client
 import importlib
-import io
 import json
 import os
+import re
 import ssl
 import urllib.error
 import urllib.parse
@@ -18,7 +18,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -32,16 +32,27 @@ from privrec.data.catalogue import Catalogue, from_json
 from privrec.data.clients import Clients
 from privrec.data.schema import check_names, encode_one
 from privrec.data.text import short
-from privrec.errors import DataError, RunFolderError, SettingsError, check_kind, got, nearest
+from privrec.errors import (
+    DataError,
+    RunFolderError,
+    ScorerError,
+    SettingsError,
+    check_kind,
+    got,
+    nearest,
+)
 
 if TYPE_CHECKING:
     from privrec.data.frames import Frame
 
 FORMAT = 1
-_ROOM = 64 * 2**20
+_ROOM = 2**24
 _GROWTH = 20
 """An export may unpack to at most `_GROWTH` times its size plus `_ROOM` bytes: a limit against
 malicious archives. Chosen by hand; exports stay below it."""
+_MOST_TEXT = 2**26
+"""The most bytes of a JSON file in an export: Python takes up to 20 times as much to read it. It is
+enough for some 800,000 items. Chosen by hand."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +128,7 @@ class Device:
         check_kind("top", top, (int, np.integer), "a whole number")
         if top < 1:
             raise SettingsError(f"`top` must be >= 1; got {top}")
-        scores = np.asarray(next(iter(self.scorer(self.data, self.moment)))[0], np.float64)
+        scores = self._scores()
         scores[self.data.item] = -np.inf
         (order,), (best,) = top_items(scores[None, :], int(top))
         return Recommendations(
@@ -131,6 +142,19 @@ class Device:
             if score > -np.inf
         )
 
+    @np.errstate(over="ignore", invalid="ignore")
+    def _scores(self) -> npt.NDArray[np.float64]:
+        """Return the scores of all items; raise if they are not numbers."""
+        try:
+            scores = np.array(next(iter(self.scorer(self.data, self.moment)))[0], np.float64)
+        except np.linalg.LinAlgError:
+            scores = np.full(1, np.nan)
+        if not np.isfinite(scores).all():
+            raise ScorerError(
+                "the model's scores are not numbers: its training diverged, or it is damaged"
+            )
+        return scores
+
 
 def _share_below(scores: npt.NDArray[np.float64], score: float) -> float:
     """Return the share of the other items that score less, among those that may be recommended.
@@ -143,6 +167,7 @@ def _share_below(scores: npt.NDArray[np.float64], score: float) -> float:
     return below / others if others else 1.0
 
 
+@np.errstate(over="ignore")
 def new_device(
     catalogue: Catalogue,
     scorer: Scorer,
@@ -250,6 +275,7 @@ class Model:
             for name, items in likes.items()
         }
 
+    @np.errstate(over="ignore", invalid="ignore")
     def _scorer(self) -> Scorer:
         if LIKES in self.params:
             return tower_scorer(self.params, self.catalogue)
@@ -276,9 +302,17 @@ def tower_scorer(params: Mapping[str, npt.NDArray[Any]], catalogue: Catalogue) -
 def open_model(path: str | Path) -> Model:
     """Return the model in a file that `privrec export` wrote."""
     check_kind("path", path, (str, os.PathLike), "a file")
-    where = Path(path)
     try:
-        members = _members(where)
+        with Path(path).open("rb") as file:
+            return read_model(file, str(path))
+    except OSError as error:
+        raise RunFolderError(f"cannot read {path}: {error.strerror or error}") from error
+
+
+def read_model(file: IO[bytes], where: str) -> Model:
+    """Return the model in an open export; `where` names it in an error."""
+    try:
+        members = _members(file)
         about = json.loads(members["model.json"])
         catalogue = from_json(members["catalogue.json"], f"{where}: catalogue.json")
         params = {
@@ -286,23 +320,17 @@ def open_model(path: str | Path) -> Model:
             for name, content in members.items()
             if name.startswith("params/")
         }
-    except OSError as error:
-        raise RunFolderError(f"cannot read {where}: {error.strerror or error}") from error
     except _WRONG as error:
         raise RunFolderError(f"{where} is not an exported model ({error})") from error
     if not isinstance(about, dict) or about.get("format") != FORMAT:
         found = about.get("format") if isinstance(about, dict) else about
         raise RunFolderError(
-            f"{where} is an export of format {found!r}; this privrec reads format {FORMAT}"
+            f"{where} is an export of format {got(found)}; this privrec reads format {FORMAT}"
         )
-    if not {"settings", "privacy"} <= about.keys() or not params:
+    settings, privacy = about.get("settings"), about.get("privacy")
+    if not isinstance(settings, dict) or not isinstance(privacy, dict) or not params:
         raise RunFolderError(f"{where} is not a whole export: it lacks settings or parameters")
-    return Model(
-        params=params,
-        catalogue=catalogue,
-        settings=about["settings"],
-        privacy=about["privacy"],
-    )
+    return Model(params=params, catalogue=catalogue, settings=settings, privacy=privacy)
 
 
 def refresh(address: str, path: str | Path, *, authority: str | Path | None = None) -> bool:
@@ -313,7 +341,12 @@ def refresh(address: str, path: str | Path, *, authority: str | Path | None = No
     """
     check_kind("address", address, str, "a web address")
     check_kind("path", path, (str, os.PathLike), "a file")
-    where, parts = Path(path), urllib.parse.urlsplit(address)
+    where = Path(path)
+    try:
+        parts = urllib.parse.urlsplit(address)
+        secure = ssl.create_default_context(cafile=authority) if parts.scheme == "https" else None
+    except (OSError, ValueError) as error:
+        raise SettingsError(f"cannot fetch {address}: {error}") from error
     local = parts.hostname in ("127.0.0.1", "::1", "localhost")
     if parts.scheme != "https" and not (parts.scheme == "http" and local):
         raise SettingsError(f"a model's address must begin with https://; got {address!r}")
@@ -321,7 +354,6 @@ def refresh(address: str, path: str | Path, *, authority: str | Path | None = No
     if where.is_file():
         made = email.utils.formatdate(where.stat().st_mtime, usegmt=True)
         request.add_header("If-Modified-Since", made)
-    secure = ssl.create_default_context(cafile=authority) if parts.scheme == "https" else None
     fresh = where.with_name(where.name + ".tmp")
     try:
         with urllib.request.urlopen(request, timeout=60, context=secure) as answer:  # noqa: S310
@@ -329,7 +361,7 @@ def refresh(address: str, path: str | Path, *, authority: str | Path | None = No
         if len(content) > _LARGEST:
             raise RunFolderError(f"the model at {address} has more than {_LARGEST:,} bytes")
         fresh.write_bytes(content)
-        open_model(fresh)
+        open_model(fresh).device()  # Raises if it cannot rank.
         if made is not None:
             time = email.utils.parsedate_to_datetime(made).timestamp()
             os.utime(fresh, (time, time))
@@ -349,30 +381,45 @@ _LARGEST = 2**29
 """The most bytes of a model that is fetched. Chosen by hand."""
 _WRONG = (
     *(zipfile.BadZipFile, zlib.error, LookupError, ValueError, TypeError),
-    *(EOFError, RuntimeError, MemoryError),
+    *(ArithmeticError, EOFError, RuntimeError, MemoryError),
 )
 """The exceptions that a file that is not an export can raise."""
+_HEAD = re.compile(
+    rb"\x93NUMPY\x01\x00(..)(\{'descr': '<f4', 'fortran_order': False, 'shape': "
+    rb"\(([0-9, ]{0,99})\), \} *\n)",
+    re.DOTALL,
+)
+"""How `np.save` begins an array of 32-bit numbers. Nothing else is read: numpy has other forms, for
+which it calls a parser of Python, or takes memory before it looks at the size of the file."""
 
 
 def _array(content: bytes) -> npt.NDArray[np.float32]:
-    array = np.load(io.BytesIO(content), allow_pickle=False)
-    if array.dtype != np.float32:
-        raise ValueError(f"parameters must be 32-bit numbers; got {array.dtype}")
-    return np.asarray(array)
+    head = _HEAD.match(content)
+    if head is None or int.from_bytes(head[1], "little") != len(head[2]):
+        raise ValueError("parameters must be 32-bit numbers, as numpy writes them")
+    shape = [int(size) for size in head[3].split(b",") if size.strip()]
+    array = np.frombuffer(content, "<f4", offset=head.end()).reshape(shape)
+    if not np.isfinite(array).all():
+        raise ValueError("parameters must be finite numbers")
+    return array
 
 
-def _members(where: Path) -> dict[str, bytes]:
+def _members(file: IO[bytes]) -> dict[str, bytes]:
     """Return the files in an archive; raise if they unpack to more than the limit."""
-    left = _ROOM + _GROWTH * where.stat().st_size
-    found = {}
-    with zipfile.ZipFile(where) as file:
-        for member in file.infolist():
+    left = _ROOM + _GROWTH * file.seek(0, os.SEEK_END)
+    found: dict[str, bytes] = {}
+    with zipfile.ZipFile(file) as archive:
+        for member in archive.infolist():
+            name = member.filename
             # Other compression methods unpack a whole block at once, of any size.
             if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-                raise zipfile.BadZipFile(f"{member.filename} is compressed in another way")
-            with file.open(member) as stream:
-                found[member.filename] = stream.read(left + 1)
-            left -= len(found[member.filename])
-            if left < 0:
+                raise zipfile.BadZipFile(f"{name} is compressed in another way")
+            if name in found:
+                raise zipfile.BadZipFile(f"it has {name} more than once")
+            most = min(left, _MOST_TEXT) if name.endswith(".json") else left
+            with archive.open(member) as stream:
+                found[name] = stream.read(most + 1)
+            if len(found[name]) > most:
                 raise zipfile.BadZipFile("it would unpack to far more than an export has")
+            left -= len(found[name])
     return found

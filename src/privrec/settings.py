@@ -22,6 +22,8 @@ Share = Annotated[float, Field(ge=0, lt=1)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=0)]
 Size = Annotated[int, Field(ge=1)]
+Few = Annotated[int, Field(ge=0, le=1000)]
+"""Limited, because a model of somebody else must not keep a phone busy without end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

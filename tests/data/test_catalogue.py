@@ -45,7 +45,11 @@ def catalogues(draw: st.DrawFn) -> Catalogue:
         name=draw(texts), side="item", kind="multi", values=tuple(draw(st.lists(texts, max_size=3)))
     )
     price = Feature(
-        name="price", side="item", kind="numeric", mean=draw(finite), scale=draw(finite)
+        name="price",
+        side="item",
+        kind="numeric",
+        mean=draw(finite),
+        scale=draw(finite.filter(bool)),
     )
     bags = {
         feature.table: Bag(

@@ -61,8 +61,7 @@ def reference_recipe(
         reference = make(config)
 
         def ranker(params: Params) -> Scorer:
-            n_items = catalogue.n_items
-            check_shapes(params, {name: (n_items,) * np.ndim(params[name]) for name in params})
+            check_shapes(params, reference.shapes(catalogue.n_items))
             return reference.scorer({name: np.asarray(array) for name, array in params.items()})
 
         return Rankers(adapted=ranker)

@@ -103,6 +103,7 @@ def recommend(
         if any(many.values()) or out is not None:
             _recommend_many(run, {**one, **many}, top, out, json_)
             return
+        from privrec.data.text import short
         from privrec.runs.api import open_released
 
         device = open_released(run).device(
@@ -114,13 +115,16 @@ def recommend(
             return
         shares = shares_text([one.better_than for one in found], device.catalogue.n_items)
         rows = [
-            (str(place), one.title, one.item, share)
+            (str(place), short(one.title, _LONGEST), short(one.item, _LONGEST), share)
             for place, (one, share) in enumerate(zip(found, shares, strict=True), start=1)
         ]
-        print_table(
-            f"For you, from {device.catalogue.name}", ("", "title", "item", "better than"), rows
-        )
+        name = short(device.catalogue.name, _LONGEST)
+        print_table(f"For you, from {name}", ("", "title", "item", "better than"), rows)
         print_line("better than: this share of the other items that you do not have yet")
+
+
+_LONGEST = 500
+"""So many characters of a title, an id or a name are shown. Chosen by hand."""
 
 
 def _recommend_many(

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from privrec.data.schema import Bag, Bags, Feature, Schema
+from privrec.data.schema import KINDS, SIDES, Bag, Bags, Feature, Schema
 from privrec.data.text import safe_text, short
 from privrec.errors import DataError
 
@@ -66,12 +66,20 @@ def to_json(catalogue: Catalogue) -> str:
     )
 
 
+@np.errstate(over="ignore")
 def from_json(text: str | bytes, where: str) -> Catalogue:
     """Return the catalogue of a JSON document; `where` names it in an error."""
     try:
         found: Mapping[str, Any] = json.loads(text)
         features = [
-            Feature(**{**feature, "values": tuple(feature["values"])})
+            Feature(
+                **{
+                    **feature,
+                    "values": tuple(feature["values"]),
+                    "mean": float(feature["mean"]),
+                    "scale": float(feature["scale"]),
+                }
+            )
             for feature in found["features"]
         ]
         catalogue = Catalogue(
@@ -110,15 +118,25 @@ def _fault(catalogue: Catalogue) -> str | None:
         return "items and titles differ in number, or there are none"
     if not math.isfinite(catalogue.positive_above):
         return "positive_above is not a finite number"
-    for feature in catalogue.schema.features:
-        words = (feature.name, feature.side, feature.kind, *feature.values)
-        if not all(isinstance(word, str) for word in words):
-            return "names and values of features must be texts"
     features = {feature.table: feature for feature in catalogue.schema.of("item")}
     if features.keys() != catalogue.items.keys():
         return "the items' features are not those of the schema"
-    faults = (_bag_fault(bag, features[t], catalogue.n_items) for t, bag in catalogue.items.items())
+    bags = catalogue.items.items()
+    faults = (
+        *map(_feature_fault, catalogue.schema.features),
+        *(_bag_fault(bag, features[table], catalogue.n_items) for table, bag in bags),
+    )
     return next(filter(None, faults), None)
+
+
+def _feature_fault(feature: Feature) -> str | None:
+    if not all(isinstance(word, str) for word in (feature.name, *feature.values)):
+        return "names and values of features must be texts"
+    if feature.side not in SIDES or feature.kind not in KINDS:
+        return f"{feature.name!r} is no feature of a user, an item or a context"
+    if math.isfinite(feature.mean) and math.isfinite(feature.scale) and feature.scale:
+        return None
+    return f"{feature.name!r} must have a finite mean, and a finite scale that is not 0"
 
 
 def _bag_fault(bag: Bag, feature: Feature, n_items: int) -> str | None:

@@ -5,9 +5,9 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
-from privrec.data.schema import Kind
+from privrec.data.schema import KINDS, Kind
 from privrec.data.text import brief
 from privrec.errors import DataError, nearest
 from privrec.toml import toml_value
@@ -56,7 +56,6 @@ class Manifest:
     __repr__ = brief
 
 
-_KINDS: tuple[Kind, ...] = get_args(Kind)
 _KEYS = ("name", "population", "positive_above", "columns", "kinds", "public")
 _COLUMN_KEYS = ("user", "item", "value", "time", "context")
 _PUBLIC_KEYS = ("people", "items", "threshold", "values", "numbers")
@@ -134,8 +133,8 @@ def _check(raw: dict[str, Any], path: Path) -> None:
         if key not in names:
             raise DataError(f"{path}: unknown key {key!r}{nearest(key, names)}")
     for column, kind in kinds.items():
-        if kind not in _KINDS:
-            raise DataError(f"{path}: kind of {column!r} must be one of {_KINDS}; got {kind!r}")
+        if kind not in KINDS:
+            raise DataError(f"{path}: kind of {column!r} must be one of {KINDS}; got {kind!r}")
     if not isinstance(raw.get("population", ""), str):
         raise DataError(f"{path}: population must be text; got {raw['population']!r}")
     if not _is_number(raw.get("positive_above", 0.0)):

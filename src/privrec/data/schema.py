@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -12,7 +12,8 @@ from privrec.types import Leaf
 
 Side = Literal["user", "item", "context"]
 Kind = Literal["categorical", "multi", "numeric"]
-SIDES: tuple[Side, ...] = ("user", "item", "context")
+SIDES: tuple[Side, ...] = get_args(Side)
+KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,6 +164,10 @@ def encode_one(schema: Schema, side: Side, values: Mapping[str, object]) -> dict
     }
 
 
+_LARGEST = float(np.finfo(np.float32).max)
+"""The largest number: features are encoded in 32 bits."""
+
+
 def is_missing(value: object) -> bool:
     """Return whether a raw value is missing: None, NaN or an empty string."""
     if isinstance(value, float | np.floating):
@@ -185,9 +190,10 @@ def _encode_numbers(feature: Feature, column: Sequence[object]) -> Bag:
             number = float(str(value))
         except ValueError:
             number = np.nan
-        if not np.isfinite(number):
+        weight = (number - feature.mean) / feature.scale
+        if not abs(weight) <= _LARGEST:
             raise DataError(
                 f"{feature.side} feature {feature.name!r} must be a finite number; got {value!r}"
             )
-        weights[row, 0] = (number - feature.mean) / feature.scale
+        weights[row, 0] = weight
     return Bag(codes=np.zeros((len(column), 1), np.int32), weights=weights)

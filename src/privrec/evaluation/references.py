@@ -60,6 +60,10 @@ class Reference:
     scorer: Callable[[Arrays], TableScorer]
     needs_pairs: bool = False
 
+    def shapes(self, n_items: int) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of its arrays."""
+        return {"weights": (n_items, n_items)} if self.needs_pairs else {"popularity": (n_items,)}
+
     def gigabytes(self, n_items: int) -> float:
         """Return the memory that its arrays take."""
         return 4e-9 * n_items**2 if self.needs_pairs else 4e-9 * n_items

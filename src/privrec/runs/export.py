@@ -14,7 +14,7 @@ import numpy as np
 
 from privrec.data.catalogue import ITEM_LIST, Catalogue, to_json
 from privrec.data.text import natural_order
-from privrec.device import FORMAT
+from privrec.device import FORMAT, read_model
 from privrec.errors import PrivacyWarning, RunFolderError
 from privrec.runs import records
 from privrec.runs.run import Run
@@ -28,7 +28,6 @@ def export_run(run: Run, path: Path) -> None:
     if path.is_dir():
         raise RunFolderError(f"{path} is a folder: --out takes the name of a file")
     model = run.model()
-    model.device()  # Raises if its parameters, catalogue and settings are not of one run.
     _warn_of_order(model.catalogue)
     # The path of the data is private: leave it out.
     settings = {**model.settings, "data": model.catalogue.name}
@@ -49,6 +48,8 @@ def export_run(run: Run, path: Path) -> None:
             array = io.BytesIO()
             np.save(array, np.asarray(model.params[name], order="C"), allow_pickle=False)
             _add(file, f"params/{name}.npy", array.getvalue(), zipfile.ZIP_STORED)
+    # Raises if it cannot be opened, or its parameters, catalogue and settings are not of one run.
+    read_model(content, str(path)).device()
     records.write_whole(path, content.getvalue())
 
 

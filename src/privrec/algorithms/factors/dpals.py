@@ -294,7 +294,7 @@ def dpals_rankers(settings: DpalsSettings, catalogue: Catalogue) -> Rankers:
     n_items, how = catalogue.n_items, squares_of(settings)
 
     def ranker(params: Params, *, adapted: bool) -> Scorer:
-        width = params[VECTORS].shape[1] if VECTORS in params else 0
+        width = (0, *np.shape(params.get(VECTORS, 0)))[-1]
         check_shapes(params, {VECTORS: (n_items, width), POPULARITY: (n_items,)})
         vectors = np.asarray(params[VECTORS], np.float64)
         popularity = np.asarray(params[POPULARITY], np.float64)

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from privrec.settings import Count, Positive, RunSettings, Size, Weight
+from privrec.settings import Count, Few, Positive, RunSettings, Size, Weight
 
 
 class NcfSettings(RunSettings):
@@ -33,11 +33,11 @@ class NcfSettings(RunSettings):
     """Keeps vectors short: this times half the squared length of a line's four vectors (of its
     person and its item), as a mean over the batch, is added to the loss."""
 
-    adapt_steps: Count = 40
+    adapt_steps: Few = 40
     """Steps that learn a new person's vectors; 0 ranks the same for everybody."""
     adapt_lr: Positive = 0.05
     """The learning rate of these steps (Adam)."""
-    adapt_negatives: Count = 12
+    adapt_negatives: Few = 12
     """Unseen items drawn for each like of hers."""
     adapt_decay: Weight = 10.0
     """Holds a new person's vectors near the start: this times half the squared distance, divided

@@ -12,7 +12,7 @@ from privrec.algorithms.reptile.local import apply_update, local_sgd
 from privrec.algorithms.reptile.model import instances_of, known, recommender_of
 from privrec.algorithms.reptile.pack import Instances, pack, seen
 from privrec.algorithms.reptile.packed import PackedClient
-from privrec.algorithms.reptile.settings import DssmSettings
+from privrec.algorithms.reptile.settings import MOST_STEPS, DssmSettings
 from privrec.core.local import LocalTrain, jit_in_place
 from privrec.core.scorer import Ranker, Rankers, Scorer, Scores, check_shapes
 from privrec.data.catalogue import Catalogue
@@ -38,7 +38,7 @@ def dssm_rankers(settings: DssmSettings, catalogue: Catalogue) -> Rankers:
             learning_rate=settings.adapt_lr,
             epochs=epochs,
             batch_size=settings.batch_size,
-            max_steps=settings.adapt_steps or None,
+            max_steps=settings.adapt_steps or MOST_STEPS,
             whole_batch=settings.whole_batch,
         )
         instances = replace(instances_of(settings), negatives=settings.adapt_negatives)

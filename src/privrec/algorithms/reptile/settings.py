@@ -5,8 +5,12 @@ from typing import Annotated, ClassVar
 from pydantic import Field, model_validator
 
 from privrec.algorithms.settings import FederatedSettings, RoundSettings
-from privrec.settings import Count, Positive, RunSettings, Size
+from privrec.settings import Count, Few, Positive, RunSettings, Size
 from privrec.types import Activation, Target
+
+MOST_STEPS = 200_000
+"""The most steps of adaptation: some ten seconds. Chosen by hand; a person with 2,000 likes takes
+130,000 with the settings of the paper."""
 
 
 class DssmSettings(RunSettings):
@@ -32,19 +36,19 @@ class DssmSettings(RunSettings):
     """Unseen items drawn for each like."""
     dislike_target: Annotated[float, Field(ge=0, le=1)] = 0.0
     """Target of an item rated low, between unseen (0) and liked (1); the paper's is 0."""
-    batch_size: Size = 32
+    batch_size: Annotated[int, Field(ge=1, le=100_000)] = 32
     """Instances per step on a device."""
     whole_batch: bool = False
     """Whether a step on a device goes along the mean over all of its data, which is then one epoch;
     `batch_size` is how much of it is computed at a time, and changes only the speed."""
 
-    adapt_epochs: Count = 5
+    adapt_epochs: Few = 5
     """Epochs over a person's own data before ranking for her; 0 means no adaptation."""
-    adapt_steps: Count = 0
-    """The most steps of adaptation; 0 means no limit."""
+    adapt_steps: Annotated[int, Field(ge=0, le=MOST_STEPS)] = 0
+    """The most steps of adaptation; 0 means 200,000."""
     adapt_lr: Positive = 0.1
     """The learning rate of adaptation."""
-    adapt_negatives: Count = 4
+    adapt_negatives: Few = 4
     """Unseen items drawn for each like in adaptation."""
 
     @model_validator(mode="after")
