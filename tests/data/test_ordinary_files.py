@@ -213,6 +213,7 @@ def test_the_history_of_one_person(tmp_path: Path) -> None:
         result = loaded(tmp_path, text, user="me", mapping=mapping)
         assert result.tables.users["id"].to_list() == ["me"]
         assert result.tables.interactions["item"].to_list() == ["Heat", "Up"]
+    assert "(or --user NAME if all lines are of one person)" in said(tmp_path, "item\nHeat\n")
     assert loaded(tmp_path, "7\n9\n", user="me").tables.items["id"].to_list() == ["7", "9"]
 
 
@@ -364,3 +365,5 @@ def test_a_frame_is_not_offered_options_of_the_command() -> None:
             privrec.load(columns)
         assert "decimal ," not in str(caught.value)
         assert "dates " not in str(caught.value)
+    with pytest.raises(DataError, match=r"say which it is with privrec\.load\(frame, user=.….\)$"):
+        privrec.load(frame.drop("user"))

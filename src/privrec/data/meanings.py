@@ -252,7 +252,8 @@ class Reader:
             options = " ".join(f"--map {ours}=…" for ours in missing)
             which = "which it is" if len(missing) == 1 else "which columns they are"
             lacks = _lacks(table, *missing)
-            raise DataError(f"{lacks}; say {which} with {options}{_or_lists(table)}")
+            one = " (or --user NAME if all lines are of one person)" * ("user" in missing)
+            raise DataError(f"{lacks}; say {which} with {options}{one}{_or_lists(table)}")
         if self.user:
             self._check_one_person(table)
         for name in context:

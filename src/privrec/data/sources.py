@@ -163,7 +163,7 @@ def _in_python(message: str) -> str:
     What is said of options for text files is left out.
     """
     message = re.sub(
-        r" \((say )?--(decimal|dates|drop-duplicates|flags|ignore) [^)]*\)", "", message
+        r" \((say |or )?--(decimal|dates|drop-duplicates|flags|ignore|user) [^)]*\)", "", message
     )
     message = message.replace(
         "say which it is with --map id=…", "call the column with the ids 'id'"
