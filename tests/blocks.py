@@ -258,7 +258,8 @@ def _value(number: str) -> float:
 
 
 def _parse_csv(text: str) -> None:
-    rows = list(csv.reader(io.StringIO(text)))
+    separator = ";" if ";" in text.splitlines()[0] else ","
+    rows = list(csv.reader(io.StringIO(text), delimiter=separator))
     assert len({len(row) for row in rows}) == 1, f"rows of different lengths: {rows}"
 
 
