@@ -78,17 +78,8 @@ def run(
 
 
 def test_uvx_runs_it_from_a_checkout(tmp_path: Path) -> None:
-    words = [
-        UV,
-        "tool",
-        "run",
-        "--python",
-        sys.executable,
-        "--from",
-        str(ROOT),
-        "privrec",
-        "--version",
-    ]
+    from_checkout = ["--python", sys.executable, "--from", str(ROOT)]
+    words = [str(UV), "tool", "run", *from_checkout, "privrec", "--version"]
     bare = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     ran = subprocess.run(
         words, cwd=tmp_path, env=bare, capture_output=True, text=True, check=True, timeout=1200
