@@ -17,7 +17,7 @@ from privrec.data.clients import Clients
 from privrec.data.manifest import Manifest
 from privrec.data.tables import Tables, to_federation
 from privrec.device import Device, Recommendation, find_item, new_device
-from privrec.errors import DataError, SettingsError
+from privrec.errors import DataError, ScorerError, SettingsError
 from tiny import DATA, MODEL
 
 TINY = {**MODEL, "rounds": 3, "validate_every": 0}
@@ -187,6 +187,19 @@ def test_a_wrong_item_is_named(given: dict[str, Any], words: str) -> None:
 def test_one_title_is_no_list_of_titles() -> None:
     with pytest.raises(SettingsError, match="`likes` must be a list of items; got 'It'"):
         device([0.0] * 5, likes="It")
+
+
+def test_what_is_no_score_is_not_ranked() -> None:
+    for number in (np.nan, np.inf, -np.inf):
+        me, _ = device([0.1, number, 0.3, 0.9, 0.7], likes=["20"])
+        with pytest.raises(ScorerError, match="scores are not numbers"):
+            me.recommend(2)
+
+    def unsolvable(first: Clients, lines: Clients) -> Iterator[Scores]:
+        yield np.linalg.solve(np.zeros((5, 5)), np.zeros((1, 5)).T).T
+
+    with pytest.raises(ScorerError, match="scores are not numbers"):
+        new_device(films(), unsolvable, likes=["20"]).recommend(2)
 
 
 # --- a trained model -------------------------------------------------------------------------

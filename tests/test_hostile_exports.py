@@ -4,6 +4,7 @@ import io
 import json
 import zipfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 
 import privrec
 from commands import Refused, done
+from privrec.algorithms.fedgnn.matching import empty_table
 from privrec.algorithms.recipes import configure, rankers
 from privrec.algorithms.reptile import adapt
 from privrec.data.manifest import Manifest
@@ -221,14 +223,6 @@ def test_arrays_that_do_not_fit_are_refused(
     assert "do not fit the catalogue" in refused("recommend", "bad", "--like", "i1")
 
 
-def test_vectors_that_cannot_be_solved_are_no_scores(
-    whole: Members, scratch: Path, refused: Refused
-) -> None:
-    far = {"items/vectors": np.full((ITEMS, 4), 3e38)}
-    write(of_recipe(whole, {"recipe": "fcf", "rank": 4}, far), scratch / "bad")
-    assert "scores are not numbers" in refused("recommend", "bad", "--like", "i1")
-
-
 @pytest.mark.parametrize("value", [10**9, 10**30])
 @pytest.mark.parametrize(
     ("recipe", "key"),
@@ -261,5 +255,18 @@ def test_what_could_not_be_opened_is_not_exported(
     run = privrec.train("popularity", DATA, out=scratch / "run")
     monkeypatch.setattr("privrec.device._MOST_TEXT", 100)
     with pytest.raises(RunFolderError, match="far more than an export has"):
+        export_run(run, scratch / "model")
+    assert [path.name for path in scratch.iterdir()] == ["run"]
+
+
+def test_what_devices_were_told_of_each_other_is_not_exported(
+    scratch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The matching of fedgnn gives devices a key, and vectors of single people."""
+    run = privrec.train("popularity", DATA, out=scratch / "run")
+    model = run.model()
+    params = {**model.params, **empty_table(3, 2, 4)}
+    monkeypatch.setattr(privrec.Run, "model", lambda self: replace(model, params=params))
+    with pytest.raises(RunFolderError, match=r"'matching/key' cannot be exported"):
         export_run(run, scratch / "model")
     assert [path.name for path in scratch.iterdir()] == ["run"]

@@ -28,6 +28,12 @@ def export_run(run: Run, path: Path) -> None:
     if path.is_dir():
         raise RunFolderError(f"{path} is a folder: --out takes the name of a file")
     model = run.model()
+    if other := [name for name, array in model.params.items() if array.dtype != np.float32]:
+        # The matching of fedgnn: its key, and vectors of single people.
+        raise RunFolderError(
+            f"a run of {run.config.recipe} with {other[0]!r} cannot be exported: devices were told"
+            " this of each other, and it is not for others"
+        )
     _warn_of_order(model.catalogue)
     # The path of the data is private: leave it out.
     settings = {**model.settings, "data": model.catalogue.name}
