@@ -69,7 +69,7 @@ def test_evaluation_json_has_the_contracts_shape(evaluated: tuple[Path, Any]) ->
     assert set(found) == {
         *("recipe", "data", "data_name", "seed", "users", "hits", "ndcg", "list_ndcg", "new_only"),
         *("protocol", "candidates", "cost", "few_items", "references", "privacy"),
-        *("interval", "differences", "beyond", "by_items", "warnings"),
+        *("interval", "differences", "beyond", "beyond_interval", "by_items", "warnings"),
     }
     assert found["differences"].keys() == found["references"].keys()
     assert found["new_only"]["differences"].keys() == found["references"].keys()

@@ -90,14 +90,9 @@ def epsilon(
         from privrec.privacy.questions import listed_release
         from privrec.runs.ledgerfile import read_ledger_file
 
-        options = {
-            "users": users,
-            "cohort": cohort,
-            "rounds": rounds,
-            "noise_multiplier": noise_multiplier,
-            "sampling": sampling,
-            "mechanism": mechanism,
-        }
+        options: dict[str, object] = {"users": users, "cohort": cohort, "rounds": rounds}
+        options |= {"noise_multiplier": noise_multiplier, "sampling": sampling}
+        options["mechanism"] = mechanism
         given = {key: str(value) for key, value in options.items() if value is not None}
         check_delta(delta)
         lines = [line for path in ledger or [] for line in read_ledger_file(path)]
