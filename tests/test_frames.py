@@ -105,7 +105,9 @@ def test_times_of_pandas_order_a_persons_lines() -> None:
     frame = as_pandas(RATINGS)
     plain = privrec.load(frame, time="when")
     dates = pd.to_datetime(frame["when"], unit="D")
-    for when in (dates, dates.dt.tz_localize("Europe/Rome"), dates.dt.strftime("%Y-%m-%d")):
+    seconds = dates.astype("datetime64[s]")  # As some versions of pandas make them.
+    zoned = dates.dt.tz_localize("Europe/Rome")
+    for when in (dates, seconds, zoned, dates.dt.strftime("%Y-%m-%d")):
         dated = privrec.load(frame.assign(when=when), time="when")
         for position in range(4):
             mine, same = (data.take(np.array([position])) for data in (plain, dated))

@@ -66,7 +66,9 @@ def _series(name: str, column: Any, file: str) -> pl.Series:
     """
     kind = column.dtype
     if isinstance(kind, np.dtype) and kind.kind in "iubMm":
-        return pl.Series(name, column.to_numpy())
+        values = column.to_numpy()
+        # Polars has no whole seconds.
+        return pl.Series(name, values.astype("M8[ms]") if kind == np.dtype("M8[s]") else values)
     if isinstance(kind, np.dtype) and kind.kind == "f":
         return pl.Series(name, column.to_numpy(np.float64)).fill_nan(None)
     if hasattr(column, "cat"):
