@@ -39,6 +39,13 @@ MechanismOption = Annotated[
     str,
     typer.Option(help="gaussian (L2 bound) or laplace (L1 bound).", metavar="gaussian|laplace"),
 ]
+NoiseOption = Annotated[
+    float | None,
+    typer.Option(
+        help="Noise scale on the sum, divided by its sensitivity: the clip norm under poisson,"
+        " twice that under fixed."
+    ),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
 ForceDeltaOption = Annotated[
     bool, typer.Option("--force-delta", help="Accept a delta of 1/N or more.")
@@ -55,13 +62,7 @@ def epsilon(
         int | None,
         typer.Option(help="Rounds, each of which is one release.", show_default="1"),
     ] = None,
-    noise_multiplier: Annotated[
-        float | None,
-        typer.Option(
-            help="Noise scale on the sum, divided by its sensitivity: the clip norm under"
-            " poisson, twice that under fixed."
-        ),
-    ] = None,
+    noise_multiplier: NoiseOption = None,
     delta: DeltaOption = 1e-6,
     sampling: SamplingOption = "poisson",
     mechanism: MechanismOption = "gaussian",
