@@ -74,6 +74,7 @@ def test_a_training_is_watched_from_nothing_to_its_end(tmp_path: Path) -> None:
     assert points == looked
     assert [x for x, _ in points] == list(ends)
     assert all(ends[x][0] <= hits <= ends[x][1] for x, hits in points)
+    assert " ± 0." in found["says"]["validation"]
     assert found["validation"]["hits"] == looked[-1][1]
     assert found["privacy"]["releases"] == 4
     assert "no guarantee" in found["says"]["privacy"]

@@ -178,14 +178,15 @@ class Watched:
         return None
 
     def _newest(self) -> dict[str, Any] | None:
-        """Return the newest and the best Hits@k, for the largest k up to 20."""
+        """Return the newest and the best Hits@k, for the largest k up to 20, and its interval."""
         if not self.looks:
             return None
         k = max((k for k in self.looks if int(k) <= 20), key=int, default=min(self.looks, key=int))
-        points = self.looks[k][0]
+        points, ends = self.looks[k]
         best = max(points, key=lambda point: point[1])
         (at, share), (best_at, best_share) = points[-1], best
-        return {"k": int(k), "round": at, "hits": share, "best_round": best_at, "best": best_share}
+        found = {"k": int(k), "round": at, "hits": share, "interval": ends.get(at)}
+        return found | {"best_round": best_at, "best": best_share}
 
     def _privacy(self, config: dict[str, Any], *, ended: bool) -> dict[str, Any]:
         counted = self._ledger.read()
