@@ -18,6 +18,7 @@ from commands import TINY, document, done, invoke
 from privrec.algorithms.recipes import RECIPES
 from privrec.cli.console import print_table, progress
 from privrec.runs.records import RunFolder
+from privrec.show.worth import figure_and_arm
 from tiny import DATA
 
 KS = ["5", "10", "20", "30"]
@@ -116,12 +117,14 @@ def test_evaluation_for_people_shows_the_same_figures(copy: RunFolder) -> None:
             rows.setdefault(name, []).append(cells)
     for name, figures in {"privrec": found, **found["references"]}.items():
         hits, beside = rows[name]
-        assert hits[:4] == [f"{figures['hits'][k]:.3f}" for k in KS]
-        low, high = figures["interval"]["20"]
-        value = figures["hits"]["20"]
-        assert hits[4] == f"{max(value - low, high - value):.3f}"
+        assert hits == [figure_and_arm(figures["hits"][k], figures["interval"][k]) for k in KS]
+        assert all(" ± " in cell for cell in hits)
+        ends = {**figures["beyond_interval"], "coverage": {}}
+        ends |= {"popular_hits": {}} if name == "popularity" else {}
         names = ("coverage", "novelty", "popular_hits")
-        assert beside[1:] == [f"{figures['beyond'][one]['20']:.3f}" for one in names]
+        assert beside[1:] == [
+            figure_and_arm(figures["beyond"][one]["20"], ends[one].get("20")) for one in names
+        ]
         if name != "privrec":
             by = found["differences"][name]["20"]
             arm = max(by["by"] - by["low"], by["high"] - by["by"])

@@ -4,7 +4,7 @@ import math
 from typing import Any
 
 from privrec.privacy.words import epsilon_text
-from privrec.show.report import arm_text
+from privrec.show.worth import figure_and_arm
 
 
 def says(found: dict[str, Any]) -> dict[str, str]:
@@ -115,9 +115,8 @@ def _count(count: int, what: str) -> str:
 
 def _validation(found: dict[str, Any] | None, whole: dict[str, Any]) -> str:
     if found is not None:
-        arm = arm_text(found["hits"], found.get("interval"))
-        said = f"Hits@{found['k']} {found['hits']:.3f}{f' ± {arm}' if arm else ''}"
-        said += f" after round {found['round']:,}"
+        shown = figure_and_arm(found["hits"], found.get("interval"))
+        said = f"Hits@{found['k']} {shown} after round {found['round']:,}"
         return f"{said} · best {found['best']:.3f} after round {found['best_round']:,}"
     if (whole.get("privacy") or {}).get("noise") == "secure":
         return "not written under secure noise (--diagnostics writes it)"
