@@ -62,7 +62,9 @@ CHANGES: dict[str, Callable[[], Tables]] = {
     "an item's feature": lambda: changed(
         items=tables().items.with_columns(genre=pl.Series(["b", "b", "a", "b", "a", "b"]))
     ),
-    "the items' order": lambda: changed(items=tables().items.reverse()),
+    "which item is which": lambda: changed(
+        items=tables().items.with_columns(id=tables().items["id"].reverse())
+    ),
     "a vocabulary": lambda: changed(
         manifest=replace(
             tables().manifest, public=replace(PUBLIC, values={"town": ("x", "y", "z")})
@@ -147,7 +149,7 @@ def test_figures_are_of_the_data_that_was_trained_on(tmp_path: Path) -> None:
 
 
 def replace_data(run: privrec.Run) -> Any:
-    return replace(run.prepared, federation=to_federation(CHANGES["the items' order"]()))
+    return replace(run.prepared, federation=to_federation(CHANGES["which item is which"]()))
 
 
 def test_two_processes_do_not_train_in_one_folder(run: Path, refused: Refused) -> None:
