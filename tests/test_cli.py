@@ -18,7 +18,7 @@ from commands import TINY, document, done, invoke
 from privrec.algorithms.recipes import RECIPES
 from privrec.cli.console import print_table, progress
 from privrec.runs.records import RunFolder
-from privrec.show.worth import figure_and_arm
+from privrec.show.worth import figure_and_arm, signed_with_arm
 from tiny import DATA
 
 KS = ["5", "10", "20", "30"]
@@ -127,13 +127,10 @@ def test_evaluation_for_people_shows_the_same_figures(copy: RunFolder) -> None:
         ]
         if name != "privrec":
             by = found["differences"][name]["20"]
-            arm = max(by["by"] - by["low"], by["high"] - by["by"])
-            # What is worse is called so, and not "better by" a negative number.
-            called = "worse by" if by["high"] < 0 else "better by"
-            called = "no clear difference:" if by["low"] <= 0 <= by["high"] else called
-            assert beside[0].startswith(called)
-            assert beside[0].endswith(f"± {arm:.3f}")
-            assert called == "no clear difference:" or "-" not in beside[0]
+            # A difference has its sign, and stands below no "better".
+            assert beside[0] == signed_with_arm(by)
+            assert beside[0].startswith("-") == (by["by"] <= -0.0005)
+    assert "better" not in said.split("The first 20 of each list")[1].splitlines()[2]
     # A script gets what is promised and the path on one line each.
     assert found["privacy"]["short"] in said.splitlines()
     assert f"report: {copy.report_path}" in said.splitlines()

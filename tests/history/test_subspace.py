@@ -23,6 +23,7 @@ from privrec.algorithms.privrec_plus.subspace import leading, orthonormal
 from privrec.algorithms.recipes import configure, prepare
 from privrec.core.phase import Cohort, Phase
 from privrec.core.round import fastest, one_by_one
+from privrec.core.told import Accepted, check_told, weights
 from privrec.data.federation import Federation
 from privrec.data.importing import import_files, write_import
 from privrec.errors import WireError
@@ -298,8 +299,10 @@ def test_nobody_adds_more_than_one_to_a_round(items: list[int], dislike: float) 
     ],
 )
 def test_what_would_spoil_lengths_is_refused(hostile: dict[str, Leaf]) -> None:
+    accepts = {"basis": Accepted(shape=(6, 2)), "scale": weights((6,), or_zero=True)}
+    check_told(HONEST, accepts)
     with pytest.raises(WireError, match="the server tells"):
-        taste_shares(person_with([0, 1]), Layout(n_items=6), {**HONEST, **hostile}, 0.5)
+        check_told({**HONEST, **hostile}, accepts)
 
 
 def test_a_noised_run_costs_its_budget_in_four_releases(tmp_path: Path) -> None:

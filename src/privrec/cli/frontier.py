@@ -40,8 +40,7 @@ def frontier(
     with plain_errors(EXPERIMENTS_STOPPED):
         from privrec.privacy.words import epsilon_text
         from privrec.runs.frontier import experiment_line, find_frontier
-        from privrec.show.sections import difference_words
-        from privrec.show.worth import arm_text
+        from privrec.show.worth import arm_text, signed_with_arm
 
         place = out or Path("runs") / f"frontier-{file_name(data)}"
         with progress() as on_progress:
@@ -65,11 +64,11 @@ def frontier(
                 else epsilon_text(point.epsilon_of_mechanism, 3),
                 *(f"{point.hits[k]:.3f}" for k in ks),
                 arm_text(point.hits["20"], point.interval.get("20")),
-                difference_words(point.above) if point.above else "",
+                signed_with_arm(point.above),
             )
             for point in found.points
         ]
-        columns = ("epsilon", "spent", *(f"@{k}" for k in ks), "± at 20", "@20 against popularity")
+        columns = ("epsilon", "spent", *(f"@{k}" for k in ks), "± @20", "over popularity")
         print_table(f"Hits@k on {found.data}, delta {found.delta:g}", columns, rows)
         for line, level in found.lines.items():
             print_line(f"{line}: Hits@20 {level:.3f}")

@@ -215,8 +215,7 @@ def _print_hits(title: str, found: Mapping[str, Any]) -> None:
 
 def _print_beside(found: Mapping[str, Any]) -> None:
     """Print how much better the run is than each reference, and what the lists are made of."""
-    from privrec.show.sections import difference_words
-    from privrec.show.worth import figure_and_arm
+    from privrec.show.worth import figure_and_arm, signed_with_arm
 
     others = {n: row for n, row in found["references"].items() if n != found["recipe"]}
     rows = {found["recipe"]: found, **others}
@@ -227,9 +226,8 @@ def _print_beside(found: Mapping[str, Any]) -> None:
         if name == "popularity":
             ends.pop("popular_hits", None)  # All of them, by definition.
         beyond = [(row["beyond"][n]["20"], ends.get(n, {}).get("20")) for n in _BEYOND]
-        against = difference_words(by) if by else ""
-        cells.append((name, against, *(figure_and_arm(*one) for one in beyond)))
-    print_table("The first 20 of each list", ("", "this run against it", *_BEYOND.values()), cells)
+        cells.append((name, signed_with_arm(by), *(figure_and_arm(*one) for one in beyond)))
+    print_table("The first 20 of each list", ("", "run against it", *_BEYOND.values()), cells)
     print_line(
         "coverage: share of the catalogue that is in somebody's list; novelty: one more means items"
         " that half as many people like; popular hits: share of the hits that popularity has too;"

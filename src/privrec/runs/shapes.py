@@ -75,6 +75,9 @@ EVALUATION: Mapping[str, Any] = {
         "epsilon_of_mechanism?": _Maybe,
         "stage_two_epsilon?": _Maybe,
         "delta?": _Maybe,
+        "strength?": str,
+        "short?": str,
+        "not_covered?": [str],
     },
     "cost?": {"bytes_sent?": (int, type(None))},
     "few_items?": {

@@ -68,6 +68,18 @@ def around(*, by: float, low: float, high: float) -> str:
     return f" ± {digits(arm)}"
 
 
+def signed_with_arm(difference: Mapping[str, float] | None) -> str:
+    """Return a difference with its sign and its interval, for a table; "" if there is none.
+
+    >>> signed_with_arm({"by": -0.02, "low": -0.03, "high": -0.01})
+    '-0.020 ± 0.010'
+    """
+    if difference is None:
+        return ""
+    by, low, high = (difference[name] for name in ("by", "low", "high"))
+    return signed(by) + around(by=by, low=low, high=high)
+
+
 def signed(value: float) -> str:
     """Return a difference as text, with its sign.
 
