@@ -269,8 +269,8 @@ class Run:
             undeclared=self.catalogue.undeclared,
         )
         if few := too_few_have_learned(self.folder):
-            said = {name: f"{getattr(report, name)} {few}" for name in ("statement", "short")}
-            report = replace(report, **said)
+            whole, short_ = (f"{words} {few}" for words in (report.statement, report.short))
+            report = replace(report, statement=whole, short=short_)
         return replace(report, local_noise=has_local_noise(self.folder))
 
     def model(self) -> Model:
