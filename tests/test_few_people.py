@@ -27,6 +27,8 @@ def test_it_is_said_before_training_with_the_number_that_would_do(tmp_path: Path
     assert result.exit_code == 0
     [line] = result.stderr.splitlines()
     assert line.startswith(f"privrec: warning: {SAID}")
+    # After training, what is promised has it too.
+    assert SAID in result.stdout
     assert "nothing can be learned" in line
     # The first sum has 600 numbers, an item each; its noise has the ledger's scale.
     run = privrec.open_run(tmp_path / "run")
@@ -42,7 +44,8 @@ def test_the_statement_says_how_few_they_are(tmp_path: Path) -> None:
     statement = run.privacy().statement
     assert statement.startswith("Each of about 4 people")
     assert SAID in statement
-    assert SAID in done("export", run.folder.path, "--out", tmp_path / "model.privrec")
+    assert SAID in run.privacy().short
+    done("export", run.folder.path, "--out", tmp_path / "model.privrec")
     assert SAID in str(privrec.open_model(tmp_path / "model.privrec").privacy["statement"])
 
 

@@ -91,9 +91,9 @@ def scripted(monkeypatch: pytest.MonkeyPatch, hits: Sequence[float]) -> list[Par
         rounds[:] = [after[0].round_index - stage.first]
         return after
 
-    def validate(prepared: PreparedRun, params: Params) -> dict[str, float]:
+    def validate(prepared: PreparedRun, params: Params) -> dict[str, Any]:
         seen.append(params)
-        return {"20": hits[rounds[0] - 1]}
+        return {"validation": {"20": hits[rounds[0] - 1]}}
 
     monkeypatch.setattr(loop, "play_stage_round", play)
     monkeypatch.setattr(loop, "validate", validate)

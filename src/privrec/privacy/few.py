@@ -53,8 +53,7 @@ def too_few_words(people: int, needed: int | None) -> str:
         return ""
     who = "1 person is" if people == 1 else f"{people:,} people are"
     return (
-        f"{who} too few for this noise: even if all of them said the same, their sum would be"
-        " smaller than the noise on it, so nothing can be learned. It takes at least about"
-        f" {needed:,} people who train before anything shows, and several times as many for good"
-        " lists."
+        f"{who} too few for this noise: it is larger than all that they can add up to, so nothing"
+        f" can be learned. It takes at least about {needed:,} people who train before anything"
+        " shows, and several times as many for good lists."
     )

@@ -268,9 +268,10 @@ class Run:
             second=ledger_of(self.folder, only_noised=True),
             undeclared=self.catalogue.undeclared,
         )
-        few = too_few_have_learned(self.folder)
-        said = f"{report.statement} {few}" if few else report.statement
-        return replace(report, statement=said, local_noise=has_local_noise(self.folder))
+        if few := too_few_have_learned(self.folder):
+            whole, short_ = (f"{words} {few}" for words in (report.statement, report.short))
+            report = replace(report, statement=whole, short=short_)
+        return replace(report, local_noise=has_local_noise(self.folder))
 
     def model(self) -> Model:
         """Return everything that may be released, in the form that a phone gets."""
