@@ -17,7 +17,8 @@ import numpy.typing as npt
 import polars as pl
 from scipy.special import ndtri
 
-Floats = npt.NDArray[np.float32]
+from privrec.types import F32
+
 Ints = npt.NDArray[np.int64]
 
 _DIMENSIONS = 12
@@ -32,10 +33,10 @@ _FIRST_DAY, _LAST_DAY = 789_652_009, 1_427_784_002
 class World:
     """What all people share. `fame` are weights of sum 1; `names` are the items' ids."""
 
-    items: Floats
+    items: F32
     fame: npt.NDArray[np.float64]
-    quality: Floats
-    groups: Floats
+    quality: F32
+    groups: F32
     names: Ints
 
 
@@ -57,9 +58,9 @@ def world(n_items: int, draw: np.random.Generator) -> World:
     )
 
 
-def unit(vectors: npt.NDArray[np.float64]) -> Floats:
+def unit(vectors: npt.NDArray[np.float64]) -> F32:
     """Return the rows at length 1."""
-    scaled: Floats = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+    scaled: F32 = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
     return scaled
 
 
@@ -84,7 +85,7 @@ def activity(people: int, items: int, ratings: int, draw: np.random.Generator) -
 
 
 def chosen(
-    made: World, tastes: Floats, sizes: Ints, first: int, draw: np.random.Generator
+    made: World, tastes: F32, sizes: Ints, first: int, draw: np.random.Generator
 ) -> tuple[Ints, Ints]:
     """Return the owners (positions in the chunk) and items of a chunk's ratings, by owner and item.
 

@@ -8,8 +8,9 @@ import pytest
 
 from privrec.core.phase import Play, ServerState
 from privrec.privacy.aggregate import Aggregator, Published
-from privrec.runs import evaluate, loop, publisher, records
+from privrec.runs import loop, publisher, records
 from privrec.runs.publisher import Publisher
+from privrec.types import OnProgress
 
 UNUSED = ("line", "use", "checkpoint")
 """Before the ledger line of a noised sum, before its use, before the checkpoint includes it."""
@@ -24,7 +25,7 @@ class Stopped(BaseException):
 
 
 @contextmanager
-def stopping(patch: pytest.MonkeyPatch, step: str, time: int) -> Iterator[evaluate.OnProgress]:
+def stopping(patch: pytest.MonkeyPatch, step: str, time: int) -> Iterator[OnProgress]:
     """Yield a progress callback that stops the run at a step of its release number `time`.
 
     Releases count from 1.

@@ -33,10 +33,9 @@ from privrec.data.schema import Bag
 from privrec.data.sources import load
 from privrec.errors import RunFolderError, SettingsError
 from privrec.evaluation.references import OWN_BONUS, own_first
-from privrec.types import IntArray
+from privrec.types import F64, IntArray
 from toys import toy
 
-Floats = npt.NDArray[np.float64]
 DATA = "synthetic:users=400,items=60,longest=20"
 
 
@@ -141,7 +140,7 @@ def stars(*lines: tuple[int, int, float]) -> Federation:
     return toy(list(lines), n_items=14)
 
 
-def by_person(table: Floats) -> Iterator[Floats]:
+def by_person(table: F64) -> Iterator[F64]:
     return (row[None, :] for row in table)
 
 
@@ -149,7 +148,7 @@ def test_the_loss_is_the_mean_cross_entropy_of_the_likes() -> None:
     data = stars((0, 3, 5.0), (0, 4, 5.0), (0, 5, 1.0), (1, 6, 1.0), (2, 7, 5.0))
     table = np.random.default_rng(0).normal(size=(3, 14)) * 3
 
-    def scorer(kept: Clients, asked: Clients) -> Iterator[Floats]:
+    def scorer(kept: Clients, asked: Clients) -> Iterator[F64]:
         assert kept.sizes.tolist() == [3, 1, 1]  # The device keeps all lines.
         assert not asked.item.any()
         assert not asked.value.any()
@@ -196,7 +195,7 @@ def test_scores_that_are_no_numbers_give_finite_losses_and_short_lists_are_marke
 def test_views_do_not_depend_on_who_else_is_asked() -> None:
     data = load(DATA)
 
-    def scorer(kept: Clients, asked: Clients) -> Iterator[Floats]:
+    def scorer(kept: Clients, asked: Clients) -> Iterator[F64]:
         return (np.random.default_rng(int(one)).normal(size=(1, 60)) for one in kept.ids)
 
     people = np.random.default_rng(0).permutation(150)
@@ -222,12 +221,12 @@ def test_views_are_read_back_and_those_of_other_people_refused(tmp_path: Path) -
 # --- the attacks --------------------------------------------------------------------------------
 
 
-def losses_of(member: npt.NDArray[np.bool_], gain: float, seed: int = 0) -> Floats:
+def losses_of(member: npt.NDArray[np.bool_], gain: float, seed: int = 0) -> F64:
     """Everybody has her own level; a model that she trained is better for her by `gain`."""
     draw = np.random.default_rng(seed)
     models, people = member.shape
     level = draw.normal(size=people) * 3 + draw.normal(size=(models, 1)) * 2
-    found: Floats = level + draw.normal(size=member.shape) - gain * member
+    found: F64 = level + draw.normal(size=member.shape) - gain * member
     return found
 
 
@@ -305,7 +304,7 @@ def losing(parts: Parts, gain: float) -> Views:
     return listed(people, np.zeros((len(people), 10), np.int32), losses)
 
 
-def listed(people: IntArray, lists: npt.NDArray[np.integer], losses: Floats | None = None) -> Views:
+def listed(people: IntArray, lists: npt.NDArray[np.integer], losses: F64 | None = None) -> Views:
     return Views(
         people=people,
         losses=np.zeros(len(people)) if losses is None else losses,

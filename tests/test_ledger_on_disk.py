@@ -15,9 +15,10 @@ from privrec.algorithms.recipes import configure
 from privrec.core.phase import Play, ServerState
 from privrec.errors import PrivacyWarning, RunFolderError, SettingsError
 from privrec.privacy.aggregate import Published
-from privrec.runs import evaluate, loop, records
+from privrec.runs import loop, records
 from privrec.runs.ledgerfile import append_release, read_ledger
 from privrec.runs.publisher import Publisher, ledger_of
+from privrec.types import OnProgress
 from tiny import DATA, MODEL, own
 
 ROUNDS = 12
@@ -273,7 +274,7 @@ def test_a_ledger_of_other_noise_is_not_gone_on_with(tmp_path: Path) -> None:
     assert lines_of(folder.path) == made
 
 
-def stop_after(rounds: int) -> evaluate.OnProgress:
+def stop_after(rounds: int) -> OnProgress:
     def on_progress(what: str, done: int, total: int) -> None:
         if what == "rounds" and done == rounds:
             raise KeyboardInterrupt

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
 import privrec
@@ -20,9 +19,9 @@ from privrec.privacy.aggregate import Aggregator, CohortTotal, Published
 from privrec.privacy.noise import NoiseSource, seeded
 from privrec.runs.publisher import Publisher
 from privrec.seeds import rng
+from privrec.types import F64
 from tiny import DATA, MODEL, own
 
-Floats = npt.NDArray[np.float64]
 SMALL = {**MODEL, "rounds": 1, "stage1_rounds": 1, "stage1_cohort": 8, "views": 4, "batch_size": 4}
 SUMS = {"rounds": 0, "stage1_cohort": 10**9}
 RECIPES: dict[str, dict[str, Any]] = {
@@ -35,8 +34,8 @@ class Tap:
     """Records the sum and what was published of it, for every round of the runs."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.sums: list[Floats] = []
-        self.published: list[Floats] = []
+        self.sums: list[F64] = []
+        self.published: list[F64] = []
         self.scales: list[float] = []
         publish = Aggregator.publish_round
 
@@ -51,7 +50,7 @@ class Tap:
 
         monkeypatch.setattr(Aggregator, "publish_round", tapped)
 
-    def first(self) -> tuple[Floats, Floats, float]:
+    def first(self) -> tuple[F64, F64, float]:
         """Return the sum, what was published and the noise's scale of the first round played."""
         found = self.sums[0], self.published[0], self.scales[0]
         for kept in (self.sums, self.published, self.scales):
@@ -64,7 +63,7 @@ def tap(monkeypatch: pytest.MonkeyPatch) -> Tap:
     return Tap(monkeypatch)
 
 
-def flat(update: Any) -> Floats:
+def flat(update: Any) -> F64:
     return np.concatenate(
         [np.ravel(np.asarray(update[name], np.float64)) for name in sorted(update)]
     )
@@ -83,16 +82,16 @@ def share_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Publisher, "_noise", noise)
 
 
-def solved(one: Floats, other: Floats, s: float, t: float) -> Floats:
+def solved(one: F64, other: F64, s: float, t: float) -> F64:
     """Return the sum x that solves one = x + s·n, other = x + t·n for a shared noise n."""
     return (t * one - s * other) / (t - s)
 
 
-def error(found: Floats, truth: Floats) -> float:
+def error(found: F64, truth: F64) -> float:
     return float(np.sqrt(np.mean((found - truth) ** 2)))
 
 
-def played(tap: Tap, out: Path, recipe: str, **settings: Any) -> tuple[Floats, Floats, float]:
+def played(tap: Tap, out: Path, recipe: str, **settings: Any) -> tuple[F64, F64, float]:
     privrec.train(recipe, DATA, out=out, **{**RECIPES[recipe], **settings})
     return tap.first()
 
@@ -180,7 +179,7 @@ def test_the_same_run_again_publishes_the_same(tap: Tap, tmp_path: Path) -> None
     np.testing.assert_array_equal(runs[0][1], runs[1][1])
 
 
-def guessed(seed: int) -> Callable[[int], Floats]:
+def guessed(seed: int) -> Callable[[int], F64]:
     return old_noise(seed, 0).normal
 
 

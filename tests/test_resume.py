@@ -24,8 +24,9 @@ from privrec.algorithms.prepared import PreparedRun
 from privrec.algorithms.recipes import configure, prepare
 from privrec.data.sources import load
 from privrec.errors import RunFolderError, SettingsError
-from privrec.runs import evaluate, loop, records
+from privrec.runs import loop, records
 from privrec.runs.loop import train
+from privrec.types import OnProgress
 from tiny import DATA, MODEL, new_folder
 
 ROUNDS = 40
@@ -182,7 +183,7 @@ class Stopped(BaseException):
     """Simulates the end of the process."""
 
 
-def stop_after(rounds: int) -> evaluate.OnProgress:
+def stop_after(rounds: int) -> OnProgress:
     def on_progress(what: str, done: int, total: int) -> None:
         if what == "rounds" and done == rounds:
             raise Stopped

@@ -1,6 +1,6 @@
 """Type names for arrays and mappings that several modules use. No logic."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
@@ -16,7 +16,8 @@ else:
 
 IntArray: TypeAlias = npt.NDArray[np.int64]
 CodeArray: TypeAlias = npt.NDArray[np.int32]
-FloatArray: TypeAlias = npt.NDArray[np.float32]
+F32: TypeAlias = npt.NDArray[np.float32]
+F64: TypeAlias = npt.NDArray[np.float64]
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
 
 Leaf: TypeAlias = Any
@@ -24,6 +25,9 @@ Leaf: TypeAlias = Any
 Key: TypeAlias = Array
 Params: TypeAlias = Mapping[str, Array]
 """Parameters by name. Names that start with `embed/` are tables of one row per value."""
+
+OnProgress: TypeAlias = Callable[[str, int, int], None]
+"""Is told (what is being done, how much is done, how much there is)."""
 
 Halving = Literal["random", "time"]
 """How a tested person's lines are divided: at random, or the earlier half first."""

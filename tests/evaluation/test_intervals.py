@@ -3,7 +3,6 @@
 import math
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
 import privrec
@@ -22,23 +21,22 @@ from privrec.evaluation.intervals import (
     shares_of_seeds,
 )
 from privrec.evaluation.metrics import KS
+from privrec.types import F64
 
-Floats = npt.NDArray[np.float64]
 
-
-def columns(figures: Floats) -> Floats:
+def columns(figures: F64) -> F64:
     """Return (people, len(KS)) with the same figures for each k."""
     return np.repeat(figures[:, None], len(KS), axis=1)
 
 
-def share_held(ends: tuple[Floats, Floats], truth: float) -> float:
+def share_held(ends: tuple[F64, F64], truth: float) -> float:
     low, high = ends
     return float(((low <= truth) & (truth <= high)).mean())
 
 
 def drawn(
     people: int, level: float, likeness: float, seed: int, lines_each: tuple[int, int] = (2, 8)
-) -> tuple[Floats, Floats]:
+) -> tuple[F64, F64]:
     """Return two recommenders' hits over the lines of people: two arrays (people, repetitions).
 
     A person has some lines and her own chance of a hit, whose mean is `level`. Of the lines half
@@ -229,7 +227,7 @@ def test_with_many_people_nothing_is_drawn(monkeypatch: pytest.MonkeyPatch) -> N
     assert (low, high) == pytest.approx((0.5 - 0.0030990, 0.5 + 0.0030990), abs=1e-6)
 
 
-def forbidden(people: int) -> Floats:
+def forbidden(people: int) -> F64:
     raise AssertionError(people)
 
 

@@ -24,9 +24,9 @@ from privrec.flower import masks, network, wire
 from privrec.flower.certificates import read_private_key, sign
 from privrec.flower.network import executor
 from privrec.flower.secure_sum import _keys_statement
-from privrec.flower.sheet import Doubles
 from privrec.privacy.aggregate import CohortTotal
 from privrec.privacy.noise import seeded
+from privrec.types import F64
 from tiny import DATA
 
 PLUS = "dp-privrec-plus"
@@ -86,11 +86,11 @@ def play(net: Loopback, people: Any = None, server: network.Server | None = None
     return executor(server or net.server)(phase, phase.tell(state), cohort, 0, state.clip_norm)
 
 
-def flat(total: CohortTotal) -> Doubles:
+def flat(total: CohortTotal) -> F64:
     return np.concatenate([np.ravel(total.update[name]) for name in sorted(total.update)])
 
 
-def sums_of(net: Loopback, path: Path) -> dict[int, Doubles]:
+def sums_of(net: Loopback, path: Path) -> dict[int, F64]:
     """Return what each node alone adds to the sum."""
     plain = Loopback(net.prepared, path, nodes=len(net.hosts), secure_sum=False)
     return {k: flat(play(plain, np.array(net.terms.positions(k)))) for k in net.hosts}

@@ -21,12 +21,13 @@ from privrec.data.federation import Federation
 from privrec.errors import FederationError
 from privrec.flower import wire
 from privrec.flower.network import executor
-from privrec.flower.sheet import Doubles, coding_of, sheet_of
+from privrec.flower.sheet import coding_of, sheet_of
 from privrec.privacy.aggregate import CohortTotal
 from privrec.runs import publisher, records
 from privrec.runs.ledgerfile import read_ledger
 from privrec.runs.loop import play_stages
 from privrec.runs.publisher import ledger_of
+from privrec.types import F64
 from tiny import DATA, new_folder
 
 NODES, MISSING = 10, 0.3
@@ -64,13 +65,13 @@ def silent(nodes: set[int], step: str) -> Any:
     return tap
 
 
-def flat(update: Mapping[str, Any]) -> Doubles:
+def flat(update: Mapping[str, Any]) -> F64:
     return np.concatenate([np.asarray(update[k], np.float64).ravel() for k in sorted(update)])
 
 
-def noises(net: Loopback, folder: records.RunFolder, gone: set[int]) -> dict[int, Doubles]:
+def noises(net: Loopback, folder: records.RunFolder, gone: set[int]) -> dict[int, F64]:
     """Play the whole run; return for each round what its sum has beyond the true one."""
-    found: dict[int, Doubles] = {}
+    found: dict[int, F64] = {}
     run, work = net.run(), executor(net.server)
     federation = net.prepared.federation
     places = np.concatenate(net.slices)

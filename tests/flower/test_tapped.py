@@ -35,9 +35,10 @@ from privrec.flower.masks import Roster, Words
 from privrec.flower.network import executor
 from privrec.flower.secure_sum import _pair_seed
 from privrec.flower.server import _both
-from privrec.flower.sheet import Doubles, coding_of, sheet_of
+from privrec.flower.sheet import coding_of, sheet_of
 from privrec.runs import records
 from privrec.runs.loop import play_stages
+from privrec.types import F64
 
 NODES = 4
 RARE = 1e-9
@@ -79,7 +80,7 @@ class Tapped:
             self.pair_keys[node] = current._pair.private
         return reply
 
-    def play(self) -> Doubles:
+    def play(self) -> F64:
         """Play one round with everybody, and return the sum that the server gets."""
         phase, told, clip = self.place()
         cohort = Cohort(self.net.everybody(), self.run.federation.take)
@@ -94,11 +95,11 @@ class Tapped:
         state = phase.start(first.start(None).params)
         return phase, dict(phase.tell(state)), state.clip_norm
 
-    def true_sum(self, node: int) -> Doubles:
+    def true_sum(self, node: int) -> F64:
         """Return the sum of a node's people by the plain loop, from their data."""
         return self.truth(node, *self.place(), np.array(self.net.terms.positions(node)))
 
-    def truth(self, node: int, phase: Phase, told: Any, clip: float, people: Any) -> Doubles:
+    def truth(self, node: int, phase: Phase, told: Any, clip: float, people: Any) -> F64:
         terms, mine = self.net.terms, self.net.prepared.federation.take(self.net.slices[node])
         take = bind(terms, self.net.prepared.federation.catalogue, mine, node).federation.take
         total = one_by_one(phase, told, Cohort(people, take), phase.first, clip)

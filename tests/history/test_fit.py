@@ -19,9 +19,7 @@ from privrec.algorithms.privrec_plus.scoring import OUT, Arrays
 from privrec.algorithms.privrec_plus.sums import history_moments, popularity_of, taste_moments
 from privrec.algorithms.privrec_plus.told import Frequent, Regression
 from privrec.data.schema import Feature
-from privrec.types import IntArray
-
-Doubles = npt.NDArray[np.float64]
+from privrec.types import F64, IntArray
 
 N = 6
 LAYOUT = Layout(n_items=N)
@@ -58,7 +56,7 @@ def tripled(
 
 
 def handed_over(
-    parts: list[SparseRows], kept: IntArray, popularity: Doubles, dislike: float
+    parts: list[SparseRows], kept: IntArray, popularity: F64, dislike: float
 ) -> npt.NDArray[np.floating]:
     """Return the sum before noise."""
     return taste_moments(parts, LAYOUT, Frequent.of(popularity, kept), dislike)
@@ -97,7 +95,7 @@ def test_nobody_moves_the_published_matrix_by_more_than_one(
     other: npt.NDArray[np.bool_],
     dislike: float,
     kept: list[int],
-    popularity: Doubles,
+    popularity: F64,
 ) -> None:
     """For any result of release one: popularity may be negative, and any items may be kept."""
     without, added, replaced = (
@@ -168,7 +166,7 @@ def test_the_published_matrix_is_that_of_a_slow_loop() -> None:
     most=st.sampled_from([1, 30, 70, 1000]),
 )
 def test_as_many_items_are_kept_as_stand_out_of_the_noise(
-    popularity: Doubles, noise_scale: float, most: int
+    popularity: F64, noise_scale: float, most: int
 ) -> None:
     found = frequent(popularity, noise_scale=noise_scale, most=most)
     order = sorted(range(len(popularity)), key=lambda item: (-popularity[item], item))
@@ -246,12 +244,12 @@ def test_dislikes_that_count_for_nothing_have_no_vectors() -> None:
         np.testing.assert_array_equal(array, again[name])
 
 
-def scores(tower: Arrays, layout: Layout, rows: npt.NDArray[np.float32]) -> Doubles:
+def scores(tower: Arrays, layout: Layout, rows: npt.NDArray[np.float32]) -> F64:
     blocks = [
         tower.get(name, np.zeros((size, tower[LIKES].shape[1])))
         for name, size in zip(layout.names, layout.sizes, strict=True)
     ]
-    hidden: Doubles = np.asarray(rows, np.float64) @ np.concatenate(blocks)
+    hidden: F64 = np.asarray(rows, np.float64) @ np.concatenate(blocks)
     return np.asarray(hidden @ tower[OUT].T) if OUT in tower else hidden
 
 

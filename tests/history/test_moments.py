@@ -20,8 +20,7 @@ from privrec.algorithms.privrec_plus.moments import (
     triangle,
     triangle_lengths,
 )
-
-Doubles = npt.NDArray[np.float64]
+from privrec.types import F64
 
 SIZE = 4
 entries = st.sampled_from([0.0, 0.0, 0.0, 1.0, 0.5, 1.5, -2.0, 1e-8, 100.0])
@@ -34,7 +33,7 @@ people_of_any_number = st.integers(0, 6).flatmap(
 )
 
 
-def in_parts(rows: Doubles, weights: Doubles, cuts: list[int]) -> list[tuple[SparseRows, Doubles]]:
+def in_parts(rows: F64, weights: F64, cuts: list[int]) -> list[tuple[SparseRows, F64]]:
     """Some parts may be empty."""
     parts = zip([0, *cuts], [*cuts, len(rows)], strict=True)
     return [(sp.csr_array(rows[a:b]), weights[a:b]) for a, b in parts]
@@ -43,7 +42,7 @@ def in_parts(rows: Doubles, weights: Doubles, cuts: list[int]) -> list[tuple[Spa
 @settings(max_examples=150)
 @given(people=people_of_any_number)
 def test_sums_are_those_of_a_slow_loop_in_any_parts(
-    people: tuple[Doubles, Doubles, list[int]],
+    people: tuple[F64, F64, list[int]],
 ) -> None:
     rows, weights, cuts = people
     once, squares = np.zeros(SIZE), np.zeros((SIZE, SIZE))

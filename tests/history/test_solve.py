@@ -14,23 +14,20 @@ from privrec.algorithms.privrec_plus.solve import denoised, regression, truncate
 from privrec.data.sources import load
 from privrec.errors import DataError
 from privrec.evaluation.references import ease
+from privrec.types import F64
 from tiny import DATA
-
-Doubles = npt.NDArray[np.float64]
 
 ITEMS, COLUMNS, PEOPLE = 4, 10, 80
 
 
-def likes_and_more() -> tuple[Doubles, Doubles]:
+def likes_and_more() -> tuple[F64, F64]:
     """Rows with likes, as many dislikes, and further columns; and people's weights."""
     draw = np.random.default_rng(0)
     rows = (draw.random((PEOPLE, COLUMNS)) < 0.4) * draw.choice([0.5, 1.0, 2.0], (1, COLUMNS))
     return rows, draw.uniform(0.2, 1, PEOPLE)
 
 
-def slow_ridge(
-    rows: Doubles, targets: Doubles, weights: Doubles, *, l2: float, dropout: float
-) -> Doubles:
+def slow_ridge(rows: F64, targets: F64, weights: F64, *, l2: float, dropout: float) -> F64:
     """One least-squares problem for each item, whose own column is left out of it."""
     found = np.zeros((rows.shape[1], targets.shape[1]))
     often = [sum(weights * column**2) for column in rows.T]
@@ -80,7 +77,7 @@ def test_columns_that_cannot_be_told_apart_ask_for_a_ridge(squares: list[list[fl
     assert np.isfinite(found).all()
 
 
-def a_regression(decay: float) -> tuple[npt.NDArray[np.float32], Doubles]:
+def a_regression(decay: float) -> tuple[npt.NDArray[np.float32], F64]:
     """Weights whose strengths fall by powers of `decay`, and how often each column is seen."""
     draw = np.random.default_rng(3)
     left = np.linalg.qr(draw.normal(size=(90, 40)))[0]
@@ -136,14 +133,14 @@ def test_columns_that_nobody_has_stay_finite() -> None:
 # --- noise -----------------------------------------------------------------------------------
 
 
-def symmetric_noise(m: int, scale: float, seed: int) -> Doubles:
+def symmetric_noise(m: int, scale: float, seed: int) -> F64:
     """One normal number for each entry of the upper triangle, mirrored."""
     half = np.triu(np.random.default_rng(seed).normal(scale=scale, size=(m, m)))
     return half + np.triu(half, 1).T
 
 
-def directions(m: int, count: int, seed: int = 9) -> Doubles:
-    found: Doubles = np.linalg.qr(np.random.default_rng(seed).normal(size=(m, count)))[0]
+def directions(m: int, count: int, seed: int = 9) -> F64:
+    found: F64 = np.linalg.qr(np.random.default_rng(seed).normal(size=(m, count)))[0]
     return found
 
 

@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 from dp_accounting.pld import privacy_loss_distribution as pld
 from scipy.linalg import subspace_angles
@@ -30,14 +29,12 @@ from privrec.errors import WireError
 from privrec.runs import loop
 from privrec.runs.ledgerfile import read_ledger
 from privrec.runs.parameters import load_params
-from privrec.types import Leaf
+from privrec.types import F64, Leaf
 from stops import Stopped
 from tiny import DATA, by_hand, round_of
 
-Doubles = npt.NDArray[np.float64]
 
-
-def weighted_squares(rows: Doubles, weights: Doubles) -> Doubles:
+def weighted_squares(rows: F64, weights: F64) -> F64:
     return (rows * weights[:, None]).T @ rows
 
 
@@ -97,7 +94,7 @@ def test_an_item_is_predicted_from_directions_without_its_own_columns(d: int, al
 # --- the power method --------------------------------------------------------------------------
 
 
-def low_rank(d: int) -> Doubles:
+def low_rank(d: int) -> F64:
     draw = np.random.default_rng(1)
     half = draw.normal(size=(30, d)) * np.linspace(3, 1, d)
     return half @ half.T

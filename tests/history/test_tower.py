@@ -19,9 +19,8 @@ from privrec.algorithms.privrec_plus.tower import history_scorer
 from privrec.core.scorer import Scorer
 from privrec.data.clients import Clients
 from privrec.data.sources import load
+from privrec.types import F64
 from tiny import DATA
-
-Doubles = npt.NDArray[np.float64]
 
 OWN = 1e6
 RANKS = pytest.mark.parametrize("rank", [0, 3])
@@ -34,7 +33,7 @@ def a_tower(rank: int, *, dislikes: bool = True) -> dict[str, npt.NDArray[np.flo
     return {name: draw.normal(size=a.shape).astype(np.float32) for name, a in empty.items()}
 
 
-def tables_of(scorer: Scorer, people: list[Person]) -> list[Doubles]:
+def tables_of(scorer: Scorer, people: list[Person]) -> list[F64]:
     """Return each person's scores; the held-out lines are not used."""
     first = clients_of(people)
     nothing: Clients = first.keep(np.zeros(len(first.item), np.bool_))
@@ -134,9 +133,7 @@ def test_not_adapted_a_device_leaves_out_what_was_said_about_items(rank: int) ->
     popularity=hnp.arrays(np.float64, 12, elements=st.integers(-50, 1000).map(float)),
     kept=st.lists(st.integers(0, 11), unique=True),
 )
-def test_what_has_no_vector_comes_last_the_popular_first(
-    popularity: Doubles, kept: list[int]
-) -> None:
+def test_what_has_no_vector_comes_last_the_popular_first(popularity: F64, kept: list[int]) -> None:
     """For any usual scores of the other items."""
     layout = Layout(n_items=12)
     draw = np.random.default_rng(0)

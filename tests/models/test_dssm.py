@@ -4,7 +4,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import numpy.typing as npt
 import pytest
 from jax.flatten_util import ravel_pytree
 
@@ -21,9 +20,7 @@ from privrec.models.api import (
     tables_of,
 )
 from privrec.models.dssm import dssm
-from privrec.types import Activation, Array, Key, Params, Target
-
-Floats = npt.NDArray[np.float64]
+from privrec.types import F64, Activation, Array, Key, Params, Target
 
 MIXED = Schema(
     features=(
@@ -138,13 +135,13 @@ def test_every_slope_equals_a_finite_difference(
 
 
 def by_hand(
-    params: dict[str, Floats], bags: Mapping[str, Bag], act: Any, schema: Schema
+    params: dict[str, F64], bags: Mapping[str, Bag], act: Any, schema: Schema
 ) -> list[float]:
     """The equations of the docstring, one instance at a time, concatenating first."""
     scores = []
     for n in range(4):
 
-        def vector(table: str, n: int = n) -> Floats:
+        def vector(table: str, n: int = n) -> F64:
             codes, weights = bags[table].codes[n], bags[table].weights[n]
             total = np.zeros(2)
             for code, weight in zip(codes, weights, strict=True):

@@ -7,8 +7,9 @@ import pytest
 from scipy.stats import norm
 
 from privrec.privacy.belief import most_certain, most_right, percent
-from privrec.privacy.ledger import Doubles, PrivacyLedger
+from privrec.privacy.ledger import PrivacyLedger
 from privrec.privacy.release import Release, Sampling
+from privrec.types import F64
 
 WHOLE = Sampling(law="poisson", users=100, cohort=100)
 PART = Sampling(law="poisson", users=100, cohort=30)
@@ -40,7 +41,7 @@ def test_the_general_bound_is_above_the_truth_and_near_it() -> None:
     count = 400_000
     seen = rng.normal(size=count) * spread + (rng.random(count) < share)  # She took part.
 
-    def belief(x: Doubles) -> Doubles:
+    def belief(x: F64) -> F64:
         mixed = share * norm.pdf(x, 1, spread) + (1 - share) * norm.pdf(x, 0, spread)
         return np.asarray(mixed / (mixed + norm.pdf(x, 0, spread)))
 

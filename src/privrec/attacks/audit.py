@@ -25,7 +25,7 @@ from privrec.attacks.findings import (
     wrong_noise,
 )
 from privrec.attacks.roc import Roc, measured
-from privrec.attacks.scores import OnProgress, canary_scores
+from privrec.attacks.scores import canary_scores
 from privrec.attacks.trial import Trial, law_of, try_out
 from privrec.attacks.watch import untold, without_data
 from privrec.data.federation import Federation
@@ -33,6 +33,7 @@ from privrec.data.sources import load
 from privrec.errors import check_extra
 from privrec.privacy.tradeoff import best_area, best_curve
 from privrec.runs.loop import train
+from privrec.types import OnProgress
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,12 +11,11 @@ import numpy as np
 from scipy import stats
 from scipy.special import logsumexp, rel_entr
 
-from privrec.attacks.stacks import Doubles
-from privrec.types import IntArray
+from privrec.types import F64, IntArray
 
-Law = tuple[Doubles, Doubles]
+Law = tuple[F64, F64]
 """Values, and the logarithm of the chance of each."""
-_STEPS = np.geomspace(1e-4, 1e2, 60)
+_SLOPES = np.geomspace(1e-4, 1e2, 60)
 """Slopes at which a bound is tried, relative to one deviation."""
 _FAR = 40.0
 """Values more deviations away have a chance of 0 in floating point."""
@@ -32,7 +31,7 @@ def few_places(balls: int, places: float, hit: int) -> float:
 
 
 @lru_cache(maxsize=512)
-def _places_hit(balls: int, places: float) -> Doubles:
+def _places_hit(balls: int, places: float) -> F64:
     """Return the chance of each number of places that are hit, shape (balls + 1,)."""
     numbers = np.arange(balls + 1)
     again, new = numbers / places, (places - numbers) / places
@@ -44,7 +43,7 @@ def _places_hit(balls: int, places: float) -> Doubles:
     return law
 
 
-def in_common(size: int, first: int, second: IntArray, common: IntArray) -> Doubles:
+def in_common(size: int, first: int, second: IntArray, common: IntArray) -> F64:
     """Return the chance of so many common members of two random parts of `size` things, or more.
 
     It is 1 for a number that is not far from the expected one.
@@ -105,10 +104,10 @@ def tails(laws: Sequence[tuple[Law, int]], total: float) -> tuple[float, float]:
         weights = np.exp(chances)
         mean = float(weights @ values)
         deviation += count * float(weights @ (values - mean) ** 2)
-    slopes = np.concatenate([-_STEPS, _STEPS]) / np.sqrt(deviation)
+    slopes = np.concatenate([-_SLOPES, _SLOPES]) / np.sqrt(deviation)
     bounds = -slopes * total
     for (values, chances), count in laws:
         bounds += count * logsumexp(chances + slopes[:, None] * values, axis=1)
-    half = len(_STEPS)
+    half = len(_SLOPES)
     more, fewer = bounds[half:].min(), bounds[:half].min()
     return float(np.exp(min(more, 0.0))), float(np.exp(min(fewer, 0.0)))

@@ -25,7 +25,7 @@ from privrec.attacks.watch import Seen
 from privrec.seeds import rng
 from privrec.types import BoolArray
 
-_CHANCE = 1e-9
+_CHANCE_OF_COHORTS = 1e-9
 """Of each kind of finding in a right run: the sum over all rounds, people or pairs of them."""
 _MOST, _PAIRED = 20_000, 4000
 """Of more people, the first and the last ones are looked at; every two of some are compared."""
@@ -42,7 +42,7 @@ def too_many(seen: Sequence[Seen]) -> list[str]:
         asked = len(phase.population) * len(rounds)
         fixed = sampling.law == "fixed"
         chance = 1.0 if fixed else stats.binom.sf(total - 1, asked, sampling.share)
-        if chance < _CHANCE or (fixed and total > sampling.cohort * len(rounds)):
+        if chance < _CHANCE_OF_COHORTS or (fixed and total > sampling.cohort * len(rounds)):
             found.append(
                 f"{name}: {total / len(rounds):.4g} people were drawn for a round, and the ledger"
                 f" counts {asked * sampling.share / len(rounds):.4g}"
@@ -101,7 +101,7 @@ def _same_people(rounds: Sequence[Seen], drawn: BoolArray) -> str:
         common = (wide[:second] @ wide[second]).astype(np.int64)
         chances = in_common(drawn.shape[1], int(sizes[second]), sizes[:second], common)
         first = int(np.argmin(chances))
-        if chances[first] * pairs < _CHANCE:
+        if chances[first] * pairs < _CHANCE_OF_COHORTS:
             expected = sizes[first] * sizes[second] / drawn.shape[1]
             return (
                 f"{rounds[second].where}: {common[first]} of {sizes[second]} people were in"
@@ -116,7 +116,7 @@ def _in_a_row(rounds: Sequence[Seen], drawn: BoolArray) -> str:
     kinds = Counter(pairwise(sizes))
     laws = [(common_law(users, *sizes), count) for sizes, count in kinds.items()]
     common = int((drawn[1:] & drawn[:-1]).sum())
-    if not laws or min(tails(laws, common)) * 2 >= _CHANCE:
+    if not laws or min(tails(laws, common)) * 2 >= _CHANCE_OF_COHORTS:
         return ""
     expected = sum(count * one * other / users for (one, other), count in kinds.items())
     return (
@@ -130,7 +130,7 @@ def _spread(counts: np.ndarray, trials: int, share: float, what: str) -> str:
     mean, variance = trials * share, max(trials * share * (1 - share), 1e-12)
     total = float(np.square(counts - mean).sum()) / variance
     more, less = tails([(binomial_squares(trials, share), len(counts))], total)
-    if 2 * min(more, less) >= _CHANCE:
+    if 2 * min(more, less) >= _CHANCE_OF_COHORTS:
         return ""
     times = total / len(counts)
     return f"the numbers of {what} spread {times:.3g} times as much as independent draws do"
@@ -148,7 +148,7 @@ def _same_rounds(drawn: BoolArray) -> str:
         of_these = people[rounds == number]
         many = float(min(math.comb(len(drawn), number), 10**300))
         total = int(of_these.sum())
-        if few_places(total, many, len(of_these)) * (len(drawn) + 1) < _CHANCE:
+        if few_places(total, many, len(of_these)) * (len(drawn) + 1) < _CHANCE_OF_COHORTS:
             return (
                 f"{total} people were in {number} of {len(drawn)} rounds each, and only"
                 f" {len(of_these)} of them in different ones: some are drawn together"
@@ -171,7 +171,7 @@ def _neighbours(drawn: BoolArray, share: float) -> str:
         return ""
     most, at = round(float(pairs.max())), int(np.argmax(pairs)) + 1
     trials = math.ceil(rounds * people / 2)
-    if 2 * len(pairs) * share_bound(trials, chance, most / 2) >= _CHANCE:
+    if 2 * len(pairs) * share_bound(trials, chance, most / 2) >= _CHANCE_OF_COHORTS:
         return ""
     what = "drawn" if share <= 0.5 else "left out"
     return (

@@ -17,7 +17,7 @@ from scipy import stats
 
 from privrec.attacks.canaries import join, odd_people
 from privrec.attacks.chances import few_places, in_common
-from privrec.attacks.stacks import Doubles, flattened
+from privrec.attacks.stacks import flattened
 from privrec.attacks.watch import Seen
 from privrec.core.phase import Cohort
 from privrec.core.round import fastest
@@ -27,7 +27,7 @@ from privrec.privacy.aggregate import grid_step
 from privrec.privacy.ledger import PrivacyLedger
 from privrec.privacy.noise import secure
 from privrec.seeds import rng
-from privrec.types import IntArray
+from privrec.types import F64, IntArray
 
 _EACH = 4
 """How many random people and people of many lines are tried, and half of the canaries' number."""
@@ -134,7 +134,7 @@ def noise_again(seen: Sequence[Seen]) -> list[str]:
 
     It may be shifted, and multiplied by a number.
     """
-    rounds, firsts, lasts = list[Seen](), list[Doubles](), list[Doubles]()
+    rounds, firsts, lasts = list[Seen](), list[F64](), list[F64]()
     for one in seen:
         noise = _as_normal(one) if one.phase.release.is_private else np.zeros(0)
         if len(noise) >= _FEWEST:
@@ -157,7 +157,7 @@ def noise_again(seen: Sequence[Seen]) -> list[str]:
     return []
 
 
-def _spectra(noises: Sequence[Doubles]) -> npt.NDArray[np.complex128]:
+def _spectra(noises: Sequence[F64]) -> npt.NDArray[np.complex128]:
     """Return the spectrum of each noise, scaled to length 1 and with room for any shift."""
     whole = np.stack(noises)
     whole /= np.maximum(np.linalg.norm(whole, axis=1, keepdims=True), 1e-30)
@@ -168,7 +168,7 @@ class Largest(NamedTuple):
     """The largest of `size` noises: the chances of a larger one, of either sign, in any order."""
 
     size: int
-    chances: Doubles
+    chances: F64
 
     def places(self, size: int) -> IntArray:
         """Return the place of each that would be among the largest of `size` noises."""
@@ -247,7 +247,7 @@ def largest_noises(one: Seen) -> dict[str, Largest]:
     return found
 
 
-def _as_normal(one: Seen) -> Doubles:
+def _as_normal(one: Seen) -> F64:
     """Return the noise of a round as standard normal values, in the order in which it is added.
 
     Laplace noise is mapped to them: products of its own values are far more often large.
@@ -259,7 +259,7 @@ def _as_normal(one: Seen) -> Doubles:
     return np.asarray(np.sign(noise) * stats.norm.isf(stats.laplace.sf(size)), np.float64)
 
 
-def too_small(noise: Doubles, *, laplace: bool) -> bool:
+def too_small(noise: F64, *, laplace: bool) -> bool:
     """Return whether the noise is smaller than of scale 1, by the law of its own size.
 
     The sum of squares of n normal values has a chi-square law of n degrees, and the sum of n
@@ -294,7 +294,7 @@ def same_generator() -> list[str]:
     return []
 
 
-def _most_alike(one: Doubles, other: Doubles, *, own: bool = False) -> float:
+def _most_alike(one: F64, other: F64, *, own: bool = False) -> float:
     """Return the largest correlation of two noises at any shift, also reversed, in deviations."""
     size = 2 ** math.ceil(math.log2(len(one) + len(other)))
     first, second = np.fft.rfft(one, size), np.fft.rfft(other, size)
@@ -320,12 +320,12 @@ def uncounted(seen: Sequence[Seen], ledger: PrivacyLedger) -> list[str]:
     ]
 
 
-def _sum(one: Seen, take: Callable[[IntArray], Clients], *people: int) -> Doubles:
+def _sum(one: Seen, take: Callable[[IntArray], Clients], *people: int) -> F64:
     cohort = Cohort(np.array(people, np.int64), take)
     return flattened(fastest(one.phase, one.told, cohort, one.round_index, one.clip_norm).update)
 
 
-def _length(one: Seen, vector: Doubles) -> float:
+def _length(one: Seen, vector: F64) -> float:
     # By the mechanism, and not by what the aggregator calls its norm: that may be the mistake.
     order = 1 if one.phase.release.mechanism == "laplace" else 2
     # What is not a number is longer than any bound.

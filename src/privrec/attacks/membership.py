@@ -6,7 +6,7 @@ that is there is not trained again, and one that was interrupted goes on.
 """
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import lru_cache
@@ -37,9 +37,7 @@ from privrec.runs.loop import check_same, train
 from privrec.runs.parameters import load_params
 from privrec.seeds import rng
 from privrec.settings import Budget
-from privrec.types import IntArray
-
-OnProgress = Callable[[str, int, int], None]
+from privrec.types import IntArray, OnProgress
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

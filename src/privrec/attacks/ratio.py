@@ -5,18 +5,16 @@ loss under the target with her losses under models with her, and under models wi
 """
 
 import numpy as np
-import numpy.typing as npt
 
 from privrec.attacks.roc import Roc, measured
-from privrec.types import BoolArray
+from privrec.types import F64, BoolArray
 
-Floats = npt.NDArray[np.float64]
 _PRIOR = 4.0
 """How many losses the mean variance over all people counts for. Chosen by hand; not tuned."""
 _SMALLEST = 1e-12
 
 
-def ratio_scores(losses: Floats, member: BoolArray, target: int) -> Floats:
+def ratio_scores(losses: F64, member: BoolArray, target: int) -> F64:
     """Return each person's log likelihood ratio at the loss of model `target`; NaN if unknown.
 
     `losses` and `member` have shape (models, people); all models but the target are shadows. With
@@ -44,7 +42,7 @@ def ratio_scores(losses: Floats, member: BoolArray, target: int) -> Floats:
     return np.asarray(((x - means[1]) ** 2 - (x - means[0]) ** 2) / (2 * variance))
 
 
-def ratio_attack(losses: Floats, member: BoolArray, *, targets: int, seed: int = 0) -> Roc:
+def ratio_attack(losses: F64, member: BoolArray, *, targets: int, seed: int = 0) -> Roc:
     """Return how well the ratios tell members from others; the first models are targets in turn.
 
     Losses are centred per model: a model that is better for everybody says nothing of anybody.

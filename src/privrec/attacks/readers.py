@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from privrec.algorithms.factors.fcf import VECTORS
 from privrec.algorithms.privrec_plus.layout import DISLIKES, LIKES
@@ -18,10 +17,9 @@ from privrec.algorithms.privrec_plus.told import BASIS, SCALE
 from privrec.core.contribution import Contribution, TouchedRows
 from privrec.core.phase import Told
 from privrec.models.api import ITEM_TABLE
-from privrec.types import BoolArray, IntArray, Leaf
+from privrec.types import F64, BoolArray, IntArray, Leaf
 
-Doubles = npt.NDArray[np.float64]
-LooksLiked = Callable[[Doubles], BoolArray]
+LooksLiked = Callable[[F64], BoolArray]
 """The updates of some item rows of one person, shape (k, d) -> which of them she seems to like."""
 _GAP = 1.7
 """Amounts this many times apart are of two kinds. A like weighs twice as much as a dislike, and an
@@ -63,7 +61,7 @@ def read(
     return Items(*(np.unique(np.concatenate(ids)) for ids in zip(*found, _NOTHING, strict=True)))
 
 
-def upper_kind(amounts: Doubles) -> BoolArray:
+def upper_kind(amounts: F64) -> BoolArray:
     """Return which amounts lie above the widest gap; all, if no gap is wide."""
     if not len(amounts):
         return np.zeros(0, np.bool_)
@@ -74,7 +72,7 @@ def upper_kind(amounts: Doubles) -> BoolArray:
     return np.asarray(amounts >= ordered[1 + steps.argmax()])
 
 
-def trained_reader(updates: Sequence[Doubles], liked: Sequence[BoolArray]) -> LooksLiked:
+def trained_reader(updates: Sequence[F64], liked: Sequence[BoolArray]) -> LooksLiked:
     """Return a linear reader of item rows, fitted to people whose likes are known.
 
     Each person's rows are divided by their usual size, because a bound may have shortened them.
@@ -129,7 +127,7 @@ def _of_basis(rows: TouchedRows, told: Told, n_items: int, *, dislikes: bool) ->
     return Items(np.union1d(liked, disliked), liked)
 
 
-def _of_taste(taste: Doubles, told: Told) -> Items:
+def _of_taste(taste: F64, told: Told) -> Items:
     """Return the items of a taste: a row without its component along popularity.
 
     All items that she does not have are the same multiple of `common`, the least one, so that can
@@ -146,7 +144,7 @@ def _of_taste(taste: Doubles, told: Told) -> Items:
     return Items(ids, ids[upper_kind(row[there])])
 
 
-def _of_slopes(slopes: Doubles, vectors: Doubles) -> Items:
+def _of_slopes(slopes: F64, vectors: F64) -> Items:
     """Return the items in the slope of a factorisation: e_i x for each item i, with one x.
 
     For an item that she does not have, e_i = -xᵀy_i, and y_i is known: all such items have the
@@ -161,21 +159,21 @@ def _of_slopes(slopes: Doubles, vectors: Doubles) -> Items:
     return Items(ids, ids[upper_kind(rest[ids])])
 
 
-def _densest(numbers: Doubles) -> float:
+def _densest(numbers: F64) -> float:
     """Return the middle of the narrowest range that has a tenth of the numbers."""
     ordered, tenth = np.sort(numbers), max(len(numbers) // 10, 1)
     begin = int((ordered[tenth:] - ordered[:-tenth]).argmin()) if len(numbers) > 1 else 0
     return float(ordered[begin + tenth // 2])
 
 
-def _usual_size(values: Doubles) -> Doubles:
+def _usual_size(values: F64) -> F64:
     size = float(np.sqrt(np.square(values).mean())) if values.size else 0.0
     return values / size if size > 0 else values
 
 
-def _with_one(values: Doubles) -> Doubles:
+def _with_one(values: F64) -> F64:
     return np.column_stack([values, np.ones(len(values))])
 
 
-def _doubles(leaf: Leaf) -> Doubles:
+def _doubles(leaf: Leaf) -> F64:
     return np.asarray(leaf, np.float64)

@@ -10,12 +10,11 @@ also looks for mistakes: entries without noise, and rounds that share theirs.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from privrec.attacks.stacks import Stack, beginning, flattened, stacked
 from privrec.attacks.watch import Seen
@@ -24,10 +23,8 @@ from privrec.core.phase import Cohort
 from privrec.core.round import fastest
 from privrec.data.clients import Clients
 from privrec.data.federation import Federation
-from privrec.types import Leaf
+from privrec.types import F64, Leaf, OnProgress
 
-Doubles = npt.NDArray[np.float64]
-OnProgress = Callable[[str, int, int], None]
 _LEAST_NOISE = 1e-3
 """The least noise that the attacker reckons with, relative to what is promised."""
 _MANY_ZEROS = 0.01
@@ -44,8 +41,8 @@ _SHARED = 0.1
 class Belief(NamedTuple):
     """The mean and the variance of how often each contribution is in a sum, shape (m,) each."""
 
-    mean: Doubles
-    variance: Doubles
+    mean: F64
+    variance: F64
 
     @classmethod
     def of(cls, size: int, mean: float, variance: float) -> "Belief":
@@ -58,13 +55,13 @@ def canary_scores(
     canaries: Clients,
     others: Federation,
     on_progress: OnProgress | None = None,
-) -> Doubles:
+) -> F64:
     """Return the score of each canary, higher for those who seem to have taken part.
 
     `others` are all other people who train.
     """
     total = np.zeros(len(canaries))
-    noises: list[Doubles] = []
+    noises: list[F64] = []
     # Volunteers gave up the guarantee for their phase.
     seen = [one for one in seen if not one.phase.volunteers]
     for place, one in enumerate(seen):
@@ -140,7 +137,7 @@ def noises_of(
 
 def ratios(
     stack: Stack, sums: Mapping[str, Leaf], noises: Mapping[str, float], belief: Belief
-) -> Doubles:
+) -> F64:
     """Return log likelihood ratios of 1 against 0 for each coefficient, shape (m,).
 
     The sums are Wᵀb + noise, with the contributions as rows of W, and b has independent entries of
@@ -158,7 +155,7 @@ def ratios(
     return np.asarray(found - weight / 2)
 
 
-def alike(noises: Sequence[Doubles]) -> list[tuple[int, int]]:
+def alike(noises: Sequence[F64]) -> list[tuple[int, int]]:
     """Return the pairs of rounds that share their noise, the most alike first.
 
     The difference of two independent noises of scale 1 has scale √2, whatever else is in the sums,
@@ -174,14 +171,12 @@ def alike(noises: Sequence[Doubles]) -> list[tuple[int, int]]:
     return [(first, second) for _, first, second in sorted(found)[:_MOST_PAIRS]]
 
 
-def _scale(values: Doubles) -> float:
+def _scale(values: F64) -> float:
     """Return the standard deviation of normal values; outliers do not count."""
     return float(np.median(np.abs(values - np.median(values)))) / 0.6745
 
 
-def _difference(
-    one: Seen, other: Seen, noise: Doubles, other_noise: Doubles, canaries: Clients
-) -> Doubles:
+def _difference(one: Seen, other: Seen, noise: F64, other_noise: F64, canaries: Clients) -> F64:
     """Return the ratios from the difference of two rounds, in which shared noise cancels."""
     size = min(len(noise), len(other_noise))
     parts = [

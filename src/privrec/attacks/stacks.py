@@ -8,13 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse as sp
 
 from privrec.core.contribution import Contribution, add_to
-from privrec.types import Leaf
-
-Doubles = npt.NDArray[np.float64]
+from privrec.types import F64, Leaf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -26,10 +23,10 @@ class Stack:
 
     size: int
     flat: Mapping[str, sp.csr_array]
-    outer: Mapping[str, Doubles]
-    triangle: Mapping[str, Doubles]
+    outer: Mapping[str, F64]
+    triangle: Mapping[str, F64]
 
-    def gram(self, noises: Mapping[str, float]) -> Doubles:
+    def gram(self, noises: Mapping[str, float]) -> F64:
         """Return the inner products of all pairs of contributions, shape (m, m).
 
         Each sum is measured in units of its own noise.
@@ -44,7 +41,7 @@ class Stack:
             total += products / 2 / noises[name] ** 2
         return total
 
-    def against(self, sums: Mapping[str, Leaf], noises: Mapping[str, float]) -> Doubles:
+    def against(self, sums: Mapping[str, Leaf], noises: Mapping[str, float]) -> F64:
         """Return the inner product of each contribution with these sums, shape (m,)."""
         total = np.zeros(self.size)
         for name, rows in self.flat.items():
@@ -58,7 +55,7 @@ class Stack:
             total += ((vectors @ matrix) * vectors).sum(1) / noises[name] ** 2
         return total
 
-    def silent(self, sums: Mapping[str, Leaf]) -> Doubles:
+    def silent(self, sums: Mapping[str, Leaf]) -> F64:
         """Return how many entries each person touches that are exactly 0 in the sums, (m,)."""
         total = np.zeros(self.size)
         for name, rows in self.flat.items():
@@ -95,17 +92,17 @@ def stacked(contributions: Sequence[Contribution]) -> Stack:
     )
 
 
-def beginning(contribution: Contribution, size: int) -> Doubles:
+def beginning(contribution: Contribution, size: int) -> F64:
     """Return the first `size` entries of all that is added, in the order in which noise is."""
     total: dict[str, Leaf] = {}
     add_to(total, contribution)
     return flattened(total)[:size]
 
 
-def flattened(sums: Mapping[str, Leaf]) -> Doubles:
+def flattened(sums: Mapping[str, Leaf]) -> F64:
     """Return the sums as one vector, in the order in which noise is added."""
     return np.concatenate([np.ravel(np.asarray(sums[name], np.float64)) for name in sorted(sums)])
 
 
-def _vectors(contributions: Sequence[Contribution], part: str, name: str) -> Doubles:
+def _vectors(contributions: Sequence[Contribution], part: str, name: str) -> F64:
     return np.stack([np.asarray(getattr(one, part)[name], np.float64) for one in contributions])

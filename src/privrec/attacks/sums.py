@@ -15,7 +15,7 @@ import numpy as np
 from privrec.algorithms.recipes import configure, prepare
 from privrec.attacks.canaries import Canaries, with_canaries
 from privrec.attacks.roc import Scores, measured
-from privrec.attacks.scores import OnProgress, canary_scores, contributions, rest
+from privrec.attacks.scores import canary_scores, contributions, rest
 from privrec.attacks.server import read_off
 from privrec.attacks.stacks import stacked
 from privrec.attacks.trial import law_of, try_out
@@ -25,6 +25,7 @@ from privrec.privacy.ledger import PrivacyLedger
 from privrec.privacy.tradeoff import best_area, best_curve
 from privrec.runs.loop import train
 from privrec.seeds import rng
+from privrec.types import OnProgress
 
 _MUCH_ALIKE = 0.05
 """The largest mean correlation of two people's scores; it raises the area from Φ(μ/√2) to about

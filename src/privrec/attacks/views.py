@@ -15,7 +15,7 @@ from privrec.data.federation import Federation, chunks
 from privrec.errors import RunFolderError
 from privrec.evaluation.references import OWN_BONUS
 from privrec.runs.records import write_whole
-from privrec.types import BoolArray, CodeArray, IntArray
+from privrec.types import F64, BoolArray, CodeArray, IntArray
 
 LIST_LENGTH = 10
 NO_ITEM = -1
@@ -24,8 +24,6 @@ _CHUNK = 64
 _LINES = 20
 """Of so many likes a person's loss is the mean, where each has a context to be scored in."""
 _LARGEST = 1e30
-
-Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -37,7 +35,7 @@ class Views:
     """
 
     people: IntArray
-    losses: Floats
+    losses: F64
     lists: CodeArray
 
 
@@ -72,7 +70,7 @@ def views_of(federation: Federation, people: IntArray, scorer: Scorer) -> Views:
     return Views(people=people, losses=losses, lists=lists)
 
 
-def loss_of(scores: Floats, items: IntArray, liked: BoolArray) -> float:
+def loss_of(scores: F64, items: IntArray, liked: BoolArray) -> float:
     """Return the mean cross entropy of the likes; NaN if there are none.
 
     `scores` has shape (1, n_items), or one row for each line; `items` and `liked` are the lines'.
@@ -87,7 +85,7 @@ def loss_of(scores: Floats, items: IntArray, liked: BoolArray) -> float:
     return float(entropy[liked].mean())
 
 
-def best_items(scores: Floats, own: IntArray) -> IntArray:
+def best_items(scores: F64, own: IntArray) -> IntArray:
     """Return at most ten items by their mean score, best first, without `own`.
 
     >>> best_items(np.array([[0.1, 0.9, 0.5]]), np.array([1])).tolist()
@@ -146,7 +144,7 @@ def _without_items(clients: Clients) -> Clients:
     )
 
 
-def _plain(scores: npt.NDArray[np.floating], likes: IntArray) -> Floats:
+def _plain(scores: npt.NDArray[np.floating], likes: IntArray) -> F64:
     """Return finite scores in which own items have no bonus."""
     table = np.array(scores, np.float64)
     own = np.unique(likes)

@@ -1,11 +1,9 @@
 """The best items of each row of scores, selected and not sorted; numpy alone, as on a phone."""
 
 import numpy as np
-import numpy.typing as npt
 
+from privrec.core.scorer import Scores
 from privrec.types import IntArray
-
-Scores = npt.NDArray[np.floating]
 
 
 def top_items(scores: Scores, top: int) -> tuple[IntArray, Scores]:

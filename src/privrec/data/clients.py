@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from privrec.data.schema import Bag, Bags, Schema, Side
-from privrec.types import BoolArray, CodeArray, FloatArray, IntArray
+from privrec.types import F32, BoolArray, CodeArray, IntArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -23,7 +23,7 @@ class Clients:
     ids: IntArray
     offsets: IntArray
     item: CodeArray
-    value: FloatArray
+    value: F32
     liked: BoolArray
     time: npt.NDArray[np.float64]
     features: Bags

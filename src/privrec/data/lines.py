@@ -11,7 +11,7 @@ from privrec.data.clients import Clients, cuts
 from privrec.data.manifest import Manifest
 from privrec.data.schema import Bag, Bags
 from privrec.errors import DataError, nearest
-from privrec.types import BoolArray, CodeArray, FloatArray, IntArray
+from privrec.types import F32, BoolArray, CodeArray, IntArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -23,7 +23,7 @@ class Lines:
 
     user: CodeArray
     item: CodeArray
-    value: FloatArray
+    value: F32
     liked: BoolArray
     time: npt.NDArray[np.float64]
     sizes: IntArray
@@ -33,7 +33,7 @@ class Lines:
         offsets = np.concatenate([[0], np.cumsum(self.sizes)])
         order = np.argsort(self.user, kind="stable")
         # One sort of all lines by person and time would take twice as long.
-        for first, last in cuts(offsets, _AT_A_TIME):
+        for first, last in cuts(offsets, _LINES_AT_A_TIME):
             rows = order[offsets[first] : offsets[last]]
             rows[:] = rows[np.lexsort((self.time[rows], self.user[rows]))]
         return Clients(
@@ -48,7 +48,7 @@ class Lines:
         )
 
 
-_AT_A_TIME = 2**18
+_LINES_AT_A_TIME = 2**18
 """Lines that are sorted at once. Chosen by hand: they fit into the cache of a processor."""
 
 
@@ -120,7 +120,7 @@ def _positions(
     return found.to_physical().to_numpy().astype(np.int32)
 
 
-def _values(lines: pl.DataFrame, manifest: Manifest, where: str) -> FloatArray:
+def _values(lines: pl.DataFrame, manifest: Manifest, where: str) -> F32:
     if manifest.value is None:
         return np.ones(lines.height, np.float32)
     require(lines, manifest.value, where)

@@ -18,11 +18,10 @@ import numpy.typing as npt
 
 from privrec.evaluation.metrics import KS
 from privrec.seeds import rng
-from privrec.types import IntArray
+from privrec.types import F64, IntArray
 
-Floats = npt.NDArray[np.float64]
 Interval = tuple[float, float]
-Sample = tuple[IntArray, Floats]
+Sample = tuple[IntArray, F64]
 """The numbers of the people who were tested under one seed, and the figures of each."""
 REPLICATES = 2000
 MANY = 2000
@@ -53,7 +52,7 @@ Differences = Mapping[str, Mapping[int, Difference]]
 """By the name of what is compared with, and by k."""
 
 
-def intervals(figures: Floats) -> dict[int, Interval]:
+def intervals(figures: F64) -> dict[int, Interval]:
     """Return for each k the interval of the mean over people, each with a figure in [0, 1].
 
     `figures` has shape (people, len(KS)). People whose figures are NaN are left out; empty if
@@ -66,7 +65,7 @@ def intervals(figures: Floats) -> dict[int, Interval]:
     return dict(zip(KS, zip(low.tolist(), high.tolist(), strict=True), strict=True))
 
 
-def differences(ours: Floats, theirs: Floats) -> dict[int, Difference]:
+def differences(ours: F64, theirs: F64) -> dict[int, Difference]:
     """Return for each k by how much our mean is larger, paired: the same people in both, in order.
 
     People who have no figure in one of them are left out; empty if nobody is left.
@@ -100,7 +99,7 @@ def differences_of_seeds(samples: Sequence[Sample]) -> dict[int, Difference]:
     return _by_k(*_ends_of_seeds(samples, -usual, usual))
 
 
-def ends_of_shares(figures: Floats) -> tuple[Floats, Floats]:
+def ends_of_shares(figures: F64) -> tuple[F64, F64]:
     """Return the lower and upper ends for the mean of each column, over people in the rows.
 
     Figures lie in [0, 1].
@@ -109,7 +108,7 @@ def ends_of_shares(figures: Floats) -> tuple[Floats, Floats]:
     return np.maximum(low, 0.0), np.minimum(high, 1.0)
 
 
-def ends_of_differences(each: Floats) -> tuple[Floats, Floats]:
+def ends_of_differences(each: F64) -> tuple[F64, F64]:
     """Return the lower and upper ends for the mean of each column, over people in the rows.
 
     The two made-up people are better and worse by the same.
@@ -118,7 +117,7 @@ def ends_of_differences(each: Floats) -> tuple[Floats, Floats]:
     return _ends(each, -usual, usual)
 
 
-def intervals_of_means(figures: Floats) -> dict[int, Interval]:
+def intervals_of_means(figures: F64) -> dict[int, Interval]:
     """Return for each k the interval of the mean over people, of figures of any size.
 
     People whose figures are NaN are left out; empty if nobody is left.
@@ -126,7 +125,7 @@ def intervals_of_means(figures: Floats) -> dict[int, Interval]:
     return intervals_of_ratios(figures, np.ones_like(figures))
 
 
-def intervals_of_ratios(parts: Floats, wholes: Floats) -> dict[int, Interval]:
+def intervals_of_ratios(parts: F64, wholes: F64) -> dict[int, Interval]:
     """Return for each k the interval of Σ part / Σ whole over people; without k where Σ whole is 0.
 
     A person's row is (part - ratio · whole) / mean whole: their mean is 0, and moves as the ratio
@@ -165,12 +164,12 @@ def mean_of(found: Sequence[Difference]) -> Difference:
     return Difference(by=by, low=low, high=high)
 
 
-def _by_k(mean: Floats, ends: tuple[Floats, Floats]) -> dict[int, Difference]:
+def _by_k(mean: F64, ends: tuple[F64, F64]) -> dict[int, Difference]:
     found = zip(KS, mean.tolist(), *(one.tolist() for one in ends), strict=True)
     return {k: Difference(by=by, low=low, high=high) for k, by, low, high in found}
 
 
-def _made_up(figures: Floats, people: int) -> tuple[Floats, Floats]:
+def _made_up(figures: F64, people: int) -> tuple[F64, F64]:
     """Return the figures of the two made-up people, one below and one above those of all others.
 
     They lie between the least and the largest figure and the ends of the scale, 0 and 1: nearer to
@@ -183,7 +182,7 @@ def _made_up(figures: Floats, people: int) -> tuple[Floats, Floats]:
     return least * (1 - far), most + (1 - most) * far
 
 
-def _usual(each: Floats) -> Floats:
+def _usual(each: F64) -> F64:
     """Return by how much the two made-up people differ: 1 if nobody does.
 
     Otherwise it is what those who differ at all differ by on average, or two standard deviations
@@ -195,9 +194,7 @@ def _usual(each: Floats) -> Floats:
     return np.where(count > 0, np.maximum(mean, 2 * each.std(axis=0)), 1.0)
 
 
-def _ends_of_seeds(
-    samples: Sequence[Sample], less: Floats, more: Floats
-) -> tuple[Floats, tuple[Floats, Floats]]:
+def _ends_of_seeds(samples: Sequence[Sample], less: F64, more: F64) -> tuple[F64, tuple[F64, F64]]:
     """Return the mean over S seeds, and its ends, with one row for each different person.
 
     With x_s her figure under seed s, n_s people and the mean m: her row is
@@ -223,7 +220,7 @@ def _ends_of_seeds(
     return mean, (np.minimum(middle - half, mean), np.maximum(middle + half, mean))
 
 
-def _ends(values: Floats, less: Floats, more: Floats) -> tuple[Floats, Floats]:
+def _ends(values: F64, less: F64, more: F64) -> tuple[F64, F64]:
     """Return the ends for the mean of each column, with two made-up rows `less` and `more`."""
     all_of_them = np.concatenate([values, less[None], more[None]])
     people, mean = len(all_of_them), values.mean(axis=0)

@@ -9,12 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from privrec.data.text import brief
-from privrec.types import BoolArray, IntArray
+from privrec.types import F64, BoolArray, IntArray
 
 DEPTH = 30
 """Ranks up to here are exact; those beyond may be infinite."""
 KS = (5, 10, 20, DEPTH)
-Floats = npt.NDArray[np.float64]
 
 
 class Ranks(NamedTuple):
@@ -28,10 +27,10 @@ class Ranks(NamedTuple):
     """
 
     person: IntArray
-    rank: Floats
+    rank: F64
     new: BoolArray
     row: IntArray
-    place: Floats
+    place: F64
     owner: IntArray
     listed: IntArray
 
@@ -49,13 +48,13 @@ class PeopleFigures:
     `novelty` is the mean of each item's `surprise` over the first k that her device lists.
     """
 
-    hits: Floats
-    new_only: Floats
-    ndcg: Floats
-    list_ndcg: Floats
-    recall: Floats
-    popular: Floats
-    novelty: Floats
+    hits: F64
+    new_only: F64
+    ndcg: F64
+    list_ndcg: F64
+    recall: F64
+    popular: F64
+    novelty: F64
 
     __repr__ = brief
 
@@ -80,8 +79,8 @@ def figures_of(
     people: int,
     ks: Sequence[int] = KS,
     *,
-    popular: Floats | None = None,
-    surprise: Floats | None = None,
+    popular: F64 | None = None,
+    surprise: F64 | None = None,
 ) -> PeopleFigures:
     """Return the figures of each person from her ranks; all `people` have tested lines.
 
@@ -92,7 +91,7 @@ def figures_of(
     likes = np.bincount(ranks.row, minlength=lists)
     discount = 1 / np.log2(np.arange(2, likes.max(initial=0) + 2))
     best = np.concatenate([[0.0], np.cumsum(discount)])
-    found: dict[str, list[Floats]] = {name: [] for name in _NAMES}
+    found: dict[str, list[F64]] = {name: [] for name in _NAMES}
     for k in ks:
         hit, new = ranks.rank <= k, ranks.new
         found["hits"].append(_means(hit, ranks.person, people))
@@ -108,7 +107,7 @@ def figures_of(
     return PeopleFigures(**{name: np.stack(columns, axis=1) for name, columns in found.items()})
 
 
-def means(figures: Floats) -> dict[int, float]:
+def means(figures: F64) -> dict[int, float]:
     """Return the mean over people by k, without those whose figure is NaN; NaN if all are."""
     some = figures[~np.isnan(figures).any(axis=1)]
     return {k: float(some[:, n].mean()) if len(some) else math.nan for n, k in enumerate(KS)}
@@ -120,7 +119,7 @@ def shares_of_hits(figures: PeopleFigures) -> dict[int, float]:
     return {k: both[k] / hits[k] if hits[k] > 0 else math.nan for k in KS}
 
 
-def _novelty(ranks: Ranks, people: int, k: int, surprise: Floats | None) -> Floats:
+def _novelty(ranks: Ranks, people: int, k: int, surprise: F64 | None) -> F64:
     if surprise is None:
         return np.full(people, np.nan)
     items = ranks.listed[:, :k]
@@ -130,11 +129,11 @@ def _novelty(ranks: Ranks, people: int, k: int, surprise: Floats | None) -> Floa
     return _means(found[known], ranks.owner[known], people)
 
 
-def _gain(ranks: Floats, k: int) -> Floats:
+def _gain(ranks: F64, k: int) -> F64:
     return np.where(ranks <= k, 1 / np.log2(ranks + 1), 0.0)
 
 
-def _means(values: npt.NDArray[np.generic], group: IntArray, groups: int) -> Floats:
+def _means(values: npt.NDArray[np.generic], group: IntArray, groups: int) -> F64:
     """Return the mean of the values of each group; NaN for a group without any."""
     total = np.bincount(group, values.astype(np.float64), groups)
     count = np.bincount(group, minlength=groups)

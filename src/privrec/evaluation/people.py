@@ -7,13 +7,12 @@ import numpy as np
 
 from privrec.evaluation.intervals import (
     Difference,
-    Floats,
     Sample,
     differences,
     differences_of_seeds,
     shares_of_seeds,
 )
-from privrec.types import IntArray
+from privrec.types import F64, IntArray
 
 OfRuns = Sequence["People | None"]
 """The people of one run for each seed; None where their figures are not known."""
@@ -27,10 +26,10 @@ class People(NamedTuple):
     """
 
     ids: IntArray
-    hits: Floats
-    new_only: Floats
+    hits: F64
+    new_only: F64
     digest: str = ""
-    references: Mapping[str, Floats] = {}
+    references: Mapping[str, F64] = {}
 
 
 def are_paired(ours: People | None, theirs: People | None) -> bool:

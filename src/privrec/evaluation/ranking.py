@@ -12,7 +12,6 @@ from privrec.data.clients import Clients
 from privrec.data.federation import Federation, chunks
 from privrec.data.text import brief
 from privrec.evaluation.intervals import (
-    Floats,
     Interval,
     intervals,
     intervals_of_means,
@@ -29,7 +28,7 @@ from privrec.evaluation.metrics import (
 )
 from privrec.evaluation.protocols import Held, View, halved
 from privrec.evaluation.ranks import Rows, rank_table
-from privrec.types import BoolArray, Candidates, Halving, IntArray
+from privrec.types import F64, BoolArray, Candidates, Halving, IntArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,7 +181,7 @@ def measure(
     candidates: Candidates = "unseen",
     few_only: Collection[str] = (),
     fewer_than: int = 0,
-    surprise: Floats | None = None,
+    surprise: F64 | None = None,
     on_progress: Callable[[int], None] | None = None,
 ) -> dict[str, Tested]:
     """Return what each scorer reaches for `people`, by its name, with one look at their data.

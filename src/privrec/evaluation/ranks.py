@@ -8,14 +8,11 @@ infinite.
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from privrec.core.scorer import Scores
 from privrec.data.clients import Clients, ranges
 from privrec.evaluation.metrics import DEPTH, Ranks
-from privrec.types import BoolArray, IntArray
-
-Floats = npt.NDArray[np.float64]
+from privrec.types import F64, BoolArray, IntArray
 
 
 class Rows(NamedTuple):
@@ -160,7 +157,7 @@ def _cells(scores: Scores, rows: Rows, pairs: IntArray) -> tuple[IntArray, IntAr
     return row, pairs[ranges(start[rows.person], sizes)] % n_items
 
 
-def _rivals(best: _Entries, least: Scores, row: IntArray, own: Floats) -> tuple[Floats, Floats]:
+def _rivals(best: _Entries, least: Scores, row: IntArray, own: F64) -> tuple[F64, F64]:
     """Return for each own score how many of the best of its row are above it, and how many equal.
 
     Where at least `DEPTH` are above, they may be infinitely many.
@@ -249,7 +246,7 @@ class _Among(NamedTuple):
     rivals_equal: IntArray
 
 
-def _among(row: IntArray, own: Floats, candidate: BoolArray) -> _Among:
+def _among(row: IntArray, own: F64, candidate: BoolArray) -> _Among:
     count = len(own)
     order = np.lexsort((-own, row))
     in_order, of_row = own[order], row[order]

@@ -20,10 +20,9 @@ from privrec.core.scorer import Scores, TableScorer
 from privrec.data.clients import Clients
 from privrec.data.federation import Federation, chunks
 from privrec.errors import DataError, SettingsError, nearest
-from privrec.types import IntArray
+from privrec.types import F32, IntArray
 
-Floats = npt.NDArray[np.float32]
-Arrays = dict[str, Floats]
+Arrays = dict[str, F32]
 MEMORY_GB = 4.0
 """What references may take, in 10⁹ bytes. It is a fixed number, and not a share of what a machine
 has free, so that a run has the same references everywhere. Both that need a matrix of items by
@@ -45,8 +44,8 @@ class Sums(NamedTuple):
     `pairs` is None where no reference needs it. Numbers up to 2²⁴ are exact.
     """
 
-    likes: Floats
-    pairs: Floats | None
+    likes: F32
+    pairs: F32 | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,7 +218,7 @@ def _chosen(
     return chosen, left_out
 
 
-def neighbours(vectors: Floats) -> TableScorer:
+def neighbours(vectors: F32) -> TableScorer:
     """Return own items first, then the sum of cosines between item vectors and those liked."""
     length = np.linalg.norm(vectors, axis=1, keepdims=True)
     unit = vectors / np.maximum(length, 1e-12)
@@ -263,7 +262,7 @@ def sums_of(
     return Sums(likes, squares)
 
 
-def _add_pairs(squares: Floats, rows: sp.csr_array) -> None:
+def _add_pairs(squares: F32, rows: sp.csr_array) -> None:
     """Add rowsᵀ rows to a dense matrix, by a dense product or by what is not 0 alone."""
     pairs = np.cumsum(np.diff(rows.indptr).astype(np.int64) ** 2)
     if _DENSE * float(pairs[-1]) > rows.shape[0] * float(len(squares)) ** 2:
@@ -282,7 +281,7 @@ def _add_pairs(squares: Floats, rows: sp.csr_array) -> None:
         start = stop
 
 
-def _invert(matrix: Floats) -> None:
+def _invert(matrix: F32) -> None:
     """Replace a symmetric positive definite matrix by its inverse, in its own memory."""
     # LAPACK stores columns side by side: the transpose is the same memory, without a copy.
     factor, failed = spotrf(matrix.T, lower=1, overwrite_a=1, clean=0)
@@ -315,17 +314,17 @@ def _popularity(sums: Sums) -> Arrays:
     return {"popularity": sums.likes}
 
 
-def _pairs_in(sums: Sums) -> Floats:
+def _pairs_in(sums: Sums) -> F32:
     if sums.pairs is None:
         raise ValueError("this reference needs pairs")
     return sums.pairs
 
 
-def _same_for_all(scores: Floats, people: Clients) -> Floats:
+def _same_for_all(scores: F32, people: Clients) -> F32:
     return np.broadcast_to(scores, (len(people), len(scores)))
 
 
-def _with_ties_by_popularity(weights: Floats, likes: Floats) -> Floats:
+def _with_ties_by_popularity(weights: F32, likes: F32) -> F32:
     """Return the weights plus a very small multiple of popularity, which breaks ties."""
     weights += np.float32(1e-6) * (likes / max(likes.max(), 1))[None, :]
     return weights

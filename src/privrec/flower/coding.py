@@ -8,9 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from privrec.errors import SettingsError
-from privrec.types import Norm
+from privrec.types import F64, Norm
 
-Doubles: TypeAlias = npt.NDArray[np.float64]
 Words: TypeAlias = npt.NDArray[np.uint64]
 
 MOST_PEOPLE = 2**29
@@ -84,7 +83,7 @@ class Coding:
         units = math.sqrt(self.size) if self.norm == "l2" else float(self.size)
         return 1.0 - math.ldexp(1.0, math.frexp(units * (self.unit / self.bound))[1])
 
-    def encode(self, vector: Doubles, people: int) -> Words:
+    def encode(self, vector: F64, people: int) -> Words:
         """Return the sum of `people` people as words, (size,), in two's complement.
 
         Every coordinate is shrunk, rounded to the nearest whole number of units and cut off at
@@ -109,7 +108,7 @@ class Coding:
         coded = whole.astype(np.int64) - whole_loss.astype(np.int64) + rest.astype(np.int64)
         return np.clip(coded, -most, most).view(np.uint64)
 
-    def decode(self, coded: Words) -> Doubles:
+    def decode(self, coded: Words) -> F64:
         """Return the numbers of a sum of words, (size,): two's complement, times the unit."""
         if coded.dtype != np.uint64 or coded.shape != (self.size,):
             raise ValueError(

@@ -19,9 +19,9 @@ from privrec.flower.reveals import Unmasking
 from privrec.flower.seen import Seen
 from privrec.flower.terms import Terms
 from privrec.runs import records
-from privrec.runs.evaluate import OnProgress
 from privrec.runs.loop import play_stages
 from privrec.simulate.machine import check_memory
+from privrec.types import OnProgress
 
 _MOST_NOISE = 2.0**12
 """What discrete noise in units of the coding can be drawn for."""

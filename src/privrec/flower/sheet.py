@@ -5,7 +5,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from privrec.core.contribution import Shapes, shapes_of
 from privrec.core.phase import Phase, Told
@@ -13,10 +12,9 @@ from privrec.data.clients import Clients
 from privrec.errors import FederationError
 from privrec.flower.coding import Coding
 from privrec.privacy.aggregate import Aggregator, CohortTotal
-from privrec.types import Leaf
+from privrec.types import F64, Leaf
 
 COUNT = "count of updates within the bound"
-Doubles = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +47,7 @@ class Sheet:
             rows[COUNT] = np.array([self.count_weight * balance])
         return rows
 
-    def vector(self, total: CohortTotal, people: int) -> Doubles:
+    def vector(self, total: CohortTotal, people: int) -> F64:
         """Return the sums over `people` people as one vector."""
         rows = list(self.parts(total, people).values())
         return np.concatenate([np.asarray(row, np.float64) for row in rows] or [np.zeros(0)])

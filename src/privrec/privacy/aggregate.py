@@ -15,9 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from privrec.errors import DataError, SettingsError
-from privrec.privacy.noise import Doubles, NoiseSource
+from privrec.privacy.noise import NoiseSource
 from privrec.privacy.release import MARGIN, Release, Sampling, check_noise
-from privrec.types import Array, FloatArray, Leaf, Norm, Params
+from privrec.types import F32, F64, Array, Leaf, Norm, Params
 
 _GRID = 2.0**-12
 """The grid to which published values are rounded, relative to the scale of the noise (rounded down
@@ -221,7 +221,7 @@ def laplace(sampling: Sampling, *, clip_norm: float, noise_multiplier: float) ->
     return Aggregator(release=release, clip_norm=clip_norm)
 
 
-def _on_grid(values: Doubles, scale: float) -> FloatArray:
+def _on_grid(values: F64, scale: float) -> F32:
     """Return the values rounded to a grid, because the lowest bits of noise can reveal the sum."""
     step = grid_step(scale)
     return (np.round(values / step) * step).astype(np.float32)

@@ -16,7 +16,6 @@ from functools import lru_cache, reduce
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 if TYPE_CHECKING:  # Importing it takes most of a second, and runs without noise do not need it.
     from dp_accounting import dp_event
@@ -26,9 +25,9 @@ if TYPE_CHECKING:  # Importing it takes most of a second, and runs without noise
 
 from privrec.errors import SettingsError, check_kind
 from privrec.privacy.release import Adjacency, Release
+from privrec.types import F64
 
 Entries = tuple[tuple[Release, int], ...]
-Doubles = npt.NDArray[np.float64]
 
 # RDP orders. Integers only: fractional orders fail to converge at large sampling shares.
 _ORDERS = [*range(2, 65), 72, 80, 96, 112, 128, 160, 192, 256]
@@ -66,7 +65,7 @@ def epsilon_rdp(entries: Entries, delta: float) -> float:
     return min(float(_composed_divergence(entries).get_epsilon(delta)), _pure_total(entries))
 
 
-def deltas(entries: Entries, epsilons: Doubles) -> Doubles:
+def deltas(entries: Entries, epsilons: F64) -> F64:
     """Return the δ of all the releases together at each ε, by PLD; 1 if one has no noise."""
     plain = _without_accounting(entries, 0.5)
     if plain is not None:
@@ -299,7 +298,7 @@ class PrivacyLedger:
         """Return ε at this δ, by PLD: 0 for nothing released, infinite if anything had no noise."""
         return epsilon(self.entries, delta)
 
-    def deltas(self, epsilons: Doubles) -> Doubles:
+    def deltas(self, epsilons: F64) -> F64:
         """Return δ at each of these ε, by PLD."""
         return deltas(self.entries, epsilons)
 

@@ -3,21 +3,19 @@
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
-Doubles: TypeAlias = npt.NDArray[np.float64]
+from privrec.types import F64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoiseSource:
     """Standard noise: `normal(n)` of variance 1 and `laplace(n)` of scale 1, in float64."""
 
-    normal: Callable[[int], Doubles]
-    laplace: Callable[[int], Doubles]
+    normal: Callable[[int], F64]
+    laplace: Callable[[int], F64]
 
 
 def seeded(rng: np.random.Generator) -> NoiseSource:
@@ -36,22 +34,22 @@ def secure() -> NoiseSource:
     """
     stream = Cipher(algorithms.AES(os.urandom(32)), modes.CTR(os.urandom(16))).encryptor()
 
-    def uniform(size: int) -> Doubles:
+    def uniform(size: int) -> F64:
         """Return numbers in (0, 1]: 53 random bits plus one half, times 2^-53, rounded."""
         words = np.frombuffer(stream.update(bytes(8 * size)), np.uint64)
         return ((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
 
-    def box_muller(size: int) -> Doubles:
+    def box_muller(size: int) -> F64:
         half = (size + 1) // 2
         radius = np.sqrt(-2.0 * np.log(uniform(half)))
         angle = 2.0 * np.pi * uniform(half)
         return np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])[:size]
 
-    def normal(size: int) -> Doubles:
+    def normal(size: int) -> F64:
         # The lowest bits of a single draw can reveal its value; a sum of four draws hides them.
         return 0.5 * (box_muller(size) + box_muller(size) + box_muller(size) + box_muller(size))
 
-    def laplace(size: int) -> Doubles:
+    def laplace(size: int) -> F64:
         # The difference of two exponentials.
         return np.log(uniform(size)) - np.log(uniform(size))
 

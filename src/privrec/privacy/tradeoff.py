@@ -8,18 +8,17 @@ noise on everybody's sum it is the curve of the best test, Φ(Φ⁻¹(FPR) + μ)
 from functools import lru_cache
 
 import numpy as np
-import numpy.typing as npt
 from scipy.optimize import brentq
 from scipy.special import log_ndtr, ndtr, ndtri
 
 from privrec.privacy.ledger import PrivacyLedger
+from privrec.types import F64
 
-Doubles = npt.NDArray[np.float64]
 _EPSILONS = np.concatenate([np.linspace(0, 1, 101)[:-1], np.geomspace(1, 200, 300)])
 _GRID = np.concatenate([[0.0], np.geomspace(1e-6, 1e-2, 100), np.linspace(1e-2, 1, 500)[1:]])
 
 
-def best_rates(ledger: PrivacyLedger, false_positives: Doubles) -> Doubles:
+def best_rates(ledger: PrivacyLedger, false_positives: F64) -> F64:
     """Return the largest true-positive rate that the ledger allows at each false-positive rate."""
     shift = ledger.gaussian_shift
     if shift is not None:

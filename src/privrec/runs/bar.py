@@ -13,9 +13,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from privrec.errors import SettingsError, got
+from privrec.types import OnProgress
 
-OnProgress = Callable[[str, int, int], None]
-"""(name of the step, how much is done, how much there is)"""
 _Draw = Callable[[str, float], None]
 """Shows a line of text and the share that is done; an empty text removes the bar."""
 

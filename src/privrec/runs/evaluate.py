@@ -14,13 +14,7 @@ from privrec.core.scorer import Scorer
 from privrec.data.text import short
 from privrec.errors import DataError, SettingsError
 from privrec.evaluation.groups import by_items
-from privrec.evaluation.intervals import (
-    Differences,
-    Floats,
-    Interval,
-    differences,
-    intervals,
-)
+from privrec.evaluation.intervals import Differences, Interval, differences, intervals
 from privrec.evaluation.metrics import means
 from privrec.evaluation.protocols import View
 from privrec.evaluation.ranking import EvalReport, Tested, ends_json, measure, text_keys
@@ -32,7 +26,7 @@ from privrec.settings import RunSettings
 from privrec.show.notebook import hits_table, html_table, paragraph, text_table, title_of
 from privrec.show.worth import warnings_of
 from privrec.simulate.cost import usual_person
-from privrec.types import IntArray, Params
+from privrec.types import F64, IntArray, OnProgress, Params
 
 FEW_ITEMS = 20
 """The paper calls people with fewer items inactive."""
@@ -40,8 +34,6 @@ VALIDATED = 5_000
 """How many validation people a round's figures are of, the first ones: a look every few rounds must
 stay cheap where there are hundreds of thousands. Of 5,000, a share of 0.2 has a standard error of
 0.006."""
-OnProgress = Callable[[str, int, int], None]
-"""(name of the step, how much is done, how much there is)"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -316,7 +308,7 @@ def _measure(
     view: View,
     people: IntArray,
     scorers: Mapping[str, Scorer],
-    surprise: Floats | None = None,
+    surprise: F64 | None = None,
     on_progress: OnProgress | None = None,
 ) -> dict[str, Tested]:
     return measure(

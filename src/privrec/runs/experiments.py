@@ -3,7 +3,7 @@
 The noise of such runs is seeded, so that figures can be repeated. They protect nobody.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,7 @@ from privrec.algorithms.recipes import RECIPES, configure, prepare, recipe_named
 from privrec.data.sources import load
 from privrec.errors import SettingsError
 from privrec.runs.loop import check_each_once, train_and_evaluate
-
-OnProgress = Callable[[str, int, int], None]
+from privrec.types import OnProgress
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

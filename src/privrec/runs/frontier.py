@@ -5,7 +5,7 @@ import itertools
 import json
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,12 +26,12 @@ from privrec.show.comparison import mean_interval
 from privrec.show.frontier_page import epsilon_name, level_kinds, render_frontier
 from privrec.show.page import path_link
 from privrec.show.worth import warned_of
+from privrec.types import OnProgress
 
 WITH_NOISE, WITHOUT = "dp-privrec-plus", "privrec-plus"
 NO_NOISE = f"{WITHOUT}, ε = ∞"
 _K = "20"
 _REPORT = f"{records.SIMULATION}/report.html"
-OnProgress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

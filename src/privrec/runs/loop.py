@@ -30,7 +30,7 @@ from privrec.errors import DataError, PrivacyWarning, RunFolderError, SettingsEr
 from privrec.runs import records
 from privrec.runs.bar import progress_bar
 from privrec.runs.best import Best, K, after_look, from_arrays, to_arrays
-from privrec.runs.evaluate import OnProgress, validate
+from privrec.runs.evaluate import validate
 from privrec.runs.few import too_few_to_learn
 from privrec.runs.parameters import write_params
 from privrec.runs.places import discard, folder_path, temporary_run
@@ -39,6 +39,7 @@ from privrec.runs.publisher import open_publisher
 from privrec.runs.run import Run
 from privrec.settings import RunSettings
 from privrec.simulate.machine import check_memory
+from privrec.types import OnProgress
 
 CHECKPOINT_SECONDS = 5.0
 """The time between two checkpoints, for runs whose cohorts can be drawn again: about what a kill

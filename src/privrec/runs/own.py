@@ -31,11 +31,12 @@ from privrec.privacy.ledger import PrivacyLedger
 from privrec.privacy.statement import CENTRAL, privacy_report
 from privrec.runs import records
 from privrec.runs.bar import progress_bar
-from privrec.runs.evaluate import Asked, Evaluation, OnProgress, evaluate_run
+from privrec.runs.evaluate import Asked, Evaluation, evaluate_run
 from privrec.runs.run import Run
 from privrec.runs.tested import people_of, write_people
 from privrec.settings import RunSettings, make_settings
 from privrec.show.report import render_report
+from privrec.types import OnProgress
 
 Score = Callable[[sp.csr_array], Any]
 """Likes on some devices, (people, items) -> the score of each item for each person, likewise."""

@@ -12,15 +12,19 @@ from dataclasses import replace
 from pathlib import Path
 
 from privrec.errors import RunFolderError, check_kind
-from privrec.runs import records
 from privrec.runs.progressfile import is_alive, process_mark
+from privrec.runs.records import (
+    RunFolder,
+    create_run,
+    words,
+)
 from privrec.settings import RunSettings
 
 _OWNER = re.compile(r"privrec-[0-9a-f]{8}-([1-9]\d{0,9})-(\d+)-.*")
 """A temporary folder's name: the machine, then the process and when it began."""
 
 
-def temporary_run(config: RunSettings, catalogue: str, fingerprint: str) -> records.RunFolder:
+def temporary_run(config: RunSettings, catalogue: str, fingerprint: str) -> RunFolder:
     """Return a new run folder that is removed when nothing holds the returned object any more.
 
     At the latest it is removed at the end of the process. If that is killed, it is removed when the
@@ -31,7 +35,7 @@ def temporary_run(config: RunSettings, catalogue: str, fingerprint: str) -> reco
     prefix = f"privrec-{_machine()}-{pid}-{process_mark(pid) or 0}-"
     path = Path(tempfile.mkdtemp(prefix=prefix))
     try:
-        made = records.create_run(path, config, catalogue, fingerprint)
+        made = create_run(path, config, catalogue, fingerprint)
         folder = replace(made, is_temporary=True)
         weakref.finalize(folder, _remove, path, os.getpid())
     except BaseException:
@@ -40,13 +44,13 @@ def temporary_run(config: RunSettings, catalogue: str, fingerprint: str) -> reco
     return folder
 
 
-def discard(folder: records.RunFolder) -> None:
+def discard(folder: RunFolder) -> None:
     """Remove the folder of a training that failed, where it is temporary."""
     if folder.is_temporary:
         shutil.rmtree(folder.path, ignore_errors=True)
 
 
-def copied(folder: records.RunFolder, path: Path) -> records.RunFolder:
+def copied(folder: RunFolder, path: Path) -> RunFolder:
     """Return a copy of a finished run's folder at `path`, where there must be nothing yet.
 
     An unfinished run has no copy: two runs that go on from one ledger would publish twice.
@@ -57,7 +61,7 @@ def copied(folder: records.RunFolder, path: Path) -> records.RunFolder:
         raise RunFolderError(f"{path} is in the way: it exists and is not an empty folder")
     path = path.absolute()
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    with records.words(path, "write"):
+    with words(path, "write"):
         try:
             shutil.copytree(folder.path, part)
             part.replace(path)
@@ -65,7 +69,7 @@ def copied(folder: records.RunFolder, path: Path) -> records.RunFolder:
             raise RunFolderError(f"cannot write {path}: {error}") from error
         finally:
             shutil.rmtree(part, ignore_errors=True)
-    return records.RunFolder(path=path)
+    return RunFolder(path=path)
 
 
 def _machine() -> str:

@@ -27,7 +27,7 @@ from privrec.privacy.statement import PrivacyReport, privacy_report
 from privrec.privacy.words import epsilon_text
 from privrec.runs import records
 from privrec.runs.bar import progress_bar
-from privrec.runs.evaluate import Asked, Evaluation, OnProgress, counting, evaluate_run
+from privrec.runs.evaluate import Asked, Evaluation, counting, evaluate_run
 from privrec.runs.examples import examples_of
 from privrec.runs.ledgerfile import settled_ledger
 from privrec.runs.parameters import load_params
@@ -54,7 +54,7 @@ from privrec.show.notebook import html_table, paragraph
 from privrec.show.page import beside
 from privrec.show.promise import render_privacy
 from privrec.show.report import Beside, render_begun, render_report
-from privrec.types import Params
+from privrec.types import OnProgress, Params
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

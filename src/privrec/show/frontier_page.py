@@ -7,8 +7,7 @@ from privrec.privacy.words import epsilon_text
 from privrec.show.charts import line_chart
 from privrec.show.page import between, html_link, html_table, html_text, note, page
 from privrec.show.sections import boxes, difference_words
-
-_K = "20"
+from privrec.show.worth import _K
 
 
 def render_frontier(

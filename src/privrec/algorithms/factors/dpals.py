@@ -23,7 +23,7 @@ import numpy.typing as npt
 from pydantic import Field
 
 from privrec.algorithms.budgets import BOUND, popularity_share, sampling_of
-from privrec.algorithms.factors.people import Doubles, rated
+from privrec.algorithms.factors.people import rated
 from privrec.algorithms.factors.shares import (
     GRAM,
     ITEM_SUMS,
@@ -52,7 +52,7 @@ from privrec.privacy.calibrate import check_budget, find_noise
 from privrec.privacy.ledger import PrivacyLedger
 from privrec.seeds import rng
 from privrec.settings import Count, Positive, Size, Weight
-from privrec.types import Law, Params
+from privrec.types import F64, Law, Params
 
 _FEWEST = 50
 _ENOUGH = 2.0
@@ -255,8 +255,8 @@ def rank_for(noise_multiplier: float) -> int:
 
 
 def item_vectors(
-    sums: Doubles, gram: Doubles, asked: Asked, settings: DpalsSettings, *, ridge: float
-) -> Doubles:
+    sums: F64, gram: F64, asked: Asked, settings: DpalsSettings, *, ridge: float
+) -> F64:
     """Return v_i = (A_i + γ G + ridge·I)⁻¹ B_i, shape (m, d), scaled to a mean square of 1/d."""
     width = asked.vectors.shape[1]
     common = settings.unseen * _psd(gram[None] / SHARED, width)[0]
@@ -272,7 +272,7 @@ def item_vectors(
     return found / max(size * math.sqrt(width), 1e-12)
 
 
-def _psd(triangles: Doubles, width: int) -> Doubles:
+def _psd(triangles: F64, width: int) -> F64:
     """Return the nearest matrices without negative eigenvalues: (m, d(d+1)/2) -> (m, d, d)."""
     above = np.triu_indices(width)
     matrices = np.zeros((len(triangles), width, width))

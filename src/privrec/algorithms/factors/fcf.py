@@ -20,7 +20,7 @@ import numpy.typing as npt
 from pydantic import Field
 
 from privrec.algorithms.budgets import aggregator_of
-from privrec.algorithms.factors.people import Doubles, Rated, rated, solve
+from privrec.algorithms.factors.people import Rated, rated, solve
 from privrec.algorithms.recipe import Recipe
 from privrec.algorithms.settings import FederatedSettings
 from privrec.core.contribution import Contribution
@@ -36,7 +36,7 @@ from privrec.privacy.aggregate import CohortTotal, Published
 from privrec.privacy.release import MARGIN
 from privrec.seeds import rng
 from privrec.settings import Positive, Size, Weight
-from privrec.types import Norm, Params
+from privrec.types import F64, Norm, Params
 
 VECTORS = "items/vectors"
 
@@ -61,21 +61,21 @@ class FcfSettings(FederatedSettings):
 # --- the device's half ---------------------------------------------------------------------------
 
 
-def own_weights(settings: FcfSettings, people: Rated) -> tuple[Doubles, Doubles]:
+def own_weights(settings: FcfSettings, people: Rated) -> tuple[F64, F64]:
     """Return (confidence c, preference p) of each entry."""
     liked = people.times > 0
     r = np.where(liked, np.log2(1 + people.times), settings.dislike_weight)
     return 1 + settings.confidence * r, np.where(liked, 1.0, settings.dislike_target)
 
 
-def person_vectors(settings: FcfSettings, items: Doubles, people: Rated) -> Doubles:
+def person_vectors(settings: FcfSettings, items: F64, people: Rated) -> F64:
     """Return x_u = (YᵀY + Yᵀ(C_u - I)Y + λI)⁻¹ Yᵀ C_u p_u for each person."""
     c, p = own_weights(settings, people)
     common = items.T @ items + settings.l2 * np.eye(items.shape[1])
     return solve(items, common, people.offsets, people.item, (c - 1, c * p))
 
 
-def errors_of(settings: FcfSettings, items: Doubles, people: Rated, vectors: Doubles) -> Doubles:
+def errors_of(settings: FcfSettings, items: F64, people: Rated, vectors: F64) -> F64:
     """Return c_ui (p_ui - x_uᵀ y_i) of every person and item, shape (people, items)."""
     c, p = own_weights(settings, people)
     wrong = -(vectors @ items.T)
@@ -162,7 +162,7 @@ def fcf_rankers(settings: FcfSettings, catalogue: Catalogue) -> Rankers:
     """Return how a device ranks: her vector from the frozen items' vectors, then xᵀy."""
     n_items = catalogue.n_items
 
-    def items_of(params: Params) -> Doubles:
+    def items_of(params: Params) -> F64:
         check_shapes(params, {VECTORS: (n_items, settings.rank)})
         return np.asarray(params[VECTORS], np.float64)
 

@@ -7,9 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from privrec.data.clients import Clients
-from privrec.types import IntArray
-
-Doubles = npt.NDArray[np.float64]
+from privrec.types import F64, IntArray
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -21,7 +19,7 @@ class Rated:
 
     offsets: IntArray
     item: IntArray
-    times: Doubles
+    times: F64
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -49,12 +47,12 @@ def rated(clients: Clients, n_items: int) -> Rated:
 
 
 def solve(
-    vectors: Doubles,
-    common: Doubles,
+    vectors: F64,
+    common: F64,
     offsets: IntArray,
     item: IntArray,
-    weights: tuple[Doubles, Doubles],
-) -> Doubles:
+    weights: tuple[F64, F64],
+) -> F64:
     """Return each person's vector, shape (people, d), by ridge regression on her items' vectors.
 
     With `weights` = (e, t), one number an entry, and `common` the part that is the same for

@@ -7,14 +7,14 @@ import numpy as np
 import scipy.sparse as sp
 
 from privrec.algorithms.budgets import BOUND
-from privrec.algorithms.factors.people import Doubles, Rated, rated, solve
+from privrec.algorithms.factors.people import Rated, rated, solve
 from privrec.core.contribution import Contribution, TouchedRows
 from privrec.core.phase import Cohort, DeviceHalf, Told
 from privrec.core.told import Accepted, positions, weights
 from privrec.data.clients import Clients
 from privrec.privacy.aggregate import CohortTotal
 from privrec.seeds import client_words
-from privrec.types import IntArray, Leaf
+from privrec.types import F64, IntArray, Leaf
 
 POPULARITY, VECTORS = "popularity", "items/vectors"
 ITEM_SUMS, GRAM = "items/sums", "gram"
@@ -22,7 +22,7 @@ ITEM_SUMS, GRAM = "items/sums", "gram"
 SHARED = 1.5
 """The weight of the shared matrix in what a person adds. Values from 1 to 3 gave the same."""
 _ROUNDING = 1e-9
-_LONGEST = 1e4
+_LARGEST_FACTOR = 1e4
 """No number of an item's vector is larger: all of them together have a mean square of 1/d."""
 
 
@@ -46,8 +46,8 @@ class Asked(NamedTuple):
     """What the server asks about: the items (m,), their weights (m,) and vectors (m, d)."""
 
     kept: IntArray
-    weight: Doubles
-    vectors: Doubles
+    weight: F64
+    vectors: F64
 
     def told(self) -> dict[str, Leaf]:
         """Return it as arrays."""
@@ -60,7 +60,7 @@ class Asked(NamedTuple):
         return {
             "kept": positions(n_items, n_items),
             "weight": weights((None,)),
-            "vectors": Accepted(shape=(None, rank), least=-_LONGEST, most=_LONGEST),
+            "vectors": Accepted(shape=(None, rank), least=-_LARGEST_FACTOR, most=_LARGEST_FACTOR),
         }
 
     @classmethod
@@ -70,7 +70,7 @@ class Asked(NamedTuple):
         return cls(np.asarray(told["kept"], np.int64), *numbers)
 
 
-def own_weights(people: Rated, dislike: float) -> Doubles:
+def own_weights(people: Rated, dislike: float) -> F64:
     """Return the weight of each entry: 1 for a like, `dislike` for a dislike."""
     return np.where(people.times > 0, 1.0, dislike)
 
@@ -83,7 +83,7 @@ def among(people: Rated, kept: IntArray, n_items: int) -> Rated:
     return replace(people, item=chosen).only(chosen >= 0)
 
 
-def person_vectors(how: Squares, vectors: Doubles, people: Rated) -> Doubles:
+def person_vectors(how: Squares, vectors: F64, people: Rated) -> F64:
     """Return each person's vector; `people.item` are rows of `vectors`."""
     weights = own_weights(people, how.dislike)
     common = how.unseen * vectors.T @ vectors + how.l2 * np.eye(vectors.shape[1])
@@ -98,8 +98,8 @@ class Shares(NamedTuple):
     """
 
     weights: sp.csr_array
-    parts: Doubles
-    shared: Doubles
+    parts: F64
+    shared: F64
 
 
 def shares(how: Squares, asked: Asked, clients: Clients, n_items: int, round_index: int) -> Shares:

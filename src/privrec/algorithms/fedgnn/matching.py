@@ -15,7 +15,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from privrec.types import Array, FloatArray, IntArray, Leaf
+from privrec.types import F32, Array, IntArray, Leaf
 
 _BYTES = 16
 """The length of a token: 128 bits of HMAC-SHA256."""
@@ -32,14 +32,14 @@ class Offer(NamedTuple):
     """
 
     tokens: tuple[bytes, ...]
-    vector: FloatArray
+    vector: F32
     marks: tuple[int, ...]
 
 
 class Neighbour(NamedTuple):
     """What the matching server gives out of one person: her vector and her device's mark for it."""
 
-    vector: FloatArray
+    vector: F32
     mark: int
 
 
@@ -126,7 +126,7 @@ class Directory:
 
     key: bytes
     places: Mapping[bytes, int]
-    vectors: FloatArray
+    vectors: F32
     marks: Leaf
     counts: Leaf
 
@@ -147,7 +147,7 @@ def directory_of(told: Mapping[str, Leaf]) -> Directory | None:
 
 def neighbours_of(
     directory: Directory, items: IntArray, marks: IntArray
-) -> tuple[FloatArray, np.ndarray[tuple[int, ...], np.dtype[np.bool_]]]:
+) -> tuple[F32, np.ndarray[tuple[int, ...], np.dtype[np.bool_]]]:
     """Return the neighbours' vectors of each item (k, m, d) and which are there (k, m).
 
     `marks` (k,) are those of the device itself: its own vector is not there.

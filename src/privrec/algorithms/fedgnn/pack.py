@@ -9,7 +9,7 @@ from privrec.algorithms.fedgnn.packed import Graph, GraphClient
 from privrec.algorithms.fedgnn.settings import FedGnnSettings
 from privrec.data.clients import Clients
 from privrec.seeds import client_words
-from privrec.types import BoolArray, FloatArray, IntArray
+from privrec.types import F32, BoolArray, IntArray
 
 _SMALLEST, _STEP = 16, 4
 """Graphs are padded to 16, 64, 256, … items. Chosen by hand."""
@@ -22,7 +22,7 @@ class Items:
     id: int
     ids: IntArray
     liked: BoolArray
-    often: FloatArray
+    often: F32
 
     def take(self, chosen: IntArray) -> "Items":
         """Return the person with only these of her items."""

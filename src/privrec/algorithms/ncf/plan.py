@@ -39,7 +39,7 @@ def ncf_rankers(settings: NcfSettings, catalogue: Catalogue) -> Rankers:
     )
 
     def ranker(steps: int) -> Ranker:
-        serve = _compiled(steps, settings.adapt_lr, settings.adapt_decay)
+        serve = _compiled_adaptation(steps, settings.adapt_lr, settings.adapt_decay)
 
         def score_all(params: Params, first: Clients) -> Scores:
             packed = pack(first, instances, n_items=n_items, seed=settings.seed, round_index=0)
@@ -64,7 +64,7 @@ def ncf_rankers(settings: NcfSettings, catalogue: Catalogue) -> Rankers:
 
 
 @lru_cache(maxsize=16)
-def _compiled(steps: int, learning_rate: float, decay: float) -> Any:
+def _compiled_adaptation(steps: int, learning_rate: float, decay: float) -> Any:
     """Return (params, {}, client) -> the scores of all items, shape (n_items,), compiled."""
 
     @jax.jit

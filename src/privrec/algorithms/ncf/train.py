@@ -18,7 +18,7 @@ from privrec.models.api import implicit_loss
 from privrec.privacy.aggregate import plain
 from privrec.privacy.release import Sampling
 from privrec.seeds import key, rng
-from privrec.types import Array, FloatArray, IntArray, Leaf, Params
+from privrec.types import F32, Array, IntArray, Leaf, Params
 
 
 class Lines(NamedTuple):
@@ -26,7 +26,7 @@ class Lines(NamedTuple):
 
     owner: IntArray
     item: IntArray
-    target: FloatArray
+    target: F32
 
 
 class Batches(NamedTuple):
@@ -60,7 +60,7 @@ def ncf_stages(
     """Return the training of NeuMF on the people who train."""
     people, size = split.train, settings.embedding_size
     sampling = Sampling(law="fixed", users=len(people), cohort=len(people))
-    one_pass, optimizer = _compiled(settings.learning_rate, settings.weight_decay)
+    one_pass, optimizer = _compiled_pass(settings.learning_rate, settings.weight_decay)
     lines = cache(lambda: lines_of(federation, people, settings.dislike_target))
 
     def start(before: Params | None) -> ServerState:
@@ -134,7 +134,7 @@ def batches_of(
 
 
 @lru_cache(maxsize=16)
-def _compiled(learning_rate: float, weight_decay: float) -> tuple[Pass, Any]:
+def _compiled_pass(learning_rate: float, weight_decay: float) -> tuple[Pass, Any]:
     """Return the compiled pass over a round's batches, and its optimizer."""
     optimizer = optax.adam(learning_rate)
 

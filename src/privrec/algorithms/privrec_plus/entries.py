@@ -8,7 +8,7 @@ import numpy.typing as npt
 from privrec.algorithms.privrec_plus.layout import Layout
 from privrec.data.clients import Clients
 from privrec.data.schema import Bag
-from privrec.types import FloatArray, IntArray
+from privrec.types import F32, IntArray
 
 
 class Entries(NamedTuple):
@@ -40,7 +40,7 @@ def entries_of(clients: Clients, layout: Layout) -> Entries:
     return Entries(np.concatenate(persons), np.concatenate(columns), np.concatenate(values))
 
 
-def dense_rows(clients: Clients, layout: Layout) -> FloatArray:
+def dense_rows(clients: Clients, layout: Layout) -> F32:
     """Return the people's rows as a dense array (people, layout.size); a phone has one row."""
     rows = np.zeros((len(clients), layout.size), np.float32)
     person, column, value = entries_of(clients, layout)

@@ -5,18 +5,19 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-from privrec.algorithms.privrec_plus import moments, solve
 from privrec.algorithms.privrec_plus.layout import DISLIKES, LIKES, Layout
-from privrec.algorithms.privrec_plus.scoring import BIAS, OUT, Floats
+from privrec.algorithms.privrec_plus.moments import Matrix, mirrored
+from privrec.algorithms.privrec_plus.scoring import BIAS, OUT
+from privrec.algorithms.privrec_plus.solve import denoised, regression, truncated
 from privrec.algorithms.privrec_plus.told import Frequent, Regression, columns_of
-from privrec.types import IntArray, Leaf
+from privrec.types import F32, F64, IntArray, Leaf
 
 _FEWEST = 50
 _UNKNOWN = -1e3
 _HAIR = 1e-6
 
 
-def frequent(popularity: moments.Doubles, *, noise_scale: float, most: int) -> IntArray:
+def frequent(popularity: F64, *, noise_scale: float, most: int) -> IntArray:
     """Return the items that enter the matrix of co-occurrences, the most popular first.
 
     In a matrix over m items, the noise in each row has L2 norm s√m. The result has the largest m
@@ -32,14 +33,14 @@ def frequent(popularity: moments.Doubles, *, noise_scale: float, most: int) -> I
 
 def exact_tower(
     total: Mapping[str, Leaf], layout: Layout, kept: IntArray, how: Regression, rank: int
-) -> dict[str, Floats]:
+) -> dict[str, F32]:
     """Return the tower that predicts likes from rows, given the sums of `history_moments`."""
     n, columns = layout.n_items, columns_of(layout, kept, how)
     scales = how.scales(layout)[columns]
     people, weight = float(total["people"]), float(total["weight"])
     squares = np.array(total["squares"], np.float32)
     often = np.diag(squares).copy()
-    found = solve.regression(
+    found = regression(
         squares,
         n_items=len(kept),
         l2=how.l2 * (weight / people if people else 1.0),
@@ -49,7 +50,7 @@ def exact_tower(
     tower = blank(layout, rank=rank, dislikes=how.dislike > 0)
     everywhere = np.zeros((layout.size, rank or n), np.float32)
     if rank:
-        inside, outside = solve.truncated(found, often, rank)
+        inside, outside = truncated(found, often, rank)
         everywhere[columns, : inside.shape[1]] = inside * scales[:, None]
         tower[OUT][kept, : outside.shape[1]] = outside
     else:
@@ -62,18 +63,18 @@ def exact_tower(
 
 
 def noisy_tower(
-    triangle: moments.Matrix,
+    triangle: Matrix,
     layout: Layout,
     items: Frequent,
     *,
     dislike: float,
     rank: int,
     noise_scale: float,
-) -> dict[str, Floats]:
+) -> dict[str, F32]:
     """Return the tower of a published triangle; adds the component along popularity back."""
     kept, power, common = items.kept, items.power, items.common
-    squares = moments.mirrored(triangle, len(kept))
-    taste, outside = solve.denoised(squares, noise_scale=noise_scale, rank=rank - 1)
+    squares = mirrored(triangle, len(kept))
+    taste, outside = denoised(squares, noise_scale=noise_scale, rank=rank - 1)
     inside = np.column_stack([taste - np.outer(common, common @ taste), common])
     outside = np.column_stack([outside, common])
     tower = blank(layout, rank=rank, dislikes=dislike > 0)
@@ -85,7 +86,7 @@ def noisy_tower(
     return tower
 
 
-def blank(layout: Layout, *, rank: int, dislikes: bool) -> dict[str, Floats]:
+def blank(layout: Layout, *, rank: int, dislikes: bool) -> dict[str, F32]:
     """Return a tower that scores all items alike; with `rank` 0, vectors of catalogue size."""
     width = rank or layout.n_items
     tower = {
@@ -98,7 +99,7 @@ def blank(layout: Layout, *, rank: int, dislikes: bool) -> dict[str, Floats]:
     return {**tower, BIAS: np.zeros(layout.n_items, np.float32)}
 
 
-def bias_of(popularity: npt.NDArray[np.floating], kept: npt.NDArray[np.integer]) -> Floats:
+def bias_of(popularity: npt.NDArray[np.floating], kept: npt.NDArray[np.integer]) -> F32:
     """Return the bias that orders items by popularity where the person's history gives a tie.
 
     Items that were not kept have no vector. They come after all others, the most popular first.

@@ -11,11 +11,12 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from privrec.types import F64
+
 SparseRows = sp.csr_array
 """One row per person; the columns are those of `Layout`."""
-Doubles = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.floating]
-Parts = Iterable[tuple[SparseRows, Doubles]]
+Parts = Iterable[tuple[SparseRows, F64]]
 """The rows of some people and the weight of each, a few hundred people at a time."""
 
 # One multiplication in a sparse product counts as much as this many in a dense product.
@@ -23,7 +24,7 @@ Parts = Iterable[tuple[SparseRows, Doubles]]
 _DENSE = 2000
 
 
-def sum_of_rows(parts: Parts, size: int) -> Doubles:
+def sum_of_rows(parts: Parts, size: int) -> F64:
     """Return Σ w · row over all people, shape (size,)."""
     total = np.zeros(size)
     for rows, weights in parts:
@@ -44,12 +45,12 @@ def sum_of_squares(parts: Parts, size: int, dtype: npt.DTypeLike = np.float64) -
     return total
 
 
-def row_lengths(rows: SparseRows) -> Doubles:
+def row_lengths(rows: SparseRows) -> F64:
     """Return ‖row‖ of each person."""
     return np.sqrt(np.asarray(rows.multiply(rows).sum(1), np.float64))
 
 
-def triangle_lengths(rows: SparseRows) -> Doubles:
+def triangle_lengths(rows: SparseRows) -> F64:
     """Return the L2 norm of each person's row rowᵀ, upper triangle with its diagonal.
 
     Σ_{i<=j} (r_i r_j)² = (‖r‖⁴ + Σ r_i⁴) / 2.
@@ -60,7 +61,7 @@ def triangle_lengths(rows: SparseRows) -> Doubles:
     return np.sqrt((total**2 + fourth) / 2)
 
 
-def to_length_one(lengths: Doubles) -> Doubles:
+def to_length_one(lengths: F64) -> F64:
     """Return the weights that scale contributions of these norms to norm 1; 0 stays 0."""
     return np.where(lengths > 0, 1 / np.where(lengths > 0, lengths, 1.0), 0.0)
 
@@ -70,7 +71,7 @@ def triangle(matrix: Matrix) -> Matrix:
     return matrix[np.triu_indices(len(matrix))]
 
 
-def mirrored(vector: Matrix, size: int) -> Doubles:
+def mirrored(vector: Matrix, size: int) -> F64:
     """Return the symmetric matrix with this upper triangle.
 
     >>> mirrored(np.array([1.0, 2.0, 3.0]), 2).tolist()

@@ -18,21 +18,16 @@ import scipy.sparse as sp
 
 from privrec.algorithms.privrec_plus.fit import bias_of, frequent
 from privrec.algorithms.privrec_plus.layout import DISLIKES, LIKES, Layout
-from privrec.algorithms.privrec_plus.moments import (
-    Doubles,
-    SparseRows,
-    row_lengths,
-    to_length_one,
-)
+from privrec.algorithms.privrec_plus.moments import SparseRows, row_lengths, to_length_one
 from privrec.algorithms.privrec_plus.rows import merged_items, rows_of
-from privrec.algorithms.privrec_plus.scoring import BIAS, OUT, POPULARITY, Floats
+from privrec.algorithms.privrec_plus.scoring import BIAS, OUT, POPULARITY
 from privrec.algorithms.privrec_plus.told import BASIS, SCALE, SUBSPACE, Frequent
 from privrec.core.contribution import Contribution, TouchedRows
 from privrec.core.phase import Cohort, DeviceHalf, Phase, ServerState, Told
 from privrec.data.clients import Clients
 from privrec.privacy.aggregate import Aggregator, CohortTotal, Published
 from privrec.seeds import rng
-from privrec.types import Array, IntArray, Params
+from privrec.types import F32, F64, Array, IntArray, Params
 
 _LEAST = 1e-9
 """A person whose taste is within the basis by less than this share adds nothing: it would be a
@@ -46,7 +41,7 @@ _LEAST_RIDGE = 0.02
 
 def taste_shares(
     rows: SparseRows, layout: Layout, told: Told, dislike: float
-) -> tuple[SparseRows, Doubles]:
+) -> tuple[SparseRows, F64]:
     """Return each person's x, and x·Q scaled such that their outer product has length 1 (or 0)."""
     basis, scale = (np.asarray(told[name], np.float64) for name in (BASIS, SCALE))
     chosen = sp.csr_array(merged_items(rows, layout, dislike) @ sp.diags_array(scale))
@@ -82,7 +77,7 @@ def taste_subspace_device(layout: Layout, dislike: float) -> DeviceHalf:
 # --- the server's half -------------------------------------------------------------------------
 
 
-def _directions(published: Doubles, items: Frequent) -> tuple[Doubles, Doubles]:
+def _directions(published: F64, items: Frequent) -> tuple[F64, F64]:
     """Return the left singular vectors and values of a sum, over the frequent items.
 
     What is along popularity is taken out.
@@ -94,8 +89,8 @@ def _directions(published: Doubles, items: Frequent) -> tuple[Doubles, Doubles]:
 
 
 def noisy_subspace_tower(
-    published: Doubles, layout: Layout, items: Frequent, *, noise_scale: float
-) -> dict[str, Floats]:
+    published: F64, layout: Layout, items: Frequent, *, noise_scale: float
+) -> dict[str, F32]:
     """Return the vectors of likes and of items, shape (n_items, d + 1), from the last sum (…, d).
 
     Noise of scale s alone has singular values up to edge = s(√m + √d). A direction of the singular
@@ -177,11 +172,11 @@ def noisy_subspace_phase(
     )
 
 
-def _on_device(arrays: dict[str, Floats]) -> dict[str, Array]:
+def _on_device(arrays: dict[str, F32]) -> dict[str, Array]:
     return {name: jnp.asarray(array) for name, array in arrays.items()}
 
 
-def _with_basis(params: Params, vectors: Doubles, items: Frequent) -> dict[str, Array]:
+def _with_basis(params: Params, vectors: F64, items: Frequent) -> dict[str, Array]:
     table = np.zeros(params[LIKES].shape, np.float32)
     table[items.kept, : vectors.shape[1]] = vectors
     return {**params, LIKES: jnp.asarray(table)}

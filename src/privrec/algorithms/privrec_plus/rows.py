@@ -5,8 +5,9 @@ import scipy.sparse as sp
 
 from privrec.algorithms.privrec_plus.entries import entries_of
 from privrec.algorithms.privrec_plus.layout import Layout
-from privrec.algorithms.privrec_plus.moments import Doubles, SparseRows
+from privrec.algorithms.privrec_plus.moments import SparseRows
 from privrec.data.clients import Clients
+from privrec.types import F64
 
 
 def rows_of(clients: Clients, layout: Layout) -> SparseRows:
@@ -34,7 +35,7 @@ def merged_items(rows: SparseRows, layout: Layout, dislike: float) -> SparseRows
     return sp.csr_array(chosen)
 
 
-def activity_weights(rows: SparseRows, layout: Layout, power: float) -> Doubles:
+def activity_weights(rows: SparseRows, layout: Layout, power: float) -> F64:
     """Return n^-power for each person, where n is the number of her likes; 1 if there are none."""
     likes = np.asarray(rows[:, : layout.n_items].sum(1), np.float64)
     return np.asarray(np.maximum(likes, 1.0) ** -power)

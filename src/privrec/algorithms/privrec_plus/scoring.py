@@ -14,13 +14,11 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from privrec.algorithms.privrec_plus.layout import LIKES, Layout, learned
-from privrec.types import Leaf
+from privrec.types import F32, Leaf
 
-Floats = npt.NDArray[np.float32]
-Arrays = Mapping[str, Floats]
+Arrays = Mapping[str, F32]
 
 OUT, BIAS, POPULARITY = "items/out", "items/bias", "items/popularity"
 LEARNED_OUT, LEARNED_BIAS, LEARNED_TRUST = "learn/out", "learn/bias", "learn/trust"
@@ -66,7 +64,7 @@ def forward(
     return Forward(log_score, pooled, root, logits)
 
 
-def closed_form(tower: Arrays, layout: Layout) -> Callable[[Leaf], Floats]:
+def closed_form(tower: Arrays, layout: Layout) -> Callable[[Leaf], F32]:
     """Return the function that scores all items for people's rows by the closed form alone.
 
     Its rows are a numpy array or a sparse matrix of shape (people, columns).
@@ -80,7 +78,7 @@ def closed_form(tower: Arrays, layout: Layout) -> Callable[[Leaf], Floats]:
     )
     out = tower.get(OUT)
 
-    def score(rows: Leaf) -> Floats:
+    def score(rows: Leaf) -> F32:
         hidden = rows @ inside
         return np.array(hidden if out is None else hidden @ out.T, np.float32)
 
@@ -105,11 +103,11 @@ def tower_shapes(params: Mapping[str, Leaf], layout: Layout) -> dict[str, tuple[
     return shapes
 
 
-def row_scorer(tower: Arrays, layout: Layout) -> Callable[[Leaf], Floats]:
+def row_scorer(tower: Arrays, layout: Layout) -> Callable[[Leaf], F32]:
     """Return the function that scores all items: (people, columns) -> (people, n_items)."""
     simple, on_top = closed_form(tower, layout), learned_of(tower)
 
-    def score(rows: Leaf) -> Floats:
+    def score(rows: Leaf) -> F32:
         scores = simple(rows)
         # The trained part needs items in the row: people without any get the closed form alone.
         some = np.flatnonzero(rows[:, : layout.item_columns].sum(1))

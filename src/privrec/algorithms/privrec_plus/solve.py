@@ -9,9 +9,9 @@ from scipy.linalg import eigh
 from scipy.linalg.lapack import spotrf, spotri
 
 from privrec.errors import DataError
+from privrec.types import F32
 
 Matrix = npt.NDArray[np.floating]
-Floats = npt.NDArray[np.float32]
 
 
 _RIDGE = 6.0
@@ -33,13 +33,11 @@ class Factors(NamedTuple):
     Scores are row @ inside @ outside.T.
     """
 
-    inside: Floats
-    outside: Floats
+    inside: F32
+    outside: F32
 
 
-def regression(
-    squares: Floats, *, n_items: int, l2: float, dropout: float, also: float = 0.0
-) -> Floats:
+def regression(squares: F32, *, n_items: int, l2: float, dropout: float, also: float = 0.0) -> F32:
     """Return B, shape (columns, n_items): the score of item j is row @ B[:, j].
 
     Minimises Σ w‖target - row·B‖² + Σ_i r_i‖B_i‖² with B_jj = 0, r_i = l2 + squares_ii·p/(1 - p).
@@ -68,7 +66,7 @@ def regression(
     return np.asarray(weights, np.float32)
 
 
-def truncated(weights: Floats, columns: Matrix, rank: int) -> Factors:
+def truncated(weights: F32, columns: Matrix, rank: int) -> Factors:
     """Return the factors of rank `rank` nearest to B, by subspace iteration.
 
     The error of a column is weighted by the fourth root of its square sum, `columns`, so frequent
@@ -96,7 +94,7 @@ def regression_within(
     l2: float,
     dropout: float,
     also: float = 0.0,
-) -> Floats:
+) -> F32:
     """Return W, shape (n_items, d): the regression of `regression` with B restricted to V·W.
 
     Here a row x has each column times `shrink`, and Σ w·x·xᵀ is V diag(strength) Vᵀ with V =

@@ -19,16 +19,9 @@ from scipy.linalg import solve_triangular
 
 from privrec.algorithms.privrec_plus.fit import bias_of
 from privrec.algorithms.privrec_plus.layout import LIKES, Layout
-from privrec.algorithms.privrec_plus.moments import Doubles, SparseRows
+from privrec.algorithms.privrec_plus.moments import SparseRows
 from privrec.algorithms.privrec_plus.rows import activity_weights, rows_of
-from privrec.algorithms.privrec_plus.scoring import (
-    BIAS,
-    FREQUENCY,
-    MEAN_WEIGHT,
-    OUT,
-    POPULARITY,
-    Floats,
-)
+from privrec.algorithms.privrec_plus.scoring import BIAS, FREQUENCY, MEAN_WEIGHT, OUT, POPULARITY
 from privrec.algorithms.privrec_plus.solve import regression_within
 from privrec.algorithms.privrec_plus.told import BASIS, SCALE, SUBSPACE, Regression
 from privrec.core.contribution import Contribution, TouchedRows
@@ -37,7 +30,7 @@ from privrec.data.clients import Clients
 from privrec.data.federation import chunks
 from privrec.privacy.aggregate import Aggregator, CohortTotal, Published
 from privrec.seeds import rng
-from privrec.types import Array, IntArray, Params
+from privrec.types import F32, F64, Array, IntArray, Params
 
 _AT_ONCE = 2**24
 """Numbers in the products of some people with the basis; bounds the memory of a round."""
@@ -50,7 +43,7 @@ _NEGLIGIBLE = 1e-10
 # --- the device's half -------------------------------------------------------------------------
 
 
-def weighted_rows(rows: SparseRows, layout: Layout, how: Regression, scale: Floats) -> SparseRows:
+def weighted_rows(rows: SparseRows, layout: Layout, how: Regression, scale: F32) -> SparseRows:
     """Return √w·x of each person: her row with weighted columns, and her own weight."""
     people = sp.diags_array(
         np.sqrt(activity_weights(rows, layout, how.activity)).astype(np.float32)
@@ -82,7 +75,7 @@ def subspace_device(layout: Layout, how: Regression) -> DeviceHalf:
 # --- the server's half -------------------------------------------------------------------------
 
 
-def orthonormal(sums: Floats) -> Floats:
+def orthonormal(sums: F32) -> F32:
     """Return an orthonormal basis of what the columns of `sums` (columns, d) span.
 
     With sumsᵀsums = LLᵀ it is sums·L⁻ᵀ, much faster than a QR decomposition. Where the columns
@@ -94,7 +87,7 @@ def orthonormal(sums: Floats) -> Floats:
     return _times(sums, solve_triangular(lower, np.eye(len(gram)), lower=True).T)
 
 
-def leading(basis: Floats, sums: Floats) -> tuple[Floats, Doubles]:
+def leading(basis: F32, sums: F32) -> tuple[F32, F64]:
     """Return V (columns, d), orthonormal, and λ (d,), such that M is about V diag(λ) Vᵀ.
 
     `sums` is M·`basis`. This is Nyström's approximation, M ≈ (MQ)(QᵀMQ)⁺(MQ)ᵀ: exact if M has
@@ -109,7 +102,7 @@ def leading(basis: Floats, sums: Floats) -> tuple[Floats, Doubles]:
     return _times(half, directions * lengths), np.where(kept, strength, 0.0)
 
 
-def _gram(left: Floats, right: Floats) -> Doubles:
+def _gram(left: F32, right: F32) -> F64:
     """Return leftᵀ·right in 64 bits, some rows at a time."""
     total = np.zeros((left.shape[1], right.shape[1]))
     for rows in chunks(np.arange(len(left)), 8192):
@@ -117,7 +110,7 @@ def _gram(left: Floats, right: Floats) -> Doubles:
     return total
 
 
-def _inverse_root(matrix: Doubles) -> Doubles:
+def _inverse_root(matrix: F64) -> F64:
     """Return R with R·Rᵀ the (pseudo-)inverse of a symmetric matrix without negative part."""
     values, vectors = np.linalg.eigh(matrix)
     values, vectors = values[::-1], vectors[:, ::-1]
@@ -125,7 +118,7 @@ def _inverse_root(matrix: Doubles) -> Doubles:
     return np.asarray(vectors * np.where(kept, 1 / np.sqrt(np.where(kept, values, 1.0)), 0.0))
 
 
-def _times(tall: Floats, square: Doubles) -> Floats:
+def _times(tall: F32, square: F64) -> F32:
     return np.asarray(tall @ square.astype(np.float32), np.float32)
 
 
@@ -141,24 +134,24 @@ class Within:
     power: float
     discount: float
 
-    def shrink(self, frequency: Doubles) -> Doubles:
+    def shrink(self, frequency: F64) -> F64:
         """Return what each column is multiplied by; 0 for a column that nobody has."""
         return _power(frequency, -self.power)
 
 
-def _power(frequency: Doubles, power: float) -> Doubles:
+def _power(frequency: F64, power: float) -> F64:
     """Return frequency^power, and 0 where the frequency is 0."""
     seen = frequency > 0
     return np.where(seen, np.where(seen, frequency, 1.0) ** power, 0.0)
 
 
 def subspace_tower(
-    basis: Floats,
-    sums: Floats,
-    frequency: Doubles,
+    basis: F32,
+    sums: F32,
+    frequency: F64,
     layout: Layout,
     within: Within,
-) -> dict[str, Floats]:
+) -> dict[str, F32]:
     """Return the tower from the last round's basis and sum: `regression_within`."""
     how, shrink = within.how, within.shrink(frequency)
     kinds = how.scales(layout).astype(np.float64)
@@ -205,7 +198,7 @@ def subspace_phase(
             clip_norm=aggregator.clip_norm,
         )
 
-    def frequency_of(state: ServerState) -> Doubles:
+    def frequency_of(state: ServerState) -> F64:
         return np.asarray(state.params[FREQUENCY], np.float64)
 
     def tell(state: ServerState) -> Told:
@@ -240,11 +233,11 @@ def subspace_phase(
     )
 
 
-def _basis(params: Params, layout: Layout) -> Floats:
+def _basis(params: Params, layout: Layout) -> F32:
     return np.concatenate([np.asarray(params[name]) for name in layout.names])
 
 
-def _blocks(table: npt.NDArray[np.float32], layout: Layout) -> dict[str, Floats]:
+def _blocks(table: npt.NDArray[np.float32], layout: Layout) -> dict[str, F32]:
     """Return the rows of each block of columns, by its name."""
     ends = np.cumsum(layout.sizes)
     blocks = zip(layout.names, layout.sizes, ends, strict=True)

@@ -10,9 +10,16 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from privrec.algorithms.privrec_plus import moments
 from privrec.algorithms.privrec_plus.layout import Layout
-from privrec.algorithms.privrec_plus.moments import SparseRows
+from privrec.algorithms.privrec_plus.moments import (
+    SparseRows,
+    row_lengths,
+    sum_of_rows,
+    sum_of_squares,
+    to_length_one,
+    triangle,
+    triangle_lengths,
+)
 from privrec.algorithms.privrec_plus.rows import activity_weights, merged_items, rows_of
 from privrec.algorithms.privrec_plus.scoring import FREQUENCY, POPULARITY
 from privrec.algorithms.privrec_plus.told import Frequent, Regression, columns_of
@@ -20,18 +27,18 @@ from privrec.core.contribution import Contribution, TouchedRows
 from privrec.core.phase import Cohort, DeviceHalf, Told
 from privrec.data.clients import Clients
 from privrec.privacy.aggregate import CohortTotal
-from privrec.types import IntArray, Leaf
+from privrec.types import F64, IntArray, Leaf
 
 SQUARES, PEOPLE, WEIGHT, TRIANGLE = "squares", "people", "weight", "triangle"
 """The sums of the second phase: the first three without noise, the last one under noise."""
-Shares = tuple[SparseRows, moments.Doubles]
+Shares = tuple[SparseRows, F64]
 """People's rows, changed, and the weight of each."""
 
 
 def popularity_shares(rows: SparseRows, layout: Layout, dislike: float) -> Shares:
     """Return each person's likes and dislikes, and the weight that gives them length 1."""
     merged = merged_items(rows, layout, dislike)
-    return merged, moments.to_length_one(moments.row_lengths(merged))
+    return merged, to_length_one(row_lengths(merged))
 
 
 def popularity_contribution(row: SparseRows, layout: Layout, dislike: float) -> Contribution:
@@ -42,10 +49,10 @@ def popularity_contribution(row: SparseRows, layout: Layout, dislike: float) -> 
     return Contribution(rows={POPULARITY: TouchedRows(ids, values, layout.n_items)})
 
 
-def popularity_of(parts: Iterable[SparseRows], layout: Layout, dislike: float) -> moments.Doubles:
+def popularity_of(parts: Iterable[SparseRows], layout: Layout, dislike: float) -> F64:
     """Return how popular each item is; each person adds one vector of L2 norm 1."""
     shares = (popularity_shares(rows, layout, dislike) for rows in parts)
-    return moments.sum_of_rows(shares, layout.n_items)
+    return sum_of_rows(shares, layout.n_items)
 
 
 def history_shares(rows: SparseRows, layout: Layout, kept: IntArray, how: Regression) -> Shares:
@@ -82,7 +89,7 @@ def history_moments(
             people, weight = people + len(weights), weight + float(weights.sum())
             yield shares, weights
 
-    squares = moments.sum_of_squares(weighted(), len(columns_of(layout, kept, how)), np.float32)
+    squares = sum_of_squares(weighted(), len(columns_of(layout, kept, how)), np.float32)
     return {SQUARES: squares, PEOPLE: np.float64(people), WEIGHT: np.float64(weight)}
 
 
@@ -95,7 +102,7 @@ def taste_shares(rows: SparseRows, layout: Layout, items: Frequent, dislike: flo
     """
     chosen = merged_items(rows, layout, dislike)[:, items.kept]
     taste = _without(sp.csr_array(chosen * items.power[None, :]).toarray(), items.common)
-    return taste, moments.to_length_one(moments.triangle_lengths(taste))
+    return taste, to_length_one(triangle_lengths(taste))
 
 
 def taste_contribution(
@@ -108,11 +115,11 @@ def taste_contribution(
 
 def taste_moments(
     parts: Iterable[SparseRows], layout: Layout, items: Frequent, dislike: float
-) -> moments.Doubles:
+) -> F64:
     """Return Σ of the upper triangle of taste·tasteᵀ, each person's of length at most 1."""
     shares = (taste_shares(rows, layout, items, dislike) for rows in parts)
-    total = moments.sum_of_squares(shares, len(items.kept))
-    return np.asarray(moments.triangle(total), np.float64)
+    total = sum_of_squares(shares, len(items.kept))
+    return np.asarray(triangle(total), np.float64)
 
 
 def _without(rows: npt.NDArray[np.float64], common: npt.NDArray[np.float64]) -> sp.csr_array:

@@ -4,13 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from privrec.algorithms.privrec_plus.layout import Layout
 from privrec.core.told import Accepted, positions, weights
-from privrec.types import FloatArray, IntArray, Leaf
+from privrec.types import F32, F64, IntArray, Leaf
 
-Doubles = npt.NDArray[np.float64]
 SUBSPACE = "subspace"
 """The name of the phase of a subspace iteration."""
 BASIS, SCALE = "basis", "scale"
@@ -35,7 +33,7 @@ class Regression:
     dropout: float
     activity: float = 0.5
 
-    def scales(self, layout: Layout) -> FloatArray:
+    def scales(self, layout: Layout) -> F32:
         """Return the weight of each column."""
         kinds = [
             1.0,
@@ -65,11 +63,11 @@ class Frequent:
     """
 
     kept: IntArray
-    power: Doubles
-    common: Doubles
+    power: F64
+    common: F64
 
     @classmethod
-    def of(cls, popularity: Doubles, kept: IntArray) -> "Frequent":
+    def of(cls, popularity: F64, kept: IntArray) -> "Frequent":
         """Return the `Frequent` of these items, given the published popularity."""
         counted = np.maximum(popularity[kept], 1.0)
         power = (counted / counted.mean()) ** -_ITEM_POWER

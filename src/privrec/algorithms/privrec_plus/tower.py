@@ -4,10 +4,11 @@ from collections.abc import Iterator
 
 from privrec.algorithms.privrec_plus.layout import Layout
 from privrec.algorithms.privrec_plus.rows import rows_of, without_items
-from privrec.algorithms.privrec_plus.scoring import Arrays, Floats, row_scorer
+from privrec.algorithms.privrec_plus.scoring import Arrays, row_scorer
 from privrec.core.scorer import Scorer
 from privrec.data.clients import Clients
 from privrec.evaluation.references import own_first
+from privrec.types import F32
 
 
 def history_scorer(tower: Arrays, layout: Layout, *, adapted: bool = True) -> Scorer:
@@ -18,14 +19,14 @@ def history_scorer(tower: Arrays, layout: Layout, *, adapted: bool = True) -> Sc
     """
     score_rows = row_scorer(tower, layout)
 
-    def score(first: Clients) -> Floats:
+    def score(first: Clients) -> F32:
         rows = rows_of(first, layout)
         return score_rows(rows if adapted else without_items(rows, layout))
 
     if adapted:
         return own_first(layout.n_items, score)
 
-    def alike(first: Clients, lines: Clients) -> Iterator[Floats]:
+    def alike(first: Clients, lines: Clients) -> Iterator[F32]:
         del lines
         table = score(first)
         for k in range(len(first)):

@@ -10,7 +10,7 @@ from privrec.core.local import Packed
 from privrec.data.clients import Clients
 from privrec.data.schema import Bag
 from privrec.seeds import Words, client_words
-from privrec.types import BoolArray, FloatArray, IntArray, Leaf
+from privrec.types import F32, BoolArray, IntArray, Leaf
 
 _TRIES = 24
 
@@ -38,7 +38,7 @@ class Pairs(NamedTuple):
 
     line: IntArray
     item: IntArray
-    target: FloatArray
+    target: F32
 
     def take(self, places: IntArray) -> "Pairs":
         """Return the instances at these places."""
@@ -167,7 +167,7 @@ def steps_of(client: Packed, batch_size: int, epochs: int) -> int:
     return epochs * -(-int(client.size) // batch_size)
 
 
-def _labels(clients: Clients, instances: Instances) -> FloatArray:
+def _labels(clients: Clients, instances: Instances) -> F32:
     return np.where(clients.liked, 1.0, instances.dislike_target).astype(np.float32)
 
 
