@@ -19,17 +19,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from figures import Figure
+from privrec.algorithms.reptile.dssm import dssm
 from privrec.algorithms.reptile.local import local_sgd
-from privrec.algorithms.reptile.pack import Instances, buckets, dummy, pack, steps_of
-from privrec.algorithms.reptile.packed import PackedClient
+from privrec.algorithms.reptile.pack import Instances, PackedClient, buckets, dummy, pack, steps_of
 from privrec.algorithms.reptile.phase import Training, training_phase
-from privrec.core.optimize import server_optimizer
 from privrec.core.phase import Phase, ServerState
 from privrec.core.round import play_round
+from privrec.core.training import server_optimizer
 from privrec.data.clients import Clients
 from privrec.data.federation import Federation
 from privrec.data.sources import load
-from privrec.models.dssm import dssm
 from privrec.privacy.aggregate import plain
 from privrec.privacy.release import Sampling
 from privrec.seeds import key, rng

@@ -20,24 +20,23 @@ from figures import Figure
 from noop_node import NOTHING
 from privrec.algorithms.recipes import settings_of
 from privrec.core.phase import Cohort
-from privrec.flower.bound import bind
-from privrec.flower.certificates import (
+from privrec.protocol.certificates import (
     make_node_key,
     public_key_text,
     read_private_key,
     sign,
     verify,
 )
-from privrec.flower.folders import read_server
-from privrec.flower.link import Link, open_link
-from privrec.flower.local import LOCAL, Local, free_port, settle
-from privrec.flower.masks import Roster, default_degree
-from privrec.flower.network import Server, executor
-from privrec.flower.secure_sum import NodeRound, route
-from privrec.flower.server import check_terms
-from privrec.flower.traffic import traffic_of
-from privrec.runs import records
+from privrec.protocol.enrolment import read_server
+from privrec.protocol.masks import Roster, default_degree
+from privrec.protocol.secure_sum import NodeRound, route
+from privrec.protocol.server import Server, executor
+from privrec.protocol.terms import bind, traffic_of
+from privrec.runs import folder as records
 from privrec.runs.loop import play_stages
+from privrec.transport.link import Link, open_link
+from privrec.transport.local import LOCAL, Local, free_port, settle
+from privrec.transport.run_server import check_terms
 
 NODES, TURNS = 4, 12
 

@@ -16,10 +16,10 @@ import numpy as np
 
 from engine import ask_peer, check_same, start_peer, workload_arrays
 from figures import Figure
-from privrec.algorithms.prepared import PreparedRun
+from privrec.algorithms.recipe import PreparedRun
 from privrec.algorithms.recipes import configure, prepare
-from privrec.algorithms.reptile.model import network_of
-from privrec.algorithms.reptile.packed import PackedTask
+from privrec.algorithms.reptile.dssm import network_of
+from privrec.algorithms.reptile.pack import PackedTask
 from privrec.algorithms.reptile.phase import maml_training, one_stage
 from privrec.core.phase import Phase
 from privrec.core.round import cohort_draw, play_round

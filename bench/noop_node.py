@@ -4,11 +4,11 @@ import sys
 from pathlib import Path
 
 from privrec.algorithms.recipes import settings_of
-from privrec.flower.enrolment import NodeFolder
-from privrec.flower.node import open_host
-from privrec.flower.processes import end_with_parent
-from privrec.flower.supernode import serve
-from privrec.flower.terms import from_json
+from privrec.protocol.enrolment import NodeFolder
+from privrec.protocol.terms import from_json
+from privrec.transport.processes import end_with_parent
+from privrec.transport.run_node import open_host
+from privrec.transport.supernode import serve
 
 NOTHING = b"nothing"
 

@@ -13,18 +13,18 @@ import jax.numpy as jnp
 import numpy as np
 
 from figures import Figure
-from privrec.algorithms.prepared import PreparedRun
+from privrec.algorithms.recipe import PreparedRun
 from privrec.algorithms.recipes import configure, prepare
+from privrec.algorithms.reptile.dssm import dssm
 from privrec.algorithms.reptile.local import local_sgd
 from privrec.algorithms.reptile.pack import Instances, pack
+from privrec.core.model import ITEM_TABLE
 from privrec.core.phase import Play, ServerState, Stage
 from privrec.core.round import Surroundings, cohort_draw, fastest, play_stage_round
 from privrec.data.federation import Federation
 from privrec.data.sources import load
-from privrec.models.api import ITEM_TABLE
-from privrec.models.dssm import dssm
 from privrec.privacy.aggregate import Published
-from privrec.privacy.noise import seeded
+from privrec.privacy.release import seeded
 from privrec.seeds import key, rng
 
 

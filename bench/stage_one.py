@@ -14,10 +14,10 @@ from engine import ask_peer, start_peer
 from figures import Figure
 from privrec.algorithms.recipes import configure, prepare
 from privrec.algorithms.two_stage.objectives import self_supervision
-from privrec.algorithms.two_stage.plan import local_views, views_of
+from privrec.algorithms.two_stage.recipe import local_views, views_of
 from privrec.algorithms.two_stage.views import SequenceClient, draw_views, empty_client, row_buckets
+from privrec.core.model import ITEM_TABLE
 from privrec.data.sources import load
-from privrec.models.api import ITEM_TABLE
 from privrec.privacy.aggregate import clip
 from privrec.simulate.lanes import cohort_runner, warm_up
 

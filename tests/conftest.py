@@ -26,7 +26,7 @@ from hypothesis import settings
 
 from commands import SET, Refused, document, invoke, tree
 from privrec.data.sources import is_here
-from privrec.runs.records import RunFolder
+from privrec.runs.folder import RunFolder
 from tiny import DATA
 
 # Tests do not depend on time, so hypothesis needs no deadline.

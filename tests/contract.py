@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from privrec.algorithms.prepared import PreparedRun
+from privrec.algorithms.recipe import PreparedRun
 from privrec.algorithms.recipes import RECIPES, configure, prepare
 from privrec.core.contribution import Contribution
 from privrec.core.phase import CentralFit, Cohort, Phase, ServerState, Told

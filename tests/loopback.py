@@ -6,20 +6,19 @@ from typing import Any
 
 import numpy as np
 
-from privrec.algorithms.prepared import PreparedRun
+from privrec.algorithms.recipe import PreparedRun
 from privrec.data import catalogue as catalogues
-from privrec.flower.bound import bind
-from privrec.flower.certificates import (
+from privrec.protocol.certificates import (
     make_node_key,
     public_key_text,
     read_private_key,
     sign,
     verify,
 )
-from privrec.flower.host import Host
-from privrec.flower.network import Server
-from privrec.flower.reveals import Reveals
-from privrec.flower.terms import Member, Terms, catalogue_hash
+from privrec.protocol.node import Host
+from privrec.protocol.secure_sum import Reveals
+from privrec.protocol.server import Server
+from privrec.protocol.terms import Member, Terms, bind, catalogue_hash
 from privrec.types import IntArray
 
 Tap = Callable[[int, bytes, bytes | None], bytes | None]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
 
-from privrec.live.server import Site, new_loop, serving
+from privrec.show.server import Site, new_loop, serving
 
 
 @dataclass(frozen=True)

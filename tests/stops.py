@@ -8,8 +8,10 @@ import pytest
 
 from privrec.core.phase import Play, ServerState
 from privrec.privacy.aggregate import Aggregator, Published
-from privrec.runs import loop, publisher, records
-from privrec.runs.publisher import Publisher
+from privrec.runs import folder as records
+from privrec.runs import journal as publisher
+from privrec.runs import loop
+from privrec.runs.journal import Publisher
 from privrec.types import OnProgress
 
 UNUSED = ("line", "use", "checkpoint")

@@ -30,7 +30,7 @@ LAYERS: list[set[str]] = [
 DOOR = "__init__"
 
 # In these packages a concrete model is an argument, never an import.
-CONCRETE_MODELS = {"privrec.models.dssm"}
+CONCRETE_MODELS = {"privrec.algorithms.reptile.dssm"}
 SERVED_BY_API_ONLY = {"core", "simulate", "evaluation"}
 
 # Heavy or risky libraries may be imported only in these places.

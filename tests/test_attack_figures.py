@@ -14,10 +14,16 @@ from scipy import stats
 
 from privrec.attacks import roc
 from privrec.attacks.games import Games, Parts, coins_of, games_of, parts_of
-from privrec.attacks.ratio import ratio_attack, ratio_scores
-from privrec.attacks.results import loss_attack, results_of
 from privrec.attacks.roc import RATES, area_of, measured
-from privrec.attacks.shadow import forest_attack, mean_figure, rows_of
+from privrec.attacks.shadow import (
+    forest_attack,
+    loss_attack,
+    mean_figure,
+    ratio_attack,
+    ratio_scores,
+    results_of,
+    rows_of,
+)
 from privrec.attacks.views import (
     LIST_LENGTH,
     NO_ITEM,

@@ -14,9 +14,9 @@ import pytest
 from commands import Refused, document, done
 from pages import Page, charts_in, check_page
 from privrec.runs.loop import train
-from privrec.show.attacked import at_least, cell, lines, summary
 from privrec.show.attacks import render_attacks
 from privrec.show.charts import log_chart, thinned
+from privrec.show.figures import at_least, cell, lines, summary
 from svg import Points, points_of, svg_of, words_of
 from tiny import DATA
 

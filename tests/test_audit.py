@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from privrec.algorithms.privrec_plus import moments, plan
+from privrec.algorithms.privrec_plus import recipe as plan
+from privrec.algorithms.privrec_plus import rows as moments
 from privrec.algorithms.privrec_plus.rows import rows_of
 from privrec.algorithms.privrec_plus.scoring import POPULARITY
 from privrec.algorithms.privrec_plus.sums import popularity_of, taste_device
@@ -19,9 +20,8 @@ from privrec.cli.app import app
 from privrec.core.phase import Phase, ServerState, Told
 from privrec.privacy import ledger
 from privrec.privacy.aggregate import Aggregator
-from privrec.privacy.noise import NoiseSource, seeded
-from privrec.privacy.release import Sampling
-from privrec.runs import publisher
+from privrec.privacy.release import NoiseSource, Sampling, seeded
+from privrec.runs import journal as publisher
 from privrec.types import IntArray, Leaf
 
 DATA = "synthetic:users=150,items=120"

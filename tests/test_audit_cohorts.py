@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from privrec.attacks import cohorts
-from privrec.attacks.chances import (
+from privrec.attacks import findings as cohorts
+from privrec.attacks.bounds import (
     binomial_squares,
     common_law,
     few_places,
@@ -18,7 +18,7 @@ from privrec.attacks.chances import (
     share_bound,
     tails,
 )
-from privrec.attacks.cohorts import drawn_again, drawn_together
+from privrec.attacks.findings import drawn_again, drawn_together
 from privrec.attacks.watch import Seen
 from privrec.privacy.aggregate import gaussian
 from privrec.privacy.release import Sampling

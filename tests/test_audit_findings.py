@@ -12,7 +12,9 @@ import pytest
 from typer.testing import CliRunner
 
 from contract import noised, places
-from privrec.algorithms.privrec_plus import moments, plan, sums
+from privrec.algorithms.privrec_plus import recipe as plan
+from privrec.algorithms.privrec_plus import rows as moments
+from privrec.algorithms.privrec_plus import sums
 from privrec.algorithms.privrec_plus.budget import split_budget
 from privrec.algorithms.privrec_plus.rows import merged_items
 from privrec.algorithms.privrec_plus.sums import taste_device
@@ -28,7 +30,7 @@ from privrec.core.phase import Cohort, Phase, ServerState, Told
 from privrec.core.round import fastest
 from privrec.data.clients import Clients
 from privrec.data.sources import load
-from privrec.privacy import noise
+from privrec.privacy import release as noise
 from privrec.privacy.aggregate import (
     Aggregator,
     CohortTotal,
@@ -38,9 +40,9 @@ from privrec.privacy.aggregate import (
     plain,
 )
 from privrec.privacy.ledger import PrivacyLedger, ledger_in
-from privrec.privacy.noise import NoiseSource, secure, seeded
-from privrec.privacy.release import Sampling
-from privrec.runs import loop, publisher
+from privrec.privacy.release import NoiseSource, Sampling, secure, seeded
+from privrec.runs import journal as publisher
+from privrec.runs import loop
 from privrec.types import IntArray
 
 DATA = "synthetic:users=150,items=120"

@@ -10,17 +10,14 @@ from hypothesis import strategies as st
 from scipy.special import ndtr, ndtri
 
 from privrec.attacks.bounds import epsilon_of_area, least_area, lower_bounds
-from privrec.attacks.canaries import make_canaries, with_canaries
+from privrec.attacks.canaries import flattened, make_canaries, stacked, with_canaries
 from privrec.attacks.roc import measured
-from privrec.attacks.scores import Belief, alike, ratios
-from privrec.attacks.stacks import flattened, stacked
-from privrec.attacks.sums import sums_attack
+from privrec.attacks.scores import Belief, alike, ratios, sums_attack
 from privrec.core.contribution import Contribution, TouchedRows, add_to
 from privrec.data.clients import Clients
 from privrec.data.sources import load
-from privrec.privacy.ledger import PrivacyLedger
+from privrec.privacy.ledger import PrivacyLedger, best_area, best_rates
 from privrec.privacy.release import Release, Sampling
-from privrec.privacy.tradeoff import best_area, best_rates
 from privrec.types import IntArray, Law, Leaf, MechanismName
 
 DATA = "synthetic:users=60,items=80"

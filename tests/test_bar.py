@@ -9,8 +9,8 @@ import pytest
 
 import privrec
 from privrec.errors import SettingsError
-from privrec.runs import bar
-from privrec.runs.bar import line_of, progress_bar
+from privrec.runs import progress as bar
+from privrec.runs.progress import line_of, progress_bar
 from tiny import DATA
 
 

@@ -17,7 +17,7 @@ import typer
 
 from commands import document, done, invoke
 from privrec.algorithms.recipes import RECIPES
-from privrec.cli import completion
+from privrec.cli import options as completion
 from privrec.cli.app import app
 from privrec.cli.recipes import names_text
 from privrec.data.published import PUBLISHED

@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from commands import Refused, document, done, invoke
-from privrec.privacy.belief import most_certain, percent
-from privrec.privacy.ledger import PrivacyLedger
+from privrec.privacy.ledger import PrivacyLedger, most_certain, percent
 from privrec.privacy.release import Release, Sampling
-from privrec.privacy.words import epsilon_text
+from privrec.privacy.statement import epsilon_text
 from tiny import DATA, MODEL, as_options
 
 ASKED = ["--users", "4800", "--cohort", "30", "--rounds", "1000", "--delta", "1e-6"]

@@ -13,7 +13,8 @@ import pytest
 
 from commands import SET, document, invoke, tree
 from privrec.cli.stopping import EXPERIMENTS_STOPPED
-from privrec.runs import loop, records
+from privrec.runs import folder as records
+from privrec.runs import loop
 from privrec.runs.progress import Progress
 from tiny import DATA
 
@@ -73,7 +74,7 @@ def stop(*_: Any, **__: Any) -> NoReturn:
     [
         ("privrec.runs.run.evaluate_run", ["evaluate", "RUN"], "evaluated again"),
         (
-            "privrec.runs.experiments.run_jobs",
+            "privrec.runs.frontier.run_jobs",
             ["compare", "--data", DATA, "--recipes", "popularity"],
             None,
         ),
@@ -81,7 +82,7 @@ def stop(*_: Any, **__: Any) -> NoReturn:
         ("privrec.attacks.membership.play_attack", ["attack", "RUN", "--workers", "1"], None),
         ("privrec.attacks.audit.audit", ["audit", "popularity", "--data", DATA], "begins anew"),
         ("privrec.runs.api.open_released", ["recommend", "RUN"], "begins anew"),
-        ("privrec.runs.export.export_run", ["export", "RUN", "--out", "f"], "begins anew"),
+        ("privrec.runs.run.export_run", ["export", "RUN", "--out", "f"], "begins anew"),
     ],
 )
 def test_every_long_command_says_what_is_kept(

@@ -16,8 +16,8 @@ import pytest
 from commands import Refused, document, done, invoke
 from privrec.cli.console import print_privacy, print_table
 from privrec.cli.rank import shares_text
-from privrec.privacy.paper_tables import Cell
-from privrec.privacy.words import strength_of
+from privrec.privacy.paper import Cell
+from privrec.privacy.statement import strength_of
 from privrec.runs.api import open_run
 from tiny import DATA
 
@@ -179,7 +179,7 @@ def test_the_papers_tables_are_whole(monkeypatch: pytest.MonkeyPatch, width: int
     names = [field.name for field in fields(Cell)]
     values: list[Any] = ["frappe", 760, 30, 1e-8, *figures]
     cells = [Cell(**dict(zip(names, values, strict=True)))]
-    monkeypatch.setattr("privrec.privacy.paper_tables.paper_tables", lambda: cells)
+    monkeypatch.setattr("privrec.privacy.paper.paper_tables", lambda: cells)
     monkeypatch.setenv("COLUMNS", str(width))
     found = words_of(done("privacy", "paper-tables"))
     assert [f"{figure:.4f}" for figure in figures if f"{figure:.4f}" not in found] == []

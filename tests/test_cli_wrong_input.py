@@ -11,7 +11,7 @@ import pytest
 from commands import SET, Refused, document, done, invoke
 from privrec.data.manifest import Manifest
 from privrec.data.tables import Tables, write_folder
-from privrec.runs.records import RunFolder
+from privrec.runs.folder import RunFolder
 from tiny import DATA
 
 # --- wrong input: settings -------------------------------------------------------------------

@@ -10,7 +10,7 @@ from privrec.algorithms.recipes import configure, prepare
 from privrec.core.contribution import to_bytes
 from privrec.core.phase import Phase
 from privrec.runs.evaluate import bytes_sent
-from privrec.runs.experiments import jobs_of
+from privrec.runs.frontier import jobs_of
 from privrec.simulate.cost import usual_person
 from tiny import DATA
 

@@ -44,7 +44,7 @@ from privrec.data.clients import Clients
 from privrec.data.federation import Federation
 from privrec.errors import SettingsError, WireError
 from privrec.privacy.aggregate import Aggregator, Published
-from privrec.privacy.noise import NoiseSource
+from privrec.privacy.release import NoiseSource
 from privrec.runs import loop
 from privrec.types import IntArray
 from stops import Stopped

@@ -7,16 +7,25 @@ import numpy as np
 import pytest
 
 import privrec
-from privrec.algorithms.prepared import PreparedRun
 from privrec.algorithms.privrec_plus.sums import SQUARES, TRIANGLE
+from privrec.algorithms.recipe import PreparedRun
 from privrec.algorithms.recipes import configure, prepare
-from privrec.attacks.readers import Items, read, trained_reader, upper_kind
-from privrec.attacks.server import Share, grade, items_of, made_up, read_off
+from privrec.attacks.server import (
+    Items,
+    Share,
+    grade,
+    items_of,
+    made_up,
+    read,
+    read_off,
+    trained_reader,
+    upper_kind,
+)
 from privrec.core.contribution import Contribution, TouchedRows
+from privrec.core.model import ITEM_TABLE
 from privrec.core.phase import Phase
 from privrec.data.federation import Federation
 from privrec.errors import SettingsError
-from privrec.models.api import ITEM_TABLE
 from tiny import DATA, MODEL, own
 from toys import toy
 

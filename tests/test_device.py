@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 import privrec
-from privrec.algorithms.prepared import PreparedRun
+from privrec.algorithms.recipe import PreparedRun
 from privrec.core.scorer import Scores
 from privrec.data.catalogue import Catalogue
 from privrec.data.clients import Clients

@@ -13,8 +13,8 @@ from pages import Page
 from privrec.errors import SettingsError
 from privrec.evaluation.ranking import measure
 from privrec.runs.evaluate import _drawn, validate
-from privrec.runs.parameters import load_params
-from privrec.runs.records import RunFolder
+from privrec.runs.folder import RunFolder
+from privrec.runs.journal import load_params
 
 DATA = "synthetic:users=400,items=40,longest=20"
 

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 import privrec
-from privrec.algorithms.factors import fcf, shares
+from privrec.algorithms.factors import dpals as shares
+from privrec.algorithms.factors import fcf
 from privrec.algorithms.factors.dpals import (
     DpalsSettings,
     dpals_rankers,
@@ -15,7 +16,7 @@ from privrec.algorithms.factors.dpals import (
     rank_for,
     squares_of,
 )
-from privrec.algorithms.factors.people import rated
+from privrec.algorithms.factors.fcf import rated
 from privrec.algorithms.recipes import configure, prepare
 from privrec.core.contribution import length
 from privrec.core.phase import Phase

@@ -11,14 +11,13 @@ import pytest
 import privrec
 from contract import small
 from privrec.algorithms.fedgnn.graph import fresh, person_vector, scores, shapes
-from privrec.algorithms.fedgnn.local import hidden_loss, local_gradient, pseudo_rows
-from privrec.algorithms.fedgnn.pack import draw_others, items_of, pack
-from privrec.algorithms.fedgnn.packed import Graph, GraphClient
+from privrec.algorithms.fedgnn.pack import Graph, GraphClient, draw_others, items_of, pack
+from privrec.algorithms.fedgnn.rounds import hidden_loss, local_gradient, pseudo_rows
 from privrec.algorithms.fedgnn.settings import FedGnnSettings
 from privrec.algorithms.recipes import configure
+from privrec.core.model import ITEM_TABLE
 from privrec.data.clients import Clients
 from privrec.errors import SettingsError
-from privrec.models.api import ITEM_TABLE
 from privrec.types import Leaf
 from tiny import DATA
 from toys import toy

@@ -27,7 +27,7 @@ from privrec.algorithms.fedgnn.matching import (
     table_of,
 )
 from privrec.algorithms.fedgnn.pack import items_of, marks_of, pack
-from privrec.algorithms.fedgnn.plan import offers_of
+from privrec.algorithms.fedgnn.recipe import offers_of
 from privrec.algorithms.fedgnn.rounds import trained_of
 from privrec.algorithms.fedgnn.settings import FedGnnSettings
 from privrec.algorithms.recipes import configure, prepare

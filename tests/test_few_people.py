@@ -12,10 +12,9 @@ from privrec.algorithms.recipes import configure, prepare
 from privrec.data.sources import load
 from privrec.errors import PrivacyWarning
 from privrec.privacy.aggregate import gaussian, laplace
-from privrec.privacy.few import Sums, people_needed
-from privrec.privacy.noise import seeded
-from privrec.privacy.release import Release, Sampling
-from privrec.runs.few import too_few_to_learn
+from privrec.privacy.calibrate import Sums, people_needed
+from privrec.privacy.release import Release, Sampling, seeded
+from privrec.runs.loop import too_few_to_learn
 from privrec.seeds import rng
 
 FIVE = "synthetic:users=5"

@@ -8,7 +8,7 @@ import pytest
 
 import privrec
 from commands import Refused, done
-from privrec.runs import records
+from privrec.runs import folder as records
 from tiny import DATA
 
 RUNS: dict[str, tuple[str, dict[str, Any]]] = {

@@ -16,8 +16,8 @@ from privrec.privacy.ledger import PrivacyLedger
 from privrec.privacy.paper import PRINTED_HITS
 from privrec.runs import frontier, loop
 from privrec.runs.api import open_run
+from privrec.runs.folder import read_evaluation
 from privrec.runs.frontier import Frontier, Point, draw, experiment_line, find_frontier, render
-from privrec.runs.records import read_evaluation
 from privrec.runs.run import Run
 from privrec.show.charts import colour_of, looks_of
 from svg import points_of, words_of

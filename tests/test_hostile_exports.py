@@ -20,7 +20,7 @@ from privrec.algorithms.reptile import adapt
 from privrec.data.manifest import Manifest
 from privrec.data.tables import Tables, write_folder
 from privrec.errors import RunFolderError
-from privrec.runs.export import export_run
+from privrec.runs.run import export_run
 from tiny import DATA
 
 Members = dict[str, bytes]

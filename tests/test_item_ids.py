@@ -9,7 +9,7 @@ import privrec
 from contract import small
 from privrec.algorithms.recipes import configure, prepare
 from privrec.data.federation import Federation
-from privrec.runs.records import read_arrays
+from privrec.runs.folder import read_arrays
 from tiny import DATA
 from toys import checkerboard
 

@@ -10,13 +10,14 @@ import pytest
 
 import privrec
 from commands import done
-from privrec.algorithms.prepared import PreparedRun
 from privrec.algorithms.privrec_plus.scoring import learned_of
+from privrec.algorithms.recipe import PreparedRun
 from privrec.algorithms.recipes import RECIPES, configure, prepare
 from privrec.core.round import play_stage_round
 from privrec.data.sources import load
-from privrec.runs import loop, records
-from privrec.runs.ledgerfile import settled_ledger
+from privrec.runs import folder as records
+from privrec.runs import loop
+from privrec.runs.journal import settled_ledger
 from privrec.types import Params
 from test_resume import Stopped
 from tiny import DATA, MODEL, new_folder, own

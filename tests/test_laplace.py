@@ -9,9 +9,9 @@ import privrec
 from contract import small
 from privrec.algorithms.recipes import configure, prepare
 from privrec.core.contribution import bounded, length, shapes_of
+from privrec.core.model import ITEM_TABLE
 from privrec.core.phase import Phase
 from privrec.data.federation import Federation
-from privrec.models.api import ITEM_TABLE
 from tiny import DATA
 
 

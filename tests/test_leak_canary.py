@@ -14,17 +14,16 @@ import numpy as np
 import pytest
 
 from privrec.algorithms.reptile.adapt import adapted_scorer
-from privrec.algorithms.reptile.pack import Instances, draw_negatives
-from privrec.algorithms.reptile.packed import PackedClient
-from privrec.core.local import LocalResult
+from privrec.algorithms.reptile.pack import Instances, PackedClient, draw_negatives
+from privrec.core.model import ITEM_TABLE, Recommender
 from privrec.core.scorer import Scorer, Scores
+from privrec.core.training import LocalResult
 from privrec.data.clients import Clients
 from privrec.data.federation import Federation
 from privrec.data.schema import Bags
 from privrec.data.splits import halve
 from privrec.data.synthetic import SyntheticSettings, synthetic
 from privrec.evaluation.ranking import EvalReport, evaluate
-from privrec.models.api import ITEM_TABLE, Recommender
 from privrec.types import Array, Key, Params
 
 N_ITEMS = 60

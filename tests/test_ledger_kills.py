@@ -17,9 +17,8 @@ from typing import Any
 
 import pytest
 
-from privrec.runs import records
-from privrec.runs.ledgerfile import read_ledger
-from privrec.runs.publisher import ledger_of
+from privrec.runs import folder as records
+from privrec.runs.journal import ledger_of, read_ledger
 from tiny import DATA, MODEL
 
 ROUNDS = 12
@@ -31,11 +30,11 @@ TINY = {**MODEL, "rounds": ROUNDS, "validate_every": 0, "delta": 1e-3}
 PROGRAM = """
 import hashlib, os, sys, time
 import numpy as np
-import privrec, privrec.runs.publisher, privrec.runs.loop
-from privrec.runs.publisher import Publisher
+import privrec, privrec.runs.journal, privrec.runs.loop
+from privrec.runs.journal import Publisher
 out, data, settings = sys.argv[1], sys.argv[2], eval(sys.argv[3])
 privrec.runs.loop.CHECKPOINT_SECONDS = 0.05
-real, real_line = Publisher.publish, privrec.runs.publisher.append_release
+real, real_line = Publisher.publish, privrec.runs.journal.append_release
 def publish(self, state, play):
     found = real(self, state, play)
     update = found.update
@@ -50,7 +49,7 @@ def append_release(*words):
     line = real_line(*words)
     time.sleep(0.01)
     return line
-Publisher.publish, privrec.runs.publisher.append_release = publish, append_release
+Publisher.publish, privrec.runs.journal.append_release = publish, append_release
 slowly = lambda what, done, total: time.sleep(0.02 if what == "rounds" else 0)
 resume = os.path.exists(out)
 privrec.train("dp-privrec-one", data, out=out, resume=resume, on_progress=slowly, **settings)

@@ -15,9 +15,9 @@ from privrec.algorithms.recipes import configure
 from privrec.core.phase import Play, ServerState
 from privrec.errors import PrivacyWarning, RunFolderError, SettingsError
 from privrec.privacy.aggregate import Published
-from privrec.runs import loop, records
-from privrec.runs.ledgerfile import append_release, read_ledger
-from privrec.runs.publisher import Publisher, ledger_of
+from privrec.runs import folder as records
+from privrec.runs import loop
+from privrec.runs.journal import Publisher, append_release, ledger_of, read_ledger
 from privrec.types import OnProgress
 from tiny import DATA, MODEL, own
 

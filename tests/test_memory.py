@@ -11,13 +11,13 @@ import pytest
 
 from commands import Refused, done
 from loopback import Loopback
-from privrec.algorithms.prepared import PreparedRun
+from privrec.algorithms.recipe import PreparedRun
 from privrec.algorithms.recipes import configure, prepare
 from privrec.data.sources import load
 from privrec.errors import SettingsError
-from privrec.flower import server
-from privrec.flower.bound import bind
-from privrec.simulate import machine
+from privrec.protocol.terms import bind
+from privrec.simulate import cost as machine
+from privrec.transport import run_server as server
 from tiny import DATA, as_options, by_hand, round_of
 
 Free = Callable[[int | None], None]

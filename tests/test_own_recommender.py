@@ -19,9 +19,9 @@ from privrec.algorithms.recipes import configure, prepare
 from privrec.data.catalogue import Catalogue
 from privrec.errors import RunFolderError, ScorerError, SettingsError
 from privrec.evaluation.intervals import Difference
-from privrec.evaluation.people import are_paired, mean_difference
+from privrec.evaluation.protocols import are_paired, mean_difference
 from privrec.runs.compare import Against
-from privrec.runs.tested import people_of, read_people
+from privrec.runs.evaluate import people_of, read_people
 from test_protocol_runs import with_test_lines
 from tiny import DATA
 
@@ -196,7 +196,9 @@ def test_it_has_the_bar_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str] = []
     bar = contextlib.nullcontext(lambda what, done, total: told.append(what))
     off = contextlib.nullcontext()
-    monkeypatch.setattr("privrec.runs.own.progress_bar", lambda given, shown: bar if shown else off)
+    monkeypatch.setattr(
+        "privrec.runs.recommender.progress_bar", lambda given, shown: bar if shown else off
+    )
     privrec.evaluate(popular, DATA, progress=False)
     assert not told
     privrec.evaluate(popular, DATA)

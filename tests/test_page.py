@@ -9,8 +9,7 @@ import numpy.typing as npt
 import pytest
 
 from pages import check_page, policy_of
-from privrec.show.page import html_text, note, page, path_link, table
-from privrec.show.style import SCRIPT, STYLE
+from privrec.show.page import SCRIPT, STYLE, html_text, note, page, path_link, table
 
 EVIL = "<script>alert(1)</script>&\"' onload=x \u202egpj"
 Colour = npt.NDArray[np.float64]

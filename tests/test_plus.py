@@ -15,22 +15,21 @@ from hypothesis import strategies as st
 from scipy import stats
 
 import privrec
-from privrec.algorithms.budgets import popularity_share
-from privrec.algorithms.privrec_plus import fit
-from privrec.algorithms.privrec_plus import plan as plus
-from privrec.algorithms.privrec_plus.plan import MOMENTS, POPULAR
+from privrec.algorithms.privrec_plus import recipe as plus
+from privrec.algorithms.privrec_plus import solve as fit
+from privrec.algorithms.privrec_plus.recipe import MOMENTS, POPULAR
 from privrec.algorithms.privrec_plus.scoring import POPULARITY
 from privrec.algorithms.recipes import configure, prepare
+from privrec.algorithms.settings import popularity_share
 from privrec.core.phase import ServerState, Stage
 from privrec.data.clients import Clients
 from privrec.data.federation import Federation
 from privrec.data.splits import split_clients
 from privrec.errors import SettingsError
 from privrec.privacy.aggregate import Aggregator
-from privrec.privacy.noise import NoiseSource, seeded
-from privrec.runs import records
-from privrec.runs.ledgerfile import read_ledger
-from privrec.runs.parameters import load_params
+from privrec.privacy.release import NoiseSource, seeded
+from privrec.runs import folder as records
+from privrec.runs.journal import load_params, read_ledger
 from privrec.seeds import rng
 from privrec.types import BoolArray, IntArray, Leaf
 from tiny import DATA, by_hand, round_of

@@ -12,11 +12,10 @@ import privrec
 from privrec.algorithms.privrec_plus.scoring import BIAS, LEARNED_TRUST, POPULARITY, learned_of
 from privrec.algorithms.recipes import configure, prepare
 from privrec.data.sources import load
-from privrec.privacy.noise import NoiseSource
-from privrec.runs import loop, records
-from privrec.runs.ledgerfile import read_ledger
-from privrec.runs.parameters import load_params
-from privrec.runs.publisher import ledger_of, open_publisher
+from privrec.privacy.release import NoiseSource
+from privrec.runs import folder as records
+from privrec.runs import loop
+from privrec.runs.journal import ledger_of, load_params, open_publisher, read_ledger
 from tiny import DATA, by_hand, new_folder, round_of
 
 DELTA, ROUNDS = 1e-3, 4

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 import privrec
-from privrec.algorithms.privrec_plus.plan import MOMENTS, POPULAR
-from privrec.runs import records
-from privrec.runs.ledgerfile import read_ledger
+from privrec.algorithms.privrec_plus.recipe import MOMENTS, POPULAR
+from privrec.runs import folder as records
+from privrec.runs.journal import read_ledger
 from stops import KEPT, STEPS, stopping
 from tiny import DATA
 

@@ -16,11 +16,9 @@ from privrec.cli import console
 from privrec.core.phase import Cohort
 from privrec.core.round import PEOPLE, SERVER, Surroundings, cohort_draw, fastest, play_stage_round
 from privrec.data.sources import load
-from privrec.runs.experiments import jobs_of, run_jobs
-from privrec.runs.frontier import find_frontier
+from privrec.runs.folder import RunFolder, progress_path
+from privrec.runs.frontier import find_frontier, jobs_of, run_jobs
 from privrec.runs.progress import Progress
-from privrec.runs.progressfile import progress_path
-from privrec.runs.records import RunFolder
 from tiny import DATA, MODEL, by_hand, own
 
 RECIPES = ["privrec", "privrec-plus", "privrec-cen", "ease", "item-knn", "fcf"]

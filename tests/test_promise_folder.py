@@ -17,7 +17,7 @@ from commands import Refused, document, done, invoke
 from privrec.data.federation import Federation
 from privrec.data.manifest import Manifest, Public
 from privrec.data.tables import Tables, to_federation, write_folder
-from privrec.runs.records import RunFolder
+from privrec.runs.folder import RunFolder
 from tiny import DATA, MODEL, as_options
 
 SUMS = {"rounds": 0}
@@ -339,8 +339,8 @@ def test_nothing_claims_that_data_never_leaves_a_device() -> None:
 
 def test_the_adaptive_count_is_published_on_the_grid() -> None:
     from privrec.privacy.aggregate import gaussian
-    from privrec.privacy.noise import secure as source
     from privrec.privacy.release import Sampling
+    from privrec.privacy.release import secure as source
 
     sampling = Sampling(law="poisson", users=1000, cohort=100)
     made = gaussian(sampling, clip_norm=1.0, noise_multiplier=1.0, clip_quantile=0.5)

@@ -19,8 +19,9 @@ import pytest
 import privrec
 from privrec.core.phase import Play, ServerState
 from privrec.privacy.aggregate import Published
-from privrec.runs import ledgerfile, records
-from privrec.runs.publisher import Publisher
+from privrec.runs import folder as records
+from privrec.runs import journal as ledgerfile
+from privrec.runs.journal import Publisher
 from tiny import DATA, MODEL
 
 RECIPES: dict[str, dict[str, Any]] = {
@@ -58,7 +59,7 @@ def killed_at(moment: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
     with monkeypatch.context() as patch:
         patch.setattr(records, "write_whole", around(records.write_whole))
-        patch.setattr("privrec.runs.publisher.append_release", around(ledgerfile.append_release))
+        patch.setattr("privrec.runs.journal.append_release", around(ledgerfile.append_release))
         patch.setattr(records, "append_round", around(records.append_round))
         patch.setattr(records, "drop_published", around(records.drop_published))
         yield
@@ -186,7 +187,7 @@ VICTIM = """
 import hashlib, os, sys
 import numpy as np
 import privrec
-from privrec.runs.publisher import Publisher
+from privrec.runs.journal import Publisher
 publish = Publisher.publish
 def noted(publisher, state, play):
     found = publish(publisher, state, play)

@@ -16,8 +16,8 @@ import pytest
 import privrec
 from privrec.core.phase import ServerState
 from privrec.privacy.aggregate import Aggregator, CohortTotal, Published
-from privrec.privacy.noise import NoiseSource, seeded
-from privrec.runs.publisher import Publisher
+from privrec.privacy.release import NoiseSource, seeded
+from privrec.runs.journal import Publisher
 from privrec.seeds import rng
 from privrec.types import F64
 from tiny import DATA, MODEL, own

@@ -11,11 +11,9 @@ import pytest
 
 from pages import charts_in, check_page
 from privrec.algorithms.recipes import RECIPES
-from privrec.privacy.belief import most_certain, most_right, percent
-from privrec.privacy.ledger import PrivacyLedger, ledger_in
+from privrec.privacy.ledger import PrivacyLedger, ledger_in, most_certain, most_right, percent
 from privrec.privacy.release import Release, Sampling
-from privrec.privacy.statement import NodeNoise, privacy_report
-from privrec.privacy.words import TITLES, Strength, epsilon_text
+from privrec.privacy.statement import TITLES, NodeNoise, Strength, epsilon_text, privacy_report
 from privrec.show.promise import promise_html, render_privacy
 from svg import points_of
 

@@ -19,12 +19,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import privrec
-from privrec.algorithms.prepared import PreparedRun
-from privrec.algorithms.privrec_plus.layout import Layout
 from privrec.algorithms.privrec_plus.rows import rows_of
+from privrec.algorithms.privrec_plus.scoring import Layout
 from privrec.algorithms.privrec_plus.sums import popularity_of
+from privrec.algorithms.recipe import PreparedRun
 from privrec.algorithms.recipes import configure, prepare
-from privrec.algorithms.two_stage.plan import volunteers_among
+from privrec.algorithms.two_stage.recipe import volunteers_among
 from privrec.core.phase import Stage
 from privrec.core.round import fastest
 from privrec.data import published
@@ -33,7 +33,7 @@ from privrec.data.federation import Federation
 from privrec.data.splits import chosen, split_clients
 from privrec.data.tables import Tables, person_ids, to_federation
 from privrec.privacy.aggregate import CohortTotal
-from privrec.runs.publisher import population_mark
+from privrec.runs.journal import population_mark
 from tiny import MODEL, by_hand, own, round_of
 
 SMALL = {**MODEL, "rounds": 1, "stage1_rounds": 1, "views": 4, "view_window": 4}

@@ -18,7 +18,7 @@ from privrec.data.manifest import Manifest, Public
 from privrec.data.tables import Tables, to_federation
 from privrec.device import open_model
 from privrec.errors import PrivrecError
-from privrec.runs.records import RunFolder, locked
+from privrec.runs.folder import RunFolder, locked
 from tiny import DATA, MODEL, as_options
 
 TRAINED = ["train", "dp-privrec-plus", "--data", DATA, "--epsilon", "8", "--out"]

@@ -16,7 +16,8 @@ from privrec.data.clients import Clients
 from privrec.data.federation import Federation
 from privrec.data.splits import chosen
 from privrec.errors import DataError, SettingsError
-from privrec.runs import publisher, records
+from privrec.runs import folder as records
+from privrec.runs import journal as publisher
 from privrec.seeds import rng
 from privrec.types import BoolArray, IntArray
 from tiny import DATA, own

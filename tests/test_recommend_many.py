@@ -17,8 +17,7 @@ from typer.testing import CliRunner
 import privrec
 from privrec.cli.app import app
 from privrec.core import scorer as scorer_module
-from privrec.core.scorer import Scores
-from privrec.core.top import top_items
+from privrec.core.scorer import Scores, top_items
 from privrec.data.clients import Clients
 from privrec.data.manifest import Manifest
 from privrec.data.tables import Tables, to_federation, write_folder

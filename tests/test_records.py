@@ -15,7 +15,7 @@ from hypothesis.extra import numpy as hnp
 
 from privrec.algorithms.recipes import configure, settings_of
 from privrec.errors import RunFolderError
-from privrec.runs import records
+from privrec.runs import folder as records
 from privrec.runs.api import open_run
 from privrec.settings import RunSettings
 

@@ -12,7 +12,7 @@ import pytest
 
 import privrec
 from privrec.errors import PrivrecError
-from privrec.runs.export import export_run
+from privrec.runs.run import export_run
 
 ASKED: list[dict[str, str]] = []
 

@@ -8,14 +8,12 @@ import pytest
 
 from pages import Page, charts_in, check_page
 from privrec.algorithms.recipes import RECIPES
-from privrec.live.pages import run_charts
 from privrec.privacy.paper import PRINTED_HITS
-from privrec.privacy.words import TITLES, Strength
-from privrec.show.compare_page import render_comparison
-from privrec.show.comparison import comparison
+from privrec.privacy.statement import TITLES, Strength
+from privrec.show.comparison import comparison, render_comparison
 from privrec.show.page import page
-from privrec.show.report import Beside, hits_table, render_report, table_rows
-from privrec.show.sections import looks_in
+from privrec.show.report import Beside, hits_table, looks_in, render_report, table_rows
+from privrec.show.site import run_charts
 from svg import points_of, words_of
 
 KS = ("5", "10", "20", "30")

@@ -20,11 +20,12 @@ from typing import Any
 
 import pytest
 
-from privrec.algorithms.prepared import PreparedRun
+from privrec.algorithms.recipe import PreparedRun
 from privrec.algorithms.recipes import configure, prepare
 from privrec.data.sources import load
 from privrec.errors import RunFolderError, SettingsError
-from privrec.runs import loop, records
+from privrec.runs import folder as records
+from privrec.runs import loop
 from privrec.runs.loop import train
 from privrec.types import OnProgress
 from tiny import DATA, MODEL, new_folder

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from privrec.errors import RunFolderError
-from privrec.runs import records
+from privrec.runs import folder as records
 
 NAMED = [{"round": k, "stage": "train"} for k in range(5)]
 LINES = [

@@ -6,8 +6,7 @@ from typing import Any
 
 from pages import Page, charts_in, check_page
 from privrec.show.page import page
-from privrec.show.report import Beside, render_begun, render_report
-from privrec.show.sections import by_items_html, examples_html
+from privrec.show.report import Beside, by_items_html, examples_html, render_begun, render_report
 from svg import points_of
 from test_report import PLAYED, ROUNDS, SETTINGS, evaluation, figures
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import privrec
-from privrec.runs import records
-from privrec.runs.ledgerfile import read_ledger
+from privrec.runs import folder as records
+from privrec.runs.journal import read_ledger
 from stops import KEPT, STEPS, UNUSED, stopping
 from tiny import DATA, MODEL
 

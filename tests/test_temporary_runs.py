@@ -16,8 +16,8 @@ import pytest
 
 import privrec
 from privrec.errors import RunFolderError, SettingsError
-from privrec.runs import records
-from privrec.runs.places import temporary_run
+from privrec.runs import folder as records
+from privrec.runs.folder import temporary_run
 from privrec.settings import RunSettings
 from tiny import DATA, MODEL
 
@@ -106,7 +106,7 @@ def test_nothing_is_left_when_python_ends(ending: str, tmp_path: Path) -> None:
         "import warnings; warnings.simplefilter('ignore')\n"
         "from types import SimpleNamespace\n"
         "from privrec.runs import records\n"
-        "from privrec.runs.places import temporary_run\n"
+        "from privrec.runs.folder import temporary_run\n"
         "from privrec.settings import RunSettings\n"
         "made = temporary_run(RunSettings(recipe='a', data='b'), '{}', 'mark')\n"
         "made.params_path.write_bytes(b'1')\n"
@@ -126,7 +126,7 @@ def test_nothing_is_left_when_python_ends(ending: str, tmp_path: Path) -> None:
 
 
 BEGUN = """
-from privrec.runs.places import temporary_run
+from privrec.runs.folder import temporary_run
 from privrec.settings import RunSettings
 made = temporary_run(RunSettings(recipe="a", data="b"), "{}", "mark")
 """

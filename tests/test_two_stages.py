@@ -13,27 +13,24 @@ import pytest
 from dp_accounting.pld import privacy_loss_distribution as pld
 
 import privrec
-from privrec.algorithms.prepared import PreparedRun
+from privrec.algorithms.recipe import PreparedRun
 from privrec.algorithms.recipes import configure, prepare
 from privrec.algorithms.reptile.pack import Instances, pack
-from privrec.algorithms.two_stage.features import vectors_of_features
-from privrec.algorithms.two_stage.joint import join, local_joint
-from privrec.algorithms.two_stage.plan import ITEMS, views_of, volunteers_among
-from privrec.algorithms.two_stage.settings import StageOneSettings
+from privrec.algorithms.two_stage.joint import join, local_joint, vectors_of_features
+from privrec.algorithms.two_stage.recipe import ITEMS, StageOneSettings, views_of, volunteers_among
 from privrec.algorithms.two_stage.views import draw_views
-from privrec.core.local import LocalResult
+from privrec.core.model import ITEM_TABLE
 from privrec.core.phase import TRAIN
+from privrec.core.training import LocalResult
 from privrec.data.clients import Clients
 from privrec.data.schema import Bags
 from privrec.data.sources import load
 from privrec.errors import SettingsError
-from privrec.models.api import ITEM_TABLE
 from privrec.privacy.ledger import PrivacyLedger
-from privrec.runs import loop, records
-from privrec.runs.ledgerfile import read_ledger, release_of
-from privrec.runs.publisher import ledger_of
-from privrec.show.compare_page import render_comparison
-from privrec.show.comparison import comparison
+from privrec.runs import folder as records
+from privrec.runs import loop
+from privrec.runs.journal import ledger_of, read_ledger, release_of
+from privrec.show.comparison import comparison, render_comparison
 from privrec.types import IntArray, Params
 from tiny import DATA, MODEL, by_hand, new_folder, own, round_of
 

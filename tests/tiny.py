@@ -4,15 +4,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from privrec.algorithms.prepared import PreparedRun
+from privrec.algorithms.recipe import PreparedRun
 from privrec.algorithms.recipes import RECIPES
 from privrec.core.phase import Executor, Play, Publish, RoundReport, ServerState, Stage
 from privrec.core.round import Surroundings, cohort_draw, fastest, play_stage_round
 from privrec.data.catalogue import to_json
 from privrec.data.federation import Federation
 from privrec.privacy.aggregate import Published
-from privrec.privacy.noise import NoiseSource, seeded
-from privrec.runs import records
+from privrec.privacy.release import NoiseSource, seeded
+from privrec.runs import folder as records
 from privrec.seeds import rng
 
 DATA = "synthetic:users=60,items=40,longest=20"

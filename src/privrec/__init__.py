@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from privrec.runs.compare import Comparison, compare
     from privrec.runs.evaluate import Evaluation
     from privrec.runs.loop import train
-    from privrec.runs.own import evaluate
+    from privrec.runs.recommender import evaluate
     from privrec.runs.run import Run
 
 __version__ = "0.1.0"
@@ -71,7 +71,7 @@ _HOME = {
     "Sampling": "privrec.privacy.release",
     "calibrate": "privrec.privacy.calibrate",
     "compare": "privrec.runs.compare",
-    "evaluate": "privrec.runs.own",
+    "evaluate": "privrec.runs.recommender",
     "load": "privrec.data.sources",
     "open_model": "privrec.device",
     "open_run": "privrec.runs.api",

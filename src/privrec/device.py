@@ -23,11 +23,14 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from privrec.algorithms.privrec_plus.entries import dense_rows
-from privrec.algorithms.privrec_plus.layout import LIKES, layout_in
-from privrec.algorithms.privrec_plus.scoring import row_scorer, tower_shapes
-from privrec.core.scorer import Rankers, Scorer, check_shapes, moments
-from privrec.core.top import top_items
+from privrec.algorithms.privrec_plus.scoring import (
+    LIKES,
+    dense_rows,
+    layout_in,
+    row_scorer,
+    tower_shapes,
+)
+from privrec.core.scorer import Rankers, Scorer, check_shapes, moments, top_items
 from privrec.data.catalogue import Catalogue, from_json
 from privrec.data.clients import Clients
 from privrec.data.schema import check_names, encode_one
@@ -43,7 +46,7 @@ from privrec.errors import (
 )
 
 if TYPE_CHECKING:
-    from privrec.data.frames import Frame
+    from privrec.data.clients import Frame
 
 FORMAT = 1
 _ROOM = 2**24
@@ -89,7 +92,7 @@ class Recommendations(list[Recommendation]):
     def frame(self) -> "Frame":
         """Return them as a frame of polars, with the same columns."""
         # A phone has numpy alone, so polars is imported by whoever wants a frame.
-        from privrec.data.frames import new_frame
+        from privrec.data.clients import new_frame
 
         return new_frame(self.columns(), (int, str, str, float, float))
 

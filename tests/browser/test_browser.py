@@ -23,10 +23,10 @@ import privrec
 from commands import document, done
 from privrec.data.manifest import Manifest, Public
 from privrec.data.tables import Tables, write_folder
-from privrec.live import site
-from privrec.live.site import site_of
-from privrec.privacy.words import epsilon_text
+from privrec.privacy.statement import epsilon_text
+from privrec.show import site
 from privrec.show.attacks import render_attacks
+from privrec.show.site import site_of
 from served import served
 from tiny import DATA, as_options
 

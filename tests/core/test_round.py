@@ -8,7 +8,6 @@ import numpy as np
 import optax
 
 from privrec.core.contribution import Contribution
-from privrec.core.optimize import mean_step, server_optimizer
 from privrec.core.phase import (
     Cohort,
     DeviceHalf,
@@ -20,10 +19,10 @@ from privrec.core.phase import (
     Told,
 )
 from privrec.core.round import Draw, Surroundings, cohort_draw, play_round
+from privrec.core.training import mean_step, server_optimizer
 from privrec.data.clients import Clients
 from privrec.privacy.aggregate import Aggregator, CohortTotal, Published, gaussian, plain
-from privrec.privacy.noise import NoiseSource
-from privrec.privacy.release import Sampling
+from privrec.privacy.release import NoiseSource, Sampling
 from privrec.types import IntArray, Law, Params, ServerOptimizer
 from tiny import by_hand
 

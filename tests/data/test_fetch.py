@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from commands import document, done
-from privrec.data.fetch import fetch, files_here
-from privrec.data.published import PUBLISHED, cache_folder
+from privrec.data.published import PUBLISHED, cache_folder, fetch, files_here
 from privrec.errors import DataError
 
 FILES = {"one.csv": b"a,b\n1,2\n", "two.csv": b"c\n3\n" * 1000}

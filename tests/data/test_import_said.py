@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from commands import Refused, document, done
-from privrec.data.columnnames import ALIASES, plain_column
+from privrec.data.columns import ALIASES, plain_column
 from privrec.data.importing import ImportResult, import_files
 from privrec.errors import DataError, SettingsError
 

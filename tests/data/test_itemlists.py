@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from commands import Refused, invoke
 from privrec.data.importing import ImportResult, import_files, write_import
-from privrec.data.itemlists import looks_like_lists, split_lists
+from privrec.data.jsonlines import looks_like_lists, split_lists
 from privrec.data.sources import load
 from privrec.errors import DataError, SettingsError
 

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packing import PACK, zipped
 
-from privrec.data import packed
+from privrec.data import rawfiles as packed
 from privrec.data.importing import import_files
-from privrec.data.packed import read_contents
+from privrec.data.rawfiles import read_contents
 from privrec.errors import DataError
 
 LINES = b"user,item\n" + b"".join(b"u%d,i%d\n" % (k, k * k % 37) for k in range(60))

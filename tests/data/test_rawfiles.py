@@ -14,7 +14,7 @@ from privrec.data.rawfiles import (
     _unquoted,
     read_raw,
 )
-from privrec.data.rawtable import RawTable
+from privrec.data.rawvalues import RawTable
 from privrec.errors import DataError
 
 

@@ -4,10 +4,9 @@ import numpy as np
 import polars as pl
 import pytest
 
-from privrec.data.describe import describe_data
 from privrec.data.manifest import Manifest
 from privrec.data.published import PUBLISHED
-from privrec.data.sources import BUILT_IN, is_here, load
+from privrec.data.sources import BUILT_IN, describe_data, is_here, load
 from privrec.data.tables import Tables, write_folder
 from privrec.errors import DataError, PrivrecError, SettingsError
 

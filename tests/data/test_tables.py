@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from privrec.data import lines as lines_module
+from privrec.data import tables as lines_module
 from privrec.data import tables as module
 from privrec.data.clients import nobody
 from privrec.data.federation import Federation

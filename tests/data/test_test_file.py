@@ -8,11 +8,10 @@ import numpy as np
 import polars as pl
 import pytest
 
-from privrec.data.describe import describe_data
 from privrec.data.federation import Federation
 from privrec.data.importing import import_files, write_import
 from privrec.data.manifest import Manifest
-from privrec.data.sources import load
+from privrec.data.sources import describe_data, load
 from privrec.data.tables import Tables, read_folder, to_federation, write_folder
 from privrec.errors import DataError
 

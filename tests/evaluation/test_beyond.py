@@ -10,10 +10,10 @@ from test_metrics import clients
 
 from privrec.core.scorer import TableScorer
 from privrec.data.clients import Clients
-from privrec.evaluation.groups import by_items
+from privrec.evaluation.metrics import by_items
 from privrec.evaluation.protocols import Held
 from privrec.evaluation.ranking import measure
-from privrec.show.worth import warnings_of
+from privrec.show.figures import warnings_of
 from privrec.types import Candidates, IntArray
 
 N_ITEMS = 40

@@ -12,17 +12,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from slow_loop import Instance, Problem, train_client, values_of
 
+from privrec.algorithms.reptile.dssm import dssm
 from privrec.algorithms.reptile.local import apply_update, local_sgd
-from privrec.algorithms.reptile.pack import Instances, bucket, buckets, dummy, grouped, pack
-from privrec.algorithms.reptile.packed import PackedClient
-from privrec.core.local import LocalTrain, jit_in_place
+from privrec.algorithms.reptile.pack import (
+    Instances,
+    PackedClient,
+    bucket,
+    buckets,
+    dummy,
+    grouped,
+    pack,
+)
+from privrec.core.model import ITEM_TABLE, Recommender
+from privrec.core.training import LocalTrain, jit_in_place
 from privrec.data.clients import Clients
 from privrec.data.federation import Federation
 from privrec.data.manifest import Manifest
 from privrec.data.schema import Bag
 from privrec.data.tables import Tables, to_federation
-from privrec.models.api import ITEM_TABLE, Recommender
-from privrec.models.dssm import dssm
 from privrec.privacy.aggregate import clip
 from privrec.seeds import key, rng
 from privrec.simulate.lanes import RunCohort, assign, cohort_runner, warm_up

@@ -14,14 +14,12 @@ from test_engine import mixed_federation
 import privrec
 from contract import small
 from privrec.algorithms.recipes import configure, prepare
-from privrec.algorithms.reptile.local import local_sgd
-from privrec.algorithms.reptile.maml import local_maml
-from privrec.algorithms.reptile.pack import Instances
-from privrec.algorithms.reptile.packed import PackedClient, PackedTask
-from privrec.algorithms.reptile.tasks import empty_tasks, pack_tasks, query_lines
+from privrec.algorithms.reptile.dssm import dssm
+from privrec.algorithms.reptile.local import local_maml, local_sgd
+from privrec.algorithms.reptile.pack import Instances, PackedClient, PackedTask
+from privrec.algorithms.reptile.phase import empty_tasks, pack_tasks, query_lines
 from privrec.core.phase import Phase
 from privrec.data.federation import Federation
-from privrec.models.dssm import dssm
 from privrec.seeds import key
 from tiny import DATA, by_hand, round_of
 

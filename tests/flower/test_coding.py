@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from privrec.errors import SettingsError
-from privrec.flower.coding import MOST_PEOPLE, Coding
+from privrec.protocol.coding import MOST_PEOPLE, Coding
 from privrec.types import Norm
 
 BOUNDS = st.floats(1e-6, 1e6)

@@ -20,8 +20,8 @@ import pytest
 import privrec
 from commands import Refused, invoke
 from privrec.errors import FederationError
-from privrec.flower.certificates import read_private_key, sign
-from privrec.flower.enrolment import (
+from privrec.protocol.certificates import read_private_key, sign
+from privrec.protocol.enrolment import (
     Enrolment,
     NodeFolder,
     _signed,
@@ -29,7 +29,7 @@ from privrec.flower.enrolment import (
     enrol,
     read_enrolments,
 )
-from privrec.runs.ledgerfile import settled_ledger
+from privrec.runs.journal import settled_ledger
 from tiny import DATA
 
 LOOPBACK = {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
@@ -91,7 +91,7 @@ class Watch:
             if connection.status == psutil.CONN_LISTEN:
                 self.listening |= set(connection.laddr[:1])
         # A process that has just ended has an empty environment.
-        if "privrec.flower.children" in words_of(process) and (found := process.environ()):
+        if "privrec.transport.processes" in words_of(process) and (found := process.environ()):
             self.telemetry.add(found.get("FLWR_TELEMETRY_ENABLED"))
 
 

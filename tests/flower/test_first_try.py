@@ -12,7 +12,7 @@ import pytest
 import privrec
 from blocks import blocks_of, commands_in
 from privrec.cli import federate, federation
-from privrec.flower.local import data_of
+from privrec.transport.local import data_of
 
 KS = ("@5", "@10", "@20", "@30")
 

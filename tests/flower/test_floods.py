@@ -14,10 +14,10 @@ from flwr.supercore.task_identity import TaskIdentity
 from uvicorn.server import ServerState
 
 from privrec.errors import WireError
-from privrec.flower import records, slow_clients
-from privrec.flower.children import NODES_MAY_CALL, guarded
-from privrec.flower.records import Reply, to_record
-from privrec.flower.slow_clients import Impatient
+from privrec.transport import processes as slow_clients
+from privrec.transport import records
+from privrec.transport.processes import NODES_MAY_CALL, Impatient, guarded
+from privrec.transport.records import Reply, to_record
 
 
 class Store:

@@ -15,13 +15,13 @@ from loopback import Loopback
 from privrec.algorithms.recipes import configure, prepare
 from privrec.data.catalogue import to_json
 from privrec.evaluation.ranking import EvalReport, evaluate
-from privrec.flower.enrolment import NodeFolder, read_enrolments, read_people
-from privrec.flower.held_out import noised_sums
-from privrec.flower.local import settle
-from privrec.flower.server import check_terms
-from privrec.runs import records
+from privrec.protocol.enrolment import NodeFolder, read_enrolments, read_people
+from privrec.protocol.held_out import noised_sums
+from privrec.runs import folder as records
+from privrec.runs.journal import load_params
 from privrec.runs.loop import play_stages
-from privrec.runs.parameters import load_params
+from privrec.transport.local import settle
+from privrec.transport.run_server import check_terms
 
 PEOPLE, ITEMS = 40, 30
 SETTINGS: dict[str, Any] = {"rounds": 0, "force_delta": True}

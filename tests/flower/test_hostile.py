@@ -20,12 +20,13 @@ from privrec.core.contribution import told_to_bytes
 from privrec.core.phase import Cohort, Phase
 from privrec.data.federation import Federation
 from privrec.errors import FederationError
-from privrec.flower import masks, network, wire
-from privrec.flower.certificates import read_private_key, sign
-from privrec.flower.network import executor
-from privrec.flower.secure_sum import _keys_statement
 from privrec.privacy.aggregate import CohortTotal
-from privrec.privacy.noise import seeded
+from privrec.privacy.release import seeded
+from privrec.protocol import masks, wire
+from privrec.protocol import server as network
+from privrec.protocol.certificates import read_private_key, sign
+from privrec.protocol.secure_sum import _keys_statement
+from privrec.protocol.server import executor
 from privrec.types import F64
 from tiny import DATA
 

@@ -13,14 +13,14 @@ import pytest
 import privrec
 from contract import small
 from loopback import Loopback
-from privrec.algorithms.prepared import PreparedRun
+from privrec.algorithms.recipe import PreparedRun
 from privrec.algorithms.recipes import configure, prepare
 from privrec.core.phase import Cohort, Phase
 from privrec.data.federation import Federation
 from privrec.errors import FederationError
-from privrec.flower import masks, wire
-from privrec.flower.network import executor
 from privrec.privacy.aggregate import CohortTotal
+from privrec.protocol import masks, wire
+from privrec.protocol.server import executor
 from tiny import DATA
 
 NOISE: dict[str, Any] = {"noise": "secure", "noise_multiplier": 1.0, "epsilon": None}

@@ -18,12 +18,11 @@ import psutil
 import pytest
 
 import privrec
-from privrec.flower.enrolment import NodeFolder
-from privrec.flower.local import Local, free_port, settle, start_node
-from privrec.flower.server import check_terms
-from privrec.runs import records
-from privrec.runs.ledgerfile import settled_ledger
-from privrec.runs.publisher import ledger_of
+from privrec.protocol.enrolment import NodeFolder
+from privrec.runs import folder as records
+from privrec.runs.journal import ledger_of, settled_ledger
+from privrec.transport.local import Local, free_port, settle, start_node
+from privrec.transport.run_server import check_terms
 from tiny import DATA, MODEL
 
 pytestmark = pytest.mark.slow
@@ -39,7 +38,7 @@ SERVER = """
 import hashlib, sys
 import numpy as np
 from privrec.cli.app import main
-from privrec.runs.publisher import Publisher
+from privrec.runs.journal import Publisher
 publish, witness = Publisher.publish, sys.argv.pop(1)
 def noted(publisher, state, play):
     found = publish(publisher, state, play)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from privrec.errors import FederationError, WireError
-from privrec.flower.certificates import (
+from privrec.protocol.certificates import (
     check_certificate,
     make_authority,
     make_node_key,
@@ -22,15 +22,15 @@ from privrec.flower.certificates import (
     sign,
     verify,
 )
-from privrec.flower.link import open_link
-from privrec.flower.local import free_port
-from privrec.flower.records import KEY, STYPE, from_record, to_record
+from privrec.transport.link import open_link
+from privrec.transport.local import free_port
+from privrec.transport.records import KEY, STYPE, from_record, to_record
 
 NODE = """
 import sys
 from pathlib import Path
 from privrec.errors import FederationError
-from privrec.flower.supernode import serve
+from privrec.transport.supernode import serve
 
 def handle(request: bytes) -> bytes:
     if request == b"raise":

@@ -12,21 +12,21 @@ from scipy import stats
 import privrec
 from contract import small
 from loopback import Loopback
-from privrec.algorithms.prepared import PreparedRun
-from privrec.algorithms.privrec_plus import fit
+from privrec.algorithms.privrec_plus import solve as fit
+from privrec.algorithms.recipe import PreparedRun
 from privrec.algorithms.recipes import configure, prepare
 from privrec.core.phase import Cohort, Phase, Told
 from privrec.core.round import Network, fastest
 from privrec.data.federation import Federation
 from privrec.errors import FederationError
-from privrec.flower import wire
-from privrec.flower.network import executor
-from privrec.flower.sheet import coding_of, sheet_of
 from privrec.privacy.aggregate import CohortTotal
-from privrec.runs import publisher, records
-from privrec.runs.ledgerfile import read_ledger
+from privrec.protocol import wire
+from privrec.protocol.server import executor
+from privrec.protocol.wire import coding_of, sheet_of
+from privrec.runs import folder as records
+from privrec.runs import journal as publisher
+from privrec.runs.journal import ledger_of, read_ledger
 from privrec.runs.loop import play_stages
-from privrec.runs.publisher import ledger_of
 from privrec.types import F64
 from tiny import DATA, new_folder
 

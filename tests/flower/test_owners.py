@@ -18,14 +18,14 @@ import privrec
 from commands import Refused, document, done, invoke
 from privrec.algorithms.recipes import settings_of
 from privrec.errors import FederationError, SettingsError
-from privrec.flower import server
-from privrec.flower import terms as agreed
-from privrec.flower.certificates import check_certificate, make_authority
-from privrec.flower.enrolment import enrol
-from privrec.flower.link import Link
-from privrec.flower.node import open_host
-from privrec.flower.seen import Seen
-from privrec.flower.terms import Terms
+from privrec.protocol import terms as agreed
+from privrec.protocol.certificates import check_certificate, make_authority
+from privrec.protocol.enrolment import enrol
+from privrec.protocol.server import Seen
+from privrec.protocol.terms import Terms
+from privrec.transport import run_server as server
+from privrec.transport.link import Link
+from privrec.transport.run_node import open_host
 from tiny import DATA
 
 NAMES = ("north", "south", "west")
@@ -64,7 +64,7 @@ def shown_to_owners(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, str]
     def starts(handle: Any, *, on_state: Any, **rest: Any) -> None:
         on_state("starting")
 
-    monkeypatch.setattr("privrec.flower.node.serve", starts)
+    monkeypatch.setattr("privrec.transport.run_node.serve", starts)
     yield "node", done("federate", "node", "north", *NODE)
     seen = {"time": time.time(), **Seen().as_json()}
     Path("host/status.json").write_text(json.dumps(seen))

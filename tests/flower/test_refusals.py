@@ -21,8 +21,8 @@ from privrec.core.phase import Cohort, Phase, Told
 from privrec.core.round import fastest
 from privrec.data.clients import Clients
 from privrec.data.federation import Federation
-from privrec.flower import wire
 from privrec.privacy.aggregate import CohortTotal
+from privrec.protocol import wire
 from privrec.types import IntArray, Leaf
 from subspace import SUBSPACE
 from tiny import DATA

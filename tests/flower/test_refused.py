@@ -20,12 +20,11 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from privrec.errors import FederationError
-from privrec.flower import certificates
-from privrec.flower.certificates import make_authority, make_node_key, public_key_text
-from privrec.flower.children import MODULE, SECRET_HEADER
-from privrec.flower.link import Link, _Server, open_link
-from privrec.flower.local import LOCAL, free_port
-from privrec.flower.processes import child, private_folder, write_secret
+from privrec.protocol import certificates
+from privrec.protocol.certificates import make_authority, make_node_key, public_key_text
+from privrec.transport.link import Link, _Server, open_link
+from privrec.transport.local import LOCAL, free_port
+from privrec.transport.processes import MODULE, SECRET_HEADER, child, private_folder, write_secret
 
 # Flower packs an app with a call that its library `pathspec` deprecates.
 pytestmark = pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")
@@ -34,7 +33,7 @@ NODE = """
 import sys
 from pathlib import Path
 from privrec.errors import FederationError
-from privrec.flower.supernode import serve
+from privrec.transport.supernode import serve
 
 folder, superlink, ca, key, port, patience = sys.argv[1:]
 try:

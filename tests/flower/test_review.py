@@ -10,22 +10,19 @@ import pytest
 import privrec
 from contract import small
 from loopback import Loopback
-from privrec.algorithms.privrec_plus.told import Frequent
+from privrec.algorithms.privrec_plus.sums import Frequent
 from privrec.algorithms.recipes import configure, prepare
-from privrec.core.phase import Cohort
-from privrec.core.told import check_told
+from privrec.core.phase import Cohort, check_told
 from privrec.data.federation import Federation
 from privrec.errors import FederationError, WireError
-from privrec.flower import wire
-from privrec.flower.bound import bind, promised
-from privrec.flower.certificates import read_private_key, sign
-from privrec.flower.children import LARGEST_REQUEST, NODES_MAY_CALL, guarded
-from privrec.flower.network import executor
-from privrec.flower.node import locked
-from privrec.flower.secure_sum import _keys_statement, check_keys
-from privrec.flower.seen import liars
-from privrec.flower.sheet import COUNT, Sheet, clipped_again
-from privrec.flower.terms import Member, Terms
+from privrec.protocol import wire
+from privrec.protocol.certificates import read_private_key, sign
+from privrec.protocol.secure_sum import _keys_statement, check_keys
+from privrec.protocol.server import executor, liars
+from privrec.protocol.terms import Member, Terms, bind, promised
+from privrec.protocol.wire import COUNT, Sheet, clipped_again
+from privrec.transport.processes import LARGEST_REQUEST, NODES_MAY_CALL, guarded
+from privrec.transport.run_node import locked
 from tiny import DATA
 
 

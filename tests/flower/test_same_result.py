@@ -17,12 +17,12 @@ from privrec.algorithms.recipes import RECIPES, configure, prepare
 from privrec.core.phase import Cohort
 from privrec.data.federation import Federation
 from privrec.errors import FederationError
-from privrec.flower.bound import bind
-from privrec.flower.network import executor
-from privrec.flower.sheet import coding_of, sheet_of
-from privrec.runs import records
+from privrec.protocol.server import executor
+from privrec.protocol.terms import bind
+from privrec.protocol.wire import coding_of, sheet_of
+from privrec.runs import folder as records
+from privrec.runs.journal import ledger_of
 from privrec.runs.loop import play_stages
-from privrec.runs.publisher import ledger_of
 from subspace import SUBSPACE
 from tiny import DATA, new_folder
 

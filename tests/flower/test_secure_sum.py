@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from privrec.errors import FederationError, SettingsError
-from privrec.flower import masks
-from privrec.flower.masks import Roster, Words, default_degree, neighbours
-from privrec.flower.secure_sum import NodeRound, check_shares, route, unmask
+from privrec.protocol import masks
+from privrec.protocol.masks import Roster, Words, default_degree, neighbours
+from privrec.protocol.secure_sum import NodeRound, check_shares, route, unmask
 
 CONTEXT = b"federation, run, round 3, attempt 1"
 

@@ -21,23 +21,24 @@ from scipy import stats
 import privrec
 from contract import small
 from loopback import Loopback
-from privrec.algorithms.budgets import BOUND
-from privrec.algorithms.privrec_plus import fit
+from privrec.algorithms.privrec_plus import solve as fit
 from privrec.algorithms.recipes import configure, prepare
+from privrec.algorithms.settings import BOUND
 from privrec.core.phase import Cohort, Phase
 from privrec.core.round import Network, one_by_one
 from privrec.data.federation import Federation
 from privrec.errors import FederationError
-from privrec.flower import host, masks, wire
-from privrec.flower.bound import bind
-from privrec.flower.coding import Coding
-from privrec.flower.masks import Roster, Words
-from privrec.flower.network import executor
-from privrec.flower.secure_sum import _pair_seed
-from privrec.flower.server import _both
-from privrec.flower.sheet import coding_of, sheet_of
-from privrec.runs import records
+from privrec.protocol import masks, wire
+from privrec.protocol import node as host
+from privrec.protocol.coding import Coding
+from privrec.protocol.masks import Roster, Words
+from privrec.protocol.secure_sum import _pair_seed
+from privrec.protocol.server import executor
+from privrec.protocol.terms import bind
+from privrec.protocol.wire import coding_of, sheet_of
+from privrec.runs import folder as records
 from privrec.runs.loop import play_stages
+from privrec.transport.run_server import _both
 from privrec.types import F64
 
 NODES = 4

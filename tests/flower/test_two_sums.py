@@ -18,11 +18,10 @@ from privrec.core.phase import Cohort, Phase
 from privrec.core.round import Network
 from privrec.data.federation import Federation
 from privrec.errors import FederationError
-from privrec.flower import wire
-from privrec.flower.masks import Roster, default_degree
-from privrec.flower.network import executor
-from privrec.flower.reveals import Reveals, Unmasking
-from privrec.flower.secure_sum import unmask
+from privrec.protocol import wire
+from privrec.protocol.masks import Roster, default_degree
+from privrec.protocol.secure_sum import Reveals, Unmasking, unmask
+from privrec.protocol.server import executor
 from privrec.types import IntArray
 from tiny import DATA
 

@@ -8,23 +8,25 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from privrec.algorithms.privrec_plus import learn
-from privrec.algorithms.privrec_plus.layout import Layout, layout_of
-from privrec.algorithms.privrec_plus.learn import (
-    Histories,
-    fresh,
-    logits_of,
-)
+from privrec.algorithms.privrec_plus import softmax as learn
 from privrec.algorithms.privrec_plus.rows import rows_of
 from privrec.algorithms.privrec_plus.scoring import (
     FLOOR,
     LEARNED_BIAS,
     LEARNED_OUT,
     LEARNED_TRUST,
+    Layout,
     forward,
+    layout_of,
     learned_names,
 )
-from privrec.algorithms.privrec_plus.softmax import hide_half, histories
+from privrec.algorithms.privrec_plus.softmax import (
+    Histories,
+    fresh,
+    hide_half,
+    histories,
+    logits_of,
+)
 from privrec.data.clients import Clients
 from privrec.data.sources import load
 from privrec.types import Params

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from privrec.algorithms.privrec_plus.moments import (
+from privrec.algorithms.privrec_plus.rows import (
     SparseRows,
     mirrored,
     row_lengths,

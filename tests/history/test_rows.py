@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from privrec.algorithms.privrec_plus.entries import dense_rows
-from privrec.algorithms.privrec_plus.layout import Layout, layout_in, layout_of
 from privrec.algorithms.privrec_plus.rows import rows_of, without_items
+from privrec.algorithms.privrec_plus.scoring import Layout, dense_rows, layout_in, layout_of
 from privrec.data.clients import Clients
 from privrec.data.schema import Feature, Schema, encode
 from privrec.data.sources import load

@@ -7,9 +7,8 @@ import numpy.typing as npt
 import pytest
 from scipy.linalg import subspace_angles
 
-from privrec.algorithms.privrec_plus.layout import Layout
-from privrec.algorithms.privrec_plus.moments import sum_of_squares
-from privrec.algorithms.privrec_plus.rows import rows_of
+from privrec.algorithms.privrec_plus.rows import rows_of, sum_of_squares
+from privrec.algorithms.privrec_plus.scoring import Layout
 from privrec.algorithms.privrec_plus.solve import denoised, regression, truncated
 from privrec.data.sources import load
 from privrec.errors import DataError

@@ -11,24 +11,19 @@ from test_solve import COLUMNS, ITEMS, likes_and_more, slow_ridge
 
 import privrec
 from contract import expected_cohort, placed, small, sums
-from privrec.algorithms.privrec_plus.layout import DISLIKES, LIKES, Layout
-from privrec.algorithms.privrec_plus.moments import SparseRows
-from privrec.algorithms.privrec_plus.noisy_subspace import taste_shares
-from privrec.algorithms.privrec_plus.rows import rows_of
-from privrec.algorithms.privrec_plus.scoring import OUT, closed_form
-from privrec.algorithms.privrec_plus.shape import in_subspace
+from privrec.algorithms.privrec_plus.budget import in_subspace
+from privrec.algorithms.privrec_plus.rows import SparseRows, rows_of
+from privrec.algorithms.privrec_plus.scoring import DISLIKES, LIKES, OUT, Layout, closed_form
 from privrec.algorithms.privrec_plus.solve import regression_within
-from privrec.algorithms.privrec_plus.subspace import leading, orthonormal
+from privrec.algorithms.privrec_plus.subspace import leading, orthonormal, taste_shares
 from privrec.algorithms.recipes import configure, prepare
-from privrec.core.phase import Cohort, Phase
+from privrec.core.phase import Accepted, Cohort, Phase, check_told, weights
 from privrec.core.round import fastest, one_by_one
-from privrec.core.told import Accepted, check_told, weights
 from privrec.data.federation import Federation
 from privrec.data.importing import import_files, write_import
 from privrec.errors import WireError
 from privrec.runs import loop
-from privrec.runs.ledgerfile import read_ledger
-from privrec.runs.parameters import load_params
+from privrec.runs.journal import load_params, read_ledger
 from privrec.types import F64, Leaf
 from stops import Stopped
 from tiny import DATA, by_hand, round_of

@@ -9,13 +9,19 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from test_rows import LAYOUT, N_ITEMS, Line, Person, a_person, clients_of, slow_row
 
-from privrec.algorithms.privrec_plus.entries import dense_rows
-from privrec.algorithms.privrec_plus.fit import bias_of, blank
-from privrec.algorithms.privrec_plus.layout import DISLIKES, LIKES, Layout, layout_of
-from privrec.algorithms.privrec_plus.learn import fresh
-from privrec.algorithms.privrec_plus.rows import rows_of
-from privrec.algorithms.privrec_plus.scoring import BIAS, OUT, row_scorer
-from privrec.algorithms.privrec_plus.tower import history_scorer
+from privrec.algorithms.privrec_plus.rows import history_scorer, rows_of
+from privrec.algorithms.privrec_plus.scoring import (
+    BIAS,
+    DISLIKES,
+    LIKES,
+    OUT,
+    Layout,
+    dense_rows,
+    layout_of,
+    row_scorer,
+)
+from privrec.algorithms.privrec_plus.softmax import fresh
+from privrec.algorithms.privrec_plus.solve import bias_of, blank
 from privrec.core.scorer import Scorer
 from privrec.data.clients import Clients
 from privrec.data.sources import load

@@ -9,11 +9,11 @@ import pytest
 
 from commands import document
 from privrec.errors import SettingsError
-from privrec.live import calculator
-from privrec.live.calculator import MOST_ROUNDS, question_of
-from privrec.live.site import site_of
 from privrec.privacy import ledger
 from privrec.runs.loop import train
+from privrec.show import calculator
+from privrec.show.calculator import MOST_ROUNDS, question_of
+from privrec.show.site import site_of
 from served import Served, served
 from tiny import DATA
 

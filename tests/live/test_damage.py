@@ -11,11 +11,11 @@ import pytest
 
 import privrec
 from privrec.core.round import play_stage_round
-from privrec.live import site, tail
-from privrec.live.site import _Refreshed
-from privrec.live.status import Watched
 from privrec.runs import loop
+from privrec.show import site, tail
 from privrec.show.charts import thinned
+from privrec.show.site import _Refreshed
+from privrec.show.status import Watched
 from tiny import DATA, MODEL
 
 CONFIG = 'recipe = "privrec"\ndata = "synthetic"\nseed = 0\nformat = 4\n'

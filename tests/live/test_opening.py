@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from commands import invoke
-from privrec.live import server
+from privrec.show import server
 
 
 def test_the_browser_gets_a_file_of_this_user_alone(
@@ -27,7 +27,7 @@ def test_the_browser_gets_a_file_of_this_user_alone(
 
     monkeypatch.setattr(webbrowser, "open", browser)
     monkeypatch.setattr(server, "serve", serve)
-    monkeypatch.setattr("privrec.live.background.step_back", lambda: None)
+    monkeypatch.setattr("privrec.show.calculator.step_back", lambda: None)
     result = invoke("watch", tmp_path / "run", "--open")
     [(address, text, mode)] = opened
     assert "token" not in address

@@ -9,9 +9,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from privrec.live import server
-from privrec.live.server import HTML, Answer, Query, Site, as_json
+from privrec.show import server
 from privrec.show.page import page
+from privrec.show.server import HTML, Answer, Query, Site, as_json
 from served import Served, served
 
 WAIT = threading.Event()

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from privrec.live import spent
-from privrec.live.spent import Figure, Spent
-from privrec.live.words import says
 from privrec.privacy.ledger import PrivacyLedger
 from privrec.privacy.release import Release, Sampling
+from privrec.show import tail as spent
+from privrec.show.status import says
+from privrec.show.tail import Figure, Spent
 
 LAW = Sampling(law="poisson", users=4800, cohort=30)
 RELEASE = Release(mechanism="gaussian", sampling=LAW, noise_multiplier=1.0)

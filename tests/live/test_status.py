@@ -16,10 +16,9 @@ import pytest
 import privrec
 from commands import done, tree
 from privrec.errors import RunFolderError
-from privrec.live import site
-from privrec.live.status import Watched, check_watchable
-from privrec.runs.progressfile import process_mark, progress_path
-from privrec.runs.records import RunFolder, locked
+from privrec.runs.folder import RunFolder, locked, process_mark, progress_path
+from privrec.show import site
+from privrec.show.status import Watched, check_watchable
 from tiny import DATA, MODEL
 
 SETTINGS = {**MODEL, "rounds": 4, "validate_every": 2}
@@ -245,7 +244,7 @@ def test_what_can_be_watched(tmp_path: Path) -> None:
 def test_the_server_needs_no_jax_and_no_data(tmp_path: Path) -> None:
     """It starts at once and takes little memory."""
     code = (
-        "import sys, pathlib, privrec.live.site as s;"
+        "import sys, pathlib, privrec.show.site as s;"
         f"s.site_of(pathlib.Path({str(tmp_path / 'run')!r}));"
         "print(sorted(sys.modules.keys() & {'jax', 'polars', 'dp_accounting', 'flwr', 'optax'}))"
     )

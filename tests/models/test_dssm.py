@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
 
-from privrec.data.schema import Bag, Feature, Schema
-from privrec.models.api import (
+from privrec.algorithms.reptile.dssm import dssm
+from privrec.core.model import (
     ITEM_TABLE,
     Recommender,
     dense_of,
@@ -19,7 +19,7 @@ from privrec.models.api import (
     score_pairs,
     tables_of,
 )
-from privrec.models.dssm import dssm
+from privrec.data.schema import Bag, Feature, Schema
 from privrec.types import F64, Activation, Array, Key, Params, Target
 
 MIXED = Schema(

@@ -9,9 +9,17 @@ import pytest
 
 import privrec
 from contract import small
-from privrec.algorithms.ncf.model import Person, fresh, items_of, scores, start_of
-from privrec.algorithms.ncf.plan import fold_in
-from privrec.algorithms.ncf.train import Lines, batches_of, lines_of
+from privrec.algorithms.ncf import (
+    Lines,
+    Person,
+    batches_of,
+    fold_in,
+    fresh,
+    items_of,
+    lines_of,
+    scores,
+    start_of,
+)
 from privrec.algorithms.recipes import configure, prepare
 from privrec.algorithms.reptile.pack import Instances, pack
 from privrec.core.phase import CentralFit

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import privrec
+from privrec.core.model import ITEM_TABLE
 from privrec.evaluation.ranking import evaluate
 from privrec.evaluation.references import neighbours
-from privrec.models.api import ITEM_TABLE
 
 
 @pytest.mark.slow

@@ -20,7 +20,7 @@ from privrec.algorithms.two_stage.objectives import (
     self_supervision,
 )
 from privrec.algorithms.two_stage.views import SequenceClient, empty_client
-from privrec.models.api import ITEM_TABLE
+from privrec.core.model import ITEM_TABLE
 from privrec.seeds import key
 
 SIZE = 4

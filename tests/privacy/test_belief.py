@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from privrec.privacy.belief import most_certain, most_right, percent
-from privrec.privacy.ledger import PrivacyLedger
+from privrec.privacy.ledger import PrivacyLedger, most_certain, most_right, percent
 from privrec.privacy.release import Release, Sampling
 from privrec.types import F64
 

@@ -15,8 +15,7 @@ from privrec.errors import SettingsError
 from privrec.privacy.aggregate import gaussian, laplace
 from privrec.privacy.calibrate import calibrate
 from privrec.privacy.ledger import PrivacyLedger
-from privrec.privacy.noise import seeded
-from privrec.privacy.release import Release, Sampling
+from privrec.privacy.release import Release, Sampling, seeded
 from privrec.seeds import rng
 from privrec.types import Law, MechanismName
 

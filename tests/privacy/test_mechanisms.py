@@ -14,8 +14,7 @@ from scipy import stats
 
 from privrec.errors import DataError, SettingsError
 from privrec.privacy.aggregate import Aggregator, CohortTotal, clip, gaussian, laplace, plain
-from privrec.privacy.noise import NoiseSource, secure, seeded
-from privrec.privacy.release import Sampling
+from privrec.privacy.release import NoiseSource, Sampling, secure, seeded
 from privrec.seeds import rng
 from privrec.types import Law, Norm
 

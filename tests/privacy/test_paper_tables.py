@@ -4,9 +4,8 @@ import math
 
 import pytest
 
-from privrec.privacy import paper_tables
-from privrec.privacy.paper import PRINTED_EPSILONS, PRINTED_USERS
-from privrec.privacy.paper_tables import Cell
+from privrec.privacy import paper as paper_tables
+from privrec.privacy.paper import PRINTED_EPSILONS, PRINTED_USERS, Cell
 
 
 def test_counting_once_a_client_gives_all_36_printed_cells() -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from privrec.privacy.words import epsilon_text
+from privrec.privacy.statement import epsilon_text
 
 
 @given(epsilon=st.floats(0, 1e6), decimals=st.none() | st.integers(0, 8))

@@ -1,4 +1,7 @@
-"""What a recipe is: a name for a way of training, with its own settings."""
+"""What a recipe is: a name for a way of training, with its own settings.
+
+A recipe together with a data set.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -10,6 +13,7 @@ from privrec.data.catalogue import Catalogue
 from privrec.data.federation import Federation
 from privrec.data.splits import Split
 from privrec.data.text import short
+from privrec.evaluation.protocols import Protocol
 from privrec.privacy import statement
 from privrec.settings import RunSettings
 
@@ -66,3 +70,24 @@ class Recipe:
     def statement(self) -> str:
         """Who is protected, from whom, how strongly, and what is not covered."""
         return statement.noised(self.server) if self.has_noise else self.without_noise
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PreparedRun:
+    """A recipe on a data set: `stages()` finds the noise, `rankers` rank on the device.
+
+    The noise is calibrated at the first call of `stages()`, because it takes time and ranking does
+    not need it.
+    `federation` is what training sees, `whole` has what is held out too: for evaluation alone.
+    """
+
+    config: RunSettings
+    protocol: Protocol
+    federation: Federation
+    whole: Federation
+    split: Split
+    stages: Callable[[], tuple[Stage, ...]]
+    rankers: Rankers
+
+    def __repr__(self) -> str:
+        return f"PreparedRun({self.config!r},\n  {self.whole!r},\n  {self.split!r})"

@@ -9,15 +9,14 @@ from typing import Any
 from privrec.algorithms import references
 from privrec.algorithms.factors.dpals import DPALS
 from privrec.algorithms.factors.fcf import FCF
-from privrec.algorithms.fedgnn.plan import FEDGNN
-from privrec.algorithms.ncf.plan import NCF
-from privrec.algorithms.prepared import PreparedRun
-from privrec.algorithms.privrec_plus.plan import DP_PRIVREC_PLUS, PRIVREC_PLUS
-from privrec.algorithms.recipe import Recipe
-from privrec.algorithms.reptile import plan as reptile
-from privrec.algorithms.reptile.laplace import LM_PRIVREC
+from privrec.algorithms.fedgnn.recipe import FEDGNN
+from privrec.algorithms.ncf import NCF
+from privrec.algorithms.privrec_plus.recipe import DP_PRIVREC_PLUS, PRIVREC_PLUS
+from privrec.algorithms.recipe import PreparedRun, Recipe
+from privrec.algorithms.reptile import recipe as reptile
+from privrec.algorithms.reptile.recipe import LM_PRIVREC
 from privrec.algorithms.settings import NEED_NOISE
-from privrec.algorithms.two_stage.plan import DP_PRIVREC, SSL_ITEMS
+from privrec.algorithms.two_stage.recipe import DP_PRIVREC, SSL_ITEMS
 from privrec.core.phase import Stage
 from privrec.core.scorer import Rankers
 from privrec.data.catalogue import Catalogue

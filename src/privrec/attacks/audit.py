@@ -13,25 +13,26 @@ from typing import Any
 from privrec.algorithms.recipes import configure, stages_of
 from privrec.attacks.bounds import Bounds, check_confidence, lower_bounds, most_provable
 from privrec.attacks.canaries import Canaries, make_canaries, with_canaries
-from privrec.attacks.cohorts import drawn_again, drawn_together, too_many
 from privrec.attacks.findings import (
+    drawn_again,
+    drawn_together,
     noise_again,
     other_bound,
     over_bound,
     same_generator,
     same_noise,
+    too_many,
     uncounted,
     wrong_count,
     wrong_noise,
 )
 from privrec.attacks.roc import Roc, measured
 from privrec.attacks.scores import canary_scores
-from privrec.attacks.trial import Trial, law_of, try_out
-from privrec.attacks.watch import untold, without_data
+from privrec.attacks.watch import Trial, law_of, try_out, untold, without_data
 from privrec.data.federation import Federation
 from privrec.data.sources import load
 from privrec.errors import check_extra
-from privrec.privacy.tradeoff import best_area, best_curve
+from privrec.privacy.ledger import best_area, best_curve
 from privrec.runs.loop import train
 from privrec.types import OnProgress
 

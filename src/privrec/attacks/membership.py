@@ -23,18 +23,19 @@ from privrec.attacks.games import (
     OURS,
     Games,
     check_asked,
+    cores,
     games_of,
+    side_by_side,
 )
-from privrec.attacks.processes import cores, side_by_side
-from privrec.attacks.results import results_of
+from privrec.attacks.shadow import results_of
 from privrec.attacks.views import Views, read_views, views_of, write_views
 from privrec.data.federation import Federation, part_of
 from privrec.data.sources import load
 from privrec.errors import PrivacyWarning, RunFolderError, SettingsError
 from privrec.privacy.paper import PRINTED_ATTACKS
-from privrec.runs import records
+from privrec.runs import folder as records
+from privrec.runs.journal import load_params
 from privrec.runs.loop import check_same, train
-from privrec.runs.parameters import load_params
 from privrec.seeds import rng
 from privrec.settings import Budget
 from privrec.types import IntArray, OnProgress

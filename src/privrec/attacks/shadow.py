@@ -1,18 +1,28 @@
-"""The paper's attack: a forest that learns from a shadow model what lists of members look like."""
+"""The paper's attack: a forest that learns from a shadow model what lists of members look like.
 
-from collections.abc import Sequence
+The likelihood-ratio attack (LiRA, Carlini and others 2022), for a whole person.
+
+Every model trained on a random half of all people. For each person, the attacker compares the
+loss under the target with her losses under models with her, and under models without her.
+
+From what models say about people to the figures of each kind of attack.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 from scipy.special import stdtrit
 
-from privrec.attacks.games import Parts
-from privrec.attacks.roc import Figure, area_of
+from privrec.attacks.games import Games, Parts
+from privrec.attacks.roc import Figure, Roc, area_of, measured
 from privrec.attacks.views import NO_ITEM, Views
 from privrec.data.federation import Federation, chunks
 from privrec.seeds import rng
-from privrec.types import BoolArray, CodeArray
+from privrec.types import F64, BoolArray, CodeArray
 
 _CONFIDENCE = 0.95
 
@@ -105,3 +115,93 @@ def _spread(codes: CodeArray, weights: npt.NDArray[np.floating], columns: int) -
     filled = weights.ravel() != 0
     cells = (row[filled], codes.ravel()[filled])
     return sp.csr_array((weights.ravel()[filled], cells), shape=(len(codes), columns))
+
+
+_PRIOR = 4.0
+"""How many losses the mean variance over all people counts for. Chosen by hand; not tuned."""
+_SMALLEST = 1e-12
+
+
+def ratio_scores(losses: F64, member: BoolArray, target: int) -> F64:
+    """Return each person's log likelihood ratio at the loss of model `target`; NaN if unknown.
+
+    `losses` and `member` have shape (models, people); all models but the target are shadows. With
+    x the loss under the target, m1 and m0 the means with and without her, and v her variance:
+
+        log N(x; m1, v) - log N(x; m0, v) = ((x - m0)² - (x - m1)²) / 2v
+
+    There are few models, so v is shared: by both of her groups, and partly by all people. It is
+    her squared deviations, plus those of `_PRIOR` losses of mean variance, over their number.
+    It is unknown for whoever is in all shadows or in none, or has no loss.
+    """
+    shadow = np.arange(len(losses)) != target
+    counts, means, squares = [], [], np.zeros(losses.shape[1])
+    for group in (member & shadow[:, None], ~member & shadow[:, None]):
+        count = group.sum(0)
+        mean = np.where(group, losses, 0).sum(0) / np.maximum(count, 1)
+        squares += np.where(group, (losses - mean) ** 2, 0).sum(0)
+        counts.append(count)
+        means.append(np.where(count > 0, mean, np.nan))
+    free = counts[0] + counts[1] - 2
+    known = np.isfinite(squares + means[0] + means[1])
+    shared = max(float(squares[known].sum() / max(free[known].sum(), 1)), _SMALLEST)
+    variance = (squares + _PRIOR * shared) / (free + _PRIOR)
+    x = losses[target]
+    return np.asarray(((x - means[1]) ** 2 - (x - means[0]) ** 2) / (2 * variance))
+
+
+def ratio_attack(losses: F64, member: BoolArray, *, targets: int, seed: int = 0) -> Roc:
+    """Return how well the ratios tell members from others; the first models are targets in turn.
+
+    Losses are centred per model: a model that is better for everybody says nothing of anybody.
+    The scores of all targets are pooled.
+    """
+    centred = losses - np.nanmedian(losses, axis=1, keepdims=True)
+    scores = np.stack([ratio_scores(centred, member, target) for target in range(targets)])
+    known, inside = np.isfinite(scores), member[:targets]
+    return measured(scores[known & inside], scores[known & ~inside], seed=seed)
+
+
+def results_of(
+    games: Games, views: Mapping[str, Views], federation: Federation, kinds: Sequence[str]
+) -> dict[str, dict[str, Any]]:
+    """Return the figures of each kind, as JSON has them."""
+    found: dict[str, dict[str, Any]] = {}
+    turns = range(len(games.parts))
+    targets = [views[f"target-{k}"] for k in turns]
+    if "paper" in kinds:
+        shadows = [views[f"shadow-{k}"] for k in turns]
+        figures = forest_attack(federation, games.parts, shadows, targets, seed=games.seed)
+        found["paper"] = {name: asdict(figure) for name, figure in figures.items()}
+    if "loss" in kinds:
+        found["loss"] = _thinned(loss_attack(games.parts, targets)).as_json()
+    if "ratio" in kinds:
+        count = len(games.member)
+        losses = np.stack([views[f"half-{k}"].losses for k in range(count)])
+        roc = ratio_attack(losses, games.member[:, games.asked], targets=games.repetitions)
+        found["ratio"] = {**_thinned(roc).as_json(), "shadows": count}
+    return found
+
+
+def loss_attack(games: Sequence[Parts], targets: Sequence[Views]) -> Roc:
+    """Return how well minus the loss tells members from others.
+
+    Scores are centred per repetition, by the median of both groups together, and then pooled. A
+    person may be in several repetitions, so the interval is somewhat too narrow.
+    """
+    members, others = [], []
+    for parts, views in zip(games, targets, strict=True):
+        scores = np.nanmedian(views.losses) - views.losses
+        inside = np.arange(len(scores)) < len(parts.inside)
+        known = np.isfinite(scores)
+        members.append(scores[known & inside])
+        others.append(scores[known & ~inside])
+    return measured(np.concatenate(members), np.concatenate(others))
+
+
+def _thinned(roc: Roc) -> Roc:
+    """Return the same figures with a curve that is short enough for a file."""
+    rates = np.array([x for x, _ in roc.curve])
+    wanted = np.concatenate([np.linspace(0, 1, 201), np.logspace(-4, 0, 101)])
+    kept = np.unique(np.searchsorted(rates, np.sort(wanted), side="right") - 1)
+    return replace(roc, curve=[roc.curve[k] for k in kept])

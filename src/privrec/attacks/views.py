@@ -14,7 +14,7 @@ from privrec.data.clients import Clients
 from privrec.data.federation import Federation, chunks
 from privrec.errors import RunFolderError
 from privrec.evaluation.references import OWN_BONUS
-from privrec.runs.records import write_whole
+from privrec.runs.folder import write_whole
 from privrec.types import F64, BoolArray, CodeArray, IntArray
 
 LIST_LENGTH = 10

@@ -1,18 +1,27 @@
-"""What an attacker sees who reads along: all that each round tells and publishes."""
+"""What an attacker sees who reads along: all that each round tells and publishes.
 
+One training that an attacker watches. The trained model is thrown away.
+"""
+
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from privrec.algorithms.prepared import PreparedRun
+from privrec.algorithms.recipe import PreparedRun
+from privrec.attacks.games import EVERYBODY_TRAINS
 from privrec.core.phase import Cohort, Phase, ServerState, Stage, Told
 from privrec.core.round import one_by_one
 from privrec.data.clients import Clients, nobody
 from privrec.data.federation import Federation
 from privrec.privacy.aggregate import CohortTotal, Published
-from privrec.types import IntArray, Leaf, Params
+from privrec.privacy.ledger import PrivacyLedger
+from privrec.settings import RunSettings
+from privrec.types import IntArray, Law, Leaf, Params
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -159,3 +168,37 @@ def _same(one: Leaf | None, other: Leaf | None) -> bool:
     if np.shape(one) != np.shape(other):
         return False
     return bool(np.allclose(np.asarray(one), np.asarray(other), rtol=1e-5, atol=1e-7))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Trial:
+    """The run, all that it told and published, its ledger as it was on the disk, and its model."""
+
+    prepared: PreparedRun
+    seen: list[Seen]
+    ledger: PrivacyLedger
+    params: Params
+
+
+def try_out(train: Callable[..., Any], people: Federation) -> Trial:
+    """Return a training among these people, all of whom train.
+
+    `train` is `runs.loop.train` with its recipe and settings: what `privrec train` runs.
+    """
+    seen: list[Seen] = []
+    kept: list[PreparedRun] = []
+
+    def watch(prepared: PreparedRun) -> PreparedRun:
+        kept.append(prepared)
+        return watched(prepared, seen.append)
+
+    with tempfile.TemporaryDirectory(prefix="privrec-trial-") as folder:
+        run = train(people, out=Path(folder) / "run", watch=watch, **EVERYBODY_TRAINS)
+        model = dict(run.model().params)
+        return Trial(prepared=kept[0], seen=seen, ledger=run.ledger, params=model)
+
+
+def law_of(config: RunSettings) -> Law:
+    """Return how cohorts are sampled."""
+    law: Law = getattr(config, "sampling", "fixed")
+    return law

@@ -13,8 +13,7 @@ from privrec import __version__
 from privrec.cli.attack import attack
 from privrec.cli.audit import audit
 from privrec.cli.bench import bench_app
-from privrec.cli.compare import compare
-from privrec.cli.completion import offer_data, offer_recipes
+from privrec.cli.compare import compare, frontier
 from privrec.cli.console import (
     file_name,
     plain_errors,
@@ -27,23 +26,23 @@ from privrec.cli.console import (
 )
 from privrec.cli.data import data_app
 from privrec.cli.federate import federate_app
-from privrec.cli.frontier import frontier
 from privrec.cli.options import (
     HelpAllOption,
     JsonOption,
+    PlainUsage,
     ProtocolOption,
     RunArgument,
     SetOption,
     examples,
+    offer_data,
+    offer_recipes,
     settings_from,
 )
 from privrec.cli.privacy import privacy_app
 from privrec.cli.rank import evaluate, recommend
 from privrec.cli.recipes import recipes
-from privrec.cli.report import report
 from privrec.cli.stopping import end_at_second_interrupt, keep_interrupts, training_stopped
-from privrec.cli.usage import PlainUsage
-from privrec.cli.watch import watch
+from privrec.cli.watch import report, watch
 from privrec.data.text import data_title
 
 if TYPE_CHECKING:
@@ -218,9 +217,9 @@ def export(
 ) -> None:
     """Write what may be released of a run to one file: model, catalogue, statement, ledger."""
     with plain_errors():
-        from privrec.privacy.words import headline
+        from privrec.privacy.statement import headline
         from privrec.runs.api import open_run
-        from privrec.runs.export import export_run
+        from privrec.runs.run import export_run
 
         opened = open_run(run)
         export_run(opened, out)
@@ -271,7 +270,7 @@ def main() -> None:
 
 
 def _say_what_was_trained(run: "Run") -> None:
-    from privrec.privacy.words import headline
+    from privrec.privacy.statement import headline
     from privrec.runs.evaluate import nobody_to_test
     from privrec.show.report import kept_line, mark_line
 
@@ -302,7 +301,7 @@ def _say_what_was_trained(run: "Run") -> None:
 
 
 def _say_plan(found: "Plan", json_: bool) -> None:
-    from privrec.privacy.words import epsilon_text
+    from privrec.privacy.statement import epsilon_text
 
     if json_:
         print_json(found.as_json())
@@ -336,7 +335,7 @@ def _say_plan(found: "Plan", json_: bool) -> None:
 
 def _machine_lines(found: "Plan") -> list[str]:
     """Return what a run takes on this machine, and how many items it tells apart."""
-    from privrec.simulate.machine import in_gb
+    from privrec.simulate.cost import in_gb
 
     known = [share.time_seconds for share in found.machine if share.time_seconds is not None]
     unknown = [share.stage for share in found.machine if share.time_seconds is None]
@@ -355,7 +354,7 @@ def _machine_lines(found: "Plan") -> list[str]:
 
 def _data_of(run: Path | None) -> str:
     """Return the data of the run to resume, or the default data of a new run."""
-    from privrec.runs.records import read_run
+    from privrec.runs.folder import read_run
 
     if run is None or not (run / "config.toml").is_file():
         return "synthetic"

@@ -8,12 +8,6 @@ from typing import Annotated, Any
 
 import typer
 
-from privrec.cli.completion import (
-    offer_data,
-    offer_recipe_lists,
-    offer_runs,
-    offer_settings,
-)
 from privrec.cli.console import (
     file_name,
     plain_errors,
@@ -22,7 +16,13 @@ from privrec.cli.console import (
     print_table,
     progress,
 )
-from privrec.cli.options import numbers
+from privrec.cli.options import (
+    numbers,
+    offer_data,
+    offer_recipe_lists,
+    offer_runs,
+    offer_settings,
+)
 from privrec.cli.stopping import EXPERIMENTS_STOPPED
 
 _COLUMNS = (
@@ -156,11 +156,11 @@ def _play(
 ) -> dict[Path, dict[str, Any]]:
     """Return what each attack reached, by the file that it was written to."""
     from privrec.attacks.membership import play_attack, prepare_attack
-    from privrec.attacks.sums import read_along
+    from privrec.attacks.scores import read_along
     from privrec.data.sources import load
     from privrec.runs.api import open_run
-    from privrec.runs.records import write_whole
-    from privrec.runs.shapes import ATTACK, read_document
+    from privrec.runs.documents import ATTACK, read_document
+    from privrec.runs.folder import write_whole
     from privrec.show.attacks import render_attacks
 
     loaded = {name: load(name) for name in dict.fromkeys(job.data for job in jobs)}
@@ -203,7 +203,7 @@ def _play(
 
 def _with_earlier(place: Path, result: dict[str, Any]) -> dict[str, Any]:
     """Return the result with the kinds that the file has from an earlier attack of the same."""
-    from privrec.runs.shapes import ATTACK, read_document
+    from privrec.runs.documents import ATTACK, read_document
 
     before = read_document(place, ATTACK) or {}
     same = ("recipe", "data", "epsilon", "delta", "repetitions", "seed")
@@ -222,7 +222,7 @@ def _jobs(
 ) -> list[_Job]:
     """Return what is asked for."""
     from privrec.errors import SettingsError
-    from privrec.runs.experiments import jobs_of
+    from privrec.runs.frontier import jobs_of
     from privrec.settings import parse_overrides
 
     if bool(runs) == (data is not None):
@@ -250,7 +250,7 @@ def _like(run: Path, settings: Mapping[str, Any], seed: int) -> _Job:
     """Return the attack on a run's recipe, with the run's settings and others on top."""
     from privrec.algorithms.recipes import settings_of
     from privrec.attacks.games import OURS
-    from privrec.runs.records import SIMULATION, read_settings
+    from privrec.runs.folder import SIMULATION, read_settings
 
     _, config = read_settings(run, settings_of)
     own = config.model_dump(exclude=set(OURS), exclude_none=True)
@@ -267,7 +267,7 @@ def _like(run: Path, settings: Mapping[str, Any], seed: int) -> _Job:
 def _rows(found: Mapping[str, Any]) -> list[tuple[str, ...]]:
     """Return the lines of the table, one for each kind of attack."""
     from privrec.attacks.roc import RATES
-    from privrec.show.attacked import can_tell
+    from privrec.show.figures import can_tell
 
     epsilon = "none" if found["epsilon"] is None else f"{found['epsilon']:g}"
     rows = []

@@ -5,7 +5,6 @@ from typing import Annotated, Any
 
 import typer
 
-from privrec.cli.completion import offer_data, offer_recipes_and_runs
 from privrec.cli.console import (
     EXIT_WRONG_INPUT,
     plain_errors,
@@ -14,7 +13,7 @@ from privrec.cli.console import (
     print_table,
     progress,
 )
-from privrec.cli.options import SetOption, settings_from
+from privrec.cli.options import SetOption, offer_data, offer_recipes_and_runs, settings_from
 
 EXIT_DOES_NOT_HOLD = EXIT_WRONG_INPUT + 1
 
@@ -104,7 +103,7 @@ def _asked(
     """Return where to write (None: nowhere), the recipe and the settings, the data among them."""
     from privrec.algorithms.recipes import recipe_named, settings_of
     from privrec.errors import SettingsError
-    from privrec.runs.records import RunFolder, read_settings
+    from privrec.runs.folder import RunFolder, read_settings
 
     given = settings_from(None, pairs, {"epsilon": epsilon})
     for key in ("seed", "recipe", "data", "test_share", "validation_share", "protocol"):
@@ -131,7 +130,7 @@ def _write(where: Path | None, document: dict[str, Any], run: str | None) -> Non
     import json
 
     from privrec.runs.api import open_run
-    from privrec.runs.records import write_whole
+    from privrec.runs.folder import write_whole
     from privrec.show.attacks import render_attacks
 
     where.parent.mkdir(parents=True, exist_ok=True)

@@ -4,9 +4,8 @@ from typing import Annotated
 
 import typer
 
-from privrec.cli.completion import offer_data
 from privrec.cli.console import plain_errors, print_json, print_line, print_table, progress
-from privrec.cli.options import examples
+from privrec.cli.options import examples, offer_data
 
 bench_app = typer.Typer(
     help="Measure on this machine what the paper measures.",

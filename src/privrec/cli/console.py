@@ -116,7 +116,7 @@ def print_privacy(privacy: Mapping[str, Any], in_full: str) -> None:
     In a terminal it is a box in the colour of its strength; the word is always there. `in_full`
     says where the whole statement is.
     """
-    from privrec.privacy.words import SCALE, headline
+    from privrec.privacy.statement import SCALE, headline
 
     lines = [privacy["short"]]
     if privacy["epsilon"] is not None:

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from privrec.cli.completion import offer_data, offer_published
 from privrec.cli.console import plain_errors, print_json, print_line, print_table
-from privrec.cli.options import examples
+from privrec.cli.options import examples, offer_data, offer_published
 from privrec.data.text import data_title
 
 if TYPE_CHECKING:
@@ -84,7 +83,7 @@ def describe(
 ) -> None:
     """Say what is in a data set: people, items, likes, features."""
     with plain_errors():
-        from privrec.data.describe import describe_data
+        from privrec.data.sources import describe_data
 
         found = describe_data(data)
         if json_:
@@ -111,8 +110,8 @@ def fetch(
 ) -> None:
     """Download a published data set and check its sums, unless its files are here."""
     with plain_errors():
-        from privrec.data.fetch import fetch as fetch_data
-        from privrec.data.fetch import files_here
+        from privrec.data.published import fetch as fetch_data
+        from privrec.data.published import files_here
 
         here = files_here(name)
         path = here or fetch_data(name)
@@ -218,7 +217,7 @@ def _say_imported(result: "ImportResult", out: Path, json_: bool) -> None:
         columns[one_file:],
         [row[one_file:] for row in rows],
     )
-    from privrec.data.uses import UNUSED_TIME
+    from privrec.data.columns import UNUSED_TIME
 
     tested = found["interactions_to_test"]
     more = "" if tested is None else f", and {tested:,} to be tested"

@@ -1,4 +1,7 @@
-"""`privrec federate`: the same training over a real network, on Flower."""
+"""`privrec federate`: the same training over a real network, on Flower.
+
+The options of `privrec federate`. What few need is shown by --help-all.
+"""
 
 import contextlib
 import logging
@@ -12,27 +15,6 @@ from typing import Annotated, Any
 import typer
 
 from privrec.cli.console import file_name, plain_errors, print_line, print_privacy
-from privrec.cli.federate_options import (
-    RECIPE,
-    ColludingOption,
-    ConfigOption,
-    DataOption,
-    DeadlineOption,
-    DeltaOption,
-    EpsilonOption,
-    HostsOption,
-    JsonOption,
-    MinPeopleOption,
-    MissingOption,
-    NoiseFromOption,
-    PrepareOnlyOption,
-    RecipeOption,
-    RenewOption,
-    RoundsOption,
-    SecureSumOption,
-    SeedOption,
-    UsersOption,
-)
 from privrec.cli.federation import (
     key_text,
     live_table,
@@ -46,9 +28,95 @@ from privrec.cli.federation import (
     say_traffic,
     terms_line,
 )
-from privrec.cli.options import HelpAllOption, SetOption, examples, settings_from
+from privrec.cli.options import (
+    HelpAllOption,
+    SetOption,
+    examples,
+    offer_data,
+    offer_recipes,
+    settings_from,
+)
 from privrec.cli.stopping import federation_stopped
 from privrec.errors import FederationError, check_extra
+
+RECIPE = "dp-privrec-plus"
+RecipeOption = Annotated[
+    str,
+    typer.Option(
+        metavar="RECIPE",
+        help="'privrec recipes' lists them.",
+        autocompletion=offer_recipes,
+    ),
+]
+DataOption = Annotated[
+    str,
+    typer.Option(
+        metavar="DATA", help="A built-in name or a data folder.", autocompletion=offer_data
+    ),
+]
+ConfigOption = Annotated[Path | None, typer.Option(help="A TOML file of settings.")]
+UsersOption = Annotated[
+    int | None, typer.Option(help="How many people.", show_default="everybody who trains")
+]
+SeedOption = Annotated[int | None, typer.Option(help="The seed.", show_default="0")]
+RoundsOption = Annotated[
+    int | None, typer.Option(help="Rounds to play.", show_default="the recipe's")
+]
+EpsilonOption = Annotated[float | None, typer.Option(help="The privacy budget.")]
+DeltaOption = Annotated[float | None, typer.Option(help="The delta of the guarantee.")]
+SecureSumOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--secure-sum/--no-secure-sum",
+        help="Whether nodes mask their sums. If not, the server sees each node's own sum.",
+        show_default="on",
+        hidden=True,
+    ),
+]
+NoiseFromOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="server|nodes",
+        help="Who adds the noise (docs/privacy.md).",
+        show_default="server",
+        hidden=True,
+    ),
+]
+MissingOption = Annotated[
+    float | None,
+    typer.Option(
+        help="The share of a round's nodes that may drop out.", show_default="0.3", hidden=True
+    ),
+]
+ColludingOption = Annotated[
+    float | None,
+    typer.Option(
+        help="The share of nodes that may help a hostile server.", show_default="0", hidden=True
+    ),
+]
+MinPeopleOption = Annotated[
+    int | None,
+    typer.Option(
+        help="A round with fewer people is abandoned.",
+        show_default="half of those drawn",
+        hidden=True,
+    ),
+]
+DeadlineOption = Annotated[
+    float | None,
+    typer.Option(help="Seconds that nodes have for one exchange.", show_default="60", hidden=True),
+]
+HostsOption = Annotated[
+    list[str] | None, typer.Option("--name", help="A name or address that nodes use; repeat.")
+]
+PrepareOnlyOption = Annotated[
+    bool, typer.Option("--prepare-only", help="Write terms and certificates; do not start.")
+]
+RenewOption = Annotated[
+    bool, typer.Option("--renew", help="Make a new certificate, also for a --name.", hidden=True)
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
+
 
 federate_app = typer.Typer(
     help="The same training over a real network, on Flower.",
@@ -92,9 +160,9 @@ def up(
     anew = f"to begin anew, remove {path} or choose another --out"
     with plain_errors(lambda: federation_stopped(path / "server", anew)):
         _needs_flower()
-        from privrec.flower.local import settle
-        from privrec.flower.local import up as run_federation
-        from privrec.flower.server import check_terms, serve
+        from privrec.transport.local import settle
+        from privrec.transport.local import up as run_federation
+        from privrec.transport.run_server import check_terms, serve
 
         options = {"seed": seed, "rounds": rounds, "epsilon": epsilon, "delta": delta}
         settings = settings_from(config, set_ or [], options)
@@ -138,9 +206,9 @@ def enrol(
     with plain_errors():
         _needs_flower()
         from privrec.data.sources import load
-        from privrec.flower.enrolment import NodeFolder
-        from privrec.flower.enrolment import enrol as make_node
-        from privrec.flower.held_out import drawn_apart
+        from privrec.protocol.enrolment import NodeFolder
+        from privrec.protocol.enrolment import enrol as make_node
+        from privrec.protocol.held_out import drawn_apart
 
         loaded = load(data)
         people, held_out = drawn_apart(loaded.n_clients, hold_out)
@@ -196,8 +264,8 @@ def server(
     with plain_errors(lambda: federation_stopped(folder, f"go on with: {again}")):
         _needs_flower()
         from privrec.algorithms.recipes import settings_of
-        from privrec.flower.folders import ServerFolder, read_server
-        from privrec.flower.server import serve
+        from privrec.protocol.enrolment import ServerFolder, read_server
+        from privrec.transport.run_server import serve
 
         options = {"seed": seed, "rounds": rounds, "epsilon": epsilon, "delta": delta}
         agreed = _agreed(secure_sum, noise_from, missing, colluding, min_people, deadline)
@@ -240,14 +308,14 @@ def node(
     with plain_errors():
         _needs_flower()
         if dry_run:
-            from privrec.flower.node import check_node
+            from privrec.transport.run_node import check_node
 
             check_node(folder, terms=terms, ca=ca)
             say_terms(folder, terms)
             return
         _log_to_terminal()
         said = False
-        from privrec.flower.node import serve_node
+        from privrec.transport.run_node import serve_node
 
         def on_state(state: str) -> None:
             nonlocal said
@@ -280,8 +348,8 @@ def on_held_out(
     """Test a model on the people whom this node held out; nothing is sent."""
     with plain_errors():
         _needs_flower()
-        from privrec.flower.held_out import noised_sums, tested_on_held_out
         from privrec.privacy.ledger import check_epsilon
+        from privrec.protocol.held_out import noised_sums, tested_on_held_out
 
         if epsilon is not None:
             check_epsilon(epsilon)
@@ -300,7 +368,7 @@ def status(
     with plain_errors():
         _needs_flower()
         from privrec.algorithms.recipes import settings_of
-        from privrec.flower.folders import read_server
+        from privrec.protocol.enrolment import read_server
 
         place, terms, _ = read_server(folder, settings_of)
         say_status(place, terms, json_)
@@ -309,7 +377,7 @@ def status(
 def _export(place: Path, model: Path) -> None:
     """Write the model for devices, and say what was trained."""
     from privrec.runs.api import open_run
-    from privrec.runs.export import export_run
+    from privrec.runs.run import export_run
 
     run = open_run(place)
     export_run(run, model)
@@ -331,8 +399,8 @@ def _say_what_is_sent(folder: Path, json_: bool) -> None:
     from dataclasses import asdict
 
     from privrec.algorithms.recipes import settings_of
-    from privrec.flower.folders import read_server
-    from privrec.flower.traffic import traffic_of
+    from privrec.protocol.enrolment import read_server
+    from privrec.protocol.terms import traffic_of
 
     _, terms, catalogue = read_server(folder, settings_of)
     say_traffic(terms, [asdict(entry) for entry in traffic_of(terms, catalogue)], json_)
@@ -378,9 +446,8 @@ def _found(
     """Write the folder of a new federation."""
     from privrec.algorithms.recipes import configure
     from privrec.data.catalogue import from_json
-    from privrec.flower.enrolment import read_enrolments
-    from privrec.flower.folders import found
-    from privrec.flower.server import check_terms
+    from privrec.protocol.enrolment import found, read_enrolments
+    from privrec.transport.run_server import check_terms
 
     if catalogue is None or not enrolments:
         raise FederationError(

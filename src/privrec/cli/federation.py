@@ -26,9 +26,9 @@ from privrec.errors import FederationError
 
 if TYPE_CHECKING:
     from privrec.evaluation.ranking import EvalReport
-    from privrec.flower.folders import ServerFolder
-    from privrec.flower.seen import Seen
-    from privrec.flower.terms import Terms
+    from privrec.protocol.enrolment import ServerFolder
+    from privrec.protocol.server import Seen
+    from privrec.protocol.terms import Terms
 
 
 def terms_line(terms: "Terms") -> str:
@@ -45,8 +45,8 @@ def terms_line(terms: "Terms") -> str:
 
 def key_text(public_key: str) -> str:
     """Return the hash of a node's key as people compare it."""
-    from privrec.flower.certificates import key_hash
-    from privrec.flower.terms import shown_hash
+    from privrec.protocol.certificates import key_hash
+    from privrec.protocol.terms import shown_hash
 
     return shown_hash(key_hash(public_key))
 
@@ -56,7 +56,7 @@ def say_agreed(terms: "Terms", mine: str = "") -> None:
 
     `mine` is the public key of the node on which this is shown.
     """
-    from privrec.flower.terms import shown_hash
+    from privrec.protocol.terms import shown_hash
 
     print_line(terms_line(terms))
     if not terms.secure_sum:
@@ -83,7 +83,7 @@ def say_agreed(terms: "Terms", mine: str = "") -> None:
 
 def say_renewed(place: "ServerFolder", hosts: list[str]) -> None:
     """Make a new certificate of a server, and print what nodes need."""
-    from privrec.flower.certificates import renew
+    from privrec.protocol.certificates import renew
 
     said = "nodes need no new file"
     if renew(place.path, hosts=hosts):
@@ -93,9 +93,9 @@ def say_renewed(place: "ServerFolder", hosts: list[str]) -> None:
 
 def say_status(place: "ServerFolder", terms: "Terms", json_: bool) -> None:
     """Print what a server's federation is doing, or that it is dead, and who is missing."""
-    from privrec.flower.certificates import key_hash
-    from privrec.flower.folders import is_running
-    from privrec.flower.seen import missing_in
+    from privrec.protocol.certificates import key_hash
+    from privrec.protocol.enrolment import is_running
+    from privrec.protocol.server import missing_in
 
     if not place.status.is_file():
         raise FederationError(f"the server of {place.path} has not been started yet")
@@ -173,11 +173,11 @@ def say_terms(folder: Path, terms: Path) -> None:
     """Print what the owner of a node agrees to by starting it."""
     from privrec.algorithms.recipes import settings_of
     from privrec.data.catalogue import from_json
-    from privrec.flower import terms as agreed
-    from privrec.flower.bound import bind, promised
-    from privrec.flower.certificates import public_key_text
-    from privrec.flower.enrolment import NodeFolder
-    from privrec.privacy.words import epsilon_text
+    from privrec.privacy.statement import epsilon_text
+    from privrec.protocol import terms as agreed
+    from privrec.protocol.certificates import public_key_text
+    from privrec.protocol.enrolment import NodeFolder
+    from privrec.protocol.terms import bind, promised
 
     if not terms.is_file() or not NodeFolder(path=folder).catalogue.is_file():
         return  # The next step says what is missing.
@@ -216,7 +216,7 @@ def say_traffic(terms: "Terms", found: list[dict[str, Any]], json_: bool) -> Non
 
 def say_tested(found: "EvalReport", json_: bool) -> None:
     """Print what a model reaches for the people whom a node held out."""
-    from privrec.show.worth import figure_and_arm
+    from privrec.show.figures import figure_and_arm
 
     if json_:
         keys = ("hits", "interval")
@@ -245,9 +245,8 @@ def say_sums(sums: dict[str, float], epsilon: float, json_: bool) -> None:
 def say_result(place: Path, path: Path, json_: bool) -> None:
     """Evaluate a run and print its table and statement, each figure with its interval."""
     from privrec.runs.api import open_run
-    from privrec.show.report import KS, intervals_of, table_rows
-    from privrec.show.sections import difference_words
-    from privrec.show.worth import figure_and_arm
+    from privrec.show.figures import figure_and_arm
+    from privrec.show.report import KS, difference_words, intervals_of, table_rows
 
     run = open_run(place)
     found = run.evaluate(progress=False).as_json()

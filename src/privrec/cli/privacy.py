@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from privrec.cli.completion import offer_runs
 from privrec.cli.console import plain_errors, print_json, print_line, print_table, progress
-from privrec.cli.options import examples
+from privrec.cli.options import examples, offer_runs
 
 if TYPE_CHECKING:
     from privrec.privacy.ledger import PrivacyLedger
@@ -89,7 +88,7 @@ def epsilon(
         from privrec.privacy.calibrate import refuse_large_delta
         from privrec.privacy.ledger import PrivacyLedger, check_delta, ledger_in
         from privrec.privacy.questions import listed_release
-        from privrec.runs.ledgerfile import read_ledger_file
+        from privrec.runs.journal import read_ledger_file
 
         options: dict[str, object] = {"users": users, "cohort": cohort, "rounds": rounds}
         options |= {"noise_multiplier": noise_multiplier, "sampling": sampling}
@@ -149,7 +148,7 @@ def spent(
     is no guarantee, alone or together: the figure is then the epsilon of the mechanism.
     """
     with plain_errors():
-        from privrec.runs.spent import add_up
+        from privrec.runs.journal import add_up
 
         found = add_up(runs, delta, same_people=same_people)
         if json_:
@@ -177,7 +176,7 @@ def spent(
 def paper_tables(json_: JsonOption = False) -> None:
     """Print the paper's two tables of epsilon beside what its settings really cost."""
     with plain_errors():
-        from privrec.privacy.paper_tables import paper_tables as cells
+        from privrec.privacy.paper import paper_tables as cells
 
         found = []
         with progress() as on_progress:
@@ -255,6 +254,6 @@ def _short(epsilon: float | None) -> str:
 
 
 def _words(epsilon: float | None) -> str:
-    from privrec.privacy.words import epsilon_text
+    from privrec.privacy.statement import epsilon_text
 
     return "infinite (no guarantee)" if epsilon is None else epsilon_text(epsilon, 4)

@@ -8,7 +8,6 @@ from typing import Annotated, Any
 
 import typer
 
-from privrec.cli.completion import offer_runs
 from privrec.cli.console import (
     plain_errors,
     print_json,
@@ -17,7 +16,13 @@ from privrec.cli.console import (
     print_table,
     progress,
 )
-from privrec.cli.options import CandidatesOption, JsonOption, ProtocolOption, RunArgument
+from privrec.cli.options import (
+    CandidatesOption,
+    JsonOption,
+    ProtocolOption,
+    RunArgument,
+    offer_runs,
+)
 
 
 def evaluate(
@@ -133,8 +138,7 @@ def _recommend_many(
     """Write many people's lists to a file."""
     from privrec.errors import SettingsError
     from privrec.runs.api import open_run
-    from privrec.runs.people import read_ids, read_source
-    from privrec.runs.recommend import check_out, write_lists
+    from privrec.runs.recommend import check_out, read_ids, read_source, write_lists
 
     options = [name for name, value in given.items() if value]
     if len(options) != 1 or options[0] in ("--like", "--dislike", "--feature"):
@@ -202,8 +206,8 @@ def _say_evaluation(found: Mapping[str, Any], figures: Sequence[Mapping[str, Any
 
 
 def _print_hits(title: str, found: Mapping[str, Any]) -> None:
+    from privrec.show.figures import figure_and_arm
     from privrec.show.report import KS, intervals_of, table_rows
-    from privrec.show.worth import figure_and_arm
 
     known = intervals_of(found)
     cells = [
@@ -215,7 +219,7 @@ def _print_hits(title: str, found: Mapping[str, Any]) -> None:
 
 def _print_beside(found: Mapping[str, Any]) -> None:
     """Print how much better the run is than each reference, and what the lists are made of."""
-    from privrec.show.worth import figure_and_arm, signed_with_arm
+    from privrec.show.figures import figure_and_arm, signed_with_arm
 
     others = {n: row for n, row in found["references"].items() if n != found["recipe"]}
     rows = {found["recipe"]: found, **others}

@@ -7,9 +7,8 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import typer
 
-from privrec.cli.completion import NAMES_PATH, offer_data, offer_recipes
 from privrec.cli.console import plain_errors, print_json, print_line
-from privrec.cli.options import JsonOption
+from privrec.cli.options import NAMES_PATH, JsonOption, offer_data, offer_recipes
 
 _TYPES = {int: "whole number", float: "number", str: "text", bool: "true or false"}
 _SIGNS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}

@@ -85,7 +85,7 @@ def _say(text: str) -> None:
 def training_stopped(recipe: str, path: Path) -> str:
     """Return what a stopped training says: how far it came and how to go on."""
     from privrec.errors import PrivrecError
-    from privrec.runs.records import RunFolder, is_untouched, played_rounds
+    from privrec.runs.folder import RunFolder, is_untouched, played_rounds
 
     folder = RunFolder(path=path)
     try:
@@ -101,8 +101,8 @@ def training_stopped(recipe: str, path: Path) -> str:
 def federation_stopped(folder: Path, go_on: str) -> str:
     """Return what a stopped server says; `go_on` is what to do next."""
     from privrec.errors import PrivrecError
-    from privrec.flower.folders import ServerFolder
-    from privrec.runs.records import RunFolder, played_rounds
+    from privrec.protocol.enrolment import ServerFolder
+    from privrec.runs.folder import RunFolder, played_rounds
 
     try:
         saved = played_rounds(RunFolder(path=ServerFolder(path=folder).run))

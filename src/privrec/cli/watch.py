@@ -1,8 +1,12 @@
-"""`privrec watch`: a page about a run while it trains, and the accountant as a form."""
+"""`privrec watch`: a page about a run while it trains, and the accountant as a form.
+
+`privrec report`: the pages of a run, written again from what is in its folder.
+"""
 
 import contextlib
 import html
 import os
+import shlex
 import sys
 import tempfile
 import webbrowser
@@ -13,7 +17,7 @@ from typing import Annotated
 import typer
 
 from privrec.cli.console import plain_errors, print_json, print_line
-from privrec.cli.options import JsonOption
+from privrec.cli.options import JsonOption, RunArgument
 
 PortOption = Annotated[
     int, typer.Option(help="The port.", min=0, max=65535, show_default="a free one")
@@ -35,10 +39,10 @@ def watch(
     in the folder. Without RUN it serves the calculator of 'privrec privacy' alone. Ctrl-C ends it.
     """
     with plain_errors(stopped="the page has ended"), contextlib.ExitStack() as until_the_end:
-        from privrec.live.background import step_back
-        from privrec.live.server import HOST, serve
-        from privrec.live.site import site_of
-        from privrec.live.status import check_watchable
+        from privrec.show.calculator import step_back
+        from privrec.show.server import HOST, serve
+        from privrec.show.site import site_of
+        from privrec.show.status import check_watchable
 
         if run is not None:
             check_watchable(run)
@@ -82,3 +86,49 @@ def opening_page(url: str) -> Iterator[str]:
         yield Path(name).as_uri()
     finally:
         Path(name).unlink(missing_ok=True)
+
+
+def report(
+    run: RunArgument,
+    open_: Annotated[
+        bool, typer.Option("--open", help="Open the report in the web browser.")
+    ] = False,
+    json_: JsonOption = False,
+) -> None:
+    """Write the report of a run again, from what is in its folder, and print its path.
+
+    Nothing is computed from people's data. A run that was not evaluated gets a page of what is
+    known: what it promises, its rounds and its settings.
+    """
+    with plain_errors():
+        from privrec.runs.api import open_run
+
+        opened = open_run(run)
+        path = opened.write_report()
+        evaluated = opened.folder.evaluation_path.is_file()
+        shown = open_ and _opened(path)
+        if json_:
+            pages = {"report": str(path), "privacy": str(opened.folder.privacy_path)}
+            print_json({**pages, "evaluated": evaluated, "opened": shown})
+            return
+        print_line(f"report: {path}")
+        if not evaluated:
+            print_line(f"nobody was tested yet: privrec evaluate {shlex.quote(str(run))}")
+        if open_ and not shown:
+            print_line(f"there is no browser or no screen here; open {path.resolve()} yourself")
+
+
+def _opened(path: Path) -> bool:
+    """Return whether a browser was asked to show a page."""
+    import webbrowser
+
+    if sys.platform == "linux" and not (os.environ.get("DISPLAY") or _wayland()):
+        return False  # A browser for the terminal would take the terminal over.
+    try:
+        return webbrowser.open(path.resolve().as_uri())
+    except (webbrowser.Error, OSError):
+        return False
+
+
+def _wayland() -> bool:
+    return bool(os.environ.get("WAYLAND_DISPLAY"))

@@ -22,7 +22,7 @@ from privrec.core.phase import (
 )
 from privrec.data.clients import Clients
 from privrec.privacy.aggregate import CohortTotal, Published
-from privrec.privacy.noise import NoiseSource
+from privrec.privacy.release import NoiseSource
 from privrec.seeds import rng
 from privrec.types import IntArray, Leaf
 

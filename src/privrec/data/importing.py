@@ -14,13 +14,12 @@ from typing import Any
 
 import polars as pl
 
-from privrec.data.columnnames import ALIASES, ROLES
+from privrec.data.columns import ALIASES, ROLES, Use, looks_like_titles, map_option
 from privrec.data.manifest import Manifest, Public
 from privrec.data.meanings import Reader
-from privrec.data.packed import atomic_member, is_there, plain_name
-from privrec.data.rawtable import BadRow, RawTable, Table
+from privrec.data.rawfiles import atomic_member, is_there, plain_name
+from privrec.data.rawvalues import BadRow, RawTable, Table
 from privrec.data.tables import Tables, in_order, write_folder
-from privrec.data.uses import Use, looks_like_titles, map_option
 from privrec.errors import DataError, SettingsError, nearest
 
 

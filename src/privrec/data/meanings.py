@@ -7,21 +7,10 @@ from typing import Literal, get_args
 import numpy as np
 import polars as pl
 
-from privrec.data.columnnames import ALIASES, ROLES, SURE_TIMES, plain_column
-from privrec.data.rawfiles import read_raw
-from privrec.data.rawtable import BadRow, Dates, Decimal, Form, RawTable, Table
-from privrec.data.rawvalues import (
-    Check,
-    flag_columns,
-    read_feature,
-    read_flags,
-    read_ids,
-    read_numbers,
-    read_times,
-    read_title,
-)
-from privrec.data.text import short
-from privrec.data.uses import (
+from privrec.data.columns import (
+    ALIASES,
+    ROLES,
+    SURE_TIMES,
     UNUSED_TIME,
     Became,
     Use,
@@ -31,11 +20,30 @@ from privrec.data.uses import (
     looks_like_times,
     looks_like_titles,
     map_option,
+    plain_column,
     time_note,
     unread_time,
     why_chosen,
     why_ignored,
 )
+from privrec.data.rawfiles import read_raw
+from privrec.data.rawvalues import (
+    BadRow,
+    Check,
+    Dates,
+    Decimal,
+    Form,
+    RawTable,
+    Table,
+    flag_columns,
+    read_feature,
+    read_flags,
+    read_ids,
+    read_numbers,
+    read_times,
+    read_title,
+)
+from privrec.data.text import short
 from privrec.errors import DataError, SettingsError, nearest
 
 _PLACES = {"user": "1", "item": "2", "value": "3", "time": "4", "id": "1", "title": "2"}

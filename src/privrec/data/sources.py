@@ -1,4 +1,7 @@
-"""Data as a federation: a built-in name, a data folder, or a frame, which is imported."""
+"""Data as a federation: a built-in name, a data folder, or a frame, which is imported.
+
+The figures that `privrec data describe` prints.
+"""
 
 import re
 import warnings
@@ -6,26 +9,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from os import PathLike, fspath
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
 
 from privrec.data.catalogue import Catalogue
-from privrec.data.federation import Federation
-from privrec.data.frames import as_polars, column_name, is_frame
+from privrec.data.clients import as_polars, column_name, is_frame
+from privrec.data.federation import Federation, chunks
 from privrec.data.importing import import_files
 from privrec.data.published import PUBLISHED, has_files, load_published, search_folders
-from privrec.data.rawtable import RawTable
+from privrec.data.rawvalues import RawTable
 from privrec.data.synthetic import SyntheticSettings, synthetic
 from privrec.data.tables import read_folder, to_federation
-from privrec.errors import (
-    DataError,
-    PrivrecError,
-    SettingsError,
-    check_kind,
-    got,
-    nearest,
-)
+from privrec.errors import DataError, PrivrecError, SettingsError, check_kind, got, nearest
 
 FRAMES = ("the frame", "the frame of users", "the frame of items", "the frame of test lines")
 """What stands for the name of a file where a table was given as a frame."""
@@ -262,3 +259,37 @@ def is_here(name: str) -> bool:
     if name not in PUBLISHED:
         return True
     return any(has_files(folder, PUBLISHED[name]) for folder in search_folders())
+
+
+def describe_data(data: str) -> dict[str, Any]:
+    """Return counts of people, items, interactions and likes, and the features.
+
+    It reads all people, about a thousand at a time.
+    """
+    federation = load(data)
+    sizes: list[np.ndarray] = []
+    liked = tested = 0
+    for part in chunks(np.arange(federation.n_clients)):
+        clients = federation.take(part)
+        sizes.append(clients.sizes)
+        liked += int(clients.liked.sum())
+        tested += 0 if federation.take_test is None else len(federation.take_test(part).item)
+    counts = np.concatenate(sizes)
+    return {
+        "name": federation.name,
+        "people": federation.n_clients,
+        "items": federation.n_items,
+        "interactions": int(counts.sum()),
+        "likes": liked,
+        **({} if federation.take_test is None else {"interactions in the test file": tested}),
+        "a value is a like above": federation.catalogue.positive_above,
+        "interactions per person, median": float(np.median(counts)),
+        "interactions per person, largest": int(counts.max()),
+        "people return to the same item": federation.repeats,
+        "lines have a time": federation.has_times,
+        "not declared public": list(federation.catalogue.undeclared),
+        "features": [
+            {"name": f.name, "side": f.side, "kind": f.kind, "values": f.rows}
+            for f in federation.schema.features
+        ],
+    }

@@ -1,8 +1,12 @@
-"""Hits, nDCG and recall of each person from ranks (spec section 6), and their means."""
+"""Hits, nDCG and recall of each person from ranks (spec section 6), and their means.
+
+Groups of people by how much is on their device.
+"""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -138,3 +142,31 @@ def _means(values: npt.NDArray[np.generic], group: IntArray, groups: int) -> F64
     total = np.bincount(group, values.astype(np.float64), groups)
     count = np.bincount(group, minlength=groups)
     return np.asarray(np.divide(total, count, out=np.full(groups, np.nan), where=count > 0))
+
+
+MOST = 5
+"""Groups at most. Chosen by hand: they fit on a screen."""
+AT_LEAST = 20
+"""People in a group, where there are enough. Chosen by hand: with fewer, an interval of a share is
+wider than most differences."""
+
+
+def by_items(items: IntArray) -> list[BoolArray]:
+    """Return groups of about the same size, from few items to many: who is in each.
+
+    `items` is how many items are on the device of each person. People with the same number are in
+    the same group.
+    """
+    left = len(items)
+    if not left:
+        return []
+    goal = left / max(1, min(MOST, left // AT_LEAST))
+    numbers, sizes = np.unique(items, return_counts=True)
+    edges, begun = [int(numbers[0]) - 1], 0
+    for number, size in zip(numbers.tolist(), sizes.tolist(), strict=True):
+        begun, left = begun + size, left - size
+        if begun >= goal and left >= min(AT_LEAST, goal):
+            edges.append(number)
+            begun = 0
+    edges.append(int(numbers[-1]))
+    return [(items > low) & (items <= high) for low, high in pairwise(edges)]

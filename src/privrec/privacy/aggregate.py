@@ -15,8 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from privrec.errors import DataError, SettingsError
-from privrec.privacy.noise import NoiseSource
-from privrec.privacy.release import MARGIN, Release, Sampling, check_noise
+from privrec.privacy.release import MARGIN, NoiseSource, Release, Sampling, check_noise
 from privrec.types import F32, F64, Array, Leaf, Norm, Params
 
 _GRID = 2.0**-12

@@ -7,6 +7,17 @@ The factor 2: `Release.noise_multiplier` is already divided by the sensitivity o
 passed on unchanged for both sampling laws. Under replace-one the library's PLD for a sampled
 Gaussian compares two mixtures, shifted to opposite sides of their common part. This is an upper
 bound for cohorts drawn without replacement (docs/privacy.md).
+
+How well a ledger lets anybody tell whether one person took part: its ROC curve.
+
+(ε, δ)-DP bounds every test: TPR <= e^ε FPR + δ, and 1 - FPR <= e^ε (1 - TPR) + δ. A ledger has a δ
+for each ε, so the bounds of all ε together are a curve (Dong, Roth and Su 2022, f-DP). For Gaussian
+noise on everybody's sum it is the curve of the best test, Φ(Φ⁻¹(FPR) + μ).
+
+What an attacker can come to believe about one person, by what a ledger allows.
+
+He sees all that is published and gave it an even chance before. L is the logarithm of how much more
+likely a release is if she took part than if not; his belief after it is e^L / (1 + e^L).
 """
 
 import math
@@ -16,6 +27,12 @@ from functools import lru_cache, reduce
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from scipy.optimize import brentq
+from scipy.special import log_ndtr, ndtr, ndtri
+
+from privrec.errors import SettingsError, check_kind
+from privrec.privacy.release import Adjacency, Release
+from privrec.types import F64
 
 if TYPE_CHECKING:  # Importing it takes most of a second, and runs without noise do not need it.
     from dp_accounting import dp_event
@@ -23,9 +40,6 @@ if TYPE_CHECKING:  # Importing it takes most of a second, and runs without noise
     from dp_accounting.privacy_accountant import NeighboringRelation
     from dp_accounting.rdp import RdpAccountant
 
-from privrec.errors import SettingsError, check_kind
-from privrec.privacy.release import Adjacency, Release
-from privrec.types import F64
 
 Entries = tuple[tuple[Release, int], ...]
 
@@ -358,3 +372,107 @@ def check_epsilon(epsilon: float) -> None:
     check_kind("epsilon", epsilon, (int, float), "a number")
     if not epsilon > 0:
         raise SettingsError(f"`epsilon` must be > 0; got {epsilon!r}")
+
+
+_EPSILONS = np.concatenate([np.linspace(0, 1, 101)[:-1], np.geomspace(1, 200, 300)])
+_GRID = np.concatenate([[0.0], np.geomspace(1e-6, 1e-2, 100), np.linspace(1e-2, 1, 500)[1:]])
+
+
+def best_rates(ledger: PrivacyLedger, false_positives: F64) -> F64:
+    """Return the largest true-positive rate that the ledger allows at each false-positive rate."""
+    shift = ledger.gaussian_shift
+    if shift is not None:
+        return np.asarray(ndtr(ndtri(false_positives) + shift), np.float64)
+    rate = np.asarray(false_positives, np.float64)[:, None]
+    epsilon, delta = _EPSILONS[None, :], ledger.deltas(_EPSILONS)[None, :]
+    one = np.exp(epsilon) * rate + delta
+    other = 1 - (1 - rate - delta) * np.exp(-epsilon)
+    return np.asarray(np.clip(np.minimum(one, other).min(1), 0.0, 1.0), np.float64)
+
+
+@lru_cache(maxsize=64)
+def best_area(ledger: PrivacyLedger) -> float:
+    """Return the area under that curve: no attack has a larger AUC, except by chance."""
+    return float(np.trapezoid(best_rates(ledger, _GRID), _GRID))
+
+
+def best_curve(ledger: PrivacyLedger) -> list[tuple[float, float]]:
+    """Return that curve as points (FPR, TPR)."""
+    return list(zip(_GRID.tolist(), best_rates(ledger, _GRID).tolist(), strict=True))
+
+
+def gaussian_epsilon(shift: float, delta: float) -> float:
+    """Return the ε of Gaussian noise whose best test has the curve Φ(Φ⁻¹(FPR) + shift).
+
+    It solves δ = Φ(μ/2 - ε/μ) - e^ε Φ(-μ/2 - ε/μ) (Balle and Wang 2018). No accountant is asked, so
+    that an audit also finds an accountant's mistake.
+
+    >>> round(gaussian_epsilon(1.0, 1e-6), 2)
+    4.89
+    """
+
+    def excess(epsilon: float) -> float:
+        one = ndtr(shift / 2 - epsilon / shift)
+        return float(one - np.exp(epsilon + log_ndtr(-shift / 2 - epsilon / shift)) - delta)
+
+    if shift <= 0 or excess(0.0) <= 0:
+        return 0.0
+    return float(brentq(excess, 0.0, shift * (shift + 40)))
+
+
+_ABOVE = np.concatenate([np.linspace(0.02, 2, 100), np.linspace(2.1, 12, 100)])
+"""How far above ε a bound on L is looked for. Chosen by hand."""
+
+
+@lru_cache(maxsize=64)
+def most_certain(ledger: PrivacyLedger, delta: float) -> float:
+    """Return the belief that he exceeds with a probability of at most δ; 1 without a guarantee.
+
+    For Gaussian noise on sums over everybody, P(L > t) = Φ(μ/2 - t/μ). In general δ(ε) =
+    E max(0, 1 - e^(ε - L)) bounds it: P(L > t) <= δ(ε) / (1 - e^(ε - t)) for every ε < t. So t is
+    the smallest of ε - log(1 - δ(ε)/δ). It is above the ε of the guarantee: (ε, δ) alone does not
+    say that L is at most ε with probability 1 - δ.
+    """
+    epsilon = ledger.epsilon(delta)
+    if math.isinf(epsilon):
+        return 1.0
+    if not ledger.entries:
+        return 0.5
+    shift = ledger.gaussian_shift
+    if shift is not None:
+        return _belief(shift * (shift / 2 - float(ndtri(delta))))
+    tried = epsilon + _ABOVE
+    share = ledger.deltas(tried) / delta
+    fits = share < 1
+    if not fits.any():
+        return 1.0
+    return _belief(float((tried[fits] - np.log1p(-share[fits])).min()))
+
+
+def most_right(ledger: PrivacyLedger) -> float:
+    """Return the largest share of right guesses, over all that may be published.
+
+    It is (1 + δ(0)) / 2: the largest difference of true and false positives is δ at ε = 0. For
+    Gaussian noise on sums over everybody it is Φ(μ/2).
+    """
+    shift = ledger.gaussian_shift
+    if shift is not None:
+        return float(ndtr(shift / 2))
+    return float(1 + ledger.deltas(np.zeros(1))[0]) / 2
+
+
+def percent(share: float) -> str:
+    """Return a bound as text, rounded up, with as many decimals as its distance from 1 needs.
+
+    >>> percent(0.5), percent(0.73106), percent(0.99966), percent(0.99999987), percent(1.0)
+    ('50.0 %', '73.2 %', '99.97 %', '99.999987 %', '100 %')
+    """
+    for decimals in range(1, 10):
+        shown = math.ceil(share * 10 ** (decimals + 2) - 1e-6) / 10**decimals
+        if 100 - shown >= 2 * 10.0**-decimals:
+            return f"{shown:.{decimals}f} %"
+    return "100 %"
+
+
+def _belief(loss: float) -> float:
+    return 1 / (1 + math.exp(-loss))

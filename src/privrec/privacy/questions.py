@@ -5,11 +5,16 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from privrec.errors import SettingsError, nearest
-from privrec.privacy.belief import most_certain, percent
 from privrec.privacy.calibrate import refuse_large_delta
-from privrec.privacy.ledger import PrivacyLedger, check_adjacency, check_delta
+from privrec.privacy.ledger import (
+    PrivacyLedger,
+    check_adjacency,
+    check_delta,
+    most_certain,
+    percent,
+)
 from privrec.privacy.release import Release, Sampling
-from privrec.privacy.words import TITLES, epsilon_text, strength_of
+from privrec.privacy.statement import TITLES, epsilon_text, strength_of
 from privrec.types import MechanismName
 
 

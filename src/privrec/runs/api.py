@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from privrec.algorithms.prepared import PreparedRun
+from privrec.algorithms.recipe import PreparedRun
 from privrec.algorithms.recipes import configure, prepare, recipe_named, settings_of
 from privrec.core.phase import Stage
 from privrec.data.clients import Clients
@@ -18,14 +18,13 @@ from privrec.data.text import short
 from privrec.device import Model, open_model
 from privrec.errors import DataError, check_kind
 from privrec.privacy.ledger import PrivacyLedger
-from privrec.runs import records
+from privrec.runs import folder as records
 from privrec.runs.evaluate import nobody_to_test
-from privrec.runs.few import too_few_to_learn
 from privrec.runs.forecast import Forecast, forecast
+from privrec.runs.loop import too_few_to_learn
 from privrec.runs.run import Run
 from privrec.settings import RunSettings
-from privrec.simulate.cost import DeviceCost, milliseconds, usual_person
-from privrec.simulate.machine import check_memory
+from privrec.simulate.cost import DeviceCost, check_memory, milliseconds, usual_person
 from privrec.types import Params
 
 

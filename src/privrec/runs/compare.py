@@ -11,12 +11,11 @@ import polars as pl
 from privrec.data.text import brief, short
 from privrec.errors import SettingsError, got
 from privrec.evaluation.intervals import Difference, apart, mean_of
-from privrec.evaluation.people import People, distinct, mean_above, mean_difference
-from privrec.runs import records
-from privrec.runs.evaluate import Evaluation
+from privrec.evaluation.protocols import People, distinct, mean_above, mean_difference
+from privrec.runs import folder as records
+from privrec.runs.documents import EVALUATION, read_document
+from privrec.runs.evaluate import Evaluation, people_of, read_people
 from privrec.runs.run import Run, attacked_in
-from privrec.runs.shapes import EVALUATION, read_document
-from privrec.runs.tested import people_of, read_people
 from privrec.show.comparison import (
     Line,
     any_attacked,
@@ -25,10 +24,10 @@ from privrec.show.comparison import (
     groups_of,
     mean_with_ends,
 )
+from privrec.show.figures import arm_text, around, digits, signed
 from privrec.show.notebook import html_table, paragraph, text_table
 from privrec.show.page import figure
 from privrec.show.report import KS
-from privrec.show.worth import arm_text, around, digits, signed
 
 Comparable = str | PathLike[str] | Run | Evaluation
 """What can be a row: a folder, an open run or an evaluation."""

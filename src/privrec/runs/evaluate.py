@@ -1,30 +1,38 @@
-"""Figures of a model on the people who are tested, or on those who validate."""
+"""Figures of a model on the people who are tested, or on those who validate.
+
+The figures of each person who was tested, so that two evaluations can be paired over people.
+
+They are computed from raw data and lie in `simulation/`. A person is known by her number, which is
+a hash of her id.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
-from privrec.algorithms.prepared import PreparedRun
+from privrec.algorithms.recipe import PreparedRun
 from privrec.core.contribution import to_bytes
 from privrec.core.phase import Phase
 from privrec.core.scorer import Scorer
 from privrec.data.text import short
-from privrec.errors import DataError, SettingsError
-from privrec.evaluation.groups import by_items
+from privrec.errors import DataError, RunFolderError, SettingsError
 from privrec.evaluation.intervals import Differences, Interval, differences, intervals
-from privrec.evaluation.metrics import means
-from privrec.evaluation.protocols import View
+from privrec.evaluation.metrics import KS, by_items, means
+from privrec.evaluation.protocols import People, View
 from privrec.evaluation.ranking import EvalReport, Tested, ends_json, measure, text_keys
 from privrec.evaluation.references import MEMORY_GB, Fitted, fit_references
 from privrec.privacy.statement import PrivacyReport
-from privrec.runs.tables import evaluation_frame
+from privrec.runs import folder as records
+from privrec.runs.recommend import evaluation_frame
 from privrec.seeds import client_words
 from privrec.settings import RunSettings
+from privrec.show.figures import warnings_of
 from privrec.show.notebook import hits_table, html_table, paragraph, text_table, title_of
-from privrec.show.worth import warnings_of
 from privrec.simulate.cost import usual_person
 from privrec.types import F64, IntArray, OnProgress, Params
 
@@ -374,3 +382,71 @@ def report_progress(on_progress: OnProgress | None, what: str, done: int, total:
     """Say how far something is, to whoever wants to know."""
     if on_progress is not None:
         on_progress(what, done, total)
+
+
+_OF_REFERENCE = "hits of "
+_NEAR = 1e-5
+"""How far the means of figures in 32 bits may be off."""
+
+
+def people_of(tested: Tested, references: Mapping[str, Tested]) -> People:
+    """Return the figures of each person.
+
+    `references` are what the references reached for the same people.
+    """
+    return People(
+        ids=tested.ids,
+        hits=tested.figures.hits,
+        new_only=tested.figures.new_only,
+        digest=tested.digest,
+        references={name: one.figures.hits for name, one in references.items()},
+    )
+
+
+def tested_path(evaluation: Path) -> Path:
+    """Return where the figures of each person are, beside an `evaluation….json`."""
+    ending = evaluation.stem.removeprefix("evaluation")
+    return evaluation.with_name(f"tested{ending}.safetensors")
+
+
+def write_people(evaluation: Path, people: People) -> None:
+    """Write the figures of each person beside an `evaluation….json`, in 32 bits."""
+    arrays: dict[str, npt.NDArray[Any]] = {
+        "ids": people.ids,
+        "hits": people.hits.astype(np.float32),
+        "new_only": people.new_only.astype(np.float32),
+    }
+    for name, hits in people.references.items():
+        arrays[f"{_OF_REFERENCE}{name}"] = hits.astype(np.float32)
+    records.write_arrays(tested_path(evaluation), arrays, {"digest": people.digest})
+
+
+def read_people(evaluation: Path, hits: Mapping[str, float]) -> People | None:
+    """Return the figures of each person; None if there is no whole file of them.
+
+    `hits` are the Hits@k in the `evaluation….json`. They must be the means of the figures, which
+    belong to another evaluation otherwise.
+    """
+    path = tested_path(evaluation)
+    if not path.is_file():
+        return None
+    arrays = records.read_arrays(path)
+    if not arrays.keys() >= {"ids", "hits", "new_only"}:
+        return None
+    figures = {name: one.astype(np.float64) for name, one in arrays.items() if name != "ids"}
+    shape, mean = (*arrays["ids"].shape, len(KS)), [hits[str(k)] for k in KS]
+    if {one.shape for one in figures.values()} != {shape} or not np.allclose(
+        figures["hits"].mean(axis=0), mean, atol=_NEAR
+    ):
+        raise RunFolderError(f"{path} is not of {evaluation.name}: evaluate again")
+    return People(
+        ids=arrays["ids"],
+        hits=figures["hits"],
+        new_only=figures["new_only"],
+        digest=str(records.read_about(path).get("digest", "")),
+        references={
+            name.removeprefix(_OF_REFERENCE): one
+            for name, one in figures.items()
+            if name.startswith(_OF_REFERENCE)
+        },
+    )

@@ -14,14 +14,14 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from privrec.algorithms.prepared import PreparedRun
+from privrec.algorithms.recipe import PreparedRun
 from privrec.core.phase import CentralFit, Cohort, Phase, ServerState, ServerWork, Stage
 from privrec.core.round import fastest
 from privrec.privacy.aggregate import CohortTotal, Published
-from privrec.privacy.noise import secure, seeded
+from privrec.privacy.release import secure, seeded
 from privrec.runs.evaluate import VALIDATED, validate
 from privrec.seeds import rng
-from privrec.simulate.machine import NOISE_COPIES, multiply_speed, process_memory
+from privrec.simulate.cost import NOISE_COPIES, multiply_speed, process_memory
 from privrec.types import IntArray, Params
 
 _FEWEST, _MOST, _TIMES = 16, 4096, 4

@@ -1,20 +1,28 @@
-"""Training: prepare a run, play its rounds, and leave its parameters in a run folder."""
+"""Training: prepare a run, play its rounds, and leave its parameters in a run folder.
+
+The best state of a training by its validation people, where there is no noise.
+
+Under noise nothing is kept by validation: a look at raw data would have to be paid for.
+
+Whether there are enough people to learn anything from under noise, before a training.
+"""
 
 import math
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-from privrec.algorithms.prepared import PreparedRun
+from privrec.algorithms.recipe import PreparedRun
 from privrec.algorithms.recipes import configure, prepare, recipe_named, settings_of
-from privrec.core.phase import RoundReport, ServerState, Stage
+from privrec.core.phase import Cohort, Phase, RoundReport, ServerState, Stage
 from privrec.core.round import (
     Network,
     Surroundings,
@@ -27,19 +35,91 @@ from privrec.data.catalogue import to_json
 from privrec.data.federation import Federation
 from privrec.data.sources import load_begun, named
 from privrec.errors import DataError, PrivacyWarning, RunFolderError, SettingsError
-from privrec.runs import records
-from privrec.runs.bar import progress_bar
-from privrec.runs.best import Best, K, after_look, from_arrays, to_arrays
+from privrec.privacy.calibrate import Sums, people_needed, too_few_words
+from privrec.runs import folder as records
 from privrec.runs.evaluate import validate
-from privrec.runs.few import too_few_to_learn
-from privrec.runs.parameters import write_params
-from privrec.runs.places import discard, folder_path, temporary_run
-from privrec.runs.progress import Progress, progress_of
-from privrec.runs.publisher import open_publisher
+from privrec.runs.folder import Arrays, discard, folder_path, temporary_run
+from privrec.runs.journal import open_publisher, write_params
+from privrec.runs.progress import Progress, progress_bar, progress_of
 from privrec.runs.run import Run
 from privrec.settings import RunSettings
-from privrec.simulate.machine import check_memory
-from privrec.types import OnProgress
+from privrec.simulate.cost import check_memory
+from privrec.types import OnProgress, Params
+
+K = "20"
+"""States are compared by Hits@20."""
+_HITS, _ROUND, _WORSE, _PARAM = "best hits", "best round", "best worse", "best param "
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Best:
+    """The parameters after `round_index` rounds: `hits` was best there; `worse` looks came since.
+
+    A later state that is as good replaces an earlier one.
+    """
+
+    round_index: int
+    hits: float
+    params: Params
+    worse: int = 0
+
+
+def after_look(best: Best | None, state: ServerState, hits: float) -> Best:
+    """Return the best state after a look at `state`, which has so many `hits`."""
+    if best is not None and hits < best.hits:
+        return replace(best, worse=best.worse + 1)
+    return Best(round_index=state.round_index, hits=hits, params=state.params)
+
+
+def to_arrays(best: Best | None) -> Arrays:
+    """Return what a checkpoint has of the best state; nothing if there is none."""
+    if best is None:
+        return {}
+    return {
+        _HITS: np.asarray(best.hits),
+        _ROUND: np.asarray(best.round_index),
+        _WORSE: np.asarray(best.worse),
+        **{f"{_PARAM}{name}": np.asarray(array) for name, array in best.params.items()},
+    }
+
+
+def from_arrays(arrays: Arrays) -> Best | None:
+    """Return the best state that a checkpoint has; None if it has none."""
+    if _HITS not in arrays:
+        return None
+    return Best(
+        hits=float(arrays[_HITS]),
+        round_index=int(arrays[_ROUND]),
+        worse=int(arrays[_WORSE]),
+        params={
+            name.removeprefix(_PARAM): jnp.asarray(array)
+            for name, array in arrays.items()
+            if name.startswith(_PARAM)
+        },
+    )
+
+
+def too_few_to_learn(prepared: PreparedRun) -> str:
+    """Return that nothing can be learned from so few people under the run's noise; "" if it can."""
+    if prepared.config.budget.mechanism == "none":
+        return ""
+    return too_few_words(prepared.split.public_train, people_needed(_planned(prepared)))
+
+
+def _planned(prepared: PreparedRun) -> list[Sums]:
+    """Return what the stages would publish: how many numbers, a sum over nobody tells."""
+    found, params = [], None
+    for stage in prepared.stages():
+        state = stage.start(params)
+        params = state.params
+        numbers = 0
+        if isinstance(stage, Phase) and stage.release.is_private:
+            nobody = Cohort(stage.population[:0], prepared.federation.take)
+            total = fastest(stage, stage.tell(state), nobody, stage.first, state.clip_norm)
+            numbers = sum(int(np.size(leaf)) for leaf in total.update.values())
+        found.append(Sums(release=stage.release, count=stage.rounds, numbers=numbers))
+    return found
+
 
 CHECKPOINT_SECONDS = 5.0
 """The time between two checkpoints, for runs whose cohorts can be drawn again: about what a kill

@@ -6,14 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from privrec.algorithms.prepared import PreparedRun
+from privrec.algorithms.recipe import PreparedRun
 from privrec.algorithms.recipes import configure, prepare
 from privrec.core.phase import Phase, Play, ServerState
 from privrec.core.round import Surroundings, cohort_draw, fastest, play_round
 from privrec.data.sources import load
 from privrec.errors import SettingsError
 from privrec.privacy.aggregate import Published
-from privrec.privacy.noise import seeded
+from privrec.privacy.release import seeded
 from privrec.seeds import rng
 
 PAPER = (1.1, 1.3)

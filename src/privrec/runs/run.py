@@ -1,7 +1,16 @@
-"""A run folder, opened: evaluate it, ask what it promises, recommend from it."""
+"""A run folder, opened: evaluate it, ask what it promises, recommend from it.
 
+What may be released of a run, as one file that a phone can rank with.
+
+A zip archive: `model.json` (settings and what the run promises), `statement.txt`, `ledger.jsonl`,
+`catalogue.json`, and the parameters as `params/NAME.npy`. The same run gives the same bytes.
+"""
+
+import io
 import json
 import shlex
+import warnings
+import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -11,45 +20,55 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from privrec.algorithms.prepared import PreparedRun
-from privrec.algorithms.recipe import Recipe
-from privrec.data.catalogue import Catalogue
-from privrec.data.clients import Clients
-from privrec.data.frames import as_polars
+from privrec.algorithms.recipe import PreparedRun, Recipe
+from privrec.data.catalogue import ITEM_LIST, Catalogue, to_json
+from privrec.data.clients import Clients, as_polars
 from privrec.data.sources import BUILT_IN, load
-from privrec.data.text import data_title, short
-from privrec.device import Device, Model
-from privrec.errors import PrivrecError, RunFolderError, SettingsError, check_kind, got
+from privrec.data.text import data_title, natural_order, short
+from privrec.device import FORMAT, Device, Model, read_model
+from privrec.errors import (
+    PrivacyWarning,
+    PrivrecError,
+    RunFolderError,
+    SettingsError,
+    check_kind,
+    got,
+)
 from privrec.evaluation.references import MEMORY_GB
 from privrec.privacy.calibrate import refuse_large_delta
 from privrec.privacy.ledger import PrivacyLedger
-from privrec.privacy.statement import PrivacyReport, privacy_report
-from privrec.privacy.words import epsilon_text
-from privrec.runs import records
-from privrec.runs.bar import progress_bar
-from privrec.runs.evaluate import Asked, Evaluation, counting, evaluate_run
-from privrec.runs.examples import examples_of
-from privrec.runs.ledgerfile import settled_ledger
-from privrec.runs.parameters import load_params
-from privrec.runs.people import Source, names_of, newcomers_of, positions_of
-from privrec.runs.places import copied, folder_path
-from privrec.runs.progress import evaluation_progress
-from privrec.runs.protocols import ending_of, tested_by
-from privrec.runs.publisher import (
+from privrec.privacy.statement import PrivacyReport, epsilon_text, privacy_report
+from privrec.runs import folder as records
+from privrec.runs.documents import ATTACK, AUDIT, EXAMPLES, ending_of, read_document, tested_by
+from privrec.runs.evaluate import Asked, Evaluation, counting, evaluate_run, people_of, write_people
+from privrec.runs.folder import copied, folder_path
+from privrec.runs.journal import (
     has_local_noise,
     ledger_of,
+    load_params,
     noise_of,
     server_of,
+    settled_ledger,
     too_few_have_learned,
     volunteer_count,
 )
-from privrec.runs.recommend import SCHEMA, Group, groups_in, groups_of, lists_for
-from privrec.runs.shapes import ATTACK, AUDIT, EXAMPLES, read_document
-from privrec.runs.tables import history_frame
-from privrec.runs.tested import people_of, write_people
+from privrec.runs.progress import evaluation_progress, progress_bar
+from privrec.runs.recommend import (
+    SCHEMA,
+    Group,
+    Source,
+    examples_of,
+    groups_in,
+    groups_of,
+    history_frame,
+    lists_for,
+    names_of,
+    newcomers_of,
+    positions_of,
+)
 from privrec.settings import RunSettings
-from privrec.show.attacked import summary
 from privrec.show.attacks import render_attacks
+from privrec.show.figures import summary
 from privrec.show.notebook import html_table, paragraph
 from privrec.show.page import beside
 from privrec.show.promise import render_privacy
@@ -400,3 +419,61 @@ def attacked_in(folder: records.RunFolder) -> dict[str, Any]:
         read_document(folder.attack_path, ATTACK),
         read_document(folder.audit_path, AUDIT),
     )
+
+
+# A constant time stamp, the earliest that zip allows: the same run gives the same bytes.
+_NO_TIME = (1980, 1, 1, 0, 0, 0)
+
+
+def export_run(run: Run, path: Path) -> None:
+    """Write what may be released of a finished run to a file, whole or not at all."""
+    if path.is_dir():
+        raise RunFolderError(f"{path} is a folder: --out takes the name of a file")
+    model = run.model()
+    if other := [name for name, array in model.params.items() if array.dtype != np.float32]:
+        # The matching of fedgnn: its key, and vectors of single people.
+        raise RunFolderError(
+            f"a run of {run.config.recipe} with {other[0]!r} cannot be exported: devices were told"
+            " this of each other, and it is not for others"
+        )
+    _warn_of_order(model.catalogue)
+    # The path of the data is private: leave it out.
+    settings = {**model.settings, "data": model.catalogue.name}
+    about = {"format": FORMAT, "settings": settings, "privacy": dict(model.privacy)}
+    with records.words(run.folder.ledger_path, "read"):
+        ledger = run.folder.ledger_path.read_bytes()
+    texts = {
+        "model.json": json.dumps(about, indent=2).encode() + b"\n",
+        "statement.txt": model.privacy["statement"].encode() + b"\n",
+        "ledger.jsonl": ledger,
+        "catalogue.json": to_json(model.catalogue).encode(),
+    }
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as file:
+        for name, text in texts.items():
+            _add(file, name, text, zipfile.ZIP_DEFLATED)
+        for name in sorted(model.params):
+            array = io.BytesIO()
+            np.save(array, np.asarray(model.params[name], order="C"), allow_pickle=False)
+            _add(file, f"params/{name}.npy", array.getvalue(), zipfile.ZIP_STORED)
+    # Raises if it cannot be opened, or its parameters, catalogue and settings are not of one run.
+    read_model(content, str(path)).device()
+    records.write_whole(path, content.getvalue())
+
+
+def _warn_of_order(catalogue: Catalogue) -> None:
+    """Warn of a run of an older version, whose items may stand in the order of people's lines."""
+    ids = list(catalogue.item_ids)
+    if ITEM_LIST in catalogue.undeclared and ids != sorted(ids, key=natural_order):
+        warnings.warn(
+            "the items of this run stand in the order in which they were found, which can tell who"
+            " has what: train again before you release it",
+            PrivacyWarning,
+            stacklevel=3,
+        )
+
+
+def _add(file: zipfile.ZipFile, name: str, content: bytes, compression: int) -> None:
+    entry = zipfile.ZipInfo(name, date_time=_NO_TIME)
+    entry.compress_type = compression
+    file.writestr(entry, content)

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from privrec.data.text import short
+from privrec.show.figures import figure_and_arm
 from privrec.show.page import html_text
-from privrec.show.worth import figure_and_arm
 
 _CELL = (
     "padding:.15em .7em;text-align:{};white-space:nowrap;"

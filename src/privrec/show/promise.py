@@ -3,12 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from privrec.privacy.belief import most_certain, most_right, percent
-from privrec.privacy.ledger import PrivacyLedger, ledger_in
+from privrec.privacy.ledger import PrivacyLedger, ledger_in, most_certain, most_right, percent
 from privrec.privacy.release import Release
-from privrec.privacy.words import MODERATE, SCALE, STRONG, TITLES, epsilon_text, strength_of
-from privrec.show.axes import log_axis
-from privrec.show.charts import line_chart
+from privrec.privacy.statement import MODERATE, SCALE, STRONG, TITLES, epsilon_text, strength_of
+from privrec.show.charts import line_chart, log_axis
 from privrec.show.page import html_table, html_text, html_words, note, page, table
 
 Line = Mapping[str, Any]

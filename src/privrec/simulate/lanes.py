@@ -18,11 +18,11 @@ from jax.flatten_util import ravel_pytree
 from jax.sharding import SingleDeviceSharding
 from jax.stages import Wrapped
 
-from privrec.core.local import LocalTrain, Packed, jit_in_place
+from privrec.core.model import ITEM_TABLE
 from privrec.core.phase import Advance, Cohort, Told, silent
+from privrec.core.training import LocalTrain, Packed, jit_in_place
 from privrec.data.clients import Clients
 from privrec.data.schema import Bags
-from privrec.models.api import ITEM_TABLE
 from privrec.privacy.aggregate import Clipped, CohortTotal
 from privrec.types import Array, Leaf, Params
 

@@ -8,8 +8,8 @@ the items that she likes.
 import jax
 import jax.numpy as jnp
 
-from privrec.algorithms.fedgnn.packed import Graph
-from privrec.models.api import ITEM_TABLE
+from privrec.algorithms.fedgnn.pack import Graph
+from privrec.core.model import ITEM_TABLE
 from privrec.types import Array, Key, Params
 
 _SLOPE = 0.2

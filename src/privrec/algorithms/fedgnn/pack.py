@@ -1,15 +1,55 @@
-"""A person's data as fixed-shape arrays for compiled code, drawn on her device."""
+"""A person's data as fixed-shape arrays for compiled code, drawn on her device.
+
+One person's graph as arrays of fixed shape, as compiled code takes it.
+"""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from privrec.algorithms.fedgnn.matching import Directory, neighbours_of
-from privrec.algorithms.fedgnn.packed import Graph, GraphClient
 from privrec.algorithms.fedgnn.settings import FedGnnSettings
 from privrec.data.clients import Clients
 from privrec.seeds import client_words
-from privrec.types import F32, BoolArray, IntArray
+from privrec.types import F32, BoolArray, IntArray, Leaf
+
+
+class Graph(NamedTuple):
+    """A person's items and their neighbours, padded to G items; a pytree.
+
+    `items` (G,): for each node an index into a table of item rows. `liked` (G,): whether she likes
+    it. `often` (G,): log of how often she used it. `real` (G,): false for padding. `neighbours`
+    (G, m, d): vectors of other people who like the item, `known` (G, m) says which are there.
+    """
+
+    items: Leaf
+    liked: Leaf
+    often: Leaf
+    real: Leaf
+    neighbours: Leaf
+    known: Leaf
+
+
+class GraphClient(NamedTuple):
+    """What one person trains on in one round; a pytree.
+
+    `rows` (R,): the catalogue positions of the items whose rows are sent, ascending, padded with
+    the size of the catalogue. `graph` has the items that are not hidden; `target` (T,) the hidden
+    likes and `negative` (N,) unseen items, all as indices into `rows`. `negatives`: how many of the
+    N are real. `pseudo` (P,): rows that she did not touch, as indices into `rows`, padded with R.
+    `key` (2,): her random numbers of this round. `size`: how many targets are real.
+    """
+
+    rows: Leaf
+    graph: Graph
+    target: Leaf
+    negative: Leaf
+    negatives: Leaf
+    pseudo: Leaf
+    key: Leaf
+    size: Leaf
+
 
 _SMALLEST, _STEP = 16, 4
 """Graphs are padded to 16, 64, 256, … items. Chosen by hand."""

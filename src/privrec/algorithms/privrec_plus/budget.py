@@ -1,15 +1,31 @@
-"""How the budget of PrivRec+ is split between its two sums and the rounds on top."""
+"""How the budget of PrivRec+ is split between its two sums and the rounds on top.
+
+What the server of PrivRec+ needs for the history tower: memory and arithmetic, by shapes.
+
+The numbers of copies were counted in `moments.py`, `fit.py`, `solve.py` and `subspace.py`, and
+compared with the peak of what numpy asks for (tests/test_memory.py).
+
+What follows from the settings of PrivRec+ and a catalogue: columns, ranks, the regression.
+"""
 
 import math
+from collections.abc import Callable
+from dataclasses import replace
 
-from privrec.algorithms.budgets import BOUND, popularity_share, sampling_of
+from privrec.algorithms.privrec_plus.scoring import Layout, layout_of
 from privrec.algorithms.privrec_plus.settings import PlusSettings
+from privrec.algorithms.privrec_plus.softmax import TOGETHER
+from privrec.algorithms.privrec_plus.sums import Regression
+from privrec.algorithms.settings import BOUND, popularity_share, sampling_of
+from privrec.core.phase import ServerWork, Told
+from privrec.data.catalogue import Catalogue
 from privrec.data.splits import Split
 from privrec.errors import SettingsError
 from privrec.privacy.aggregate import Aggregator, gaussian, plain
 from privrec.privacy.calibrate import check_budget, find_noise
 from privrec.privacy.ledger import PrivacyLedger
 from privrec.privacy.release import Sampling
+from privrec.simulate.cost import most
 
 
 def split_budget(
@@ -70,3 +86,219 @@ def split_budget(
     rounds = settings.rounds
     check_budget(third.release, rounds=rounds, epsilon=epsilon, delta=settings.delta, spent=spent)
     return first, second, third
+
+
+_NUMBER = 4
+"""Bytes of a float32."""
+_USUAL_RANK = 128
+"""What is advised instead of vectors as long as the catalogue: the default of `history_rank`."""
+
+
+_ONE_BY_ONE = 2
+"""A product of a few vectors and a large matrix takes about so many times as long as its share of a
+product of two large matrices, because the matrix is read for each. Measured with rank 1024."""
+
+
+def exact_work(settings: PlusSettings, layout: Layout, rank: int, told: Told | None) -> ServerWork:
+    """Return what the closed form without noise needs: `moments.py`, `fit.py: exact_tower`.
+
+    At the peak there are the sum, its copy, the factor, and three parts of the inverse (and a mask
+    of 1 byte); or the first three, the inverse, and three matrices of columns by items.
+    """
+
+    def columns(items: int) -> int:
+        both = 2 if layout.dislikes and settings.dislike_input else 1
+        return both * items + layout.size - layout.item_columns
+
+    def needed(items: int, width: int) -> int:
+        m = columns(items)
+        matrices = max(25 * m**2, 16 * m**2 + 12 * m * items)
+        return matrices + 3 * _NUMBER * (layout.size + layout.n_items) * width
+
+    def needed_with_rank(items: int) -> int:
+        return needed(items, rank or _USUAL_RANK)
+
+    items = min(layout.n_items, settings.history_items)
+    m, width = columns(items), min(rank + 16, items) if rank else 0
+    return ServerWork(
+        bytes=needed(items, rank or layout.n_items),
+        what=f"the closed form over {items:,} items",
+        instead=_instead(needed_with_rank, items, settings, subspace=True),
+        # Cholesky and the inverse from it (m³/2), and ten products with a basis that is made
+        # orthonormal. Measured, they take at least 3 and 5 times as long as one product does.
+        multiply_adds=3 * m**3 // 2 + 5 * (10 * m * items * width + 8 * (m + items) * width**2),
+    )
+
+
+def noisy_work(settings: PlusSettings, layout: Layout, rank: int, told: Told | None) -> ServerWork:
+    """Return what the closed form under noise needs: `sums.py: taste_moments`, `denoised`.
+
+    At the peak there are the triangle in 64 bits, its noise and the parts of it; or the matrix and
+    where its triangle lies. The noise decides how many items there are, at most `history_items`.
+    """
+
+    def needed(items: int) -> int:
+        return 24 * items**2 + 3 * _NUMBER * (layout.size + layout.n_items) * rank
+
+    items = min(layout.n_items, settings.history_items) if told is None else len(told["kept"])
+    return ServerWork(
+        bytes=needed(items),
+        what=f"the noised closed form over {items:,} items",
+        instead=_instead(needed, items, settings, subspace=False),
+        # A tridiagonal matrix in 64 bits, half of it by products of matrix and vector.
+        multiply_adds=4 * items**3,
+    )
+
+
+def subspace_work(
+    settings: PlusSettings, layout: Layout, rank: int, told: Told | None
+) -> ServerWork:
+    """Return what the subspace iteration needs: the basis, the sums, and copies of both.
+
+    Besides, the solution for some items at a time takes vectors of 64 bits, `sides` and more for
+    each, and there are some square matrices.
+    """
+    sides = 4 if settings.dislike_target and layout.dislikes else 2
+    at_once = min(layout.n_items, 1024)
+
+    def needed(width: int) -> int:
+        tall = _NUMBER * (7 * layout.size + 3 * layout.n_items)
+        return width * (tall + 8 * (2 * sides + 6) * at_once + 8 * 6 * width)
+
+    def instead(free: int) -> str:
+        least = most(needed, free, rank) if settings.mechanism == "none" else 0
+        return (
+            f"set `subspace_rank` to at most {least:,}"
+            if least
+            else "the catalogue is too large for this machine"
+        )
+
+    return ServerWork(
+        bytes=needed(rank),
+        what=f"a subspace of rank {rank:,} over {layout.size:,} columns",
+        instead=instead,
+        # Of columns and of square matrices in 64 bits: twice. Of items one by one: `_ONE_BY_ONE`.
+        multiply_adds=rank**2 * (10 * layout.size + (2 + _ONE_BY_ONE * sides) * layout.n_items)
+        + 40 * rank**3,
+    )
+
+
+def rounds_work(
+    settings: PlusSettings, layout: Layout, rank: int, cohort: int, told: Told | None
+) -> ServerWork:
+    """Return what the rounds on top need: `softmax.py`, `TOGETHER` people in one compiled call.
+
+    For each person of a cohort there are her row, scores and targets; for each call the sum of its
+    people; and the model, the optimizer's state, and both again after a step.
+    """
+    columns, n_items = layout.size, layout.n_items
+    learned = _NUMBER * (columns + n_items) * (settings.embedding_size + 1)
+    tower = _NUMBER * (columns + n_items) * (rank or n_items)
+
+    def needed(people: int) -> int:
+        calls = -(-people // TOGETHER)
+        asked = _NUMBER * calls * TOGETHER * (columns + 2 * n_items)
+        return asked + (calls + 6) * learned + 2 * tower
+
+    def instead(free: int) -> str:
+        fewer = most(needed, free, cohort)
+        return f"set `rounds` to 0{f', or `cohort` to at most {fewer:,}' if fewer else ''}"
+
+    return ServerWork(
+        bytes=needed(cohort),
+        what=f"training on top with {cohort:,} people in a round over {n_items:,} items",
+        instead=instead,
+    )
+
+
+def _instead(
+    needed: Callable[[int], int], items: int, settings: PlusSettings, *, subspace: bool
+) -> Callable[[int], str]:
+    """Return what says which settings fit into some memory."""
+
+    def instead(free: int) -> str:
+        fewer = most(needed, free, items)
+        ways = ["`history` to 'subspace'"] if subspace else []
+        if fewer:
+            also = (
+                f"`history_rank` to {_USUAL_RANK} and "
+                if subspace and not settings.history_rank
+                else ""
+            )
+            ways.append(f"{also}`history_items` to at most {fewer:,}")
+        if not ways:
+            return "the catalogue is too large for this machine"
+        return f"set {', or '.join(ways)}"
+
+    return instead
+
+
+_RANK_UNDER_NOISE = 64
+_SUBSPACE_RANK_UNDER_NOISE = 32
+_SUBSPACE_ROUNDS_UNDER_NOISE = 3
+"""Few directions and few rounds: each costs noise. Chosen on held-out pairs of Gowalla, epsilon 2
+and 8 (docs/results.md)."""
+
+
+def in_subspace(settings: PlusSettings, n_items: int) -> bool:
+    """Return whether the history tower comes from a subspace iteration."""
+    if settings.history == "auto":
+        return n_items > settings.history_items
+    return settings.history == "subspace"
+
+
+def items_with_vector(settings: PlusSettings, n_items: int) -> int:
+    """Return how many items get a vector; under noise it is at most so many."""
+    if settings.mechanism == "none" and in_subspace(settings, n_items):
+        return n_items
+    return min(n_items, settings.history_items)
+
+
+def subspace_rounds(settings: PlusSettings) -> int:
+    """Return the number of rounds of the subspace iteration."""
+    noised = settings.mechanism != "none"
+    return _SUBSPACE_ROUNDS_UNDER_NOISE if noised else settings.subspace_rounds
+
+
+def layout_for(settings: PlusSettings, catalogue: Catalogue) -> Layout:
+    """Return the columns of a row; under noise only items, because each column adds noise."""
+    if settings.mechanism != "none":
+        return Layout(n_items=catalogue.n_items, dislikes=catalogue.has_dislikes)
+    dislikes = catalogue.has_dislikes
+    if in_subspace(settings, catalogue.n_items):
+        dislikes = dislikes and settings.dislike_input > 0
+    layout = layout_of(catalogue.schema, catalogue.n_items, dislikes=dislikes)
+    return replace(
+        layout,
+        users=layout.users if settings.feature_input else (),
+        contexts=layout.contexts if settings.context_input else (),
+    )
+
+
+def rank_for(settings: PlusSettings, catalogue: Catalogue) -> int:
+    """Return the length of the tower's vectors; 0 means the size of the catalogue."""
+    if settings.mechanism != "none":
+        small = in_subspace(settings, catalogue.n_items)
+        return min(_SUBSPACE_RANK_UNDER_NOISE, catalogue.n_items) if small else _RANK_UNDER_NOISE
+    if in_subspace(settings, catalogue.n_items):
+        layout = layout_for(settings, catalogue)
+        return min(settings.subspace_rank, layout.size)
+    if settings.history_rank == 0 and catalogue.n_items > settings.history_items:
+        raise SettingsError(
+            f"`history_rank` must be > 0 for more than {settings.history_items:,} items"
+            f" (`history_items`); got 0 with {catalogue.n_items:,} items"
+        )
+    return min(settings.history_rank, catalogue.n_items)
+
+
+def regression_of(settings: PlusSettings) -> Regression:
+    """Return the settings of the regression."""
+    return Regression(
+        dislike=settings.dislike_input,
+        feature=settings.feature_input,
+        context=settings.context_input,
+        dislike_target=settings.dislike_target,
+        l2=settings.history_l2,
+        dropout=settings.history_dropout,
+        activity=settings.activity_power,
+    )

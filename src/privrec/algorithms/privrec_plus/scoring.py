@@ -8,15 +8,90 @@ If rounds on top were trained (`learn.py`), the result is:
 
     logit_v = a · log(max(score_v, 0) + floor) + tanh(h') · out'_v + bias'_v,
     h' = Σ row_c · vector_c / √(1 + items in the row)
+
+What a device knows about its person, as one row of numbers; needs only numpy on a phone.
+
+The entries of people's rows, from what is on their devices; numpy alone, as on a phone.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from privrec.algorithms.privrec_plus.layout import LIKES, Layout, learned
-from privrec.types import F32, Leaf
+from privrec.data.clients import Clients
+from privrec.data.schema import Bag, Feature, Schema
+from privrec.types import F32, IntArray, Leaf
+
+LIKES, DISLIKES = "history/like", "history/dislike"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """The columns of a row: likes, dislikes, user features, then shares of contexts.
+
+    An item's column is 1 if the person liked (or disliked) it at least once. A context's column is
+    the share of the person's lines that have this context. Data without dislikes has no columns
+    for them.
+    """
+
+    n_items: int
+    dislikes: bool = True
+    users: tuple[Feature, ...] = ()
+    contexts: tuple[Feature, ...] = ()
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """How many columns each block has: likes, dislikes, then one block per feature."""
+        features = (*self.users, *self.contexts)
+        return (*self._item_blocks.values(), *(feature.rows for feature in features))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The name of each block among the parameters."""
+        return (*self._item_blocks, *map(_block, (*self.users, *self.contexts)))
+
+    @property
+    def item_columns(self) -> int:
+        """How many columns stand for items, liked or disliked; they come first."""
+        return sum(self._item_blocks.values())
+
+    @property
+    def size(self) -> int:
+        """How many columns a row has."""
+        return sum(self.sizes)
+
+    @property
+    def _item_blocks(self) -> dict[str, int]:
+        return dict.fromkeys((LIKES, DISLIKES) if self.dislikes else (LIKES,), self.n_items)
+
+
+def layout_of(schema: Schema, n_items: int, *, dislikes: bool = True) -> Layout:
+    """Return the layout of a data set's rows, with all user and context features of its schema."""
+    users, contexts = schema.of("user"), schema.of("context")
+    return Layout(n_items=n_items, dislikes=dislikes, users=users, contexts=contexts)
+
+
+def layout_in(schema: Schema, n_items: int, names: set[str]) -> Layout:
+    """Return the layout of a model whose parameters have these names."""
+    users, contexts = (
+        tuple(feature for feature in schema.of(side) if _block(feature) in names)
+        for side in ("user", "context")
+    )
+    dislikes = bool({DISLIKES, learned(DISLIKES)} & names)
+    return Layout(n_items=n_items, dislikes=dislikes, users=users, contexts=contexts)
+
+
+def learned(name: str) -> str:
+    """Return the name of a block's learned vectors."""
+    return name.replace("history/", "learn/", 1)
+
+
+def _block(feature: Feature) -> str:
+    return f"history/{feature.side}.{feature.name}"
+
 
 Arrays = Mapping[str, F32]
 
@@ -116,3 +191,50 @@ def row_scorer(tower: Arrays, layout: Layout) -> Callable[[Leaf], F32]:
         return scores + tower[BIAS]
 
     return score
+
+
+class Entries(NamedTuple):
+    """The nonzero entries of people's rows: row, column, value. Each (row, column) occurs once."""
+
+    person: IntArray
+    column: IntArray
+    value: npt.NDArray[np.float64]
+
+
+def entries_of(clients: Clients, layout: Layout) -> Entries:
+    """Return the entries of the people's rows."""
+    width, people = layout.item_columns, np.arange(len(clients))
+    places = clients.owner * width + np.where(clients.liked, 0, layout.n_items) + clients.item
+    places = places if layout.dislikes else places[clients.liked]
+    places = np.unique(places.astype(np.int64))
+    persons, columns, values = [places // width], [places % width], [np.ones(len(places))]
+    shares = 1.0 / np.maximum(clients.sizes, 1)
+    start = width
+    for feature in (*layout.users, *layout.contexts):
+        of_person = feature.side == "user"
+        bag = (clients.features if of_person else clients.context)[feature.table]
+        owner = people if of_person else clients.owner
+        person, column, value = _summed(bag, owner, feature.rows)
+        persons.append(person)
+        columns.append(start + column)
+        values.append(value if of_person else value * shares[person])
+        start += feature.rows
+    return Entries(np.concatenate(persons), np.concatenate(columns), np.concatenate(values))
+
+
+def dense_rows(clients: Clients, layout: Layout) -> F32:
+    """Return the people's rows as a dense array (people, layout.size); a phone has one row."""
+    rows = np.zeros((len(clients), layout.size), np.float32)
+    person, column, value = entries_of(clients, layout)
+    rows[person, column] = value
+    return rows
+
+
+def _summed(bag: Bag, owner: IntArray, n_values: int) -> Entries:
+    """Return the bag's weights added up by owner and value, without those that are 0."""
+    width = bag.codes.shape[1]
+    places = np.repeat(owner, width) * n_values + np.ravel(bag.codes)
+    distinct, inverse = np.unique(places, return_inverse=True)
+    sums = np.bincount(np.ravel(inverse), np.ravel(bag.weights), minlength=len(distinct))
+    some = sums != 0
+    return Entries(distinct[some] // n_values, distinct[some] % n_values, sums[some])

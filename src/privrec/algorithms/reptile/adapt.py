@@ -8,17 +8,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from privrec.algorithms.reptile.dssm import instances_of, known, recommender_of
 from privrec.algorithms.reptile.local import apply_update, local_sgd
-from privrec.algorithms.reptile.model import instances_of, known, recommender_of
-from privrec.algorithms.reptile.pack import Instances, pack, seen
-from privrec.algorithms.reptile.packed import PackedClient
+from privrec.algorithms.reptile.pack import Instances, PackedClient, pack, seen
 from privrec.algorithms.reptile.settings import MOST_STEPS, DssmSettings
-from privrec.core.local import LocalTrain, jit_in_place
+from privrec.core.model import ITEM_TABLE, Recommender, dense_of, look_up
 from privrec.core.scorer import Ranker, Rankers, Scorer, Scores, check_shapes
+from privrec.core.training import LocalTrain, jit_in_place
 from privrec.data.catalogue import Catalogue
 from privrec.data.clients import Clients
 from privrec.data.schema import Bag, Bags
-from privrec.models.api import ITEM_TABLE, Recommender, dense_of, look_up
 from privrec.simulate.lanes import map_clients
 from privrec.types import Array, IntArray, Params
 

@@ -11,9 +11,9 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from privrec.algorithms.reptile.packed import PackedClient
+from privrec.algorithms.reptile.pack import PackedClient
+from privrec.core.model import ITEM_TABLE, Recommender, look_up, multi_hot, score_pairs
 from privrec.data.schema import Bag, Bags
-from privrec.models.api import ITEM_TABLE, Recommender, look_up, multi_hot, score_pairs
 from privrec.types import Array, Leaf, Params
 
 

@@ -1,18 +1,23 @@
-"""Stage two's local training: the DSSM's loss and the self-supervised one, over one table."""
+"""Stage two's local training: the DSSM's loss and the self-supervised one, over one table.
+
+Item vectors from the public features of the items; no person's data is used.
+"""
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
-from privrec.algorithms.reptile.packed import PackedClient
+from privrec.algorithms.reptile.pack import PackedClient
 from privrec.algorithms.two_stage.views import SequenceClient
-from privrec.core.local import LocalResult, LocalTrain
+from privrec.core.model import ITEM_TABLE
+from privrec.core.training import LocalResult, LocalTrain
 from privrec.data.clients import Clients
+from privrec.data.federation import Federation
 from privrec.data.schema import Bags
-from privrec.models.api import ITEM_TABLE
 from privrec.types import Array, Leaf, Params
 
 
@@ -100,3 +105,23 @@ def rescaled(params: Params, scale: float) -> dict[str, Array]:
     factor = scale / jnp.maximum(jnp.std(params[ITEM_TABLE]), 1e-12)
     inverse = {name: params[name] / factor for name in ("gru/in", "encode/0/weight")}
     return {**params, ITEM_TABLE: params[ITEM_TABLE] * factor, **inverse}
+
+
+def vectors_of_features(federation: Federation, table: jax.Array, scale: float) -> jax.Array:
+    """Return item vectors from item features alone: their leading singular vectors.
+
+    They are scaled to a standard deviation of `scale`. Dimensions that the features do not fill
+    keep their values from `table`.
+    """
+    columns = []
+    for feature in federation.schema.of("item"):
+        bag = federation.items[feature.table]
+        hot = np.zeros((federation.n_items, feature.rows), np.float32)
+        np.add.at(hot, (np.arange(federation.n_items)[:, None], bag.codes), bag.weights)
+        columns.append(hot)
+    if not columns:
+        return table
+    left, strength, _ = np.linalg.svd(np.concatenate(columns, 1), full_matrices=False)
+    kept = min(table.shape[1], int((strength > 1e-6).sum()))
+    found = left[:, :kept] * strength[:kept]
+    return table.at[:, :kept].set(found / max(float(found.std()), 1e-12) * scale)

@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 
 from privrec.algorithms.two_stage.views import SequenceClient
-from privrec.core.local import LocalResult
+from privrec.core.model import ITEM_TABLE
+from privrec.core.training import LocalResult
 from privrec.data.schema import Bags
-from privrec.models.api import ITEM_TABLE
 from privrec.types import Array, Key, Leaf, Params
 
 

@@ -1,0 +1,183 @@
+"""The recipe fedgnn: rounds without neighbours, their matching, rounds with them; and ranking."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+
+import jax
+import numpy as np
+import numpy.typing as npt
+
+from privrec.algorithms.fedgnn.graph import fresh, person_vector, scores, shapes, without_neighbours
+from privrec.algorithms.fedgnn.matching import (
+    Offer,
+    directory_of,
+    empty_table,
+    item_token,
+    match,
+    new_key,
+    table_of,
+)
+from privrec.algorithms.fedgnn.pack import Graph, items_of, marks_of, whole_graph
+from privrec.algorithms.fedgnn.rounds import Rounds, gradient_phase, trained_of
+from privrec.algorithms.fedgnn.settings import FedGnnSettings
+from privrec.algorithms.recipe import Recipe
+from privrec.algorithms.settings import sampling_of
+from privrec.core.model import ITEM_TABLE
+from privrec.core.phase import TRAIN, Exchange, RoundReport, ServerState, Stage
+from privrec.core.scorer import Rankers, Scorer, check_shapes
+from privrec.data.catalogue import Catalogue
+from privrec.data.clients import Clients
+from privrec.data.federation import Federation, chunks
+from privrec.data.schema import Bags
+from privrec.data.splits import Split
+from privrec.evaluation.references import own_first
+from privrec.privacy.aggregate import plain
+from privrec.seeds import key, rng
+from privrec.simulate.lanes import map_clients
+from privrec.types import Array, IntArray, Params
+
+ALONE, MATCHING = "warm-up", "matching"
+
+
+def stages(settings: FedGnnSettings, federation: Federation, split: Split) -> tuple[Stage, ...]:
+    """Return rounds on graphs without neighbours, the matching, and rounds on expanded graphs."""
+    n_items, size, most = federation.n_items, settings.embedding_size, settings.neighbours
+
+    def begin(before: Params | None) -> Params:
+        drawn = key(settings.seed, 0, "init")
+        return before or fresh(drawn, n_items, size, settings.embedding_scale)
+
+    phase = partial(gradient_phase, settings, federation, split, begin=begin)
+    if not most:
+        rounds = Rounds(name=TRAIN, first=0, count=settings.rounds, neighbours=0, last=True)
+        return (phase(rounds),)
+    first = settings.warm_up_rounds
+    rest = settings.rounds - first
+    return (
+        phase(Rounds(name=ALONE, first=0, count=first, neighbours=0, last=False)),
+        matching(settings, n_items, split, first=first),
+        phase(Rounds(name=TRAIN, first=first + 1, count=rest, neighbours=most, last=True)),
+    )
+
+
+# --- the matching -------------------------------------------------------------------------------
+
+
+def matching(settings: FedGnnSettings, n_items: int, split: Split, *, first: int) -> Exchange:
+    """Return the exchange in which every training device asks for neighbours, once."""
+    size, most = settings.embedding_size, settings.neighbours
+    aggregator = plain(sampling_of("fixed", len(split.train), split))
+
+    def start(before: Params | None) -> ServerState:
+        known = without_neighbours(before) if before else {}
+        params = {**known, **empty_table(n_items, most, size)}
+        return ServerState(
+            round_index=first, params=params, opt_state=(), clip_norm=aggregator.clip_norm
+        )
+
+    def play(
+        state: ServerState, take: Callable[[IntArray], Clients]
+    ) -> tuple[ServerState, RoundReport]:
+        # From the seed, so that a run can be repeated. It is a simulation: no matching server
+        # exists that could guess the seed.
+        secret = new_key(rng(settings.seed, first, "matching key"))
+        offers = (
+            offer
+            for people in chunks(split.train)
+            for offer in offers_of(take(people), trained_of(state.params), secret, settings)
+        )
+        matched = match(offers, most, rng(settings.seed, first, "matching"))
+        params = {**state.params, **table_of(matched, secret, n_items, most, size)}
+        report = RoundReport(round_index=first, clients=len(split.train), loss=None)
+        return replace(state, round_index=first + 1, params=params), report
+
+    words = (
+        "matching: not a sum; each device sends keyed hashes of the items that its person likes and"
+        f" her vector, and gets up to {most} vectors of others for each item"
+    )
+    return Exchange(
+        name=MATCHING,
+        first=first,
+        aggregator=aggregator,
+        start=start,
+        play=play,
+        note={"exchange": words},
+    )
+
+
+def offers_of(
+    people: Clients, params: Params, secret: bytes, settings: FedGnnSettings
+) -> Iterator[Offer]:
+    """Yield what each device sends to the matching server; a person without likes sends nothing."""
+    persons = [items_of(people, k) for k in range(len(people))]
+    persons = [person for person in persons if person.liked.any()]
+    graphs = [
+        whole_graph(person, settings.embedding_size, None, seed=settings.seed) for person in persons
+    ]
+    vectors = map_clients(_represent, params, {}, graphs)
+    for person, vector in zip(persons, vectors, strict=True):
+        likes = person.ids[person.liked]
+        tokens = tuple(item_token(secret, int(item)) for item in likes)
+        marks = marks_of(settings.seed, person.id, likes)
+        yield Offer(tokens, vector, tuple(marks.tolist()))
+
+
+@jax.jit
+def _vector(params: Params, graph: Graph) -> Array:
+    return person_vector(params, params[ITEM_TABLE], graph)
+
+
+def _represent(params: Params, catalogue: Bags, graph: Graph) -> npt.NDArray[np.float32]:
+    return np.asarray(_vector(params, graph), np.float32)
+
+
+# --- ranking, on the device ---------------------------------------------------------------------
+
+
+@jax.jit
+def _score_all(params: Params, graph: Graph) -> Array:
+    return scores(_vector(params, graph), params[ITEM_TABLE])
+
+
+def _rank(params: Params, catalogue: Bags, graph: Graph) -> npt.NDArray[np.float32]:
+    return np.asarray(_score_all(params, graph), np.float32)
+
+
+def rankers(settings: FedGnnSettings, catalogue: Catalogue) -> Rankers:
+    """Return how a device ranks: own items first, all by the graph of everything on the device."""
+    size = settings.embedding_size
+
+    def ranker(params: Params) -> Scorer:
+        check_shapes(params, shapes(catalogue.n_items, size))
+        directory = directory_of(params)
+
+        def score(people: Clients) -> npt.NDArray[np.float32]:
+            graphs = [
+                whole_graph(items_of(people, k), size, directory, seed=settings.seed)
+                for k in range(len(people))
+            ]
+            found = map_clients(_rank, trained_of(params), {}, graphs)
+            return np.stack(found) if found else np.zeros((0, catalogue.n_items), np.float32)
+
+        return own_first(catalogue.n_items, score)
+
+    return Rankers(adapted=ranker)
+
+
+FEDGNN = Recipe(
+    summary="a graph attention network on each device, matched neighbours, noise on the device",
+    settings=FedGnnSettings,
+    server_sees="graph",
+    stages=stages,
+    rankers=rankers,
+    values={
+        "rounds": 400,
+        "cohort": 150,
+        "sampling": "fixed",
+        "server_lr": 0.002,
+        "validate_every": 200,
+    },
+    # Validation would take 77 of 766 people out of training, too many once settings are chosen.
+    presets={"frappe": {"rounds": 150, "cohort": 100, "validation_share": 0.0}},
+)

@@ -1,0 +1,411 @@
+"""The recipe of neural collaborative filtering, and how it ranks for a person it never saw.
+
+Training NeuMF: one round is one pass of Adam over everybody's lines.
+
+NeuMF: a product of vectors (GMF) and a perceptron over vectors (MLP), added at the end.
+
+    score = out_g · (p ⊙ q) + out_m · x_N + b
+    x_1 = relu(p' W_u + q' W_v + b_1),   x_i = relu(x_{i-1} W_i + b_i)
+
+p, p' are a person's two vectors and q, q' an item's. The first layer is stored as one block for
+people and one for items, which is the same as joining p' and q'.
+
+The settings of neural collaborative filtering.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import cache, lru_cache, partial
+from typing import Annotated, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from pydantic import Field
+
+from privrec.algorithms.recipe import Recipe
+from privrec.algorithms.reptile.pack import Instances, PackedClient, pack
+from privrec.core.model import implicit_loss
+from privrec.core.phase import TRAIN, Advance, CentralFit, RoundReport, ServerState, silent
+from privrec.core.scorer import Ranker, Rankers, Scorer, Scores, check_shapes
+from privrec.data.catalogue import Catalogue
+from privrec.data.clients import Clients
+from privrec.data.federation import Federation, chunks
+from privrec.data.schema import Bags
+from privrec.data.splits import Split
+from privrec.evaluation.references import own_first
+from privrec.privacy.aggregate import plain
+from privrec.privacy.release import Sampling
+from privrec.seeds import key, rng
+from privrec.settings import Count, Few, Positive, RunSettings, Size, Weight
+from privrec.simulate.lanes import map_clients
+from privrec.types import F32, Array, IntArray, Key, Leaf, Params
+
+
+class Person(NamedTuple):
+    """The two vectors of people, shape (…, d) each; a pytree."""
+
+    gmf: Array
+    mlp: Array
+
+
+class Items(NamedTuple):
+    """The items' part of a score: q, shape (…, d), and q' W_v + b_1, shape (…, h_1)."""
+
+    gmf: Array
+    first: Array
+
+
+Shapes = dict[str, tuple[int, ...]]
+
+
+def shapes_of(n_items: int, embedding_size: int, hidden: tuple[int, ...]) -> Shapes:
+    """Return the shape of each parameter by name."""
+    shapes: Shapes = {
+        "ncf/gmf/item": (n_items, embedding_size),
+        "ncf/mlp/item": (n_items, embedding_size),
+        "ncf/start/gmf": (embedding_size,),
+        "ncf/start/mlp": (embedding_size,),
+        "ncf/mlp/0/user": (embedding_size, hidden[0]),
+        "ncf/mlp/0/item": (embedding_size, hidden[0]),
+        "ncf/mlp/0/bias": (hidden[0],),
+        "ncf/out/gmf": (embedding_size,),
+        "ncf/out/mlp": (hidden[-1],),
+        "ncf/out/bias": (),
+    }
+    for i in range(1, len(hidden)):
+        shapes[f"ncf/mlp/{i}/weight"] = (hidden[i - 1], hidden[i])
+        shapes[f"ncf/mlp/{i}/bias"] = (hidden[i],)
+    return shapes
+
+
+def fresh(
+    key: Key, n_items: int, embedding_size: int, hidden: tuple[int, ...], scale: float
+) -> dict[str, Array]:
+    """Return the parameters before training.
+
+    Vectors of items are normal with standard deviation `scale`; `out/gmf` is all ones, so that the
+    GMF starts as an inner product; biases and the start of a new person are zero; layers are He's.
+    """
+    shapes = shapes_of(n_items, embedding_size, hidden)
+    params = {}
+    for name, place in zip(sorted(shapes), jax.random.split(key, len(shapes)), strict=True):
+        shape = shapes[name]
+        if name == "ncf/out/gmf":
+            params[name] = jnp.ones(shape)
+        elif name.endswith("bias") or name.startswith("ncf/start/"):
+            params[name] = jnp.zeros(shape)
+        elif name in ("ncf/gmf/item", "ncf/mlp/item"):
+            params[name] = scale * jax.random.normal(place, shape)
+        else:
+            joined = 2 * shape[0] if name.startswith("ncf/mlp/0/") else shape[0]
+            params[name] = jnp.sqrt(2.0 / joined) * jax.random.normal(place, shape)
+    return params
+
+
+def start_of(params: Params) -> Person:
+    """Return the vectors that a new person starts from."""
+    return Person(params["ncf/start/gmf"], params["ncf/start/mlp"])
+
+
+def items_of(params: Params, item: Leaf) -> Items:
+    """Return the items' part of a score, for the items at these positions."""
+    first = params["ncf/mlp/item"][item] @ params["ncf/mlp/0/item"] + params["ncf/mlp/0/bias"]
+    return Items(params["ncf/gmf/item"][item], first)
+
+
+def scores(params: Params, person: Person, items: Items) -> Array:
+    """Return the scores of pairs, shape (…); people's vectors broadcast over items'."""
+    x = jax.nn.relu(person.mlp @ params["ncf/mlp/0/user"] + items.first)
+    i = 1
+    while f"ncf/mlp/{i}/weight" in params:
+        x = jax.nn.relu(x @ params[f"ncf/mlp/{i}/weight"] + params[f"ncf/mlp/{i}/bias"])
+        i += 1
+    product = (person.gmf * items.gmf) @ params["ncf/out/gmf"]
+    return product + x @ params["ncf/out/mlp"] + params["ncf/out/bias"]
+
+
+class NcfSettings(RunSettings):
+    """NeuMF, and how a new person's vectors are learned."""
+
+    embedding_size: Size = 32
+    """Length of each of the two vectors of a person, and of an item."""
+    hidden: Annotated[tuple[Size, ...], Field(min_length=1)] = (64, 32, 16)
+    """Sizes of the layers of the perceptron."""
+    embedding_scale: Positive = 0.05
+    """Standard deviation of embeddings before training."""
+
+    rounds: Count = 8
+    """Rounds of training; one round is one pass over all lines."""
+    validate_every: Count = 5
+    """Rounds between two evaluations on the validation people; 0 means never."""
+    batch_size: Size = 1000
+    """Lines per step; `negatives` more instances go with each."""
+    negatives: Count = 4
+    """Unseen items drawn for each line, anew in every round."""
+    dislike_target: Annotated[float, Field(ge=0, le=1)] = 0.7
+    """Target of an item rated low, between unseen (0) and liked (1)."""
+    learning_rate: Positive = 0.001
+    """The learning rate of Adam."""
+    weight_decay: Weight = 0.01
+    """Keeps vectors short: this times half the squared length of a line's four vectors (of its
+    person and its item), as a mean over the batch, is added to the loss."""
+
+    adapt_steps: Few = 40
+    """Steps that learn a new person's vectors; 0 ranks the same for everybody."""
+    adapt_lr: Positive = 0.05
+    """The learning rate of these steps (Adam)."""
+    adapt_negatives: Few = 12
+    """Unseen items drawn for each like of hers."""
+    adapt_decay: Weight = 10.0
+    """Holds a new person's vectors near the start: this times half the squared distance, divided
+    by the number of her instances, is added to the loss."""
+    own_first: bool = True
+    """Ranks a person's own items before all others, as the references do."""
+
+    def validates_after(self, played: int, rounds: int) -> bool:
+        """Return whether the validation people are looked at after `played` of `rounds` rounds."""
+        if not self.validate_every or not self.validation_share:
+            return False
+        return played % self.validate_every == 0 or played == rounds
+
+
+class Lines(NamedTuple):
+    """Everybody's lines: whose, which item, and its target; shape (lines,) each."""
+
+    owner: IntArray
+    item: IntArray
+    target: F32
+
+
+class Batches(NamedTuple):
+    """The lines of a round in one random order, cut into steps; a pytree.
+
+    `owner` (steps, B); `item` and `target` (steps, B, 1 + negatives): the line's own item, then
+    unseen ones; `weight`, of the same shape, is 0 for padding and for a drawn item that its person
+    has, else 1.
+    """
+
+    owner: Leaf
+    item: Leaf
+    target: Leaf
+    weight: Leaf
+
+
+class Memory(NamedTuple):
+    """What is kept and never released: the vectors of the people who train, and Adam's state."""
+
+    people: Person
+    adam: optax.OptState
+
+
+Pass = Callable[[Params, Memory, Batches], tuple[dict[str, Array], Memory, Array]]
+"""(params, memory, batches) -> the first two after a step for each batch; mean loss."""
+
+
+def ncf_stages(
+    settings: NcfSettings, federation: Federation, split: Split
+) -> tuple[CentralFit, ...]:
+    """Return the training of NeuMF on the people who train."""
+    people, size = split.train, settings.embedding_size
+    sampling = Sampling(law="fixed", users=len(people), cohort=len(people))
+    one_pass, optimizer = _compiled_pass(settings.learning_rate, settings.weight_decay)
+    lines = cache(lambda: lines_of(federation, people, settings.dislike_target))
+
+    def start(before: Params | None) -> ServerState:
+        hidden, scale = settings.hidden, settings.embedding_scale
+        params = fresh(key(settings.seed, 0, "init"), federation.n_items, size, hidden, scale)
+        halves = jax.random.split(key(settings.seed, 0, "people"))
+        drawn = Person(*(scale * jax.random.normal(k, (len(people), size)) for k in halves))
+        memory = Memory(drawn, optimizer.init((params, drawn)))
+        return ServerState(round_index=0, params=params, opt_state=memory, clip_norm=np.inf)
+
+    def play(state: ServerState, advance: Advance = silent) -> tuple[ServerState, RoundReport]:
+        draw = rng(settings.seed, state.round_index, "ncf")
+        batches = batches_of(
+            lines(), draw, federation.n_items, settings.negatives, settings.batch_size
+        )
+        params, memory, loss = one_pass(state.params, state.opt_state, batches)
+        after = replace(state, round_index=state.round_index + 1, params=params, opt_state=memory)
+        return after, RoundReport(
+            round_index=state.round_index, clients=len(people), loss=float(loss)
+        )
+
+    return (
+        CentralFit(
+            name=TRAIN, rounds=settings.rounds, aggregator=plain(sampling), start=start, play=play
+        ),
+    )
+
+
+def lines_of(federation: Federation, people: IntArray, dislike_target: float) -> Lines:
+    """Return the lines of these people; `owner` counts from 0 in their order."""
+    owner, item, target, done = [], [], [], 0
+    for part in chunks(people):
+        found = federation.take(part)
+        owner.append(found.owner + done)
+        item.append(found.item.astype(np.int64))
+        target.append(np.where(found.liked, 1.0, dislike_target).astype(np.float32))
+        done += len(part)
+    return Lines(np.concatenate(owner), np.concatenate(item), np.concatenate(target))
+
+
+def batches_of(
+    lines: Lines, draw: np.random.Generator, n_items: int, negatives: int, batch_size: int
+) -> Batches:
+    """Return a round's batches: each line once, with `negatives` items drawn uniformly.
+
+    A drawn item that the person has gets the weight 0.
+    """
+    count = len(lines.owner)
+    steps = max(1, -(-count // batch_size))
+    padded = steps * batch_size
+    order = np.resize(draw.permutation(count), padded) if count else np.zeros(0, np.int64)
+    drawn = draw.integers(n_items, size=(padded, negatives))
+    owner = lines.owner[order]
+    known = lines.owner * n_items + lines.item
+    unseen = ~np.isin(owner[:, None] * n_items + drawn, known)
+    real = (np.arange(padded) < count)[:, None]
+    item = np.concatenate([lines.item[order][:, None], drawn], 1)
+    target = np.zeros(item.shape, np.float32)
+    target[:, 0] = lines.target[order]
+    weight = np.concatenate([real, real & unseen], 1)
+
+    def cut(column: Any, kind: Any) -> Leaf:
+        return column.reshape(steps, batch_size, *column.shape[1:]).astype(kind)
+
+    return Batches(
+        owner=cut(owner, np.int32),
+        item=cut(item, np.int32),
+        target=cut(target, np.float32),
+        weight=cut(weight, np.float32),
+    )
+
+
+@lru_cache(maxsize=16)
+def _compiled_pass(learning_rate: float, weight_decay: float) -> tuple[Pass, Any]:
+    """Return the compiled pass over a round's batches, and its optimizer."""
+    optimizer = optax.adam(learning_rate)
+
+    def mean_loss(trained: tuple[Params, Person], batch: Batches) -> Array:
+        params, people = trained
+        person = Person(*(table[batch.owner][:, None, :] for table in people))
+        score = scores(params, person, items_of(params, batch.item))
+        loss: Array = (batch.weight * implicit_loss(score, batch.target)).sum() / batch.weight.sum()
+        if weight_decay:
+            own = batch.item[:, 0]
+            vectors = (*person, params["ncf/gmf/item"][own], params["ncf/mlp/item"][own])
+            squares = sum((vector**2).sum() for vector in vectors)
+            loss = loss + weight_decay / 2 * squares / len(own)
+        return loss
+
+    def step(
+        carry: tuple[tuple[dict[str, Array], Person], optax.OptState], batch: Batches
+    ) -> tuple[Any, Array]:
+        trained, adam = carry
+        loss, slope = jax.value_and_grad(mean_loss)(trained, batch)
+        change, adam = optimizer.update(slope, adam, trained)
+        return (optax.apply_updates(trained, change), adam), loss
+
+    def one_pass(
+        params: Params, memory: Memory, batches: Batches
+    ) -> tuple[dict[str, Array], Memory, Array]:
+        begin = ((dict(params), memory.people), memory.adam)
+        ((after, people), adam), losses = jax.lax.scan(step, begin, batches)
+        means = {f"ncf/start/{k}": table.mean(0) for k, table in people._asdict().items()}
+        return {**after, **means}, Memory(people, adam), losses.mean()
+
+    return jax.jit(one_pass), optimizer
+
+
+_PADDED = 64
+"""Instances of a person are padded to 2, 4, 8, … times this many."""
+
+
+def ncf_rankers(settings: NcfSettings, catalogue: Catalogue) -> Rankers:
+    """Return how a device ranks: learn the person's two vectors, then score all items."""
+    n_items = catalogue.n_items
+    shapes = shapes_of(n_items, settings.embedding_size, settings.hidden)
+    instances = Instances(
+        negatives=settings.adapt_negatives,
+        batch_size=_PADDED,
+        dislike_target=settings.dislike_target,
+    )
+
+    def ranker(steps: int) -> Ranker:
+        serve = _compiled_adaptation(steps, settings.adapt_lr, settings.adapt_decay)
+
+        def score_all(params: Params, first: Clients) -> Scores:
+            packed = pack(first, instances, n_items=n_items, seed=settings.seed, round_index=0)
+            return np.stack([np.asarray(row) for row in map_clients(serve, params, {}, packed)])
+
+        def fitting(params: Params) -> Scorer:
+            check_shapes(params, shapes)
+            whole = partial(score_all, params)
+            if settings.own_first and steps:
+                return own_first(n_items, whole)
+
+            def scorer(first: Clients, lines: Clients) -> Iterable[Scores]:
+                del lines
+                return whole(first)[:, None, :] if len(first) else []
+
+            return scorer
+
+        return fitting
+
+    steps = settings.adapt_steps
+    return Rankers(adapted=ranker(steps), unadapted=ranker(0) if steps else None)
+
+
+@lru_cache(maxsize=16)
+def _compiled_adaptation(steps: int, learning_rate: float, decay: float) -> Any:
+    """Return (params, {}, client) -> the scores of all items, shape (n_items,), compiled."""
+
+    @jax.jit
+    def serve(params: Params, catalogue: Bags, client: PackedClient) -> Array:
+        del catalogue
+        person, _ = fold_in(params, client, steps, learning_rate, decay)
+        return scores(params, person, items_of(params, slice(None)))
+
+    return serve
+
+
+def fold_in(
+    params: Params, client: PackedClient, steps: int, learning_rate: float, decay: float
+) -> tuple[Person, Array]:
+    """Return the vectors of a new person, and the loss before each step.
+
+    Adam on the mean loss over her instances, from the start that all share. Nothing but her two
+    vectors is changed. A person without instances keeps the start.
+    """
+    items = items_of(params, client.rows[client.item])
+    real = jnp.arange(len(client.item)) < client.size
+    share = real / jnp.maximum(client.size, 1)
+    start, optimizer = start_of(params), optax.adam(learning_rate)
+
+    def mean_loss(person: Person) -> Array:
+        loss: Array = (share * implicit_loss(scores(params, person, items), client.target)).sum()
+        away = sum(((here - there) ** 2).sum() for here, there in zip(person, start, strict=True))
+        return loss + decay / 2 * away / jnp.maximum(client.size, 1)
+
+    def step(carry: tuple[Person, optax.OptState], _: None) -> tuple[Any, Array]:
+        person, adam = carry
+        loss, slope = jax.value_and_grad(mean_loss)(person)
+        change, adam = optimizer.update(slope, adam, person)
+        return (optax.apply_updates(person, change), adam), loss
+
+    (person, _), losses = jax.lax.scan(step, (start, optimizer.init(start)), length=steps)
+    return person, losses
+
+
+NCF = Recipe(
+    summary="neural collaborative filtering (NeuMF), trained centrally; new people's vectors on"
+    " the device",
+    settings=NcfSettings,
+    server_sees="everything",
+    stages=ncf_stages,
+    rankers=ncf_rankers,
+    # Validation would take 77 of 766 people out of training.
+    presets={"frappe": {"rounds": 10, "validation_share": 0.0}},
+)

@@ -1,0 +1,399 @@
+"""PrivRec+: two sums over people, a history tower from them in closed form, and rounds on top.
+
+Each participant contributes to two sums: one counts popularity, one counts which items occur
+together (`fit.py`). Rounds of training may follow (`softmax.py`). Under noise each sum is one
+release, and so is each round. This file also splits the privacy budget among them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import numpy.typing as npt
+
+from privrec.algorithms.privrec_plus.budget import (
+    exact_work,
+    in_subspace,
+    items_with_vector,
+    layout_for,
+    noisy_work,
+    rank_for,
+    regression_of,
+    rounds_work,
+    split_budget,
+    subspace_rounds,
+    subspace_work,
+)
+from privrec.algorithms.privrec_plus.rows import history_scorer, rows_of
+from privrec.algorithms.privrec_plus.scoring import (
+    BIAS,
+    FREQUENCY,
+    LIKES,
+    MEAN_WEIGHT,
+    POPULARITY,
+    Layout,
+    tower_shapes,
+)
+from privrec.algorithms.privrec_plus.settings import PlusSettings
+from privrec.algorithms.privrec_plus.softmax import softmax_phase
+from privrec.algorithms.privrec_plus.solve import bias_of, blank, exact_tower, frequent, noisy_tower
+from privrec.algorithms.privrec_plus.subspace import Within, noisy_subspace_phase, subspace_phase
+from privrec.algorithms.privrec_plus.sums import (
+    BASIS,
+    PEOPLE,
+    SCALE,
+    TRIANGLE,
+    WEIGHT,
+    Frequent,
+    history_device,
+    popularity_device,
+    taste_device,
+)
+from privrec.algorithms.recipe import Recipe
+from privrec.algorithms.settings import BOUND
+from privrec.core.phase import Accepted, Phase, ServerState, Told, positions, weights
+from privrec.core.scorer import Rankers, Scorer, check_shapes
+from privrec.data.catalogue import Catalogue
+from privrec.data.federation import Federation
+from privrec.data.splits import Split
+from privrec.errors import RunFolderError
+from privrec.privacy.aggregate import Aggregator, Published
+from privrec.simulate.cost import DeviceCost, milliseconds, usual_person
+from privrec.types import Array, Params
+
+POPULAR, MOMENTS = "popularity", "moments"
+"""The names of the first two stages."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Task:
+    """What the phases of PrivRec+ are built from."""
+
+    settings: PlusSettings
+    federation: Federation
+    split: Split
+    layout: Layout
+    rank: int
+
+    @property
+    def in_subspace(self) -> bool:
+        """Whether the history tower comes from a subspace iteration."""
+        return in_subspace(self.settings, self.federation.n_items)
+
+    @property
+    def in_exact_subspace(self) -> bool:
+        """Whether it comes from one without noise."""
+        return self.in_subspace and self.settings.mechanism == "none"
+
+    def kept(self, before: Params | None) -> dict[str, Array]:
+        """Return the tower of the phase before; if none, one that scores all items alike."""
+        dislikes = self.settings.dislike_input > 0
+        start = blank(self.layout, rank=self.rank, dislikes=dislikes)
+        start[POPULARITY] = np.zeros(self.layout.n_items, np.float32)
+        if self.in_exact_subspace:
+            start |= {FREQUENCY: np.zeros(self.layout.size, np.float32)}
+            start |= {MEAN_WEIGHT: np.zeros((), np.float32)}
+        known = before or {}
+        return {name: jnp.asarray(known.get(name, array)) for name, array in start.items()}
+
+    def phase(self, name: str, first: int, aggregator: Aggregator, **parts: Any) -> Phase:
+        """Return a phase of one round; it keeps the parameters of the phase before."""
+
+        def start(before: Params | None) -> ServerState:
+            return ServerState(
+                round_index=first,
+                params=self.kept(before),
+                opt_state=(),
+                clip_norm=aggregator.clip_norm,
+            )
+
+        return Phase(
+            name=name,
+            rounds=1,
+            first=first,
+            population=self.split.train,
+            aggregator=aggregator,
+            start=start,
+            ranks=name == MOMENTS,
+            **parts,
+        )
+
+    def in_basis(self, phase: Phase, rows: int, width: int, number_bytes: int) -> Phase:
+        """Return a phase of a subspace iteration with its cost, and with the basis it accepts."""
+        per_entry = number_bytes * width
+
+        def cost(params: Params) -> DeviceCost:
+            simple = self.cost("subspace round", (per_entry + 8) * rows, False, params)
+            entries = simple.bytes_up // 8
+            return replace(
+                simple,
+                bytes_up=entries * (8 + per_entry),
+                multiply_adds=2 * entries * self.rank,
+            )
+
+        accepts = {BASIS: Accepted(shape=(rows, width)), SCALE: weights((rows,), or_zero=True)}
+        return replace(phase, device=replace(phase.device, cost=cost), accepts=accepts)
+
+    def cost(self, what: str, down: int, pairs: bool, params: Params) -> DeviceCost:
+        """Return what contributing to a sum costs one device."""
+        person = self.federation.take(usual_person(self.federation, self.split.train))
+        entries = rows_of(person, self.layout).nnz
+        return DeviceCost(
+            what=what,
+            bytes_down=down,
+            # Per entry: a position and a weight. The trusted server computes the products.
+            bytes_up=8 * entries,
+            multiply_adds=entries * (entries + 1) // 2 if pairs else 2 * entries,
+            milliseconds=milliseconds(lambda: rows_of(person, self.layout)),
+        )
+
+
+def plus_stages(settings: PlusSettings, federation: Federation, split: Split) -> tuple[Phase, ...]:
+    """Return the phases of PrivRec+: popularity, moments, and rounds on top if there are any."""
+    layout = layout_for(settings, federation.catalogue)
+    rank = rank_for(settings, federation.catalogue)
+    task = _Task(settings=settings, federation=federation, split=split, layout=layout, rank=rank)
+    releases = subspace_rounds(settings) if task.in_subspace else 1
+    first, second, rest = split_budget(settings, split, federation.n_items, sums=releases)
+    sums = (_popularity_phase(task, first), _history_phase(task, second))
+    if not settings.rounds:
+        return sums
+    people, played = split.train, sums[-1].last
+    trained = softmax_phase(
+        settings, federation, people, rest, layout=layout, first=played, kept=task.kept
+    )
+    cohort = rest.release.sampling.cohort
+    work = partial(rounds_work, settings, layout, rank, cohort)
+    return (*sums, replace(trained, work=work))
+
+
+def _history_phase(task: _Task, aggregator: Aggregator) -> Phase:
+    """Return the phase that finds the history tower."""
+    settings = task.settings
+    if not task.in_subspace:
+        exact = settings.mechanism == "none"
+        moments, work = (_exact_phase, exact_work) if exact else (_noisy_phase, noisy_work)
+        phase = moments(task, aggregator)
+        return replace(phase, work=partial(work, settings, task.layout, task.rank))
+    return replace(
+        _noisy_subspace(task, aggregator)
+        if settings.mechanism != "none"
+        else _exact_subspace(task, aggregator),
+        work=partial(subspace_work, settings, task.layout, task.rank),
+    )
+
+
+def _noisy_subspace(task: _Task, aggregator: Aggregator) -> Phase:
+    settings = task.settings
+    phase = noisy_subspace_phase(
+        task.layout,
+        aggregator,
+        dislike=settings.dislike_input,
+        most=settings.history_items,
+        population=task.split.train,
+        rounds=subspace_rounds(settings),
+        seed=settings.seed,
+        kept=task.kept,
+    )
+    return task.in_basis(phase, task.layout.n_items, task.rank - 1, 8)
+
+
+def _exact_subspace(task: _Task, aggregator: Aggregator) -> Phase:
+    settings = task.settings
+    phase = subspace_phase(
+        task.layout,
+        Within(
+            how=regression_of(settings),
+            power=settings.subspace_power,
+            discount=settings.popularity_discount,
+        ),
+        aggregator,
+        population=task.split.train,
+        first=1,
+        rounds=subspace_rounds(settings),
+        seed=settings.seed,
+        kept=task.kept,
+    )
+    return task.in_basis(phase, task.layout.size, task.rank, 4)
+
+
+def _popularity_phase(task: _Task, aggregator: Aggregator) -> Phase:
+    """Return the first sum: how popular each item is."""
+
+    def absorb(state: ServerState, published: Published) -> ServerState:
+        found = published.update[POPULARITY]
+        # If the budget ends after this phase, the model can still rank by popularity.
+        bias = bias_of(np.asarray(found), np.zeros(0, np.int64))
+        new: dict[str, npt.ArrayLike] = {POPULARITY: found, BIAS: bias}
+        if task.in_exact_subspace:
+            new[FREQUENCY] = published.update[FREQUENCY]
+            new[MEAN_WEIGHT] = published.update[WEIGHT] / max(published.update[PEOPLE], 1.0)
+        return _with(state, new)
+
+    frequency = regression_of(task.settings) if task.in_exact_subspace else None
+    device = popularity_device(task.layout, task.settings.dislike_input, frequency=frequency)
+    cost = partial(task.cost, "popularity round", 0, False)
+    return task.phase(
+        POPULAR,
+        0,
+        aggregator,
+        device=replace(device, cost=cost),
+        tell=lambda state: {},
+        absorb=absorb,
+    )
+
+
+def _exact_phase(task: _Task, aggregator: Aggregator) -> Phase:
+    """Return the second sum without noise: the moments of whole rows."""
+    how, layout, most = regression_of(task.settings), task.layout, task.settings.history_items
+
+    def tell(state: ServerState) -> Told:
+        return {"kept": frequent(_popularity(state), noise_scale=0.0, most=most)}
+
+    def absorb(state: ServerState, published: Published) -> ServerState:
+        kept = tell(state)["kept"]
+        tower = exact_tower(published.update, layout, kept, how, task.rank)
+        return _with(state, {**tower, BIAS: bias_of(_popularity(state), kept)})
+
+    device = history_device(layout, how)
+    cost = partial(task.cost, "moments round", 4 * min(layout.n_items, most), True)
+    return task.phase(
+        MOMENTS,
+        1,
+        aggregator,
+        device=replace(device, cost=cost),
+        tell=tell,
+        absorb=absorb,
+        accepts={"kept": positions(layout.n_items, most)},
+    )
+
+
+def _noisy_phase(task: _Task, aggregator: Aggregator) -> Phase:
+    """Return the second sum under noise: the moments of tastes over the frequent items."""
+    layout, dislike, most = task.layout, task.settings.dislike_input, task.settings.history_items
+    scale = aggregator.noise_scale(BOUND)
+
+    def asked(state: ServerState) -> Frequent:
+        popularity = _popularity(state)
+        return Frequent.of(popularity, frequent(popularity, noise_scale=scale, most=most))
+
+    def absorb(state: ServerState, published: Published) -> ServerState:
+        items = asked(state)
+        tower = noisy_tower(
+            np.asarray(published.update[TRIANGLE]),
+            layout,
+            items,
+            dislike=dislike,
+            rank=task.rank,
+            noise_scale=scale,
+        )
+        return _with(state, {**tower, BIAS: bias_of(_popularity(state), items.kept)})
+
+    # A phone receives the positions of the items and their weights.
+    device = taste_device(layout, dislike)
+    cost = partial(task.cost, "moments round", 8 * min(layout.n_items, most), True)
+    return task.phase(
+        MOMENTS,
+        1,
+        aggregator,
+        device=replace(device, cost=cost),
+        tell=lambda state: asked(state).told(),
+        absorb=absorb,
+        accepts=Frequent.accepts(layout.n_items, most),
+    )
+
+
+def _popularity(state: ServerState) -> npt.NDArray[np.float64]:
+    return np.asarray(state.params[POPULARITY], np.float64)
+
+
+def _with(state: ServerState, found: Mapping[str, npt.ArrayLike]) -> ServerState:
+    new = {name: jnp.asarray(array, jnp.float32) for name, array in found.items()}
+    return replace(state, params={**state.params, **new})
+
+
+def plus_rankers(settings: PlusSettings, catalogue: Catalogue) -> Rankers:
+    """Return how the history tower ranks: by what is on the device."""
+    layout = layout_for(settings, catalogue)
+
+    def by_history(params: Params, *, adapted: bool) -> Scorer:
+        tower = {name: np.asarray(array) for name, array in params.items()}
+        if LIKES not in tower:
+            raise RunFolderError(f"the parameters have no {LIKES!r}: they are of another recipe")
+        check_shapes(tower, tower_shapes(tower, layout))
+        return history_scorer(tower, layout, adapted=adapted)
+
+    return Rankers(
+        adapted=partial(by_history, adapted=True), unadapted=partial(by_history, adapted=False)
+    )
+
+
+# All training people contribute to the sums; a smaller `stage1_cohort` samples fewer. Adaptation
+# takes no gradient steps.
+_VALUES: Mapping[str, Any] = {
+    "stage1_cohort": 10**9,
+    "sampling": "fixed",
+    "rounds": 200,
+    "cohort": 200,
+    "validate_every": 50,
+    "server_lr": 0.003,
+    "weight_decay": 6e-5,
+    "embedding_scale": 0.05,
+    "dislike_target": 0.6,
+}
+PRIVREC_PLUS = Recipe(
+    summary="finds what goes with the items on a person's device; learned from sums over people",
+    settings=PlusSettings,
+    server_sees="items",
+    stages=plus_stages,
+    rankers=plus_rankers,
+    items_with_vector=items_with_vector,
+    values={**_VALUES, "patience": 3},
+    presets={
+        # The settings are chosen already: 2 % validation people are enough for the curve, and too
+        # few to choose a state by.
+        "movielens-1m": {
+            "rounds": 300,
+            "patience": 0,
+            "cohort": 500,
+            "history_l2": 200.0,
+            "history_dropout": 0.75,
+            "validation_share": 0.02,
+        },
+        "gowalla": {
+            "rounds": 0,
+            "subspace_rank": 1024,
+            "subspace_power": 0.35,
+            "popularity_discount": 0.05,
+            "activity_power": 1.0,
+            "history_l2": 1.0,
+            "history_dropout": 0.2,
+            "validation_share": 0.0,
+        },
+        "frappe": {
+            "rounds": 0,
+            "history_rank": 0,
+            "history_l2": 20.0,
+            "history_dropout": 0.66,
+            "dislike_input": 0.0,
+            "validation_share": 0.0,
+        },
+    },
+)
+# No rounds on top: the noise on a few hundred thousand weights costs more than they gain.
+DP_PRIVREC_PLUS = replace(
+    PRIVREC_PLUS,
+    summary="as privrec-plus, but from a few sums with noise: differential privacy for each person",
+    values={
+        **_VALUES,
+        "mechanism": "gaussian",
+        "sampling": "poisson",
+        "epsilon": 8.0,
+        "rounds": 0,
+        "validation_share": 0.0,
+    },
+    presets={},
+)

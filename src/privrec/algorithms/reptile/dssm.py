@@ -1,0 +1,200 @@
+"""The DSSM with an MLP head (spec section 2, the paper's equation for x_0 … Y), from any schema.
+
+    u = act([user and context vectors] W_u + b_u),  v = act([item id and features] W_v + b_v)
+    x_1 = act(u W_1u + v W_1v + b_1),  x_i = act(x_{i-1} W_i + b_i),  score = x_N w + b
+
+There is no user id: a user is described by features and context. W_u is stored as one block for
+the user features and one for the context, and W_1 as one block for u and one for v. This is
+equivalent to concatenation, but the part that is equal for a whole batch is computed once.
+
+The DSSM on a data set: the network, what it is trained on, and local training, by settings.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+
+import jax
+import jax.numpy as jnp
+
+from privrec.algorithms.reptile.pack import Instances, PackedClient, buckets, dummy, pack
+from privrec.algorithms.reptile.settings import DssmSettings
+from privrec.core.model import (
+    ITEM_TABLE,
+    Recommender,
+    TableRows,
+    Weights,
+    implicit_loss,
+    pooled,
+    rating_loss,
+)
+from privrec.data.catalogue import Catalogue
+from privrec.data.clients import Clients
+from privrec.data.federation import Federation
+from privrec.data.schema import Bags, Feature, Schema
+from privrec.seeds import key
+from privrec.types import Activation, Array, IntArray, Key, Params, Target
+
+ACTIVATIONS: dict[Activation, Callable[[Array], Array]] = {
+    "relu": jax.nn.relu,
+    "sigmoid": jax.nn.sigmoid,
+    "tanh": jnp.tanh,
+}
+
+
+@lru_cache(maxsize=16)
+def dssm(
+    schema: Schema,
+    n_items: int,
+    *,
+    embedding_size: int = 64,
+    tower_size: int = 64,
+    hidden: tuple[int, ...] = (64, 64, 64, 64),
+    activation: Activation = "relu",
+    target: Target = "implicit",
+    embedding_scale: float = 0.1,
+) -> Recommender:
+    """Return the DSSM of a schema; sigmoid cross-entropy or, for ratings, squared error."""
+    act = ACTIVATIONS[activation]
+    user_tables = [feature.table for feature in schema.of("user")]
+    context_tables = [feature.table for feature in schema.of("context")]
+    item_tables = [ITEM_TABLE, *(feature.table for feature in schema.of("item"))]
+
+    def init(key: Key) -> dict[str, Array]:
+        keys = iter(jax.random.split(key, 2 * len(schema.features) + len(hidden) + 8))
+        params = {ITEM_TABLE: jax.random.normal(next(keys), (n_items, embedding_size))}
+        params |= {f.table: _table(next(keys), f, embedding_size) for f in schema.features}
+        params = {name: value * embedding_scale for name, value in params.items()}
+        if user_tables:
+            params["user/in"] = _he(next(keys), len(user_tables) * embedding_size, tower_size)
+        if context_tables:
+            params["context/in"] = _he(next(keys), len(context_tables) * embedding_size, tower_size)
+        params["user/bias"] = jnp.full((tower_size,), 0.1, jnp.float32)
+        params["item/in"] = _he(next(keys), len(item_tables) * embedding_size, tower_size)
+        params["item/bias"] = jnp.zeros((tower_size,))
+        first = _he(next(keys), 2 * tower_size, hidden[0])
+        params["mlp/0/user"], params["mlp/0/item"] = first[:tower_size], first[tower_size:]
+        params["mlp/0/bias"] = jnp.zeros((hidden[0],))
+        for i in range(1, len(hidden)):
+            params[f"mlp/{i}/weight"] = _he(next(keys), hidden[i - 1], hidden[i])
+            params[f"mlp/{i}/bias"] = jnp.zeros((hidden[i],))
+        params["out/weight"] = _he(next(keys), hidden[-1], 1)
+        params["out/bias"] = jnp.zeros((1,))
+        return params
+
+    def user(dense: Params, rows: TableRows, weights: Weights) -> Array:
+        total = dense["user/bias"][None, :]
+        if user_tables:
+            total = total + _joined(user_tables, rows, weights) @ dense["user/in"]
+        if context_tables:
+            total = total + _joined(context_tables, rows, weights) @ dense["context/in"]
+        return act(total) @ dense["mlp/0/user"]
+
+    def item(dense: Params, rows: TableRows, weights: Weights) -> Array:
+        total = _joined(item_tables, rows, weights) @ dense["item/in"] + dense["item/bias"]
+        return act(total) @ dense["mlp/0/item"] + dense["mlp/0/bias"]
+
+    def head(dense: Params, user_side: Array, item_side: Array) -> Array:
+        x = act(user_side + item_side)
+        for i in range(1, len(hidden)):
+            x = act(x @ dense[f"mlp/{i}/weight"] + dense[f"mlp/{i}/bias"])
+        return (x @ dense["out/weight"] + dense["out/bias"])[:, 0]
+
+    loss = implicit_loss if target == "implicit" else rating_loss
+    return Recommender(init=init, user=user, item=item, head=head, loss=loss)
+
+
+def _joined(tables: Sequence[str], rows: TableRows, weights: Weights) -> Array:
+    return jnp.concatenate([pooled(rows[name], weights[name]) for name in tables], axis=-1)
+
+
+def _table(key: Key, feature: Feature, embedding_size: int) -> Array:
+    return jax.random.normal(key, (feature.rows, embedding_size))
+
+
+def _he(key: Key, fan_in: int, fan_out: int) -> Array:
+    return jax.random.normal(key, (fan_in, fan_out)) * jnp.sqrt(2.0 / fan_in)
+
+
+PackPairs = Callable[[Clients, int], list[PackedClient]]
+"""(people, round_index) -> the instances that each of them trains on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Network:
+    """The DSSM of a run: `fresh()` is it before any training, `pack` builds what it trains on.
+
+    `items` are the features of items that it knows.
+    """
+
+    recommender: Recommender
+    items: Bags
+    fresh: Callable[[], dict[str, jax.Array]]
+    pack: PackPairs
+
+
+def network_of(settings: DssmSettings, catalogue: Catalogue) -> Network:
+    """Return the DSSM of these settings for this catalogue."""
+    recommender = recommender_of(settings, catalogue)
+    return Network(
+        recommender=recommender,
+        items=known(settings, catalogue).items,
+        fresh=partial(fresh, recommender, settings.seed),
+        pack=packer(instances_of(settings), catalogue.n_items, settings.seed),
+    )
+
+
+def recommender_of(settings: DssmSettings, catalogue: Catalogue) -> Recommender:
+    """Return the network."""
+    return dssm(
+        known(settings, catalogue).schema,
+        catalogue.n_items,
+        embedding_size=settings.embedding_size,
+        tower_size=settings.tower_size,
+        hidden=settings.hidden,
+        activation=settings.activation,
+        target=settings.target,
+        embedding_scale=settings.embedding_scale,
+    )
+
+
+def known(settings: DssmSettings, catalogue: Catalogue) -> Catalogue:
+    """Return what the network knows of the catalogue: without side information, only the items."""
+    if settings.side_information:
+        return catalogue
+    return replace(catalogue, schema=Schema(features=()), items={})
+
+
+def fresh(recommender: Recommender, seed: int) -> dict[str, jax.Array]:
+    """Return the parameters before any training."""
+    params: dict[str, jax.Array] = jax.jit(recommender.init)(key(seed, 0, "init"))
+    return params
+
+
+def instances_of(settings: DssmSettings) -> Instances:
+    """Return how a person's data becomes training instances."""
+    return Instances(
+        negatives=settings.negatives,
+        batch_size=settings.batch_size,
+        dislike_target=settings.dislike_target,
+        ratings=settings.target == "rating",
+        side_information=settings.side_information,
+    )
+
+
+def packer(instances: Instances, n_items: int, seed: int) -> PackPairs:
+    """Return the function that builds the instances of some people in some round."""
+
+    def pack_people(people: Clients, round_index: int) -> list[PackedClient]:
+        return pack(people, instances, n_items=n_items, seed=seed, round_index=round_index)
+
+    return pack_people
+
+
+def empty_pairs(
+    network: Network, settings: DssmSettings, federation: Federation, people: IntArray
+) -> list[PackedClient]:
+    """Return a client without instances for each shape that clients can have."""
+    (example,) = network.pack(federation.take(people[:1]), 0)
+    sizes = buckets(federation.largest, instances_of(settings))
+    return [dummy(example, size, federation.n_items) for size in sizes]

@@ -1,0 +1,361 @@
+"""The recipes that train the DSSM in one stage: by federated Reptile, or where all data lies.
+
+The recipes' own values of the DSSM's settings; docs/results.md has how they were chosen.
+
+Federated Reptile under Laplace noise, where what a person may add is bounded in the L1 norm.
+
+The bound S is shared by all d numbers of an update. A dense weight gets a little from everybody, so
+its sum is far above the noise; the row of an item gets something from those who have it. So devices
+multiply the rows by `item_weight` before the bound: nearly all of S is then spent on the rows.
+
+PrivRec-CEN: the same network and tasks, trained where all the data lies in one place.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import lru_cache, partial
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+
+from privrec.algorithms.recipe import Recipe
+from privrec.algorithms.reptile.adapt import dssm_rankers
+from privrec.algorithms.reptile.dssm import Network, network_of
+from privrec.algorithms.reptile.phase import (
+    local_of,
+    maml_stages,
+    reptile_stages,
+    training_of,
+    training_phase,
+    training_work,
+)
+from privrec.algorithms.reptile.settings import (
+    CentralSettings,
+    ItemIdSettings,
+    MamlSettings,
+    ReptileSettings,
+)
+from privrec.algorithms.settings import aggregator_of, sampling_of
+from privrec.core.model import ITEM_TABLE
+from privrec.core.phase import (
+    TRAIN,
+    Advance,
+    CentralFit,
+    CentralPlay,
+    Phase,
+    RoundReport,
+    ServerState,
+    silent,
+)
+from privrec.core.round import cohort_draw
+from privrec.core.training import LocalResult, LocalTrain, mean_step, server_optimizer
+from privrec.data.federation import Federation
+from privrec.data.schema import Bags
+from privrec.data.splits import Split
+from privrec.privacy.aggregate import clip, plain
+from privrec.settings import Positive
+from privrec.simulate.lanes import cohort_runner
+from privrec.types import IntArray, Params
+
+PRIVREC_VALUES: Mapping[str, Any] = {
+    "rounds": 200,
+    "validate_every": 25,
+    "cohort": 50,
+    "sampling": "fixed",
+    "local_epochs": 1,
+    "local_lr": 0.1,
+    "server_optimizer": "adam",
+    "server_lr": 0.003,
+    "negatives": 6,
+    "dislike_target": 0.7,
+    "adapt_epochs": 5,
+    "adapt_lr": 0.1,
+    "adapt_negatives": 6,
+}
+PAPER_VALUES: Mapping[str, Any] = {
+    "rounds": 80,
+    "cohort": 20,
+    "sampling": "fixed",
+    "local_epochs": 100,
+    "local_lr": 0.05,
+    "server_optimizer": "plain",
+    "server_lr": 1.0,
+    "negatives": 2,
+    "dislike_target": 0.0,
+    "adapt_epochs": 100,
+    "adapt_lr": 0.05,
+    "adapt_negatives": 2,
+    "validate_every": 20,
+}
+PRIVREC_PRESETS: Mapping[str, Mapping[str, Any]] = {
+    "movielens-1m": {"rounds": 1000, "validate_every": 100, "patience": 0},
+    # People use the same apps again, so longer adaptation to the own data helps. Validation would
+    # take 77 of 766 people out of training, too many once the settings are chosen.
+    "frappe": {
+        "rounds": 300,
+        "validation_share": 0.0,
+        "adapt_epochs": 20,
+        "adapt_negatives": 20,
+    },
+}
+# With one gradient, everybody's is taken at the same parameters. So rounds learn what features say
+# of people and items, and nothing about adapting; after 1,000 of them validation gets no better.
+# Small cohorts give more steps of the server for as many visits. The step of adaptation is long.
+SGD_VALUES: Mapping[str, Any] = {
+    **PRIVREC_VALUES,
+    "rounds": 1000,
+    "validate_every": 100,
+    "cohort": 10,
+    "whole_batch": True,
+    "local_lr": 1.0,
+    "local_steps": 1,
+    "adapt_epochs": 1,
+    "adapt_steps": 1,
+    "adapt_lr": 5.0,
+}
+SGD_PRESETS: Mapping[str, Mapping[str, Any]] = {
+    # Negatives would weigh more than the few items that people use again.
+    "frappe": {"rounds": 600, "validation_share": 0.0, "adapt_lr": 10.0, "adapt_negatives": 0},
+}
+# A step of the optimizer after every 5 tasks, and a smaller one than after 50.
+CENTRAL_VALUES: Mapping[str, Any] = {**PRIVREC_VALUES, "server_lr": 0.001, "group": 5}
+MAML_VALUES: Mapping[str, Any] = {
+    **{key: PRIVREC_VALUES[key] for key in PRIVREC_VALUES if key != "local_epochs"},
+    "local_lr": 1.0,
+    "inner_steps": 1,
+    "support_share": 0.5,
+    "second_order": True,
+}
+MAML_PRESETS: Mapping[str, Mapping[str, Any]] = {
+    "movielens-1m": PRIVREC_PRESETS["movielens-1m"],
+    "frappe": {**PRIVREC_PRESETS["frappe"], "adapt_lr": 0.3},
+}
+# Every parameter gets noise. So layers are small, cohorts are large, and the clipping bound is so
+# low that it clips nearly every update.
+NOISED_VALUES: Mapping[str, Any] = {
+    **PRIVREC_VALUES,
+    "mechanism": "gaussian",
+    "sampling": "poisson",
+    "epsilon": 8.0,
+    "rounds": 80,
+    "cohort": 200,
+    "clip_norm": 0.1,
+    "server_lr": 0.01,
+    "embedding_size": 16,
+    "tower_size": 16,
+    "hidden": (16,),
+    "validate_every": 40,
+}
+NOISED_PRESETS: Mapping[str, Mapping[str, Any]] = {
+    "movielens-1m": {"cohort": 500},
+    "frappe": {"adapt_epochs": 20, "adapt_negatives": 20, "validation_share": 0.0},
+}
+# An L1 bound is shared by all numbers of an update. So an item is one number, everybody takes part
+# in every one of a few rounds, and nearly all of the bound is spent on the items.
+LAPLACE_VALUES: Mapping[str, Any] = {
+    **NOISED_VALUES,
+    "mechanism": "laplace",
+    "rounds": 4,
+    "clip_norm": 0.1,
+    "item_weight": 100.0,
+    "server_optimizer": "plain",
+    "server_lr": 50.0,
+    "negatives": 1,
+    "activation": "tanh",
+    "embedding_size": 1,
+    "embedding_scale": 0.01,
+    "tower_size": 1,
+    "hidden": (1,),
+    "adapt_epochs": 10,
+    "adapt_negatives": 1,
+}
+LAPLACE_PRESETS: Mapping[str, Mapping[str, Any]] = {
+    # A person has many items, and each gets little of the bound: the server steps further. Such
+    # steps are far too long for Frappe, where people have few items.
+    "movielens-1m": {"cohort": 4349, "server_lr": 500.0},
+    # People use the same apps again, so adaptation is long.
+    "frappe": {
+        "cohort": 766,
+        "adapt_lr": 0.5,
+        "adapt_epochs": 50,
+        "adapt_negatives": 20,
+        "validation_share": 0.0,
+    },
+}
+
+
+class LaplaceSettings(ReptileSettings):
+    """The DSSM trained by federated Reptile with Laplace noise."""
+
+    item_weight: Positive = 1.0
+    """Multiplies the item rows of an update before it is bounded. Above 1, more of the bound is
+    spent on the items, and they move faster than the rest."""
+
+
+def laplace_stages(
+    settings: LaplaceSettings, federation: Federation, split: Split
+) -> tuple[Phase, ...]:
+    """Return the one phase of federated Reptile in which item rows have their own weight."""
+    network = network_of(settings, federation.catalogue)
+    training = training_of(settings, network, federation, split)
+    return (
+        training_phase(
+            replace(training, local=weighted(training.local, settings.item_weight)),
+            name=TRAIN,
+            first=0,
+            rounds=settings.rounds,
+            population=split.train,
+            aggregator=aggregator_of(settings, split),
+            optimizer=server_optimizer(settings.server_optimizer, settings.server_lr),
+            start=lambda before: network.fresh(),
+            model=network.fresh,
+        ),
+    )
+
+
+@lru_cache(maxsize=16)
+def weighted(local: LocalTrain, item_weight: float) -> LocalTrain:
+    """Return the local training whose update has `item_weight` times the item rows."""
+
+    def train(params: Params, catalogue: Bags, client: Any) -> LocalResult:
+        update, loss = local(params, catalogue, client)
+        return LocalResult({**update, ITEM_TABLE: item_weight * update[ITEM_TABLE]}, loss)
+
+    return train
+
+
+LM_PRIVREC = Recipe(
+    summary="privrec under Laplace noise, updates bounded in the L1 norm, in a few rounds",
+    settings=LaplaceSettings,
+    server_sees="updates",
+    stages=laplace_stages,
+    rankers=dssm_rankers,
+    values=LAPLACE_VALUES,
+    presets=LAPLACE_PRESETS,
+)
+
+
+def central_round(
+    network: Network,
+    local: LocalTrain,
+    federation: Federation,
+    *,
+    optimizer: optax.GradientTransformation,
+    draw: Callable[[np.random.Generator | None], IntArray],
+    group: int,
+    seed: int,
+) -> CentralPlay:
+    """Return a round of central training: Reptile, with a step after every few tasks.
+
+    Each person is a task. Where the data lies in one place nothing has to be sent between two
+    steps, so the optimizer takes one after each `group` of tasks instead of one in a round.
+    """
+    randomness = cohort_draw(seed, secret=False)
+    train = cohort_runner(local, clip, network.items)
+    step = mean_step(optimizer, group)
+
+    def play(state: ServerState, advance: Advance = silent) -> tuple[ServerState, RoundReport]:
+        people = draw(randomness(state.round_index))
+        tasks = network.pack(federation.take(people), state.round_index)
+        params, opt_state, loss = state.params, state.opt_state, 0.0
+        for begin in range(0, len(tasks), group):
+            found = train(params, tasks[begin : begin + group], math.inf, advance)
+            params, opt_state = step(params, opt_state, found.update)
+            loss += float(found.loss)
+        after = replace(
+            state, round_index=state.round_index + 1, params=params, opt_state=opt_state
+        )
+        return after, RoundReport(
+            round_index=state.round_index, clients=len(people), loss=loss / max(len(people), 1)
+        )
+
+    return play
+
+
+def central_stages(
+    settings: CentralSettings, federation: Federation, split: Split
+) -> tuple[CentralFit, ...]:
+    """Return the training of the same network where all data lies in one place."""
+    network = network_of(settings, federation.catalogue)
+    optimizer = server_optimizer(settings.server_optimizer, settings.server_lr)
+    sampling = sampling_of(settings.sampling, settings.cohort, split)
+
+    def start(before: Params | None) -> ServerState:
+        params = network.fresh()
+        opt_state = jax.jit(optimizer.init)(params)
+        return ServerState(round_index=0, params=params, opt_state=opt_state, clip_norm=np.inf)
+
+    play = central_round(
+        network,
+        local_of(settings, network),
+        federation,
+        optimizer=optimizer,
+        draw=partial(sampling.draw, split.train),
+        group=settings.group,
+        seed=settings.seed,
+    )
+    return (
+        CentralFit(
+            name=TRAIN,
+            rounds=settings.rounds,
+            aggregator=plain(sampling),
+            start=start,
+            play=play,
+            work=partial(training_work, network.fresh, optimizer, noised=False),
+        ),
+    )
+
+
+PRIVREC = Recipe(
+    summary="federated Reptile on the DSSM, server Adam, many short local trainings",
+    settings=ReptileSettings,
+    server_sees="updates",
+    stages=reptile_stages,
+    rankers=dssm_rankers,
+    values={**PRIVREC_VALUES, "patience": 3},
+    presets=PRIVREC_PRESETS,
+)
+PRIVREC_PAPER = replace(
+    PRIVREC,
+    summary="the paper's printed settings: few rounds, 100 local epochs, plain averaging",
+    values=PAPER_VALUES,
+    presets={"frappe": {"rounds": 40, "cohort": 30}},
+)
+FOFL_SELF = replace(
+    PRIVREC,
+    summary="federated Reptile on items' ids alone (Jalalirad and others, 2019)",
+    settings=ItemIdSettings,
+    values=PRIVREC_VALUES,
+)
+NN_SELF = replace(
+    PRIVREC,
+    summary="federated MAML of second order on the same network (Chen and others, 2018)",
+    settings=MamlSettings,
+    stages=maml_stages,
+    values=MAML_VALUES,
+    presets=MAML_PRESETS,
+)
+PRIVREC_SGD = replace(
+    PRIVREC,
+    summary="one gradient over all of a device's data, in training and in adaptation (PrivRec-SGD)",
+    values=SGD_VALUES,
+    presets=SGD_PRESETS,
+)
+PRIVREC_CEN = Recipe(
+    summary="the same network and tasks trained in one place, adapted on the device as usual",
+    settings=CentralSettings,
+    server_sees="everything",
+    stages=central_stages,
+    rankers=dssm_rankers,
+    values=CENTRAL_VALUES,
+    presets=PRIVREC_PRESETS,
+)
+DP_PRIVREC_ONE = replace(
+    PRIVREC,
+    summary="privrec under user-level differential privacy, in one stage",
+    values=NOISED_VALUES,
+    presets=NOISED_PRESETS,
+)

@@ -1,0 +1,406 @@
+"""The recipes of two stages: first item vectors by self-supervision, then the DSSM from them.
+
+The settings of stage one, which learns item vectors by self-supervision, and of both stages.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Annotated, Any, Literal
+
+import jax
+import numpy as np
+from pydantic import Field, model_validator
+
+from privrec.algorithms.recipe import Recipe
+from privrec.algorithms.reptile.adapt import dssm_rankers
+from privrec.algorithms.reptile.dssm import Network, dssm, empty_pairs, fresh, network_of
+from privrec.algorithms.reptile.local import local_sgd
+from privrec.algorithms.reptile.pack import steps_of
+from privrec.algorithms.reptile.phase import Training, reptile_stages, training_phase
+from privrec.algorithms.reptile.recipe import NOISED_PRESETS, NOISED_VALUES
+from privrec.algorithms.reptile.settings import ReptileSettings
+from privrec.algorithms.settings import NoiseSettings, aggregator_of, noised
+from privrec.algorithms.two_stage.joint import (
+    join,
+    joint_packer,
+    local_joint,
+    rescaled,
+    vectors_of_features,
+)
+from privrec.algorithms.two_stage.objectives import SelfSupervision, local_ssl, self_supervision
+from privrec.algorithms.two_stage.views import (
+    SequenceClient,
+    Views,
+    draw_views,
+    empty_client,
+    row_buckets,
+)
+from privrec.core.model import ITEM_TABLE
+from privrec.core.phase import TRAIN, Phase
+from privrec.core.scorer import Rankers, Scorer, check_shapes
+from privrec.core.training import LocalTrain, Packed, server_optimizer
+from privrec.data.catalogue import Catalogue
+from privrec.data.clients import Clients
+from privrec.data.federation import Federation
+from privrec.data.splits import Split, chosen
+from privrec.errors import SettingsError
+from privrec.evaluation.references import neighbours
+from privrec.privacy.aggregate import Aggregator, plain
+from privrec.privacy.ledger import PrivacyLedger
+from privrec.privacy.release import Sampling
+from privrec.seeds import key
+from privrec.settings import Positive, Share, Size, Weight
+from privrec.simulate.cost import usual_person
+from privrec.types import IntArray, Law, Params, ServerOptimizer
+
+Stage1 = Literal["none", "paper", "public", "private"]
+
+
+class StageOneSettings(NoiseSettings):
+    """How item vectors are learned from sequences."""
+
+    stage1: Stage1 = "none"
+    """How stage one learns item vectors. "none": no stage one. "paper": from all training people
+    without noise (no guarantee end to end). "public": from volunteers or public item features.
+    "private": under noise."""
+    volunteers: Share = 0.1
+    """Share of the training people who are in a public stage one; 0 means item features alone."""
+    stage1_rounds: Size = 100
+    """Rounds of stage one."""
+    stage1_cohort: Size = 100
+    """People per round of stage one."""
+    stage1_clip_norm: Positive = 1.0
+    """The largest norm of one client's update in stage one."""
+    stage1_lr: Positive = 0.5
+    """The learning rate on a client in stage one."""
+    stage1_server_lr: Positive = 0.01
+    """The learning rate of the server's step in stage one."""
+    sampling: Law = "poisson"
+    """How a cohort is drawn: Poisson sampling, or a fixed size (the paper's)."""
+    server_optimizer: ServerOptimizer = "adam"
+    """How the server steps along the mean update: plain, momentum or adam."""
+    local_epochs: Size = 1
+    """Epochs over a client's data per round."""
+    batch_size: Size = 32
+    """Instances per step on a device."""
+    embedding_size: Size = 64
+    """Length of an embedding vector."""
+    embedding_scale: Positive = 0.1
+    """Standard deviation of embeddings before training."""
+
+    views: Size = 32
+    """Masked views of a person's sequence per round, at most."""
+    view_window: Annotated[int, Field(ge=3)] = 20
+    """Items of a sequence that a view shows, at most."""
+    view_segment: Size = 5
+    """Items of a masked segment."""
+    view_negatives: Size = 64
+    """Negative items per masked item in the item loss."""
+    view_others: Size = 4
+    """Negative segments per masked segment in the segment loss."""
+    item_mask_weight: Weight = 1.0
+    """Weight of the loss of masked items."""
+    segment_mask_weight: Weight = 0.3
+    """Weight of the loss of masked segments."""
+
+    @model_validator(mode="after")
+    def _a_private_stage_needs_noise(self) -> "StageOneSettings":
+        if self.stage1 == "private" and self.mechanism == "none":
+            raise ValueError('`stage1` = "private" needs a recipe with noise, such as dp-privrec')
+        return self
+
+
+class TwoStageSettings(ReptileSettings, StageOneSettings):
+    """Item vectors first, then the DSSM from them."""
+
+    stage1_share: Annotated[float, Field(gt=0, lt=1)] = 0.3
+    """Share of epsilon that a private stage one takes."""
+    dssm_weight: Positive = 1.0
+    """Weight of the DSSM's loss relative to the self-supervised loss in stage two."""
+    item_rate: Annotated[float, Field(ge=0, le=1)] = 1.0
+    """How fast stage two changes the item vectors, relative to other parameters; 0 keeps them as
+    stage one left them."""
+
+
+ITEMS = "items"
+"""The name of the first stage."""
+
+
+def two_stages(
+    settings: TwoStageSettings, federation: Federation, split: Split
+) -> tuple[Phase, ...]:
+    """Return both phases; only the second where item vectors come from public features alone."""
+    if settings.stage1 == "none":
+        return reptile_stages(settings, federation, split)
+    task = _task(settings, federation, split)
+    share = settings.stage1_share
+    first = _stage_one_aggregator(settings, federation, split, share=share)
+    spent = PrivacyLedger()
+    if settings.stage1 == "private":
+        spent = spent.record(first.release, settings.stage1_rounds)
+    network = network_of(settings, federation.catalogue)
+    items = _item_phase(task, first, network.fresh)
+    second = aggregator_of(settings, split, spent)
+    begin = sum(phase.rounds for phase in items)
+    return (*items, _joint_phase(settings, task, network, second, begin))
+
+
+def item_stage(
+    settings: StageOneSettings, federation: Federation, split: Split
+) -> tuple[Phase, ...]:
+    """Return stage one alone."""
+    if settings.stage1 == "none":
+        raise SettingsError(f'`stage1` must not be "none" for {settings.recipe}: it has no other')
+    if settings.mechanism != "none" and settings.stage1 != "private":
+        raise SettingsError(
+            f'`stage1` must be "private" for {settings.recipe} with noise; got {settings.stage1!r}'
+        )
+    network = dssm(
+        federation.schema,
+        federation.n_items,
+        embedding_size=settings.embedding_size,
+        embedding_scale=settings.embedding_scale,
+    )
+    aggregator = _stage_one_aggregator(settings, federation, split, share=1.0)
+    phases = _item_phase(
+        _task(settings, federation, split), aggregator, partial(fresh, network, settings.seed)
+    )
+    if not phases:
+        raise SettingsError(
+            f"`volunteers` must be > 0 for {settings.recipe}; got {settings.volunteers}"
+        )
+    return phases
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Task:
+    """What both stages are built from: the self-supervision, and the views that it sees."""
+
+    settings: StageOneSettings
+    federation: Federation
+    split: Split
+    ssl: SelfSupervision
+    views: Views
+
+    def pack(self, people: Clients, round_index: int) -> list[SequenceClient]:
+        """Return the views of some people in some round."""
+        return draw_views(
+            people,
+            self.views,
+            n_items=self.federation.n_items,
+            seed=self.settings.seed,
+            round_index=round_index,
+        )
+
+    def training(
+        self,
+        pack: Callable[[Clients, int], Sequence[Packed]],
+        local: LocalTrain,
+        examples: Callable[[], Sequence[Packed]],
+    ) -> Training:
+        """Return how a device trains in one of the stages."""
+        federation = self.federation
+        return Training(
+            pack=pack,
+            local=local,
+            catalogue=dict(federation.items),
+            examples=examples,
+            usual=lambda: federation.take(usual_person(federation, self.split.train)),
+            steps=partial(
+                steps_of, batch_size=self.settings.batch_size, epochs=self.settings.local_epochs
+            ),
+        )
+
+
+def _task(settings: StageOneSettings, federation: Federation, split: Split) -> _Task:
+    ssl = self_supervision(
+        item_weight=settings.item_mask_weight, segment_weight=settings.segment_mask_weight
+    )
+    return _Task(
+        settings=settings,
+        federation=federation,
+        split=split,
+        ssl=ssl,
+        views=views_of(settings),
+    )
+
+
+def views_of(settings: StageOneSettings) -> Views:
+    """Return how sequences become views."""
+    return Views(
+        most=settings.views,
+        window=settings.view_window,
+        segment=settings.view_segment,
+        negatives=settings.view_negatives,
+        others=settings.view_others,
+        batch_size=min(settings.batch_size, settings.views),
+    )
+
+
+def local_views(settings: StageOneSettings, ssl: SelfSupervision, rate: float) -> LocalTrain:
+    """Return the self-supervised local training, with this learning rate."""
+    return local_ssl(
+        ssl,
+        learning_rate=rate,
+        epochs=settings.local_epochs,
+        batch_size=views_of(settings).batch_size,
+    )
+
+
+def volunteers_among(settings: StageOneSettings, federation: Federation, split: Split) -> IntArray:
+    """Return who volunteered for stage one: each person by a hash of (seed, her id)."""
+    ids = federation.ids(split.train)
+    return split.train[chosen(ids, settings.volunteers, seed=settings.seed, purpose="volunteers")]
+
+
+def _stage_one_aggregator(
+    settings: StageOneSettings, federation: Federation, split: Split, *, share: float
+) -> Aggregator:
+    """Return what bounds and noises stage one; a private one gets its share of epsilon."""
+    public, true = split.public_train, len(split.train)
+    if settings.stage1 == "public":
+        true = max(len(volunteers_among(settings, federation, split)), 1)
+        public = max(round(settings.volunteers * public), 1)
+    users = true if settings.sampling == "fixed" else public
+    cohort = min(settings.stage1_cohort, users)
+    sampling = Sampling(law=settings.sampling, users=users, cohort=cohort)
+    if settings.stage1 != "private":
+        return plain(sampling)
+    return noised(
+        settings,
+        sampling,
+        rounds=settings.stage1_rounds,
+        clip_norm=settings.stage1_clip_norm,
+        epsilon=settings.epsilon and settings.epsilon * share,
+        spent=PrivacyLedger(),
+    )
+
+
+def _item_phase(
+    task: _Task, aggregator: Aggregator, fresh_model: Callable[[], Params]
+) -> tuple[Phase, ...]:
+    """Return phase one; no phase where item vectors come from item features alone."""
+    settings, federation, views = task.settings, task.federation, task.views
+    public = settings.stage1 == "public"
+    people = volunteers_among(settings, federation, task.split) if public else task.split.train
+    if len(people) == 0:
+        return ()
+
+    def examples() -> list[Packed]:
+        sizes = row_buckets(federation.largest, views)
+        return [empty_client(views, size, federation.n_items) for size in sizes]
+
+    def start(before: Params | None) -> Params:
+        encoders = task.ssl.init(key(settings.seed, 0, "encoders"), settings.embedding_size)
+        return {ITEM_TABLE: fresh_model()[ITEM_TABLE], **encoders}
+
+    local = local_views(settings, task.ssl, settings.stage1_lr)
+    phase = training_phase(
+        task.training(task.pack, local, examples),
+        name=ITEMS,
+        first=0,
+        rounds=settings.stage1_rounds,
+        population=people,
+        aggregator=aggregator,
+        optimizer=server_optimizer(settings.server_optimizer, settings.stage1_server_lr),
+        start=start,
+        model=fresh_model,
+    )
+    return (replace(phase, volunteers=public, ranks=False),)
+
+
+def _joint_phase(
+    settings: TwoStageSettings, task: _Task, network: Network, aggregator: Aggregator, first: int
+) -> Phase:
+    """Return phase two: the DSSM from phase one's item vectors, on the joint loss."""
+    federation, views, n_items = task.federation, task.views, task.federation.n_items
+
+    def examples() -> list[Packed]:
+        nobody = empty_client(views, len(empty_client(views, 1, n_items).rows), n_items)
+        empty = empty_pairs(network, settings, federation, task.split.train)
+        return [join(pairs, nobody, n_items) for pairs in empty]
+
+    def start(before: Params | None) -> Params:
+        model: dict[str, jax.Array] = dict(network.fresh())
+        scale = settings.embedding_scale
+        if before is None:
+            model[ITEM_TABLE] = vectors_of_features(federation, model[ITEM_TABLE], scale)
+            encoders = task.ssl.init(key(settings.seed, 0, "encoders"), settings.embedding_size)
+            return {**model, **encoders}
+        return {**model, **rescaled(before, scale)}
+
+    local = local_joint(
+        local_views(settings, task.ssl, settings.local_lr),
+        local_sgd(
+            network.recommender,
+            learning_rate=settings.local_lr * settings.dssm_weight,
+            epochs=settings.local_epochs,
+            batch_size=settings.batch_size,
+            max_steps=settings.local_steps or None,
+            whole_batch=settings.whole_batch,
+        ),
+        settings.item_rate,
+    )
+    return training_phase(
+        task.training(joint_packer(network.pack, task.pack, n_items), local, examples),
+        name=TRAIN,
+        first=first,
+        rounds=settings.rounds,
+        population=task.split.train,
+        aggregator=aggregator,
+        optimizer=server_optimizer(
+            settings.server_optimizer, settings.server_lr, settings.item_rate
+        ),
+        start=start,
+        model=network.fresh,
+    )
+
+
+def item_rankers(settings: StageOneSettings, catalogue: Catalogue) -> Rankers:
+    """Return how item vectors rank: by nearness to what a person likes."""
+
+    def by_neighbours(params: Params) -> Scorer:
+        check_shapes(params, {ITEM_TABLE: (catalogue.n_items, settings.embedding_size)})
+        return neighbours(np.asarray(params[ITEM_TABLE]))
+
+    return Rankers(adapted=by_neighbours)
+
+
+_STAGE_ONE: Mapping[str, Any] = {
+    "stage1": "paper",
+    "stage1_rounds": 300,
+    "sampling": "fixed",
+    "server_optimizer": "adam",
+    "local_epochs": 1,
+}
+DP_PRIVREC = Recipe(
+    summary="item vectors by self-supervision first, then privrec; both under noise",
+    settings=TwoStageSettings,
+    server_sees="updates",
+    stages=two_stages,
+    rankers=dssm_rankers,
+    # Under noise, few rounds with large cohorts are better, in both stages. Noisy steps would
+    # destroy the item vectors of stage one, so stage two changes them slowly (`item_rate`).
+    values={
+        **NOISED_VALUES,
+        "item_rate": 0.1,
+        "stage1": "private",
+        "stage1_rounds": 40,
+        "stage1_cohort": 200,
+        "stage1_clip_norm": 0.3,
+    },
+    presets={
+        **NOISED_PRESETS,
+        "movielens-1m": {**NOISED_PRESETS["movielens-1m"], "stage1_cohort": 500},
+    },
+)
+SSL_ITEMS = Recipe(
+    summary="stage one alone: neighbours of item vectors learned from sequences",
+    settings=StageOneSettings,
+    server_sees="updates",
+    stages=item_stage,
+    rankers=item_rankers,
+    values=_STAGE_ONE,
+    presets={"movielens-1m": {"stage1_rounds": 600}},
+)

@@ -1,1 +1,0 @@
-"""Recommenders as records of pure functions."""

@@ -1,0 +1,513 @@
+"""Secure sums: the server learns the sum of the nodes' vectors modulo 2^64, and no single vector.
+
+The protocol is that of Bonawitz et al. (2017), figure 4, on the graph of neighbours of Bell et al.
+(2020), without any network: a node's half is `NodeRound`, the server's is `route` and `unmask`.
+
+A node adds two kinds of masks: one from its own seed, and one with each neighbour, which the
+neighbour subtracts. Its neighbours hold shares of its seed and of its one-time mask key, t of n
+needed. At the end, they give shares of the seed if the node's vector is in the sum, else of the
+mask key. Who has both secrets of a node can take all masks off its vector.
+
+Why nobody gets both: an honest neighbour gives one kind only, a colluding one gives both. Among n
+holders of which c collude there are at most n + c shares to get, and both secrets need 2t of them.
+So 2t > n + c is enough. Without it, a server could tell one half of the neighbours that a node
+remained, and the other half that it dropped out.
+
+Why the sum is that of enough nodes: with signatures of `threshold` nodes under one list of
+survivors, no second list can have as many, by the same count over all nodes. Without these
+confirmations the server must be trusted to tell all nodes the same list.
+
+On a ring of neighbours, an honest survivor next to a stretch of degree / 2 nodes that are not
+honest survivors has shares of its seed at 1 + degree / 2 + c nodes at most. If t is more than
+that, nobody can unmask it, so honest survivors that are unmasked are never cut into two groups,
+however the server chooses who drops out.
+
+What a hostile node can do: it can make an attempt fail, and it can add any vector to the sum, as in
+every secure sum without proofs about the vectors: nothing here enforces the range of a coding. It
+cannot change the sum by wrong shares: the server has a digest of each share, of each seed and the
+public part of each mask key.
+
+Which sums were unmasked: on a node's disk before it helps, on the server's before it asks.
+
+Two sums of one round without noise, over different nodes, would show what single nodes added: a
+node whose answer is late could be left out of the second sum, and be in the first one after all.
+So if nodes add no noise, a node helps with one sum of a round alone, and the server ends a round
+with the nodes and people with whom it first asked for its masks.
+
+Why no combination of a round's sums is the vector of one node, if the server asks all nodes for the
+same people and arrays of the round in every attempt: let sum k be over the nodes S_k, and
+R_k, a part of S_k, be those who helped. Each node helps once, so the R_k are disjoint, and
+2|R_k| > |S_k| (`Terms.threshold`). If Σ c_k 1(S_k) = 1(x) for a node x, then
+1 >= Σ_k sign(c_k) Σ_{i in R_k} 1(i = x) >= Σ_k |c_k| (2|R_k| - |S_k|) >= Σ_k |c_k|. So Σ c_k over
+the sets with x is 1 only if all c_k are positive and all sets have x, and then every other node of
+these sets would count as well.
+"""
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from os import urandom
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from privrec.errors import FederationError
+from privrec.protocol import masks
+from privrec.protocol.masks import (
+    ADVERTISED,
+    KINDS,
+    SHARE_BYTES,
+    Roster,
+    Words,
+    by_node,
+    check_advertised,
+    digest,
+    is_bytes,
+    number,
+)
+from privrec.types import IntArray
+
+_DIGESTS = 2 * 32
+# The digests, and in the box: a nonce, the shares of both secrets, and a tag.
+_SEALED = _DIGESTS + 12 + 2 * SHARE_BYTES + 16
+_SEED, _KEY = KINDS
+# A node that dealt shares which do not fit together gets this many chances (chosen by hand).
+_TRIES = 8
+_AFTER = {
+    "keys": {"start"},
+    "shares": {"keys"},
+    "accept": {"shares"},
+    "mask": {"accept"},
+    "agree_on": {"mask"},
+    "reveal": {"mask", "agree_on"},
+}
+
+
+class BadDealer(FederationError):
+    """A node's shares cannot be used; `node` is the one that dealt them."""
+
+    def __init__(self, node: int, why: str) -> None:
+        super().__init__(f"the shares of node {node} {why}")
+        self.node = node
+
+
+class NodeRound:
+    """One attempt of one round on one node: each step once, in order; a failed step ends it.
+
+    `context` is different for every federation, run, round and attempt. `sign` signs with the
+    node's lasting key, and `verify(node, message, signature)` checks with another node's.
+    """
+
+    def __init__(
+        self,
+        *,
+        me: int,
+        context: bytes,
+        sign: Callable[[bytes], bytes],
+        verify: Callable[[int, bytes, bytes], bool],
+    ) -> None:
+        number(me)
+        self._me, self._context, self._sign, self._verify = me, context, sign, verify
+        self._cipher, self._pair, self._seed = masks.new_keys(), masks.new_keys(), urandom(32)
+        self._advertised: dict[str, bytes] = {}
+        self._roster: Roster
+        self._held: dict[int, tuple[bytes, bytes]] = {}
+        self._masks: dict[int, bytes] = {}
+        self._agreed: tuple[int, ...] | None = None
+        self._last = "start"
+
+    @contextmanager
+    def _step(self, step: str) -> Iterator[None]:
+        if self._last not in _AFTER[step]:
+            raise FederationError(f"`{step}` cannot come after `{self._last}` in one attempt")
+        self._last = f"a failed {step}"
+        yield
+        self._last = step
+
+    def keys(self) -> dict[str, bytes]:
+        """Return two public keys, a digest of the node's seed, and a signature of all three."""
+        with self._step("keys"):
+            found = {
+                "cipher": self._cipher.public,
+                "mask": self._pair.public,
+                "seed": digest(b"seed", self._seed),
+            }
+            signature = self._sign(_keys_statement(self._context, self._me, found))
+            self._advertised = {**found, "signature": signature}
+            return dict(self._advertised)
+
+    def shares(
+        self, keys: Mapping[int, Mapping[str, bytes]], *, threshold: int, degree: int
+    ) -> dict[int, bytes]:
+        """Return for each neighbour the digests of its shares and a box with the shares.
+
+        For the node itself there are the digests alone. `keys` are those of all members, with
+        their signatures. `threshold` and `degree` must be the node's own settings: a server that
+        could choose them could choose a neighbourhood of friends.
+        """
+        with self._step("shares"):
+            roster = Roster.of(keys, context=self._context, threshold=threshold, degree=degree)
+            if dict(keys.get(self._me, {})) != self._advertised:
+                raise FederationError("the server has other keys of this node than it sent")
+            for node, parts in keys.items():
+                statement = _keys_statement(self._context, node, parts)
+                if not self._verify(node, statement, parts["signature"]):
+                    raise FederationError(f"the signature of node {node} is not valid")
+            self._roster = roster
+            holders, needed = roster.holders(self._me), roster.needed(self._me)
+            seeds = masks.split(self._seed, needed, len(holders))
+            privates = masks.split(self._pair.private, needed, len(holders))
+            dealt = dict(zip(holders, zip(seeds, privates, strict=True), strict=True))
+            self._held[self._me] = dealt[self._me]
+            return {holder: self._sealed(holder, pair) for holder, pair in dealt.items()}
+
+    def _sealed(self, holder: int, pair: tuple[bytes, bytes]) -> bytes:
+        digests = self._roster.share_digests(self._me, holder, pair)
+        if holder == self._me:
+            return digests
+        about = self._roster.about(b"box", self._me, holder)
+        key = masks.agree(self._cipher.private, self._roster.keys[holder]["cipher"], about)
+        return digests + masks.seal(key, b"".join(pair), about + digests)
+
+    def accept(self, sealed: Mapping[int, bytes]) -> None:
+        """Open what each neighbour that got this far has sealed for this node.
+
+        With too few neighbours the node gives nothing. All that can fail is here, so that a node
+        can call it before it reads its people's data.
+        """
+        with self._step("accept"):
+            roster, me = self._roster, self._me
+            for node, box in by_node(sealed, "sealed shares").items():
+                if node not in roster.neighbours[me]:
+                    raise FederationError(f"shares came from {node!r}, which is no neighbour")
+                self._held[node] = self._opened(node, box)
+                self._masks[node] = _pair_seed(roster, self._pair.private, me, node)
+            if len(self._held) < roster.needed(me):
+                raise FederationError(
+                    f"{len(self._held)} nodes of a neighbourhood are left, and"
+                    f" {roster.needed(me)} are needed"
+                )
+
+    def mask(self, vector: Words) -> Words:
+        """Return the vector under the node's own mask and those with the accepted neighbours."""
+        with self._step("mask"):
+            total, me = _vector(vector).copy(), self._me
+            own = masks.derive(self._seed, self._roster.about(b"own", me))
+            masks.add_stretched(total, own, sign=1)
+            for node, pair in self._masks.items():
+                masks.add_stretched(total, pair, sign=1 if me < node else -1)
+            return total
+
+    def _opened(self, dealer: int, box: bytes) -> tuple[bytes, bytes]:
+        """Return a dealer's two shares for this node, after checks."""
+        if not is_bytes(box, _SEALED):
+            raise BadDealer(dealer, "have a wrong length")
+        roster, digests = self._roster, box[:_DIGESTS]
+        about = roster.about(b"box", dealer, self._me)
+        key = masks.agree(self._cipher.private, roster.keys[dealer]["cipher"], about)
+        try:
+            content = masks.unseal(key, box[_DIGESTS:], about + digests)
+        except FederationError as error:
+            raise BadDealer(dealer, "cannot be opened") from error
+        pair = content[:SHARE_BYTES], content[SHARE_BYTES:]
+        if roster.share_digests(dealer, self._me, pair) != digests:
+            raise BadDealer(dealer, "are not those that it announced")
+        return pair
+
+    def agree_on(self, survivors: Sequence[int]) -> bytes:
+        """Return a signature of the list of nodes whose vectors are in the sum."""
+        with self._step("agree_on"):
+            self._agreed = self._checked(survivors)
+            return self._sign(_survivors_statement(self._roster, self._agreed))
+
+    def _checked(self, survivors: Sequence[int]) -> tuple[int, ...]:
+        """Return the survivors in order, if this node may help to unmask their sum."""
+        roster, listed = self._roster, _survivors(self._roster, survivors)
+        near = set(listed) & set(roster.holders(self._me))
+        if self._me not in listed:
+            raise FederationError("this node is not among the survivors")
+        if not near <= self._held.keys():
+            raise FederationError("a survivor is a neighbour whose shares this node did not get")
+        if len(near) < roster.needed(self._me):
+            raise FederationError("too few survivors are neighbours of this node")
+        return listed
+
+    def reveal(
+        self, survivors: Sequence[int], confirmations: Mapping[int, bytes] | None
+    ) -> dict[int, bytes]:
+        """Return a share of the seed of each survivor, and of the mask key of each other neighbour.
+
+        Shares are of those whose shares this node holds, with one byte before that says the kind;
+        no node gets both. `confirmations` are signatures of `agree_on` by node; `None` is for
+        nodes whose own settings trust the server to give everybody the same list.
+        """
+        with self._step("reveal"):
+            listed = self._checked(survivors)
+            if self._agreed is not None and listed != self._agreed:
+                raise FederationError("this node has agreed on another list of survivors")
+            if confirmations is not None:
+                self._check_confirmations(listed, confirmations)
+            return {
+                node: _SEED + seed if node in listed else _KEY + private
+                for node, (seed, private) in self._held.items()
+            }
+
+    def _check_confirmations(
+        self, listed: tuple[int, ...], confirmations: Mapping[int, bytes]
+    ) -> None:
+        if self._agreed is None:
+            raise FederationError("this node has not agreed on any list of survivors")
+        statement = _survivors_statement(self._roster, listed)
+        valid = [
+            node
+            for node, signature in by_node(confirmations, "confirmations").items()
+            if node in listed and is_bytes(signature) and self._verify(node, statement, signature)
+        ]
+        if len(valid) < self._roster.threshold:
+            raise FederationError(
+                f"{len(valid)} nodes confirm this list of survivors, and"
+                f" {self._roster.threshold} are needed"
+            )
+
+
+def check_keys(
+    context: bytes,
+    node: int,
+    keys: Mapping[str, bytes],
+    verify: Callable[[int, bytes, bytes], bool],
+) -> None:
+    """Raise `FederationError` unless a node's keys are whole, usable and signed by it.
+
+    A server that passed on others would let one node spoil the attempt of all.
+    """
+    check_advertised(node, keys)
+    if len({keys[part] for part in ADVERTISED}) < len(ADVERTISED):
+        raise FederationError(f"the keys of node {node} repeat each other")
+    if not verify(node, _keys_statement(context, node, keys), keys["signature"]):
+        raise FederationError(f"the signature of node {node} is not valid")
+    for part in ("cipher", "mask"):
+        masks.agree(masks.new_keys().private, keys[part], context)
+
+
+def check_shares(roster: Roster, dealer: int, shares: Mapping[int, bytes]) -> None:
+    """Raise `FederationError` if the output of a node's `shares` has not the right form."""
+    if dealer not in roster.neighbours:
+        raise FederationError(f"shares came from {dealer!r}, which is no member")
+    if set(by_node(shares, "shares")) != set(roster.holders(dealer)):
+        raise FederationError(f"node {dealer} sent shares to others than its neighbours")
+    for holder, box in shares.items():
+        if not is_bytes(box, _DIGESTS if holder == dealer else _SEALED):
+            raise FederationError(f"node {dealer} sent shares of a wrong length")
+
+
+def route(
+    roster: Roster, sealed_by: Mapping[int, Mapping[int, bytes]]
+) -> dict[int, dict[int, bytes]]:
+    """Return the `sealed` of each node's `mask`, from the `shares` of all who got this far."""
+    for dealer, shares in sealed_by.items():
+        check_shares(roster, dealer, shares)
+    return {
+        node: {
+            dealer: sealed_by[dealer][node]
+            for dealer in roster.neighbours[node]
+            if dealer in sealed_by
+        }
+        for node in sealed_by
+    }
+
+
+def unmask(
+    roster: Roster,
+    total: Words,
+    *,
+    survivors: Sequence[int],
+    sealed_by: Mapping[int, Mapping[int, bytes]],
+    revealed: Mapping[int, Mapping[int, bytes]],
+) -> Words:
+    """Return the plain sum modulo 2^64 of the survivors' vectors, from the sum of the masked ones.
+
+    `sealed_by` is what `route` got, and `revealed` has each node's `reveal`. Shares that do not
+    fit their digest are left out; with too few others, `FederationError` names the node whose
+    masks remain.
+    """
+    plain, listed = _vector(total).copy(), _survivors(roster, survivors)
+    for dealer, shares in sealed_by.items():
+        check_shares(roster, dealer, shares)
+    if not set(listed) <= sealed_by.keys():
+        raise FederationError("a survivor has not sent shares")
+    for node in listed:
+        seed = _recovered(roster, node, _SEED, sealed_by[node], revealed)
+        masks.add_stretched(plain, masks.derive(seed, roster.about(b"own", node)), sign=-1)
+    for node in sorted(sealed_by.keys() - set(listed)):
+        mates = [mate for mate in roster.neighbours[node] if mate in listed]
+        if mates:
+            private = _recovered(roster, node, _KEY, sealed_by[node], revealed)
+            for mate in mates:
+                pair = _pair_seed(roster, private, node, mate)
+                masks.add_stretched(plain, pair, sign=-1 if mate < node else 1)
+    return plain
+
+
+def _recovered(
+    roster: Roster,
+    node: int,
+    kind: bytes,
+    dealt: Mapping[int, bytes],
+    revealed: Mapping[int, Mapping[int, bytes]],
+) -> bytes:
+    """Return a secret of a node from the shares that fit their digests."""
+    first = 0 if kind == _SEED else 32
+    shares = []
+    for place, holder in enumerate(roster.holders(node), start=1):
+        given = revealed.get(holder)
+        item = given.get(node) if isinstance(given, Mapping) else None
+        if not isinstance(item, bytes) or item[:1] != kind:
+            continue
+        found = digest(roster.about(b"share", node, holder), kind, item[1:])
+        at_place = item[1:5] == place.to_bytes(4, "little") and len(item) == 1 + SHARE_BYTES
+        if at_place and found == dealt[holder][first : first + 32]:
+            shares.append(item[1:])
+    needed = roster.needed(node)
+    if len(shares) < needed:
+        raise FederationError(
+            f"the masks of node {node} remain: {len(shares)} shares are there, {needed} are needed"
+        )
+    # These shares are what the node dealt. If they do not fit together, it lied itself, and it may
+    # have lied in a few of them only.
+    for start in range(min(_TRIES, len(shares))):
+        turned = shares[start:] + shares[:start]
+        secret = masks.combine(turned[:needed])
+        if kind == _SEED and digest(b"seed", secret) == roster.keys[node]["seed"]:
+            return secret
+        if kind == _KEY and masks.public_of(secret) == roster.keys[node]["mask"]:
+            return secret
+    raise BadDealer(node, "do not fit together")
+
+
+def _pair_seed(roster: Roster, private: bytes, owner: int, other: int) -> bytes:
+    about = roster.about(b"pair", min(owner, other), max(owner, other))
+    return masks.agree(private, roster.keys[other]["mask"], about)
+
+
+def _keys_statement(context: bytes, node: int, keys: Mapping[str, bytes]) -> bytes:
+    return digest(b"keys", context, number(node), *(keys[part] for part in ADVERTISED))
+
+
+def _survivors_statement(roster: Roster, listed: Sequence[int]) -> bytes:
+    return roster.about(b"survivors", *listed)
+
+
+def _survivors(roster: Roster, survivors: Sequence[int]) -> tuple[int, ...]:
+    """Return the survivors in order, if they are different members and enough."""
+    if not isinstance(survivors, Sequence):
+        raise FederationError("the survivors are no list of nodes")
+    for node in survivors:
+        number(node)
+    listed = tuple(sorted(survivors))
+    if len(set(listed)) != len(listed) or not set(listed) <= roster.keys.keys():
+        raise FederationError("a survivor is no member, or is named twice")
+    if len(listed) < roster.threshold:
+        raise FederationError(f"{len(listed)} nodes are left, and {roster.threshold} are needed")
+    return listed
+
+
+def _vector(found: object) -> Words:
+    if not isinstance(found, np.ndarray) or found.dtype != np.uint64 or found.ndim != 1:
+        raise FederationError("a vector of a secure sum must be words of 64 bits in one row")
+    return found
+
+
+class Reveals:
+    """For one federation and each round: how often the node helped, and with which sum."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        try:
+            kept = json.loads(path.read_text()) if path.is_file() else {}
+        except (OSError, ValueError) as error:
+            raise FederationError(f"cannot read {path}: {error}") from error
+        self._times: dict[str, int] = kept.get("times", {})
+        self._sums: dict[str, list[str]] = kept.get("sums", {})
+
+    def count(self, round_index: int, most: int) -> None:
+        """Count one more answer for a round, or raise if it would be more than `most`."""
+        name = str(round_index)
+        if self._times.get(name, 0) >= most:
+            raise FederationError(
+                f"round {round_index} was answered {most} times already; one more sum of it would"
+                " cost more privacy than the ledger counts"
+            )
+        self._times[name] = self._times.get(name, 0) + 1
+        self._write()
+
+    def bind(self, round_index: int, content: str, survivors: Sequence[int] | None = None) -> None:
+        """Help with this sum of a round alone from now on; raise if the node helped with another.
+
+        `content` stands for all that the node's own part depends on, and `survivors` are the nodes
+        in the sum. Without them nothing is written: the node has not helped yet.
+        """
+        name, nodes = str(round_index), json.dumps(sorted(survivors or ()))
+        before = self._sums.get(name)
+        if before is not None and (
+            before[0] != content or (survivors is not None and before[1] != nodes)
+        ):
+            raise FederationError(
+                f"this node has helped with another sum of round {round_index}; two sums of one"
+                " round would show what single nodes added"
+            )
+        if survivors is not None:
+            self._sums[name] = [content, nodes]
+            self._write()
+
+    def _write(self) -> None:
+        _write(self._path, {"times": self._times, "sums": self._sums})
+
+
+class Begun(NamedTuple):
+    """A round whose masks nodes were asked to take off: its drawn people, and these nodes."""
+
+    round_index: int
+    people: IntArray
+    survivors: frozenset[int]
+
+
+class Unmasking:
+    """The last such round of a server; without a path, only in memory."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        self._path, self._last = path, Begun(-1, np.zeros(0, np.int64), frozenset())
+        if path is not None and path.is_file():
+            kept = json.loads(path.read_text())
+            people = np.array(kept["people"], np.int64)
+            self._last = Begun(int(kept["round"]), people, frozenset(kept["survivors"]))
+
+    def begun(self, round_index: int) -> Begun | None:
+        """Return the round if its masks were asked for."""
+        return self._last if self._last.round_index == round_index else None
+
+    def people(self, round_index: int) -> IntArray | None:
+        """Return the people of the round if its masks were asked for."""
+        begun = self.begun(round_index)
+        return None if begun is None else begun.people
+
+    def begin(self, round_index: int, people: IntArray, survivors: Sequence[int]) -> None:
+        """Write down that the masks of a round are asked for."""
+        self._last = Begun(round_index, people, frozenset(survivors))
+        if self._path is not None:
+            lists = {"people": people.tolist(), "survivors": sorted(survivors)}
+            _write(self._path, {"round": round_index, **lists})
+
+
+def _write(path: Path, content: object) -> None:
+    """Replace a private file; it is on the disk when this returns."""
+    temporary = path.with_suffix(".tmp")
+    with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as out:
+        out.write(json.dumps(content))
+        out.flush()
+        os.fsync(out.fileno())
+    temporary.replace(path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    os.fsync(folder)
+    os.close(folder)

@@ -1,0 +1,404 @@
+"""The terms of a federation: what its server and all its nodes agreed on.
+
+Both sides build the same stages from the terms (`bound.py`). So a node knows the recipe, the bound
+and the noise from its own copy, and a server cannot ask it for anything else.
+
+The recipe of a federation's terms, on its enrolled people, as one party sees them.
+
+What a round of a federation sends, before anything is sent.
+"""
+
+import hashlib
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache, cached_property
+from typing import Any, Literal
+
+import numpy as np
+
+from privrec.algorithms.recipe import PreparedRun
+from privrec.algorithms.recipes import rankers, stages_of
+from privrec.core.contribution import told_to_bytes
+from privrec.core.phase import Exchange, Phase
+from privrec.data.catalogue import Catalogue
+from privrec.data.clients import Clients, nobody
+from privrec.data.federation import Federation
+from privrec.data.splits import Split
+from privrec.data.text import safe_text
+from privrec.errors import FederationError, PrivrecError, SettingsError
+from privrec.evaluation.protocols import protocol_named, resolve
+from privrec.privacy.aggregate import Published
+from privrec.privacy.calibrate import refuse_large_delta
+from privrec.privacy.ledger import PrivacyLedger
+from privrec.privacy.statement import against_server
+from privrec.protocol.coding import least_honest, least_survivors
+from privrec.protocol.wire import sheet_of
+from privrec.settings import RunSettings
+from privrec.types import IntArray
+
+VERSION = 2
+_DAY = 86_400.0
+NoiseFrom = Literal["server", "nodes"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """A node: its public key, how many people it serves, and the name that its owner gave it.
+
+    Anybody can take any name. So people compare keys (`certificates.py: key_hash`).
+    """
+
+    public_key: str
+    people: int
+    name: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Terms:
+    """What a federation does, and with whom.
+
+    People have positions: those of the first node come first. `catalogue` is a hash of the public
+    catalogue. `missing` is the share of a round's nodes that may drop out, `colluding` the share
+    that may help a hostile server; both shape the noise from nodes. A round with fewer than
+    `min_people` people is abandoned; 0 means half of those who were drawn. `deadline` is in seconds
+    and holds for one exchange. An abandoned round is tried `attempts` times. A node answers at most
+    `reveals` times for one round, so that a server can be killed and go on, but cannot average
+    the noise away.
+    """
+
+    name: str
+    settings: RunSettings
+    catalogue: str
+    members: tuple[Member, ...]
+    secure_sum: bool = True
+    noise_from: NoiseFrom = "server"
+    missing: float = 0.3
+    colluding: float = 0.0
+    min_people: int = 0
+    deadline: float = 60.0
+    attempts: int = 5
+    reveals: int = 2
+
+    def __post_init__(self) -> None:
+        if not self.members:
+            raise FederationError("a federation needs at least one enrolled node; got none")
+        if self.secure_sum and len(self.members) < 2:
+            raise FederationError(
+                "secure sums need at least 2 nodes, since a sum over one node hides nothing; got 1"
+                " (--no-secure-sum lets the server see this node's exact sums)"
+            )
+        for name in ("attempts", "reveals"):
+            _whole(getattr(self, name), name, least=1)
+        masked: object = self.secure_sum
+        if not isinstance(masked, bool) or self.noise_from not in ("server", "nodes"):
+            raise SettingsError("`secure_sum` must be true or false, `noise_from` server or nodes")
+        for name in ("missing", "colluding"):
+            if not 0 <= getattr(self, name) < 1:
+                raise SettingsError(f"`{name}` must be >= 0 and < 1; got {getattr(self, name)!r}")
+        if not 0 < self.deadline <= _DAY:
+            raise SettingsError(
+                f"`deadline` must be > 0 and at most {_DAY:g} seconds; got {self.deadline!r}"
+            )
+        if not 0 <= self.min_people <= self.people:
+            raise SettingsError(
+                f"`min_people` must be >= 0 and <= {self.people:,}, the enrolled people;"
+                f" got {self.min_people}"
+            )
+        if self.noise_from == "nodes":
+            self._check_noise()
+
+    def _check_noise(self) -> None:
+        if not self.secure_sum:
+            raise SettingsError("noise from nodes needs secure sums: a share of it hides nobody")
+        budget = self.settings.budget
+        if budget.mechanism != "gaussian":
+            raise SettingsError(
+                f"noise from nodes needs the Gaussian mechanism; {self.settings.recipe} has"
+                f" {budget.mechanism}"
+            )
+        # Raises if nobody would be left to add noise.
+        least_honest(len(self.members), self.missing, self.colluders / len(self.members))
+        if budget.noise != "secure":
+            raise SettingsError("noise from nodes is always secure: leave out noise=seeded")
+
+    @cached_property
+    def firsts(self) -> IntArray:
+        """The position of each node's first person."""
+        counts = [member.people for member in self.members]
+        return np.concatenate([[0], np.cumsum(counts)[:-1]]).astype(np.int64)
+
+    @property
+    def people(self) -> int:
+        """How many people are enrolled: the N of the accountant."""
+        return sum(member.people for member in self.members)
+
+    def node_of(self, positions: IntArray) -> IntArray:
+        """Return which node serves each of these people."""
+        return np.searchsorted(self.firsts, positions, side="right") - 1
+
+    def positions(self, node: int) -> range:
+        """Return the positions of the people whom a node serves."""
+        first = int(self.firsts[node])
+        return range(first, first + self.members[node].people)
+
+    def threshold(self, members: int) -> int:
+        """Return how many of a round's nodes must remain, so that its masks can be taken off.
+
+        Fewer than half could be two groups of which each gives the server one of a node's two
+        secrets. With 2t > n + colluding nodes, nobody gets both (`secure_sum.py`).
+        """
+        # A server chooses who is asked. So if it is not trusted, shares are of all enrolled nodes.
+        enrolled = len(self.members)
+        of = enrolled if self.noise_from == "nodes" else members
+        least = max(2, least_survivors(of, self.missing)) if members else 2
+        if not 2 * least > members + self.colluders or least > members:
+            raise FederationError(
+                f"{members} nodes with a share of {self.missing:g} missing and"
+                f" {self.colluding:g} colluding are too few to hide one node"
+            )
+        return least
+
+    @property
+    def honest(self) -> int:
+        """How many of the enrolled nodes must not help a hostile server."""
+        return len(self.members) - self.colluders
+
+    @property
+    def colluders(self) -> int:
+        """How many of the enrolled nodes may help a hostile server.
+
+        If nodes add the noise, it is at least one: every node knows its own share of the noise, and
+        must not learn more about others' people than is counted.
+        """
+        share = math.floor(self.colluding * len(self.members) + 1e-9)
+        return max(1, share) if self.noise_from == "nodes" else share
+
+    @property
+    def sums(self) -> int:
+        """How many sums of one round a hostile server can get, if nodes add the noise.
+
+        A sum needs the help of t nodes, of which c may help for nothing. Each of the other n - c
+        helps `reveals` times, so it is `reveals` (n - c) / (t - c), rounded down.
+        """
+        enrolled, few = len(self.members), self.colluders
+        return self.reveals * (enrolled - few) // (self.threshold(enrolled) - few)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A hash of all terms; the two sides compare it, and so can people."""
+        return hashlib.sha256(to_json(self).encode()).hexdigest()
+
+
+def to_json(terms: Terms) -> str:
+    """Return the terms as one JSON document, the same for equal terms."""
+    names = [name for name in Terms.__dataclass_fields__ if name not in ("settings", "members")]
+    found: dict[str, Any] = {name: getattr(terms, name) for name in names}
+    found["settings"] = terms.settings.model_dump(mode="json", exclude_none=True)
+    found["members"] = [asdict(member) for member in terms.members]
+    return json.dumps({"version": VERSION, **found}, sort_keys=True, indent=1)
+
+
+def from_json(
+    text: str | bytes, where: str, settings_of: Callable[[Mapping[str, Any]], RunSettings]
+) -> Terms:
+    """Return the terms of a JSON document; `where` names it in an error."""
+    try:
+        found: dict[str, Any] = json.loads(text)
+        if (version := found.pop("version", None)) != VERSION:
+            raise FederationError(f"terms of version {version!r}; this privrec reads {VERSION}")
+        found["settings"] = settings_of(found["settings"])
+        found["members"] = tuple(
+            Member(
+                public_key=str(entry["public_key"]),
+                people=_whole(entry["people"]),
+                name=checked_name(entry["name"]),
+            )
+            for entry in found["members"]
+        )
+        return Terms(**found)
+    except PrivrecError as error:
+        raise FederationError(f"{where}: {error}") from error
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise FederationError(f"{where} has no terms of a federation ({error})") from error
+
+
+def shown_hash(digest: str) -> str:
+    """Return the first 128 bits of a hash as people compare them: 8 groups of 4 letters.
+
+    >>> shown_hash("0123456789abcdef" * 4)
+    '0123 4567 89ab cdef 0123 4567 89ab cdef'
+    """
+    return " ".join(digest[k : k + 4] for k in range(0, 32, 4))
+
+
+def checked_name(name: str) -> str:
+    """Return the name of a node, which others see; raise unless it is short and can be shown."""
+    if not 1 <= len(name) <= 60 or safe_text(name) != name:
+        raise SettingsError(f"`name` must be 1 to 60 characters that can be shown; got {name!r}")
+    return name
+
+
+def _whole(value: object, name: str = "people", least: int = 0) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise SettingsError(f"`{name}` must be a whole number >= {least}; got {value!r}")
+    return value
+
+
+def catalogue_hash(text: str) -> str:
+    """Return the hash of a catalogue by which both sides know that theirs are the same.
+
+    What its data set declared is left out: a node's own slice may declare more or less.
+    """
+    found: dict[str, Any] = json.loads(text)
+    return hashlib.sha256(
+        json.dumps({**found, "undeclared": [], "name": ""}, sort_keys=True).encode()
+    ).hexdigest()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Bound:
+    """The recipe on the enrolled people; `phases()` finds the noise at its first call."""
+
+    federation: Federation
+    split: Split
+    phases: Callable[[], tuple[Phase, ...]]
+
+    def prepared(self, settings: RunSettings) -> PreparedRun:
+        """Return the same as a run is prepared from."""
+        name, candidates = resolve(settings.protocol, settings.candidates, self.federation)
+        protocol = protocol_named(name, candidates=candidates, seed=settings.seed)
+        return PreparedRun(
+            config=settings,
+            protocol=protocol,
+            federation=self.federation,
+            whole=self.federation,
+            split=self.split,
+            stages=self.phases,
+            rankers=rankers(settings, self.federation.catalogue),
+        )
+
+
+def promised(terms: Terms, phases: Sequence[Phase]) -> tuple[float, float]:
+    """Return epsilon of all planned rounds, and epsilon against a server that is not trusted."""
+    planned = PrivacyLedger()
+    for phase in phases:
+        planned = planned.record(phase.release, phase.rounds)
+    delta = terms.settings.budget.delta
+    if not planned.is_private:
+        return math.inf, math.inf
+    trusted = terms.noise_from == "server"
+    hostile = math.inf if trusted else against_server(planned, terms.sums, delta)
+    return planned.epsilon(delta), hostile
+
+
+def bind(terms: Terms, catalogue: Catalogue, mine: Clients | None = None, node: int = 0) -> Bound:
+    """Return the recipe of the terms on all enrolled people, as one party sees them.
+
+    A node has the data of its own people, `mine`. Everybody else is there and has none.
+    """
+    settings = terms.settings
+    take = _taker(catalogue, mine, int(terms.firsts[node]))
+    everybody = np.arange(terms.people)
+    federation = Federation(
+        catalogue=catalogue,
+        n_clients=terms.people,
+        take=take,
+        ids=lambda positions: positions,
+        largest=max(1, 0 if mine is None or not len(mine) else int(mine.sizes.max())),
+        repeats=True,
+        population=terms.name,
+        people=terms.people,
+        fingerprint=terms.fingerprint,
+    )
+    budget = settings.budget
+    if budget.mechanism != "none":
+        most = max(terms.people, budget.train_people)
+        refuse_large_delta(budget.delta, most, forced=budget.force_delta)
+    split = Split(
+        public_train=budget.train_people or terms.people,
+        train=everybody,
+        validation=everybody[:0],
+        test=everybody[:0],
+    )
+
+    @cache
+    def phases() -> tuple[Phase, ...]:
+        made = stages_of(settings, federation, split)
+        for stage in made:
+            if isinstance(stage, Exchange):
+                raise FederationError(
+                    f"{settings.recipe} has an exchange that is not a sum ({stage.name}), and a"
+                    " federation only adds up; set `neighbours` to 0"
+                )
+            if not isinstance(stage, Phase):
+                raise FederationError(
+                    f"{settings.recipe} needs all data in one place; a federation has it nowhere"
+                )
+            if stage.volunteers:
+                raise FederationError(
+                    f"{settings.recipe}: {stage.name} asks volunteers alone, and an enrolment does"
+                    " not say who volunteered; choose another `stage1`"
+                )
+        return tuple(stage for stage in made if isinstance(stage, Phase))
+
+    return Bound(federation=federation, split=split, phases=phases)
+
+
+def _taker(catalogue: Catalogue, mine: Clients | None, first: int) -> Callable[[IntArray], Clients]:
+    """Return what reads the data of people by their positions in the federation."""
+    if mine is None:
+        return lambda positions: nobody(catalogue.schema, len(positions))
+    own = mine
+
+    def take(positions: IntArray) -> Clients:
+        local = np.asarray(positions) - first
+        if ((local >= 0) & (local < len(own))).all():
+            return own.take(local)
+        return nobody(catalogue.schema, len(local))
+
+    return take
+
+
+_MANY = 1e6
+"""A sum by which every item counts as popular, so that the sums after it are as large as can be."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traffic:
+    """A phase: its rounds, exchanges a round, and bytes that a node gets and sends in one round."""
+
+    phase: str
+    rounds: int
+    exchanges: int
+    numbers: int
+    bytes_down: int
+    bytes_up: int
+
+
+def traffic_of(terms: Terms, catalogue: Catalogue) -> list[Traffic]:
+    """Return what each phase sends at most. Keys and shares are not counted: some kilobytes."""
+    found, params = [], None
+    bound = bind(terms, catalogue)
+    phases = bound.phases()
+    for phase in phases:
+        state = phase.start(params)
+        told = {name: np.asarray(leaf) for name, leaf in phase.tell(state).items()}
+        sheet = sheet_of(phase, told, nobody(catalogue.schema, 1), phase.first, state.clip_norm)
+        exchanges = 1 if not terms.secure_sum else 5 if terms.noise_from == "nodes" else 4
+        found.append(
+            Traffic(
+                phase=phase.name,
+                rounds=phase.rounds,
+                exchanges=exchanges,
+                numbers=sheet.size,
+                bytes_down=len(told_to_bytes(told)),
+                bytes_up=8 * sheet.size,
+            )
+        )
+        if phase is not phases[-1]:
+            largest = sheet.total(np.full(sheet.size, _MANY)).update
+            after = phase.absorb(state, Published(dict(largest), state.clip_norm))
+            params = after.params
+    return found

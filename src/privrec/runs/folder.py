@@ -1,0 +1,590 @@
+"""The run folder: the files of a run. A kill at any moment costs time and nothing else.
+
+The folder itself has what may be released: `config.toml`, which is written first and never
+changed; `catalogue.json`; `ledger.jsonl`, a line per release, on the disk before the release is
+used (`ledgerfile.py`); `rounds.jsonl`, a line per round; `params.safetensors`, which marks a
+finished run; and `privacy.html`, the page of what is promised. During a run,
+`checkpoint.safetensors` has the whole server state (and, where the best one by validation is kept,
+that one), and `published-N.safetensors` has what round N published until the checkpoint has it.
+
+`simulation/` has what is computed from raw data: the fingerprint of the data, losses, counts
+and timings, progress, validation, evaluation, attacks, audits, report. No guarantee covers it.
+
+`simulation/progress.json`: how far a training is, and `evaluating.json` for an evaluation.
+
+Each is written a few times a second at most, under a temporary name that is then renamed. It is not
+flushed to the disk, because nothing depends on it.
+
+Where a run lies: in a temporary folder that goes with its object, or in a copy to keep.
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import platform
+import re
+import shutil
+import tempfile
+import threading
+import time
+import tomllib
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import load, save
+
+from privrec.data.catalogue import Catalogue, from_json
+from privrec.errors import RunFolderError, SettingsError, check_kind, nearest
+from privrec.runs.documents import (
+    EVALUATION,
+    NOT_JSON,
+    ROUND,
+    ROUND_FIGURES,
+    fault_in,
+    read_document,
+)
+from privrec.settings import RunSettings, to_toml
+
+FORMAT = 4
+SIMULATION = "simulation"
+Arrays = Mapping[str, npt.NDArray[Any]]
+_TEMPORARY = ".tmp"
+
+
+@dataclass(frozen=True, slots=True, weakref_slot=True, kw_only=True)
+class RunFolder:
+    """The files of one run. A temporary folder is removed with this object (`places.py`)."""
+
+    path: Path
+    is_temporary: bool = field(default=False, compare=False)
+
+    def __deepcopy__(self, memo: object) -> "RunFolder":
+        return self  # A copy would not keep a temporary folder.
+
+    @property
+    def config_path(self) -> Path:
+        """The settings."""
+        return self.path / "config.toml"
+
+    @property
+    def catalogue_path(self) -> Path:
+        """The items, their titles and features, and the schema."""
+        return self.path / "catalogue.json"
+
+    @property
+    def rounds_path(self) -> Path:
+        """One JSON line per round: its number and its stage."""
+        return self.path / "rounds.jsonl"
+
+    @property
+    def figures_path(self) -> Path:
+        """One JSON line per round with what it did, computed from raw data."""
+        return self.path / SIMULATION / "rounds.jsonl"
+
+    @property
+    def data_path(self) -> Path:
+        """The fingerprint of the data that the run began with."""
+        return self.path / SIMULATION / "data.json"
+
+    @property
+    def ledger_path(self) -> Path:
+        """One JSON line per release."""
+        return self.path / "ledger.jsonl"
+
+    @property
+    def checkpoint_path(self) -> Path:
+        """The server's state after some round."""
+        return self.path / "checkpoint.safetensors"
+
+    @property
+    def params_path(self) -> Path:
+        """The parameters of a finished run."""
+        return self.path / "params.safetensors"
+
+    @property
+    def evaluation_path(self) -> Path:
+        """The figures of the final report."""
+        return self.path / SIMULATION / "evaluation.json"
+
+    @property
+    def attack_path(self) -> Path:
+        """What attacks on the run found."""
+        return self.path / SIMULATION / "attack.json"
+
+    @property
+    def audit_path(self) -> Path:
+        """What an audit of the run found."""
+        return self.path / SIMULATION / "audit.json"
+
+    @property
+    def report_path(self) -> Path:
+        """The report for people."""
+        return self.path / SIMULATION / "report.html"
+
+    @property
+    def privacy_path(self) -> Path:
+        """The page of what is promised, which may be released."""
+        return self.path / "privacy.html"
+
+    def published_path(self, round_index: int) -> Path:
+        """What a round published, until the checkpoint includes it."""
+        return self.path / f"published-{round_index}.safetensors"
+
+
+def create_run(
+    path: Path, config: RunSettings, catalogue: str, fingerprint: str | None
+) -> RunFolder:
+    """Return a new run folder; raise if the folder has more than the leftovers of a kill.
+
+    `catalogue` is JSON. `fingerprint` is that of the data: the run can only resume on the same
+    data. A server in a network has no data and no fingerprint of it.
+    """
+    is_new = not path.exists()
+    if not is_new and not is_untouched(path):
+        raise RunFolderError(
+            f"{path} is in the way: choose another --out, or go on with it by --resume"
+        )
+    folder = RunFolder(path=path)
+    with words(path, "write"):
+        folder.data_path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    clear_leftovers(folder)
+    # The format comes last, so a truncated file has none.
+    text = to_toml(config, header={}) + f"format = {FORMAT}\n"
+    try:
+        if fingerprint is not None:
+            mark_data(folder, fingerprint)
+        write_whole(folder.catalogue_path, catalogue.encode())
+        write_whole(folder.config_path, text.encode())
+    except RunFolderError:
+        shutil.rmtree(path if is_new else folder.data_path.parent, ignore_errors=True)
+        raise
+    return folder
+
+
+def is_untouched(path: Path) -> bool:
+    """Return whether a folder has only files that a kill during `create_run` can leave."""
+    return path.is_dir() and all(map(_is_leftover, path.iterdir()))
+
+
+def clear_leftovers(folder: RunFolder) -> None:
+    """Remove the temporary files that a killed process left behind."""
+    for place in (folder.path, folder.path / SIMULATION):
+        for path in filter(_is_temporary, place.iterdir() if place.is_dir() else ()):
+            path.unlink(missing_ok=True)
+
+
+def mark_data(folder: RunFolder, fingerprint: str) -> None:
+    """Write the fingerprint of the data whose people train, so that others of it can be tested."""
+    write_whole(folder.data_path, json.dumps({"fingerprint": fingerprint}).encode() + b"\n")
+
+
+def has_data_mark(folder: RunFolder) -> bool:
+    """Return whether the run has a fingerprint of its data, readable or not."""
+    return os.path.lexists(folder.data_path)
+
+
+def check_data(folder: RunFolder, fingerprint: str) -> None:
+    """Raise unless the data is exactly the data that the run began with."""
+    try:
+        began = json.loads(folder.data_path.read_text(encoding="utf-8"))["fingerprint"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise RunFolderError(
+            f"{folder.data_path} cannot be read, so it is unknown whether the data is still the"
+            " same: begin a new run"
+        ) from error
+    if began != fingerprint:
+        raise RunFolderError(
+            f"the data has changed since {folder.path} was begun: two releases would reveal"
+            " what changed, and figures would be of other people; begin a new run"
+        )
+
+
+def read_run(path: Path) -> tuple[RunFolder, dict[str, Any]]:
+    """Return an existing run folder and its settings, as they were written."""
+    folder = RunFolder(path=path)
+    if not folder.config_path.is_file():
+        raise RunFolderError(f"{path} {_no_run(path)}")
+    try:
+        values = tomllib.loads(folder.config_path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise RunFolderError(f"cannot read {folder.config_path}: {error}") from error
+    if "format" not in values:
+        raise RunFolderError(f"{folder.config_path} was cut short: it has no format")
+    version = values.pop("format")
+    if version != FORMAT:
+        raise RunFolderError(
+            f"{path} is a run folder of format {version}; this privrec reads format {FORMAT}"
+        )
+    if not {"recipe", "data"} <= values.keys():
+        raise RunFolderError(f"{folder.config_path} names no recipe or no data")
+    return folder, values
+
+
+def _no_run(path: Path) -> str:
+    """Return why a path is no run folder, and what was perhaps meant."""
+    with words(path, "read"):
+        if not path.exists():
+            there = [one.name for one in path.parent.iterdir()] if path.parent.is_dir() else []
+            return f"does not exist{nearest(path.name, there, str(path).removesuffix(path.name))}"
+        if path.is_file():
+            return "is a file, not a run folder"
+        if (path / "dataset.toml").is_file():
+            return f"is a data folder, not a run: train on it with --data {path}"
+    return "is no run folder: it has no config.toml"
+
+
+def read_settings(
+    path: Path, check: Callable[[Mapping[str, Any]], RunSettings]
+) -> tuple[RunFolder, RunSettings]:
+    """Return an existing run folder and its settings, as `check` returns or refuses them."""
+    folder, values = read_run(path)
+    try:
+        return folder, check(values)
+    except SettingsError as error:
+        raise RunFolderError(f"{folder.config_path}: {error}") from error
+
+
+def read_catalogue(folder: RunFolder) -> Catalogue:
+    """Return the catalogue that a run was begun with."""
+    path = folder.catalogue_path
+    with words(path, "read"):
+        return from_json(path.read_bytes(), str(path))
+
+
+def append_round(folder: RunFolder, line: Mapping[str, Any], *, figures: bool) -> None:
+    """Add one line to `rounds.jsonl`, and with `figures` what it did to `simulation/`."""
+    named = {name: line[name] for name in ("round", "stage")}
+    lines = {folder.rounds_path: named, **({folder.figures_path: line} if figures else {})}
+    for path, content in lines.items():
+        with words(path, "write"), path.open("a", encoding="utf-8") as out:
+            out.write(json.dumps(content) + "\n")
+
+
+def read_rounds(path: Path) -> list[dict[str, Any]]:
+    """Return the lines of a `rounds.jsonl`; a last line without its end is left out: a kill."""
+    if not path.is_file():
+        return []
+    lines: list[dict[str, Any]] = []
+    with words(path, "read"):
+        texts = path.read_text(encoding="utf-8", errors="replace").split("\n")
+    shape = ROUND_FIGURES if path.parent.name == SIMULATION else ROUND
+    for number, text in enumerate(filter(None, texts), start=1):
+        try:
+            found = json.loads(text)
+        except NOT_JSON as error:
+            if text == texts[-1] and isinstance(error, ValueError):
+                break
+            raise RunFolderError(f"{path} is damaged at line {number}: {error}") from error
+        if fault := fault_in(found, shape):
+            raise RunFolderError(f"{path} is damaged at line {number}: it {fault}")
+        lines.append(found)
+    return lines
+
+
+def keep_rounds(folder: RunFolder, before: int) -> None:
+    """Cut both `rounds.jsonl` back to the rounds before the given one."""
+    for path in (folder.rounds_path, folder.figures_path):
+        if path.is_file():
+            lines = [line for line in read_rounds(path) if line["round"] < before]
+            write_whole(path, "".join(json.dumps(line) + "\n" for line in lines).encode())
+
+
+def published_rounds(folder: RunFolder) -> set[int]:
+    """Return the rounds whose published sum is on the disk, also under its temporary name."""
+    names = [path.name.split(".") for path in folder.path.glob("*published-*")]
+    stems = [part for parts in names for part in parts if part.startswith("published-")]
+    numbers = [stem.removeprefix("published-") for stem in stems]
+    return {int(number) for number in numbers if number.isdecimal()}
+
+
+def played_rounds(folder: RunFolder) -> int:
+    """Return how many rounds a run has played at least, by its checkpoint and its parameters."""
+    counts = [0]
+    if folder.checkpoint_path.is_file():
+        counts.append(int(read_arrays(folder.checkpoint_path).get("round_index", 0)))
+    if folder.params_path.is_file():
+        counts.append(int(read_about(folder.params_path).get("rounds", 0)))
+    return max(counts)
+
+
+def drop_published(folder: RunFolder, before: int) -> None:
+    """Remove what rounds before the given one published; the checkpoint includes it."""
+    for path in folder.path.glob("published-*.safetensors"):
+        number = path.stem.removeprefix("published-")
+        if number.isdecimal() and int(number) < before:
+            path.unlink(missing_ok=True)
+
+
+def read_evaluation(path: Path) -> dict[str, Any]:
+    """Return the `evaluation.json` of a run folder."""
+    folder, settings = read_run(path)
+    if not folder.evaluation_path.is_file():
+        raise RunFolderError(f"{path} has no evaluation yet: run 'privrec evaluate {path}'")
+    found = read_document(folder.evaluation_path, EVALUATION) or {}
+    for key in ("recipe", "data", "seed"):
+        if (mine := settings.get(key)) != (its := found[key]):
+            why = f"is of another run, with {key} {its!r} and not {mine!r}"
+            raise RunFolderError(f"{folder.evaluation_path} {why}: evaluate again")
+    return found
+
+
+def write_arrays(path: Path, arrays: Arrays, metadata: Mapping[str, str]) -> None:
+    """Write named arrays to a safetensors file, atomically."""
+    # `np.ascontiguousarray` is not used: it makes a scalar a vector.
+    contiguous = {name: np.asarray(array, order="C") for name, array in arrays.items()}
+    # All metadata in one entry: safetensors writes several entries in an order that varies.
+    entry = {"privrec": json.dumps(dict(metadata), sort_keys=True)}
+    write_whole(path, save(contiguous, metadata=entry))
+
+
+def read_arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
+    """Return the arrays of a safetensors file."""
+    try:
+        return load(path.read_bytes())
+    except (OSError, SafetensorError) as error:
+        raise RunFolderError(f"cannot read {path}: {error}") from error
+
+
+def read_about(path: Path) -> dict[str, str]:
+    """Return the metadata of a safetensors file that `write_arrays` wrote."""
+    try:
+        with safe_open(path, framework="np") as file:
+            about = json.loads((file.metadata() or {}).get("privrec", "{}"))
+    except (OSError, SafetensorError, ValueError, RecursionError) as error:
+        raise RunFolderError(f"cannot read {path}: {error}") from error
+    return about if isinstance(about, dict) else {}
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file under a temporary name, flush it to disk, then rename it into place."""
+    temporary = temporary_name(path)
+    with words(path, "write"):
+        mode = 0o700 if path.parent.name == SIMULATION else 0o777
+        path.parent.mkdir(mode=mode, parents=True, exist_ok=True)
+        try:
+            with temporary.open("wb") as out:
+                out.write(content)
+                out.flush()
+                os.fsync(out.fileno())
+            temporary.replace(path)
+            sync_folder(path.parent)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+def temporary_name(path: Path) -> Path:
+    """Return the name under which this process writes a file before it is whole."""
+    return path.with_name(f".{path.name}.{os.getpid()}{_TEMPORARY}")
+
+
+def sync_folder(path: Path) -> None:
+    """Flush the names in a folder to the disk, so that a renamed file survives a power cut."""
+    place = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(place)
+    finally:
+        os.close(place)
+
+
+@contextlib.contextmanager
+def locked(folder: RunFolder) -> Iterator[None]:
+    """Lock a run folder: two processes that train in it would corrupt its ledger."""
+    with words(folder.path, "read"):
+        place = os.open(folder.path, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise RunFolderError(f"{folder.path} is in use by another process") from error
+        yield
+    finally:
+        os.close(place)
+
+
+def _is_temporary(path: Path) -> bool:
+    return path.name.startswith(".") and path.name.endswith(_TEMPORARY)
+
+
+def _is_leftover(path: Path) -> bool:
+    """Return whether a kill before `config.toml` was written can have left this file."""
+    if path.name == SIMULATION:
+        return path.is_dir() and all(
+            inner.name == "data.json" or _is_temporary(inner) for inner in path.iterdir()
+        )
+    no_run = not (path.parent / "config.toml").exists()
+    return _is_temporary(path) or (path.name == "catalogue.json" and no_run)
+
+
+@contextlib.contextmanager
+def words(path: Path, verb: str) -> Iterator[None]:
+    """Turn an error of the file system into a `RunFolderError` that names the file."""
+    try:
+        yield
+    except OSError as error:
+        raise RunFolderError(f"cannot {verb} {path}: {error.strerror or error}") from error
+
+
+WRITE_SECONDS = 0.25
+"""The least time between two writes. Chosen by hand: a page asks once a second."""
+Clock = Callable[[], float]
+
+
+def progress_path(folder: RunFolder) -> Path:
+    """Return where a training says how far it is."""
+    return folder.path / SIMULATION / "progress.json"
+
+
+def evaluation_progress_path(folder: RunFolder) -> Path:
+    """Return where an evaluation says how far it is, while it lasts."""
+    return folder.path / SIMULATION / "evaluating.json"
+
+
+class ProgressFile:
+    """Writes what is known to one file, not more often than `WRITE_SECONDS`.
+
+    A file that cannot be written is left alone: a training must not fail because of it.
+    """
+
+    def __init__(self, path: Path, *, clock: Clock = time.monotonic) -> None:
+        """Nothing is written yet."""
+        self._path, self._clock, self._lock = path, clock, threading.Lock()
+        self._written: float | None = None
+        self._who = {
+            "pid": os.getpid(),
+            "process": process_mark(os.getpid()),
+            "machine": platform.node(),
+            "began": round(time.time(), 3),
+        }
+
+    def write(self, content: dict[str, Any], *, now: bool = False) -> None:
+        """Write the content, unless something was written just before and it can wait."""
+        with self._lock:
+            time_now = self._clock()
+            if not now and self._written is not None and time_now - self._written < WRITE_SECONDS:
+                return
+            self._written = time_now
+            temporary = temporary_name(self._path)
+            with contextlib.suppress(OSError):
+                text = json.dumps({**self._who, **content}) + "\n"
+                temporary.write_text(text, encoding="utf-8")
+                temporary.replace(self._path)
+
+    def remove(self) -> None:
+        """Remove the file."""
+        with self._lock, contextlib.suppress(OSError):
+            self._path.unlink(missing_ok=True)
+
+
+def is_alive(pid: int, mark: object) -> bool:
+    """Return whether the process with this number and mark still runs on this machine."""
+    if (now := process_mark(pid)) is not None or Path("/proc/self").is_dir():
+        return now is not None and now == mark
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
+def process_mark(pid: int) -> str | None:
+    """Return what tells a process from a later one with the same number; None if unknown.
+
+    It is the time at which the process began, in ticks since the machine did.
+    """
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    # The second field is a name in brackets, which may contain spaces and brackets.
+    return stat.rpartition(")")[2].split()[19]
+
+
+_OWNER = re.compile(r"privrec-[0-9a-f]{8}-([1-9]\d{0,9})-(\d+)-.*")
+"""A temporary folder's name: the machine, then the process and when it began."""
+
+
+def temporary_run(config: RunSettings, catalogue: str, fingerprint: str) -> RunFolder:
+    """Return a new run folder that is removed when nothing holds the returned object any more.
+
+    At the latest it is removed at the end of the process. If that is killed, it is removed when the
+    next temporary run begins.
+    """
+    _remove_abandoned(Path(tempfile.gettempdir()))
+    pid = os.getpid()
+    prefix = f"privrec-{_machine()}-{pid}-{process_mark(pid) or 0}-"
+    path = Path(tempfile.mkdtemp(prefix=prefix))
+    try:
+        made = create_run(path, config, catalogue, fingerprint)
+        folder = replace(made, is_temporary=True)
+        weakref.finalize(folder, _remove, path, os.getpid())
+    except BaseException:
+        shutil.rmtree(path, ignore_errors=True)
+        raise
+    return folder
+
+
+def discard(folder: RunFolder) -> None:
+    """Remove the folder of a training that failed, where it is temporary."""
+    if folder.is_temporary:
+        shutil.rmtree(folder.path, ignore_errors=True)
+
+
+def copied(folder: RunFolder, path: Path) -> RunFolder:
+    """Return a copy of a finished run's folder at `path`, where there must be nothing yet.
+
+    An unfinished run has no copy: two runs that go on from one ledger would publish twice.
+    """
+    if not folder.params_path.is_file():
+        raise RunFolderError(f"{folder.path} is not finished: go on with it by --resume first")
+    if path.exists() and not (path.is_dir() and not any(path.iterdir())):
+        raise RunFolderError(f"{path} is in the way: it exists and is not an empty folder")
+    path = path.absolute()
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    with words(path, "write"):
+        try:
+            shutil.copytree(folder.path, part)
+            part.replace(path)
+        except shutil.Error as error:
+            raise RunFolderError(f"cannot write {path}: {error}") from error
+        finally:
+            shutil.rmtree(part, ignore_errors=True)
+    return RunFolder(path=path)
+
+
+def _machine() -> str:
+    """Return a mark of this machine: others may have the same temporary folder."""
+    return hashlib.sha256(platform.node().encode()).hexdigest()[:8]
+
+
+def _remove_abandoned(place: Path) -> None:
+    """Remove the user's temporary runs whose process was killed; their names say which it was."""
+    with contextlib.suppress(OSError):
+        for path in place.glob(f"privrec-{_machine()}-*"):
+            owner = _OWNER.fullmatch(path.name)
+            is_own = not path.is_symlink() and path.stat().st_uid == os.getuid()
+            if owner and is_own and not is_alive(int(owner[1]), owner[2]):
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def _remove(path: Path, owner: int) -> None:
+    # A forked process has copies of the objects, and must not remove what is not its own.
+    if os.getpid() == owner:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def folder_path(name: str, given: object) -> Path | None:
+    """Return a folder that was given as text or as a path; None if none was."""
+    if given is None:
+        return None
+    check_kind(name, given, (str, os.PathLike), "a path")
+    return Path(str(given))

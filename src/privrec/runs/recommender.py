@@ -1,0 +1,286 @@
+"""A recommender of one's own, tested on the people and lines that a run is tested on."""
+
+import functools
+import hashlib
+import inspect
+import json
+import types
+import warnings
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from dataclasses import replace
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from privrec.algorithms.recipe import PreparedRun
+from privrec.algorithms.recipes import RECIPES, with_protocol
+from privrec.core.scorer import Rankers, Scores, TableScorer
+from privrec.data.clients import Clients
+from privrec.data.federation import Federation, chunks
+from privrec.data.sources import named
+from privrec.data.text import safe_text
+from privrec.errors import RunFolderError, ScorerError, SettingsError, check_kind, got
+from privrec.evaluation.protocols import resolve
+from privrec.evaluation.references import likes_of
+from privrec.privacy.ledger import PrivacyLedger
+from privrec.privacy.statement import CENTRAL, privacy_report
+from privrec.runs import folder as records
+from privrec.runs.evaluate import Asked, Evaluation, evaluate_run, people_of, write_people
+from privrec.runs.progress import progress_bar
+from privrec.runs.run import Run
+from privrec.settings import RunSettings, make_settings
+from privrec.show.report import render_report
+from privrec.types import OnProgress
+
+Score = Callable[[sp.csr_array], Any]
+"""Likes on some devices, (people, items) -> the score of each item for each person, likewise."""
+Fit = Callable[..., Score]
+"""(likes of the people who train) or (likes, catalogue) -> how the fitted recommender scores."""
+
+
+def evaluate(
+    scorer: Fit | Run,
+    data: object = None,
+    *,
+    protocol: str | None = None,
+    candidates: str | None = None,
+    seed: int = 0,
+    name: str | None = None,
+    references: Sequence[str] | None = None,
+    people: int | None = None,
+    out: str | Path | None = None,
+    progress: bool = True,
+    on_progress: OnProgress | None = None,
+) -> Evaluation:
+    """Return the figures of a recommender of your own, beside the same references as a run's.
+
+    `scorer` is a function `fit(likes) -> score`. `likes` is a CSR array (people, items), 1 where a
+    person likes an item, of those who train, and under `halves` of the validation people too. A
+    function of two parameters gets the catalogue too.
+    `score(seen)` gets the likes on the devices of some people, in the same form, and returns an
+    array (people, items): the higher, the better. Who trains, who is tested and on what is what a
+    run with the same data, protocol and seed has; `data` is what `train` takes. It may use
+    everybody's raw data, so there is no privacy. `out` is a folder for the figures, which
+    `privrec compare` takes beside run folders. `progress` and `on_progress` are as in
+    `run.evaluate`.
+
+    For a run this is `run.evaluate`.
+    """
+    asked = Asked(references=references, people=people)
+    if isinstance(scorer, Run):
+        _check_of_run(scorer, data=data, seed=seed, name=name, out=out)
+        how: dict[str, Any] = {"protocol": protocol, "candidates": candidates, "people": people}
+        how |= {"references": references, "progress": progress, "on_progress": on_progress}
+        return scorer.evaluate(**how)
+    if not callable(scorer):
+        raise SettingsError(f"`scorer` must be a function fit(likes) -> score; got {got(scorer)}")
+    if data is None:
+        raise SettingsError("`data` must be a built-in name, a folder or loaded data; got None")
+    called = _name_of(scorer) if name is None else name
+    _check_name(called)
+    place = None if out is None else _place(out)
+    called_data, read = named(data)
+    whole = read()
+    tested_by, among = resolve(protocol, candidates, whole)
+    values = {"recipe": called, "data": called_data, "seed": seed}
+    values |= {"protocol": tested_by, "candidates": among}
+    flat: list[bool] = []
+    prepared = _prepared(make_settings(RunSettings, values), whole, scorer, flat)
+    with progress_bar(on_progress, progress) as tell:
+        found = evaluate_run(prepared, {}, _NO_PRIVACY, asked=asked, on_progress=tell)
+    if 2 * sum(flat) > len(flat):
+        warnings.warn(_FLAT.format(called, sum(flat), len(flat)), UserWarning, stacklevel=2)
+    found = replace(found, scorer=code_mark(scorer))
+    if place is not None:
+        _write(place, found)
+    return found
+
+
+_FLAT = (
+    "{}: {:,} of {:,} people have the same score for all items that they did not like before; ties"
+    " get the middle rank, so these figures depend on the number of items alone"
+)
+
+_NO_PRIVACY = privacy_report(PrivacyLedger(), delta=1e-6, noise="secure", without=CENTRAL)
+
+
+def _check_of_run(run: Run, *, data: object, seed: int, name: object, out: object) -> None:
+    """Raise for what a run has of its own and nobody can choose for its evaluation."""
+    if data is not None:
+        raise SettingsError("a run is tested on its own data: leave out `data`, or train on it")
+    if seed not in (0, run.config.seed):
+        raise SettingsError(f"a run is tested with its own seed, {run.config.seed}; got {seed!r}")
+    for what, given in (("name", name), ("out", out)):
+        if given is not None:
+            raise SettingsError(f"a run has its own `{what}`: leave it out; got {got(given)}")
+
+
+def _prepared(settings: RunSettings, whole: Federation, fit: Fit, flat: list[bool]) -> PreparedRun:
+    """Return the recommender, fitted, as a run that has nothing to train.
+
+    `flat` gets for each person who is scored whether no item is before another.
+    """
+    config, protocol = with_protocol(settings, whole)
+    split, federation = protocol.roles(whole), protocol.training(whole)
+    n_items, name = federation.n_items, config.recipe
+    people = [likes_of(federation.take(part), n_items) for part in chunks(split.fitted)]
+    given = (sp.csr_array(sp.vstack(people, format="csr")),)
+    # A copy: what the function does to it must not change the data.
+    arguments = (*given, deepcopy(federation.catalogue)) if _takes_two(fit) else given
+    score = _guarded(name, "fit", lambda: fit(*arguments))
+    if not callable(score):
+        raise ScorerError(f"{name}: fit must return a function score(seen); got {got(score)}")
+
+    def table(devices: Clients) -> Scores:
+        seen = likes_of(devices, n_items)
+        own = seen.nonzero()
+        found = _guarded(name, "score", lambda: score(seen))
+        scores = _checked(name, found, (len(devices), n_items))
+        flat.extend(_are_flat(scores, own))
+        return scores
+
+    return PreparedRun(
+        config=config,
+        protocol=protocol,
+        federation=federation,
+        whole=whole,
+        split=split,
+        stages=lambda: (),
+        rankers=Rankers(adapted=lambda params: TableScorer(table=table)),
+    )
+
+
+def _guarded(name: str, what: str, call: Callable[[], Any]) -> Any:
+    """Return what a user's function returns; whatever it raises is told in one line."""
+    try:
+        return call()
+    except (KeyboardInterrupt, SystemExit, GeneratorExit):
+        raise
+    except BaseException as error:  # a panic of a library in Rust is no `Exception`
+        said = safe_text(" ".join(str(error).split()))
+        kind = type(error).__name__
+        raise ScorerError(f"{name}: {what} raised {kind}{said and f': {said}'}") from error
+
+
+def _checked(name: str, found: Any, shape: tuple[int, int]) -> Scores:
+    """Return scores as an array of floats, or raise and say what came instead."""
+    if sp.issparse(found):
+        raise ScorerError(f"{name}: score must return a dense array; got a sparse one (.toarray())")
+    try:
+        scores = np.asarray(found)
+    except ValueError as error:
+        raise ScorerError(f"{name}: score must return one array; got rows of any length") from error
+    if scores.shape != shape:
+        shown = scores.shape or got(found)
+        raise ScorerError(
+            f"{name}: score must return an array of shape {shape}, (people, items); got {shown}"
+        )
+    if scores.dtype.kind not in "iufb":
+        raise ScorerError(f"{name}: score must return numbers; got {scores.dtype}")
+    scores = scores if scores.dtype in (np.float32, np.float64) else scores.astype(np.float64)
+    if wrong := int(np.isnan(scores).sum()):
+        raise ScorerError(f"{name}: scores must be numbers; got {wrong} NaN of {scores.size}")
+    return scores
+
+
+def _are_flat(scores: Scores, own: tuple[npt.NDArray[np.signedinteger[Any]], ...]) -> list[bool]:
+    """Return whether all items but a person's own have one score, for each person."""
+    others = scores.copy()
+    others[own] = np.inf
+    low = others.min(axis=1)
+    others[own] = -np.inf
+    flat: list[bool] = (low >= others.max(axis=1)).tolist()
+    return flat
+
+
+def _takes_two(fit: Fit) -> bool:
+    """Return whether a function needs a second argument: one that has a default is left alone."""
+    try:
+        parameters = inspect.signature(fit).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return len([p for p in parameters if p.kind in kinds and p.default is p.empty]) > 1
+
+
+def _name_of(fit: Fit) -> str:
+    while isinstance(fit, functools.partial):
+        fit = fit.func
+    found = getattr(fit, "__name__", type(fit).__name__)
+    return "own" if found == "<lambda>" else found
+
+
+def code_mark(fit: object) -> str:
+    """Return a mark of a function's code and of the plain values that it was made with.
+
+    Two functions with one name have other marks. Values of global names are not part of it.
+    """
+    return hashlib.sha256(repr(_told(fit)).encode()).hexdigest()[:16]
+
+
+def _told(thing: object, depth: int = 5) -> object:
+    """Return what a thing is, as plain values that are the same in another process."""
+    if isinstance(thing, bool | int | float | complex | str | bytes | None):
+        return thing
+    parts: Sequence[object]
+    if isinstance(thing, tuple | list):
+        parts = thing
+    elif isinstance(thing, np.ndarray):
+        parts = [thing.shape, thing.tobytes()]
+    elif isinstance(thing, types.CodeType):
+        parts = [thing.co_code, thing.co_names, thing.co_consts]
+    elif isinstance(thing, types.MethodType):
+        parts = [thing.__func__, thing.__self__]
+    elif isinstance(thing, functools.partial):
+        parts = [thing.func, thing.args, sorted(thing.keywords.items())]
+    elif isinstance(thing, types.FunctionType):
+        cells = [cell.cell_contents for cell in thing.__closure__ or () if not _is_empty(cell)]
+        named = (thing.__module__, thing.__qualname__)
+        parts = [named, thing.__code__, thing.__defaults__, thing.__kwdefaults__, cells]
+    else:
+        kind = thing if isinstance(thing, type) else type(thing)
+        made = {} if isinstance(thing, type) else getattr(thing, "__dict__", {})
+        parts = [kind.__module__, kind.__qualname__, sorted(made.items())]
+    return [_told(part, depth - 1) for part in parts] if depth else type(thing).__qualname__
+
+
+def _is_empty(cell: types.CellType) -> bool:
+    try:
+        return cell.cell_contents is cell
+    except ValueError:
+        return True
+
+
+def _check_name(name: object) -> None:
+    if not isinstance(name, str) or not name.strip():
+        raise SettingsError(f"`name` must be a text; got {name!r}")
+    if name in RECIPES:
+        raise SettingsError(
+            f"`name` must not be that of a recipe, which is another row; got {name!r}"
+        )
+
+
+def _place(out: str | Path) -> Path:
+    """Return where the figures go; refuse a folder that has anything else in it."""
+    check_kind("out", out, (str, PathLike), "a path")
+    path = Path(out)
+    known = {records.SIMULATION}
+    if path.exists() and not (path.is_dir() and {p.name for p in path.iterdir()} <= known):
+        raise RunFolderError(f"{path} is in the way: choose another `out`")
+    return records.RunFolder(path=path).evaluation_path
+
+
+def _write(place: Path, found: Evaluation) -> None:
+    """Write the figures as a run folder has them: all of them come from raw data."""
+    document = found.as_json()
+    settings = found.config.model_dump()
+    page = render_report(document, [], settings)
+    records.write_whole(place.with_name("report.html"), page.encode())
+    if found.tested is not None:
+        write_people(place, people_of(found.tested, found.tested_references))
+    records.write_whole(place, (json.dumps(document, indent=2) + "\n").encode())

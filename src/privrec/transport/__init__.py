@@ -1,0 +1,1 @@
+"""How the messages of a federation travel: processes on this machine, and Flower."""

@@ -1,0 +1,163 @@
+"""A whole federation on this machine, for trying it out: real processes, keys, TLS and messages."""
+
+import contextlib
+import socket
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from privrec.algorithms.recipe import PreparedRun
+from privrec.algorithms.recipes import configure, prepare
+from privrec.data.catalogue import Catalogue, to_json
+from privrec.data.sources import load
+from privrec.errors import FederationError, SettingsError
+from privrec.protocol.enrolment import ServerFolder, enrol, found
+from privrec.protocol.terms import Terms
+from privrec.runs.folder import RunFolder, mark_data
+from privrec.transport.processes import child
+from privrec.types import IntArray
+
+LOCAL = "127.0.0.1"
+_GIVEN: set[int] = set()
+"""Ports that were given away: one of them may not be listened on yet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Local:
+    """The folders of a federation on this machine: one of the server, one of each node."""
+
+    path: Path
+    terms: Terms
+
+    @property
+    def server(self) -> ServerFolder:
+        """The server's folder."""
+        return ServerFolder(path=self.path / "server")
+
+    def node(self, number: int) -> Path:
+        """Return the folder of a node."""
+        return self.path / "nodes" / f"{number:02d}"
+
+
+def people_of(prepared: PreparedRun, users: int | None) -> IntArray:
+    """Return the people who take part: those who train, or the first `users` of them."""
+    people = prepared.split.train
+    if users is None:
+        return people
+    if not 1 <= users <= len(people):
+        raise SettingsError(
+            f"`users` must be >= 1 and <= {len(people):,}, the people who train; got {users}"
+        )
+    return people[:users]
+
+
+def data_of(data: str, users: int | None) -> tuple[str, int | None]:
+    """Return the data set and how many of its people train; `synthetic` is made to size."""
+    if data == "synthetic" and users is not None:
+        return f"synthetic:users={users}", None
+    return data, users
+
+
+def settle(
+    path: Path,
+    recipe: str,
+    data: str,
+    *,
+    nodes: int,
+    users: int | None = None,
+    settings: Mapping[str, Any],
+    options: Mapping[str, Any],
+    check: Callable[[Terms, Catalogue], None],
+) -> Local:
+    """Write the folders of a server and of `nodes` nodes with slices of a data set's people."""
+    if path.exists() and any(path.iterdir()):
+        raise FederationError(f"{path} is in the way: choose another --out")
+    if nodes < 1:
+        raise SettingsError(f"`nodes` must be >= 1; got {nodes}")
+    data, users = data_of(data, users)
+    prepared = prepare(configure(recipe, data, settings), load(data))
+    people, config = people_of(prepared, users), prepared.config
+    if nodes > len(people):
+        raise SettingsError(f"`nodes` must be <= {len(people):,}, the people; got {nodes}")
+    if config.budget.mechanism != "none" and users is None and not config.budget.train_people:
+        # The same public number as in the simulator, so that the two cost the same.
+        public = {"train_people": prepared.split.public_train}
+        config = config.model_copy(update=public)
+    enrolments = [
+        enrol(prepared.federation, part, path / "nodes" / f"{number:02d}")
+        for number, part in enumerate(np.array_split(people, nodes))
+    ]
+    terms = found(
+        path / "server",
+        catalogue=to_json(prepared.federation.catalogue),
+        enrolments=enrolments,
+        options={
+            "name": prepared.federation.population,
+            "settings": config,
+            **options,
+        },
+        hosts=[LOCAL],
+        check=check,
+    )
+    # Here it is known who was left out, so that the run can be tested on them.
+    run = RunFolder(path=ServerFolder(path=path / "server").run)
+    mark_data(run, prepared.federation.fingerprint)
+    return Local(path=path, terms=terms)
+
+
+@contextlib.contextmanager
+def nodes_of(local: Local, port: int) -> Iterator[list[Any]]:
+    """Yield the running processes of all nodes; they end with the context."""
+    with contextlib.ExitStack() as stack:
+        yield [
+            stack.enter_context(start_node(local, number, port))
+            for number in range(len(local.terms.members))
+        ]
+
+
+def start_node(local: Local, number: int, port: int) -> contextlib.AbstractContextManager[Any]:
+    """Return a context in which one node runs as a process."""
+    folder, server = local.node(number), local.server
+    arguments = [
+        str(folder),
+        str(server.terms),
+        str(server.ca),
+        f"{LOCAL}:{port}",
+        str(free_port()),
+    ]
+    return child("privrec.transport.run_node", arguments, log=folder / "node.log")
+
+
+def up(local: Local, serve: Callable[..., Path], *, port: int | None = None) -> Path:
+    """Return the run folder of a federation after all its processes worked, and ended.
+
+    `serve(folder, host=, port=, check=)` is what the server does.
+    """
+    port = free_port() if port is None else port
+    with nodes_of(local, port) as processes:
+
+        def check() -> None:
+            for number, process in enumerate(processes):
+                if process.poll() is not None:
+                    raise FederationError(f"node {number} ended: {_last_line(local.node(number))}")
+
+        return serve(local.server.path, host=LOCAL, port=port, check=check)
+
+
+def _last_line(node: Path) -> str:
+    lines = (node / "node.log").read_text(encoding="utf-8", errors="replace").splitlines()
+    return lines[-1] if lines else "it said nothing"
+
+
+def free_port() -> int:
+    """Return a port of this machine that nobody listens on, another one each time."""
+    while True:
+        with socket.socket() as probe:
+            probe.bind((LOCAL, 0))
+            port = int(probe.getsockname()[1])
+        if port not in _GIVEN:
+            _GIVEN.add(port)
+            return port

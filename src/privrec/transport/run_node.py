@@ -1,0 +1,132 @@
+"""A federation's node: it opens its folder, checks the terms, and answers until it is stopped."""
+
+import fcntl
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from privrec.algorithms.recipes import settings_of
+from privrec.data import catalogue as catalogues
+from privrec.errors import FederationError, PrivrecError
+from privrec.protocol import terms as agreed
+from privrec.protocol.certificates import (
+    check_certificate,
+    public_key_text,
+    read_private_key,
+    sign,
+    verify,
+)
+from privrec.protocol.enrolment import NodeFolder, read_people
+from privrec.protocol.node import Host
+from privrec.protocol.secure_sum import Reveals
+from privrec.protocol.terms import Terms, bind, catalogue_hash
+from privrec.transport.processes import end_with_parent
+from privrec.transport.supernode import serve
+
+
+def open_host(path: Path, terms: Terms) -> Host:
+    """Return what answers for a node's people; raise unless the node is a part of these terms."""
+    folder = NodeFolder(path=path)
+    people, catalogue = read_people(folder)
+    mine = public_key_text(folder.key)
+    keys = [member.public_key for member in terms.members]
+    if mine not in keys:
+        raise FederationError(f"the node in {path} is not enrolled in these terms")
+    if catalogue_hash(catalogues.to_json(catalogue)) != terms.catalogue:
+        raise FederationError(f"the data in {path} is coded by another catalogue than the terms'")
+    private, node = read_private_key(folder.key), keys.index(mine)
+    if len(people) != terms.members[node].people:
+        raise FederationError(
+            f"the terms have {terms.members[node].people:,} people of the node in {path}, which has"
+            f" {len(people):,}"
+        )
+    bound = bind(terms, catalogue, people, node)
+    # What fails here could depend on people's data; it must not become a reply to the server.
+    bound.phases()
+    return Host(
+        terms,
+        node,
+        phases=bound.phases,
+        take=bound.federation.take,
+        schema=catalogue.schema,
+        sign=lambda content: sign(private, content),
+        verify=lambda node, content, made: (
+            0 <= node < len(keys) and verify(keys[node], content, made)
+        ),
+        reveals=Reveals(folder.reveals(terms.fingerprint)),
+    )
+
+
+def serve_node(
+    path: Path,
+    *,
+    terms: Path,
+    ca: Path,
+    server: str,
+    port: int,
+    on_state: Callable[[str], None] = lambda state: None,
+) -> None:
+    """Answer the server's requests for the people of this node, until SIGTERM or SIGINT."""
+    known = _read_terms(terms)
+    with locked(path):
+        host = open_host(path, known)
+        key = NodeFolder(path=path).key
+        serve(
+            host.handle,
+            folder=path,
+            superlink=server,
+            ca=ca,
+            key=key,
+            port=port,
+            on_state=on_state,
+        )
+
+
+def check_node(path: Path, *, terms: Path, ca: Path) -> None:
+    """Raise unless the node could take part."""
+    known = _read_terms(terms)
+    if not path.is_dir():
+        raise FederationError(f"{path} is no folder of a node")
+    open_host(path, known)
+    check_certificate(ca)
+
+
+def _read_terms(path: Path) -> Terms:
+    try:
+        text = path.read_bytes()
+    except OSError as error:
+        raise FederationError(f"cannot read {path}: {error.strerror}") from error
+    return agreed.from_json(text, str(path), settings_of)
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold a node's folder: two programs on it would each count their own answers."""
+    if not path.is_dir():
+        raise FederationError(f"{path} is no folder of a node")
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(handle)
+        raise FederationError(f"another program serves the node in {path}") from error
+    try:
+        yield
+    finally:
+        os.close(handle)
+
+
+def main() -> None:
+    """Run one node for as long as the parent process lives; for `privrec federate up`."""
+    path, terms, ca, server, port = sys.argv[1:]
+    end_with_parent(grace=5.0)
+    try:
+        serve_node(Path(path), terms=Path(terms), ca=Path(ca), server=server, port=int(port))
+    except PrivrecError as error:
+        sys.exit(f"privrec: {error}")
+
+
+if __name__ == "__main__":
+    main()
