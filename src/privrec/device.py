@@ -46,7 +46,7 @@ from privrec.errors import (
 )
 
 if TYPE_CHECKING:
-    from privrec.data.clients import Frame
+    from privrec.data.frames import Frame
 
 FORMAT = 1
 _ROOM = 2**24
@@ -92,7 +92,7 @@ class Recommendations(list[Recommendation]):
     def frame(self) -> "Frame":
         """Return them as a frame of polars, with the same columns."""
         # A phone has numpy alone, so polars is imported by whoever wants a frame.
-        from privrec.data.clients import new_frame
+        from privrec.data.frames import new_frame
 
         return new_frame(self.columns(), (int, str, str, float, float))
 

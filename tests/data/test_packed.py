@@ -8,8 +8,8 @@ import pytest
 import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
-from packing import PACK, zipped
 
+from packing import PACK, zipped
 from privrec.data import rawfiles as packed
 from privrec.data.importing import import_files
 from privrec.data.rawfiles import read_contents

@@ -11,9 +11,9 @@ import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from packing import PACK, zipped
 
 from commands import tree
+from packing import PACK, zipped
 from privrec.data.importing import import_files, write_import
 from privrec.data.tables import read_folder, to_federation
 

@@ -15,8 +15,8 @@ import numpy as np
 import polars as pl
 
 from privrec.data.catalogue import Catalogue
-from privrec.data.clients import as_polars, column_name, is_frame
 from privrec.data.federation import Federation, chunks
+from privrec.data.frames import as_polars, column_name, is_frame
 from privrec.data.importing import import_files
 from privrec.data.published import PUBLISHED, has_files, load_published, search_folders
 from privrec.data.rawvalues import RawTable

@@ -22,7 +22,8 @@ import polars as pl
 
 from privrec.algorithms.recipe import PreparedRun, Recipe
 from privrec.data.catalogue import ITEM_LIST, Catalogue, to_json
-from privrec.data.clients import Clients, as_polars
+from privrec.data.clients import Clients
+from privrec.data.frames import as_polars
 from privrec.data.sources import BUILT_IN, load
 from privrec.data.text import data_title, natural_order, short
 from privrec.device import FORMAT, Device, Model, read_model

@@ -10,7 +10,6 @@ import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from slow_loop import Instance, Problem, train_client, values_of
 
 from privrec.algorithms.reptile.dssm import dssm
 from privrec.algorithms.reptile.local import apply_update, local_sgd
@@ -33,6 +32,7 @@ from privrec.data.tables import Tables, to_federation
 from privrec.privacy.aggregate import clip
 from privrec.seeds import key, rng
 from privrec.simulate.lanes import RunCohort, assign, cohort_runner, warm_up
+from slow_loop import Instance, Problem, train_client, values_of
 
 RATE, EPOCHS, BATCH, LAYERS = 0.2, 2, 12, 2
 INSTANCES = Instances(negatives=2, batch_size=BATCH, dislike_target=0.3)

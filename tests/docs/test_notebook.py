@@ -9,7 +9,7 @@ from typing import Any
 import nbformat
 import pytest
 
-NOTEBOOK = Path(__file__).parents[1] / "examples" / "quickstart.ipynb"
+NOTEBOOK = Path(__file__).parents[2] / "examples" / "quickstart.ipynb"
 
 
 def read() -> Any:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from test_protocol_runs import with_test_lines
 
 import privrec
 from commands import Refused, document, done
@@ -22,7 +23,6 @@ from privrec.evaluation.intervals import Difference
 from privrec.evaluation.protocols import are_paired, mean_difference
 from privrec.runs.compare import Against
 from privrec.runs.evaluate import people_of, read_people
-from test_protocol_runs import with_test_lines
 from tiny import DATA
 
 LARGER = "synthetic:users=400,items=60,longest=20"

@@ -8,7 +8,6 @@ import jax
 import numpy as np
 import numpy.typing as npt
 import pytest
-from slow_loop import Instance, Problem, add_slope, embed, train_client, values_of
 from test_engine import mixed_federation
 
 import privrec
@@ -21,6 +20,7 @@ from privrec.algorithms.reptile.phase import empty_tasks, pack_tasks, query_line
 from privrec.core.phase import Phase
 from privrec.data.federation import Federation
 from privrec.seeds import key
+from slow_loop import Instance, Problem, add_slope, embed, train_client, values_of
 from tiny import DATA, by_hand, round_of
 
 RATE, BATCH, LAYERS = 0.7, 8, 2

@@ -4,11 +4,12 @@ import re
 import xml.etree.ElementTree as ET
 from typing import Any
 
+from test_report import PLAYED, ROUNDS, SETTINGS, evaluation, figures
+
 from pages import Page, charts_in, check_page
 from privrec.show.page import page
 from privrec.show.report import Beside, by_items_html, examples_html, render_begun, render_report
 from svg import points_of
-from test_report import PLAYED, ROUNDS, SETTINGS, evaluation, figures
 
 EVIL = "<script>alert(1)</script>\u202e" + "x" * 300
 

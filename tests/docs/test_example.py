@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 LINE = '    "subspace": __import__("privrec.algorithms.subspace", fromlist=["x"]).SUBSPACE,\n'
 PROGRAM = """
 import json, pathlib, privrec

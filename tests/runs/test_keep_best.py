@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from test_resume import Stopped
 
 import privrec
 from commands import done
@@ -19,7 +20,6 @@ from privrec.runs import folder as records
 from privrec.runs import loop
 from privrec.runs.journal import settled_ledger
 from privrec.types import Params
-from test_resume import Stopped
 from tiny import DATA, MODEL, new_folder, own
 
 EVERY_ROUND: dict[str, Any] = {**MODEL, "rounds": 6, "validate_every": 1, "patience": 2}

@@ -17,7 +17,6 @@ from urllib.parse import unquote, urlsplit
 
 import polars as pl
 import pytest
-from visits import Visit
 
 import privrec
 from commands import document, done
@@ -29,6 +28,7 @@ from privrec.show.attacks import render_attacks
 from privrec.show.site import site_of
 from served import served
 from tiny import DATA, as_options
+from visits import Visit
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

@@ -193,7 +193,7 @@ main()
 """
     ran = subprocess.run([sys.executable, "-c", begin], capture_output=True, text=True, check=False)
     assert (ran.returncode, ran.stdout, ran.stderr) == (130, "", "privrec: stopped\n")
-    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text("utf-8"))
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text("utf-8"))
     assert project["project"]["scripts"]["privrec"] == "privrec.cli.entry:main"
 
 

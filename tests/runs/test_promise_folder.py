@@ -326,7 +326,7 @@ def test_a_title_does_not_take_over_the_terminal(scratch: Path) -> None:
 
 
 def test_nothing_claims_that_data_never_leaves_a_device() -> None:
-    root = Path(__file__).parents[1]
+    root = Path(__file__).parents[2]
     texts = [root / "README.md", root / "pyproject.toml", *(root / "docs").glob("*.md")]
     texts += [root / "src" / "privrec" / name for name in ("__init__.py", "cli/app.py")]
     for path in texts:

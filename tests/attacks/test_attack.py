@@ -161,7 +161,7 @@ def test_workers_end_with_the_process_that_started_them(tmp_path: Path) -> None:
         "from calls import sleep; from privrec.attacks.games import side_by_side;"
         f"side_by_side(sleep, [({str(place)!r},)], workers=1, advance=lambda: None)"
     )
-    path = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    path = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
     with subprocess.Popen(
         [sys.executable, "-c", code], stderr=subprocess.DEVNULL, env=path
     ) as parent:
