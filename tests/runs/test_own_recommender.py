@@ -19,8 +19,7 @@ from own_recommender import my_ease
 from privrec.algorithms.recipes import configure, prepare
 from privrec.data.catalogue import Catalogue
 from privrec.errors import RunFolderError, ScorerError, SettingsError
-from privrec.evaluation.intervals import Difference
-from privrec.evaluation.protocols import are_paired, mean_difference
+from privrec.evaluation.intervals import Difference, are_paired, mean_difference
 from privrec.runs.compare import Against
 from privrec.runs.evaluate import people_of, read_people
 from tiny import DATA

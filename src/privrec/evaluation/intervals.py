@@ -5,13 +5,15 @@ tested, and the middle 95 % of the means of 2,000 such draws is the interval. Tw
 among them. Without them, an interval would be empty where all figures are the same, and too short
 where hits are rare or people few. The more people were tested, the less the made-up ones differ
 from them. Above `MANY` people the means of draws are normal, and their standard deviation is known
-without drawing.
+without drawing. Two recommenders are compared person by person; means over seeds count a person who
+is tested under several seeds once.
 """
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -151,22 +153,93 @@ def apart(ours: Difference, theirs: Difference) -> Difference:
     return Difference(by=by, low=by - down, high=by + up)
 
 
-def mean_of(found: Sequence[Difference]) -> Difference:
+def mean_of(parts: Sequence[Difference]) -> Difference:
     """Return the mean of differences where it is not known who the people of each are.
 
     They may be the same people, so the mean is taken to be no surer than one of them: the distances
     to the ends are means too.
     """
-    count = len(found)
     by, low, high = (
-        math.fsum(getattr(one, name) for one in found) / count for name in ("by", "low", "high")
+        math.fsum(getattr(part, name) for part in parts) / len(parts)
+        for name in ("by", "low", "high")
     )
     return Difference(by=by, low=low, high=high)
 
 
+OfRuns = Sequence["People | None"]
+"""The people of one run for each seed; None where their figures are not known."""
+
+
+class People(NamedTuple):
+    """The numbers of people and their figures, shape (people, len(KS)) each.
+
+    `references` has the Hits@k of each reference, for the same people. `digest` says what was
+    tested: it is the same where people, items and candidates are; "" if it is not known.
+    """
+
+    ids: IntArray
+    hits: F64
+    new_only: F64
+    digest: str = ""
+    references: Mapping[str, F64] = {}
+
+
+def are_paired(ours: People | None, theirs: People | None) -> bool:
+    """Return whether the same people were tested on the same items, as far as is known."""
+    return bool(ours and theirs and ours.digest and ours.digest == theirs.digest)
+
+
+def mean_hits(runs: OfRuns, reference: str | None = None) -> dict[int, Difference] | None:
+    """Return the mean over seeds of Hits@k, or of a reference's, with the ends of its interval.
+
+    None unless the figures of each person are known for all seeds.
+    """
+    samples: list[Sample] = []
+    for run in runs:
+        if run is None or (reference is not None and reference not in run.references):
+            return None
+        samples.append((run.ids, run.hits if reference is None else run.references[reference]))
+    return shares_of_seeds(samples)
+
+
+def mean_above(runs: OfRuns, reference: str) -> dict[int, Difference] | None:
+    """Return by how much Hits@k is above a reference's, paired, as a mean over seeds.
+
+    None unless the figures of each person are known for all seeds.
+    """
+    samples: list[Sample] = []
+    for run in runs:
+        if run is None or reference not in run.references:
+            return None
+        samples.append((run.ids, run.hits - run.references[reference]))
+    return differences_of_seeds(samples)
+
+
+def mean_difference(ours: OfRuns, theirs: OfRuns) -> dict[int, Difference] | None:
+    """Return by how much our Hits@k is larger, paired seed by seed, as a mean over seeds.
+
+    None unless the same people were tested on the same items under each seed.
+    """
+    samples: list[Sample] = []
+    for mine, other in zip(ours, theirs, strict=True):
+        if mine is None or other is None or not are_paired(mine, other):
+            return None
+        if len(ours) == 1:
+            return differences(mine.hits, other.hits)
+        samples.append((mine.ids, mine.hits - other.hits))
+    return differences_of_seeds(samples)
+
+
+def distinct(runs: OfRuns) -> int | None:
+    """Return how many different people were tested under some seed; None if it is not known."""
+    known = [run.ids for run in runs if run is not None]
+    return len(np.unique(np.concatenate(known))) if len(known) == len(runs) else None
+
+
 def _by_k(mean: F64, ends: tuple[F64, F64]) -> dict[int, Difference]:
-    found = zip(KS, mean.tolist(), *(one.tolist() for one in ends), strict=True)
-    return {k: Difference(by=by, low=low, high=high) for k, by, low, high in found}
+    low, high = ends
+    columns = zip(KS, mean.tolist(), low.tolist(), high.tolist(), strict=True)
+    return {k: Difference(by=by, low=left, high=right) for k, by, left, right in columns}
 
 
 def _made_up(figures: F64, people: int) -> tuple[F64, F64]:
@@ -209,14 +282,14 @@ def _ends_of_seeds(samples: Sequence[Sample], less: F64, more: F64) -> tuple[F64
     weight = np.concatenate(
         [np.full(len(ids), 1 / size) for (ids, _), size in zip(samples, sizes, strict=True)]
     )
-    figures = np.concatenate([one for _, one in samples])
+    figures = np.concatenate([figures for _, figures in samples])
     made_up = sum(share / size for size in sizes)
     middle = (weight @ figures + made_up * (less + more)) / seeds
     rows = np.zeros((people + 2, figures.shape[1]))
     np.add.at(rows, whose, weight[:, None] * (figures - middle))
     rows[-2:] = made_up * (np.stack([less, more]) - middle)
     half = _Z * np.sqrt((rows**2).sum(axis=0)) / seeds
-    mean = np.mean([one.mean(axis=0) for _, one in samples], axis=0)
+    mean = np.mean([under_seed.mean(axis=0) for _, under_seed in samples], axis=0)
     return mean, (np.minimum(middle - half, mean), np.maximum(middle + half, mean))
 
 

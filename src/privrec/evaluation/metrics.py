@@ -1,6 +1,6 @@
-"""Hits, nDCG and recall of each person from ranks (spec section 6), and their means.
+"""Hits, nDCG and recall of each person from ranks (spec section 6), and means over people.
 
-Groups of people by how much is on their device.
+People can be grouped by how much is on their device.
 """
 
 import math

@@ -1,12 +1,9 @@
-"""Who trains, what a device keeps, and what is tested: three protocols (docs/protocols.md).
+"""Who trains, what a device keeps, and what is tested: three protocols (docs/protocols.md)."""
 
-The figures of each person who was tested: two recommenders paired, and means over seeds.
-"""
-
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import NamedTuple, get_args
+from typing import get_args
 
 import numpy as np
 
@@ -15,14 +12,7 @@ from privrec.data.federation import Federation
 from privrec.data.splits import Split, chosen, first_half, split_clients
 from privrec.data.text import brief
 from privrec.errors import SettingsError, nearest
-from privrec.evaluation.intervals import (
-    Difference,
-    Sample,
-    differences,
-    differences_of_seeds,
-    shares_of_seeds,
-)
-from privrec.types import F64, BoolArray, Candidates, Halving, IntArray, ProtocolName
+from privrec.types import BoolArray, Candidates, Halving, IntArray, ProtocolName
 
 PROTOCOLS: tuple[ProtocolName, ...] = get_args(ProtocolName)
 CANDIDATES: tuple[Candidates, ...] = get_args(Candidates)
@@ -100,21 +90,13 @@ def halves(
     candidates: Candidates = "unseen",
 ) -> Protocol:
     """Return the paper's: some people are tested and never train, on one half of their lines."""
-
-    def roles(federation: Federation) -> Split:
-        return split_clients(
-            federation.ids(np.arange(federation.n_clients)),
-            seed=seed,
-            test_share=test_share,
-            validation_share=validation_share,
-            people=federation.people,
-        )
-
     view = partial(halved, seed=seed, halving=halving)
     return Protocol(
         name="halves",
         candidates=candidates,
-        roles=roles,
+        roles=partial(
+            _some_are_tested, seed=seed, test_share=test_share, validation_share=validation_share
+        ),
         training=lambda federation: federation,
         testing=view,
         validating=view,
@@ -130,39 +112,13 @@ def leave_last(
     in training: a line that came later would be a look into the future.
     """
     backs = partial(_held_back, seed=seed, validation_share=validation_share)
-
-    def training(federation: Federation) -> Federation:
-        def take(positions: IntArray) -> Clients:
-            clients = federation.take(positions)
-            trained, _ = backs(clients)
-            return clients.keep(_row(clients) < _cut(clients, trained)[clients.owner])
-
-        return replace(federation, take=take, take_test=None)
-
-    def testing(federation: Federation) -> View:
-        def view(positions: IntArray) -> Held:
-            clients = federation.take(positions)
-            _, tested = backs(clients)
-            return _cut_at(clients, _cut(clients, tested), clients.offsets[1:])
-
-        return view
-
-    def validating(federation: Federation) -> View:
-        def view(positions: IntArray) -> Held:
-            clients = federation.take(positions)
-            trained, tested = backs(clients)
-            # As it was before the like that the final report asks for.
-            return _cut_at(clients, _cut(clients, trained), _cut(clients, tested))
-
-        return view
-
     return Protocol(
         name="leave-last",
         candidates=candidates,
         roles=partial(_everybody, seed=seed, validation_share=validation_share),
-        training=training,
-        testing=testing,
-        validating=validating,
+        training=partial(_training, partial(_before_held_back, backs)),
+        testing=lambda federation: partial(_last_like, federation, backs),
+        validating=lambda federation: partial(_like_before_the_last, federation, backs),
     )
 
 
@@ -177,34 +133,13 @@ def files(
 
     Validation people hold half of their training lines out of training, to be looked at.
     """
-
-    def training(federation: Federation) -> Federation:
-        def take(positions: IntArray) -> Clients:
-            clients = federation.take(positions)
-            validates = chosen(clients.ids, validation_share, seed=seed, purpose="validation")
-            first = first_half(clients, seed=seed, halving=halving)
-            return clients.keep(first | ~validates[clients.owner])
-
-        return replace(federation, take=take, take_test=None)
-
-    def testing(federation: Federation) -> View:
-        take_test = federation.take_test
-        if take_test is None:
-            raise SettingsError(_no_test_file(federation))
-
-        def view(positions: IntArray) -> Held:
-            hidden = take_test(positions)
-            kept = federation.take(positions)
-            return Held(kept=kept, hidden=hidden, tested=hidden.keep(hidden.liked))
-
-        return view
-
+    half = partial(_half_of_some, seed=seed, halving=halving, validation_share=validation_share)
     return Protocol(
         name="files",
         candidates=candidates,
         roles=partial(_everybody, seed=seed, validation_share=validation_share),
-        training=training,
-        testing=testing,
+        training=partial(_training, half),
+        testing=_from_test_file,
         validating=partial(halved, seed=seed, halving=halving),
     )
 
@@ -214,18 +149,66 @@ def halved(federation: Federation, *, seed: int, halving: Halving) -> View:
 
     Whoever has fewer than two likes is not tested.
     """
+    return partial(_in_halves, federation, seed, halving)
 
-    def view(positions: IntArray) -> Held:
-        clients = federation.take(positions)
-        first = first_half(clients, seed=seed, halving=halving)
-        enough = (_likes(clients) >= 2)[clients.owner]
-        return Held(
-            kept=clients.keep(first),
-            hidden=clients.keep(~first),
-            tested=clients.keep(~first & clients.liked & enough),
-        )
 
-    return view
+def _in_halves(federation: Federation, seed: int, halving: Halving, positions: IntArray) -> Held:
+    clients = federation.take(positions)
+    first = first_half(clients, seed=seed, halving=halving)
+    enough = (_likes(clients) >= 2)[clients.owner]
+    return Held(
+        kept=clients.keep(first),
+        hidden=clients.keep(~first),
+        tested=clients.keep(~first & clients.liked & enough),
+    )
+
+
+def _training(part: Callable[[Clients], Clients], federation: Federation) -> Federation:
+    """Return the data of which training sees a part."""
+    return replace(federation, take=lambda who: part(federation.take(who)), take_test=None)
+
+
+def _half_of_some(
+    clients: Clients, *, seed: int, halving: Halving, validation_share: float
+) -> Clients:
+    validates = chosen(clients.ids, validation_share, seed=seed, purpose="validation")
+    first = first_half(clients, seed=seed, halving=halving)
+    return clients.keep(first | ~validates[clients.owner])
+
+
+def _from_test_file(federation: Federation) -> View:
+    if federation.take_test is None:
+        raise SettingsError(_no_test_file(federation))
+    return partial(_in_files, federation.take, federation.take_test)
+
+
+def _in_files(
+    take: Callable[[IntArray], Clients], take_test: Callable[[IntArray], Clients], who: IntArray
+) -> Held:
+    hidden = take_test(who)
+    return Held(kept=take(who), hidden=hidden, tested=hidden.keep(hidden.liked))
+
+
+_Backs = Callable[[Clients], tuple[IntArray, IntArray]]
+"""How many of each client's last likes training does not see, and the device at test."""
+
+
+def _before_held_back(backs: _Backs, clients: Clients) -> Clients:
+    trained, _ = backs(clients)
+    return clients.keep(_row(clients) < _cut(clients, trained)[clients.owner])
+
+
+def _last_like(federation: Federation, backs: _Backs, positions: IntArray) -> Held:
+    clients = federation.take(positions)
+    _, tested = backs(clients)
+    return _cut_at(clients, _cut(clients, tested), clients.offsets[1:])
+
+
+def _like_before_the_last(federation: Federation, backs: _Backs, positions: IntArray) -> Held:
+    """Return the data as it was before the like that the final report asks for."""
+    clients = federation.take(positions)
+    trained, tested = backs(clients)
+    return _cut_at(clients, _cut(clients, trained), _cut(clients, tested))
 
 
 def resolve(
@@ -238,27 +221,27 @@ def resolve(
     """
     if name in (None, "auto"):
         name = "halves" if federation.take_test is None else "files"
-    found = next((known for known in PROTOCOLS if known == name), None)
-    if found is None:
+    protocol = next((known for known in PROTOCOLS if known == name), None)
+    if protocol is None:
         raise SettingsError(
             f"`protocol` must be {_or(PROTOCOLS)}; got {name!r}{nearest(str(name), PROTOCOLS)}"
         )
-    if found == "leave-last" and not federation.has_times:
+    if protocol == "leave-last" and not federation.has_times:
         raise SettingsError(
             "`protocol` must not be 'leave-last' where lines have no times, because nobody knows"
             f" which like is the last; got it for {federation.name}"
         )
-    if found == "files" and federation.take_test is None:
+    if protocol == "files" and federation.take_test is None:
         raise SettingsError(_no_test_file(federation))
     if candidates in (None, "auto"):
-        return found, "not-kept" if found == "files" else "unseen"
+        return protocol, "not-kept" if protocol == "files" else "unseen"
     among = next((known for known in CANDIDATES if known == candidates), None)
     if among is None:
         raise SettingsError(
             f"`candidates` must be {_or(CANDIDATES)}; got {candidates!r}"
             f"{nearest(str(candidates), CANDIDATES)}"
         )
-    return found, among
+    return protocol, among
 
 
 def _no_test_file(federation: Federation) -> str:
@@ -270,6 +253,18 @@ def _no_test_file(federation: Federation) -> str:
 
 def _or(names: tuple[str, ...]) -> str:
     return f"{', '.join(map(repr, names[:-1]))} or {names[-1]!r}"
+
+
+def _some_are_tested(
+    federation: Federation, *, seed: int, test_share: float, validation_share: float
+) -> Split:
+    return split_clients(
+        federation.ids(np.arange(federation.n_clients)),
+        seed=seed,
+        test_share=test_share,
+        validation_share=validation_share,
+        people=federation.people,
+    )
 
 
 def _everybody(federation: Federation, *, seed: int, validation_share: float) -> Split:
@@ -324,73 +319,3 @@ def _cut_at(clients: Clients, cut: IntArray, end: IntArray) -> Held:
         hidden=clients.keep(hidden),
         tested=clients.keep(hidden & (row == cut[owner])),
     )
-
-
-OfRuns = Sequence["People | None"]
-"""The people of one run for each seed; None where their figures are not known."""
-
-
-class People(NamedTuple):
-    """The numbers of people and their figures, shape (people, len(KS)) each.
-
-    `references` has the Hits@k of each reference, for the same people. `digest` says what was
-    tested: it is the same where people, items and candidates are; "" if it is not known.
-    """
-
-    ids: IntArray
-    hits: F64
-    new_only: F64
-    digest: str = ""
-    references: Mapping[str, F64] = {}
-
-
-def are_paired(ours: People | None, theirs: People | None) -> bool:
-    """Return whether the same people were tested on the same items, as far as is known."""
-    return bool(ours and theirs and ours.digest and ours.digest == theirs.digest)
-
-
-def mean_hits(runs: OfRuns, reference: str | None = None) -> dict[int, Difference] | None:
-    """Return the mean over seeds of Hits@k, or of a reference's, with the ends of its interval.
-
-    None unless the figures of each person are known for all seeds.
-    """
-    found: list[Sample] = []
-    for one in runs:
-        if one is None or (reference is not None and reference not in one.references):
-            return None
-        found.append((one.ids, one.hits if reference is None else one.references[reference]))
-    return shares_of_seeds(found)
-
-
-def mean_above(runs: OfRuns, reference: str) -> dict[int, Difference] | None:
-    """Return by how much Hits@k is above a reference's, paired, as a mean over seeds.
-
-    None unless the figures of each person are known for all seeds.
-    """
-    found: list[Sample] = []
-    for one in runs:
-        if one is None or reference not in one.references:
-            return None
-        found.append((one.ids, one.hits - one.references[reference]))
-    return differences_of_seeds(found)
-
-
-def mean_difference(ours: OfRuns, theirs: OfRuns) -> dict[int, Difference] | None:
-    """Return by how much our Hits@k is larger, paired seed by seed, as a mean over seeds.
-
-    None unless the same people were tested on the same items under each seed.
-    """
-    found: list[Sample] = []
-    for mine, other in zip(ours, theirs, strict=True):
-        if mine is None or other is None or not are_paired(mine, other):
-            return None
-        if len(ours) == 1:
-            return differences(mine.hits, other.hits)
-        found.append((mine.ids, mine.hits - other.hits))
-    return differences_of_seeds(found)
-
-
-def distinct(runs: OfRuns) -> int | None:
-    """Return how many different people were tested under some seed; None if it is not known."""
-    known = [one.ids for one in runs if one is not None]
-    return len(np.unique(np.concatenate(known))) if len(known) == len(runs) else None

@@ -117,19 +117,19 @@ class Tested:
 
     def report(self, *, with_recall: bool = False) -> EvalReport:
         """Return the means over people."""
-        found = self.figures
+        figures = self.figures
         return EvalReport(
             tested=len(self.items),
             skipped=self.asked - len(self.items),
-            hits=means(found.hits),
-            ndcg=means(found.ndcg),
-            list_ndcg=means(found.list_ndcg),
-            new_only=means(found.new_only),
-            recall=means(found.recall) if with_recall else {},
-            interval=intervals(found.hits),
-            new_interval=intervals(found.new_only),
-            beyond={} if self.listed is None else _beyond(found, self.listed),
-            beyond_interval={} if self.listed is None else _beyond_interval(found),
+            hits=means(figures.hits),
+            ndcg=means(figures.ndcg),
+            list_ndcg=means(figures.list_ndcg),
+            new_only=means(figures.new_only),
+            recall=means(figures.recall) if with_recall else {},
+            interval=intervals(figures.hits),
+            new_interval=intervals(figures.new_only),
+            beyond={} if self.listed is None else _beyond(figures, self.listed),
+            beyond_interval={} if self.listed is None else _beyond_interval(figures),
         )
 
 
@@ -247,8 +247,8 @@ def _add_marks(marks: Sequence["hashlib._Hash"], held: Held) -> None:
 
 
 def _joined_marks(among: str, marks: Sequence["hashlib._Hash"]) -> str:
-    told = " ".join([among, *(mark.hexdigest() for mark in marks)])
-    return hashlib.sha256(told.encode()).hexdigest()
+    text = " ".join([among, *(mark.hexdigest() for mark in marks)])
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _mark(listed: BoolArray, ranks: Ranks) -> None:

@@ -1,28 +1,25 @@
-"""The ε of several releases together. Only this module calls the accounting library.
+"""What was released about people: its ε, and what an attacker can make of it.
 
 ε is computed by privacy loss distributions (PLD), which are tight for the mechanisms they
 describe. Rényi divergences (RDP) give a second, looser figure from other code, as a cross-check.
+Only this module calls the accounting library.
 
 The factor 2: `Release.noise_multiplier` is already divided by the sensitivity of the sum, so it is
 passed on unchanged for both sampling laws. Under replace-one the library's PLD for a sampled
 Gaussian compares two mixtures, shifted to opposite sides of their common part. This is an upper
 bound for cohorts drawn without replacement (docs/privacy.md).
 
-How well a ledger lets anybody tell whether one person took part: its ROC curve.
-
-(ε, δ)-DP bounds every test: TPR <= e^ε FPR + δ, and 1 - FPR <= e^ε (1 - TPR) + δ. A ledger has a δ
-for each ε, so the bounds of all ε together are a curve (Dong, Roth and Su 2022, f-DP). For Gaussian
-noise on everybody's sum it is the curve of the best test, Φ(Φ⁻¹(FPR) + μ).
-
-What an attacker can come to believe about one person, by what a ledger allows.
-
-He sees all that is published and gave it an even chance before. L is the logarithm of how much more
-likely a release is if she took part than if not; his belief after it is e^L / (1 + e^L).
+An attacker sees all that is published. How well he can tell whether one person took part is a ROC
+curve: (ε, δ)-DP bounds every test by TPR <= e^ε FPR + δ and 1 - FPR <= e^ε (1 - TPR) + δ. A ledger
+has a δ for each ε, so the bounds of all ε together are a curve (Dong, Roth and Su 2022, f-DP). For
+Gaussian noise on everybody's sum it is the curve of the best test, Φ(Φ⁻¹(FPR) + μ). What he can
+come to believe, if he gave it an even chance before: with L the logarithm of how much more likely
+the releases are if she took part than if not, his belief is e^L / (1 + e^L).
 """
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache, reduce
 from typing import TYPE_CHECKING, Any
 
@@ -58,18 +55,247 @@ _LARGEST_LAPLACE = 600.0
 """From about e^709 on the library overflows; such a loss protects nobody."""
 
 
+@dataclass(frozen=True, slots=True)
+class PrivacyLedger:
+    """Which releases were made, and how often. It is immutable: `record` returns a new ledger.
+
+    >>> from privrec.privacy.release import Sampling
+    >>> sampling = Sampling(law="poisson", users=4800, cohort=30)
+    >>> release = Release(mechanism="gaussian", sampling=sampling, noise_multiplier=1.0)
+    >>> ledger = PrivacyLedger().record(release, times=1000)
+    >>> round(ledger.epsilon(1e-6), 3)
+    1.298
+    """
+
+    entries: Entries = ()
+
+    def __repr__(self) -> str:
+        kinds = f" of {len(self.entries):,} kinds" if len(self.entries) > 1 else ""
+        noise = "all with noise" if self.is_private else "some without noise"
+        what = "nothing released" if not self.entries else f"{self.releases:,} releases{kinds}"
+        return f"PrivacyLedger({what}{f', {noise}' if self.entries else ''})"
+
+    @property
+    def releases(self) -> int:
+        """How many releases were made."""
+        return sum(count for _, count in self.entries)
+
+    @property
+    def is_private(self) -> bool:
+        """Whether every release had noise on it."""
+        return all(release.is_private for release, _ in self.entries)
+
+    @property
+    def gaussian_shift(self) -> float | None:
+        """μ where all is Gaussian noise on sums over everybody: the squares of 1/z add up."""
+        whole = [
+            (release.joint_multiplier, count)
+            for release, count in self.entries
+            if release.mechanism == "gaussian"
+            and release.is_private
+            and release.sampling.share >= 1
+        ]
+        if len(whole) < len(self.entries):
+            return None
+        return math.sqrt(sum(count / multiplier**2 for multiplier, count in whole))
+
+    def record(self, release: Release, times: int = 1) -> "PrivacyLedger":
+        """Return the ledger with one more release, or with several of the same kind."""
+        check_kind("release", release, Release, "a Release")
+        check_kind("times", times, (int, np.integer), "a whole number")
+        if times < 0:
+            raise SettingsError(f"`times` must be >= 0; got {times}")
+        counts = dict(self.entries)
+        if times:
+            counts[release] = counts.get(release, 0) + times
+        return PrivacyLedger(tuple(counts.items()))
+
+    def compose(self, other: "PrivacyLedger") -> "PrivacyLedger":
+        """Return one ledger of both: of two stages, or of two runs on the same people."""
+        check_kind("other", other, PrivacyLedger, "a PrivacyLedger")
+        both = self
+        for release, times in other.entries:
+            both = both.record(release, times)
+        return both
+
+    def epsilon(self, delta: float) -> float:
+        """Return ε at this δ, by PLD: 0 for nothing released, infinite if anything had no noise."""
+        return epsilon(self.entries, delta)
+
+    def epsilon_rdp(self, delta: float) -> float:
+        """Return ε at this δ, by RDP: an upper bound, used as a cross-check."""
+        return epsilon_rdp(self.entries, delta)
+
+    def deltas(self, epsilons: F64) -> F64:
+        """Return δ at each of these ε, by PLD; 1 if a release had no noise."""
+        plain = _without_accounting(self.entries, 0.5)
+        if plain is not None:
+            return np.full(len(epsilons), 1.0 if plain else 0.0)
+        with np.errstate(over="ignore"):
+            return np.asarray(
+                _composed_loss(self.entries).get_delta_for_epsilon(list(epsilons)), np.float64
+            )
+
+    def with_noise(self, factor: float) -> "PrivacyLedger":
+        """Return the ledger of the same releases with `factor` times the noise."""
+        return PrivacyLedger(
+            tuple((release.with_noise(factor), count) for release, count in self.entries)
+        )
+
+    def cost(self, release: Release, delta: float) -> float:
+        """Return by how much one more release would raise ε at this δ."""
+        now = self.epsilon(delta)
+        return math.inf if math.isinf(now) else self.record(release).epsilon(delta) - now
+
+    def affordable(self, release: Release, *, epsilon: float, delta: float, most: int) -> int:
+        """Return how many more such releases, at most `most`, keep ε at this δ within `epsilon`."""
+        check_epsilon(epsilon)
+        if self.record(release, most).epsilon(delta) <= epsilon:
+            return most
+        low, high = 0, most  # `low` fit or are 0; `high` do not fit.
+        while high - low > 1:
+            middle = (low + high) // 2
+            fits = self.record(release, middle).epsilon(delta) <= epsilon
+            low, high = (middle, high) if fits else (low, middle)
+        return low
+
+
+def ledger_in(lines: Iterable[Mapping[str, Any]], *, only_noised: bool = False) -> PrivacyLedger:
+    """Return what the lines of a ledger count, of all releases or of those with noise alone.
+
+    Releases from volunteers alone are left out: they cost other people nothing.
+    """
+    ledger = PrivacyLedger()
+    for line in lines:
+        release = Release.from_json(line)
+        if line["people"] != "volunteers" and (release.is_private or not only_noised):
+            ledger = ledger.record(release)
+    return ledger
+
+
+def check_epsilon(epsilon: float) -> None:
+    """Raise unless ε is above 0."""
+    check_kind("epsilon", epsilon, (int, float), "a number")
+    if not epsilon > 0:
+        raise SettingsError(f"`epsilon` must be > 0; got {epsilon!r}")
+
+
+_EPSILONS = np.concatenate([np.linspace(0, 1, 101)[:-1], np.geomspace(1, 200, 300)])
+_GRID = np.concatenate([[0.0], np.geomspace(1e-6, 1e-2, 100), np.linspace(1e-2, 1, 500)[1:]])
+
+
+def best_rates(ledger: PrivacyLedger, false_positives: F64) -> F64:
+    """Return the largest true-positive rate that the ledger allows at each false-positive rate."""
+    shift = ledger.gaussian_shift
+    if shift is not None:
+        return np.asarray(ndtr(ndtri(false_positives) + shift), np.float64)
+    rate = np.asarray(false_positives, np.float64)[:, None]
+    epsilon, delta = _EPSILONS[None, :], ledger.deltas(_EPSILONS)[None, :]
+    by_fpr = np.exp(epsilon) * rate + delta
+    by_tpr = 1 - (1 - rate - delta) * np.exp(-epsilon)
+    return np.asarray(np.clip(np.minimum(by_fpr, by_tpr).min(1), 0.0, 1.0), np.float64)
+
+
+@lru_cache(maxsize=64)
+def best_area(ledger: PrivacyLedger) -> float:
+    """Return the area under that curve: no attack has a larger AUC, except by chance."""
+    return float(np.trapezoid(best_rates(ledger, _GRID), _GRID))
+
+
+def best_curve(ledger: PrivacyLedger) -> list[tuple[float, float]]:
+    """Return that curve as points (FPR, TPR)."""
+    return list(zip(_GRID.tolist(), best_rates(ledger, _GRID).tolist(), strict=True))
+
+
+def gaussian_epsilon(shift: float, delta: float) -> float:
+    """Return the ε of Gaussian noise whose best test has the curve Φ(Φ⁻¹(FPR) + shift).
+
+    It solves δ = Φ(μ/2 - ε/μ) - e^ε Φ(-μ/2 - ε/μ) (Balle and Wang 2018). No accountant is asked, so
+    that an audit also finds an accountant's mistake.
+
+    >>> round(gaussian_epsilon(1.0, 1e-6), 2)
+    4.89
+    """
+    if shift <= 0 or _excess(0.0, shift, delta) <= 0:
+        return 0.0
+    return float(brentq(_excess, 0.0, shift * (shift + 40), args=(shift, delta)))
+
+
+def _excess(epsilon: float, shift: float, delta: float) -> float:
+    near = ndtr(shift / 2 - epsilon / shift)
+    return float(near - np.exp(epsilon + log_ndtr(-shift / 2 - epsilon / shift)) - delta)
+
+
+_ABOVE = np.concatenate([np.linspace(0.02, 2, 100), np.linspace(2.1, 12, 100)])
+"""How far above ε a bound on L is looked for. Chosen by hand."""
+
+
+@lru_cache(maxsize=64)
+def most_certain(ledger: PrivacyLedger, delta: float) -> float:
+    """Return the belief that he exceeds with a probability of at most δ; 1 without a guarantee.
+
+    For Gaussian noise on sums over everybody, P(L > t) = Φ(μ/2 - t/μ). In general δ(ε) =
+    E max(0, 1 - e^(ε - L)) bounds it: P(L > t) <= δ(ε) / (1 - e^(ε - t)) for every ε < t. So t is
+    the smallest of ε - log(1 - δ(ε)/δ). It is above the ε of the guarantee: (ε, δ) alone does not
+    say that L is at most ε with probability 1 - δ.
+    """
+    epsilon = ledger.epsilon(delta)
+    if math.isinf(epsilon):
+        return 1.0
+    if not ledger.entries:
+        return 0.5
+    shift = ledger.gaussian_shift
+    if shift is not None:
+        return _belief(shift * (shift / 2 - float(ndtri(delta))))
+    tried = epsilon + _ABOVE
+    share = ledger.deltas(tried) / delta
+    fits = share < 1
+    if not fits.any():
+        return 1.0
+    return _belief(float((tried[fits] - np.log1p(-share[fits])).min()))
+
+
+def most_right(ledger: PrivacyLedger) -> float:
+    """Return the largest share of right guesses, over all that may be published.
+
+    It is (1 + δ(0)) / 2: the largest difference of true and false positives is δ at ε = 0. For
+    Gaussian noise on sums over everybody it is Φ(μ/2).
+    """
+    shift = ledger.gaussian_shift
+    if shift is not None:
+        return float(ndtr(shift / 2))
+    return float(1 + ledger.deltas(np.zeros(1))[0]) / 2
+
+
+def percent(share: float) -> str:
+    """Return a bound as text, rounded up, with as many decimals as its distance from 1 needs.
+
+    >>> percent(0.5), percent(0.73106), percent(0.99966), percent(0.99999987), percent(1.0)
+    ('50.0 %', '73.2 %', '99.97 %', '99.999987 %', '100 %')
+    """
+    for decimals in range(1, 10):
+        shown = math.ceil(share * 10 ** (decimals + 2) - 1e-6) / 10**decimals
+        if 100 - shown >= 2 * 10.0**-decimals:
+            return f"{shown:.{decimals}f} %"
+    return "100 %"
+
+
+def _belief(loss: float) -> float:
+    return 1 / (1 + math.exp(-loss))
+
+
 @lru_cache(maxsize=64)
 def epsilon(entries: Entries, delta: float) -> float:
     """Return the ε of all the releases together at this δ, by PLD; infinite if one has no noise."""
     if (plain := _without_accounting(entries, delta)) is not None:
         return plain
     with np.errstate(over="ignore"):  # The library divides by very small probabilities.
-        found = float(_composed_loss(entries).get_epsilon_for_delta(delta))
+        by_loss = float(_composed_loss(entries).get_epsilon_for_delta(delta))
     fixed = [release.sampling for release, _ in entries if release.sampling.law == "fixed"]
-    if fixed and (found < 1 or max(sampling.share for sampling in fixed) >= 0.1):
+    if fixed and (by_loss < 1 or max(sampling.share for sampling in fixed) >= 0.1):
         # For these the PLD is only an upper bound, and the RDP's upper bound may be smaller.
-        return min(found, epsilon_rdp(entries, delta))
-    return min(found, _pure_total(entries))
+        return min(by_loss, epsilon_rdp(entries, delta))
+    return min(by_loss, _pure_total(entries))
 
 
 def epsilon_rdp(entries: Entries, delta: float) -> float:
@@ -79,16 +305,6 @@ def epsilon_rdp(entries: Entries, delta: float) -> float:
     return min(float(_composed_divergence(entries).get_epsilon(delta)), _pure_total(entries))
 
 
-def deltas(entries: Entries, epsilons: F64) -> F64:
-    """Return the δ of all the releases together at each ε, by PLD; 1 if one has no noise."""
-    plain = _without_accounting(entries, 0.5)
-    if plain is not None:
-        return np.full(len(epsilons), 1.0 if plain else 0.0)
-    with np.errstate(over="ignore"):
-        found = _composed_loss(entries).get_delta_for_epsilon(list(epsilons))
-    return np.asarray(found, np.float64)
-
-
 @lru_cache(maxsize=16)
 def _composed_loss(entries: Entries) -> "pld.PrivacyLossDistribution":
     step = max(_step(release, count) for release, count in entries)
@@ -96,7 +312,7 @@ def _composed_loss(entries: Entries) -> "pld.PrivacyLossDistribution":
         _loss(release, step).self_compose(count) if count > 1 else _loss(release, step)
         for release, count in entries
     ]
-    return reduce(lambda one, other: one.compose(other), parts)
+    return reduce(lambda first, second: first.compose(second), parts)
 
 
 @lru_cache(maxsize=16)
@@ -243,236 +459,3 @@ def _event(release: Release) -> "dp_event.DpEvent":
     if sampling.law == "poisson":
         return dp_event.PoissonSampledDpEvent(sampling.share, event)
     return dp_event.SampledWithoutReplacementDpEvent(sampling.users, sampling.cohort, event)
-
-
-@dataclass(frozen=True, slots=True)
-class PrivacyLedger:
-    """Which releases were made, and how often. It is immutable: `record` returns a new ledger.
-
-    >>> from privrec.privacy.release import Sampling
-    >>> sampling = Sampling(law="poisson", users=4800, cohort=30)
-    >>> release = Release(mechanism="gaussian", sampling=sampling, noise_multiplier=1.0)
-    >>> ledger = PrivacyLedger().record(release, times=1000)
-    >>> round(ledger.epsilon(1e-6), 3)
-    1.298
-    """
-
-    entries: tuple[tuple[Release, int], ...] = ()
-
-    def __repr__(self) -> str:
-        kinds = f" of {len(self.entries):,} kinds" if len(self.entries) > 1 else ""
-        noise = "all with noise" if self.is_private else "some without noise"
-        what = "nothing released" if not self.entries else f"{self.releases:,} releases{kinds}"
-        return f"PrivacyLedger({what}{f', {noise}' if self.entries else ''})"
-
-    @property
-    def releases(self) -> int:
-        """How many releases were made."""
-        return sum(count for _, count in self.entries)
-
-    @property
-    def is_private(self) -> bool:
-        """Whether every release had noise on it."""
-        return all(release.is_private for release, _ in self.entries)
-
-    @property
-    def gaussian_shift(self) -> float | None:
-        """μ where all is Gaussian noise on sums over everybody: the squares of 1/z add up."""
-        whole = [
-            (release.joint_multiplier, count)
-            for release, count in self.entries
-            if release.mechanism == "gaussian"
-            and release.is_private
-            and release.sampling.share >= 1
-        ]
-        if len(whole) < len(self.entries):
-            return None
-        return math.sqrt(sum(count / multiplier**2 for multiplier, count in whole))
-
-    def record(self, release: Release, times: int = 1) -> "PrivacyLedger":
-        """Return the ledger with one more release, or with several of the same kind."""
-        check_kind("release", release, Release, "a Release")
-        check_kind("times", times, (int, np.integer), "a whole number")
-        if times < 0:
-            raise SettingsError(f"`times` must be >= 0; got {times}")
-        counts = dict(self.entries)
-        if times:
-            counts[release] = counts.get(release, 0) + times
-        return PrivacyLedger(tuple(counts.items()))
-
-    def compose(self, other: "PrivacyLedger") -> "PrivacyLedger":
-        """Return one ledger of both: of two stages, or of two runs on the same people."""
-        check_kind("other", other, PrivacyLedger, "a PrivacyLedger")
-        both = self
-        for release, times in other.entries:
-            both = both.record(release, times)
-        return both
-
-    def epsilon(self, delta: float) -> float:
-        """Return ε at this δ, by PLD: 0 for nothing released, infinite if anything had no noise."""
-        return epsilon(self.entries, delta)
-
-    def deltas(self, epsilons: F64) -> F64:
-        """Return δ at each of these ε, by PLD."""
-        return deltas(self.entries, epsilons)
-
-    def with_noise(self, factor: float) -> "PrivacyLedger":
-        """Return the ledger of the same releases with `factor` times the noise."""
-
-        def scaled(release: Release) -> Release:
-            count = release.quantile_multiplier
-            return replace(
-                release,
-                noise_multiplier=factor * release.noise_multiplier,
-                quantile_multiplier=None if count is None else factor * count,
-            )
-
-        return PrivacyLedger(tuple((scaled(release), count) for release, count in self.entries))
-
-    def epsilon_rdp(self, delta: float) -> float:
-        """Return ε at this δ, by RDP: an upper bound, used as a cross-check."""
-        return epsilon_rdp(self.entries, delta)
-
-    def cost(self, release: Release, delta: float) -> float:
-        """Return by how much one more release would raise ε at this δ."""
-        now = self.epsilon(delta)
-        return math.inf if math.isinf(now) else self.record(release).epsilon(delta) - now
-
-    def affordable(self, release: Release, *, epsilon: float, delta: float, most: int) -> int:
-        """Return how many more such releases, at most `most`, keep ε at this δ within `epsilon`."""
-        check_epsilon(epsilon)
-
-        def fits(times: int) -> bool:
-            return self.record(release, times).epsilon(delta) <= epsilon
-
-        if fits(most):
-            return most
-        low, high = 0, most  # fits(low) or low == 0; not fits(high)
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if fits(middle) else (low, middle)
-        return low
-
-
-def ledger_in(lines: Iterable[Mapping[str, Any]], *, only_noised: bool = False) -> PrivacyLedger:
-    """Return what the lines of a ledger count, of all releases or of those with noise alone.
-
-    Releases from volunteers alone are left out: they cost other people nothing.
-    """
-    ledger = PrivacyLedger()
-    for line in lines:
-        release = Release.from_json(line)
-        if line["people"] != "volunteers" and (release.is_private or not only_noised):
-            ledger = ledger.record(release)
-    return ledger
-
-
-def check_epsilon(epsilon: float) -> None:
-    """Raise unless ε is above 0."""
-    check_kind("epsilon", epsilon, (int, float), "a number")
-    if not epsilon > 0:
-        raise SettingsError(f"`epsilon` must be > 0; got {epsilon!r}")
-
-
-_EPSILONS = np.concatenate([np.linspace(0, 1, 101)[:-1], np.geomspace(1, 200, 300)])
-_GRID = np.concatenate([[0.0], np.geomspace(1e-6, 1e-2, 100), np.linspace(1e-2, 1, 500)[1:]])
-
-
-def best_rates(ledger: PrivacyLedger, false_positives: F64) -> F64:
-    """Return the largest true-positive rate that the ledger allows at each false-positive rate."""
-    shift = ledger.gaussian_shift
-    if shift is not None:
-        return np.asarray(ndtr(ndtri(false_positives) + shift), np.float64)
-    rate = np.asarray(false_positives, np.float64)[:, None]
-    epsilon, delta = _EPSILONS[None, :], ledger.deltas(_EPSILONS)[None, :]
-    one = np.exp(epsilon) * rate + delta
-    other = 1 - (1 - rate - delta) * np.exp(-epsilon)
-    return np.asarray(np.clip(np.minimum(one, other).min(1), 0.0, 1.0), np.float64)
-
-
-@lru_cache(maxsize=64)
-def best_area(ledger: PrivacyLedger) -> float:
-    """Return the area under that curve: no attack has a larger AUC, except by chance."""
-    return float(np.trapezoid(best_rates(ledger, _GRID), _GRID))
-
-
-def best_curve(ledger: PrivacyLedger) -> list[tuple[float, float]]:
-    """Return that curve as points (FPR, TPR)."""
-    return list(zip(_GRID.tolist(), best_rates(ledger, _GRID).tolist(), strict=True))
-
-
-def gaussian_epsilon(shift: float, delta: float) -> float:
-    """Return the ε of Gaussian noise whose best test has the curve Φ(Φ⁻¹(FPR) + shift).
-
-    It solves δ = Φ(μ/2 - ε/μ) - e^ε Φ(-μ/2 - ε/μ) (Balle and Wang 2018). No accountant is asked, so
-    that an audit also finds an accountant's mistake.
-
-    >>> round(gaussian_epsilon(1.0, 1e-6), 2)
-    4.89
-    """
-
-    def excess(epsilon: float) -> float:
-        one = ndtr(shift / 2 - epsilon / shift)
-        return float(one - np.exp(epsilon + log_ndtr(-shift / 2 - epsilon / shift)) - delta)
-
-    if shift <= 0 or excess(0.0) <= 0:
-        return 0.0
-    return float(brentq(excess, 0.0, shift * (shift + 40)))
-
-
-_ABOVE = np.concatenate([np.linspace(0.02, 2, 100), np.linspace(2.1, 12, 100)])
-"""How far above ε a bound on L is looked for. Chosen by hand."""
-
-
-@lru_cache(maxsize=64)
-def most_certain(ledger: PrivacyLedger, delta: float) -> float:
-    """Return the belief that he exceeds with a probability of at most δ; 1 without a guarantee.
-
-    For Gaussian noise on sums over everybody, P(L > t) = Φ(μ/2 - t/μ). In general δ(ε) =
-    E max(0, 1 - e^(ε - L)) bounds it: P(L > t) <= δ(ε) / (1 - e^(ε - t)) for every ε < t. So t is
-    the smallest of ε - log(1 - δ(ε)/δ). It is above the ε of the guarantee: (ε, δ) alone does not
-    say that L is at most ε with probability 1 - δ.
-    """
-    epsilon = ledger.epsilon(delta)
-    if math.isinf(epsilon):
-        return 1.0
-    if not ledger.entries:
-        return 0.5
-    shift = ledger.gaussian_shift
-    if shift is not None:
-        return _belief(shift * (shift / 2 - float(ndtri(delta))))
-    tried = epsilon + _ABOVE
-    share = ledger.deltas(tried) / delta
-    fits = share < 1
-    if not fits.any():
-        return 1.0
-    return _belief(float((tried[fits] - np.log1p(-share[fits])).min()))
-
-
-def most_right(ledger: PrivacyLedger) -> float:
-    """Return the largest share of right guesses, over all that may be published.
-
-    It is (1 + δ(0)) / 2: the largest difference of true and false positives is δ at ε = 0. For
-    Gaussian noise on sums over everybody it is Φ(μ/2).
-    """
-    shift = ledger.gaussian_shift
-    if shift is not None:
-        return float(ndtr(shift / 2))
-    return float(1 + ledger.deltas(np.zeros(1))[0]) / 2
-
-
-def percent(share: float) -> str:
-    """Return a bound as text, rounded up, with as many decimals as its distance from 1 needs.
-
-    >>> percent(0.5), percent(0.73106), percent(0.99966), percent(0.99999987), percent(1.0)
-    ('50.0 %', '73.2 %', '99.97 %', '99.999987 %', '100 %')
-    """
-    for decimals in range(1, 10):
-        shown = math.ceil(share * 10 ** (decimals + 2) - 1e-6) / 10**decimals
-        if 100 - shown >= 2 * 10.0**-decimals:
-            return f"{shown:.{decimals}f} %"
-    return "100 %"
-
-
-def _belief(loss: float) -> float:
-    return 1 / (1 + math.exp(-loss))

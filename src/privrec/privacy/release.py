@@ -1,18 +1,18 @@
-"""One release: how its cohort is drawn, and what was published of it, as the ledger counts it.
+"""One release: how its cohort is drawn, what the ledger counts of it, and where its noise is from.
 
-The object that draws the cohort is the one that is accounted for.
-
-Sources of noise: a seeded generator for experiments, else a cryptographic generator.
+The object that draws the cohort is the one that is accounted for. Noise comes from a cryptographic
+generator, or from a seed for experiments.
 """
 
 import math
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
-from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
 
 from privrec.errors import SettingsError, check_kind
 from privrec.seeds import secret_choice, secret_coins
@@ -147,6 +147,15 @@ class Release:
             return 0.0
         return 1 / math.hypot(1 / self.noise_multiplier, 1 / self.quantile_multiplier)
 
+    def with_noise(self, factor: float) -> "Release":
+        """Return the same release with `factor` times the noise."""
+        count = self.quantile_multiplier
+        return replace(
+            self,
+            noise_multiplier=factor * self.noise_multiplier,
+            quantile_multiplier=None if count is None else factor * count,
+        )
+
     def as_json(self) -> dict[str, Any]:
         """Return the fields of a ledger line."""
         return {**asdict(self), "adjacency": self.sampling.adjacency}
@@ -172,10 +181,7 @@ class NoiseSource:
 
 def seeded(rng: np.random.Generator) -> NoiseSource:
     """Return repeatable noise. Anyone with the seed can remove it: for experiments only."""
-    return NoiseSource(
-        normal=rng.standard_normal,
-        laplace=lambda size: rng.laplace(size=size),
-    )
+    return NoiseSource(normal=rng.standard_normal, laplace=lambda size: rng.laplace(size=size))
 
 
 def secure() -> NoiseSource:
@@ -185,24 +191,28 @@ def secure() -> NoiseSource:
     library draws floating-point noise from a cryptographic generator.
     """
     stream = Cipher(algorithms.AES(os.urandom(32)), modes.CTR(os.urandom(16))).encryptor()
+    return NoiseSource(normal=partial(_normal, stream), laplace=partial(_laplace, stream))
 
-    def uniform(size: int) -> F64:
-        """Return numbers in (0, 1]: 53 random bits plus one half, times 2^-53, rounded."""
-        words = np.frombuffer(stream.update(bytes(8 * size)), np.uint64)
-        return ((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
 
-    def box_muller(size: int) -> F64:
-        half = (size + 1) // 2
-        radius = np.sqrt(-2.0 * np.log(uniform(half)))
-        angle = 2.0 * np.pi * uniform(half)
-        return np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])[:size]
+def _normal(stream: CipherContext, size: int) -> F64:
+    # The lowest bits of a single draw can reveal its value; a sum of four draws hides them.
+    draws = (_box_muller(stream, size) for _ in range(3))
+    return 0.5 * sum(draws, start=_box_muller(stream, size))
 
-    def normal(size: int) -> F64:
-        # The lowest bits of a single draw can reveal its value; a sum of four draws hides them.
-        return 0.5 * (box_muller(size) + box_muller(size) + box_muller(size) + box_muller(size))
 
-    def laplace(size: int) -> F64:
-        # The difference of two exponentials.
-        return np.log(uniform(size)) - np.log(uniform(size))
+def _laplace(stream: CipherContext, size: int) -> F64:
+    # The difference of two exponentials.
+    return np.log(_uniform(stream, size)) - np.log(_uniform(stream, size))
 
-    return NoiseSource(normal=normal, laplace=laplace)
+
+def _box_muller(stream: CipherContext, size: int) -> F64:
+    half = (size + 1) // 2
+    radius = np.sqrt(-2.0 * np.log(_uniform(stream, half)))
+    angle = 2.0 * np.pi * _uniform(stream, half)
+    return np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])[:size]
+
+
+def _uniform(stream: CipherContext, size: int) -> F64:
+    """Return numbers in (0, 1]: 53 random bits plus one half, times 2^-53, rounded."""
+    bits = np.frombuffer(stream.update(bytes(8 * size)), np.uint64)
+    return ((bits >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53

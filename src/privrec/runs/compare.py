@@ -10,8 +10,15 @@ import polars as pl
 
 from privrec.data.text import brief, short
 from privrec.errors import SettingsError, got
-from privrec.evaluation.intervals import Difference, apart, mean_of
-from privrec.evaluation.protocols import People, distinct, mean_above, mean_difference
+from privrec.evaluation.intervals import (
+    Difference,
+    People,
+    apart,
+    distinct,
+    mean_above,
+    mean_difference,
+    mean_of,
+)
 from privrec.runs import folder as records
 from privrec.runs.documents import EVALUATION, read_document
 from privrec.runs.evaluate import Evaluation, people_of, read_people

@@ -21,9 +21,9 @@ from privrec.core.phase import Phase
 from privrec.core.scorer import Scorer
 from privrec.data.text import short
 from privrec.errors import DataError, RunFolderError, SettingsError
-from privrec.evaluation.intervals import Differences, Interval, differences, intervals
+from privrec.evaluation.intervals import Differences, Interval, People, differences, intervals
 from privrec.evaluation.metrics import KS, by_items, means
-from privrec.evaluation.protocols import People, View
+from privrec.evaluation.protocols import View
 from privrec.evaluation.ranking import EvalReport, Tested, ends_json, measure, text_keys
 from privrec.evaluation.references import MEMORY_GB, Fitted, fit_references
 from privrec.privacy.statement import PrivacyReport

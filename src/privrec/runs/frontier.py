@@ -18,8 +18,7 @@ from typing import Any
 from privrec.algorithms.recipes import RECIPES, configure, prepare, recipe_named
 from privrec.data.sources import load
 from privrec.errors import SettingsError, check_extra
-from privrec.evaluation.intervals import Difference, mean_of
-from privrec.evaluation.protocols import OfRuns, mean_above
+from privrec.evaluation.intervals import Difference, OfRuns, mean_above, mean_of
 from privrec.privacy.ledger import PrivacyLedger
 from privrec.privacy.paper import PRINTED_HITS
 from privrec.privacy.statement import epsilon_text

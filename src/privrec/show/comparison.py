@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from privrec.evaluation.intervals import Difference, mean_of
-from privrec.evaluation.protocols import OfRuns, People, mean_hits
+from privrec.evaluation.intervals import Difference, OfRuns, People, mean_hits, mean_of
 from privrec.privacy.paper import PRINTED_HITS
 from privrec.privacy.statement import epsilon_text
 from privrec.show.figures import arm_text, warned_of
