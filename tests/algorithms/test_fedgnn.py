@@ -11,9 +11,15 @@ import pytest
 import privrec
 from contract import small
 from privrec.algorithms.fedgnn.graph import fresh, person_vector, scores, shapes
-from privrec.algorithms.fedgnn.pack import Graph, GraphClient, draw_others, items_of, pack
+from privrec.algorithms.fedgnn.pack import (
+    FedGnnSettings,
+    Graph,
+    GraphClient,
+    draw_others,
+    items_of,
+    pack,
+)
 from privrec.algorithms.fedgnn.rounds import hidden_loss, local_gradient, pseudo_rows
-from privrec.algorithms.fedgnn.settings import FedGnnSettings
 from privrec.algorithms.recipes import configure
 from privrec.core.model import ITEM_TABLE
 from privrec.data.clients import Clients

@@ -26,10 +26,9 @@ from privrec.algorithms.fedgnn.matching import (
     neighbours_of,
     table_of,
 )
-from privrec.algorithms.fedgnn.pack import items_of, marks_of, pack
+from privrec.algorithms.fedgnn.pack import FedGnnSettings, items_of, marks_of, pack
 from privrec.algorithms.fedgnn.recipe import offers_of
 from privrec.algorithms.fedgnn.rounds import trained_of
-from privrec.algorithms.fedgnn.settings import FedGnnSettings
 from privrec.algorithms.recipes import configure, prepare
 from privrec.core.phase import Exchange, Phase
 from privrec.data.federation import Federation

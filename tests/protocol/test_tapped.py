@@ -21,9 +21,9 @@ from scipy import stats
 import privrec
 from contract import small
 from loopback import Loopback
+from privrec.algorithms.budgets import BOUND
 from privrec.algorithms.privrec_plus import solve as fit
 from privrec.algorithms.recipes import configure, prepare
-from privrec.algorithms.settings import BOUND
 from privrec.core.phase import Cohort, Phase
 from privrec.core.round import Network, one_by_one
 from privrec.data.federation import Federation

@@ -1,18 +1,9 @@
-"""The settings of rounds, cohorts and noise, which several algorithms share.
+"""The settings of rounds, cohorts and noise, which several algorithms share."""
 
-How the budget of a run becomes the bound and the noise of its rounds.
-"""
-
-import math
 from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from privrec.data.splits import Split
-from privrec.privacy.aggregate import Aggregator, gaussian, laplace, plain
-from privrec.privacy.calibrate import check_budget, find_noise
-from privrec.privacy.ledger import PrivacyLedger
-from privrec.privacy.release import Sampling
 from privrec.settings import Budget, Count, Positive, RunSettings, Size
 from privrec.types import Law, MechanismName, NoiseKind, ServerOptimizer
 
@@ -110,79 +101,3 @@ class NoiseSettings(RunSettings):
 
 class FederatedSettings(NoiseSettings, RoundSettings):
     """The settings of a federated training."""
-
-
-BOUND = 1.0
-"""The L2 bound on what one person adds to a sum that devices scale to their bound themselves."""
-_PEOPLE_PER_NOISE = 12.0
-
-
-def sampling_of(law: Law, cohort: int, split: Split) -> Sampling:
-    """Return how cohorts are sampled from the people who train.
-
-    Poisson sampling takes its probability from the public number of people. Fixed-size sampling
-    takes the true number: its guarantee compares data sets of the same size, so it does not protect
-    that number.
-    """
-    users = len(split.train) if law == "fixed" else split.public_train
-    return Sampling(law=law, users=users, cohort=cohort)
-
-
-def aggregator_of(
-    settings: FederatedSettings, split: Split, spent: PrivacyLedger | None = None
-) -> Aggregator:
-    """Return what bounds and noises the rounds of `settings`, given what was spent before."""
-    return noised(
-        settings,
-        sampling_of(settings.sampling, settings.cohort, split),
-        rounds=settings.rounds,
-        clip_norm=settings.clip_norm,
-        epsilon=settings.epsilon,
-        spent=spent or PrivacyLedger(),
-    )
-
-
-def noised(
-    settings: NoiseSettings,
-    sampling: Sampling,
-    *,
-    rounds: int,
-    clip_norm: float,
-    epsilon: float | None,
-    spent: PrivacyLedger,
-) -> Aggregator:
-    """Return the mechanism whose `rounds` releases, with what is `spent`, cost `epsilon`."""
-    if settings.mechanism == "none":
-        return plain(sampling)
-    multiplier = settings.noise_multiplier
-    if multiplier is None:
-        multiplier = find_noise(
-            sampling,
-            rounds=rounds,
-            epsilon=epsilon,
-            delta=settings.delta,
-            mechanism=settings.mechanism,
-            spent=spent,
-        )
-    if settings.mechanism == "laplace":
-        made = laplace(sampling, clip_norm=clip_norm, noise_multiplier=multiplier)
-    else:
-        made = gaussian(
-            sampling,
-            clip_norm=clip_norm,
-            noise_multiplier=multiplier,
-            clip_quantile=settings.clip_quantile or None,
-        )
-    check_budget(made.release, rounds=rounds, epsilon=epsilon, delta=settings.delta, spent=spent)
-    return made
-
-
-def popularity_share(people: int, n_items: int, noise_multiplier: float) -> float:
-    """Return the share of the precision 1/z² that goes to popularity: 5 to 50 %.
-
-    The largest of n noise values is about z√(2 ln n). With fewer people per unit of noise, a
-    larger share of the budget is needed to tell popular items from unpopular ones. The formula
-    and its limits were chosen by hand; not tuned.
-    """
-    wanted = _PEOPLE_PER_NOISE * math.log(max(n_items, 2)) * noise_multiplier / people
-    return min(max(wanted, 0.05), 0.5)

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from scipy import stats
 
 import privrec
+from privrec.algorithms.budgets import popularity_share
 from privrec.algorithms.privrec_plus import recipe as plus
 from privrec.algorithms.privrec_plus import solve as fit
 from privrec.algorithms.privrec_plus.recipe import MOMENTS, POPULAR
 from privrec.algorithms.privrec_plus.scoring import POPULARITY
 from privrec.algorithms.recipes import configure, prepare
-from privrec.algorithms.settings import popularity_share
 from privrec.core.phase import ServerState, Stage
 from privrec.data.clients import Clients
 from privrec.data.federation import Federation

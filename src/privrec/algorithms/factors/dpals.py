@@ -25,9 +25,10 @@ import numpy.typing as npt
 import scipy.sparse as sp
 from pydantic import Field
 
+from privrec.algorithms.budgets import BOUND, popularity_share, sampling_of
 from privrec.algorithms.factors.fcf import Rated, rated, solve
 from privrec.algorithms.recipe import Recipe
-from privrec.algorithms.settings import BOUND, NoiseSettings, popularity_share, sampling_of
+from privrec.algorithms.settings import NoiseSettings
 from privrec.core.contribution import Contribution, TouchedRows
 from privrec.core.phase import (
     TRAIN,

@@ -22,8 +22,9 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
+from privrec.algorithms.budgets import aggregator_of
 from privrec.algorithms.recipe import Recipe
-from privrec.algorithms.settings import FederatedSettings, aggregator_of
+from privrec.algorithms.settings import FederatedSettings
 from privrec.core.contribution import Contribution
 from privrec.core.phase import TRAIN, Cohort, DeviceHalf, Phase, ServerState, Told
 from privrec.core.scorer import Rankers, Scorer, check_shapes

@@ -95,11 +95,11 @@ def table_of(
     told = {name: np.array(leaf) for name, leaf in empty_table(n_items, most, size).items()}
     told[KEY] = np.frombuffer(key, np.uint32)
     for place, token in enumerate(sorted(matched)):
-        found = matched[token]
+        people = matched[token]
         told[TOKENS][place] = np.frombuffer(token, np.uint32)
-        told[COUNTS][place] = len(found)
-        told[VECTORS][place, : len(found)] = [one.vector for one in found]
-        told[MARKS][place, : len(found)] = [one.mark for one in found]
+        told[COUNTS][place] = len(people)
+        told[VECTORS][place, : len(people)] = [person.vector for person in people]
+        told[MARKS][place, : len(people)] = [person.mark for person in people]
     return {name: jnp.asarray(leaf) for name, leaf in told.items()}
 
 

@@ -1,18 +1,73 @@
-"""A person's data as fixed-shape arrays for compiled code, drawn on her device.
+"""The settings of FedGNN, and a person's graph as arrays of fixed shape for compiled code.
 
-One person's graph as arrays of fixed shape, as compiled code takes it.
+What a round hides and which other items it takes is drawn on her device.
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import partial
+from typing import Annotated, NamedTuple
 
 import numpy as np
+from pydantic import Field, model_validator
 
 from privrec.algorithms.fedgnn.matching import Directory, neighbours_of
-from privrec.algorithms.fedgnn.settings import FedGnnSettings
+from privrec.algorithms.settings import FederatedSettings
 from privrec.data.clients import Clients
 from privrec.seeds import client_words
+from privrec.settings import Count, Positive, Size, Weight
 from privrec.types import F32, BoolArray, IntArray, Leaf
+
+
+class FedGnnSettings(FederatedSettings):
+    """A graph attention network on each device, with noise and cover on the device."""
+
+    embedding_size: Size = 64
+    """Length of an item's vector."""
+    embedding_scale: Positive = 0.1
+    """Standard deviation of item vectors before training."""
+    hidden_share: Annotated[float, Field(gt=0, le=1)] = 0.5
+    """Share of a person's likes that a round hides from her graph and predicts."""
+    targets: Size = 64
+    """The most hidden likes of a person in a round."""
+    graph_items: Size = 256
+    """The most items of a person's graph in a round; ranking uses all of her items."""
+    negatives: Size = 200
+    """Unseen items drawn for a person in a round; each hidden like is compared with all."""
+    item_rate: Positive = 5.0
+    """Multiplies the server's steps on item vectors; other parameters need smaller ones."""
+
+    neighbours: Count = 5
+    """The most neighbours of an item that the matching server gives to a device; 0: no matching."""
+    expand_after: Annotated[float, Field(gt=0, lt=1)] = 0.5
+    """Share of the rounds before graphs are expanded by neighbours."""
+
+    pseudo_items: Count = 100
+    """Items that a person never touched whose rows her device sends too, with made-up values."""
+    local_clip: Positive = 0.1
+    """The device clips every number that it sends to [-local_clip, local_clip]."""
+    local_noise: Weight = 0.2
+    """Scale of the Laplace noise that the device adds to every number that it sends."""
+
+    @property
+    def warm_up_rounds(self) -> int:
+        """The rounds before the matching; 0 without it."""
+        if not self.neighbours:
+            return 0
+        return min(max(1, round(self.expand_after * self.rounds)), self.rounds - 1)
+
+    @model_validator(mode="after")
+    def _matching_is_no_sum(self) -> "FedGnnSettings":
+        if self.neighbours and self.mechanism != "none":
+            raise ValueError(
+                "`neighbours` must be 0 under noise: the matching is no sum, and no noise on sums"
+                f" covers it; got {self.neighbours}"
+            )
+        if self.neighbours and self.rounds < 2:
+            raise ValueError(
+                "`rounds` must be >= 2 with neighbours, some before the matching and some after;"
+                f" got {self.rounds}"
+            )
+        return self
 
 
 class Graph(NamedTuple):
@@ -133,31 +188,26 @@ def graph_buckets(most: int) -> list[int]:
     >>> graph_buckets(100)
     [16, 64, 256]
     """
-    found = [graph_bucket(0)]
-    while found[-1] < most:
-        found.append(graph_bucket(found[-1] + 1))
-    return found
+    lengths = [graph_bucket(0)]
+    while lengths[-1] < most:
+        lengths.append(graph_bucket(lengths[-1] + 1))
+    return lengths
 
 
 def draw_others(seed: int, round_index: int, person: Items, count: int, n_items: int) -> IntArray:
     """Return up to `count` different items that the person does not have, uniformly."""
-
-    def words(start: int, size: int) -> IntArray:
-        found = client_words(
-            seed, round_index, "others", np.array([person.id]), np.arange(start, start + size)
-        )
-        return found.astype(np.int64)
-
+    words = partial(client_words, seed, round_index, "others", np.array([person.id]))
     if n_items < 4 * (count + len(person.ids)):
-        every = np.argsort(words(0, n_items).view(np.uint64), kind="stable")
+        every = np.argsort(words(np.arange(n_items)), kind="stable")
         return every[~np.isin(every, person.ids)][:count]
-    found, start = np.zeros(0, np.int64), 0
-    while len(found) < count:
-        more = (words(start, 2 * count).view(np.uint64) % np.uint64(n_items)).astype(np.int64)
-        more = np.concatenate([found, more[~np.isin(more, person.ids)]])
+    others, start = np.zeros(0, np.int64), 0
+    while len(others) < count:
+        drawn = words(np.arange(start, start + 2 * count))
+        more = (drawn % np.uint64(n_items)).astype(np.int64)
+        more = np.concatenate([others, more[~np.isin(more, person.ids)]])
         _, first = np.unique(more, return_index=True)
-        found, start = more[np.sort(first)], start + 2 * count
-    return found[:count]
+        others, start = more[np.sort(first)], start + 2 * count
+    return others[:count]
 
 
 def example(settings: FedGnnSettings, graph: int, n_items: int, neighbours: int) -> GraphClient:
@@ -249,10 +299,8 @@ def _graph(
     known = np.zeros((length, most), np.bool_)
     if directory is not None and count:
         asked = np.flatnonzero(person.liked)
-        found = neighbours_of(
-            directory, person.ids[asked], marks_of(seed, person.id, person.ids[asked])
-        )
-        neighbours[asked], known[asked] = found
+        marks = marks_of(seed, person.id, person.ids[asked])
+        neighbours[asked], known[asked] = neighbours_of(directory, person.ids[asked], marks)
     often = np.zeros(length, np.float32)
     often[:count] = person.often
     liked, real = np.zeros(length, np.bool_), np.arange(length) < count
@@ -268,6 +316,6 @@ def _graph(
 
 
 def _padded(values: IntArray, length: int) -> np.ndarray[tuple[int, ...], np.dtype[np.int32]]:
-    found = np.zeros(length, np.int32)
-    found[: len(values)] = values
-    return found
+    padded = np.zeros(length, np.int32)
+    padded[: len(values)] = values
+    return padded

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 import numpy.typing as npt
 
+from privrec.algorithms.budgets import sampling_of
 from privrec.algorithms.fedgnn.graph import fresh, person_vector, scores, shapes, without_neighbours
 from privrec.algorithms.fedgnn.matching import (
     Offer,
@@ -18,11 +19,9 @@ from privrec.algorithms.fedgnn.matching import (
     new_key,
     table_of,
 )
-from privrec.algorithms.fedgnn.pack import Graph, items_of, marks_of, whole_graph
+from privrec.algorithms.fedgnn.pack import FedGnnSettings, Graph, items_of, marks_of, whole_graph
 from privrec.algorithms.fedgnn.rounds import Rounds, gradient_phase, trained_of
-from privrec.algorithms.fedgnn.settings import FedGnnSettings
 from privrec.algorithms.recipe import Recipe
-from privrec.algorithms.settings import sampling_of
 from privrec.core.model import ITEM_TABLE
 from privrec.core.phase import TRAIN, Exchange, RoundReport, ServerState, Stage
 from privrec.core.scorer import Rankers, Scorer, check_shapes

@@ -13,11 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from privrec.algorithms.budgets import aggregator_of
 from privrec.algorithms.fedgnn.graph import person_vector, scores
 from privrec.algorithms.fedgnn.matching import directory_of, is_matching
-from privrec.algorithms.fedgnn.pack import GraphClient, example, graph_buckets, pack
-from privrec.algorithms.fedgnn.settings import FedGnnSettings
-from privrec.algorithms.settings import aggregator_of
+from privrec.algorithms.fedgnn.pack import FedGnnSettings, GraphClient, example, graph_buckets, pack
 from privrec.core.contribution import Contribution, TouchedRows
 from privrec.core.model import ITEM_TABLE
 from privrec.core.phase import Cohort, DeviceHalf, Phase, ServerState, Told

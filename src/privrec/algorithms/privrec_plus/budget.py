@@ -12,11 +12,11 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 
+from privrec.algorithms.budgets import BOUND, popularity_share, sampling_of
 from privrec.algorithms.privrec_plus.scoring import Layout, layout_of
 from privrec.algorithms.privrec_plus.settings import PlusSettings
 from privrec.algorithms.privrec_plus.softmax import TOGETHER
 from privrec.algorithms.privrec_plus.sums import Regression
-from privrec.algorithms.settings import BOUND, popularity_share, sampling_of
 from privrec.core.phase import ServerWork, Told
 from privrec.data.catalogue import Catalogue
 from privrec.data.splits import Split

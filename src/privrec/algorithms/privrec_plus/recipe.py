@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 
+from privrec.algorithms.budgets import BOUND
 from privrec.algorithms.privrec_plus.budget import (
     exact_work,
     in_subspace,
@@ -53,7 +54,6 @@ from privrec.algorithms.privrec_plus.sums import (
     taste_device,
 )
 from privrec.algorithms.recipe import Recipe
-from privrec.algorithms.settings import BOUND
 from privrec.core.phase import Accepted, Phase, ServerState, Told, positions, weights
 from privrec.core.scorer import Rankers, Scorer, check_shapes
 from privrec.data.catalogue import Catalogue

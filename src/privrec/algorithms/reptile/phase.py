@@ -12,6 +12,7 @@ import jax
 import numpy as np
 import optax
 
+from privrec.algorithms.budgets import aggregator_of
 from privrec.algorithms.reptile.dssm import Network, empty_pairs, instances_of, network_of
 from privrec.algorithms.reptile.local import local_maml, local_sgd
 from privrec.algorithms.reptile.pack import (
@@ -26,7 +27,7 @@ from privrec.algorithms.reptile.pack import (
     steps_of,
 )
 from privrec.algorithms.reptile.settings import LocalSettings, MamlSettings, ReptileSettings
-from privrec.algorithms.settings import FederatedSettings, aggregator_of
+from privrec.algorithms.settings import FederatedSettings
 from privrec.core.contribution import Contribution, TouchedRows
 from privrec.core.model import ITEM_TABLE
 from privrec.core.phase import TRAIN, DeviceHalf, Phase, ServerState, ServerWork, Told

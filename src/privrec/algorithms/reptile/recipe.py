@@ -21,6 +21,7 @@ import jax
 import numpy as np
 import optax
 
+from privrec.algorithms.budgets import aggregator_of, sampling_of
 from privrec.algorithms.recipe import Recipe
 from privrec.algorithms.reptile.adapt import dssm_rankers
 from privrec.algorithms.reptile.dssm import Network, network_of
@@ -38,7 +39,6 @@ from privrec.algorithms.reptile.settings import (
     MamlSettings,
     ReptileSettings,
 )
-from privrec.algorithms.settings import aggregator_of, sampling_of
 from privrec.core.model import ITEM_TABLE
 from privrec.core.phase import (
     TRAIN,

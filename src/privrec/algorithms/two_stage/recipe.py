@@ -12,6 +12,7 @@ import jax
 import numpy as np
 from pydantic import Field, model_validator
 
+from privrec.algorithms.budgets import aggregator_of, noised
 from privrec.algorithms.recipe import Recipe
 from privrec.algorithms.reptile.adapt import dssm_rankers
 from privrec.algorithms.reptile.dssm import Network, dssm, empty_pairs, fresh, network_of
@@ -20,7 +21,7 @@ from privrec.algorithms.reptile.pack import steps_of
 from privrec.algorithms.reptile.phase import Training, reptile_stages, training_phase
 from privrec.algorithms.reptile.recipe import NOISED_PRESETS, NOISED_VALUES
 from privrec.algorithms.reptile.settings import ReptileSettings
-from privrec.algorithms.settings import NoiseSettings, aggregator_of, noised
+from privrec.algorithms.settings import NoiseSettings
 from privrec.algorithms.two_stage.joint import (
     join,
     joint_packer,
