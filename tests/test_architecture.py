@@ -41,14 +41,14 @@ HOMES = {
     "dp_accounting": {"privacy"},
     "autodp": {"privacy"},
     "cryptography": {"privacy", "protocol", "transport"},
-    "flwr": {"protocol", "transport"},
+    "flwr": {"transport"},
     "jax_privacy": {"attacks"},
     "sklearn": {"attacks"},
     "typer": {"cli"},
     "matplotlib": {"runs"},
     "rich": {"cli"},
     "safetensors": {"runs", "core"},
-    "pydantic": {"settings", "algorithms"},
+    "pydantic": {"settings", "algorithms", "protocol"},
 }
 
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.common.secure_aggregation.crypto.shamir import combine_shares
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
@@ -369,11 +368,32 @@ def test_malformed_input_raises_one_kind_of_error(junk: Any) -> None:
 
 @settings(max_examples=30)
 @given(st.integers(2, 20), st.data())
-def test_combining_shares_agrees_with_flower(holders: int, data: st.DataObject) -> None:
+def test_as_many_shares_as_needed_give_the_secret_and_others_do_not(
+    holders: int, data: st.DataObject
+) -> None:
     threshold = data.draw(st.integers(2, holders))
     secret = data.draw(st.binary(min_size=32, max_size=32))
-    shares = data.draw(st.permutations(masks.split(secret, threshold, holders)))[:threshold]
-    assert masks.combine(shares) == combine_shares(list(shares)) == secret
+    shares = data.draw(st.permutations(masks.split(secret, threshold, holders)))
+    assert {len(share) for share in shares} == {masks.SHARE_BYTES}
+    assert masks.combine(shares[:threshold]) == secret
+    assert masks.combine(shares[: threshold - 1]) != secret
+    changed = [shares[0][:-1] + bytes([shares[0][-1] ^ 1]), *shares[1:threshold]]
+    assert masks.combine(changed) != secret
+
+
+def test_shares_are_values_of_a_polynomial(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By hand: 7 + 5x + 3x^2 modulo a prime that only the largest secrets come near."""
+    coefficients = iter([5, 3])
+    monkeypatch.setattr("secrets.randbelow", lambda limit: next(coefficients))
+    shares = masks.split((7).to_bytes(32, "big"), 3, 4)
+    assert [int.from_bytes(share[4:], "big") for share in shares] == [15, 29, 49, 75]
+    assert [int.from_bytes(share[:4], "big") for share in shares] == [1, 2, 3, 4]
+    monkeypatch.setattr("secrets.randbelow", lambda limit: limit - 1)
+    (share, _) = masks.split(b"\xff" * 32, 2, 2)
+    # 2^256 - 1 + (p - 1) is 2^256 - 2 modulo p.
+    assert int.from_bytes(share[4:], "big") == 2**256 - 2
+    prime = 2**256 + 297
+    assert all(pow(base, prime - 1, prime) == 1 for base in (2, 3, 5, 7, 11))
 
 
 @given(st.integers(2, 60), st.integers(1, 20), st.binary(max_size=8))

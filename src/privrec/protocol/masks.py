@@ -1,12 +1,9 @@
-"""What secure sums are made of: one-time keys, sealed boxes, masks, shares, and who takes part.
-
-Shamir's shares are flwr's. Its generator of masks is numpy's, which is not cryptographic, so masks
-come from AES-256 in counter mode here.
-"""
+"""What secure sums are made of: one-time keys, sealed boxes, masks, shares, and who takes part."""
 
 import hashlib
 import math
 import os
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -20,15 +17,16 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
-from flwr.common.secure_aggregation.crypto.shamir import create_shares
 
 from privrec.errors import FederationError, SettingsError
 
 Words: TypeAlias = npt.NDArray[np.uint64]
 
 KEY_BYTES = 32
-SHARE_BYTES = 52
-"""A share of 32 bytes: 4 bytes of its position, and 16 for each of three padded blocks."""
+SHARE_BYTES = 4 + 33
+"""A share of 32 bytes: 4 bytes of its point, and a number below `_PRIME`."""
+_PRIME = 2**256 + 297
+"""The smallest prime above all secrets of 32 bytes."""
 COMPLETE_UP_TO = 256
 """Up to so many nodes, everybody is everybody's neighbour (chosen by hand)."""
 ADVERTISED = ("cipher", "mask", "seed")
@@ -131,70 +129,40 @@ def unseal(key: bytes, box: bytes, about: bytes) -> bytes:
 def split(secret: bytes, threshold: int, holders: int) -> list[bytes]:
     """Return `holders` shares of 32 bytes; `threshold` of them give the secret, fewer give nothing.
 
-    The share at position k starts with k + 1, in four bytes (Shamir, over GF(2^128)).
+    Shamir's shares: values at 1 … holders of a polynomial over the integers modulo `_PRIME` whose
+    value at 0 is the secret and whose other coefficients are random. A share is its point, in four
+    bytes, and the value there.
     """
-    return create_shares(secret, threshold, holders)
+    coefficients = [int.from_bytes(secret, "big")]
+    coefficients += [secrets.randbelow(_PRIME) for _ in range(threshold - 1)]
+    shares = []
+    for point in range(1, holders + 1):
+        value = 0
+        for coefficient in reversed(coefficients):
+            value = (value * point + coefficient) % _PRIME
+        shares.append(point.to_bytes(4, "big") + value.to_bytes(SHARE_BYTES - 4, "big"))
+    return shares
 
 
 def combine(shares: Sequence[bytes]) -> bytes:
-    """Return the secret of exactly `threshold` shares of `split`; wrong shares give wrong bytes.
-
-    It returns what flwr's `combine_shares` returns. Flwr computes the weights of the shares anew
-    for each block of each secret, which takes most of a server's round; here they are kept.
-    """
-    weights = _weights(tuple(int.from_bytes(share[:4], "little") for share in shares))
-    padded = b""
-    for start in range(4, SHARE_BYTES, 16):
-        block = 0
-        for weight, share in zip(weights, shares, strict=True):
-            block ^= _product(int.from_bytes(share[start : start + 16], "big"), weight)
-        padded += block.to_bytes(16, "big")
-    return padded[:KEY_BYTES]
+    """Return the secret of exactly `threshold` shares of `split`; wrong shares give wrong bytes."""
+    weights = _weights(tuple(int.from_bytes(share[:4], "big") for share in shares))
+    values = (int.from_bytes(share[4:], "big") for share in shares)
+    total = sum(weight * value for weight, value in zip(weights, values, strict=True)) % _PRIME
+    return (total % 2 ** (8 * KEY_BYTES)).to_bytes(KEY_BYTES, "big")
 
 
 @lru_cache(maxsize=4)
-def _weights(places: tuple[int, ...]) -> tuple[int, ...]:
-    """Return Lagrange's weights at zero of the points `places`, in GF(2^128)."""
-    tops, bottoms = [], []
-    for j, own in enumerate(places):
+def _weights(points: tuple[int, ...]) -> tuple[int, ...]:
+    """Return Lagrange's weights at zero of different points; they are the same for many secrets."""
+    weights = []
+    for own in points:
         top = bottom = 1
-        for m, other in enumerate(places):
-            if m != j:
-                top, bottom = _product(top, other), _product(bottom, own ^ other)
-        tops.append(top)
-        bottoms.append(bottom)
-    # One inverse for all: of the product, and from it each one's (Montgomery).
-    before = [1]
-    for bottom in bottoms:
-        before.append(_product(before[-1], bottom))
-    inverse, weights = _inverse(before[-1]), []
-    for top, bottom, product in zip(tops[::-1], bottoms[::-1], before[-2::-1], strict=True):
-        weights.append(_product(top, _product(inverse, product)))
-        inverse = _product(inverse, bottom)
-    return tuple(weights[::-1])
-
-
-def _product(a: int, b: int) -> int:
-    """Return a * b in GF(2^128) with 1 + x + x^2 + x^7 + x^128."""
-    a, b = max(a, b), min(a, b)
-    product = 0
-    while b:
-        lowest = b & -b
-        product ^= a * lowest
-        b ^= lowest
-    # x^128 = 1 + x + x^2 + x^7; what overflows the first time overflows by a few bits the second.
-    while high := product >> 128:
-        product = (product & (2**128 - 1)) ^ high ^ (high << 1) ^ (high << 2) ^ (high << 7)
-    return product
-
-
-def _inverse(a: int) -> int:
-    """Return a^(2^128 - 2)."""
-    result, square = 1, a
-    for _ in range(127):
-        square = _product(square, square)
-        result = _product(result, square)
-    return result
+        for other in points:
+            if other != own:
+                top, bottom = top * other % _PRIME, bottom * (other - own) % _PRIME
+        weights.append(top * pow(bottom, -1, _PRIME) % _PRIME)
+    return tuple(weights)
 
 
 def default_degree(nodes: int) -> int:
@@ -303,7 +271,7 @@ class Roster:
     def share_digests(self, dealer: int, holder: int, shares: Sequence[bytes]) -> bytes:
         """Return 64 bytes: the digests of a holder's shares of the seed and of the mask key.
 
-        A share has 384 random bits, so its digest does not give it away.
+        A share has 256 random bits, so its digest does not give it away.
         """
         where = self.about(b"share", dealer, holder)
         return b"".join(

@@ -366,7 +366,7 @@ def _recovered(
         if not isinstance(item, bytes) or item[:1] != kind:
             continue
         found = digest(roster.about(b"share", node, holder), kind, item[1:])
-        at_place = item[1:5] == place.to_bytes(4, "little") and len(item) == 1 + SHARE_BYTES
+        at_place = item[1:5] == place.to_bytes(4, "big") and len(item) == 1 + SHARE_BYTES
         if at_place and found == dealt[holder][first : first + 32]:
             shares.append(item[1:])
     needed = roster.needed(node)

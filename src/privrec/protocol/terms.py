@@ -38,7 +38,7 @@ from privrec.protocol.wire import sheet_of
 from privrec.settings import RunSettings
 from privrec.types import IntArray
 
-VERSION = 2
+VERSION = 3
 _DAY = 86_400.0
 NoiseFrom = Literal["server", "nodes"]
 
