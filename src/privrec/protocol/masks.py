@@ -149,7 +149,7 @@ def combine(shares: Sequence[bytes]) -> bytes:
     weights = _weights(tuple(int.from_bytes(share[:4], "big") for share in shares))
     values = (int.from_bytes(share[4:], "big") for share in shares)
     total = sum(weight * value for weight, value in zip(weights, values, strict=True)) % _PRIME
-    return (total % 2 ** (8 * KEY_BYTES)).to_bytes(KEY_BYTES, "big")
+    return (total % (1 << 8 * KEY_BYTES)).to_bytes(KEY_BYTES, "big")
 
 
 @lru_cache(maxsize=4)
