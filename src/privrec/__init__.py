@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from privrec.runs.loop import train
     from privrec.runs.recommender import evaluate
     from privrec.runs.run import Run
+    from privrec.show.write import write_report
 
 __version__ = "0.1.0"
 
@@ -53,6 +54,7 @@ __all__ = [
     "plan",
     "refresh",
     "train",
+    "write_report",
 ]
 
 _HOME = {
@@ -78,6 +80,7 @@ _HOME = {
     "plan": "privrec.runs.api",
     "refresh": "privrec.device",
     "train": "privrec.runs.loop",
+    "write_report": "privrec.show.write",
 }
 
 prepare()

@@ -17,8 +17,8 @@ import privrec
 from commands import TINY, document, done, invoke
 from privrec.algorithms.recipes import RECIPES
 from privrec.cli.console import print_table, progress
+from privrec.runs.figures import figure_and_arm, signed_with_arm
 from privrec.runs.folder import RunFolder
-from privrec.show.figures import figure_and_arm, signed_with_arm
 from tiny import DATA
 
 KS = ["5", "10", "20", "30"]

@@ -34,7 +34,7 @@ def test_data_with_a_built_in_name_is_evaluated_where_the_built_in_one_is_not_he
     famous = replace(data, catalogue=replace(data.catalogue, name="movielens-1m"))
     run = privrec.train("popularity", famous, out=tmp_path / "run")
     run.evaluate(references=[])
-    assert run.folder.report_path.is_file()
+    assert privrec.write_report(run).is_file()
     assert not (tmp_path / "run" / "simulation" / "examples.json").exists()
 
 

@@ -13,7 +13,7 @@ from privrec.data.clients import Clients
 from privrec.evaluation.metrics import by_items
 from privrec.evaluation.protocols import Held
 from privrec.evaluation.ranking import measure
-from privrec.show.figures import warnings_of
+from privrec.runs.figures import warnings_of
 from privrec.types import Candidates, IntArray
 
 N_ITEMS = 40

@@ -60,7 +60,7 @@ def test_a_folder_of_the_right_name_is_not_enough(club: Path, refused: Refused) 
     line = refused("evaluate", "fed")
     assert "fed was trained by a federation: only its nodes know who took part" in line
     assert "privrec federate test" in line
-    assert "privrec evaluate" not in privrec.open_run("fed").write_report().read_text()
+    assert "privrec evaluate" not in privrec.write_report("fed").read_text()
 
 
 def test_a_federation_on_this_machine_knows_whom_it_left_out(club: Path, refused: Refused) -> None:

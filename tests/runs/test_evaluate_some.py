@@ -111,6 +111,7 @@ def test_a_sample_is_drawn_by_the_persons_id(trained_popularity: Path) -> None:
 def test_a_sample_by_another_protocol_has_both_in_its_name(copy: RunFolder) -> None:
     run = privrec.open_run(copy.path)
     run.evaluate(protocol="leave-last", people=5, references=[])
+    privrec.write_report(run, protocol="leave-last", people=5)
     assert simulation(copy.path).keys() == {
         "evaluation-leave-last-people-5.json",
         "report-leave-last-people-5.html",

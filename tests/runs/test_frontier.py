@@ -17,9 +17,10 @@ from privrec.privacy.paper import PRINTED_HITS
 from privrec.runs import frontier, loop
 from privrec.runs.api import open_run
 from privrec.runs.folder import read_evaluation
-from privrec.runs.frontier import Frontier, Point, draw, experiment_line, find_frontier, render
+from privrec.runs.frontier import Frontier, Point, experiment_line, find_frontier
 from privrec.runs.run import Run
 from privrec.show.charts import colour_of, looks_of
+from privrec.show.frontier import draw, render
 from svg import points_of, words_of
 from tiny import DATA
 

@@ -72,7 +72,7 @@ def test_the_terminal_and_the_report_say_which_state_was_kept(harmed: tuple[Path
         f" {hits[0]} there and {hits[-1]} after round 4, where training stopped early"
     )
     assert sentence in said
-    page = privrec.open_run(path).write_report().read_text()
+    page = privrec.write_report(path).read_text()
     assert sentence in page
 
 

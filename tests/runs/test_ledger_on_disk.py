@@ -66,7 +66,7 @@ def test_an_epsilon_is_met_and_written_down(tmp_path: Path, recipe: str, samplin
     assert ("with and without" in found.statement) == (sampling == "poisson")
     evaluation = run.evaluate().as_json()
     assert evaluation["privacy"]["epsilon"] == found.epsilon
-    assert epsilon in run.folder.report_path.read_text()
+    assert epsilon in privrec.write_report(run).read_text()
 
 
 def test_nobody_takes_an_experiment_for_a_promise(tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_nobody_takes_an_experiment_for_a_promise(tmp_path: Path) -> None:
     assert "came from its seed" in found.statement
     assert "is protected" not in found.statement
     assert run.evaluate().as_json()["privacy"]["epsilon"] is None
-    assert "For experiments only: no protection." in run.folder.report_path.read_text()
+    assert "For experiments only: no protection." in privrec.write_report(run).read_text()
 
 
 def test_given_noise_the_run_tells_its_epsilon(tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from privrec.algorithms.recipes import RECIPES
+from privrec.runs.figures import KINDS
 from privrec.show.charts import _PLACES, line_chart, looks_of
-from privrec.show.figures import KINDS
 from svg import Points, points_of, svg_of, words_of
 
 

@@ -10,7 +10,8 @@ from pages import Page, charts_in, check_page
 from privrec.algorithms.recipes import RECIPES
 from privrec.privacy.paper import PRINTED_HITS
 from privrec.privacy.statement import TITLES, Strength
-from privrec.show.comparison import comparison, render_comparison
+from privrec.runs.compare import comparison
+from privrec.show.comparison import render_comparison
 from privrec.show.page import page
 from privrec.show.report import Beside, hits_table, looks_in, render_report, table_rows
 from privrec.show.site import run_charts

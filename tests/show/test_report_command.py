@@ -38,6 +38,8 @@ def test_a_report_is_written_again_from_the_folder(scratch: Path, refused: Refus
     assert "privrec evaluate" in page.words
     assert "What is promised" in page.words
     run.evaluate()
+    assert not where.exists()  # It is not of this evaluation.
+    done("report", name)
     promised = scratch / name / "privacy.html"
     assert links_of(where) == [promised]
     # It may be given away alone: it leads to nothing that may not.
@@ -63,7 +65,7 @@ def test_attacks_and_audits_are_linked(tmp_path: Path) -> None:
     run.evaluate()
     page = tmp_path / "run" / "simulation" / "attack.html"
     page.write_text("<!doctype html>", encoding="utf-8")
-    assert page in links_of(run.write_report())
+    assert page in links_of(privrec.write_report(run))
 
 
 def test_the_browser_is_asked_only_where_there_is_a_screen(
@@ -102,14 +104,14 @@ def test_examples_are_of_public_data_alone(tmp_path: Path) -> None:
     place = run.folder.evaluation_path.with_name("examples.json")
     shown = json.loads(place.read_text(encoding="utf-8"))["examples"]
     assert 1 <= len(shown) <= 10
-    assert 'class="card"' in run.report_path().read_text(encoding="utf-8")
+    assert 'class="card"' in privrec.write_report(run).read_text(encoding="utf-8")
     data = privrec.load(DATA)
     own = part_of(data, np.arange(1, data.n_clients))
     again = train("popularity", own, out=tmp_path / "own")
     assert again.config.data == data.name
     again.evaluate()
     assert not again.folder.evaluation_path.with_name("examples.json").exists()
-    assert 'class="card"' not in again.report_path().read_text(encoding="utf-8")
+    assert 'class="card"' not in privrec.write_report(again).read_text(encoding="utf-8")
 
 
 def test_people_of_a_data_folder_are_never_shown(scratch: Path) -> None:
@@ -163,8 +165,10 @@ def test_an_example_is_a_test_person_and_a_hit_is_a_hidden_like_of_hers(tmp_path
 
 
 def test_compared_runs_lead_to_their_reports(scratch: Path) -> None:
-    train("ease", DATA, out=scratch / "one: 1").evaluate()
-    train("ease", DATA, out=scratch / 'two "2"', ease_l2=7.0).evaluate()
+    for name, l2 in (("one: 1", 5.0), ('two "2"', 7.0)):
+        run = train("ease", DATA, out=scratch / name, ease_l2=l2)
+        run.evaluate()
+        privrec.write_report(run)
     done("compare", "one: 1", 'two "2"', "--html", "deep/down/page.html")
     page = scratch / "deep" / "down" / "page.html"
     assert set(links_of(page)) == {

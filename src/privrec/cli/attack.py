@@ -162,6 +162,7 @@ def _play(
     from privrec.runs.documents import ATTACK, read_document
     from privrec.runs.folder import write_whole
     from privrec.show.attacks import render_attacks
+    from privrec.show.write import refresh_report
 
     loaded = {name: load(name) for name in dict.fromkeys(job.data for job in jobs)}
     folders = [out or Path("runs") / f"attack-{file_name(job.data)}" for job in jobs]
@@ -196,7 +197,7 @@ def _play(
         write_whole(place, (json.dumps(result, indent=2) + "\n").encode())
         write_whole(place.with_suffix(".html"), render_attacks([result], []).encode())
         if job.run is not None:
-            open_run(job.run).refresh_report()
+            refresh_report(open_run(job.run))
         found[place] = result
     return found
 
@@ -267,7 +268,7 @@ def _like(run: Path, settings: Mapping[str, Any], seed: int) -> _Job:
 def _rows(found: Mapping[str, Any]) -> list[tuple[str, ...]]:
     """Return the lines of the table, one for each kind of attack."""
     from privrec.attacks.roc import RATES
-    from privrec.show.figures import can_tell
+    from privrec.runs.figures import can_tell
 
     epsilon = "none" if found["epsilon"] is None else f"{found['epsilon']:g}"
     rows = []

@@ -132,12 +132,13 @@ def _write(where: Path | None, document: dict[str, Any], run: str | None) -> Non
     from privrec.runs.api import open_run
     from privrec.runs.folder import write_whole
     from privrec.show.attacks import render_attacks
+    from privrec.show.write import refresh_report
 
     where.parent.mkdir(parents=True, exist_ok=True)
     write_whole(where, (json.dumps(document, indent=2) + "\n").encode())
     write_whole(where.with_suffix(".html"), render_attacks([], [document]).encode())
     if run is not None:
-        open_run(run).refresh_report()
+        refresh_report(open_run(run))
 
 
 def _show(found: dict[str, Any], where: Path | None) -> None:

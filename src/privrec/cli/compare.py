@@ -21,6 +21,7 @@ from privrec.cli.stopping import EXPERIMENTS_STOPPED
 
 if TYPE_CHECKING:
     from privrec.runs.compare import Comparison
+    from privrec.runs.frontier import Frontier
 
 _KS = ("10", "20")
 """All four would make the table too wide for a terminal."""
@@ -66,6 +67,7 @@ def compare(
         from privrec.errors import SettingsError
         from privrec.runs.compare import compare as side_by_side
         from privrec.runs.frontier import jobs_of, run_jobs
+        from privrec.show.write import write_missing_reports
 
         if bool(runs) == (data is not None):
             raise SettingsError("give either run folders or --data")
@@ -79,6 +81,7 @@ def compare(
             folder = out or Path("runs") / f"compare-{file_name(data)}"
             with progress() as on_progress:
                 places = run_jobs(jobs, data, folder, on_progress)
+            write_missing_reports(places)
         found = side_by_side(places)
         if html is not None:
             _write_page(html, found)
@@ -89,7 +92,7 @@ def compare(
 
 
 def _say(found: "Comparison") -> None:
-    from privrec.show.comparison import any_attacked, columns
+    from privrec.runs.compare import any_attacked, columns
 
     attacked = any_attacked(found.evaluations)
     for title, lines in found.tables.items():
@@ -152,40 +155,51 @@ def frontier(
     Runs that are already in the folder are not trained again. Writes frontier.html, .png, .json.
     """
     with plain_errors(EXPERIMENTS_STOPPED):
-        from privrec.privacy.statement import epsilon_text
-        from privrec.runs.frontier import experiment_line, find_frontier
-        from privrec.show.figures import arm_text, signed_with_arm
+        from privrec.errors import check_extra
+        from privrec.runs.frontier import find_frontier
+        from privrec.show.frontier import write_frontier
 
+        check_extra("matplotlib", "frontier.png")
+        splits = [int(seed) for seed in numbers(seeds, "seeds", whole=True)]
         place = out or Path("runs") / f"frontier-{file_name(data)}"
         with progress() as on_progress:
             found = find_frontier(
                 data,
                 numbers(epsilons, "epsilons"),
                 delta=delta,
-                seeds=[int(seed) for seed in numbers(seeds, "seeds", whole=True)],
+                seeds=splits,
                 out=place,
                 on_progress=on_progress,
             )
+        write_frontier(found, splits, place)
         if json_:
             print_json(found.as_json())
             return
-        ks = list(found.points[0].hits)
-        rows = [
-            (
-                "inf" if point.epsilon is None else f"{point.epsilon:g}",
-                "no noise"
-                if point.epsilon_of_mechanism is None
-                else epsilon_text(point.epsilon_of_mechanism, 3),
-                *(f"{point.hits[k]:.3f}" for k in ks),
-                arm_text(point.hits["20"], point.interval.get("20")),
-                signed_with_arm(point.above),
-            )
-            for point in found.points
-        ]
-        columns = ("epsilon", "spent", *(f"@{k}" for k in ks), "± @20", "over popularity")
-        print_table(f"Hits@k on {found.data}, delta {found.delta:g}", columns, rows)
-        for line, level in found.lines.items():
-            print_line(f"{line}: Hits@20 {level:.3f}")
-        for line in (*(f"warning: {one}" for one in found.warnings), experiment_line(found)):
-            print_line(line)
+        _say_frontier(found)
         print_line(f"pictures: {place / 'frontier.html'}, {place / 'frontier.png'}")
+
+
+def _say_frontier(found: "Frontier") -> None:
+    from privrec.privacy.statement import epsilon_text
+    from privrec.runs.figures import arm_text, signed_with_arm
+    from privrec.runs.frontier import experiment_line
+
+    ks = list(found.points[0].hits)
+    rows = [
+        (
+            "inf" if point.epsilon is None else f"{point.epsilon:g}",
+            "no noise"
+            if point.epsilon_of_mechanism is None
+            else epsilon_text(point.epsilon_of_mechanism, 3),
+            *(f"{point.hits[k]:.3f}" for k in ks),
+            arm_text(point.hits["20"], point.interval.get("20")),
+            signed_with_arm(point.above),
+        )
+        for point in found.points
+    ]
+    columns = ("epsilon", "spent", *(f"@{k}" for k in ks), "± @20", "over popularity")
+    print_table(f"Hits@k on {found.data}, delta {found.delta:g}", columns, rows)
+    for line, level in found.lines.items():
+        print_line(f"{line}: Hits@20 {level:.3f}")
+    for line in (*(f"warning: {one}" for one in found.warnings), experiment_line(found)):
+        print_line(line)

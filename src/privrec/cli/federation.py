@@ -216,7 +216,7 @@ def say_traffic(terms: "Terms", found: list[dict[str, Any]], json_: bool) -> Non
 
 def say_tested(found: "EvalReport", json_: bool) -> None:
     """Print what a model reaches for the people whom a node held out."""
-    from privrec.show.figures import figure_and_arm
+    from privrec.runs.figures import figure_and_arm
 
     if json_:
         keys = ("hits", "interval")
@@ -245,11 +245,13 @@ def say_sums(sums: dict[str, float], epsilon: float, json_: bool) -> None:
 def say_result(place: Path, path: Path, json_: bool) -> None:
     """Evaluate a run and print its table and statement, each figure with its interval."""
     from privrec.runs.api import open_run
-    from privrec.show.figures import figure_and_arm
-    from privrec.show.report import KS, difference_words, intervals_of, table_rows
+    from privrec.runs.figures import KS, figure_and_arm
+    from privrec.show.report import difference_words, intervals_of, table_rows
+    from privrec.show.write import write_report
 
     run = open_run(place)
     found = run.evaluate(progress=False).as_json()
+    write_report(run)
     if json_:
         print_json(found)
         return

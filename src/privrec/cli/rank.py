@@ -50,6 +50,7 @@ def evaluate(
     with plain_errors(f"stopped; {run} can be evaluated again with the same command"):
         from privrec.evaluation.references import MEMORY_GB
         from privrec.runs.api import open_run
+        from privrec.show.write import write_report
 
         opened = open_run(run)
         with progress() as on_progress:
@@ -61,11 +62,12 @@ def evaluate(
                 memory_gb=MEMORY_GB if memory is None else memory,
                 on_progress=on_progress,
             ).as_json()
+        page = write_report(opened, protocol=protocol, candidates=candidates, people=people)
         if json_:
             print_json(found)
             return
         _say_evaluation(found, opened.figures)
-        print_line(f"report: {opened.report_path(protocol, candidates, people)}")
+        print_line(f"report: {page}")
 
 
 def recommend(
@@ -182,12 +184,11 @@ def _names(text: str) -> list[str] | None:
 
 
 def _say_evaluation(found: Mapping[str, Any], figures: Sequence[Mapping[str, Any]]) -> None:
+    from privrec.runs.figures import data_words, protocol_words
     from privrec.show.report import (
-        data_words,
         few_items_line,
         left_out_lines,
         mark_line,
-        protocol_words,
         sample_line,
     )
 
@@ -206,8 +207,8 @@ def _say_evaluation(found: Mapping[str, Any], figures: Sequence[Mapping[str, Any
 
 
 def _print_hits(title: str, found: Mapping[str, Any]) -> None:
-    from privrec.show.figures import figure_and_arm
-    from privrec.show.report import KS, intervals_of, table_rows
+    from privrec.runs.figures import KS, figure_and_arm
+    from privrec.show.report import intervals_of, table_rows
 
     known = intervals_of(found)
     cells = [
@@ -219,7 +220,7 @@ def _print_hits(title: str, found: Mapping[str, Any]) -> None:
 
 def _print_beside(found: Mapping[str, Any]) -> None:
     """Print how much better the run is than each reference, and what the lists are made of."""
-    from privrec.show.figures import figure_and_arm, signed_with_arm
+    from privrec.runs.figures import figure_and_arm, signed_with_arm
 
     others = {n: row for n, row in found["references"].items() if n != found["recipe"]}
     rows = {found["recipe"]: found, **others}

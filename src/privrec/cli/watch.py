@@ -102,9 +102,10 @@ def report(
     """
     with plain_errors():
         from privrec.runs.api import open_run
+        from privrec.show.write import write_report
 
         opened = open_run(run)
-        path = opened.write_report()
+        path = write_report(opened)
         evaluated = opened.folder.evaluation_path.is_file()
         shown = open_ and _opened(path)
         if json_:

@@ -1,5 +1,6 @@
 """Runs, and recommenders of one's own, side by side: one is better than another one by how much."""
 
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
@@ -12,35 +13,333 @@ from privrec.data.text import brief, short
 from privrec.errors import SettingsError, got
 from privrec.evaluation.intervals import (
     Difference,
+    OfRuns,
     People,
     apart,
     distinct,
     mean_above,
     mean_difference,
+    mean_hits,
     mean_of,
 )
+from privrec.privacy.paper import PRINTED_HITS
+from privrec.privacy.statement import epsilon_text
 from privrec.runs import folder as records
 from privrec.runs.documents import EVALUATION, read_document
 from privrec.runs.evaluate import Evaluation, people_of, read_people
-from privrec.runs.run import Run, attacked_in
-from privrec.show.comparison import (
-    Line,
-    any_attacked,
-    columns,
-    comparison,
-    groups_of,
-    mean_with_ends,
+from privrec.runs.figures import (
+    KS,
+    arm_text,
+    around,
+    data_words,
+    digits,
+    figure,
+    html_table,
+    is_papers_protocol,
+    paragraph,
+    protocol_words,
+    signed,
+    text_table,
 )
-from privrec.show.figures import arm_text, around, digits, signed
-from privrec.show.notebook import html_table, paragraph, text_table
-from privrec.show.page import figure
-from privrec.show.report import KS
+from privrec.runs.figures import cell as attacked_cell
+from privrec.runs.run import Run, attacked_in
 
 Comparable = str | PathLike[str] | Run | Evaluation
 """What can be a row: a folder, an open run or an evaluation."""
 _K = "20"
 _SHOWN = ("10", "20")
 """The k of a table in text; all of them would make it too wide."""
+
+
+Evaluations = Mapping[str, Mapping[str, Any]]
+"""The content of `evaluation.json`, by the name of the run."""
+
+
+PeopleOfRuns = Mapping[str, People | None]
+"""The figures of each person, by the name of the run."""
+
+
+PAPER_NAMES = {
+    "privrec": "PrivRec",
+    "privrec-paper": "PrivRec",
+    "privrec-cen": "PrivRec-CEN",
+    "fcf": "FCF",
+    "fedgnn": "FedGNN",
+    "nn-self": "NN-SELF",
+    "fofl-self": "FOFL-SELF",
+    "ncf": "NCF, centralised",
+}
+"""Our recipe -> the name of the same system in the paper's tables."""
+
+
+_BESIDE = ("10", "20")
+
+
+_USUAL = "random"
+"""The halving of the paper: a person's data is halved at random."""
+
+
+def columns(ks: Sequence[str] = KS, *, attacked: bool = False) -> tuple[str, ...]:
+    """Return the names of the table's columns, with Hits at these k.
+
+    `attacked` adds what attacks and audits found.
+    """
+    found = ("attacked",) if attacked else ()
+    beside = (f"paper @{k}" for k in _BESIDE)
+    return (
+        "",
+        *(f"@{k}" for k in ks),
+        "± at 20",
+        *beside,
+        "seconds",
+        "bytes sent",
+        *found,
+        "privacy",
+    )
+
+
+def any_attacked(evaluations: Evaluations) -> bool:
+    """Return whether attacks or audits of any of the runs are known."""
+    return any(evaluation.get("attacked") for evaluation in evaluations.values())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """One line of the table: a run, or the mean of runs that differ in their seed alone.
+
+    `printed` has the paper's figures of the same system. `bytes_sent` and `seconds` are None where
+    they are not known, `privacy` is what the runs promise in a few words, `attacked` what attacks
+    and audits found. `interval` has the ends over people by k; `by_seed` are the figures of each
+    seed at 20. Both are empty if not known.
+    """
+
+    name: str
+    kind: str
+    hits: Mapping[str, float | None]
+    printed: Mapping[str, float]
+    seconds: float | None = None
+    bytes_sent: int | None = None
+    privacy: str = ""
+    attacked: str = ""
+    interval: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    by_seed: Mapping[int, float | None] = field(default_factory=dict)
+
+    def cells(self, ks: Sequence[str] = KS, *, attacked: bool = False) -> tuple[str, ...]:
+        """Return the line as text, one cell for each of `columns` with the same arguments."""
+        return (
+            self.name,
+            *(figure(self.hits[k]) for k in ks),
+            arm_text(self.hits["20"], self.interval.get("20")),
+            *(figure(self.printed[k]) if self.printed else "" for k in _BESIDE),
+            "" if self.seconds is None else f"{self.seconds:.0f}",
+            "" if self.bytes_sent is None else f"{self.bytes_sent:,}",
+            *((self.attacked,) if attacked else ()),
+            self.privacy,
+        )
+
+
+def comparison(
+    evaluations: Evaluations, settings: Evaluations, people: PeopleOfRuns | None = None
+) -> dict[str, list[Line]]:
+    """Return for each data set and protocol the runs, the references and the paper's other systems.
+
+    `settings` has the settings of each run, `people` the figures of each person where they are
+    known. Runs that differ in their seed alone are one line. References depend on the split, so
+    they are the mean over the seeds among the runs. One that was also trained as a recipe is not
+    shown twice.
+    """
+    known = people or {}
+    tables: dict[str, list[Line]] = {}
+    for title, groups in groups_of(evaluations, settings).items():
+        names = [name for group in groups for name in group]
+        runs = [evaluations[name] for name in names]
+        lines = [_line(group, evaluations, known) for group in groups]
+        shown = {run["recipe"] for run in runs}
+        for reference in dict.fromkeys(one for run in runs for one in run["references"]):
+            if reference not in shown:
+                lines += _reference_lines(reference, {n: evaluations[n] for n in names}, known)
+        tables[title] = lines + _others(runs)
+    return tables
+
+
+def _reference_lines(name: str, runs: Evaluations, people: PeopleOfRuns) -> list[Line]:
+    """Return the line of a reference, the mean over seeds; none if it is not there for all seeds.
+
+    Runs of the same seed may have tested other people or items. Then there is a line for each
+    figure, which says beside which run it was found.
+    """
+    found: dict[tuple[int, tuple[float, ...]], str] = {}
+    for run, evaluation in runs.items():
+        if name in evaluation["references"]:
+            hits = evaluation["references"][name]["hits"]
+            key = evaluation["seed"], tuple(round(hits[k] or 0.0, 9) for k in KS)
+            if people.get(found.setdefault(key, run)) is None and people.get(run) is not None:
+                found[key] = run
+    seeds = {seed for seed, _ in found}
+    if seeds != {evaluation["seed"] for evaluation in runs.values()}:
+        return []
+    if len(found) > len(seeds):
+        return [
+            _reference_line(name, f"beside {run}", {run: runs[run]}, people)
+            for run in found.values()
+        ]
+    chosen = {run: runs[run] for run in found.values()}
+    return [_reference_line(name, _seeds([seed for seed, _ in found]), chosen, people)]
+
+
+def _reference_line(name: str, where: str, runs: Evaluations, people: PeopleOfRuns) -> Line:
+    found = [run["references"][name] for run in runs.values()]
+    return Line(
+        name=f"{name} ({where})",
+        kind="reference",
+        hits=_mean_hits([one["hits"] for one in found]),
+        printed={},
+        privacy="none",
+        interval=mean_interval(found, [people.get(run) for run in runs], name),
+        by_seed={run["seed"]: run["references"][name]["hits"]["20"] for run in runs.values()},
+    )
+
+
+def table_title(evaluation: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
+    """Return the title of the table that a run is in: its data, and how people were tested."""
+    halving = settings.get("halving", _USUAL)
+    is_halved = evaluation.get("protocol", "halves") == "halves"
+    how = f", halved by {halving}" if is_halved and halving != _USUAL else ""
+    return f"{data_words(evaluation)}{protocol_words(evaluation)}{how}"
+
+
+def groups_of(evaluations: Evaluations, settings: Evaluations) -> dict[str, list[list[str]]]:
+    """Return for each data set and protocol the runs, those together that differ in their seed."""
+    titles = {name: table_title(e, settings.get(name, {})) for name, e in evaluations.items()}
+    return {
+        title: _groups(
+            [name for name in evaluations if titles[name] == title], evaluations, settings
+        )
+        for title in dict.fromkeys(titles.values())
+    }
+
+
+def _groups(
+    names: Sequence[str], evaluations: Evaluations, settings: Evaluations
+) -> list[list[str]]:
+    """Return the runs, those together that differ in their seed alone.
+
+    Recommenders of one's own must have the same code too, not only the same name.
+    """
+
+    def asked(name: str) -> dict[str, Any]:
+        made = settings.get(name, {"run": name})
+        return {**made, "seed": None, "scorer": evaluations[name].get("scorer")}
+
+    groups: list[list[str]] = []
+    for name in names:
+        for group in groups:
+            known = {evaluations[one]["seed"] for one in group}
+            if asked(name) == asked(group[0]) and evaluations[name]["seed"] not in known:
+                group.append(name)
+                break
+        else:
+            groups.append([name])
+    return groups
+
+
+def _line(group: Sequence[str], evaluations: Evaluations, people: PeopleOfRuns) -> Line:
+    runs = [evaluations[name] for name in group]
+    first = runs[0]
+    printed = PRINTED_HITS.get(first["data"], {}).get(PAPER_NAMES.get(first["recipe"], ""), {})
+    seconds = [run.get("cost", {}).get("seconds") for run in runs]
+    sent = [run.get("cost", {}).get("bytes_sent") for run in runs]
+    seeds = [run["seed"] for run in runs]
+    return Line(
+        name=group[0] if len(group) == 1 else f"{first['recipe']} ({_seeds(seeds)})",
+        kind="ours",
+        hits=_mean_hits([run["hits"] for run in runs]),
+        printed=printed if is_papers_protocol(first) else {},
+        seconds=None if None in seconds else statistics.fmean(seconds),
+        bytes_sent=None if None in sent else round(statistics.fmean(sent)),
+        privacy=weakest([run["privacy"] for run in runs]),
+        attacked=attacked_cell([run.get("attacked", {}) for run in runs]),
+        interval=mean_interval(runs, [people.get(name) for name in group]),
+        by_seed={run["seed"]: run["hits"]["20"] for run in runs},
+    )
+
+
+def mean_interval(
+    runs: Sequence[Mapping[str, Any]], people: OfRuns, reference: str | None = None
+) -> dict[str, tuple[float, float]]:
+    """Return the ends of the mean over runs, or over their references, by k; empty if not known."""
+    if not all(run.get("interval") for run in runs):
+        return {}
+    means = mean_with_ends(runs, people, reference)
+    return {k: (one.low, one.high) for k, one in means.items()}
+
+
+def mean_with_ends(
+    runs: Sequence[Mapping[str, Any]], people: OfRuns, reference: str | None = None
+) -> dict[str, Difference]:
+    """Return the mean of Hits@k over runs that have intervals, with its ends, by k.
+
+    The same people may be in several of them. `people` has the figures of each, or of `reference`
+    for each; where they are not known, the mean is taken to be no surer than one run.
+    """
+    known = mean_hits(people, reference) if len(runs) > 1 else None
+    if known is not None:
+        return {str(k): one for k, one in known.items()}
+    return {k: mean_of([_with_ends(run, k) for run in runs]) for k in KS}
+
+
+def _with_ends(run: Mapping[str, Any], k: str) -> Difference:
+    low, high = run["interval"][k]
+    return Difference(by=run["hits"][k], low=low, high=high)
+
+
+def _others(runs: Sequence[Mapping[str, Any]]) -> list[Line]:
+    """Return the paper's systems that are not beside a run of ours."""
+    first = runs[0]
+    if not is_papers_protocol(first):
+        return []
+    beside = {PAPER_NAMES.get(run["recipe"]) for run in runs}
+    return [
+        Line(name=f"{name} (paper)", kind="paper", hits=hits, printed={})
+        for name, hits in PRINTED_HITS.get(first["data"], {}).items()
+        if name not in beside
+    ]
+
+
+def _mean_hits(found: Sequence[Mapping[str, float | None]]) -> dict[str, float | None]:
+    means: dict[str, float | None] = {}
+    for k in KS:
+        known = [value for hits in found if (value := hits[k]) is not None]
+        means[k] = statistics.fmean(known) if len(known) == len(found) else None
+    return means
+
+
+def _seeds(seeds: Sequence[int]) -> str:
+    return f"seed {seeds[0]}" if len(seeds) == 1 else f"{len(seeds)} seeds"
+
+
+def weakest(found: Sequence[Mapping[str, Any]]) -> str:
+    """Return what all of these runs promise: the words of the one that promises least."""
+
+    def strength(privacy: Mapping[str, Any]) -> tuple[bool, bool, float]:
+        epsilon = privacy.get("epsilon")
+        known = privacy.get("epsilon_of_mechanism")
+        return epsilon is not None, known is not None, -(epsilon or known or 0.0)
+
+    return guarantee(min(found, key=strength))
+
+
+def guarantee(privacy: Mapping[str, Any]) -> str:
+    """Return what a run promises in a few words: none, local, or user-level with its ε and δ."""
+    delta = "" if privacy.get("delta") is None else f", δ = {privacy['delta']:g}"
+    if privacy.get("stage_two_epsilon") is not None:
+        return f"none; stage two alone {epsilon_text(privacy['stage_two_epsilon'])}"
+    if privacy.get("epsilon") is not None:
+        return f"user-level ε = {epsilon_text(privacy['epsilon'])}{delta}"
+    if privacy.get("epsilon_of_mechanism") is not None:
+        known = epsilon_text(privacy["epsilon_of_mechanism"])
+        return f"seeded; ε of the mechanism = {known}{delta}"
+    return "local noise: none for a person" if privacy.get("local_noise") else "none"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

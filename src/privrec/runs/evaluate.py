@@ -28,11 +28,17 @@ from privrec.evaluation.ranking import EvalReport, Tested, ends_json, measure, t
 from privrec.evaluation.references import MEMORY_GB, Fitted, fit_references
 from privrec.privacy.statement import PrivacyReport
 from privrec.runs import folder as records
+from privrec.runs.figures import (
+    hits_table,
+    html_table,
+    paragraph,
+    text_table,
+    title_of,
+    warnings_of,
+)
 from privrec.runs.recommend import evaluation_frame
 from privrec.seeds import client_words
 from privrec.settings import RunSettings
-from privrec.show.figures import warnings_of
-from privrec.show.notebook import hits_table, html_table, paragraph, text_table, title_of
 from privrec.simulate.cost import usual_person
 from privrec.types import F64, IntArray, OnProgress, Params
 

@@ -323,16 +323,17 @@ def drop_published(folder: RunFolder, before: int) -> None:
             path.unlink(missing_ok=True)
 
 
-def read_evaluation(path: Path) -> dict[str, Any]:
-    """Return the `evaluation.json` of a run folder."""
+def read_evaluation(path: Path, name: str = "evaluation.json") -> dict[str, Any]:
+    """Return the `evaluation.json` of a run folder, or that of another protocol."""
     folder, settings = read_run(path)
-    if not folder.evaluation_path.is_file():
+    place = folder.evaluation_path.with_name(name)
+    if not place.is_file():
         raise RunFolderError(f"{path} has no evaluation yet: run 'privrec evaluate {path}'")
-    found = read_document(folder.evaluation_path, EVALUATION) or {}
+    found = read_document(place, EVALUATION) or {}
     for key in ("recipe", "data", "seed"):
         if (mine := settings.get(key)) != (its := found[key]):
             why = f"is of another run, with {key} {its!r} and not {mine!r}"
-            raise RunFolderError(f"{folder.evaluation_path} {why}: evaluate again")
+            raise RunFolderError(f"{place} {why}: evaluate again")
     return found
 
 

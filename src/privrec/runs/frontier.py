@@ -5,8 +5,6 @@ Runs that are trained and tested for figures: what is in the folder is not train
 The noise of such runs is seeded, so that figures can be repeated. They protect nobody.
 """
 
-import io
-import itertools
 import json
 import math
 import statistics
@@ -17,26 +15,22 @@ from typing import Any
 
 from privrec.algorithms.recipes import RECIPES, configure, prepare, recipe_named
 from privrec.data.sources import load
-from privrec.errors import SettingsError, check_extra
+from privrec.errors import SettingsError
 from privrec.evaluation.intervals import Difference, OfRuns, mean_above, mean_of
 from privrec.privacy.ledger import PrivacyLedger
 from privrec.privacy.paper import PRINTED_HITS
 from privrec.privacy.statement import epsilon_text
 from privrec.runs import folder as records
 from privrec.runs.api import open_run
+from privrec.runs.compare import mean_interval
 from privrec.runs.evaluate import read_people
+from privrec.runs.figures import warned_of
 from privrec.runs.loop import check_each_once, train_and_evaluate
-from privrec.show.charts import colour_of, log_axis, y_axis
-from privrec.show.comparison import mean_interval
-from privrec.show.figures import warned_of
-from privrec.show.frontier import epsilon_name, level_kinds, render_frontier
-from privrec.show.page import path_link
 from privrec.types import OnProgress
 
 WITH_NOISE, WITHOUT = "dp-privrec-plus", "privrec-plus"
 NO_NOISE = f"{WITHOUT}, ε = ∞"
 _K = "20"
-_REPORT = f"{records.SIMULATION}/report.html"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,10 +82,9 @@ def find_frontier(
 ) -> Frontier:
     """Return the frontier; trains and evaluates what the folder does not have yet.
 
-    Leaves one run folder for each ε and seed, and `frontier.json`, `.html` and `.png`. The noise is
+    Leaves one run folder for each ε and seed, and `frontier.json`. The noise is
     seeded, so that the curve can be reproduced. The runs are experiments and protect nobody.
     """
-    check_extra("matplotlib", "frontier.png")
     _check(epsilons, seeds)
     wanted = sorted(set(epsilons))
     jobs = [(epsilon, seed) for epsilon in wanted for seed in seeds]
@@ -103,7 +96,7 @@ def find_frontier(
     frontier = Frontier(
         data=data,
         delta=delta,
-        together=_together([_place(out, *job) for job in jobs if math.isfinite(job[0])], delta),
+        together=_together([place_of(out, *job) for job in jobs if math.isfinite(job[0])], delta),
         points=tuple(
             _point(epsilon, {seed: found[epsilon, seed] for seed in seeds}, out)
             for epsilon in wanted
@@ -117,87 +110,7 @@ def find_frontier(
     )
     text = json.dumps(frontier.as_json(), indent=2) + "\n"
     records.write_whole(out / "frontier.json", text.encode())
-    records.write_whole(out / "frontier.html", render(frontier, seeds).encode())
-    records.write_whole(out / "frontier.png", draw(frontier))
     return frontier
-
-
-def render(frontier: Frontier, seeds: Sequence[int] = ()) -> str:
-    """Return the page, with links to the reports of the runs of these seeds beside it."""
-
-    def reports(epsilon: float | None) -> dict[str, str]:
-        asked = math.inf if epsilon is None else epsilon
-        return {
-            f"seed {seed}": path_link(f"{_place(Path(), asked, seed)}/{_REPORT}") for seed in seeds
-        }
-
-    return render_frontier(
-        frontier.as_json(),
-        warning=experiment_line(frontier),
-        names=(WITH_NOISE, NO_NOISE),
-        reports={epsilon_name(p.epsilon): reports(p.epsilon) for p in frontier.points},
-    )
-
-
-def draw(frontier: Frontier) -> bytes:
-    """Return the curve as a PNG."""
-    from matplotlib.figure import Figure
-
-    canvas = Figure(figsize=(8, 4.5), dpi=120, layout="constrained")
-    axes = canvas.subplots()
-    points = [point for point in frontier.points if point.epsilon is not None]
-    places = [point.epsilon or math.nan for point in points]
-    hits = [point.hits[_K] for point in points]
-    ends = [point.interval.get(_K, [point.hits[_K]] * 2) for point in points]
-    colour = colour_of(WITH_NOISE)
-    bars = _bars(hits, ends)
-    axes.errorbar(places, hits, yerr=bars, marker="o", capsize=3, color=colour, label=WITH_NOISE)
-    # As on the page: what has no noise is another recipe, and a level.
-    bare = [point for point in frontier.points if point.epsilon is None]
-    levels = [*((NO_NOISE, point.hits[_K]) for point in bare), *frontier.lines.items()]
-    bands = [point.interval[_K] for point in bare if _K in point.interval]
-    edges = [end for both in (*ends, *bands) for end in both]
-    same = y_axis([0.0, *hits, *edges, *(level for _, level in levels)])
-    axes.set_ylim(same.low, same.high)
-    axes.set_yticks(list(same.ticks), list(same.ticks.values()))
-    for place, value, (low, high) in zip(places, hits, ends, strict=True):
-        above = high < 0.94 * same.high
-        axes.annotate(
-            f"{value:.3f}",
-            (place, high if above else low),
-            (0, 6 if above else -6),
-            textcoords="offset points",
-            ha="center",
-            va="bottom" if above else "top",
-            bbox={"facecolor": "white", "edgecolor": "none", "pad": 1},  # A line may be behind it.
-        )
-    kinds = level_kinds(NO_NOISE)
-    for (name, level), style in zip(levels, itertools.cycle(("--", ":", "-."))):
-        colour = colour_of(kinds.get(name, name))
-        axes.axhline(level, linestyle=style, color=colour, label=f"{name} ({level:.3f})")
-    for low, high in bands:
-        axes.axhspan(low, high, color=colour_of(WITHOUT), alpha=0.12, linewidth=0)
-    if places:
-        across = log_axis([min(places) / 1.25, max(places) * 1.25])
-        axes.set_xscale("log")
-        axes.set_xlim(across.low, across.high)
-        axes.set_xticks(list(across.ticks), list(across.ticks.values()))
-        axes.minorticks_off()
-    axes.set_xlabel(
-        f"ε asked for (logarithmic), at δ = {frontier.delta:g}, per person; an experiment"
-    )
-    axes.set_ylabel(f"Hits@{_K}")
-    axes.set_title(f"{frontier.data}: quality against privacy")
-    axes.legend(loc="lower right", fontsize="small")
-    picture = io.BytesIO()
-    canvas.savefig(picture, format="png")
-    return picture.getvalue()
-
-
-def _bars(hits: Sequence[float], ends: Sequence[Sequence[float]]) -> list[list[float]]:
-    """Return how far each point's interval reaches down, and up."""
-    down = [max(0.0, hit - low) for hit, (low, _) in zip(hits, ends, strict=True)]
-    return [down, [max(0.0, high - hit) for hit, (_, high) in zip(hits, ends, strict=True)]]
 
 
 def _check(epsilons: Sequence[float], seeds: Sequence[int]) -> None:
@@ -221,7 +134,7 @@ def _evaluated(
     out: Path,
     on_progress: OnProgress | None,
 ) -> dict[str, Any]:
-    place, bare = _place(out, epsilon, seed), math.isinf(epsilon)
+    place, bare = place_of(out, epsilon, seed), math.isinf(epsilon)
     noised = {"epsilon": epsilon, "delta": delta, "noise": "seeded"}
     settings: dict[str, Any] = {} if bare else noised
     recipe = WITHOUT if bare else WITH_NOISE
@@ -230,7 +143,7 @@ def _evaluated(
 
 def _point(epsilon: float, by_seed: Mapping[int, dict[str, Any]], out: Path) -> Point:
     found = list(by_seed.values())
-    places = [records.RunFolder(path=_place(out, epsilon, seed)) for seed in by_seed]
+    places = [records.RunFolder(path=place_of(out, epsilon, seed)) for seed in by_seed]
     people = [
         read_people(place.evaluation_path, one["hits"])
         for place, one in zip(places, found, strict=True)
@@ -299,7 +212,8 @@ def _together(places: Sequence[Path], delta: float) -> float | None:
     return whole.epsilon(delta) if places else None
 
 
-def _place(out: Path, epsilon: float, seed: int) -> Path:
+def place_of(out: Path, epsilon: float, seed: int) -> Path:
+    """Return the run folder of one ε and seed."""
     return out / f"epsilon-{epsilon:g}-seed-{seed}"
 
 

@@ -34,7 +34,6 @@ from privrec.runs.evaluate import Asked, Evaluation, evaluate_run, people_of, wr
 from privrec.runs.progress import progress_bar
 from privrec.runs.run import Run
 from privrec.settings import RunSettings, make_settings
-from privrec.show.report import render_report
 from privrec.types import OnProgress
 
 Score = Callable[[sp.csr_array], Any]
@@ -66,8 +65,8 @@ def evaluate(
     array (people, items): the higher, the better. Who trains, who is tested and on what is what a
     run with the same data, protocol and seed has; `data` is what `train` takes. It may use
     everybody's raw data, so there is no privacy. `out` is a folder for the figures, which
-    `privrec compare` takes beside run folders. `progress` and `on_progress` are as in
-    `run.evaluate`.
+    `privrec compare` takes beside run folders, and `privrec.write_report` too. `progress` and
+    `on_progress` are as in `run.evaluate`.
 
     For a run this is `run.evaluate`.
     """
@@ -278,9 +277,6 @@ def _place(out: str | Path) -> Path:
 def _write(place: Path, found: Evaluation) -> None:
     """Write the figures as a run folder has them: all of them come from raw data."""
     document = found.as_json()
-    settings = found.config.model_dump()
-    page = render_report(document, [], settings)
-    records.write_whole(place.with_name("report.html"), page.encode())
     if found.tested is not None:
         write_people(place, people_of(found.tested, found.tested_references))
     records.write_whole(place, (json.dumps(document, indent=2) + "\n").encode())

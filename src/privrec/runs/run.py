@@ -8,7 +8,6 @@ A zip archive: `model.json` (settings and what the run promises), `statement.txt
 
 import io
 import json
-import shlex
 import warnings
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -25,7 +24,7 @@ from privrec.data.catalogue import ITEM_LIST, Catalogue, to_json
 from privrec.data.clients import Clients
 from privrec.data.frames import as_polars
 from privrec.data.sources import BUILT_IN, load
-from privrec.data.text import data_title, natural_order, short
+from privrec.data.text import natural_order, short
 from privrec.device import FORMAT, Device, Model, read_model
 from privrec.errors import (
     PrivacyWarning,
@@ -40,8 +39,9 @@ from privrec.privacy.calibrate import refuse_large_delta
 from privrec.privacy.ledger import PrivacyLedger
 from privrec.privacy.statement import PrivacyReport, epsilon_text, privacy_report
 from privrec.runs import folder as records
-from privrec.runs.documents import ATTACK, AUDIT, EXAMPLES, ending_of, read_document, tested_by
+from privrec.runs.documents import ATTACK, AUDIT, ending_of, read_document, tested_by
 from privrec.runs.evaluate import Asked, Evaluation, counting, evaluate_run, people_of, write_people
+from privrec.runs.figures import html_table, paragraph, summary
 from privrec.runs.folder import copied, folder_path
 from privrec.runs.journal import (
     has_local_noise,
@@ -49,7 +49,6 @@ from privrec.runs.journal import (
     load_params,
     noise_of,
     server_of,
-    settled_ledger,
     too_few_have_learned,
     volunteer_count,
 )
@@ -68,12 +67,6 @@ from privrec.runs.recommend import (
     positions_of,
 )
 from privrec.settings import RunSettings
-from privrec.show.attacks import render_attacks
-from privrec.show.figures import summary
-from privrec.show.notebook import html_table, paragraph
-from privrec.show.page import beside
-from privrec.show.promise import render_privacy
-from privrec.show.report import Beside, render_begun, render_report
 from privrec.types import OnProgress, Params
 
 
@@ -141,8 +134,9 @@ class Run:
         `memory_gb` together. `people` draws a sample of the test people. In a notebook and in a
         terminal a bar shows how far it is, unless `progress` is false; `on_progress` replaces it.
 
-        Writes `evaluation.json` and `report.html` to `simulation/`, or files that are named for
-        the protocol where it is not the run's own, and for the sample where there is one.
+        Writes `evaluation.json` to `simulation/`, or a file that is named for the protocol where it
+        is not the run's own, and for the sample where there is one. `privrec.write_report` makes
+        a page of it.
         """
         _check_asked(protocol, candidates, references, people, memory_gb)
         asked = Asked(references=references, people=people, memory_gb=memory_gb)
@@ -162,14 +156,14 @@ class Run:
             write_people(place, people_of(evaluation.tested, evaluation.tested_references))
         records.write_whole(place, text.encode())
         report = self.folder.report_path.with_stem(f"report{ending}")
+        report.unlink(missing_ok=True)  # It is of another evaluation.
         if _is_public(tested):
             shown = {"examples": examples_of(tested, partial(_lists, tested, params))}
-            records.write_whole(_examples_beside(report), json.dumps(shown).encode())
-        self._write_pages(found, report)
+            records.write_whole(examples_path(report), json.dumps(shown).encode())
         return evaluation
 
     @property
-    def _is_of_strangers(self) -> bool:
+    def is_of_strangers(self) -> bool:
         """Whether a federation trained it, and only its nodes know who took part."""
         return not records.has_data_mark(self.folder) and server_of(self.folder) is not None
 
@@ -177,69 +171,12 @@ class Run:
         """Raise unless it is known that those to be tested are not those who trained."""
         if records.has_data_mark(self.folder):
             records.check_data(self.folder, self.prepared.federation.fingerprint)
-        if self._is_of_strangers:
+        if self.is_of_strangers:
             raise RunFolderError(
                 f"{self.folder.path} was trained by a federation: only its nodes know who took"
                 " part, so nobody here is known to be someone else; test it on each node, on"
                 " people who were held out: privrec federate test (docs/federation.md)"
             )
-
-    def refresh_report(self) -> None:
-        """Write the pages again after an attack or audit; a report where there is an evaluation."""
-        self._write_attacks()
-        if self.folder.evaluation_path.is_file():
-            self.write_report()
-
-    def write_report(self) -> Path:
-        """Write the report again from what is in the folder, and return its path.
-
-        A run that was not evaluated gets a page of what is known: its promise, its rounds and its
-        settings.
-        """
-        path = self.folder.evaluation_path
-        found = records.read_evaluation(self.folder.path) if path.is_file() else None
-        self._write_pages(found, self.folder.report_path)
-        self._write_attacks()
-        return self.folder.report_path
-
-    def _write_attacks(self) -> None:
-        """Write the pages of attacks and audits, which lead to the other pages of the run."""
-        attack = read_document(self.folder.attack_path, ATTACK)
-        audit = read_document(self.folder.audit_path, AUDIT)
-        for name, found in (("attack", attack), ("audit", audit)):
-            if found is not None:
-                place = self.folder.report_path.with_name(f"{name}.html")
-                attacks, audits = ([found], []) if name == "attack" else ([], [found])
-                page = render_attacks(attacks, audits, links=beside(place))
-                records.write_whole(place, page.encode())
-
-    def _write_pages(self, found: Mapping[str, Any] | None, place: Path) -> None:
-        """Write the report of an evaluation to `place`, and the page of what is promised."""
-        folder, settings = self.folder, self.config.model_dump()
-        data = data_title(self.catalogue.name, self.config.data)
-        title = f"{self.config.recipe} on {data}, seed {self.config.seed}"
-        ledger, privacy = settled_ledger(folder), self.privacy().as_json()
-        examples = read_document(_examples_beside(place), EXAMPLES) or {}
-        shown = Beside(
-            summary=self.recipe.summary,
-            ledger=ledger,
-            examples=examples.get("examples", []),
-            attacked=attacked_in(folder),
-            links=beside(place, sure=["privacy"]),
-        )
-        if found is not None:
-            page = render_report(found, self.figures, settings, shown)
-        else:
-            step = f"privrec evaluate {shlex.quote(str(folder.path))}"
-            if self._is_of_strangers:
-                step = "privrec federate test NODE --model model.privrec"
-            page = render_begun(
-                title, privacy, self.figures, settings, next_step=step, beside=shown
-            )
-        records.write_whole(place, page.encode())
-        promised = render_privacy(title, privacy, ledger)
-        records.write_whole(folder.privacy_path, promised.encode())
-        place.with_name("privacy.html").unlink(missing_ok=True)  # Older versions wrote it there.
 
     def report_path(
         self,
@@ -247,7 +184,9 @@ class Run:
         candidates: str | None = None,
         people: int | None = None,
     ) -> Path:
-        """Return where `evaluate` writes the report for people."""
+        """Return where the report of what `evaluate` found with these arguments is written."""
+        if protocol is None and candidates is None and people is None:
+            return self.folder.report_path  # Without the data, which is not needed for it.
         tested = tested_by(self.prepared, protocol, candidates)
         ending = ending_of(self.prepared, tested, people)
         return self.folder.report_path.with_stem(f"report{ending}")
@@ -379,7 +318,7 @@ def _check_asked(
     check_kind("memory_gb", memory_gb, (int, float), "a number")
 
 
-def _examples_beside(report: Path) -> Path:
+def examples_path(report: Path) -> Path:
     """Return where the example people of a report are, if its data is public."""
     return report.with_name(f"examples{report.stem.removeprefix('report')}.json")
 

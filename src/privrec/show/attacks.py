@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from privrec.privacy.statement import epsilon_text
+from privrec.runs.figures import KINDS, Document, at_least, can_tell, figure, verdict
 from privrec.show.charts import Points, log_chart
-from privrec.show.figures import KINDS, Document, at_least, can_tell, verdict
-from privrec.show.page import RAW_NOTE, Link, figure, html_text, note, page, table
+from privrec.show.page import RAW_NOTE, Link, html_text, note, page, table
 
 _GUESSING = {"guessing": ((1e-3, 1e-3), (1.0, 1.0))}
 _KNOWS = {

@@ -1,13 +1,46 @@
-"""The page of quality against privacy."""
+"""The page and the picture of quality against privacy."""
 
+import io
+import itertools
+import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from privrec.privacy.statement import epsilon_text
-from privrec.show.charts import line_chart
-from privrec.show.figures import _K
-from privrec.show.page import between, html_link, html_table, html_text, note, page
+from privrec.runs.folder import RunFolder, write_whole
+from privrec.runs.frontier import NO_NOISE, WITH_NOISE, WITHOUT, Frontier, experiment_line, place_of
+from privrec.show.charts import colour_of, line_chart, log_axis, y_axis
+from privrec.show.page import between, html_link, html_table, html_text, note, page, path_link
 from privrec.show.report import boxes, difference_words
+from privrec.show.write import write_missing_reports
+
+_K = "20"
+
+
+def write_frontier(frontier: Frontier, seeds: Sequence[int], out: Path) -> None:
+    """Write `frontier.html` and `frontier.png` to a folder, and the reports of its runs."""
+    asked = [math.inf if one.epsilon is None else one.epsilon for one in frontier.points]
+    write_missing_reports(place_of(out, epsilon, seed) for epsilon in asked for seed in seeds)
+    write_whole(out / "frontier.html", render(frontier, seeds).encode())
+    write_whole(out / "frontier.png", draw(frontier))
+
+
+def render(frontier: Frontier, seeds: Sequence[int] = ()) -> str:
+    """Return the page, with links to the reports of the runs of these seeds beside it."""
+    reports = {}
+    for point in frontier.points:
+        asked = math.inf if point.epsilon is None else point.epsilon
+        folders = {seed: RunFolder(path=place_of(Path(), asked, seed)) for seed in seeds}
+        reports[epsilon_name(point.epsilon)] = {
+            f"seed {seed}": path_link(str(folder.report_path)) for seed, folder in folders.items()
+        }
+    return render_frontier(
+        frontier.as_json(),
+        warning=experiment_line(frontier),
+        names=(WITH_NOISE, NO_NOISE),
+        reports=reports,
+    )
 
 
 def render_frontier(
@@ -125,3 +158,64 @@ def _against(found: Mapping[str, float] | None) -> str:
 
 def _cell(value: float, ends: tuple[float, float] | None) -> str:
     return between(f"{value:.3f}", "" if ends is None else f"({ends[0]:.3f}–{ends[1]:.3f})")
+
+
+def draw(frontier: Frontier) -> bytes:
+    """Return the curve as a PNG."""
+    from matplotlib.figure import Figure
+
+    canvas = Figure(figsize=(8, 4.5), dpi=120, layout="constrained")
+    axes = canvas.subplots()
+    points = [point for point in frontier.points if point.epsilon is not None]
+    places = [point.epsilon or math.nan for point in points]
+    hits = [point.hits[_K] for point in points]
+    ends = [point.interval.get(_K, [point.hits[_K]] * 2) for point in points]
+    colour = colour_of(WITH_NOISE)
+    bars = _bars(hits, ends)
+    axes.errorbar(places, hits, yerr=bars, marker="o", capsize=3, color=colour, label=WITH_NOISE)
+    # As on the page: what has no noise is another recipe, and a level.
+    bare = [point for point in frontier.points if point.epsilon is None]
+    levels = [*((NO_NOISE, point.hits[_K]) for point in bare), *frontier.lines.items()]
+    bands = [point.interval[_K] for point in bare if _K in point.interval]
+    edges = [end for both in (*ends, *bands) for end in both]
+    same = y_axis([0.0, *hits, *edges, *(level for _, level in levels)])
+    axes.set_ylim(same.low, same.high)
+    axes.set_yticks(list(same.ticks), list(same.ticks.values()))
+    for place, value, (low, high) in zip(places, hits, ends, strict=True):
+        above = high < 0.94 * same.high
+        axes.annotate(
+            f"{value:.3f}",
+            (place, high if above else low),
+            (0, 6 if above else -6),
+            textcoords="offset points",
+            ha="center",
+            va="bottom" if above else "top",
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 1},  # A line may be behind it.
+        )
+    kinds = level_kinds(NO_NOISE)
+    for (name, level), style in zip(levels, itertools.cycle(("--", ":", "-."))):
+        colour = colour_of(kinds.get(name, name))
+        axes.axhline(level, linestyle=style, color=colour, label=f"{name} ({level:.3f})")
+    for low, high in bands:
+        axes.axhspan(low, high, color=colour_of(WITHOUT), alpha=0.12, linewidth=0)
+    if places:
+        across = log_axis([min(places) / 1.25, max(places) * 1.25])
+        axes.set_xscale("log")
+        axes.set_xlim(across.low, across.high)
+        axes.set_xticks(list(across.ticks), list(across.ticks.values()))
+        axes.minorticks_off()
+    axes.set_xlabel(
+        f"ε asked for (logarithmic), at δ = {frontier.delta:g}, per person; an experiment"
+    )
+    axes.set_ylabel(f"Hits@{_K}")
+    axes.set_title(f"{frontier.data}: quality against privacy")
+    axes.legend(loc="lower right", fontsize="small")
+    picture = io.BytesIO()
+    canvas.savefig(picture, format="png")
+    return picture.getvalue()
+
+
+def _bars(hits: Sequence[float], ends: Sequence[Sequence[float]]) -> list[list[float]]:
+    """Return how far each point's interval reaches down, and up."""
+    down = [max(0.0, hit - low) for hit, (low, _) in zip(hits, ends, strict=True)]
+    return [down, [max(0.0, high - hit) for hit, (_, high) in zip(hits, ends, strict=True)]]

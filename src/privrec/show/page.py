@@ -335,8 +335,3 @@ def beside(place: Path, *, sure: Sequence[str] = ()) -> list[Link]:
 def note(text: str) -> str:
     """Return a remark in small print; `text` is plain text."""
     return f'<p class="note">{html_text(text)}</p>'
-
-
-def figure(value: float | None) -> str:
-    """Return a figure as text; a dash if nothing was tested."""
-    return "-" if value is None else f"{value:.3f}"

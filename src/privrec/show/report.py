@@ -7,15 +7,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from privrec.data.text import data_title
 from privrec.privacy.paper import PRINTED_HITS
+from privrec.runs.figures import (
+    KS,
+    around,
+    data_words,
+    digits,
+    figure,
+    figure_and_arm,
+    is_papers_protocol,
+    lines,
+    protocol_of,
+    protocol_words,
+    signed,
+)
 from privrec.show.charts import line_chart
-from privrec.show.figures import around, digits, figure_and_arm, lines, signed
 from privrec.show.page import (
     RAW_NOTE,
     Link,
     between,
-    figure,
     html_table,
     html_text,
     note,
@@ -250,7 +260,6 @@ def _between(value: float, ends: Sequence[float] | None) -> str:
     return between(_number(value), f"({ends[0]:.3f}–{ends[1]:.3f})" if ends else "")
 
 
-KS = ("5", "10", "20", "30")
 _UPPER_BOUND = "NCF, centralised"
 
 Row = tuple[str, Mapping[str, float | None], str]
@@ -268,30 +277,8 @@ def table_rows(evaluation: Mapping[str, Any]) -> list[Row]:
     return rows + _printed(evaluation)
 
 
-def _protocol(evaluation: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the protocol and the candidates; the paper's where an older file names none."""
-    return evaluation.get("protocol", "halves"), evaluation.get("candidates", "unseen")
-
-
-def is_papers_protocol(evaluation: Mapping[str, Any]) -> bool:
-    """Return whether figures were found as the paper found its own."""
-    return _protocol(evaluation) == ("halves", "unseen")
-
-
 def _printed(evaluation: Mapping[str, Any]) -> list[Row]:
     return paper_rows(evaluation["data"]) if is_papers_protocol(evaluation) else []
-
-
-def protocol_words(evaluation: Mapping[str, Any]) -> str:
-    """Return how people were tested, for a title; "" where it was the paper's way."""
-    name, candidates = _protocol(evaluation)
-    return "" if is_papers_protocol(evaluation) else f", {name} among {candidates} items"
-
-
-def data_words(evaluation: Mapping[str, Any]) -> str:
-    """Return the name of the data set of an evaluation, and where it lies if that is not clear."""
-    data = str(evaluation["data"])
-    return data_title(str(evaluation.get("data_name", data)), data)
 
 
 def paper_rows(data: str) -> list[Row]:
@@ -400,7 +387,7 @@ def render_begun(
 def _lead(evaluation: Mapping[str, Any], beside: Beside) -> str:
     """Return what the run is and what it reached, in three sentences."""
     users = {**evaluation["users"], **_trained(beside.ledger)}
-    protocol, candidates = _protocol(evaluation)
+    protocol, candidates = protocol_of(evaluation)
     trained = f"Trained by {users['train']:,} people, tested" if "train" in users else "Tested"
     said = [
         _sentence(beside.summary),

@@ -17,6 +17,7 @@ from privrec.errors import PrivrecError, RunFolderError
 from privrec.privacy.questions import as_listed
 from privrec.privacy.statement import epsilon_text
 from privrec.runs.documents import PROGRESS, ROUND, WATCHED, fault_in
+from privrec.runs.figures import figure_and_arm
 from privrec.runs.folder import (
     RunFolder,
     evaluation_progress_path,
@@ -25,7 +26,6 @@ from privrec.runs.folder import (
     progress_path,
     read_run,
 )
-from privrec.show.figures import figure_and_arm
 from privrec.show.report import Looks
 from privrec.show.tail import SMALL, LedgerTail, SmallFile, Spent, Tail, age_of, mark_of, objects_in
 

@@ -29,8 +29,9 @@ from privrec.errors import SettingsError
 from privrec.privacy.ledger import PrivacyLedger
 from privrec.runs import folder as records
 from privrec.runs import loop
+from privrec.runs.compare import comparison
 from privrec.runs.journal import ledger_of, read_ledger, release_of
-from privrec.show.comparison import comparison, render_comparison
+from privrec.show.comparison import render_comparison
 from privrec.types import IntArray, Params
 from tiny import DATA, MODEL, by_hand, new_folder, own, round_of
 
@@ -126,7 +127,7 @@ def test_the_papers_first_stage_leaves_no_number_to_be_misread(
     # Every figure that follows is said to be the second stage's alone.
     assert re.search(r"second stage alone, .* would have epsilon [45]\.\d+", statement)
     assert "which protects nobody here" in statement
-    page = run.folder.report_path.read_text()
+    page = privrec.write_report(run).read_text()
     assert "No differential privacy guarantee end to end" in page
     evaluations = {"mine": json.loads(run.folder.evaluation_path.read_text())}
     (mine, *_) = comparison(evaluations, {})[DATA]

@@ -1,0 +1,107 @@
+"""Writes the pages of a run folder: the report, what is promised, attacks and audits."""
+
+import shlex
+from collections.abc import Iterable
+from pathlib import Path
+
+from privrec.data.text import data_title
+from privrec.runs.api import open_run
+from privrec.runs.documents import ATTACK, AUDIT, EVALUATION, EXAMPLES, read_document
+from privrec.runs.folder import RunFolder, read_evaluation, write_whole
+from privrec.runs.journal import settled_ledger
+from privrec.runs.run import Run, attacked_in, examples_path
+from privrec.show.attacks import render_attacks
+from privrec.show.page import beside
+from privrec.show.promise import render_privacy
+from privrec.show.report import Beside, render_begun, render_report
+
+
+def write_report(
+    run: Run | str | Path,
+    *,
+    protocol: str | None = None,
+    candidates: str | None = None,
+    people: int | None = None,
+) -> Path:
+    """Write the report of a run from what is in its folder, and return its path.
+
+    `run` is a run, its folder, or a folder that `privrec.evaluate(…, out=…)` wrote. The other
+    arguments are those of `run.evaluate`, where it was asked for another protocol or a sample. A
+    run that was not evaluated gets a page of what is known: its promise, its rounds and its
+    settings. The pages of what is promised, and of attacks and audits, are written too.
+    """
+    if not isinstance(run, Run):
+        folder = RunFolder(path=Path(run))
+        if folder.evaluation_path.is_file() and not folder.config_path.exists():
+            return _write_own(folder)
+        run = open_run(run)
+    place = run.report_path(protocol, candidates, people)
+    _write_pages(run, place)
+    write_attacks(run.folder)
+    return place
+
+
+def write_missing_reports(places: Iterable[Path]) -> None:
+    """Write the reports of runs that have none."""
+    for place in places:
+        if not RunFolder(path=place).report_path.is_file():
+            write_report(place)
+
+
+def refresh_report(run: Run) -> None:
+    """Write the pages again after an attack or audit; a report where there is an evaluation."""
+    write_attacks(run.folder)
+    if run.folder.evaluation_path.is_file():
+        write_report(run)
+
+
+def write_attacks(folder: RunFolder) -> None:
+    """Write the pages of attacks and audits, which lead to the other pages of the run."""
+    attack = read_document(folder.attack_path, ATTACK)
+    audit = read_document(folder.audit_path, AUDIT)
+    for name, found in (("attack", attack), ("audit", audit)):
+        if found is not None:
+            place = folder.report_path.with_name(f"{name}.html")
+            attacks, audits = ([found], []) if name == "attack" else ([], [found])
+            write_whole(place, render_attacks(attacks, audits, links=beside(place)).encode())
+
+
+def _write_pages(run: Run, place: Path) -> None:
+    """Write the report to `place`, and the page of what is promised."""
+    folder, settings = run.folder, run.config.model_dump()
+    data = data_title(run.catalogue.name, run.config.data)
+    title = f"{run.config.recipe} on {data}, seed {run.config.seed}"
+    ledger, privacy = settled_ledger(folder), run.privacy().as_json()
+    examples = read_document(examples_path(place), EXAMPLES) or {}
+    shown = Beside(
+        summary=run.recipe.summary,
+        ledger=ledger,
+        examples=examples.get("examples", []),
+        attacked=attacked_in(folder),
+        links=beside(place, sure=["privacy"]),
+    )
+    source = _evaluation_beside(place)
+    if source.is_file():
+        evaluation = read_evaluation(folder.path, source.name)
+        page = render_report(evaluation, run.figures, settings, shown)
+    else:
+        step = f"privrec evaluate {shlex.quote(str(folder.path))}"
+        if run.is_of_strangers:
+            step = "privrec federate test NODE --model model.privrec"
+        page = render_begun(title, privacy, run.figures, settings, next_step=step, beside=shown)
+    write_whole(place, page.encode())
+    write_whole(folder.privacy_path, render_privacy(title, privacy, ledger).encode())
+    place.with_name("privacy.html").unlink(missing_ok=True)  # Older versions wrote it there.
+
+
+def _write_own(folder: RunFolder) -> Path:
+    """Write the report of a recommender of one's own, which has no settings and no rounds."""
+    evaluation = read_document(folder.evaluation_path, EVALUATION) or {}
+    names = ("recipe", "data", "seed", "protocol", "candidates")
+    settings = {name: evaluation[name] for name in names if name in evaluation}
+    write_whole(folder.report_path, render_report(evaluation, [], settings).encode())
+    return folder.report_path
+
+
+def _evaluation_beside(report: Path) -> Path:
+    return report.with_name(f"evaluation{report.stem.removeprefix('report')}.json")
