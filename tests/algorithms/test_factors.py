@@ -23,8 +23,8 @@ from privrec.core.phase import Phase
 from privrec.data.clients import Clients
 from privrec.data.federation import Federation
 from privrec.privacy.aggregate import Published
+from privrec.testing import toy
 from tiny import DATA
-from toys import toy
 
 FIVE = [(0, 1, 5.0), (0, 3, 5.0), (0, 3, 4.0), (0, 0, 1.0), (1, 4, 5.0), (1, 3, 2.0), (1, 3, 5.0)]
 """Person 0 likes 1 once and 3 twice and dislikes 0; person 1 likes 4, and 3 which she disliked."""

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 import privrec
-from contract import small
 from privrec.algorithms.fedgnn.graph import fresh, person_vector, scores, shapes
 from privrec.algorithms.fedgnn.pack import (
     FedGnnSettings,
@@ -24,9 +23,9 @@ from privrec.algorithms.recipes import configure
 from privrec.core.model import ITEM_TABLE
 from privrec.data.clients import Clients
 from privrec.errors import SettingsError
+from privrec.testing import small, toy
 from privrec.types import Leaf
 from tiny import DATA
-from toys import toy
 
 N_ITEMS, SIZE = 30, 3
 

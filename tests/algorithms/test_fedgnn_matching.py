@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 import privrec
-from contract import small
 from loopback import Loopback
 from privrec.algorithms.fedgnn.matching import (
     COUNTS,
@@ -35,6 +34,7 @@ from privrec.data.federation import Federation
 from privrec.errors import FederationError
 from privrec.runs import loop
 from privrec.seeds import rng
+from privrec.testing import small
 from stops import Stopped
 from tiny import DATA, by_hand, round_of
 

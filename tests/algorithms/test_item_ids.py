@@ -6,12 +6,11 @@ from typing import Any
 import pytest
 
 import privrec
-from contract import small
 from privrec.algorithms.recipes import configure, prepare
 from privrec.data.federation import Federation
 from privrec.runs.folder import read_arrays
+from privrec.testing import checkerboard, small
 from tiny import DATA
-from toys import checkerboard
 
 LEARNING: dict[str, Any] = {
     "rounds": 20,

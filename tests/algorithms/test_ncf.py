@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 import privrec
-from contract import small
 from privrec.algorithms.ncf import (
     Lines,
     Person,
@@ -25,6 +24,7 @@ from privrec.algorithms.reptile.pack import Instances, pack
 from privrec.core.phase import CentralFit
 from privrec.data.federation import Federation
 from privrec.seeds import rng
+from privrec.testing import small
 from tiny import DATA
 
 N_ITEMS, SIZE, HIDDEN = 7, 3, (4, 5)

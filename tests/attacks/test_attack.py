@@ -24,9 +24,9 @@ from privrec.data.sources import load
 from privrec.errors import RunFolderError, SettingsError
 from privrec.privacy.paper import PRINTED_ATTACKS
 from privrec.runs import folder as records
+from privrec.testing import toy
 from stops import Stopped
 from tiny import DATA, MODEL
-from toys import toy
 
 FEW: Any = {"repetitions": 2, "shadows": 4, "workers": 1}
 ASKED = ("--repetitions", "2", "--shadows", "4", "--workers", "1", "--out", "all")

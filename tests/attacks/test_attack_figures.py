@@ -39,8 +39,8 @@ from privrec.data.schema import Bag
 from privrec.data.sources import load
 from privrec.errors import RunFolderError, SettingsError
 from privrec.evaluation.references import OWN_BONUS, own_first
+from privrec.testing import toy
 from privrec.types import F64, IntArray
-from toys import toy
 
 DATA = "synthetic:users=400,items=60,longest=20"
 

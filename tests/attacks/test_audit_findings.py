@@ -11,14 +11,13 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from contract import noised, places
 from privrec.algorithms.privrec_plus import recipe as plan
 from privrec.algorithms.privrec_plus import rows as moments
 from privrec.algorithms.privrec_plus import sums
 from privrec.algorithms.privrec_plus.budget import split_budget
 from privrec.algorithms.privrec_plus.rows import merged_items
 from privrec.algorithms.privrec_plus.sums import taste_device
-from privrec.algorithms.recipes import RECIPES
+from privrec.algorithms.recipes import RECIPES, configure, prepare
 from privrec.attacks import findings
 from privrec.attacks.audit import Audit, audit
 from privrec.attacks.bounds import least_area
@@ -43,6 +42,7 @@ from privrec.privacy.ledger import PrivacyLedger, ledger_in
 from privrec.privacy.release import NoiseSource, Sampling, secure, seeded
 from privrec.runs import journal as publisher
 from privrec.runs import loop
+from privrec.testing import noised, phases_of
 from privrec.types import IntArray
 
 DATA = "synthetic:users=150,items=120"
@@ -326,8 +326,9 @@ NOISED = [name for name in RECIPES if noised(name)]
 def test_no_recipe_lets_an_odd_person_add_more_than_the_bound(recipe: str) -> None:
     data = load("synthetic:users=60,items=40,longest=20")
     canaries = make_canaries(data, 20, seed=0).people
-    assert places(recipe, data, noisy=True)
-    for place in places(recipe, data, noisy=True):
+    places = list(phases_of(prepare(configure(recipe, data.name, noised(recipe)), data)))
+    assert places
+    for place in places:
         [one] = rounds_of([np.zeros(1)])
         bound = place.state.clip_norm
         told = {name: np.asarray(leaf) for name, leaf in place.told.items()}

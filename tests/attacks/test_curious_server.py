@@ -26,8 +26,8 @@ from privrec.core.model import ITEM_TABLE
 from privrec.core.phase import Phase
 from privrec.data.federation import Federation
 from privrec.errors import SettingsError
+from privrec.testing import toy
 from tiny import DATA, MODEL, own
-from toys import toy
 
 NOISE: dict[str, Any] = {"noise": "seeded", "noise_multiplier": 1.0, "force_delta": True}
 LINES = [(0, 1, 5.0), (0, 3, 5.0), (0, 0, 1.0), (1, 4, 5.0), (1, 3, 2.0), (2, 2, 5.0), (3, 4, 5.0)]

@@ -25,8 +25,8 @@ from privrec.evaluation.references import (
     own_items,
     popularity,
 )
+from privrec.testing import checkerboard, toy
 from privrec.types import IntArray
-from toys import checkerboard, toy
 
 ALL: dict[str, Reference] = {
     "popularity": popularity(),

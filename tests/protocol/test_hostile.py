@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 import privrec
-from contract import small
 from loopback import Loopback
 from privrec.algorithms.recipes import configure, prepare
 from privrec.core.contribution import told_to_bytes
@@ -27,6 +26,7 @@ from privrec.protocol import server as network
 from privrec.protocol.certificates import read_private_key, sign
 from privrec.protocol.secure_sum import _keys_statement
 from privrec.protocol.server import executor
+from privrec.testing import small
 from privrec.types import F64
 from tiny import DATA
 

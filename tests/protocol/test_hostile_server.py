@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 import privrec
-from contract import small
 from loopback import Loopback
 from privrec.algorithms.recipe import PreparedRun
 from privrec.algorithms.recipes import configure, prepare
@@ -21,6 +20,7 @@ from privrec.errors import FederationError
 from privrec.privacy.aggregate import CohortTotal
 from privrec.protocol import masks, wire
 from privrec.protocol.server import executor
+from privrec.testing import small
 from tiny import DATA
 
 NOISE: dict[str, Any] = {"noise": "secure", "noise_multiplier": 1.0, "epsilon": None}

@@ -10,7 +10,6 @@ import pytest
 from scipy import stats
 
 import privrec
-from contract import small
 from loopback import Loopback
 from privrec.algorithms.privrec_plus import solve as fit
 from privrec.algorithms.recipe import PreparedRun
@@ -27,6 +26,7 @@ from privrec.runs import folder as records
 from privrec.runs import journal as publisher
 from privrec.runs.journal import ledger_of, read_ledger
 from privrec.runs.loop import play_stages
+from privrec.testing import small
 from privrec.types import F64
 from tiny import DATA, new_folder
 

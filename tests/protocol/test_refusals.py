@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 import privrec
-from contract import small
 from loopback import Loopback
 from privrec.algorithms.recipes import RECIPES, configure, prepare
 from privrec.core.contribution import Contribution
@@ -23,6 +22,7 @@ from privrec.data.clients import Clients
 from privrec.data.federation import Federation
 from privrec.privacy.aggregate import CohortTotal
 from privrec.protocol import wire
+from privrec.testing import small
 from privrec.types import IntArray, Leaf
 from subspace import SUBSPACE
 from tiny import DATA

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 import privrec
-from contract import small
 from loopback import Loopback
 from privrec.algorithms.privrec_plus.sums import Frequent
 from privrec.algorithms.recipes import configure, prepare
@@ -21,6 +20,7 @@ from privrec.protocol.secure_sum import _keys_statement, check_keys
 from privrec.protocol.server import executor, liars
 from privrec.protocol.terms import Member, Terms, bind, promised
 from privrec.protocol.wire import COUNT, Sheet, clipped_again
+from privrec.testing import small
 from privrec.transport.processes import LARGEST_REQUEST, NODES_MAY_CALL, guarded
 from privrec.transport.run_node import locked
 from tiny import DATA

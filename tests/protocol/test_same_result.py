@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 import privrec
-from contract import small
 from loopback import Loopback
 from privrec.algorithms.recipes import RECIPES, configure, prepare
 from privrec.core.phase import Cohort
@@ -23,6 +22,7 @@ from privrec.protocol.wire import coding_of, sheet_of
 from privrec.runs import folder as records
 from privrec.runs.journal import ledger_of
 from privrec.runs.loop import play_stages
+from privrec.testing import small
 from subspace import SUBSPACE
 from tiny import DATA, new_folder
 

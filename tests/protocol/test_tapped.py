@@ -19,7 +19,6 @@ import pytest
 from scipy import stats
 
 import privrec
-from contract import small
 from loopback import Loopback
 from privrec.algorithms.budgets import BOUND
 from privrec.algorithms.privrec_plus import solve as fit
@@ -38,6 +37,7 @@ from privrec.protocol.terms import bind
 from privrec.protocol.wire import coding_of, sheet_of
 from privrec.runs import folder as records
 from privrec.runs.loop import play_stages
+from privrec.testing import small
 from privrec.transport.run_server import _both
 from privrec.types import F64
 

@@ -11,7 +11,6 @@ import numpy.typing as npt
 import pytest
 
 import privrec
-from contract import small
 from loopback import Loopback
 from privrec.algorithms.recipes import RECIPES, configure, prepare
 from privrec.core.phase import Cohort, Phase
@@ -22,6 +21,7 @@ from privrec.protocol import wire
 from privrec.protocol.masks import Roster, default_degree
 from privrec.protocol.secure_sum import Reveals, Unmasking, unmask
 from privrec.protocol.server import executor
+from privrec.testing import small
 from privrec.types import IntArray
 from tiny import DATA
 

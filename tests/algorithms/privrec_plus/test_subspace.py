@@ -10,7 +10,6 @@ from scipy.linalg import subspace_angles
 from test_solve import COLUMNS, ITEMS, likes_and_more, slow_ridge
 
 import privrec
-from contract import expected_cohort, placed, small, sums
 from privrec.algorithms.privrec_plus.budget import in_subspace
 from privrec.algorithms.privrec_plus.rows import SparseRows, rows_of
 from privrec.algorithms.privrec_plus.scoring import DISLIKES, LIKES, OUT, Layout, closed_form
@@ -24,6 +23,7 @@ from privrec.data.importing import import_files, write_import
 from privrec.errors import WireError
 from privrec.runs import loop
 from privrec.runs.journal import load_params, read_ledger
+from privrec.testing import expected_cohort, phases_of, small, sums
 from privrec.types import F64, Leaf
 from stops import Stopped
 from tiny import DATA, by_hand, round_of
@@ -191,7 +191,7 @@ SMALL = small("privrec-plus", history="subspace", subspace_rounds=3)
 
 
 def test_what_runs_a_cohort_gives_what_one_by_one_gives(federation: Federation) -> None:
-    found = list(placed(prepare(configure("privrec-plus", DATA, SMALL), federation)))
+    found = list(phases_of(prepare(configure("privrec-plus", DATA, SMALL), federation)))
     assert [place.phase.name for place in found] == ["popularity", "subspace", "train"]
     assert [place.phase.first for place in found] == [0, 1, 4]
     for place in found[:2]:

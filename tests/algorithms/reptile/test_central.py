@@ -5,11 +5,11 @@ import numpy as np
 import optax
 
 import privrec
-from contract import small
 from privrec.algorithms.recipes import configure, prepare
 from privrec.core.contribution import add_to
 from privrec.core.phase import CentralFit, Phase
 from privrec.core.round import cohort_draw
+from privrec.testing import small
 from privrec.types import Leaf
 from tiny import DATA
 

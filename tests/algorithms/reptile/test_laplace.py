@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 import privrec
-from contract import small
 from privrec.algorithms.recipes import configure, prepare
 from privrec.core.contribution import bounded, length, shapes_of
 from privrec.core.model import ITEM_TABLE
 from privrec.core.phase import Phase
 from privrec.data.federation import Federation
+from privrec.testing import small
 from tiny import DATA
 
 

@@ -11,7 +11,6 @@ import pytest
 from test_engine import mixed_federation
 
 import privrec
-from contract import small
 from privrec.algorithms.recipes import configure, prepare
 from privrec.algorithms.reptile.dssm import dssm
 from privrec.algorithms.reptile.local import local_maml, local_sgd
@@ -20,6 +19,7 @@ from privrec.algorithms.reptile.phase import empty_tasks, pack_tasks, query_line
 from privrec.core.phase import Phase
 from privrec.data.federation import Federation
 from privrec.seeds import key
+from privrec.testing import small
 from slow_loop import Instance, Problem, add_slope, embed, train_client, values_of
 from tiny import DATA, by_hand, round_of
 
