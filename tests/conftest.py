@@ -24,6 +24,8 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+pytest.register_assert_rewrite("privrec.testing")
+
 from commands import SET, Refused, document, invoke, tree
 from privrec.data.sources import is_here
 from privrec.runs.folder import RunFolder

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
+from importlib.metadata import EntryPoint, entry_points
 from itertools import pairwise
 from typing import Any
 
@@ -22,7 +23,7 @@ from privrec.core.scorer import Rankers
 from privrec.data.catalogue import Catalogue
 from privrec.data.federation import Federation
 from privrec.data.splits import Split
-from privrec.errors import SettingsError, by_likeness, check_kind, nearest
+from privrec.errors import SettingsError, by_likeness, check_kind, got, nearest
 from privrec.evaluation.protocols import Protocol, protocol_named, resolve
 from privrec.privacy.calibrate import refuse_large_delta
 from privrec.settings import RunSettings, make_settings
@@ -54,17 +55,43 @@ RECIPES: dict[str, Recipe] = {
 def recipe_named(name: str) -> Recipe:
     """Return the recipe of that name, or raise with the nearest one."""
     check_kind("recipe", name, str, "the name of a recipe")
-    if name not in RECIPES:
-        raise SettingsError(
-            f"unknown recipe {name!r}{nearest(name, RECIPES)} ('privrec recipes' lists them)"
-        )
-    return RECIPES[name]
+    if name in RECIPES:
+        return RECIPES[name]
+    if name in _registered():
+        return _load(_registered()[name])
+    raise SettingsError(
+        f"unknown recipe {name!r}{nearest(name, recipe_names())} ('privrec recipes' lists them)"
+    )
+
+
+def recipe_names() -> list[str]:
+    """Return the names of our recipes, then those of other packages, in order of the alphabet."""
+    return [*RECIPES, *(name for name in sorted(_registered()) if name not in RECIPES)]
+
+
+@cache
+def _registered() -> dict[str, EntryPoint]:
+    """Return what other packages declare under the entry point `privrec.recipes`, by name."""
+    return {entry.name: entry for entry in entry_points(group="privrec.recipes")}
+
+
+def _load(entry: EntryPoint) -> Recipe:
+    """Return a recipe of another package; what is wrong with it is one line with its name."""
+    place = f"recipe {entry.name!r} of package {entry.dist.name if entry.dist else entry.module}"
+    try:
+        recipe = entry.load()
+    except Exception as error:
+        why = " ".join(f"{type(error).__name__}: {error}".split())
+        raise SettingsError(f"{place} cannot be loaded: {why}") from error
+    if not isinstance(recipe, Recipe):
+        raise SettingsError(f"{place} must be a `Recipe`; got {got(recipe)}")
+    return recipe
 
 
 def configure(recipe: str, data: str, overrides: Mapping[str, Any]) -> Any:
     """Return the settings of a recipe on a data set, with the user's own on top.
 
-    They are of the recipe's own class, `RECIPES[recipe].settings`.
+    They are of the recipe's own class, `Recipe.settings`.
     """
     preset = recipe_named(recipe)
     _check_keys(recipe, overrides)
@@ -76,7 +103,7 @@ def configure(recipe: str, data: str, overrides: Mapping[str, Any]) -> Any:
 
 def _check_keys(recipe: str, overrides: Mapping[str, Any]) -> None:
     """Raise if a setting is one of other recipes only, and name these."""
-    mine = RECIPES[recipe]
+    mine = recipe_named(recipe)
     for key in overrides:
         has_it = [name for name, one in RECIPES.items() if key in one.settings.model_fields]
         wants_noise = key in NEED_NOISE and overrides[key] and "mechanism" not in overrides

@@ -9,6 +9,7 @@ import typer
 
 from privrec.cli.console import plain_errors, print_json, print_line
 from privrec.cli.options import NAMES_PATH, JsonOption, offer_data, offer_recipes
+from privrec.errors import SettingsError
 
 _TYPES = {int: "whole number", float: "number", str: "text", bool: "true or false"}
 _SIGNS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
@@ -26,20 +27,28 @@ def recipes(
 ) -> None:
     """List the recipes, or explain the settings of one."""
     with plain_errors():
-        from privrec.algorithms.recipes import RECIPES
+        from privrec.algorithms.recipes import recipe_names
 
         if name is not None:
             _explain(name, data, json_)
             return
-        listed = [
-            {"name": key, "summary": recipe.summary, "privacy": recipe.statement}
-            for key, recipe in RECIPES.items()
-        ]
+        listed = [_summary(name) for name in recipe_names()]
         if json_:
             print_json(listed)
             return
         for entry in listed:
             print_line(f"{entry['name']:<15} {entry['summary']}")
+
+
+def _summary(name: str) -> dict[str, Any]:
+    """Return what the list says of a recipe; of another package's that is broken, what is wrong."""
+    from privrec.algorithms.recipes import recipe_named
+
+    try:
+        recipe = recipe_named(name)
+    except SettingsError as error:
+        return {"name": name, "summary": str(error), "privacy": None}
+    return {"name": name, "summary": recipe.summary, "privacy": recipe.statement}
 
 
 def keys_of(fields: Mapping[str, Any], values: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from privrec.algorithms.recipe import PreparedRun
-from privrec.algorithms.recipes import RECIPES, with_protocol
+from privrec.algorithms.recipes import recipe_names, with_protocol
 from privrec.core.scorer import Rankers, Scores, TableScorer
 from privrec.data.clients import Clients
 from privrec.data.federation import Federation, chunks
@@ -258,7 +258,7 @@ def _is_empty(cell: types.CellType) -> bool:
 def _check_name(name: object) -> None:
     if not isinstance(name, str) or not name.strip():
         raise SettingsError(f"`name` must be a text; got {name!r}")
-    if name in RECIPES:
+    if name in recipe_names():
         raise SettingsError(
             f"`name` must not be that of a recipe, which is another row; got {name!r}"
         )
