@@ -24,13 +24,12 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-pytest.register_assert_rewrite("privrec.testing")
-
 from commands import SET, Refused, document, invoke, tree
 from privrec.data.sources import is_here
 from privrec.runs.folder import RunFolder
 from tiny import DATA
 
+pytest.register_assert_rewrite("privrec.testing")
 # Tests do not depend on time, so hypothesis needs no deadline.
 settings.register_profile("privrec", deadline=None)
 settings.load_profile("privrec")
