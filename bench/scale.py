@@ -150,7 +150,7 @@ def trained(*words: str) -> tuple[float, float]:
         said = Path(folder) / "status"
         # The process says it itself: what wait() tells begins with the memory of the parent.
         code = (
-            "import atexit, shutil; from privrec.cli.app import main;"
+            "import atexit, shutil; from privrec.cli.entry import main;"
             f" atexit.register(shutil.copyfile, '/proc/self/status', {str(said)!r}); main()"
         )
         run = [sys.executable, "-c", code, "train", *words, "--out", f"{folder}/run"]

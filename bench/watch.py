@@ -76,7 +76,7 @@ def watch() -> list[Figure]:
 
 @contextlib.contextmanager
 def _command(*words: str) -> Iterator[Any]:
-    code = "from privrec.cli.app import main; main()"
+    code = "from privrec.cli.entry import main; main()"
     started = subprocess.Popen(
         [sys.executable, "-c", code, *words],
         stdout=subprocess.PIPE,

@@ -294,7 +294,7 @@ def test_no_command_at_all_shows_the_first_steps() -> None:
 
 
 def test_a_real_process_says_one_line_and_ends_with_two(tmp_path: Path) -> None:
-    code = "from privrec.cli.app import main; main()"
+    code = "from privrec.cli.entry import main; main()"
     words = ["evaluate", str(tmp_path / "nowhere")]
     ran = subprocess.run(
         [sys.executable, "-c", code, *words], capture_output=True, text=True, check=False
@@ -305,7 +305,7 @@ def test_a_real_process_says_one_line_and_ends_with_two(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a disk that is full")
 def test_a_full_disk_behind_stdout_is_one_line_too() -> None:
-    code = "from privrec.cli.app import main; main()"
+    code = "from privrec.cli.entry import main; main()"
     with Path("/dev/full").open("w") as full:
         ran = subprocess.run(
             [sys.executable, "-c", code, "recipes", "--json"],

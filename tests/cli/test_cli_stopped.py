@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import pytest
 
 from commands import SET, document, invoke, tree
-from privrec.cli.stopping import EXPERIMENTS_STOPPED
+from privrec.cli.console import EXPERIMENTS_KEPT
 from privrec.runs import folder as records
 from privrec.runs import loop
 from privrec.runs.progress import Progress
@@ -97,21 +97,19 @@ def test_every_long_command_says_what_is_kept(
     result = invoke(*(str(copy.path) if word == "RUN" else word for word in words))
     assert (result.exit_code, result.stdout) == (130, "")
     [line] = result.stderr.splitlines()
-    assert (said or EXPERIMENTS_STOPPED) in line
+    assert (said or EXPERIMENTS_KEPT) in line
     assert tree(copy.path) == before
 
 
 _LONG = """
 import time, typer
-from privrec.cli import stopping
+from privrec.cli import entry
 from privrec.cli.console import plain_errors
-from privrec.cli.stopping import end_at_second_interrupt, keep_interrupts
-stopping._PATIENCE = {patience}
+entry._PATIENCE = {patience}
 def work():
   with plain_errors("stopped; all is kept"):
     {work}
-end_at_second_interrupt()
-keep_interrupts()
+entry.handle_interrupts()
 typer.run(work)
 """
 _DEAF = """import ctypes

@@ -21,7 +21,7 @@ from privrec.privacy.statement import strength_of
 from privrec.runs.api import open_run
 from tiny import DATA
 
-MAIN = "from privrec.cli.app import main; main()"
+MAIN = "from privrec.cli.entry import main; main()"
 
 
 def words_of(text: str) -> list[str]:

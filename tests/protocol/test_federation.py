@@ -33,7 +33,7 @@ from privrec.runs.journal import settled_ledger
 from tiny import DATA
 
 LOOPBACK = {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
-UP = "from privrec.cli.app import main; main()"
+UP = "from privrec.cli.entry import main; main()"
 # Nobody listens there, and nobody may try: what is for another machine would go through a proxy.
 PROXY = "9"
 

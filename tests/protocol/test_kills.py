@@ -37,7 +37,7 @@ PUBLISHED = "published"
 SERVER = """
 import hashlib, sys
 import numpy as np
-from privrec.cli.app import main
+from privrec.cli.entry import main
 from privrec.runs.journal import Publisher
 publish, witness = Publisher.publish, sys.argv.pop(1)
 def noted(publisher, state, play):

@@ -1,4 +1,4 @@
-"""`privrec attack`: membership inference, at the level of a whole person."""
+"""`privrec attack` (membership inference, of a whole person) and `privrec audit` (canaries)."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -9,6 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from privrec.cli.console import (
+    EXIT_WRONG_INPUT,
+    EXPERIMENTS_KEPT,
     file_name,
     plain_errors,
     print_json,
@@ -17,14 +19,20 @@ from privrec.cli.console import (
     progress,
 )
 from privrec.cli.options import (
+    DataOrDefault,
+    EpsilonsOption,
+    JsonOption,
+    SetOption,
+    names_between_commas,
     numbers,
     offer_data,
     offer_recipe_lists,
+    offer_recipes_and_runs,
     offer_runs,
-    offer_settings,
+    settings_from,
 )
-from privrec.cli.stopping import EXPERIMENTS_STOPPED
 
+EXIT_DOES_NOT_HOLD = EXIT_WRONG_INPUT + 1
 _COLUMNS = (
     "recipe",
     "data",
@@ -46,15 +54,6 @@ RunsArgument = Annotated[
         help="Run folders: the attack trains its own models as each run was trained, because it"
         " must know who took part.",
         autocompletion=offer_runs,
-    ),
-]
-SetOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set",
-        metavar="KEY=VALUE",
-        help="One setting of every model; repeat.",
-        autocompletion=offer_settings,
     ),
 ]
 
@@ -89,9 +88,7 @@ def attack(
             help="With --data: which recipes, with commas.", autocompletion=offer_recipe_lists
         ),
     ] = None,
-    epsilons: Annotated[
-        str, typer.Option(help="With --data: the budgets of recipes with noise, with commas.")
-    ] = "2,5,15",
+    epsilons: EpsilonsOption = "2,5,15",
     kinds: Annotated[
         str, typer.Option(help="The attacks, with commas (docs/attacks.md).")
     ] = "paper,loss,ratio,sums,twice,server",
@@ -109,20 +106,18 @@ def attack(
     out: Annotated[
         Path | None, typer.Option(help="The folder.", show_default="runs/attack-DATA")
     ] = None,
-    json_: Annotated[
-        bool, typer.Option("--json", help="Print one JSON document on stdout.")
-    ] = False,
+    json_: JsonOption = False,
 ) -> None:
     """Try to tell from a model who took part in its training.
 
     Trains models on random parts of the people and attacks them. These models are experiments:
     their noise is seeded and protects nobody. What is in the folder is not trained again.
     """
-    with plain_errors(EXPERIMENTS_STOPPED):
+    with plain_errors(EXPERIMENTS_KEPT):
         from privrec.attacks.games import check_asked
 
         how: dict[str, Any] = {
-            "kinds": [kind.strip() for kind in kinds.split(",")],
+            "kinds": names_between_commas(kinds),
             "repetitions": repetitions,
             "shadows": shadows,
             "people": people,
@@ -311,3 +306,157 @@ def _server_lines(found: Mapping[str, Any]) -> list[str]:
         f" (popular ones: {share(view['guessing']['precision'])})"
         for view in found["attacks"].get("server", [])
     ]
+
+
+AuditOutOption = Annotated[
+    Path | None,
+    typer.Option(
+        help="Write the result as JSON, and as a page beside it.",
+        dir_okay=False,
+        show_default="of a run: RUN/simulation/audit.json",
+    ),
+]
+
+
+def audit(
+    recipe: Annotated[
+        str,
+        typer.Argument(
+            metavar="RECIPE|RUN",
+            help="A recipe, or a run folder: its settings, trained anew.",
+            autocompletion=offer_recipes_and_runs,
+        ),
+    ],
+    data: DataOrDefault = None,
+    epsilon: Annotated[
+        float | None, typer.Option(help="The budget.", show_default="the recipe's")
+    ] = None,
+    canaries: Annotated[int, typer.Option(help="How many made-up people toss a coin.")] = 1000,
+    confidence: Annotated[
+        float, typer.Option(help="How sure the lower bound is: 1 in 20 is wrong at 0.95.")
+    ] = 0.95,
+    seed: Annotated[int, typer.Option(min=0, help="Makes the canaries and their coins.")] = 0,
+    set_: SetOption = None,
+    out: AuditOutOption = None,
+    json_: JsonOption = False,
+) -> None:
+    """Audit a recipe: is its ledger's epsilon at least what an attacker can prove?
+
+    Made-up people take part in a real training or not, each by a coin. An attacker who sees all
+    that is published guesses the coins. How well that goes is a lower bound on epsilon. If it is
+    above the ledger's, the exit code is 3. The trained model is thrown away; do not release it.
+    """
+    with plain_errors():
+        from privrec.attacks.audit import audit as run_audit
+
+        _check_place(out)
+        place, named, settings = _asked(recipe, data, epsilon, set_)
+        with progress() as on_progress:
+            found = run_audit(
+                named,
+                settings.pop("data"),
+                canaries=canaries,
+                confidence=confidence,
+                seed=seed,
+                on_progress=on_progress,
+                **settings,
+            )
+        where, document = out or place, found.as_json()
+        _write(where, document, recipe if place else None)
+        if json_:
+            print_json(document)
+        else:
+            _print_audit(document, where)
+    if not found.holds:
+        raise typer.Exit(EXIT_DOES_NOT_HOLD)
+
+
+def _check_place(out: Path | None) -> None:
+    from privrec.errors import SettingsError
+
+    if out is not None and out.suffix != ".json":
+        raise SettingsError(f"--out must end in .json, a page is written beside it; got {out}")
+
+
+def _asked(
+    recipe: str, data: str | None, epsilon: float | None, pairs: list[str] | None
+) -> tuple[Path | None, str, dict[str, Any]]:
+    """Return where to write (None: nowhere), the recipe and the settings, the data among them."""
+    from privrec.algorithms.recipes import recipe_named, settings_of
+    from privrec.errors import SettingsError
+    from privrec.runs.folder import RunFolder, read_settings
+
+    given = settings_from(None, pairs, {"epsilon": epsilon})
+    for key in ("seed", "recipe", "data", "test_share", "validation_share", "protocol"):
+        if key in given:
+            raise SettingsError(f"an audit sets `{key}` itself; leave out --set {key}")
+    if not Path(recipe).is_dir():
+        recipe_named(recipe)
+        return None, recipe, {**given, "data": data or "synthetic"}
+    if data is not None:
+        raise SettingsError("a run has its own data: leave out --data")
+    _, config = read_settings(Path(recipe), settings_of)
+    own = config.model_dump(
+        exclude_none=True,
+        exclude={"recipe", "seed", "test_share", "validation_share", "protocol", "candidates"},
+    )
+    place = RunFolder(path=Path(recipe)).evaluation_path.with_name("audit.json")
+    return place, config.recipe, {**own, **given}
+
+
+def _write(where: Path | None, document: dict[str, Any], run: str | None) -> None:
+    """Write the JSON and the page, and the report of a run that was audited."""
+    if where is None:
+        return
+    from privrec.runs.api import open_run
+    from privrec.runs.folder import write_whole
+    from privrec.show.attacks import render_attacks
+    from privrec.show.write import refresh_report
+
+    where.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(where, (json.dumps(document, indent=2) + "\n").encode())
+    write_whole(where.with_suffix(".html"), render_attacks([], [document]).encode())
+    if run is not None:
+        refresh_report(open_run(run))
+
+
+def _print_audit(found: dict[str, Any], where: Path | None) -> None:
+    ledger, bounds = found["epsilon_ledger"], found["bounds"]
+    shown = "none (infinite)" if ledger is None else f"{ledger:.3f}"
+    rows = [
+        ("ledger", shown),
+        ("proved, at least", f"{found['epsilon_lower']:.3f}"),
+        ("  by the ROC area", "-" if bounds["curve"] is None else f"{bounds['curve']:.3f}"),
+        ("  by one run", f"{bounds['one_run']:.3f}"),
+        ("  by Clopper-Pearson", f"{bounds['clopper_pearson']:.3f}"),
+    ]
+    title = f"epsilon of {found['recipe']} on {found['data']}, delta {found['delta']:g}"
+    print_table(title, ("", "epsilon"), rows)
+    area = found["auc"]
+    print_line(
+        f"{found['canaries']:,} canaries, {found['releases']} releases: AUC {area['value']:.3f}"
+        f" ({area['low']:.3f} to {area['high']:.3f}), allowed {found['auc_allowed']:.3f};"
+        f" confidence {found['confidence']:g}, noise {found['noise']}"
+    )
+    for finding in found["findings"]:
+        print_line(f"finding: {finding}")
+    if found["holds"] is None:
+        print_line("The ledger promises nothing, so there is nothing to break.")
+    elif found["holds"] and found["epsilon_most"] < ledger:
+        print_line(
+            f"Nothing contradicts the ledger, but {found['canaries']:,} canaries can prove at most"
+            f" epsilon {found['epsilon_most']:.2f}: take more to test it."
+        )
+    elif found["holds"]:
+        print_line("Holds: nothing contradicts the ledger. This is no proof that it is right.")
+    elif ledger is None:
+        print_line("DOES NOT HOLD: a budget was asked for, and the ledger promises nothing.")
+    else:
+        chance = 1 - found["confidence"]
+        print_line(
+            "DOES NOT HOLD: more is given away than the ledger says. A right ledger ends like this"
+            f" with probability {chance:.2g} at most, unless there is a finding: audit again with"
+            " another --seed, more canaries or a higher --confidence."
+        )
+    if where is not None:
+        print_line(f"written: {where}, {where.with_suffix('.html')}")

@@ -1,7 +1,4 @@
-"""`privrec compare`: runs side by side, trained here or given as folders.
-
-`privrec frontier`: quality against epsilon, trained, tested and drawn.
-"""
+"""Experiments: `privrec compare`, `privrec frontier` (quality against epsilon), `privrec bench`."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -9,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from privrec.cli.console import (
+    EXPERIMENTS_KEPT,
     file_name,
     plain_errors,
     print_json,
@@ -16,8 +14,17 @@ from privrec.cli.console import (
     print_table,
     progress,
 )
-from privrec.cli.options import JsonOption, numbers, offer_data, offer_recipe_lists, offer_runs
-from privrec.cli.stopping import EXPERIMENTS_STOPPED
+from privrec.cli.options import (
+    DataOption,
+    EpsilonsOption,
+    JsonOption,
+    examples,
+    numbers,
+    offer_data,
+    offer_recipe_lists,
+    offer_runs,
+    whole_numbers,
+)
 
 if TYPE_CHECKING:
     from privrec.runs.compare import Comparison
@@ -31,7 +38,7 @@ RunsArgument = Annotated[
     list[Path] | None,
     typer.Argument(metavar="[RUN]...", help="Evaluated run folders.", autocompletion=offer_runs),
 ]
-DataOption = Annotated[
+TrainOnOption = Annotated[
     str | None,
     typer.Option(help="Train and test recipes on this data instead.", autocompletion=offer_data),
 ]
@@ -45,12 +52,10 @@ RecipesOption = Annotated[
 
 def compare(
     runs: RunsArgument = None,
-    data: DataOption = None,
+    data: TrainOnOption = None,
     recipes: RecipesOption = "all",
     seeds: Annotated[str, typer.Option(help="With --data: the splits, with commas.")] = "0",
-    epsilons: Annotated[
-        str, typer.Option(help="With --data: the budgets of recipes with noise, with commas.")
-    ] = "8",
+    epsilons: EpsilonsOption = "8",
     out: Annotated[
         Path | None,
         typer.Option(help="With --data: the folder.", show_default="runs/compare-DATA"),
@@ -63,7 +68,7 @@ def compare(
     With --data it trains and tests the recipes first. Those runs are experiments: their noise is
     seeded and protects nobody. Runs that are already in the folder are not trained again.
     """
-    with plain_errors(EXPERIMENTS_STOPPED):
+    with plain_errors(EXPERIMENTS_KEPT):
         from privrec.errors import SettingsError
         from privrec.runs.compare import compare as side_by_side
         from privrec.runs.frontier import jobs_of, run_jobs
@@ -75,70 +80,71 @@ def compare(
         if data is not None:
             jobs = jobs_of(
                 recipes.split(","),
-                seeds=[int(seed) for seed in numbers(seeds, "seeds", whole=True)],
+                seeds=whole_numbers(seeds, "seeds"),
                 epsilons=numbers(epsilons, "epsilons"),
             )
             folder = out or Path("runs") / f"compare-{file_name(data)}"
             with progress() as on_progress:
                 places = run_jobs(jobs, data, folder, on_progress)
             write_missing_reports(places)
-        found = side_by_side(places)
+        compared = side_by_side(places)
         if html is not None:
-            _write_page(html, found)
+            _write_page(html, compared)
         if json_:
-            print_json(found.as_json())
+            print_json(compared.as_json())
         else:
-            _say(found)
+            _print_tables(compared)
 
 
-def _say(found: "Comparison") -> None:
+def _print_tables(compared: "Comparison") -> None:
     from privrec.runs.compare import any_attacked, columns
 
-    attacked = any_attacked(found.evaluations)
-    for title, lines in found.tables.items():
+    attacked = any_attacked(compared.evaluations)
+    for title, lines in compared.tables.items():
         head = columns(_KS, attacked=attacked)
         cells = [line.cells(_KS, attacked=attacked) for line in lines]
         # What nobody has is left out, and of the paper's figures one, so that it fits a screen.
         # What a run promises is always there.
-        told = [n for n, name in enumerate(head) if name == "privacy" or any(r[n] for r in cells)]
-        shown = [n for n in told if head[n] != "paper @10"]
+        shown = [
+            n
+            for n, name in enumerate(head)
+            if name != "paper @10" and (name == "privacy" or any(row[n] for row in cells))
+        ]
         rows = [[row[n] for n in shown] for row in cells]
         print_table(f"Hits@k on {title}", [head[n] for n in shown], rows)
-        for one in found.against[title]:
-            print_line(one.sentence())
-    for line in found.warnings:
+        for difference in compared.against[title]:
+            print_line(difference.sentence())
+    for line in compared.warnings:
         print_line(f"warning: {line}")
     print_line("bytes sent: by one person of usual size in one round; --html has all k")
 
 
-def _write_page(path: Path, found: "Comparison") -> None:
+def _write_page(path: Path, compared: "Comparison") -> None:
     import os
 
     from privrec.runs.folder import RunFolder, read_rounds, write_whole
     from privrec.show.comparison import render_comparison
     from privrec.show.page import path_link
 
-    folders = {name: RunFolder(path=Path(name)) for name in found.rows}
+    folders = {name: RunFolder(path=Path(name)) for name in compared.rows}
     reports = {
         name: path_link(os.path.relpath(folder.report_path.resolve(), path.parent.resolve()))
         for name, folder in folders.items()
         if folder.report_path.is_file()
     }
     text = render_comparison(
-        found.evaluations,
-        found.settings,
+        compared.evaluations,
+        compared.settings,
         rounds={name: read_rounds(folder.figures_path) for name, folder in folders.items()},
         reports=reports,
-        said={title: [one.sentence() for one in all_] for title, all_ in found.against.items()},
-        tables=found.tables,
+        said={title: [one.sentence() for one in all_] for title, all_ in compared.against.items()},
+        tables=compared.tables,
     )
     write_whole(path, text.encode())
 
 
 def frontier(
-    data: Annotated[
-        str, typer.Option(help="A built-in name or a data folder.", autocompletion=offer_data)
-    ] = "synthetic",
+    data: DataOption = "synthetic",
     epsilons: Annotated[
         str, typer.Option(help="The budgets, with commas; inf is no noise.")
     ] = "1,2,4,8,inf",
@@ -154,16 +160,16 @@ def frontier(
     This is an experiment: its noise is seeded, so that it can be repeated, and protects nobody.
     Runs that are already in the folder are not trained again. Writes frontier.html, .png, .json.
     """
-    with plain_errors(EXPERIMENTS_STOPPED):
+    with plain_errors(EXPERIMENTS_KEPT):
         from privrec.errors import check_extra
         from privrec.runs.frontier import find_frontier
         from privrec.show.frontier import write_frontier
 
         check_extra("matplotlib", "frontier.png")
-        splits = [int(seed) for seed in numbers(seeds, "seeds", whole=True)]
+        splits = whole_numbers(seeds, "seeds")
         place = out or Path("runs") / f"frontier-{file_name(data)}"
         with progress() as on_progress:
-            found = find_frontier(
+            measured = find_frontier(
                 data,
                 numbers(epsilons, "epsilons"),
                 delta=delta,
@@ -171,20 +177,20 @@ def frontier(
                 out=place,
                 on_progress=on_progress,
             )
-        write_frontier(found, splits, place)
+        write_frontier(measured, splits, place)
         if json_:
-            print_json(found.as_json())
+            print_json(measured.as_json())
             return
-        _say_frontier(found)
+        _print_frontier(measured)
         print_line(f"pictures: {place / 'frontier.html'}, {place / 'frontier.png'}")
 
 
-def _say_frontier(found: "Frontier") -> None:
+def _print_frontier(measured: "Frontier") -> None:
     from privrec.privacy.statement import epsilon_text
     from privrec.runs.figures import arm_text, signed_with_arm
     from privrec.runs.frontier import experiment_line
 
-    ks = list(found.points[0].hits)
+    ks = list(measured.points[0].hits)
     rows = [
         (
             "inf" if point.epsilon is None else f"{point.epsilon:g}",
@@ -195,11 +201,66 @@ def _say_frontier(found: "Frontier") -> None:
             arm_text(point.hits["20"], point.interval.get("20")),
             signed_with_arm(point.above),
         )
-        for point in found.points
+        for point in measured.points
     ]
     columns = ("epsilon", "spent", *(f"@{k}" for k in ks), "± @20", "over popularity")
-    print_table(f"Hits@k on {found.data}, delta {found.delta:g}", columns, rows)
-    for line, level in found.lines.items():
+    print_table(f"Hits@k on {measured.data}, delta {measured.delta:g}", columns, rows)
+    for line, level in measured.lines.items():
         print_line(f"{line}: Hits@20 {level:.3f}")
-    for line in (*(f"warning: {one}" for one in found.warnings), experiment_line(found)):
+    for line in (*(f"warning: {one}" for one in measured.warnings), experiment_line(measured)):
         print_line(line)
+
+
+_META = "privrec bench meta --data synthetic --rounds 3"
+bench_app = typer.Typer(
+    help="Measure on this machine what the paper measures.",
+    no_args_is_help=True,
+    epilog=examples(_META),
+)
+
+
+@bench_app.callback()
+def _group() -> None:
+    """Keep `meta` a command of its own, although there is no other."""
+
+
+@bench_app.command(epilog=examples(_META))
+def meta(
+    data: DataOption = "movielens-1m",
+    cohorts: Annotated[
+        str, typer.Option(help="The numbers of people in a round, with commas.")
+    ] = "5,10,20,30,40",
+    rounds: Annotated[int, typer.Option(help="Rounds to time for each number of people.")] = 15,
+    json_: JsonOption = False,
+) -> None:
+    """Time rounds of Reptile and of MAML on the same network, data and cohorts.
+
+    They take turns, round by round. What is printed is the median.
+    """
+    with plain_errors():
+        from privrec.runs.meta_rounds import CONTENDERS, PAPER, SECOND, time_rounds
+
+        sizes = whole_numbers(cohorts, "cohorts")
+        with progress() as on_progress:
+            timed = time_rounds(data, sizes, rounds=rounds, on_progress=on_progress)
+        if json_:
+            print_json(timed.as_json())
+            return
+        others = [name for name in CONTENDERS if name != SECOND]
+        columns = ("people", *CONTENDERS, *(f"{SECOND} / {name}" for name in others))
+        rows = [
+            (
+                str(cohort),
+                *(f"{1000 * times[name]:.1f}" for name in CONTENDERS),
+                *(f"{timed.ratio(cohort, name):.2f}" for name in others),
+            )
+            for cohort, times in timed.seconds.items()
+        ]
+        print_table(f"Milliseconds of a round on {data}, median of {rounds}", columns, rows)
+        for name, contender in CONTENDERS.items():
+            print_line(f"{name}: {contender.does}")
+        low, high = PAPER
+        print_line(
+            f"the paper: a round of second-order MAML takes {low:g} to {high:g} times as long as"
+            " one of Reptile; it does not say how many steps either takes"
+        )

@@ -36,6 +36,8 @@ EXIT_WRONG_INPUT = 2
 EXIT_STOPPED = 130
 """What shells give a command that Ctrl-C has ended."""
 NOTHING_KEPT = "stopped; nothing is kept, and the same command begins anew"
+EXPERIMENTS_KEPT = "stopped; what is trained is kept, and the same command goes on from there"
+"""What a command says that trains several runs in a folder."""
 
 
 class _Console(Console):

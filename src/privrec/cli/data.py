@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from privrec.cli.console import plain_errors, print_json, print_line, print_table
-from privrec.cli.options import examples, offer_data, offer_published
+from privrec.cli.options import JsonOption, examples, offer_data, offer_published
 from privrec.data.text import data_title
 
 if TYPE_CHECKING:
@@ -18,9 +18,6 @@ data_app = typer.Typer(
     no_args_is_help=True,
     epilog=examples("privrec data list", "privrec data describe synthetic"),
 )
-
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
-
 
 SourceArgument = Annotated[
     Path,

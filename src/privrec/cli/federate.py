@@ -16,6 +16,7 @@ import typer
 
 from privrec.cli.console import file_name, plain_errors, print_line, print_privacy
 from privrec.cli.federation import (
+    federation_stopped,
     key_text,
     live_table,
     say_agreed,
@@ -36,7 +37,6 @@ from privrec.cli.options import (
     offer_recipes,
     settings_from,
 )
-from privrec.cli.stopping import federation_stopped
 from privrec.errors import FederationError, check_extra
 
 RECIPE = "dp-privrec-plus"

@@ -269,3 +269,16 @@ def say_result(place: Path, path: Path, json_: bool) -> None:
         print_line(f"warning: {line}")
     print_privacy(found["privacy"], str(run.folder.report_path))
     print_line(f"the run: {run.folder.path}; server and nodes: {path}")
+
+
+def federation_stopped(folder: Path, go_on: str) -> str:
+    """Return what a stopped server says; `go_on` is what to do next."""
+    from privrec.errors import PrivrecError
+    from privrec.protocol.enrolment import ServerFolder
+    from privrec.runs.folder import RunFolder, played_rounds
+
+    try:
+        saved = played_rounds(RunFolder(path=ServerFolder(path=folder).run))
+    except PrivrecError:
+        saved = 0
+    return f"stopped at round {saved}; {go_on}"

@@ -1,24 +1,23 @@
-"""Options that several commands share, and the settings that they make.
+"""Options that several commands share, what a shell offers for them, and wrong usage as one line.
 
-Wrong usage of the command line, such as an unknown option: one line, like every other error.
-
-What a shell offers after TAB: recipes, data sets and keys. It imports neither JAX nor data.
-
-`recipes.json` has the names: `python -m privrec.cli.recipes` writes it, and a test compares it with
-the recipes.
+`recipes.json` has the names that a shell offers, so that TAB imports neither JAX nor data:
+`python -m privrec.cli.recipes` writes it, and a test compares it with the recipes.
 """
 
 import json
 import re
 import sys
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 from typer.core import TyperGroup
 
 from privrec.data.text import safe_text
+
+N = TypeVar("N", int, float)
 
 
 class PlainUsage(TyperGroup):
@@ -69,15 +68,18 @@ NAMES_PATH = Path(__file__).with_name("recipes.json")
 
 
 @cache
-def _names() -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(NAMES_PATH.read_text(encoding="utf-8"))
-    return found
+def _names() -> Any:
+    return json.loads(NAMES_PATH.read_text(encoding="utf-8"))
 
 
-def offer_recipes(incomplete: str) -> list[tuple[str, str]]:
+Offers = list[tuple[str, str]]
+"""What may be typed, and what is said about each."""
+
+
+def offer_recipes(incomplete: str) -> Offers:
     """Return the recipes that begin so, with their summaries."""
-    found = _names()["recipes"].items()
-    return [(name, one["summary"]) for name, one in found if name.startswith(incomplete)]
+    recipes = _names()["recipes"].items()
+    return [(name, about["summary"]) for name, about in recipes if name.startswith(incomplete)]
 
 
 def offer_recipe_lists(incomplete: str) -> list[str]:
@@ -86,70 +88,63 @@ def offer_recipe_lists(incomplete: str) -> list[str]:
     return [f"{before}{comma}{name}" for name in _names()["recipes"] if name.startswith(last)]
 
 
-def offer_data(incomplete: str) -> list[tuple[str, str]]:
+def offer_data(incomplete: str) -> Offers:
     """Return the built-in data sets and the folders that begin so; data folders are marked."""
-    built_in = [(name, about) for name, about in _names()["data"].items()]
-    named = [(name, about) for name, about in built_in if name.startswith(incomplete)]
-    return named + [
-        (str(path) if is_data else f"{path}/", "a data folder" if is_data else "a folder")
-        for path in _folders(incomplete)
-        for is_data in [(path / "dataset.toml").is_file()]
-    ]
+    built_in = [offer for offer in _names()["data"].items() if offer[0].startswith(incomplete)]
+    return built_in + _folders(incomplete, "dataset.toml", "a data folder")
 
 
-def offer_published(incomplete: str) -> list[tuple[str, str]]:
+def offer_published(incomplete: str) -> Offers:
     """Return the data sets to fetch that begin so: all built-in ones but those made here."""
     built_in = _names()["data"].items()
     return [(n, about) for n, about in built_in if n.startswith(incomplete) and n != "synthetic"]
 
 
-def offer_runs(incomplete: str) -> list[tuple[str, str]]:
+def offer_runs(incomplete: str) -> Offers:
     """Return the folders that begin so; run folders are marked."""
-    return [
-        (str(path) if is_run else f"{path}/", "a run" if is_run else "a folder")
-        for path in _folders(incomplete)
-        for is_run in [(path / "config.toml").is_file()]
-    ]
+    return _folders(incomplete, "config.toml", "a run")
 
 
-def offer_recipes_and_runs(incomplete: str) -> list[tuple[str, str]]:
+def offer_recipes_and_runs(incomplete: str) -> Offers:
     """Return the recipes and the folders that begin so."""
     return offer_recipes(incomplete) + offer_runs(incomplete)
 
 
-def offer_settings(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
+def offer_settings(ctx: typer.Context, incomplete: str) -> Offers:
     """Return `key=` for the keys of the recipe that begin so; of a single key also its values.
 
     Where the command names no recipe yet, the keys of all of them.
     """
-    recipes = _names()["recipes"]
+    recipes, about = _names()["recipes"], _names()["about"]
     recipe = ctx.params.get("recipe")
-    chosen = [recipes[recipe]] if recipe in recipes else list(recipes.values())
     values: dict[str, list[str]] = {}
-    for one in chosen:
-        for key, known in one["keys"].items():
-            values.setdefault(key, []).extend(v for v in known if v not in values.get(key, []))
+    for name in [recipe] if recipe in recipes else recipes:
+        for key, usual in recipes[name]["keys"].items():
+            values[key] = list(dict.fromkeys([*values.get(key, []), *usual]))
     typed, equals, _ = incomplete.partition("=")
-    fit = [key for key in values if (key == typed if equals else key.startswith(typed))]
-    about = _names()["about"]
-    offered = [(f"{key}=", about[key]) for key in fit]
-    if len(fit) == 1:
+    keys = [key for key in values if (key == typed if equals else key.startswith(typed))]
+    offers = [(f"{key}=", about[key]) for key in keys]
+    if len(keys) == 1:
         # Two offers at least: after a single one, bash would begin the next word.
-        offered += [(f"{fit[0]}={value}", about[fit[0]]) for value in values[fit[0]]]
-    return [(text, words) for text, words in offered if text.startswith(incomplete)]
+        [key] = keys
+        offers += [(f"{key}={value}", about[key]) for value in values[key]]
+    return [offer for offer in offers if offer[0].startswith(incomplete)]
 
 
-def _folders(incomplete: str) -> list[Path]:
-    """Return the folders whose path begins so; hidden ones only if they are asked for."""
+def _folders(incomplete: str, file: str, kind: str) -> Offers:
+    """Return the folders whose path begins so; those with the file are of this kind.
+
+    Hidden folders are offered only if they are asked for.
+    """
     start = Path(incomplete or ".")
-    place = start if not incomplete or incomplete.endswith("/") else start.parent
-    last = "" if place == start else start.name
+    parent = start if not incomplete or incomplete.endswith("/") else start.parent
+    last = "" if parent == start else start.name
     try:
-        inside = sorted(path for path in place.iterdir() if path.is_dir())
+        inside = sorted(path for path in parent.iterdir() if path.is_dir())
     except OSError:
         return []
     return [
-        path
+        (str(path), kind) if (path / file).is_file() else (f"{path}/", "a folder")
         for path in inside
         if path.name.startswith(last) and (last or not path.name.startswith("."))
     ]
@@ -158,6 +153,26 @@ def _folders(incomplete: str) -> list[Path]:
 RunArgument = Annotated[
     Path, typer.Argument(metavar="RUN", help="A run folder.", autocompletion=offer_runs)
 ]
+RecipeArgument = Annotated[
+    str,
+    typer.Argument(help="A recipe; 'privrec recipes' lists them.", autocompletion=offer_recipes),
+]
+DataOption = Annotated[
+    str,
+    typer.Option(
+        metavar="DATA", help="A built-in name or a data folder.", autocompletion=offer_data
+    ),
+]
+DataOrDefault = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DATA",
+        help="A built-in name or a data folder.",
+        show_default="synthetic",
+        autocompletion=offer_data,
+    ),
+]
+ConfigOption = Annotated[Path | None, typer.Option(help="A TOML file of settings.", dir_okay=False)]
 SetOption = Annotated[
     list[str] | None,
     typer.Option(
@@ -167,16 +182,22 @@ SetOption = Annotated[
         autocompletion=offer_settings,
     ),
 ]
+RoundsOption = Annotated[
+    int | None, typer.Option(help="Rounds to play.", show_default="the recipe's")
+]
+EpsilonsOption = Annotated[
+    str, typer.Option(help="With --data: the budgets of recipes with noise, with commas.")
+]
+DeltaOption = Annotated[float, typer.Option(help="The delta of the guarantee.")]
+ForceDeltaOption = Annotated[
+    bool, typer.Option("--force-delta", help="Accept a delta of 1/N or more.")
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
 ProtocolOption = Annotated[
     str | None,
     typer.Option(
         help="Who trains and what is tested: halves, leave-last or files (docs/protocols.md)."
     ),
-]
-CandidatesOption = Annotated[
-    str | None,
-    typer.Option(help="What a tested item is ranked among: unseen or not-kept items."),
 ]
 
 
@@ -206,32 +227,45 @@ HelpAllOption = Annotated[
 ]
 
 
-def settings_from(config: Path | None, pairs: list[str], options: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings from a file, from --set, and from options such as --seed."""
+def settings_from(
+    config: Path | None, pairs: list[str] | None, options: dict[str, Any]
+) -> dict[str, Any]:
+    """Return the settings from a file, from --set, and from options such as --seed.
+
+    Raises:
+        SettingsError: An option and --set give a key different values.
+    """
+    from privrec.errors import SettingsError
     from privrec.settings import parse_overrides, read_toml
 
-    given = parse_overrides(pairs)
+    given = parse_overrides(pairs or [])
     for key, value in options.items():
-        _give(given, key, value)
+        if value is not None and str(given.setdefault(key, value)) != str(value):
+            raise SettingsError(f"`{key}` is given twice: {value!r} and --set {key}={given[key]}")
     settings = {**(read_toml(config) if config else {}), **given}
     settings.pop("format", None)
     return settings
 
 
-def _give(given: dict[str, Any], key: str, value: str | float | None) -> None:
-    """Add the value of an option to the settings of `--set`; raise if both give it."""
-    from privrec.errors import SettingsError
-
-    if value is not None and str(given.setdefault(key, value)) != str(value):
-        raise SettingsError(f"`{key}` is given twice: {value!r} and --set {key}={given[key]}")
-
-
-def numbers(text: str, name: str, *, whole: bool = False) -> list[float]:
+def numbers(text: str, name: str) -> list[float]:
     """Return the numbers between the commas of an option."""
+    return _split(text, name, float, "numbers")
+
+
+def whole_numbers(text: str, name: str) -> list[int]:
+    """Return the whole numbers between the commas of an option."""
+    return _split(text, name, int, "whole numbers")
+
+
+def _split(text: str, name: str, number: Callable[[str], N], kind: str) -> list[N]:
     from privrec.errors import SettingsError
 
     try:
-        return [int(part) if whole else float(part) for part in text.split(",")]
+        return [number(part) for part in text.split(",")]
     except ValueError as error:
-        kind = "whole numbers" if whole else "numbers"
         raise SettingsError(f"`{name}` must be {kind} with commas; got {text!r}") from error
+
+
+def names_between_commas(text: str) -> list[str]:
+    """Return the names between the commas of an option."""
+    return [name.strip() for name in text.split(",")]

@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from privrec.cli.console import plain_errors, print_json, print_line, print_table, progress
-from privrec.cli.options import examples, offer_runs
+from privrec.cli.options import (
+    DeltaOption,
+    ForceDeltaOption,
+    JsonOption,
+    examples,
+    offer_runs,
+)
 
 if TYPE_CHECKING:
     from privrec.privacy.ledger import PrivacyLedger
@@ -23,10 +29,9 @@ privacy_app = typer.Typer(
     epilog=examples(_EPSILON, _CALIBRATE),
 )
 
-UsersOption = Annotated[int, typer.Option(help="People who train.")]
-CohortOption = Annotated[int, typer.Option(help="People per round; under Poisson on average.")]
-RoundsOption = Annotated[int, typer.Option(help="Rounds, each of which is one release.")]
-DeltaOption = Annotated[float, typer.Option(help="The delta of the guarantee.")]
+_users = typer.Option(help="People who train.")
+_cohort = typer.Option(help="People per round; under Poisson on average.")
+_rounds = typer.Option(help="Rounds, each of which is one release.")
 SamplingOption = Annotated[
     str,
     typer.Option(
@@ -45,22 +50,13 @@ NoiseOption = Annotated[
         " twice that under fixed."
     ),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
-ForceDeltaOption = Annotated[
-    bool, typer.Option("--force-delta", help="Accept a delta of 1/N or more.")
-]
 
 
 @privacy_app.command(epilog=examples(_EPSILON, _RELEASES, _LEDGER))
 def epsilon(
-    users: Annotated[int | None, typer.Option(help="People who train.")] = None,
-    cohort: Annotated[
-        int | None, typer.Option(help="People per round; under Poisson on average.")
-    ] = None,
-    rounds: Annotated[
-        int | None,
-        typer.Option(help="Rounds, each of which is one release.", show_default="1"),
-    ] = None,
+    users: Annotated[int | None, _users] = None,
+    cohort: Annotated[int | None, _cohort] = None,
+    rounds: Annotated[int | None, _rounds] = None,
     noise_multiplier: NoiseOption = None,
     delta: DeltaOption = 1e-6,
     sampling: SamplingOption = "poisson",
@@ -90,9 +86,14 @@ def epsilon(
         from privrec.privacy.questions import listed_release
         from privrec.runs.journal import read_ledger_file
 
-        options: dict[str, object] = {"users": users, "cohort": cohort, "rounds": rounds}
-        options |= {"noise_multiplier": noise_multiplier, "sampling": sampling}
-        options["mechanism"] = mechanism
+        options = {
+            "users": users,
+            "cohort": cohort,
+            "rounds": rounds,
+            "noise_multiplier": noise_multiplier,
+            "sampling": sampling,
+            "mechanism": mechanism,
+        }
         given = {key: str(value) for key, value in options.items() if value is not None}
         check_delta(delta)
         lines = [line for path in ledger or [] for line in read_ledger_file(path)]
@@ -106,9 +107,9 @@ def epsilon(
 
 @privacy_app.command(epilog=examples(_CALIBRATE))
 def calibrate(
-    users: UsersOption,
-    cohort: CohortOption,
-    rounds: RoundsOption,
+    users: Annotated[int, _users],
+    cohort: Annotated[int, _cohort],
+    rounds: Annotated[int, _rounds],
     epsilon: Annotated[float, typer.Option(help="The epsilon to keep within.")],
     delta: DeltaOption = 1e-6,
     sampling: SamplingOption = "poisson",
@@ -156,7 +157,12 @@ def spent(
             return
         everything = {**found["runs"], "together": found["together"]}
         rows = [
-            (name, str(f["releases"]), _short(f["epsilon"]), _short(f["epsilon_rdp"]))
+            (
+                name,
+                str(f["releases"]),
+                _shown(f["epsilon"], "none"),
+                _shown(f["epsilon_rdp"], "none"),
+            )
             for name, f in everything.items()
         ]
         print_table(f"Spent at delta {delta:g}", ("", "releases", "epsilon", "by RDP"), rows)
@@ -169,7 +175,7 @@ def spent(
                 print_line(f"not covered: {figures['volunteers']:,} volunteers of {name}")
         mechanism = found["together"]["epsilon_of_mechanism"]
         if found["together"]["epsilon"] is None and mechanism is not None:
-            print_line(f"with secure noise it would be {_words(mechanism)} together")
+            print_line(f"with secure noise it would be {_shown(mechanism)} together")
 
 
 @privacy_app.command(epilog=examples("privrec privacy paper-tables"))
@@ -196,7 +202,7 @@ def paper_tables(json_: JsonOption = False) -> None:
                     f"{cell.paper:.4f}",
                     f"{cell.per_client:.4f}",
                     f"{cell.per_round:.4f}",
-                    *(_words(x) for x in (cell.rdp, cell.tight, cell.poisson, cell.poisson_half)),
+                    *(_shown(x) for x in (cell.rdp, cell.tight, cell.poisson, cell.poisson_half)),
                 )
                 for cell in mine
             ]
@@ -238,8 +244,8 @@ def _print_epsilon(
             for one, count in ledger.entries
         ]
         print_table("Releases", ("rounds", "people", "noise", "multiplier"), rows)
-    found = f"epsilon {_words(document['epsilon'])} at delta {delta:g}: {document['adjacency']}"
-    for line in (found, f"cross-check by RDP: {_words(document['epsilon_rdp'])}"):
+    found = f"epsilon {_shown(document['epsilon'])} at delta {delta:g}: {document['adjacency']}"
+    for line in (found, f"cross-check by RDP: {_shown(document['epsilon_rdp'])}"):
         print_line(line)
     print_line(meaning(ledger, document))
     if not others:
@@ -249,11 +255,7 @@ def _print_epsilon(
         )
 
 
-def _short(epsilon: float | None) -> str:
-    return "none" if epsilon is None else _words(epsilon)
-
-
-def _words(epsilon: float | None) -> str:
+def _shown(epsilon: float | None, infinite: str = "infinite (no guarantee)") -> str:
     from privrec.privacy.statement import epsilon_text
 
-    return "infinite (no guarantee)" if epsilon is None else epsilon_text(epsilon, 4)
+    return infinite if epsilon is None else epsilon_text(epsilon, 4)

@@ -1,4 +1,4 @@
-"""`privrec evaluate` and `privrec recommend`."""
+"""`privrec evaluate`, `privrec recommend` and `privrec export`: what is done with a trained run."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -17,10 +17,10 @@ from privrec.cli.console import (
     progress,
 )
 from privrec.cli.options import (
-    CandidatesOption,
     JsonOption,
     ProtocolOption,
     RunArgument,
+    names_between_commas,
     offer_runs,
 )
 
@@ -28,7 +28,10 @@ from privrec.cli.options import (
 def evaluate(
     run: RunArgument,
     protocol: ProtocolOption = None,
-    candidates: CandidatesOption = None,
+    candidates: Annotated[
+        str | None,
+        typer.Option(help="What a tested item is ranked among: unseen or not-kept items."),
+    ] = None,
     references: Annotated[
         str,
         typer.Option(
@@ -53,11 +56,12 @@ def evaluate(
         from privrec.show.write import write_report
 
         opened = open_run(run)
+        asked = {"all": None, "none": []}.get(references, names_between_commas(references))
         with progress() as on_progress:
             found = opened.evaluate(
                 protocol=protocol,
                 candidates=candidates,
-                references=_names(references),
+                references=asked,
                 people=people,
                 memory_gb=MEMORY_GB if memory is None else memory,
                 on_progress=on_progress,
@@ -130,6 +134,23 @@ def recommend(
         print_line("better than: this share of the other items that you do not have yet")
 
 
+def export(
+    run: RunArgument,
+    out: Annotated[Path, typer.Option(help="The file to write.")],
+) -> None:
+    """Write what may be released of a run to one file: model, catalogue, statement, ledger."""
+    with plain_errors():
+        from privrec.privacy.statement import headline
+        from privrec.runs.api import open_run
+        from privrec.runs.run import export_run
+
+        opened = open_run(run)
+        export_run(opened, out)
+        print_line(f"exported {opened.config.recipe}: {out}, {out.stat().st_size:,} bytes")
+        promised = headline(opened.privacy().as_json())
+        print_line(f"privacy: {promised}; the statement is in the file, as statement.txt")
+
+
 _LONGEST = 500
 """So many characters of a title, an id or a name are shown. Chosen by hand."""
 
@@ -174,13 +195,6 @@ def _recommend_many(
         print_json({"people": done, "rows": rows, "out": str(out)})
     else:
         print_line(f"recommended {rows:,} items to {done:,} people: {out}")
-
-
-def _names(text: str) -> list[str] | None:
-    """Return the names between commas; None for all, and no names for none."""
-    if text == "all":
-        return None
-    return [] if text == "none" else [name.strip() for name in text.split(",")]
 
 
 def _say_evaluation(found: Mapping[str, Any], figures: Sequence[Mapping[str, Any]]) -> None:

@@ -1,7 +1,4 @@
-"""`privrec watch`: a page about a run while it trains, and the accountant as a form.
-
-`privrec report`: the pages of a run, written again from what is in its folder.
-"""
+"""`privrec watch` (a page about a run while it trains) and `privrec report` (its pages)."""
 
 import contextlib
 import html
@@ -90,9 +87,7 @@ def opening_page(url: str) -> Iterator[str]:
 
 def report(
     run: RunArgument,
-    open_: Annotated[
-        bool, typer.Option("--open", help="Open the report in the web browser.")
-    ] = False,
+    open_: OpenOption = False,
     json_: JsonOption = False,
 ) -> None:
     """Write the report of a run again, from what is in its folder, and print its path.
@@ -121,15 +116,10 @@ def report(
 
 def _opened(path: Path) -> bool:
     """Return whether a browser was asked to show a page."""
-    import webbrowser
-
-    if sys.platform == "linux" and not (os.environ.get("DISPLAY") or _wayland()):
+    screen = os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
+    if sys.platform == "linux" and not screen:
         return False  # A browser for the terminal would take the terminal over.
     try:
         return webbrowser.open(path.resolve().as_uri())
     except (webbrowser.Error, OSError):
         return False
-
-
-def _wayland() -> bool:
-    return bool(os.environ.get("WAYLAND_DISPLAY"))
