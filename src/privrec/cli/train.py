@@ -127,11 +127,7 @@ def train(
         configure(recipe, data, settings)  # A wrong setting is found before any data is read.
         del settings["recipe"]
         if dry_run:
-            planned = plan(recipe, data, **settings)
-            if json_:
-                print_json(planned.as_json())
-            else:
-                _print_plan(planned)
+            _print_plan(plan(recipe, data, **settings), json_)
             return
         path = out or Path("runs") / f"{recipe}-{file_name(data)}-{settings.get('seed', 0)}"
         run_options: Any = {"out": path, "resume": resume, "strict": strict}
@@ -193,9 +189,12 @@ def _print_trained(run: "Run") -> None:
     print_line(f"or:   privrec export {place} --out model.privrec")
 
 
-def _print_plan(planned: "Plan") -> None:
+def _print_plan(planned: "Plan", json_: bool) -> None:
     from privrec.privacy.statement import epsilon_text
 
+    if json_:
+        print_json(planned.as_json())
+        return
     for stage in planned.stages:
         sampling = stage.release.sampling
         rounds = "1 round" if stage.rounds == 1 else f"{stage.rounds:,} rounds"
