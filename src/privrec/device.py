@@ -83,10 +83,10 @@ class Recommendations(list[Recommendation]):
         """Return the columns rank (from 1), item, title, score and better_than."""
         return {
             "rank": [*range(1, len(self) + 1)],
-            "item": [one.item for one in self],
-            "title": [one.title for one in self],
-            "score": [one.score for one in self],
-            "better_than": [one.better_than for one in self],
+            "item": [entry.item for entry in self],
+            "title": [entry.title for entry in self],
+            "score": [entry.score for entry in self],
+            "better_than": [entry.better_than for entry in self],
         }
 
     def frame(self) -> "Frame":
@@ -105,7 +105,7 @@ class Recommendations(list[Recommendation]):
         return pandas.DataFrame(self.columns())
 
     def __repr__(self) -> str:
-        lines = [f"{rank:>3}  {short(one.title, 50)}" for rank, one in enumerate(self[:10], 1)]
+        lines = [f"{rank:>3}  {short(entry.title, 50)}" for rank, entry in enumerate(self[:10], 1)]
         more = [f"… and {len(self) - 10:,} more"] if len(self) > 10 else []
         what = "recommendation" if len(self) == 1 else "recommendations"
         return "\n".join([f"{len(self):,} {what}", *lines, *more])
@@ -229,12 +229,12 @@ def find_item(catalogue: Catalogue, name: str) -> int:
     if name in ids:
         return ids.index(name)
     for spelt in (str, str.casefold):
-        found = [k for k, title in enumerate(titles) if spelt(title) == spelt(name)]
-        if len(found) > 1:
-            several = ", ".join(ids[k] for k in found[:5])
-            raise DataError(f"{len(found)} items are called {name!r}: give an id, of {several}")
-        if found:
-            return found[0]
+        named = [k for k, title in enumerate(titles) if spelt(title) == spelt(name)]
+        if len(named) > 1:
+            several = ", ".join(ids[k] for k in named[:5])
+            raise DataError(f"{len(named)} items are called {name!r}: give an id, of {several}")
+        if named:
+            return named[0]
     raise DataError(f"unknown item {name!r}{nearest(name, catalogue.titles)}")
 
 
@@ -326,9 +326,9 @@ def read_model(file: IO[bytes], where: str) -> Model:
     except _WRONG as error:
         raise RunFolderError(f"{where} is not an exported model ({error})") from error
     if not isinstance(about, dict) or about.get("format") != FORMAT:
-        found = about.get("format") if isinstance(about, dict) else about
+        version = about.get("format") if isinstance(about, dict) else about
         raise RunFolderError(
-            f"{where} is an export of format {got(found)}; this privrec reads format {FORMAT}"
+            f"{where} is an export of format {got(version)}; this privrec reads format {FORMAT}"
         )
     settings, privacy = about.get("settings"), about.get("privacy")
     if not isinstance(settings, dict) or not isinstance(privacy, dict) or not params:
@@ -410,19 +410,19 @@ def _array(content: bytes) -> npt.NDArray[np.float32]:
 def _members(file: IO[bytes]) -> dict[str, bytes]:
     """Return the files in an archive; raise if they unpack to more than the limit."""
     left = _ROOM + _GROWTH * file.seek(0, os.SEEK_END)
-    found: dict[str, bytes] = {}
+    members: dict[str, bytes] = {}
     with zipfile.ZipFile(file) as archive:
         for member in archive.infolist():
             name = member.filename
             # Other compression methods unpack a whole block at once, of any size.
             if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
                 raise zipfile.BadZipFile(f"{name} is compressed in another way")
-            if name in found:
+            if name in members:
                 raise zipfile.BadZipFile(f"it has {name} more than once")
             most = min(left, _MOST_TEXT) if name.endswith(".json") else left
             with archive.open(member) as stream:
-                found[name] = stream.read(most + 1)
-            if len(found[name]) > most:
+                members[name] = stream.read(most + 1)
+            if len(members[name]) > most:
                 raise zipfile.BadZipFile("it would unpack to far more than an export has")
-            left -= len(found[name])
-    return found
+            left -= len(members[name])
+    return members

@@ -1,9 +1,12 @@
 """How the budget of a run becomes the bound and the noise of its rounds."""
 
 import math
+from functools import partial
+from typing import NamedTuple
 
 from privrec.algorithms.settings import FederatedSettings, NoiseSettings
 from privrec.data.splits import Split
+from privrec.errors import SettingsError
 from privrec.privacy.aggregate import Aggregator, gaussian, laplace, plain
 from privrec.privacy.calibrate import check_budget, find_noise
 from privrec.privacy.ledger import PrivacyLedger
@@ -73,6 +76,46 @@ def noised(
         )
     check_budget(made.release, rounds=rounds, epsilon=epsilon, delta=settings.delta, spent=spent)
     return made
+
+
+class PopularityAndSums(NamedTuple):
+    """The mechanisms of a first sum, popularity, and of some equal sums after it.
+
+    `spent` is what all of them cost. One release with `noise_multiplier` would cost as much.
+    """
+
+    popularity: Aggregator
+    sums: Aggregator
+    spent: PrivacyLedger
+    noise_multiplier: float
+
+
+def popularity_and_sums(
+    settings: NoiseSettings, sampling: Sampling, n_items: int, *, sums: int, share: float = 1.0
+) -> PopularityAndSums:
+    """Return the mechanisms of popularity and of `sums` releases that cost a `share` of ε."""
+    if settings.mechanism != "gaussian":
+        raise SettingsError(
+            f"{settings.recipe} takes Gaussian noise only; got {settings.mechanism}"
+        )
+    given, epsilon, delta = settings.noise_multiplier, settings.epsilon, settings.delta
+    find = partial(
+        find_noise,
+        sampling,
+        epsilon=epsilon and share * epsilon,
+        delta=delta,
+        mechanism="gaussian",
+    )
+    whole = find(rounds=1, spent=PrivacyLedger()) if given is None else given
+    popular = popularity_share(sampling.cohort, n_items, whole)
+    first = gaussian(sampling, clip_norm=BOUND, noise_multiplier=whole / math.sqrt(popular))
+    check_budget(first.release, rounds=1, epsilon=epsilon, delta=delta)
+    spent = PrivacyLedger().record(first.release)
+    left = math.sqrt(sums / (1 - popular))
+    each = find(rounds=sums, spent=spent) if given is None else whole * left
+    second = gaussian(sampling, clip_norm=BOUND, noise_multiplier=each)
+    check_budget(second.release, rounds=sums, epsilon=epsilon, delta=delta, spent=spent)
+    return PopularityAndSums(first, second, spent.record(second.release, sums), whole)
 
 
 def popularity_share(people: int, n_items: int, noise_multiplier: float) -> float:

@@ -1,16 +1,13 @@
-"""The recipe of neural collaborative filtering, and how it ranks for a person it never saw.
+"""Neural collaborative filtering (NeuMF), trained centrally; it ranks for people it never saw.
 
-Training NeuMF: one round is one pass of Adam over everybody's lines.
-
-NeuMF: a product of vectors (GMF) and a perceptron over vectors (MLP), added at the end.
+A product of vectors (GMF) and a perceptron over vectors (MLP) are added at the end.
 
     score = out_g · (p ⊙ q) + out_m · x_N + b
     x_1 = relu(p' W_u + q' W_v + b_1),   x_i = relu(x_{i-1} W_i + b_i)
 
 p, p' are a person's two vectors and q, q' an item's. The first layer is stored as one block for
-people and one for items, which is the same as joining p' and q'.
-
-The settings of neural collaborative filtering.
+people and one for items, which is the same as joining p' and q'. One round is one pass of Adam over
+everybody's lines.
 """
 
 from collections.abc import Callable, Iterable

@@ -95,20 +95,20 @@ def figures_of(
     likes = np.bincount(ranks.row, minlength=lists)
     discount = 1 / np.log2(np.arange(2, likes.max(initial=0) + 2))
     best = np.concatenate([[0.0], np.cumsum(discount)])
-    found: dict[str, list[F64]] = {name: [] for name in _NAMES}
+    by_name: dict[str, list[F64]] = {name: [] for name in _NAMES}
     for k in ks:
         hit, new = ranks.rank <= k, ranks.new
-        found["hits"].append(_means(hit, ranks.person, people))
-        found["new_only"].append(_means(hit[new], ranks.person[new], people))
-        found["ndcg"].append(_means(_gain(ranks.rank, k), ranks.person, people))
+        by_name["hits"].append(_means(hit, ranks.person, people))
+        by_name["new_only"].append(_means(hit[new], ranks.person[new], people))
+        by_name["ndcg"].append(_means(_gain(ranks.rank, k), ranks.person, people))
         gain = np.bincount(ranks.row, _gain(ranks.place, k), lists) / best[np.minimum(likes, k)]
-        found["list_ndcg"].append(_means(gain, ranks.owner, people))
+        by_name["list_ndcg"].append(_means(gain, ranks.owner, people))
         share = _means(ranks.place <= k, ranks.row, lists)
-        found["recall"].append(_means(share, ranks.owner, people))
+        by_name["recall"].append(_means(share, ranks.owner, people))
         both = np.full(len(hit), np.nan) if popular is None else hit & (popular <= k)
-        found["popular"].append(_means(both, ranks.person, people))
-        found["novelty"].append(_novelty(ranks, people, k, surprise))
-    return PeopleFigures(**{name: np.stack(columns, axis=1) for name, columns in found.items()})
+        by_name["popular"].append(_means(both, ranks.person, people))
+        by_name["novelty"].append(_novelty(ranks, people, k, surprise))
+    return PeopleFigures(**{name: np.stack(columns, axis=1) for name, columns in by_name.items()})
 
 
 def means(figures: F64) -> dict[int, float]:
@@ -128,9 +128,9 @@ def _novelty(ranks: Ranks, people: int, k: int, surprise: F64 | None) -> F64:
         return np.full(people, np.nan)
     items = ranks.listed[:, :k]
     row, place = np.nonzero(items >= 0)
-    found = _means(surprise[items[row, place]], row, len(items))
-    known = ~np.isnan(found)
-    return _means(found[known], ranks.owner[known], people)
+    novelty = _means(surprise[items[row, place]], row, len(items))
+    known = ~np.isnan(novelty)
+    return _means(novelty[known], ranks.owner[known], people)
 
 
 def _gain(ranks: F64, k: int) -> F64:

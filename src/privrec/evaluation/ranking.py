@@ -61,7 +61,9 @@ class EvalReport:
     def as_json(self) -> dict[str, Any]:
         """Return the figures in the shape of `evaluation.json`."""
         figures = asdict(self)
-        beyond = {n: {str(k): one for k, one in by_k.items()} for n, by_k in self.beyond.items()}
+        beyond = {
+            n: {str(k): value for k, value in by_k.items()} for n, by_k in self.beyond.items()
+        }
         sure = {name: ends_json(ends) for name, ends in self.beyond_interval.items() if ends}
         return {
             "hits": text_keys(figures["hits"]),
@@ -134,14 +136,14 @@ class Tested:
 
 
 def _beyond(figures: PeopleFigures, listed: BoolArray) -> dict[str, dict[int, float | None]]:
-    found = {
+    figures_by_name = {
         "coverage": dict(zip(KS, listed.mean(axis=1).tolist(), strict=True)),
         "novelty": means(figures.novelty),
         "popular_hits": shares_of_hits(figures),
     }
     return {
-        name: {k: None if np.isnan(one) else one for k, one in by_k.items()}
-        for name, by_k in found.items()
+        name: {k: None if np.isnan(value) else value for k, value in by_k.items()}
+        for name, by_k in figures_by_name.items()
     }
 
 
@@ -168,8 +170,8 @@ def evaluate(
     """
     view = halved(federation, seed=seed, halving=halving)
     scorers = {"": scorer}
-    found = measure(view, people, scorers, n_items=federation.n_items, on_progress=on_progress)
-    return found[""].report()
+    tested = measure(view, people, scorers, n_items=federation.n_items, on_progress=on_progress)
+    return tested[""].report()
 
 
 def measure(
@@ -195,7 +197,7 @@ def measure(
     most = people_at_a_time(n_items)
     names = sorted(scorers, key=lambda name: name != POPULARITY)
     ids, items = [people[:0]], [people[:0]]
-    found: dict[str, list[PeopleFigures]] = {name: [] for name in names}
+    figures: dict[str, list[PeopleFigures]] = {name: [] for name in names}
     listed = {name: np.zeros((len(KS), n_items), np.bool_) for name in names}
     marks = [hashlib.sha256() for _ in range(_MARKS)]
     for positions in chunks(people, most):
@@ -212,7 +214,7 @@ def measure(
                 ranks = _ranks(asked, scorers[name], compete=candidates == "not-kept")
                 popular = ranks.rank if name == POPULARITY else popular
                 beside = None if name in few_only else popular
-                found[name].append(
+                figures[name].append(
                     figures_of(ranks, len(asked.kept), popular=beside, surprise=surprise)
                 )
                 _mark(listed[name], ranks)
@@ -226,7 +228,7 @@ def measure(
             asked=int(few.sum()) if name in few_only else len(people),
             ids=whose[few] if name in few_only else whose,
             items=counts[few] if name in few_only else counts,
-            figures=joined(found[name]),
+            figures=joined(figures[name]),
             listed=listed[name],
             digest="" if name in few_only else digest,
         )

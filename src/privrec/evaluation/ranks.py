@@ -227,9 +227,9 @@ def _padded(entries: _Entries, rows: int) -> Scores:
     """Return the scores of each row side by side, filled up with minus infinity."""
     row, score = entries.row, entries.score
     size = np.bincount(row, minlength=rows)
-    found = np.full((rows, max(1, int(size.max(initial=0)))), -np.inf, score.dtype)
-    found[row, np.arange(len(row)) - (np.cumsum(size) - size)[row]] = score
-    return found
+    padded = np.full((rows, max(1, int(size.max(initial=0)))), -np.inf, score.dtype)
+    padded[row, np.arange(len(row)) - (np.cumsum(size) - size)[row]] = score
+    return padded
 
 
 class _Among(NamedTuple):
@@ -260,12 +260,12 @@ def _among(row: IntArray, own: F64, candidate: BoolArray) -> _Among:
     tie_start = np.flatnonzero(new_tie)
     tie_end = np.append(tie_start[1:], count)[: len(tie_start)]
     before = np.concatenate([[0], np.cumsum(candidate[order])])
-    found = np.empty((5, count), np.int64)
-    found[:, order] = (
+    standing = np.empty((5, count), np.int64)
+    standing[:, order] = (
         index - row_start + 1,
         tie_start[tie] - row_start,
         (tie_end - tie_start)[tie],
         before[tie_start[tie]] - before[row_start],
         before[tie_end[tie]] - before[tie_start[tie]] - candidate[order],
     )
-    return _Among(*found)
+    return _Among(*standing)

@@ -1,7 +1,4 @@
-"""The least noise that keeps a number of releases within a budget.
-
-How many people it takes before anything can be learned under noise.
-"""
+"""The least noise that keeps releases within a budget, and how many people it takes."""
 
 import math
 import warnings
@@ -71,17 +68,17 @@ def _search(cost: Callable[[float], float], target: float, guess: float) -> floa
     multiplier = guess
     for step in range(_STEPS):
         multiplier = _rounded(min(max(multiplier, low), high))
-        found = cost(multiplier)
-        if target * (1 - _SLACK) <= found <= target:
+        spent = cost(multiplier)
+        if target * (1 - _SLACK) <= spent <= target:
             return multiplier
-        if found > target:
-            low, low_cost = multiplier, found
+        if spent > target:
+            low, low_cost = multiplier, spent
         else:
-            high, high_cost = multiplier, found
+            high, high_cost = multiplier, spent
         if low >= _MOST:
             break
         if step % 4 == 3 or math.isinf(low_cost) or high_cost == 0:
-            multiplier = _widen(low, high, found > target, low_cost, high_cost)
+            multiplier = _widen(low, high, spent > target, low_cost, high_cost)
         else:
             place = math.log(low_cost / (target * (1 - _SLACK / 2)))
             place /= math.log(low_cost / high_cost)

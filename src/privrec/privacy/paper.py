@@ -1,8 +1,6 @@
-"""Hits@k, ε and attacks as printed in the paper; shown beside our own figures.
+"""What the paper prints: Hits@k, the accuracy of attacks, and two tables of ε, recomputed here.
 
-The paper's two tables of ε: as printed, and recomputed in several ways.
-
-z = 1 and 1000 rounds throughout, so the noise on the sum is 2S.
+In the tables z = 1 and there are 1000 rounds, so the noise on the sum is 2S.
 """
 
 from collections.abc import Callable, Iterator

@@ -59,21 +59,21 @@ def listed_release(text: str, given: Mapping[str, str] | None = None) -> tuple[R
             raise SettingsError(f"a release has an unknown key {key!r}{nearest(key, RELEASE_KEYS)}")
         if named.setdefault(key, value) != value:
             raise SettingsError(f"`{key}` is given twice: {named[key]!r} and {value!r}")
-    found = {**_USUAL, **(given or {}), **named}
-    if missing := [key for key in RELEASE_KEYS if key not in found]:
+    values = {**_USUAL, **(given or {}), **named}
+    if missing := [key for key in RELEASE_KEYS if key not in values]:
         raise SettingsError(f"`{missing[0]}` is missing")
-    rounds = _number("rounds", found["rounds"], int)
+    rounds = _number("rounds", values["rounds"], int)
     if rounds < 1:
         raise SettingsError(f"`rounds` must be >= 1; got {rounds}")
     sampling = Sampling(
-        law=found["sampling"],  # type: ignore[arg-type]  # It checks the word.
-        users=_number("users", found["users"], int),
-        cohort=_number("cohort", found["cohort"], int),
+        law=values["sampling"],  # type: ignore[arg-type]  # It checks the word.
+        users=_number("users", values["users"], int),
+        cohort=_number("cohort", values["cohort"], int),
     )
     release = Release(
-        mechanism=mechanism_of(found["mechanism"]),
+        mechanism=mechanism_of(values["mechanism"]),
         sampling=sampling,
-        noise_multiplier=_number("noise_multiplier", found["noise_multiplier"], float),
+        noise_multiplier=_number("noise_multiplier", values["noise_multiplier"], float),
     )
     return release, rounds
 
@@ -85,8 +85,8 @@ def _number(key: str, text: str, kind: type[Number]) -> Number:
     try:
         return kind(text)
     except ValueError as error:
-        words = {int: "a whole number", float: "a number"}[kind]
-        raise SettingsError(f"`{key}` must be {words}; got {text[:40]!r}") from error
+        must = {int: "a whole number", float: "a number"}[kind]
+        raise SettingsError(f"`{key}` must be {must}; got {text[:40]!r}") from error
 
 
 def as_listed(release: Release, rounds: int) -> dict[str, str]:

@@ -1,9 +1,8 @@
 """What a run promises, in plain English: never more than its ledger shows.
 
 There are two forms: the statement says everything in one sentence, for files; the short one is for
-people who decide, with what is not covered as a list.
-
-ε as text and in a word: rounded up, so that the printed guarantee is never too strong.
+people who decide, with what is not covered as a list. ε is rounded up, so that the printed
+guarantee is never too strong.
 """
 
 import math
@@ -282,8 +281,8 @@ class PrivacyReport:
 
     def as_json(self) -> dict[str, Any]:
         """Return the `privacy` part of `evaluation.json`."""
-        found = {name: getattr(self, name) for name in self.__slots__}
-        return {**found, "not_covered": list(self.not_covered)}
+        fields = {name: getattr(self, name) for name in self.__slots__}
+        return {**fields, "not_covered": list(self.not_covered)}
 
 
 def privacy_report(
@@ -311,7 +310,7 @@ def privacy_report(
     multipliers = {release.joint_multiplier for release, _ in ledger.entries}
     secure, rdp = noise == "secure", ledger.epsilon_rdp(delta)
     if secure:
-        words = statement(
+        sentence = statement(
             ledger,
             epsilon=epsilon,
             delta=delta,
@@ -323,7 +322,7 @@ def privacy_report(
         left_out = uncovered(None if isinstance(server, NodeNoise) else server, undeclared)
     else:
         figures = {"epsilon": epsilon_text(epsilon), "delta": delta}
-        words = SEEDED.format(**figures, how=_how(ledger))
+        sentence = SEEDED.format(**figures, how=_how(ledger))
         brief = _SHORT_SEEDED.format(**figures, strength=strength_of(epsilon))
         left_out = []
     return PrivacyReport(
@@ -338,7 +337,7 @@ def privacy_report(
         noise_multiplier=multipliers.pop() if len(multipliers) == 1 else None,
         end_to_end=True,
         stage_two_epsilon=None,
-        statement=words,
+        statement=sentence,
         short=brief,
         strength=strength_of(epsilon if secure else None),
         not_covered=tuple(left_out),

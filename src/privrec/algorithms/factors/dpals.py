@@ -25,7 +25,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 from pydantic import Field
 
-from privrec.algorithms.budgets import BOUND, popularity_share, sampling_of
+from privrec.algorithms.budgets import BOUND, popularity_and_sums, sampling_of
 from privrec.algorithms.factors.fcf import Rated, rated, solve
 from privrec.algorithms.recipe import Recipe
 from privrec.algorithms.settings import NoiseSettings
@@ -48,9 +48,7 @@ from privrec.data.federation import Federation
 from privrec.data.splits import Split
 from privrec.errors import SettingsError
 from privrec.evaluation.references import own_first
-from privrec.privacy.aggregate import Aggregator, CohortTotal, Published, gaussian, plain
-from privrec.privacy.calibrate import check_budget, find_noise
-from privrec.privacy.ledger import PrivacyLedger
+from privrec.privacy.aggregate import Aggregator, CohortTotal, Published, plain
 from privrec.seeds import client_words, rng
 from privrec.settings import Count, Positive, Size, Weight
 from privrec.types import F64, IntArray, Law, Leaf, Params
@@ -147,9 +145,9 @@ def shares(how: Squares, asked: Asked, clients: Clients, n_items: int, round_ind
     It is 0 where she has no such item, or where her vector cannot be computed.
     """
     people = among(rated(clients, n_items), asked.kept, n_items)
-    found = person_vectors(how, asked.vectors, people)
-    norm = np.linalg.norm(found, axis=1, keepdims=True)
-    x = np.divide(found, norm, out=np.zeros_like(found), where=(norm > 0) & np.isfinite(norm))
+    solved = person_vectors(how, asked.vectors, people)
+    norm = np.linalg.norm(solved, axis=1, keepdims=True)
+    x = np.divide(solved, norm, out=np.zeros_like(solved), where=(norm > 0) & np.isfinite(norm))
     above = np.triu_indices(x.shape[1])
     squares = x[:, above[0]] * x[:, above[1]]
     few = people.only(_drawn(people, clients, asked.kept, how, round_index))
@@ -330,12 +328,12 @@ def dpals_stages(
     )
 
     def count(state: ServerState, published: Published) -> ServerState:
-        found = jnp.asarray(published.update[POPULARITY], jnp.float32)
-        return replace(state, params={**state.params, POPULARITY: found})
+        popularity = jnp.asarray(published.update[POPULARITY], jnp.float32)
+        return replace(state, params={**state.params, POPULARITY: popularity})
 
     def absorb(state: ServerState, published: Published) -> ServerState:
         asked = task.asked(state)
-        found = item_vectors(
+        solved = item_vectors(
             np.asarray(published.update[ITEM_SUMS], np.float64),
             np.asarray(published.update[GRAM], np.float64),
             asked,
@@ -343,7 +341,7 @@ def dpals_stages(
             ridge=_RIDGE * _scale(second),
         )
         vectors = np.zeros((federation.n_items, task.rank), np.float32)
-        vectors[asked.kept] = found
+        vectors[asked.kept] = solved
         return replace(state, params={**state.params, VECTORS: jnp.asarray(vectors)})
 
     return (
@@ -394,38 +392,10 @@ def split_budget(
     sampling = sampling_of(settings.sampling, min(settings.cohort, users), split)
     if settings.mechanism == "none":
         return plain(sampling), plain(sampling), 0.0
-    if settings.mechanism != "gaussian":
-        raise SettingsError(
-            f"{settings.recipe} takes Gaussian noise only; got {settings.mechanism}"
-        )
     if settings.clip_quantile:
         raise SettingsError("`clip_quantile` is not for sums that have a fixed bound")
-    given, epsilon, delta, rounds = (
-        settings.noise_multiplier,
-        settings.epsilon,
-        settings.delta,
-        settings.rounds,
-    )
-
-    def found(count: int, spent: PrivacyLedger) -> float:
-        return find_noise(
-            sampling,
-            rounds=count,
-            epsilon=epsilon,
-            delta=delta,
-            mechanism="gaussian",
-            spent=spent,
-        )
-
-    whole = found(1, PrivacyLedger()) if given is None else given
-    popular = popularity_share(sampling.cohort, n_items, whole)
-    first = gaussian(sampling, clip_norm=BOUND, noise_multiplier=whole / math.sqrt(popular))
-    check_budget(first.release, rounds=1, epsilon=epsilon, delta=delta)
-    spent = PrivacyLedger().record(first.release)
-    rest = found(rounds, spent) if given is None else whole * math.sqrt(rounds / (1 - popular))
-    second = gaussian(sampling, clip_norm=BOUND, noise_multiplier=rest)
-    check_budget(second.release, rounds=rounds, epsilon=epsilon, delta=delta, spent=spent)
-    return first, second, whole
+    made = popularity_and_sums(settings, sampling, n_items, sums=settings.rounds)
+    return made.popularity, made.sums, made.noise_multiplier
 
 
 def rank_for(noise_multiplier: float) -> int:
@@ -445,11 +415,11 @@ def item_vectors(
     if settings.item_squares:
         triangles = sums[:, width:] / settings.item_squares / asked.weight[:, None]
         matrices = _psd(triangles, width) + common
-        found = np.linalg.solve(matrices, wanted[:, :, None])[:, :, 0]
+        solved = np.linalg.solve(matrices, wanted[:, :, None])[:, :, 0]
     else:
-        found = np.linalg.solve(common, wanted.T).T
-    size = math.sqrt(float((found**2).mean()))
-    return found / max(size * math.sqrt(width), 1e-12)
+        solved = np.linalg.solve(common, wanted.T).T
+    size = math.sqrt(float((solved**2).mean()))
+    return solved / max(size * math.sqrt(width), 1e-12)
 
 
 def _psd(triangles: F64, width: int) -> F64:

@@ -7,8 +7,6 @@ item i and c_ui = 1 + α r_ui the confidence in it:
 
 A device solves x_u from the items' vectors Y in closed form and never sends it. It sends the slope
 of J with respect to Y. The server adds slopes up and takes a step of Adam.
-
-What a device has of its person, and her vector in closed form.
 """
 
 from collections.abc import Mapping
@@ -69,12 +67,12 @@ class Rated:
 def rated(clients: Clients, n_items: int) -> Rated:
     """Return what each person rated, in the order of the catalogue."""
     pair = clients.owner * n_items + clients.item
-    found, place = np.unique(pair, return_inverse=True)
-    times = np.zeros(len(found))
+    pairs, place = np.unique(pair, return_inverse=True)
+    times = np.zeros(len(pairs))
     np.add.at(times, place.reshape(-1), clients.liked)
-    counts = np.bincount(found // n_items, minlength=len(clients))
+    counts = np.bincount(pairs // n_items, minlength=len(clients))
     offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-    return Rated(offsets, (found % n_items).astype(np.int64), times)
+    return Rated(offsets, (pairs % n_items).astype(np.int64), times)
 
 
 def solve(
@@ -94,14 +92,14 @@ def solve(
     Where rounding leaves no inverse, x is 0.
     """
     extra, target = weights
-    found = np.zeros((len(offsets) - 1, vectors.shape[1]))
-    for k in range(len(found)):
+    solved = np.zeros((len(offsets) - 1, vectors.shape[1]))
+    for k in range(len(solved)):
         own = slice(int(offsets[k]), int(offsets[k + 1]))
         chosen = vectors[item[own]]
         squares = common + chosen.T @ (extra[own, None] * chosen)
         with suppress(np.linalg.LinAlgError):
-            found[k] = np.linalg.solve(squares, target[own] @ chosen)
-    return found
+            solved[k] = np.linalg.solve(squares, target[own] @ chosen)
+    return solved
 
 
 VECTORS = "items/vectors"

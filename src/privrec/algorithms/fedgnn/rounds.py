@@ -1,6 +1,6 @@
 """The rounds of FedGNN: devices send noised gradients, the server steps along their mean.
 
-What one device computes and sends in one round: a noised gradient, with rows for cover.
+Besides the rows of the items that it touched, a device sends rows of other items, for cover.
 """
 
 from collections.abc import Callable, Mapping
@@ -86,12 +86,12 @@ def locally_noised(key: Key, sent: Params, *, clip: float, noise: float) -> dict
     """Return every number clipped to [-clip, clip], plus Laplace noise of scale `noise`."""
     names = sorted(sent)
     keys = dict(zip(names, jax.random.split(key, len(names)), strict=True))
-    found = {name: jnp.clip(sent[name], -clip, clip) for name in names}
+    clipped = {name: jnp.clip(sent[name], -clip, clip) for name in names}
     if noise == 0:
-        return found
+        return clipped
     return {
         name: leaf + noise * jax.random.laplace(keys[name], leaf.shape)
-        for name, leaf in found.items()
+        for name, leaf in clipped.items()
     }
 
 
@@ -218,9 +218,9 @@ def device_half(
         usual = federation.take(usual_person(federation, split.train))
         (client,) = packed(params, usual, rounds.first)
         what, trained = f"{rounds.name} round", trained_of(params)
-        found = cost_of_training(what, local, trained, nothing, client, 1)
+        computed = cost_of_training(what, local, trained, nothing, client, 1)
         # The phone also gets what the matching told: numbers of 4 bytes.
-        return replace(found, bytes_down=sum(4 * leaf.size for leaf in params.values()))
+        return replace(computed, bytes_down=sum(4 * leaf.size for leaf in params.values()))
 
     return DeviceHalf(contribute=contribute, kernel=kernel, prepare=prepare, cost=cost)
 

@@ -1,18 +1,14 @@
-"""How the budget of PrivRec+ is split between its two sums and the rounds on top.
+"""What follows from the settings of PrivRec+ before a run: noise, shapes, and the server's work.
 
-What the server of PrivRec+ needs for the history tower: memory and arithmetic, by shapes.
-
-The numbers of copies were counted in `moments.py`, `fit.py`, `solve.py` and `subspace.py`, and
-compared with the peak of what numpy asks for (tests/test_memory.py).
-
-What follows from the settings of PrivRec+ and a catalogue: columns, ranks, the regression.
+The budget is split between the two sums and the rounds on top. The memory and arithmetic of the
+server follow from shapes; copies of a matrix were counted by hand, and tests compare them with the
+peak of what numpy asks for.
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import replace
 
-from privrec.algorithms.budgets import BOUND, popularity_share, sampling_of
+from privrec.algorithms.budgets import noised, popularity_and_sums, sampling_of
 from privrec.algorithms.privrec_plus.scoring import Layout, layout_of
 from privrec.algorithms.privrec_plus.settings import PlusSettings
 from privrec.algorithms.privrec_plus.softmax import TOGETHER
@@ -21,10 +17,7 @@ from privrec.core.phase import ServerWork, Told
 from privrec.data.catalogue import Catalogue
 from privrec.data.splits import Split
 from privrec.errors import SettingsError
-from privrec.privacy.aggregate import Aggregator, gaussian, plain
-from privrec.privacy.calibrate import check_budget, find_noise
-from privrec.privacy.ledger import PrivacyLedger
-from privrec.privacy.release import Sampling
+from privrec.privacy.aggregate import Aggregator, plain
 from privrec.simulate.cost import most
 
 
@@ -43,49 +36,24 @@ def split_budget(
     )
     if settings.mechanism == "none":
         return plain(everybody), plain(everybody), plain(some)
-    if settings.mechanism != "gaussian":
-        raise SettingsError(
-            f"{settings.recipe} takes Gaussian noise only; got {settings.mechanism}"
-        )
     if settings.clip_quantile and not settings.rounds:
         raise SettingsError(
             "`clip_quantile` is for rounds of training; `rounds` is 0, and the two sums have a"
             " fixed bound"
         )
-    given, epsilon = settings.noise_multiplier, settings.epsilon
-
-    def found(sampling: Sampling, rounds: int, share: float, spent: PrivacyLedger) -> float:
-        return find_noise(
-            sampling,
-            rounds=rounds,
-            epsilon=epsilon and share * epsilon,
-            delta=settings.delta,
-            mechanism="gaussian",
-            spent=spent,
-        )
-
-    part = settings.stage1_share if settings.rounds else 1.0
-    whole = found(everybody, 1, part, PrivacyLedger()) if given is None else given
-    popular = popularity_share(everybody.cohort, n_items, whole)
-    first = gaussian(everybody, clip_norm=BOUND, noise_multiplier=whole / math.sqrt(popular))
-    check_budget(first.release, rounds=1, epsilon=epsilon, delta=settings.delta)
-    spent = PrivacyLedger().record(first.release)
-    left = math.sqrt(sums / (1 - popular))
-    rest = found(everybody, sums, part, spent) if given is None else whole * left
-    second = gaussian(everybody, clip_norm=BOUND, noise_multiplier=rest)
-    check_budget(second.release, rounds=sums, epsilon=epsilon, delta=settings.delta, spent=spent)
+    share = settings.stage1_share if settings.rounds else 1.0
+    made = popularity_and_sums(settings, everybody, n_items, sums=sums, share=share)
     if not settings.rounds:
-        return first, second, plain(some)
-    spent = spent.record(second.release, sums)
-    third = gaussian(
+        return made.popularity, made.sums, plain(some)
+    on_top = noised(
+        settings,
         some,
+        rounds=settings.rounds,
         clip_norm=settings.clip_norm,
-        noise_multiplier=found(some, settings.rounds, 1.0, spent) if given is None else given,
-        clip_quantile=settings.clip_quantile or None,
+        epsilon=settings.epsilon,
+        spent=made.spent,
     )
-    rounds = settings.rounds
-    check_budget(third.release, rounds=rounds, epsilon=epsilon, delta=settings.delta, spent=spent)
-    return first, second, third
+    return made.popularity, made.sums, on_top
 
 
 _NUMBER = 4

@@ -1,12 +1,8 @@
-"""Many people's rows at once, as a sparse matrix.
-
-Sums over people of rows (first moments) and of row·rowᵀ (second moments).
+"""Many people's rows at once, as a sparse matrix, and sums of rows and of row·rowᵀ.
 
 Both are sums of one contribution per person. The server computes everything else from the sums.
 Where contributions are bounded, each is scaled to an L2 norm of 1. The norm of a person's triangle
 has a closed form, so the triangle itself is never built.
-
-How a device's list comes out of the history tower, for many people at once.
 """
 
 from collections.abc import Iterable, Iterator

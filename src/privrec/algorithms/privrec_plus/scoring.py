@@ -1,17 +1,15 @@
-"""How the history tower scores items for a row; needs only numpy on a phone.
+"""What a device knows about its person, as one row of numbers, and how a row scores all items.
+
+Only numpy is needed here, as on a phone.
 
     h = Σ like_i + Σ dislike_i + Σ feature vectors,   score_v = h · out_v
 
 The blocks named `history/…` have a vector for each column of a row. `items/out` has a vector for
 each item. Where vectors are as long as the catalogue, `items/out` is absent and h is the scores.
-If rounds on top were trained (`learn.py`), the result is:
+If rounds on top were trained (`softmax.py`), the result is:
 
     logit_v = a · log(max(score_v, 0) + floor) + tanh(h') · out'_v + bias'_v,
     h' = Σ row_c · vector_c / √(1 + items in the row)
-
-What a device knows about its person, as one row of numbers; needs only numpy on a phone.
-
-The entries of people's rows, from what is on their devices; numpy alone, as on a phone.
 """
 
 from collections.abc import Callable, Mapping

@@ -1,12 +1,9 @@
 """PrivRec+'s last phase: rounds of federated training on top of the closed form.
 
-Training on top of the closed form: a softmax over all items, one gradient step per round.
-
-`score` is the score of the closed form. A client hides about half of its lines. The loss is the
-mean of -log softmax over the hidden likes; the softmax runs over all items that are not in the
-other half. The gradient is written out by hand. Every part of it is an outer product, so the norm
-of a client's gradient is known without building it, and a cohort's clipped sum is two matrix
-products.
+A client hides about half of its lines and takes one gradient step. The loss is the mean of
+-log softmax over the hidden likes; the softmax runs over all items that are not in the other half.
+The gradient is written out by hand. Every part of it is an outer product, so the norm of a client's
+gradient is known without building it, and a cohort's clipped sum is two matrix products.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -174,8 +171,8 @@ class _Devices:
     def contribute(self, told: Told, person: Clients, round_index: int) -> Contribution:
         """Return one person's update: one step on what her device hid from itself."""
         batch = self._halves(person, round_index, self._scorer(told), 1)
-        found = _compiled(self.layout)(learned_of(told), batch=batch, clip_norm=np.float32(np.inf))
-        update = {name: np.asarray(leaf) for name, leaf in found.update.items()}
+        step = _compiled(self.layout)(learned_of(told), batch=batch, clip_norm=np.float32(np.inf))
+        update = {name: np.asarray(leaf) for name, leaf in step.update.items()}
         ends = np.cumsum(self.layout.sizes)
         rows = {}
         for name, end, size in zip(

@@ -1,6 +1,6 @@
-"""The closed forms that compute a tower from sums, either exact or noisy.
+"""The server's half of the two sums: which items it asks for, and the tower that it solves.
 
-The server's half of the two sums: what it asks for, and the tower that it solves from them.
+The tower comes in closed form, from exact sums or from noised ones.
 """
 
 import math
@@ -120,7 +120,7 @@ def regression_within(
     least = _LEAST_SHARE * max(float(strength.max(initial=0.0)), 1e-12)
     inverse = np.linalg.inv(np.diag(strength + least) + vectors.T @ (vectors * ridge[:, None]))
     target = np.divide(1.0, shrink, out=np.zeros_like(shrink), where=shrink > 0)
-    found = np.zeros((n_items, len(strength)), np.float32)
+    result = np.zeros((n_items, len(strength)), np.float32)
     for start in range(0, n_items, _AT_ONCE):
         items = np.arange(start, min(start + _AT_ONCE, n_items))
         owns = [(items, 1.0), *([(n_items + items, also)] if also else [])]
@@ -139,8 +139,8 @@ def regression_within(
         simple = wanted @ inverse
         middle += solved @ side.transpose(0, 2, 1)
         weights = np.linalg.solve(middle, side @ simple[:, :, None])
-        found[items] = simple - (solved.transpose(0, 2, 1) @ weights)[:, :, 0]
-    return found
+        result[items] = simple - (solved.transpose(0, 2, 1) @ weights)[:, :, 0]
+    return result
 
 
 def denoised(squares: Matrix, *, noise_scale: float, rank: int) -> Factors:
@@ -191,7 +191,7 @@ def exact_tower(
     people, weight = float(total["people"]), float(total["weight"])
     squares = np.array(total["squares"], np.float32)
     often = np.diag(squares).copy()
-    found = regression(
+    weights = regression(
         squares,
         n_items=len(kept),
         l2=how.l2 * (weight / people if people else 1.0),
@@ -201,11 +201,11 @@ def exact_tower(
     tower = blank(layout, rank=rank, dislikes=how.dislike > 0)
     everywhere = np.zeros((layout.size, rank or n), np.float32)
     if rank:
-        inside, outside = truncated(found, often, rank)
+        inside, outside = truncated(weights, often, rank)
         everywhere[columns, : inside.shape[1]] = inside * scales[:, None]
         tower[OUT][kept, : outside.shape[1]] = outside
     else:
-        everywhere[np.ix_(columns, kept)] = found * scales[:, None]
+        everywhere[np.ix_(columns, kept)] = weights * scales[:, None]
     ends = np.cumsum(layout.sizes)
     for name, end, size in zip(layout.names, ends, layout.sizes, strict=True):
         if name in tower:

@@ -231,16 +231,16 @@ def subspace_phase(
     def absorb(state: ServerState, published: Published) -> ServerState:
         sums = np.asarray(published.update[BASIS], np.float32)
         if state.round_index + 1 < first + rounds:
-            found = _blocks(orthonormal(sums), layout)
+            tower = _blocks(orthonormal(sums), layout)
         else:
             frequency = frequency_of(state)
             basis = _basis(state.params, layout)
             how = replace(within.how, l2=within.how.l2 * float(state.params[MEAN_WEIGHT]))
-            found = subspace_tower(basis, sums, frequency, layout, replace(within, how=how))
+            tower = subspace_tower(basis, sums, frequency, layout, replace(within, how=how))
             popularity = np.asarray(state.params[POPULARITY], np.float64)
             seen = np.flatnonzero(frequency[: layout.n_items] > 0)
-            found[BIAS] = bias_of(popularity, seen)
-        new = {name: jnp.asarray(array) for name, array in found.items()}
+            tower[BIAS] = bias_of(popularity, seen)
+        new = {name: jnp.asarray(array) for name, array in tower.items()}
         return replace(state, params={**state.params, **new})
 
     return Phase(
@@ -391,11 +391,11 @@ def noisy_subspace_phase(
         if state.round_index + 1 < first + rounds:
             vectors, _ = _directions(sums, items)
             return replace(state, params=_with_basis(state.params, vectors, items))
-        found = noisy_subspace_tower(sums, layout, items, noise_scale=scale)
+        tower = noisy_subspace_tower(sums, layout, items, noise_scale=scale)
         if DISLIKES in state.params:
-            found[DISLIKES] = np.float32(dislike) * found[LIKES]
-        found[BIAS] = bias_of(np.asarray(state.params[POPULARITY], np.float64), items.kept)
-        return replace(state, params={**state.params, **_on_device(found)})
+            tower[DISLIKES] = np.float32(dislike) * tower[LIKES]
+        tower[BIAS] = bias_of(np.asarray(state.params[POPULARITY], np.float64), items.kept)
+        return replace(state, params={**state.params, **_on_device(tower)})
 
     return Phase(
         name=SUBSPACE,

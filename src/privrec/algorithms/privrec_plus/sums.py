@@ -2,8 +2,6 @@
 
 A person's share of a sum is her row (`rows.py`), changed and weighted by what was told and by her
 own data alone. One device sends its share; a kernel multiplies out the shares of many people.
-
-What the server of PrivRec+ tells every device before it asks for the second sum.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -230,15 +228,15 @@ def popularity_device(
 
     def contribute(told: Told, person: Clients, round_index: int) -> Contribution:
         row = rows_of(person, layout)
-        found = popularity_contribution(row, layout, dislike)
+        popularity = popularity_contribution(row, layout, dislike)
         if frequency is None:
-            return found
+            return popularity
         weight = activity_weights(row, layout, frequency.activity)[0]
         values = weight * np.asarray(row.data, np.float64) ** 2
         ids = np.asarray(row.indices, np.int64)
         columns = {FREQUENCY: TouchedRows(ids, values, layout.size)}
         dense = {PEOPLE: np.float64(1.0), WEIGHT: weight}
-        return Contribution(dense=dense, rows={**found.rows, **columns})
+        return Contribution(dense=dense, rows={**popularity.rows, **columns})
 
     def kernel(told: Told, cohort: Cohort, round_index: int, clip_norm: float) -> CohortTotal:
         total: dict[str, Leaf] = {POPULARITY: np.zeros(layout.n_items)}

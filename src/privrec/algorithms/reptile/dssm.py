@@ -6,8 +6,6 @@
 There is no user id: a user is described by features and context. W_u is stored as one block for
 the user features and one for the context, and W_1 as one block for u and one for v. This is
 equivalent to concatenation, but the part that is equal for a whole batch is computed once.
-
-The DSSM on a data set: the network, what it is trained on, and local training, by settings.
 """
 
 from collections.abc import Callable, Sequence

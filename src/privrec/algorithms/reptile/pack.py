@@ -1,7 +1,4 @@
-"""A client's data as fixed-shape arrays for compiled code, drawn and shuffled on the device.
-
-One client's training data as arrays of fixed shape, as compiled code takes it.
-"""
+"""A client's training data as arrays of fixed shape, drawn and shuffled on its device."""
 
 from dataclasses import dataclass, replace
 from typing import NamedTuple

@@ -1,6 +1,6 @@
-"""Phases in which devices train, and two on the DSSM: federated Reptile and federated MAML.
+"""Phases in which devices train the DSSM: by federated Reptile, and by federated MAML.
 
-A client's data in two parts, as MAML takes it: support to adapt on, query to be judged by.
+MAML divides a client's data into two parts: support to adapt on, and query to be judged by.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,14 +1,11 @@
-"""The recipes that train the DSSM in one stage: by federated Reptile, or where all data lies.
+"""The recipes that train the DSSM in one stage: by federated Reptile or MAML, or in one place.
 
-The recipes' own values of the DSSM's settings; docs/results.md has how they were chosen.
+docs/results.md has how their values were chosen.
 
-Federated Reptile under Laplace noise, where what a person may add is bounded in the L1 norm.
-
-The bound S is shared by all d numbers of an update. A dense weight gets a little from everybody, so
-its sum is far above the noise; the row of an item gets something from those who have it. So devices
-multiply the rows by `item_weight` before the bound: nearly all of S is then spent on the rows.
-
-PrivRec-CEN: the same network and tasks, trained where all the data lies in one place.
+Under Laplace noise what a person may add is bounded in the L1 norm, and the bound S is shared by
+all d numbers of an update. A dense weight gets a little from everybody, so its sum is far above the
+noise; the row of an item gets something from those who have it. So devices multiply the rows by
+`item_weight` before the bound: nearly all of S is then spent on the rows.
 """
 
 import math

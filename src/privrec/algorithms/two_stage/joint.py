@@ -1,6 +1,6 @@
 """Stage two's local training: the DSSM's loss and the self-supervised one, over one table.
 
-Item vectors from the public features of the items; no person's data is used.
+Its item vectors may also start from the public features of the items, without any person's data.
 """
 
 from collections.abc import Callable, Sequence
@@ -42,8 +42,8 @@ def join(pairs: PackedClient, sequence: SequenceClient, n_items: int) -> JointCl
 
     def place(old: Leaf, index: Leaf) -> Leaf:
         # Padding is never read, but its index must be inside the array.
-        found = np.searchsorted(both, old) if len(both) else np.zeros(len(old), np.int64)
-        return np.minimum(found, max(len(both) - 1, 0)).astype(np.int32)[index]
+        position = np.searchsorted(both, old) if len(both) else np.zeros(len(old), np.int64)
+        return np.minimum(position, max(len(both) - 1, 0)).astype(np.int32)[index]
 
     moved = {
         name: place(sequence.rows, getattr(sequence, name))
@@ -123,5 +123,5 @@ def vectors_of_features(federation: Federation, table: jax.Array, scale: float) 
         return table
     left, strength, _ = np.linalg.svd(np.concatenate(columns, 1), full_matrices=False)
     kept = min(table.shape[1], int((strength > 1e-6).sum()))
-    found = left[:, :kept] * strength[:kept]
-    return table.at[:, :kept].set(found / max(float(found.std()), 1e-12) * scale)
+    vectors = left[:, :kept] * strength[:kept]
+    return table.at[:, :kept].set(vectors / max(float(vectors.std()), 1e-12) * scale)

@@ -1,7 +1,4 @@
-"""The recipes of two stages: first item vectors by self-supervision, then the DSSM from them.
-
-The settings of stage one, which learns item vectors by self-supervision, and of both stages.
-"""
+"""The recipes of two stages: first item vectors by self-supervision, then the DSSM from them."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
