@@ -19,13 +19,11 @@ from privrec.algorithms.reptile.dssm import dssm
 from privrec.algorithms.reptile.local import local_sgd
 from privrec.algorithms.reptile.pack import Instances, pack
 from privrec.core.model import ITEM_TABLE
-from privrec.core.phase import Play, ServerState, Stage
+from privrec.core.phase import Stage, Unwritten
 from privrec.core.round import Surroundings, cohort_draw, fastest, play_stage_round
 from privrec.data.federation import Federation
 from privrec.data.sources import load
-from privrec.privacy.aggregate import Published
-from privrec.privacy.release import seeded
-from privrec.seeds import key, rng
+from privrec.seeds import key
 
 
 def seconds_of_rounds(made: Sequence[PreparedRun], rounds: int = 25) -> list[float]:
@@ -49,15 +47,11 @@ def seconds_of_rounds(made: Sequence[PreparedRun], rounds: int = 25) -> list[flo
 
 def surroundings(federation: Federation) -> Surroundings:
     """Return what a round needs, with noise that is not written down: nothing is published."""
-
-    def publish(state: ServerState, play: Play) -> Published:
-        return play(seeded(rng(0, state.round_index, "noise")))
-
     return Surroundings(
         take=federation.take,
         run=fastest,
         draw=cohort_draw(0, secret=False),
-        publish=publish,
+        journal=Unwritten(),
     )
 
 

@@ -6,13 +6,12 @@ from typing import Any
 
 import pytest
 
-from privrec.core.phase import Play, ServerState
-from privrec.privacy.aggregate import Aggregator, Published
+from privrec.privacy.aggregate import Aggregator
 from privrec.runs import folder as records
 from privrec.runs import journal as publisher
 from privrec.runs import loop
-from privrec.runs.journal import Publisher
 from privrec.types import OnProgress
+from witness import witness
 
 UNUSED = ("line", "use", "checkpoint")
 """Before the ledger line of a noised sum, before its use, before the checkpoint includes it."""
@@ -49,13 +48,6 @@ def stopping(patch: pytest.MonkeyPatch, step: str, time: int) -> Iterator[OnProg
 
         inner.setattr(owner, attribute, reached)
 
-    publish = Publisher.publish
-
-    def published(self: Publisher, state: ServerState, play: Play) -> Published:
-        found = publish(self, state, play)
-        reach("use")
-        return found
-
     def on_progress(what: str, done: int, total: int) -> None:
         if what.startswith("rounds"):
             reach("next")
@@ -65,6 +57,6 @@ def stopping(patch: pytest.MonkeyPatch, step: str, time: int) -> Iterator[OnProg
         before(publisher, "append_release", "line")
         before(loop, "checkpoint", "checkpoint")
         before(records, "drop_published", "tidy")
-        inner.setattr(Publisher, "publish", published)
+        witness(lambda state, published: reach("use"), inner.setattr)
         with pytest.raises(Stopped):
             yield on_progress

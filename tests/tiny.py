@@ -1,19 +1,16 @@
 """The smallest population, catalogue and model for a run, shared by all tests that train."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from privrec.algorithms.recipe import PreparedRun
 from privrec.algorithms.recipes import RECIPES
-from privrec.core.phase import Executor, Play, Publish, RoundReport, ServerState, Stage
+from privrec.core.phase import Executor, Journal, RoundReport, ServerState, Stage, Unwritten
 from privrec.core.round import Surroundings, cohort_draw, fastest, play_stage_round
 from privrec.data.catalogue import to_json
 from privrec.data.federation import Federation
-from privrec.privacy.aggregate import Published
-from privrec.privacy.release import NoiseSource, seeded
+from privrec.privacy.release import NoiseSource
 from privrec.runs import folder as records
-from privrec.seeds import rng
 
 DATA = "synthetic:users=60,items=40,longest=20"
 MODEL: dict[str, Any] = {
@@ -34,26 +31,28 @@ def new_folder(path: Path, prepared: PreparedRun) -> records.RunFolder:
     return records.create_run(path, prepared.config, public, federation.fingerprint)
 
 
-def by_hand(noise_of: Callable[[ServerState], NoiseSource] | None = None) -> Publish:
-    """Return a publish function without a ledger, for a round that a test plays itself."""
+class FixedNoise(Unwritten):
+    """A journal that writes nothing, with a source of noise that a test gives."""
 
-    def publish(state: ServerState, play: Play) -> Published:
-        usual = seeded(rng(0, state.round_index, "noise"))
-        return play(usual if noise_of is None else noise_of(state))
+    def __init__(self, source: NoiseSource) -> None:
+        super().__init__()
+        self.source = source
 
-    return publish
+    def noise(self, state: ServerState) -> NoiseSource:
+        """Return the source."""
+        return self.source
 
 
 def round_of(
     data: Federation,
     stage: Stage,
     state: ServerState,
-    publish: Publish,
+    journal: Journal | None = None,
     run: Executor = fastest,
 ) -> tuple[ServerState, RoundReport]:
     """Return the state after a round of a stage, with a seeded cohort."""
     draw = cohort_draw(0, secret=False)
-    around = Surroundings(take=data.take, run=run, draw=draw, publish=publish)
+    around = Surroundings(take=data.take, run=run, draw=draw, journal=journal or Unwritten())
     return play_stage_round(stage, state, around)
 
 

@@ -33,7 +33,7 @@ from privrec.core.contribution import (
     told_from_bytes,
     told_to_bytes,
 )
-from privrec.core.phase import CentralFit, Cohort, Phase, Play, ServerState, Told
+from privrec.core.phase import CentralFit, Cohort, Phase, ServerState, Told, Unwritten
 from privrec.core.round import Surroundings, cohort_draw, fastest, one_by_one, play_stage_round
 from privrec.data.clients import Clients
 from privrec.data.federation import Federation
@@ -43,10 +43,9 @@ from privrec.data.sources import load
 from privrec.data.tables import Tables, to_federation
 from privrec.errors import SettingsError, WireError
 from privrec.privacy.aggregate import Aggregator, Published
-from privrec.privacy.release import NoiseSource, seeded
+from privrec.privacy.release import NoiseSource
 from privrec.runs import loop
 from privrec.runs.run import Run
-from privrec.seeds import rng
 from privrec.types import IntArray, Leaf
 
 DATA = "synthetic:users=60,items=40,longest=20"
@@ -173,13 +172,9 @@ def phases_of(prepared: PreparedRun) -> Iterator[Place]:
             take=prepared.federation.take,
             run=fastest,
             draw=cohort_draw(0, secret=False),
-            publish=_publish_without_ledger,
+            journal=Unwritten(),
         )
         params = play_stage_round(stage, state, around)[0].params
-
-
-def _publish_without_ledger(state: ServerState, play: Play) -> Published:
-    return play(seeded(rng(0, state.round_index, "noise")))
 
 
 @cache

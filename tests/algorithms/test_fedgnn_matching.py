@@ -36,7 +36,7 @@ from privrec.runs import loop
 from privrec.seeds import rng
 from privrec.testing import small
 from stops import Stopped
-from tiny import DATA, by_hand, round_of
+from tiny import DATA, round_of
 
 KEYS = (bytes(range(32)), bytes(range(1, 33)))
 
@@ -212,7 +212,7 @@ def test_expanded_graphs_have_neighbours_and_the_matching_reads_training_people_
         asked.append(positions)
         return data.take(positions)
 
-    state, _ = round_of(data, first, first.start(None), by_hand())
+    state, _ = round_of(data, first, first.start(None))
     before = exchange.start(state.params)
     after, report = exchange.play(before, take)
     assert sorted(np.concatenate(asked).tolist()) == sorted(prepared.split.train.tolist())

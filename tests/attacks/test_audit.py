@@ -143,10 +143,10 @@ def test_a_ledger_that_counts_every_second_round(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("recipe", [PLUS, "dpals"])
 def test_noise_shared_by_two_releases(monkeypatch: pytest.MonkeyPatch, recipe: str) -> None:
-    def same(self: publisher.Publisher, state: ServerState) -> NoiseSource:
+    def same(self: publisher.RunJournal, state: ServerState) -> NoiseSource:
         return seeded(np.random.default_rng(0))
 
-    monkeypatch.setattr(publisher.Publisher, "_noise", same)
+    monkeypatch.setattr(publisher.RunJournal, "noise", same)
     check_fails(audited(recipe))
 
 

@@ -223,10 +223,10 @@ def test_a_secure_generator_with_the_same_key_each_time(monkeypatch: pytest.Monk
 
 
 def test_every_second_round_has_the_same_noise(monkeypatch: pytest.MonkeyPatch) -> None:
-    def again(self: publisher.Publisher, state: ServerState) -> NoiseSource:
+    def again(self: publisher.RunJournal, state: ServerState) -> NoiseSource:
         return seeded(np.random.default_rng(state.round_index % 2))
 
-    monkeypatch.setattr(publisher.Publisher, "_noise", again)
+    monkeypatch.setattr(publisher.RunJournal, "noise", again)
     check_found(audited(**ROUNDS), "(train): the noise is that of round")
 
 

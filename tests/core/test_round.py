@@ -11,12 +11,12 @@ from privrec.core.contribution import Contribution
 from privrec.core.phase import (
     Cohort,
     DeviceHalf,
+    Journal,
     Phase,
-    Play,
-    Publish,
     RoundReport,
     ServerState,
     Told,
+    Unwritten,
 )
 from privrec.core.round import Draw, Surroundings, cohort_draw, play_round
 from privrec.core.training import mean_step, server_optimizer
@@ -24,7 +24,7 @@ from privrec.data.clients import Clients
 from privrec.privacy.aggregate import Aggregator, CohortTotal, Published, gaussian, plain
 from privrec.privacy.release import NoiseSource, Sampling
 from privrec.types import IntArray, Law, Params, ServerOptimizer
-from tiny import by_hand
+from tiny import FixedNoise
 
 COHORT = 4
 USERS = 20
@@ -52,6 +52,27 @@ class Asked:
         return CohortTotal(update, clipped=2, dropped=self.dropped, skipped=1, loss=6.0)
 
 
+class Notes(FixedNoise):
+    """A journal that records its calls, and may have kept a release of before."""
+
+    def __init__(self, asked: Asked, before: Published | None = None) -> None:
+        super().__init__(SILENT)
+        self.asked, self.before = asked, before
+        self.calls: list[str] = []
+
+    def kept(self, state: ServerState) -> Published | None:
+        assert not self.asked.people  # Nobody is asked before the disk was looked at.
+        self.calls.append("kept")
+        return self.before
+
+    def noise(self, state: ServerState) -> NoiseSource:
+        self.calls.append("noise")
+        return super().noise(state)
+
+    def write(self, state: ServerState, published: Published) -> None:
+        self.calls.append("write")
+
+
 def nobody_is_asked(told: Told, person: Clients, round_index: int) -> Contribution:
     raise AssertionError
 
@@ -60,9 +81,9 @@ def nobody(positions: IntArray) -> Clients:
     raise AssertionError
 
 
-def around(asked: Asked, publish: Publish) -> Surroundings:
+def around(asked: Asked, journal: Journal) -> Surroundings:
     draw = cohort_draw(0, secret=False)
-    return Surroundings(take=nobody, run=asked.run, draw=draw, publish=publish)
+    return Surroundings(take=nobody, run=asked.run, draw=draw, journal=journal)
 
 
 def phase(name: ServerOptimizer, rate: float, aggregator: Aggregator | None = None) -> Phase:
@@ -93,7 +114,7 @@ def phase(name: ServerOptimizer, rate: float, aggregator: Aggregator | None = No
 
 
 def absorbed(made: Phase, state: ServerState, total: list[float]) -> ServerState:
-    return play_round(made, state, around(Asked(total), by_hand()))[0]
+    return play_round(made, state, around(Asked(total), Unwritten()))[0]
 
 
 def play(made: Phase, sums: list[list[float]]) -> list[np.ndarray]:
@@ -145,22 +166,18 @@ def test_server_state_of_plain_sgd_holds_nothing() -> None:
 
 def played(
     asked: Asked,
-    publish: Publish,
+    journal: Journal,
     aggregator: Aggregator | None = None,
 ) -> tuple[ServerState, RoundReport]:
     made = phase("plain", 0.5, aggregator)
-    return play_round(made, made.start(None), around(asked, publish))
+    return play_round(made, made.start(None), around(asked, journal))
 
 
 def test_the_bound_of_the_next_round_is_the_published_one() -> None:
     asked = Asked([8.0, 4.0])
     bounded = gaussian(SAMPLING, clip_norm=2.0, noise_multiplier=1.0)
 
-    def publish(state: ServerState, play: Play) -> Published:
-        return play(SILENT)._replace(clip_norm=1.25)
-
-    after, _ = played(asked, publish, bounded)
-    assert asked.bounds == [2.0]
+    after, _ = played(asked, Notes(asked, Published({"w": np.array([8.0, 4.0])}, 1.25)), bounded)
     assert after.clip_norm == 1.25
     # The published sum already has noise and is used unchanged.
     np.testing.assert_allclose(after.params["w"], [2.0, -1.5])
@@ -169,11 +186,9 @@ def test_the_bound_of_the_next_round_is_the_published_one() -> None:
 def test_a_round_publishes_what_its_cohort_adds_up_to() -> None:
     asked = Asked([8.0, 4.0])
 
-    def publish(state: ServerState, play: Play) -> Published:
-        assert not asked.people  # Nobody is asked before the release is allowed.
-        return play(SILENT)
-
-    after, report = played(asked, publish)
+    notes = Notes(asked)
+    after, report = played(asked, notes)
+    assert notes.calls == ["kept", "noise", "write"]
     assert len(set(asked.people)) == COHORT
     np.testing.assert_array_equal(asked.told[0]["w"], START["w"])
     np.testing.assert_allclose(after.params["w"], [2.0, -1.5])
@@ -183,13 +198,15 @@ def test_a_round_publishes_what_its_cohort_adds_up_to() -> None:
 
 def test_a_round_that_nobody_answered_has_no_loss() -> None:
     everybody_failed = Asked([0.0, 0.0], dropped=COHORT - 1)
-    _, report = played(everybody_failed, lambda state, play: play(SILENT))
+    _, report = played(everybody_failed, FixedNoise(SILENT))
     assert (report.dropped, report.skipped, report.loss) == (COHORT - 1, 1, None)
 
 
 def test_a_round_that_was_published_before_asks_nobody_again() -> None:
     asked = Asked([1.0, 1.0])
-    after, report = played(asked, lambda state, play: Published({"w": np.array([8.0, 4.0])}, 3.0))
+    notes = Notes(asked, Published({"w": np.array([8.0, 4.0])}, 3.0))
+    after, report = played(asked, notes)
+    assert notes.calls == ["kept"]
     assert (asked.people, asked.told) == ([], [])
     np.testing.assert_allclose(after.params["w"], [2.0, -1.5])
     assert (after.round_index, after.clip_norm) == (1, 3.0)

@@ -20,6 +20,7 @@ import pytest
 from privrec.runs import folder as records
 from privrec.runs.journal import ledger_of, read_ledger
 from tiny import DATA, MODEL
+from witness import TESTS
 
 ROUNDS = 12
 TINY = {**MODEL, "rounds": ROUNDS, "validate_every": 0, "delta": 1e-3}
@@ -28,28 +29,25 @@ TINY = {**MODEL, "rounds": ROUNDS, "validate_every": 0, "delta": 1e-3}
 # Each use of a release writes a hash to a separate file, on disk before the sum is used. Pauses
 # around the ledger line leave time for a kill.
 PROGRAM = """
-import hashlib, os, sys, time
-import numpy as np
+import os, sys, time
 import privrec, privrec.runs.journal, privrec.runs.loop
-from privrec.runs.journal import Publisher
+sys.path.insert(0, sys.argv.pop())
+from witness import digest, witness
 out, data, settings = sys.argv[1], sys.argv[2], eval(sys.argv[3])
 privrec.runs.loop.CHECKPOINT_SECONDS = 0.05
-real, real_line = Publisher.publish, privrec.runs.journal.append_release
-def publish(self, state, play):
-    found = real(self, state, play)
-    update = found.update
-    whole = b"".join(np.asarray(update[name]).tobytes() for name in sorted(update))
+real_line = privrec.runs.journal.append_release
+def note(state, published):
     with open(out + ".used", "a") as file:
-        file.write(hashlib.sha256(whole).hexdigest() + "\\n")
+        file.write(digest(published) + "\\n")
         file.flush()
         os.fsync(file.fileno())
-    return found
 def append_release(*words):
     time.sleep(0.01)
     line = real_line(*words)
     time.sleep(0.01)
     return line
-Publisher.publish, privrec.runs.journal.append_release = publish, append_release
+witness(note)
+privrec.runs.journal.append_release = append_release
 slowly = lambda what, done, total: time.sleep(0.02 if what == "rounds" else 0)
 resume = os.path.exists(out)
 privrec.train("dp-privrec-one", data, out=out, resume=resume, on_progress=slowly, **settings)
@@ -65,7 +63,7 @@ class Victim:
     settings: dict[str, Any]
 
     def start(self) -> subprocess.Popen[bytes]:
-        words = [str(self.path), DATA, repr(self.settings)]
+        words = [str(self.path), DATA, repr(self.settings), str(TESTS)]
         return subprocess.Popen(
             [sys.executable, "-c", PROGRAM, *words],
             env={**os.environ, "JAX_COMPILATION_CACHE_DIR": str(self.cache)},

@@ -12,14 +12,15 @@ import pytest
 
 import privrec
 from privrec.algorithms.recipes import configure
-from privrec.core.phase import Play, ServerState
+from privrec.core.phase import ServerState
 from privrec.errors import PrivacyWarning, RunFolderError, SettingsError
 from privrec.privacy.aggregate import Published
 from privrec.runs import folder as records
 from privrec.runs import loop
-from privrec.runs.journal import Publisher, append_release, ledger_of, read_ledger
+from privrec.runs.journal import append_release, ledger_of, read_ledger
 from privrec.types import OnProgress
 from tiny import DATA, MODEL, own
+from witness import witness
 
 ROUNDS = 12
 TINY = {**MODEL, "rounds": ROUNDS, "validate_every": 0, "delta": 1e-3}
@@ -292,7 +293,7 @@ def test_no_sum_is_handed_out_before_its_release_is_on_the_disk(
     """
     folder = records.RunFolder(path=tmp_path / "run")
     synced: list[tuple[int, bool]] = []
-    real_sync, real_publish = os.fsync, Publisher.publish
+    real_sync = os.fsync
     published: list[Published] = []
 
     def fsync(descriptor: int) -> None:
@@ -301,9 +302,7 @@ def test_no_sum_is_handed_out_before_its_release_is_on_the_disk(
             lines = len(folder.ledger_path.read_bytes().splitlines())
             synced.append((lines, folder.published_path(lines - 1).exists()))
 
-    def publish(self: Publisher, state: ServerState, play: Play) -> Published:
-        synced.clear()
-        found = real_publish(self, state, play)
+    def look(state: ServerState, found: Published) -> None:
         assert state.round_index == len(published)
         published.append(found)
         # At the last line's fsync the secure sum had its name, so its content was on the disk.
@@ -318,10 +317,10 @@ def test_no_sum_is_handed_out_before_its_release_is_on_the_disk(
             assert arrays.pop("clip_norm") == found.clip_norm
             assert arrays.keys() == update.keys()
             assert all(np.array_equal(arrays[name], update[name]) for name in update)
-        return found
+        synced.clear()
 
     monkeypatch.setattr(os, "fsync", fsync)
-    monkeypatch.setattr(Publisher, "publish", publish)
+    witness(look, monkeypatch.setattr)
     monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", math.inf)
     train(folder.path, epsilon=5, noise=noise)
     assert len(published) == ROUNDS

@@ -18,7 +18,7 @@ from privrec.errors import SettingsError
 from privrec.protocol.terms import bind
 from privrec.simulate import cost as machine
 from privrec.transport import run_server as server
-from tiny import DATA, as_options, by_hand, round_of
+from tiny import DATA, as_options, round_of
 
 Free = Callable[[int | None], None]
 
@@ -148,14 +148,14 @@ def test_the_memory_of_a_tower_is_as_counted(recipe: str, settings: dict[str, An
     """The truth is what numpy asks for, all of it, at its peak."""
     prepared = prepared_run(recipe, "synthetic:users=300,items=900,longest=200", **settings)
     first, second = prepared.stages()
-    state, _ = round_of(prepared.federation, first, first.start(None), by_hand())
+    state, _ = round_of(prepared.federation, first, first.start(None))
     state = second.start(state.params)
     work = second.work
     assert work is not None
     counted = work(second.tell(state)).bytes  # type: ignore[union-attr]
     tracemalloc.start()
     for _ in range(second.rounds):
-        state, _ = round_of(prepared.federation, second, state, by_hand())
+        state, _ = round_of(prepared.federation, second, state)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak / 1.5 < counted < peak * 1.5, (peak, counted)

@@ -13,13 +13,13 @@ from rich.console import Console
 import privrec
 from privrec.algorithms.recipes import configure, prepare
 from privrec.cli import console
-from privrec.core.phase import Cohort
+from privrec.core.phase import Cohort, Unwritten
 from privrec.core.round import PEOPLE, SERVER, Surroundings, cohort_draw, fastest, play_stage_round
 from privrec.data.sources import load
 from privrec.runs.folder import RunFolder, progress_path
 from privrec.runs.frontier import find_frontier, jobs_of, run_jobs
 from privrec.runs.progress import Progress
-from tiny import DATA, MODEL, by_hand, own
+from tiny import DATA, MODEL, own
 
 RECIPES = ["privrec", "privrec-plus", "privrec-cen", "ease", "item-knn", "fcf"]
 
@@ -33,7 +33,7 @@ def test_a_round_counts_everybody_once_and_then_comes_the_servers_part(recipe: s
         take=data.take,
         run=fastest,
         draw=cohort_draw(0, secret=False),
-        publish=by_hand(),
+        journal=Unwritten(),
         on_step=lambda *step: told.append(step),
     )
     _, report = play_stage_round(stage, stage.start(None), around)

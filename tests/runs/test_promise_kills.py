@@ -1,6 +1,5 @@
 """Under secure noise a kill costs only time: each release is made and used once."""
 
-import hashlib
 import json
 import os
 import random
@@ -13,16 +12,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import privrec
-from privrec.core.phase import Play, ServerState
+from privrec.core.phase import ServerState
 from privrec.privacy.aggregate import Published
 from privrec.runs import folder as records
 from privrec.runs import journal as ledgerfile
-from privrec.runs.journal import Publisher
+from privrec.runs.journal import RunJournal
 from tiny import DATA, MODEL
+from witness import TESTS, digest, witness
 
 RECIPES: dict[str, dict[str, Any]] = {
     "dp-privrec-plus": {"rounds": 0, "epsilon": 8.0},
@@ -68,18 +67,12 @@ def killed_at(moment: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @contextmanager
 def witnessed(used: list[tuple[int, str]], monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Record every published sum that a round uses."""
-    publish = Publisher.publish
 
-    def noted(publisher: Publisher, state: ServerState, play: Play) -> Published:
-        found = publish(publisher, state, play)
-        digest = hashlib.sha256()
-        for name in sorted(found.update):
-            digest.update(np.asarray(found.update[name]).tobytes())
-        used.append((state.round_index, digest.hexdigest()))
-        return found
+    def note(state: ServerState, published: Published) -> None:
+        used.append((state.round_index, digest(published)))
 
     with monkeypatch.context() as patch:
-        patch.setattr(Publisher, "publish", noted)
+        witness(note, patch.setattr)
         yield
 
 
@@ -146,7 +139,7 @@ def test_a_ledger_line_before_the_sum_is_paid_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Insert the old bug, in which sums were not kept: a kill then makes a second release."""
-    monkeypatch.setattr(Publisher, "_keeps", property(lambda publisher: False))
+    monkeypatch.setattr(RunJournal, "_keeps", property(lambda journal: False))
     data, counts = privrec.load(DATA), set()
     settings = {**RECIPES["dp-privrec-plus"]}
     for moment in range(8, 24):
@@ -184,19 +177,14 @@ def test_a_kept_sum_that_was_tampered_with_is_not_used(tmp_path: Path) -> None:
 
 
 VICTIM = """
-import hashlib, os, sys
-import numpy as np
+import os, sys
 import privrec
-from privrec.runs.journal import Publisher
-publish = Publisher.publish
-def noted(publisher, state, play):
-    found = publish(publisher, state, play)
-    arrays = [np.asarray(found.update[name]) for name in sorted(found.update)]
-    digest = hashlib.sha256(b"".join(array.tobytes() for array in arrays)).hexdigest()
+sys.path.insert(0, sys.argv.pop())
+from witness import digest, witness
+def note(state, published):
     with open(sys.argv[2], "a") as out:
-        out.write(f"{state.round_index} {digest}\\n")
-    return found
-Publisher.publish = noted
+        out.write(f"{state.round_index} {digest(published)}\\n")
+witness(note)
 out, data = sys.argv[1], "synthetic:users=400,items=300"
 privrec.train("dp-privrec-plus", data, out=out, resume=os.path.exists(out), epsilon=8.0)
 """
@@ -229,7 +217,7 @@ def test_a_hundred_kills(tmp_path: Path) -> None:
 
 
 def start(out: Path, witness: Path) -> subprocess.Popen[bytes]:
-    return subprocess.Popen([sys.executable, "-c", VICTIM, str(out), str(witness)])
+    return subprocess.Popen([sys.executable, "-c", VICTIM, str(out), str(witness), str(TESTS)])
 
 
 def time_of(out: Path, witness: Path) -> float:

@@ -17,7 +17,7 @@ import privrec
 from privrec.core.phase import ServerState
 from privrec.privacy.aggregate import Aggregator, CohortTotal, Published
 from privrec.privacy.release import NoiseSource, seeded
-from privrec.runs.journal import Publisher
+from privrec.runs.journal import RunJournal
 from privrec.seeds import rng
 from privrec.types import F64
 from tiny import DATA, MODEL, own
@@ -76,10 +76,10 @@ def old_noise(seed: int, round_index: int) -> NoiseSource:
 def share_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     """Insert the bug: noise that depends on the seed and the round alone."""
 
-    def noise(publisher: Publisher, state: ServerState) -> NoiseSource:
-        return old_noise(publisher.config.seed, state.round_index)
+    def noise(journal: RunJournal, state: ServerState) -> NoiseSource:
+        return old_noise(journal.config.seed, state.round_index)
 
-    monkeypatch.setattr(Publisher, "_noise", noise)
+    monkeypatch.setattr(RunJournal, "noise", noise)
 
 
 def solved(one: F64, other: F64, s: float, t: float) -> F64:

@@ -34,7 +34,7 @@ from privrec.data.splits import chosen, split_clients
 from privrec.data.tables import Tables, person_ids, to_federation
 from privrec.privacy.aggregate import CohortTotal
 from privrec.runs.journal import population_mark
-from tiny import MODEL, by_hand, own, round_of
+from tiny import MODEL, own, round_of
 
 SMALL = {**MODEL, "rounds": 1, "stage1_rounds": 1, "views": 4, "view_window": 4}
 RECIPES: dict[str, dict[str, Any]] = {
@@ -105,7 +105,7 @@ def sums_of(prepared: PreparedRun) -> list[tuple[Stage, dict[str, npt.NDArray[np
             totals.append(fastest(*round_))
             return totals[0]
 
-        round_of(prepared.federation, stage, state, by_hand(), run)
+        round_of(prepared.federation, stage, state, run=run)
         update = totals[0].update
         found.append((stage, {name: np.asarray(update[name], np.float64) for name in update}))
         params = state.params

@@ -22,14 +22,13 @@ from privrec.algorithms.privrec_plus.sums import BASIS, SCALE, SQUARES, TRIANGLE
 from privrec.algorithms.recipe import PreparedRun
 from privrec.core.contribution import Contribution, TouchedRows, bounded, shapes_of
 from privrec.core.model import ITEM_TABLE
-from privrec.core.phase import Phase, ServerState, Stage, Told
+from privrec.core.phase import Phase, ServerState, Stage, Told, Unwritten
 from privrec.core.round import Surroundings, cohort_draw, fastest, play_round
 from privrec.data.catalogue import Catalogue
 from privrec.data.clients import Clients, nobody
 from privrec.data.federation import Federation, chunks
 from privrec.data.schema import Bag, Bags, Side
 from privrec.errors import SettingsError
-from privrec.privacy.release import seeded
 from privrec.seeds import rng
 from privrec.types import F64, BoolArray, IntArray, Leaf, Params
 
@@ -327,7 +326,7 @@ def _after(stage: Stage, state: ServerState, federation: Federation, seed: int) 
         take=federation.take,
         run=fastest,
         draw=cohort_draw(seed, secret=False),
-        publish=lambda state, play: play(seeded(rng(seed, state.round_index, "noise"))),
+        journal=Unwritten(seed),
     )
     return play_round(stage, state, around)[0]
 

@@ -23,7 +23,8 @@ from privrec.data.clients import Clients
 from privrec.data.text import brief
 from privrec.errors import WireError
 from privrec.privacy.aggregate import Aggregator, CohortTotal, Published
-from privrec.privacy.release import NoiseSource, Release
+from privrec.privacy.release import NoiseSource, Release, seeded
+from privrec.seeds import rng
 from privrec.types import Array, IntArray, Leaf, Params
 
 MOST = 1e9
@@ -336,11 +337,37 @@ Executor = Callable[[Phase, Told, Cohort, int, float], CohortTotal]
 
 It reads only the cohort's data. One person's contribution does not depend on other people.
 """
-Play = Callable[[NoiseSource], Published]
-"""Asks a cohort, adds up what it contributes, and returns the sum with noise from this source."""
-Publish = Callable[[ServerState, Play], Published]
-"""(state, what plays the round) -> what the round publishes.
 
-When this returns, the published sum and its ledger line are on the disk. If the process was killed
-after that, the resumed run gets the same sum again, and no cohort is asked a second time.
-"""
+
+class Journal(Protocol):
+    """Where rounds are written down. It gets noised sums alone."""
+
+    def kept(self, state: ServerState) -> Published | None:
+        """Return what the round published before a kill, with its ledger line on disk, or None."""
+        ...
+
+    def noise(self, state: ServerState) -> NoiseSource:
+        """Return the source of the round's noise."""
+        ...
+
+    def write(self, state: ServerState, published: Published) -> None:
+        """Return when the release is on the disk: first the sum, if it is kept, then its line."""
+        ...
+
+
+@dataclass(slots=True)
+class Unwritten:
+    """A journal for rounds that are played and thrown away: seeded noise, and nothing is kept."""
+
+    seed: int = 0
+
+    def kept(self, state: ServerState) -> Published | None:
+        """Return None: no round is kept."""
+        return None
+
+    def noise(self, state: ServerState) -> NoiseSource:
+        """Return noise that follows from the seed and the round."""
+        return seeded(rng(self.seed, state.round_index, "noise"))
+
+    def write(self, state: ServerState, published: Published) -> None:
+        """Write nothing."""

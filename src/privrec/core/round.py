@@ -9,12 +9,11 @@ import numpy as np
 
 from privrec.core.contribution import add_to, bounded, scaled, shapes_of
 from privrec.core.phase import (
-    Advance,
     Cohort,
     Exchange,
     Executor,
+    Journal,
     Phase,
-    Publish,
     RoundReport,
     ServerState,
     Stage,
@@ -22,7 +21,6 @@ from privrec.core.phase import (
 )
 from privrec.data.clients import Clients
 from privrec.privacy.aggregate import CohortTotal, Published
-from privrec.privacy.release import NoiseSource
 from privrec.seeds import rng
 from privrec.types import IntArray, Leaf
 
@@ -54,15 +52,15 @@ class Surroundings:
     """What a round needs besides its phase.
 
     `take` reads the data on people's devices. `run` adds up a cohort. `draw` has the randomness of
-    cohorts, and `begun` a cohort that was drawn already. `publish` gives the source of noise, and
-    writes what was published and the ledger. `on_step` is told how far the round is; several
+    cohorts, and `begun` a cohort that was drawn already. `journal` gives the source of noise, and
+    writes what is published and the ledger. `on_step` is told how far the round is; several
     threads may call it.
     """
 
     take: Callable[[IntArray], Clients]
     run: Executor
     draw: Draw
-    publish: Publish
+    journal: Journal
     on_step: OnStep = tell_nobody
     begun: Begun = none_begun
 
@@ -88,33 +86,59 @@ def cohort_draw(seed: int, *, secret: bool) -> Draw:
 def play_round(
     phase: Phase, state: ServerState, around: Surroundings
 ) -> tuple[ServerState, RoundReport]:
-    """Return the state after one more round: draw, tell, contribute, publish, absorb."""
-    report = RoundReport(round_index=state.round_index, clients=None, loss=None)
+    """Return the state after one more round: draw, tell, contribute, publish, write, absorb.
 
-    def play(noise: NoiseSource) -> Published:
-        nonlocal report
-        people = around.begun(state.round_index)
+    A round that was published before a kill is read, and nobody is asked again.
+    """
+    round_index, clip_norm = state.round_index, state.clip_norm
+    report = RoundReport(round_index=round_index, clients=None, loss=None)
+    published = around.journal.kept(state)
+    if published is None:
+        people = around.begun(round_index)
         if people is None:
-            people = phase.release.sampling.draw(phase.population, around.draw(state.round_index))
-        told = phase.tell(state)
-        cohort = Cohort(people, around.take, _counting(around.on_step, len(people)))
-        total = around.run(phase, told, cohort, state.round_index, state.clip_norm)
-        answered = len(people) - total.dropped - total.skipped
-        report = RoundReport(
-            round_index=state.round_index,
-            clients=len(people),
-            loss=total.loss / answered if total.loss is not None and answered else None,
-            clipped=total.clipped,
-            dropped=total.dropped,
-            skipped=total.skipped,
-        )
+            people = phase.release.sampling.draw(phase.population, around.draw(round_index))
+        cohort = Cohort(people, around.take, PeopleDone(around.on_step, len(people)))
+        total = around.run(phase, phase.tell(state), cohort, round_index, clip_norm)
         total = total._replace(clients=len(people))
-        return phase.aggregator.publish_round(total, state.clip_norm, noise)
-
-    published = around.publish(state, play)
+        report = report_of(round_index, total)
+        noise = around.journal.noise(state)
+        published = phase.aggregator.publish_round(total, clip_norm, noise)
+        del total  # From here on there is only the sum with its noise.
+        around.journal.write(state, published)
     around.on_step(SERVER, 0, 1)
     after = phase.absorb(state, published)
-    return replace(after, round_index=state.round_index + 1, clip_norm=published.clip_norm), report
+    return replace(after, round_index=round_index + 1, clip_norm=published.clip_norm), report
+
+
+def report_of(round_index: int, total: CohortTotal) -> RoundReport:
+    """Return what a round did; the loss is the mean over those who answered and had data."""
+    answered = total.clients - total.dropped - total.skipped
+    return RoundReport(
+        round_index=round_index,
+        clients=total.clients,
+        loss=total.loss / answered if total.loss is not None and answered else None,
+        clipped=total.clipped,
+        dropped=total.dropped,
+        skipped=total.skipped,
+    )
+
+
+class PeopleDone:
+    """Counts the people whom a round is done with; several threads may call it."""
+
+    def __init__(self, on_step: OnStep, total: int) -> None:
+        self._on_step, self._total, self._done = on_step, total, 0
+        self._lock = threading.Lock()
+        on_step(PEOPLE, 0, total)
+
+    def __call__(self, count: int) -> None:
+        """Count so many more."""
+        with self._lock:
+            self._done += count
+            done = self._done
+        # When all are done, what is left is to solve, or to add noise and write.
+        step = (SERVER, 0, 1) if done >= self._total else (PEOPLE, done, self._total)
+        self._on_step(*step)
 
 
 def one_by_one(
@@ -158,24 +182,7 @@ def play_stage_round(
     """Return the state after one more round of a phase, of a central fit or of an exchange."""
     if isinstance(stage, Phase):
         return play_round(stage, state, around)
-    # Writes the ledger line; there is no sum.
-    around.publish(state, lambda noise: Published({}, state.clip_norm))
+    around.journal.write(state, Published({}, state.clip_norm))  # There is no sum.
     if isinstance(stage, Exchange):
         return stage.play(state, around.take)
-    return stage.play(state, _counting(around.on_step, stage.release.sampling.cohort))
-
-
-def _counting(on_step: OnStep, total: int) -> Advance:
-    """Return what is told how many more people are done, by any thread."""
-    done, lock = 0, threading.Lock()
-    on_step(PEOPLE, 0, total)
-
-    def advance(count: int) -> None:
-        nonlocal done
-        with lock:
-            done += count
-            all_done = done >= total
-        # What is left is to solve, or to add noise and write.
-        on_step(*((SERVER, 0, 1) if all_done else (PEOPLE, done, total)))
-
-    return advance
+    return stage.play(state, PeopleDone(around.on_step, stage.release.sampling.cohort))

@@ -27,7 +27,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from privrec.core.phase import Play, ServerState, Stage
+from privrec.core.phase import ServerState, Stage
 from privrec.errors import PrivrecError, RunFolderError
 from privrec.privacy.aggregate import Published
 from privrec.privacy.calibrate import Sums, people_needed, refuse_large_delta, too_few_words
@@ -190,8 +190,8 @@ def _chain(before: str, line: Mapping[str, Any]) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Publisher:
-    """Publishes a stage's rounds: writes the noised sum, then its ledger line, then returns it.
+class RunJournal:
+    """The journal of a stage in its run folder: the noised sum, then its ledger line, then use.
 
     `about` is what every line says besides: how a network adds up. `lines` are all lines of the
     ledger. `ledger` has the releases from before this stage started
@@ -213,28 +213,50 @@ class Publisher:
         """Whether published sums must be kept, because their noise cannot be drawn again."""
         return self.config.budget.draws_in_secret and self.stage.release.is_private
 
-    def publish(self, state: ServerState, play: Play) -> Published:
-        """Return what a round publishes, after it and its ledger line are on the disk.
+    def kept(self, state: ServerState) -> Published | None:
+        """Return what the round published before a kill; its ledger line is on the disk then.
 
-        The process may be killed at any moment. Secure noise cannot be drawn again, so the noised
-        sum is kept on the disk; the resumed run uses it, and it is counted once. With seeded
-        noise, a repeated round publishes the same numbers again, which is no second release.
+        Secure noise cannot be drawn again, so the noised sum is kept on the disk; the resumed run
+        uses it, and it is counted once. With seeded noise nothing is kept: a repeated round
+        publishes the same numbers again, which is no second release.
         """
-        round_index, path = state.round_index, self.folder.published_path(state.round_index)
-        line = self._line(round_index)
-        if self._keeps and path.is_file():
-            kept, mark = _read_published(path)
-            if line is None:
-                self._write_down(state, kept, mark)
-                return kept
-            if line["published"] == mark:
-                return kept
-        published = play(self._noise(state))
-        digest = self._keep(path, published) if self._keeps else None
-        # If a sum under secure noise was lost, the new one is another release and is counted.
-        if line is None or self._keeps:
-            self._write_down(state, published, digest)
+        path = self.folder.published_path(state.round_index)
+        if not self._keeps or not path.is_file():
+            return None
+        line = self._line(state.round_index)
+        published, digest = _read_published(path)
+        if line is None:
+            self._append(state, published, digest)
+        elif line["published"] != digest:
+            return None
         return published
+
+    def noise(self, state: ServerState) -> NoiseSource:
+        """Return the source of a round's noise: secret, or the seed and all that is released."""
+        if self.config.budget.draws_in_secret:
+            return secure()
+        # Everything that shapes the release goes into the seed. Two runs that differ in anything,
+        # even in one person, must not have the same noise: it would cancel in their difference.
+        # `candidates` shapes figures alone, and "halves" trains on all that it is given.
+        left_out = {"candidates"} | ({"protocol"} if self.config.protocol == "halves" else set())
+        shape = [
+            self.config.model_dump_json(exclude=left_out),
+            json.dumps(self.stage.release.as_json()),
+            self.stage.name,
+            repr(state.clip_norm),
+            self.fingerprint,
+        ]
+        digest = hashlib.sha256("\0".join(shape).encode()).hexdigest()
+        return seeded(rng(self.config.seed, state.round_index, f"noise {digest}"))
+
+    def write(self, state: ServerState, published: Published) -> None:
+        """Write the noised sum if it is kept, then its ledger line. The process may be killed."""
+        digest = None
+        if self._keeps:
+            digest = _write_published(self.folder.published_path(state.round_index), published)
+        # If a sum under secure noise was lost, the new one is another release and is counted.
+        if self._keeps or self._line(state.round_index) is None:
+            self._append(state, published, digest)
 
     def last_round(self, round_index: int) -> int:
         """Return the number of rounds at which the budget or the stage ends."""
@@ -256,30 +278,7 @@ class Publisher:
             return line is not None
         return path.is_file() and line.get("published") == _digest(path.read_bytes())
 
-    def _noise(self, state: ServerState) -> NoiseSource:
-        if self.config.budget.draws_in_secret:
-            return secure()
-        # Everything that shapes the release goes into the seed. Two runs that differ in anything,
-        # even in one person, must not have the same noise: it would cancel in their difference.
-        # `candidates` shapes figures alone, and "halves" trains on all that it is given.
-        left_out = {"candidates"} | ({"protocol"} if self.config.protocol == "halves" else set())
-        shape = [
-            self.config.model_dump_json(exclude=left_out),
-            json.dumps(self.stage.release.as_json()),
-            self.stage.name,
-            repr(state.clip_norm),
-            self.fingerprint,
-        ]
-        digest = hashlib.sha256("\0".join(shape).encode()).hexdigest()
-        return seeded(rng(self.config.seed, state.round_index, f"noise {digest}"))
-
-    def _keep(self, path: Path, published: Published) -> str:
-        arrays = {f"update {name}": np.asarray(a) for name, a in published.update.items()}
-        arrays["clip_norm"] = np.asarray(published.clip_norm, np.float64)
-        records.write_arrays(path, arrays, {})
-        return _digest(path.read_bytes())
-
-    def _write_down(self, state: ServerState, published: Published, digest: str | None) -> None:
+    def _append(self, state: ServerState, published: Published, digest: str | None) -> None:
         aggregator = self.stage.aggregator
         has_bound = aggregator.release.mechanism != "none"
         line = {
@@ -303,7 +302,7 @@ class Publisher:
         return next((line for line in reversed(self.lines) if line["round"] == round_index), None)
 
 
-def open_publisher(
+def open_journal(
     folder: records.RunFolder,
     stage: Stage,
     config: RunSettings,
@@ -311,8 +310,8 @@ def open_publisher(
     population: str,
     fingerprint: str,
     about: Mapping[str, Any] | None = None,
-) -> Publisher:
-    """Return the publisher of a stage that starts or resumes, with the releases so far."""
+) -> RunJournal:
+    """Return the journal of a stage that starts or resumes, with the releases so far."""
     start_ledger(folder)
     lines = read_ledger(folder)
     for line in lines:
@@ -323,7 +322,7 @@ def open_publisher(
             )
     # The first stage of the paper has no noise. The budget is then that of the second stage alone,
     # and the statement says so.
-    return Publisher(
+    return RunJournal(
         folder=folder,
         stage=stage,
         config=config,
@@ -410,6 +409,14 @@ def _numbers(line: Line) -> int:
 
 def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
+
+
+def _write_published(path: Path, published: Published) -> str:
+    """Write a noised sum and return the hash of the file."""
+    arrays = {f"update {name}": np.asarray(a) for name, a in published.update.items()}
+    arrays["clip_norm"] = np.asarray(published.clip_norm, np.float64)
+    records.write_arrays(path, arrays, {})
+    return _digest(path.read_bytes())
 
 
 def _read_published(path: Path) -> tuple[Published, str]:

@@ -39,7 +39,7 @@ from privrec.privacy.calibrate import Sums, people_needed, too_few_words
 from privrec.runs import folder as records
 from privrec.runs.evaluate import validate
 from privrec.runs.folder import Arrays, discard, folder_path, temporary_run
-from privrec.runs.journal import open_publisher, write_params
+from privrec.runs.journal import open_journal, write_params
 from privrec.runs.progress import Progress, progress_bar, progress_of
 from privrec.runs.run import Run
 from privrec.settings import RunSettings
@@ -298,7 +298,7 @@ def _play_stage(
     """Return the state after the rounds that the budget allows; `keep` gets it after each one."""
     state, best = reached
     config, federation = prepared.config, prepared.federation
-    publisher = open_publisher(
+    journal = open_journal(
         folder,
         stage,
         config,
@@ -306,13 +306,13 @@ def _play_stage(
         fingerprint=federation.fingerprint,
         about={} if network is None else network.about,
     )
-    last = publisher.last_round(state.round_index)
+    last = journal.last_round(state.round_index)
     budget = config.budget
     around = Surroundings(
         take=federation.take,
         run=fastest if network is None else network.run,
         draw=cohort_draw(config.seed, secret=budget.draws_in_secret),
-        publish=publisher.publish,
+        journal=journal,
         on_step=progress.step,
         begun=none_begun if network is None else network.begun,
     )

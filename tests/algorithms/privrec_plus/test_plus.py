@@ -21,18 +21,17 @@ from privrec.algorithms.privrec_plus import solve as fit
 from privrec.algorithms.privrec_plus.recipe import MOMENTS, POPULAR
 from privrec.algorithms.privrec_plus.scoring import POPULARITY
 from privrec.algorithms.recipes import configure, prepare
-from privrec.core.phase import ServerState, Stage
+from privrec.core.phase import Stage, Unwritten
 from privrec.data.clients import Clients
 from privrec.data.federation import Federation
 from privrec.data.splits import split_clients
 from privrec.errors import SettingsError
 from privrec.privacy.aggregate import Aggregator
-from privrec.privacy.release import NoiseSource, seeded
+from privrec.privacy.release import NoiseSource
 from privrec.runs import folder as records
 from privrec.runs.journal import load_params, read_ledger
-from privrec.seeds import rng
 from privrec.types import BoolArray, IntArray, Leaf
-from tiny import DATA, by_hand, round_of
+from tiny import DATA, round_of
 
 DELTA, BUDGET, USERS, ITEMS = 1e-3, 5.0, 48, 40
 TINY: dict[str, Any] = {"delta": DELTA, "epsilon": BUDGET}
@@ -136,10 +135,6 @@ def stages_of(federation: Federation, **settings: Any) -> tuple[Stage, ...]:
     return prepare(configure("dp-privrec-plus", DATA, settings), federation).stages()
 
 
-def noise_of(seed: int) -> Callable[[ServerState], NoiseSource]:
-    return lambda state: seeded(rng(seed, state.round_index, "noise"))
-
-
 def publishing(patch: pytest.MonkeyPatch, instead: Callable[[Totals, Real], Totals]) -> None:
     """Publish every sum by `instead(total, publish)`."""
     real = Aggregator.publish
@@ -172,10 +167,10 @@ def test_both_sums_get_the_noise_that_is_counted(
     for settings in ({"noise_multiplier": 0.0}, GIVEN):
         first, second = stages_of(federation, **settings, sampling=sampling)
         for seed in range(200 if settings is GIVEN else 1):
-            noise = noise_of(seed)
-            round_of(federation, first, first.start(None), by_hand(noise))
+            journal = Unwritten(seed)
+            round_of(federation, first, first.start(None), journal)
             known = second.start({POPULARITY: jnp.ones(ITEMS)})
-            round_of(federation, second, known, by_hand(noise))
+            round_of(federation, second, known, journal)
     for place, (name, part) in enumerate(zip(names, (share, 1 - share), strict=True)):
         truth, *found = (np.asarray(after[name], np.float64) for _, after in published[place::2])
         errors = np.array(found) - truth
@@ -214,9 +209,9 @@ def test_one_person_moves_either_sum_by_no_more_than_is_counted(
     for somebody in [people[:0], *np.split(people, 8)]:
         data = changed(federation, somebody, change)
         first, second = stages_of(data, **GIVEN)
-        round_of(data, first, first.start(None), by_hand())
+        round_of(data, first, first.start(None))
         known = second.start({POPULARITY: jnp.arange(ITEMS) * 0.3})
-        round_of(data, second, known, by_hand())
+        round_of(data, second, known)
         moved.append([total for total, _ in published[-2:]])
     for name, place in ((POPULARITY, 0), ("triangle", 1)):
         truth, *rest = (np.asarray(totals[place][name], np.float64) for totals in moved)

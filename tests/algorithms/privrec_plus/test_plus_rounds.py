@@ -15,8 +15,8 @@ from privrec.data.sources import load
 from privrec.privacy.release import NoiseSource
 from privrec.runs import folder as records
 from privrec.runs import loop
-from privrec.runs.journal import ledger_of, load_params, open_publisher, read_ledger
-from tiny import DATA, by_hand, new_folder, round_of
+from privrec.runs.journal import ledger_of, load_params, open_journal, read_ledger
+from tiny import DATA, FixedNoise, new_folder, round_of
 
 DELTA, ROUNDS = 1e-3, 4
 SETTINGS: dict[str, Any] = {
@@ -172,10 +172,10 @@ def test_a_budget_that_ends_after_popularity_leaves_what_is_popular(tmp_path: Pa
     made = prepare(configure("dp-privrec-plus", DATA, {"delta": DELTA}), load(DATA))
     state = made.stages()[0].start(None)
     folder = new_folder(tmp_path / "run", made)
-    publisher = open_publisher(
+    journal = open_journal(
         folder, made.stages()[0], made.config, population="people", fingerprint="data"
     )
-    after, _ = round_of(made.federation, made.stages()[0], state, publisher.publish)
+    after, _ = round_of(made.federation, made.stages()[0], state, journal)
     assert len(read_ledger(folder)) == 1
     order = np.argsort(-np.asarray(after.params[BIAS]), kind="stable")
     popular = np.argsort(-np.asarray(after.params[POPULARITY]), kind="stable")
@@ -194,8 +194,7 @@ def test_a_rounds_noise_is_on_every_learned_number_and_nowhere_else() -> None:
             return np.full(count, size)
 
         noise = NoiseSource(normal=fill, laplace=fill)
-        publish = by_hand(lambda state: noise)
-        after, _ = round_of(made.federation, stage, before, publish)
+        after, _ = round_of(made.federation, stage, before, FixedNoise(noise))
         return {name: np.asarray(value) for name, value in after.params.items()}
 
     still, moved = played(0.0), played(1.0)

@@ -26,7 +26,7 @@ from privrec.runs.journal import load_params, read_ledger
 from privrec.testing import expected_cohort, phases_of, small, sums
 from privrec.types import F64, Leaf
 from stops import Stopped
-from tiny import DATA, by_hand, round_of
+from tiny import DATA, round_of
 
 
 def weighted_squares(rows: F64, weights: F64) -> F64:
@@ -138,7 +138,7 @@ def phase_and_sum(federation: Federation, **settings: Any) -> tuple[Phase, Leaf]
     first, second = prepared.stages()
     assert isinstance(first, Phase)
     assert isinstance(second, Phase)
-    state = second.start(round_of(federation, first, first.start(None), by_hand())[0].params)
+    state = second.start(round_of(federation, first, first.start(None))[0].params)
     told = dict(second.tell(state))
     told["basis"] = np.eye(len(told["basis"]), dtype=np.float32)
     cohort = Cohort(second.population, federation.take)

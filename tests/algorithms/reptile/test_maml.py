@@ -21,7 +21,7 @@ from privrec.data.federation import Federation
 from privrec.seeds import key
 from privrec.testing import small
 from slow_loop import Instance, Problem, add_slope, embed, train_client, values_of
-from tiny import DATA, by_hand, round_of
+from tiny import DATA, round_of
 
 RATE, BATCH, LAYERS = 0.7, 8, 2
 INSTANCES = Instances(negatives=2, batch_size=BATCH, dislike_target=0.3)
@@ -264,7 +264,7 @@ def test_who_cannot_be_split_is_counted() -> None:
     prepared = prepare(configure("nn-self", DATA, small("nn-self")), less)
     (phase,) = prepared.stages()
     assert isinstance(phase, Phase)
-    _, report = round_of(less, phase, phase.start(None), by_hand())
+    _, report = round_of(less, phase, phase.start(None))
     assert report.clients == 8
     assert report.skipped >= 3
 

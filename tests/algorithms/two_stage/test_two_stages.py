@@ -33,7 +33,7 @@ from privrec.runs.compare import comparison
 from privrec.runs.journal import ledger_of, read_ledger, release_of
 from privrec.show.comparison import render_comparison
 from privrec.types import IntArray, Params
-from tiny import DATA, MODEL, by_hand, new_folder, own, round_of
+from tiny import DATA, MODEL, new_folder, own, round_of
 
 FIRST, SECOND, DELTA = 4, 3, 1e-3
 TINY: dict[str, Any] = {
@@ -322,7 +322,7 @@ def test_item_vectors_that_stage_two_leaves_alone_stay_as_they_are() -> None:
         )
         stage = prepared.stages()[1]
         before = stage.start(prepared.stages()[0].start(None).params)
-        after, _ = round_of(prepared.federation, stage, before, by_hand())
+        after, _ = round_of(prepared.federation, stage, before)
         moved = {
             name: bool(np.any(np.asarray(after.params[name]) != np.asarray(before.params[name])))
             for name in before.params
