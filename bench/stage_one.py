@@ -18,7 +18,6 @@ from privrec.algorithms.two_stage.recipe import local_views, views_of
 from privrec.algorithms.two_stage.views import SequenceClient, draw_views, empty_client, row_buckets
 from privrec.core.model import ITEM_TABLE
 from privrec.data.sources import load
-from privrec.privacy.aggregate import clip
 from privrec.simulate.lanes import cohort_runner, warm_up
 
 COHORT, TURNS = 50, 9
@@ -40,7 +39,7 @@ def stage_one() -> list[Figure]:
     clients = [client for client in clients if client.size]
     (stage,) = prepare(config, federation).stages()
     params = stage.start(None).params
-    run = cohort_runner(local, clip, {})
+    run = cohort_runner(local, "l2", {})
     sizes = row_buckets(federation.largest, views)
     warm_up(run, params, [empty_client(views, size, federation.n_items) for size in sizes])
     steps = sum(-(-int(client.size) // views.batch_size) for client in clients)

@@ -23,9 +23,9 @@ import polars as pl
 
 from privrec.algorithms.recipe import PreparedRun, Recipe
 from privrec.algorithms.recipes import RECIPES, configure, prepare, recipe_named
+from privrec.core.bound import bounded
 from privrec.core.contribution import (
     Contribution,
-    bounded,
     from_bytes,
     length,
     shapes_of,

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from privrec.core.bound import bounded
 from privrec.core.contribution import (
     Contribution,
     TouchedRows,
     add_to,
-    bounded,
     from_bytes,
     length,
     shapes_of,

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from scipy import stats
 
+from privrec.core.bound import clip
 from privrec.errors import DataError, SettingsError
-from privrec.privacy.aggregate import Aggregator, CohortTotal, clip, gaussian, laplace, plain
+from privrec.privacy.aggregate import Aggregator, CohortTotal, gaussian, laplace, plain
 from privrec.privacy.release import NoiseSource, Sampling, secure, seeded
 from privrec.seeds import rng
 from privrec.types import Law, Norm
@@ -230,7 +231,7 @@ def test_noise_that_is_no_number_is_refused(noise: float) -> None:
 
 def test_laplace_bounds_the_sum_of_absolute_values() -> None:
     made = laplace(SAMPLING, clip_norm=1.0, noise_multiplier=1.0)
-    found = made.clip({"a": jnp.array([3.0, -3.0])}, np.float32(1.0)).update["a"]
+    found = clip({"a": jnp.array([3.0, -3.0])}, np.float32(1.0), made.norm).contribution["a"]
     np.testing.assert_allclose(found, [0.5, -0.5], rtol=2e-3)
     with pytest.raises(SettingsError, match="needs the Gaussian mechanism"):
         Aggregator(

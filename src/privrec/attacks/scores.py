@@ -29,7 +29,8 @@ from privrec.attacks.canaries import Canaries, Stack, beginning, flattened, stac
 from privrec.attacks.roc import Scores, measured
 from privrec.attacks.server import read_off
 from privrec.attacks.watch import Seen, law_of, try_out
-from privrec.core.contribution import Contribution, bounded, shapes_of
+from privrec.core.bound import bounded
+from privrec.core.contribution import Contribution, shapes_of
 from privrec.core.phase import Cohort
 from privrec.core.round import fastest
 from privrec.data.clients import Clients

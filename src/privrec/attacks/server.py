@@ -20,7 +20,8 @@ from privrec.algorithms.factors.fcf import VECTORS
 from privrec.algorithms.privrec_plus.scoring import DISLIKES, LIKES
 from privrec.algorithms.privrec_plus.sums import BASIS, SCALE, SQUARES, TRIANGLE
 from privrec.algorithms.recipe import PreparedRun
-from privrec.core.contribution import Contribution, TouchedRows, bounded, shapes_of
+from privrec.core.bound import bounded
+from privrec.core.contribution import Contribution, TouchedRows, shapes_of
 from privrec.core.model import ITEM_TABLE
 from privrec.core.phase import Phase, ServerState, Stage, Told, Unwritten
 from privrec.core.round import Surroundings, cohort_draw, fastest, play_round

@@ -1,4 +1,4 @@
-"""All that one device sends in one round: its parts, its length, its bound, and its bytes.
+"""All that one device sends in one round: its parts, its length, and its bytes.
 
 The arithmetic is numpy's in 64 bits, for one person at a time: it is what a phone runs, and the
 truth that compiled code is tested against.
@@ -14,13 +14,9 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from privrec.errors import WireError
-from privrec.privacy.release import MARGIN
 from privrec.types import IntArray, Leaf, Norm
 
 Arrays = Mapping[str, Leaf]
-_ROUNDING = 1e-9
-"""The part of the bound that is kept free for rounding of 64-bit numbers (32 bits: `MARGIN`)."""
-
 
 Shapes = Mapping[str, tuple[str, tuple[int, ...]]]
 """The name of each sum -> the part of a contribution that it comes from, and its shape there."""
@@ -50,14 +46,6 @@ class Contribution(NamedTuple):
     rows: Mapping[str, TouchedRows] = _NO_ROWS
     outer: Arrays = _NO_ARRAYS
     triangle: Arrays = _NO_ARRAYS
-
-
-class Bounded(NamedTuple):
-    """A contribution within the bound, whether it was too long, and whether it was usable."""
-
-    contribution: Contribution
-    was_long: bool
-    is_finite: bool
 
 
 def length(contribution: Contribution, norm: Norm = "l2") -> float:
@@ -100,32 +88,6 @@ def shapes_of(contribution: Contribution) -> Shapes | None:
     return found if all(np.asarray(leaf).dtype.kind in "fiub" for leaf in leaves) else None
 
 
-def bounded(
-    contribution: Contribution, clip_norm: float, norm: Norm = "l2", *, expected: Shapes
-) -> Bounded:
-    """Return the contribution times min(1, clip_norm / its length).
-
-    One that is not finite, is unsound, or does not have the names and shapes that are `expected`
-    adds nothing: otherwise it could be spread over more of a sum than its length says.
-    """
-    shapes = shapes_of(contribution)
-    if shapes is None or shapes != expected:
-        return Bounded(_nothing(expected), was_long=False, is_finite=False)
-    with np.errstate(over="ignore", invalid="ignore"):
-        found = length(contribution, norm)
-    if not math.isfinite(found):
-        return Bounded(_nothing(expected), was_long=False, is_finite=False)
-    leaves = (*contribution.dense.values(), *(r.values for r in contribution.rows.values()))
-    coarse = any(np.asarray(leaf).dtype == np.float32 for leaf in leaves)
-    margin = MARGIN if coarse else _ROUNDING
-    most = clip_norm * (1 - margin)
-    if found <= most:
-        return Bounded(contribution, was_long=False, is_finite=True)
-    # What was made exactly as long as the bound is shortened by a rounding error, and not counted.
-    was_long = found > (most if coarse else clip_norm * (1 + _ROUNDING))
-    return Bounded(scaled(contribution, most / found), was_long=was_long, is_finite=True)
-
-
 def scaled(contribution: Contribution, factor: float) -> Contribution:
     """Return what adds `factor` times as much to every sum; 0 also removes what is not finite."""
 
@@ -142,6 +104,18 @@ def scaled(contribution: Contribution, factor: float) -> Contribution:
         outer={name: times(leaf, root) for name, leaf in contribution.outer.items()},
         triangle={name: times(leaf, root) for name, leaf in contribution.triangle.items()},
     )
+
+
+def nothing(expected: Shapes) -> Contribution:
+    """Return what adds zeros to all sums."""
+    parts: dict[str, dict[str, Leaf]] = {"dense": {}, "rows": {}, "outer": {}, "triangle": {}}
+    for name, (part, shape) in expected.items():
+        if part == "rows":
+            size, *rest = shape
+            parts[part][name] = TouchedRows(np.zeros(0, np.int64), np.zeros((0, *rest)), size)
+        else:
+            parts[part][name] = np.zeros(shape)
+    return Contribution(**parts)
 
 
 def add_to(total: dict[str, Leaf], contribution: Contribution) -> None:
@@ -217,18 +191,6 @@ def _rows_are_sound(contribution: Contribution) -> bool:
         if len(np.unique(named)) != len(named) or (named < 0).any() or (named >= size).any():
             return False
     return True
-
-
-def _nothing(expected: Shapes) -> Contribution:
-    """Return what adds zeros to all sums."""
-    parts: dict[str, dict[str, Leaf]] = {"dense": {}, "rows": {}, "outer": {}, "triangle": {}}
-    for name, (part, shape) in expected.items():
-        if part == "rows":
-            size, *rest = shape
-            parts[part][name] = TouchedRows(np.zeros(0, np.int64), np.zeros((0, *rest)), size)
-        else:
-            parts[part][name] = np.zeros(shape)
-    return Contribution(**parts)
 
 
 def _part(total: dict[str, Leaf], name: str, shape: tuple[int, ...]) -> Leaf:

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from privrec.core.contribution import add_to, bounded, scaled, shapes_of
+from privrec.core.bound import bounded
+from privrec.core.contribution import add_to, scaled, shapes_of
 from privrec.core.phase import (
     Cohort,
     Exchange,

@@ -3,7 +3,7 @@
 The server's step along the mean of a published sum.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache, lru_cache
 from typing import Any, NamedTuple, Protocol
 
@@ -64,7 +64,9 @@ def _region_analysis() -> dict[str, bool]:
     return option
 
 
-Step = Callable[[Params, optax.OptState, dict[str, Leaf]], tuple[dict[str, Array], optax.OptState]]
+Step = Callable[
+    [Params, optax.OptState, Mapping[str, Leaf]], tuple[dict[str, Array], optax.OptState]
+]
 
 
 @lru_cache(maxsize=16)

@@ -1,22 +1,19 @@
-"""From a cohort's updates to what is published: clip each update, sum, add noise.
+"""From the sum of a cohort's bounded contributions to what is published: its noise.
 
 One object has the clipping bound, the noise and the release that the accountant counts, so the
 three always agree.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from privrec.errors import DataError, SettingsError
-from privrec.privacy.release import MARGIN, NoiseSource, Release, Sampling, check_noise
-from privrec.types import F32, F64, Array, Leaf, Norm, Params
+from privrec.privacy.release import NoiseSource, Release, Sampling, check_noise
+from privrec.types import F32, F64, Leaf, Norm
 
 _GRID = 2.0**-12
 """The grid to which published values are rounded, relative to the scale of the noise (rounded down
@@ -27,14 +24,6 @@ MOST_MOVE = 2.0**40
 """An adaptive bound stays within this factor of the first one: far from the ends of float32."""
 
 
-class Clipped(NamedTuple):
-    """A clipped update, whether it was longer than the bound, and whether it was finite."""
-
-    update: dict[str, Array]
-    was_long: Array
-    is_finite: Array
-
-
 class CohortTotal(NamedTuple):
     """The sum of a cohort's bounded contributions before noise, and counts of clients.
 
@@ -43,16 +32,28 @@ class CohortTotal(NamedTuple):
 
     A network does not give these counts. `within` is then the one that adaptive clipping needs.
     `noised` is true if the nodes have added all the noise already, to `within` too.
+
+    In compiled code the numbers are arrays; `on_host` makes them numbers.
     """
 
     update: Mapping[str, Leaf]
-    clients: int = 0
-    clipped: int = 0
-    dropped: int = 0
-    skipped: int = 0
-    loss: float | None = None
+    clients: Leaf = 0
+    clipped: Leaf = 0
+    dropped: Leaf = 0
+    skipped: Leaf = 0
+    loss: Leaf = None
     within: float | None = None
-    noised: bool = False
+    noised: Leaf = False
+
+    def on_host(self, skipped: int) -> "CohortTotal":
+        """Return what compiled code added up: the update as it is, and its counts as numbers."""
+        return CohortTotal(
+            self.update,
+            clipped=int(self.clipped),
+            dropped=int(self.dropped),
+            skipped=skipped,
+            loss=float(self.loss),
+        )
 
     @property
     def balance(self) -> float:
@@ -71,7 +72,7 @@ class Published(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Aggregator:
-    """Clips each client's update, and adds noise to the sum over a cohort.
+    """Says how long one client's update may be, and adds noise to the sum over a cohort.
 
     With `clip_quantile` the clipping bound follows that quantile of the clients' update norms.
     """
@@ -92,15 +93,6 @@ class Aggregator:
     def norm(self) -> Norm:
         """The norm in which updates are bounded."""
         return "l1" if self.release.mechanism == "laplace" else "l2"
-
-    @property
-    def clip(self) -> Callable[[Params, Leaf], Clipped]:
-        """(update, clip_norm) -> one client's bounded update; compiled into the client loop.
-
-        It is the same function for all aggregators of a norm, so that what is compiled with it can
-        be used again.
-        """
-        return _clippers[self.norm]
 
     def noise_scale(self, clip_norm: float) -> float:
         """Return the scale of the noise on the sum (the s of docs/privacy.md)."""
@@ -229,37 +221,3 @@ def _on_grid(values: F64, scale: float) -> F32:
 def grid_step(scale: float) -> float:
     """Return the step of the grid on which sums with noise of this scale are published."""
     return float(2.0 ** math.floor(math.log2(scale)) * _GRID)
-
-
-def clip(update: Params, clip_norm: Leaf, norm: Norm = "l2") -> Clipped:
-    """Return `update · min(1, S/‖update‖)` over all parameters at once (Algorithm 2, line 21).
-
-    A zero update stays zero. An update with a NaN or an infinity becomes zero and is marked. An
-    infinite `clip_norm` clips nothing.
-    """
-    leaves = jax.tree.leaves(dict(update))
-    # Entries are divided by the largest one before squaring, so that squares do not overflow.
-    peak = jnp.max(jnp.stack([jnp.max(jnp.abs(leaf), initial=0.0) for leaf in leaves]))
-    is_finite = jnp.isfinite(peak)
-    unit = jnp.where(is_finite & (peak > 0), peak, 1.0)
-    length = _length([jnp.where(is_finite, leaf / unit, 0.0) for leaf in leaves], norm)
-    bound = clip_norm * (1 - MARGIN)
-    was_long = is_finite & (length > bound / unit)
-    shrink = bound / jnp.where(was_long, length, 1.0)
-
-    def bounded(leaf: Array) -> Array:
-        return jnp.where(was_long, leaf / unit * shrink, jnp.where(is_finite, leaf, 0.0))
-
-    return Clipped(jax.tree.map(bounded, dict(update)), was_long, is_finite)
-
-
-_clippers: dict[Norm, Callable[[Params, Leaf], Clipped]] = {
-    "l1": partial(clip, norm="l1"),
-    "l2": partial(clip, norm="l2"),
-}
-
-
-def _length(leaves: list[Array], norm: Norm) -> Array:
-    if norm == "l1":
-        return jnp.sum(jnp.stack([jnp.sum(jnp.abs(leaf)) for leaf in leaves]))
-    return jnp.sqrt(jnp.sum(jnp.stack([jnp.sum(jnp.square(leaf)) for leaf in leaves])))

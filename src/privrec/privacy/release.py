@@ -19,9 +19,6 @@ from privrec.seeds import secret_choice, secret_coins
 from privrec.types import F64, IntArray, Law, MechanismName
 
 Adjacency = Literal["add or remove one person", "replace one person"]
-# Updates are clipped to clip_norm · (1 - MARGIN). The rounding error of a float32 sum of squares
-# is less than this margin, so the bound also holds in exact arithmetic. Chosen by hand.
-MARGIN = 1e-3
 LEAST_NOISE, MOST_NOISE = 1e-6, 1e6
 """Beyond these noise multipliers the accountant's sums overflow. Chosen by hand."""
 MECHANISMS = ("none", "gaussian", "laplace")

@@ -18,29 +18,17 @@ from jax.flatten_util import ravel_pytree
 from jax.sharding import SingleDeviceSharding
 from jax.stages import Wrapped
 
+from privrec.core.bound import clip
 from privrec.core.model import ITEM_TABLE
 from privrec.core.phase import Advance, Cohort, Told, silent
 from privrec.core.training import LocalTrain, Packed, jit_in_place
 from privrec.data.clients import Clients
 from privrec.data.schema import Bags
-from privrec.privacy.aggregate import Clipped, CohortTotal
-from privrec.types import Array, Leaf, Params
+from privrec.privacy.aggregate import CohortTotal
+from privrec.types import Array, Leaf, Norm, Params
 
 Client = TypeVar("Client")
 Result = TypeVar("Result")
-
-
-class CohortSum(NamedTuple):
-    """The running sum over a cohort: clipped updates with whole tables, mean losses, and counts.
-
-    `clipped` clients had an update longer than the bound. `dropped` clients had an update that is
-    not finite, and add nothing. All but `update` come from raw client data: simulation only.
-    """
-
-    update: dict[str, Array]
-    loss: Array
-    clipped: Array
-    dropped: Array
 
 
 class RunCohort(Protocol):
@@ -52,17 +40,14 @@ class RunCohort(Protocol):
         clients: Sequence[Packed],
         clip_norm: float,
         advance: Advance = silent,
-    ) -> CohortSum:
+    ) -> CohortTotal:
         """Return the sum; `advance` is told of each client that is done, by any thread."""
         ...
 
 
-Clip = Callable[[Params, Leaf], Clipped]
-
-
 def cohort_runner(
     local: LocalTrain,
-    clip: Clip,
+    norm: Norm,
     catalogue: Bags,
     cores: Sequence[jax.Device] | None = None,
 ) -> RunCohort:
@@ -72,17 +57,17 @@ def cohort_runner(
     """
     lanes = list(cores or jax.local_devices())
     catalogues = [jax.device_put(dict(catalogue), core) for core in lanes]
-    zeros, adders, finish = _programs(local, clip, tuple(lanes))
+    zeros, adders, finish = _programs(local, norm, tuple(lanes))
 
     def run(
         params: Params, clients: Sequence[Packed], clip_norm: float, advance: Advance = silent
-    ) -> CohortSum:
+    ) -> CohortTotal:
         # An empty client also costs a call, so its load is 1.
         shares = assign([int(client.size) + 1 for client in clients], len(lanes))
 
-        def run_lane(lane: int) -> _Running:
+        def run_lane(lane: int) -> CohortTotal:
             here, bound = jax.device_put((dict(params), np.float32(clip_norm)), lanes[lane])
-            total: _Running = zeros[lane](here)
+            total: CohortTotal = zeros[lane](here)
             for k in shares[lane]:
                 total = adders[lane](total, here, bound, catalogues[lane], clients[k])
                 advance(1)
@@ -91,23 +76,10 @@ def cohort_runner(
 
         parts = _side_by_side(run_lane, len(lanes))
         here = jax.device_put((dict(params), parts), lanes[0])
-        total: CohortSum = finish(*here)
+        total: CohortTotal = finish(*here)
         return total
 
     return run
-
-
-class _Running(NamedTuple):
-    """The sum of some clients: the item table, and all other parameters as one vector.
-
-    A call then has few arguments, and bounding and adding are few operations.
-    """
-
-    items: Array
-    others: Array
-    loss: Array
-    clipped: Array
-    dropped: Array
 
 
 class _Programs(NamedTuple):
@@ -119,12 +91,12 @@ class _Programs(NamedTuple):
 
 
 @lru_cache(maxsize=16)
-def _programs(local: LocalTrain, clip: Clip, lanes: tuple[jax.Device, ...]) -> _Programs:
+def _programs(local: LocalTrain, norm: Norm, lanes: tuple[jax.Device, ...]) -> _Programs:
     """Return the compiled parts, the same for all runs of the same training."""
     # Bound to their core, so that where an argument came from never makes them compile again.
     places = [SingleDeviceSharding(core) for core in lanes]
     zeros = [jax.jit(_zero, in_shardings=place, out_shardings=place) for place in places]
-    accumulate = _accumulator(local, clip)
+    accumulate = _accumulator(local, norm)
     adders = [
         jit_in_place(accumulate, donate_argnums=0, in_shardings=place, out_shardings=place)
         for place in places
@@ -134,19 +106,23 @@ def _programs(local: LocalTrain, clip: Clip, lanes: tuple[jax.Device, ...]) -> _
 
 
 def _accumulator(
-    local: LocalTrain, clip: Clip
-) -> Callable[[_Running, Params, Leaf, Bags, Packed], _Running]:
-    """Return what trains one client and adds its bounded update to a running sum."""
+    local: LocalTrain, norm: Norm
+) -> Callable[[CohortTotal, Params, Leaf, Bags, Packed], CohortTotal]:
+    """Return what trains one client and adds its bounded update to a running sum.
+
+    The running sum has the item table, and all other parameters as one vector: a call then has few
+    arguments, and bounding and adding are few operations.
+    """
 
     def accumulate(
-        total: _Running, params: Params, clip_norm: Leaf, catalogue: Bags, client: Packed
-    ) -> _Running:
+        total: CohortTotal, params: Params, clip_norm: Leaf, catalogue: Bags, client: Packed
+    ) -> CohortTotal:
         trained = local(params, catalogue, client)
         rows, others = _two_parts(trained.update)
-        update, was_long, is_finite = clip({"rows": rows, "others": others}, clip_norm)
-        return _Running(
-            items=total.items.at[client.rows].add(update["rows"], mode="drop"),
-            others=total.others + update["others"],
+        update, was_long, is_finite = clip({"rows": rows, "others": others}, clip_norm, norm)
+        items = total.update["items"].at[client.rows].add(update["rows"], mode="drop")
+        return total._replace(
+            update={"items": items, "others": total.update["others"] + update["others"]},
             loss=total.loss + jnp.where(is_finite, trained.loss, 0.0),
             clipped=total.clipped + was_long,
             dropped=total.dropped + ~is_finite,
@@ -155,20 +131,17 @@ def _accumulator(
     return accumulate
 
 
-def _zero(params: Params) -> _Running:
+def _zero(params: Params) -> CohortTotal:
     items, others = _two_parts(params)
     none = jnp.zeros((), jnp.int32)
-    return _Running(jnp.zeros_like(items), jnp.zeros_like(others), jnp.zeros(()), none, none)
+    update = {"items": jnp.zeros_like(items), "others": jnp.zeros_like(others)}
+    return CohortTotal(update, loss=jnp.zeros(()), clipped=none, dropped=none)
 
 
-def _added_up(params: Params, parts: Sequence[_Running]) -> CohortSum:
-    total: _Running = reduce(lambda one, other: jax.tree.map(jnp.add, one, other), parts)
-    return CohortSum(
-        update={**_restore(params)(total.others), ITEM_TABLE: total.items},
-        loss=total.loss,
-        clipped=total.clipped,
-        dropped=total.dropped,
-    )
+def _added_up(params: Params, parts: Sequence[CohortTotal]) -> CohortTotal:
+    total: CohortTotal = reduce(lambda one, other: jax.tree.map(jnp.add, one, other), parts)
+    others = _restore(params)(total.update["others"])
+    return total._replace(update={**others, ITEM_TABLE: total.update["items"]})
 
 
 def _two_parts(params: Params) -> tuple[Array, Array]:
@@ -194,13 +167,7 @@ def training_kernel(
     def kernel(told: Told, cohort: Cohort, round_index: int, clip_norm: float) -> CohortTotal:
         clients = pack(cohort.take(cohort.people), round_index)
         total = run(told, clients, clip_norm, cohort.advance)
-        return CohortTotal(
-            total.update,
-            clipped=int(total.clipped),
-            dropped=int(total.dropped),
-            skipped=sum(int(client.size) == 0 for client in clients),
-            loss=float(total.loss),
-        )
+        return total.on_host(skipped=sum(int(client.size) == 0 for client in clients))
 
     return kernel
 

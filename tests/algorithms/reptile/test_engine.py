@@ -29,7 +29,6 @@ from privrec.data.federation import Federation
 from privrec.data.manifest import Manifest
 from privrec.data.schema import Bag
 from privrec.data.tables import Tables, to_federation
-from privrec.privacy.aggregate import clip
 from privrec.seeds import key, rng
 from privrec.simulate.lanes import RunCohort, assign, cohort_runner, warm_up
 from slow_loop import Instance, Problem, train_client, values_of
@@ -152,7 +151,7 @@ def test_the_engine_equals_the_slow_loop(n_devices: int, context: bool, features
     params = recommender.init(key(0, 0, "init"))
     devices = jax.local_devices()[:n_devices]
     cohort = packed(federation, list(range(10)))
-    found = cohort_runner(local, clip, dict(federation.items), devices)(params, cohort, math.inf)
+    found = cohort_runner(local, "l2", dict(federation.items), devices)(params, cohort, math.inf)
     expected = slow_sum(federation, params, cohort)
     assert max(abs(value).max() for value in expected.values()) > 0.1
     for name, value in expected.items():
@@ -168,7 +167,7 @@ def test_a_value_that_a_person_has_twice_counts_with_both_weights() -> None:
     codes = np.array([[1, 0, 1, 0]], np.int32)
     twice = Bag(codes, np.array([[0.5, 0.25, 0.25, 0.0]], np.float32))
     client = client._replace(features={**client.features, "embed/user.hobbies": twice})
-    found = cohort_runner(local, clip, dict(federation.items))(params, [client], math.inf)
+    found = cohort_runner(local, "l2", dict(federation.items))(params, [client], math.inf)
     expected = slow_sum(federation, params, [client])
     assert abs(expected["embed/user.hobbies"][:2]).max() > 1e-3
     for name, value in expected.items():
@@ -202,7 +201,7 @@ def test_ratings_train_a_linear_output() -> None:
     how = Instances(negatives=0, batch_size=BATCH, ratings=True)
     cohort = packed(federation, [0, 1, 2, 3], how)
     assert {float(t) for c in cohort for t in c.target[: int(c.size)]} <= {1.0, 2.0, 3.0, 4.0, 5.0}
-    found = cohort_runner(local, clip, dict(federation.items))(params, cohort, math.inf)
+    found = cohort_runner(local, "l2", dict(federation.items))(params, cohort, math.inf)
     for name, value in slow_sum(federation, params, cohort, rating=True).items():
         np.testing.assert_allclose(found.update[name], value, atol=1e-5, err_msg=name)
 
@@ -273,7 +272,7 @@ def test_nothing_compiles_after_the_warm_up(caplog: pytest.LogCaptureFixture) ->
     federation = mixed_federation()
     recommender, local = model(federation)
     params = recommender.init(key(0, 0, "init"))
-    run = cohort_runner(local, clip, dict(federation.items))
+    run = cohort_runner(local, "l2", dict(federation.items))
     (example,) = packed(federation, [0])
     sizes = buckets(federation.largest, INSTANCES)
     warm_up(run, params, [dummy(example, size, federation.n_items) for size in sizes])
@@ -339,7 +338,7 @@ def test_packing_keeps_every_instance_with_its_context() -> None:
 
 @cache
 def _runner(federation: Federation) -> RunCohort:
-    return cohort_runner(model(federation)[1], clip, dict(federation.items))
+    return cohort_runner(model(federation)[1], "l2", dict(federation.items))
 
 
 def _lines(clients: Clients, own: slice) -> list[tuple[int, tuple[object, ...], float]]:

@@ -7,7 +7,8 @@ import pytest
 
 import privrec
 from privrec.algorithms.recipes import configure, prepare
-from privrec.core.contribution import bounded, length, shapes_of
+from privrec.core.bound import bounded
+from privrec.core.contribution import length, shapes_of
 from privrec.core.model import ITEM_TABLE
 from privrec.core.phase import Phase
 from privrec.data.federation import Federation

@@ -29,6 +29,7 @@ from privrec.algorithms.budgets import BOUND, popularity_and_sums, sampling_of
 from privrec.algorithms.factors.fcf import Rated, rated, solve
 from privrec.algorithms.recipe import Recipe
 from privrec.algorithms.settings import NoiseSettings
+from privrec.core.bound import ROUNDING
 from privrec.core.contribution import Contribution, TouchedRows
 from privrec.core.phase import (
     TRAIN,
@@ -58,7 +59,6 @@ ITEM_SUMS, GRAM = "items/sums", "gram"
 """The sums of a round: a row for each item that is asked for, and one for all items together."""
 SHARED = 1.5
 """The weight of the shared matrix in what a person adds. Values from 1 to 3 gave the same."""
-_ROUNDING = 1e-9
 _LARGEST_FACTOR = 1e4
 """No number of an item's vector is larger: all of them together have a mean square of 1/d."""
 
@@ -199,8 +199,8 @@ def squares_device(how: Squares, n_items: int) -> DeviceHalf:
             gram += mine.shared.sum(0)
             several += int((mine.shared != 0).any(1).sum())
         # Everybody adds a vector of length BOUND, so a smaller bound shortens all of them alike.
-        scale = min(1.0, clip_norm / BOUND) * (1 - _ROUNDING)
-        clipped = several if clip_norm * (1 + _ROUNDING) < BOUND else 0
+        scale = min(1.0, clip_norm / BOUND) * (1 - ROUNDING)
+        clipped = several if clip_norm * (1 + ROUNDING) < BOUND else 0
         return CohortTotal({ITEM_SUMS: scale * items, GRAM: scale * gram}, clipped=clipped)
 
     return DeviceHalf(contribute=contribute, kernel=kernel)

@@ -23,6 +23,7 @@ from pydantic import Field
 from privrec.algorithms.budgets import aggregator_of
 from privrec.algorithms.recipe import Recipe
 from privrec.algorithms.settings import FederatedSettings
+from privrec.core.bound import shrink
 from privrec.core.contribution import Contribution
 from privrec.core.phase import TRAIN, Cohort, DeviceHalf, Phase, ServerState, Told
 from privrec.core.scorer import Rankers, Scorer, check_shapes
@@ -33,7 +34,6 @@ from privrec.data.federation import Federation
 from privrec.data.splits import Split
 from privrec.evaluation.references import own_first
 from privrec.privacy.aggregate import CohortTotal, Published
-from privrec.privacy.release import MARGIN
 from privrec.seeds import rng
 from privrec.settings import Positive, Size, Weight
 from privrec.types import F64, IntArray, Norm, Params
@@ -158,17 +158,16 @@ def fcf_device(settings: FcfSettings, n_items: int, norm: Norm = "l2") -> Device
 
     def kernel(told: Told, cohort: Cohort, round_index: int, clip_norm: float) -> CohortTotal:
         items, order = np.asarray(told[VECTORS], np.float64), 1 if norm == "l1" else 2
-        total, clipped, dropped, most = np.zeros_like(items), 0, 0, clip_norm * (1 - MARGIN)
+        total, clipped, dropped = np.zeros_like(items), 0, 0
         for part in cohort.parts(256):
             people = rated(part, n_items)
             vectors = person_vectors(settings, items, people)
             wrong = errors_of(settings, items, people, vectors)
             # A slope is an outer product, so its length is a product of two, in either norm.
             length = np.linalg.norm(wrong, order, 1) * np.linalg.norm(vectors, order, 1)
-            fine = np.isfinite(length)
-            scale = np.minimum(1.0, most / np.maximum(length, 1e-300))
+            scale, was_long, fine = shrink(length, clip_norm)
             total += wrong[fine].T @ (scale[fine, None] * vectors[fine])
-            clipped += int((length[fine] > most).sum())
+            clipped += int(was_long.sum())
             dropped += int((~fine).sum())
         return CohortTotal({VECTORS: total}, clipped=clipped, dropped=dropped)
 

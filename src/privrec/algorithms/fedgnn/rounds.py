@@ -182,7 +182,7 @@ def device_half(
     """Return what a device sends: its noised gradient, with the item rows that it touched."""
     local = local_gradient(clip=settings.local_clip, noise=settings.local_noise)
     n_items, nothing = federation.n_items, dict[str, Any]()
-    run_cohort = cohort_runner(local, aggregator.clip, nothing)
+    run_cohort = cohort_runner(local, aggregator.norm, nothing)
     train_one = jax.jit(local)
 
     def packed(told: Mapping[str, Leaf], people: Clients, round_index: int) -> list[GraphClient]:

@@ -29,13 +29,13 @@ from privrec.algorithms.privrec_plus.scoring import (
     learned_of,
 )
 from privrec.algorithms.privrec_plus.settings import PlusSettings
+from privrec.core.bound import shrink
 from privrec.core.contribution import Contribution, TouchedRows
 from privrec.core.phase import TRAIN, Cohort, DeviceHalf, Phase, ServerState, Told
 from privrec.core.training import decayed, mean_step, server_optimizer
 from privrec.data.clients import Clients
 from privrec.data.federation import Federation
 from privrec.privacy.aggregate import Aggregator, CohortTotal, Published
-from privrec.privacy.release import MARGIN
 from privrec.seeds import client_words, key
 from privrec.simulate.cost import DeviceCost, milliseconds, usual_person
 from privrec.simulate.lanes import map_clients
@@ -59,15 +59,6 @@ class Histories(NamedTuple):
     row: Leaf
     score: Leaf
     target: Leaf
-
-
-class Bounded(NamedTuple):
-    """Sums of some clients' clipped updates and losses, and how many were clipped or dropped."""
-
-    update: dict[str, Array]
-    loss: Array
-    clipped: Array
-    dropped: Array
 
 
 def fresh(key: Key, layout: Layout, size: int, scale: float) -> dict[str, Array]:
@@ -96,7 +87,7 @@ def losses_of(params: Params, layout: Layout, batch: Histories) -> Array:
     )
 
 
-def bounded_sum(params: Params, layout: Layout, batch: Histories, clip_norm: Leaf) -> Bounded:
+def bounded_sum(params: Params, layout: Layout, batch: Histories, clip_norm: Leaf) -> CohortTotal:
     """Return the sum over clients of update · min(1, S/‖update‖), update = -gradient of its loss.
 
     With δ = softmax - target, t the pooled vector and g the slope at h, the gradient's parts are
@@ -112,10 +103,7 @@ def bounded_sum(params: Params, layout: Layout, batch: Histories, clip_norm: Lea
     lengths = jnp.sqrt(
         _squares(slope) * (1 + _squares(pooled)) + trust**2 + _squares(batch.row) * _squares(inner)
     )
-    finite = jnp.isfinite(lengths)
-    bound = clip_norm * (1 - MARGIN)
-    was_long = finite & (lengths > bound)
-    weight = jnp.where(was_long, bound / jnp.where(was_long, lengths, 1.0), 1.0) * finite
+    weight, was_long, finite = shrink(lengths, clip_norm, jnp)
     safe = jnp.where(finite[:, None], slope, 0.0) * weight[:, None]
     inner = jnp.where(finite[:, None], inner, 0.0) * weight[:, None]
     vectors = batch.row.T @ inner
@@ -127,7 +115,7 @@ def bounded_sum(params: Params, layout: Layout, batch: Histories, clip_norm: Lea
     update[LEARNED_OUT] = -(safe.T @ jnp.where(finite[:, None], pooled, 0.0))
     update[LEARNED_BIAS] = -safe.sum(0)
     update[LEARNED_TRUST] = -jnp.where(finite, weight * trust, 0.0).sum()
-    return Bounded(
+    return CohortTotal(
         update=update,
         loss=jnp.where(finite, _losses(seen, batch), 0.0).sum(),
         clipped=was_long.sum(),
@@ -187,13 +175,7 @@ class _Devices:
         batches = list(self.packed(told, cohort, round_index, TOGETHER)) or [_nobody(self.layout)]
         total = _summed(_compiled(self.layout), learned_of(told), batches, clip_norm)
         answered = sum(int((batch.target.sum(1) > 0).sum()) for batch in batches)
-        return CohortTotal(
-            total.update,
-            clipped=int(total.clipped),
-            dropped=int(total.dropped),
-            skipped=len(cohort.people) - answered,
-            loss=float(total.loss),
-        )
+        return total.on_host(skipped=len(cohort.people) - answered)
 
     def _scorer(self, told: Told) -> Callable[[SparseRows], npt.NDArray[np.float32]]:
         tower = {name: np.asarray(value) for name, value in told.items()}
@@ -213,7 +195,7 @@ class _Devices:
 
 
 @cache
-def _compiled(layout: Layout) -> Callable[..., Bounded]:
+def _compiled(layout: Layout) -> Callable[..., CohortTotal]:
     return jax.jit(partial(bounded_sum, layout=layout))
 
 
@@ -301,17 +283,20 @@ def histories(
 
 
 def _summed(
-    compiled: Callable[..., Bounded], learned: Params, batches: list[Histories], clip_norm: float
-) -> Bounded:
+    compiled: Callable[..., CohortTotal],
+    learned: Params,
+    batches: list[Histories],
+    clip_norm: float,
+) -> CohortTotal:
     """Return the sum over all batches; batches run in parallel on the cores."""
     bound = np.float32(clip_norm)
 
-    def local(params: Params, _: object, batch: Histories) -> Bounded:
+    def local(params: Params, _: object, batch: Histories) -> CohortTotal:
         return compiled(params, batch=batch, clip_norm=bound)
 
     parts = map_clients(local, learned, {}, batches)
     home = jax.local_devices()[0]
-    whole: Bounded = jax.tree.map(lambda *leaves: sum(jax.device_put(leaves, home)), *parts)
+    whole: CohortTotal = jax.tree.map(lambda *leaves: sum(jax.device_put(leaves, home)), *parts)
     return whole
 
 

@@ -131,7 +131,7 @@ class Training:
 
 def device_half(training: Training, aggregator: Aggregator, *, name: str, first: int) -> DeviceHalf:
     """Return what a device sends: what its training returns, with the item rows it touched."""
-    run_cohort = cohort_runner(training.local, aggregator.clip, training.catalogue)
+    run_cohort = cohort_runner(training.local, aggregator.norm, training.catalogue)
     train_one = jit_in_place(training.local)
 
     def contribute(told: Told, person: Clients, round_index: int) -> Contribution:

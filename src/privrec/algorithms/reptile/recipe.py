@@ -52,7 +52,7 @@ from privrec.core.training import LocalResult, LocalTrain, mean_step, server_opt
 from privrec.data.federation import Federation
 from privrec.data.schema import Bags
 from privrec.data.splits import Split
-from privrec.privacy.aggregate import clip, plain
+from privrec.privacy.aggregate import plain
 from privrec.settings import Positive
 from privrec.simulate.lanes import cohort_runner
 from privrec.types import IntArray, Params
@@ -251,7 +251,7 @@ def central_round(
     steps, so the optimizer takes one after each `group` of tasks instead of one in a round.
     """
     randomness = cohort_draw(seed, secret=False)
-    train = cohort_runner(local, clip, network.items)
+    train = cohort_runner(local, "l2", network.items)
     step = mean_step(optimizer, group)
 
     def play(state: ServerState, advance: Advance = silent) -> tuple[ServerState, RoundReport]:
