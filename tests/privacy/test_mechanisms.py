@@ -43,17 +43,19 @@ def test_no_finite_update_is_longer_than_the_bound(
     before = length(update, norm)
     found = compiled(update, np.float32(bound), norm=norm)
     assert bool(found.is_finite)
-    assert length(found.update, norm) <= bound
+    assert length(found.contribution, norm) <= bound
     if before <= 0.99 * bound:
         assert not bool(found.was_long)
         for name, leaf in update.items():
-            np.testing.assert_array_equal(found.update[name], leaf)
+            np.testing.assert_array_equal(found.contribution[name], leaf)
     elif before >= bound:
         assert bool(found.was_long)
-        assert length(found.update, norm) >= 0.99 * bound
+        assert length(found.contribution, norm) >= 0.99 * bound
         for name, leaf in update.items():
             wanted = np.asarray(leaf, np.float64) / before * bound
-            np.testing.assert_allclose(found.update[name], wanted, rtol=3e-3, atol=1e-6 * bound)
+            np.testing.assert_allclose(
+                found.contribution[name], wanted, rtol=3e-3, atol=1e-6 * bound
+            )
 
 
 @pytest.mark.parametrize("norm", ["l1", "l2"])
@@ -61,7 +63,9 @@ def test_the_bound_holds_for_many_entries_that_round_the_same_way(norm: Norm) ->
     """A float32 sum of half a million equal terms has an error far above one rounding."""
     for value in (1.0, 0.1, 1 / 3, 1.0000001):
         update = {"a": jnp.full((500_000,), value, jnp.float32)}
-        assert 0.995 < length(compiled(update, np.float32(1.0), norm=norm).update, norm) <= 1.0
+        assert (
+            0.995 < length(compiled(update, np.float32(1.0), norm=norm).contribution, norm) <= 1.0
+        )
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
@@ -70,15 +74,15 @@ def test_what_is_not_finite_is_dropped_and_counted(bad: float, bound: float) -> 
     found = compiled({"a": jnp.array([1.0, bad]), "b": jnp.ones((2, 2))}, np.float32(bound))
     assert not bool(found.is_finite)
     assert not bool(found.was_long)
-    assert length(found.update, "l2") == 0.0
+    assert length(found.contribution, "l2") == 0.0
 
 
 def test_a_zero_update_and_an_infinite_bound_change_nothing() -> None:
     zero = {"a": jnp.zeros(3)}
-    assert np.array_equal(compiled(zero, np.float32(1e-6)).update["a"], np.zeros(3))
+    assert np.array_equal(compiled(zero, np.float32(1e-6)).contribution["a"], np.zeros(3))
     large = {"a": jnp.array([1e30, -1e-30])}
     found = compiled(large, np.float32(math.inf))
-    np.testing.assert_array_equal(found.update["a"], large["a"])
+    np.testing.assert_array_equal(found.contribution["a"], large["a"])
     assert bool(found.is_finite)
     assert not bool(found.was_long)
 
@@ -95,7 +99,9 @@ def test_one_person_moves_the_sum_by_at_most_the_reach(
     bound = 0.5
 
     def total(rows: np.ndarray) -> np.ndarray:
-        clipped = [compiled({"a": jnp.asarray(row)}, np.float32(bound)).update["a"] for row in rows]
+        clipped = [
+            compiled({"a": jnp.asarray(row)}, np.float32(bound)).contribution["a"] for row in rows
+        ]
         whole: np.ndarray = np.sum([np.asarray(row, np.float64) for row in clipped], axis=0)
         return whole
 
