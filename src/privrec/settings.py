@@ -7,7 +7,7 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -53,6 +53,9 @@ class RunSettings(BaseModel):
     """The settings that every run has."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    retired: ClassVar[frozenset[str]] = frozenset()
+    """Keys of earlier versions that had no effect: a run folder may have them."""
 
     recipe: str
     """The name of the recipe."""
@@ -101,6 +104,7 @@ Settings = TypeVar("Settings", bound=RunSettings)
 
 def make_settings(kind: type[Settings], values: Mapping[str, Any]) -> Settings:
     """Return checked settings of a recipe; the first fault is raised as one line."""
+    values = {key: value for key, value in values.items() if key not in kind.retired}
     for key, value in values.items():
         if key not in kind.model_fields:
             raise SettingsError(_unknown(key, kind, str(values.get("recipe", ""))))

@@ -170,7 +170,7 @@ def test_keys_are_those_of_the_recipe_and_values_those_that_are_allowed() -> Non
     def texts(incomplete: str, **params: Any) -> list[str]:
         return [text for text, _ in completion.offer_settings(context(**params), incomplete)]
 
-    assert texts("hist", recipe="privrec-plus")[:2] == ["history=", "history_rank="]
+    assert texts("hist", recipe="privrec-plus")[:2] == ["history=", "history_items="]
     assert texts("hist", recipe="ease") == []
     assert "history_rank=" in texts("hist", recipe=None)
     assert "history_rank=" in texts("hist")

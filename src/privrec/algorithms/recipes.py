@@ -104,7 +104,9 @@ def configure(recipe: str, data: str, overrides: Mapping[str, Any]) -> Any:
 def _check_keys(recipe: str, overrides: Mapping[str, Any]) -> None:
     """Raise if a setting is one of other recipes only, and name these."""
     mine = recipe_named(recipe)
-    for key in overrides:
+    # The whole config of an earlier run may have keys that are retired.
+    retired = mine.settings.retired if "recipe" in overrides else frozenset[str]()
+    for key in (key for key in overrides if key not in retired):
         has_it = [name for name, one in RECIPES.items() if key in one.settings.model_fields]
         wants_noise = key in NEED_NOISE and overrides[key] and "mechanism" not in overrides
         if wants_noise and not mine.has_noise:

@@ -20,7 +20,7 @@ from privrec.algorithms.privrec_plus import recipe as plus
 from privrec.algorithms.privrec_plus import solve as fit
 from privrec.algorithms.privrec_plus.recipe import MOMENTS, POPULAR
 from privrec.algorithms.privrec_plus.scoring import POPULARITY
-from privrec.algorithms.recipes import configure, prepare
+from privrec.algorithms.recipes import configure, prepare, settings_of
 from privrec.core.phase import Stage, Unwritten
 from privrec.data.clients import Clients
 from privrec.data.federation import Federation
@@ -262,7 +262,7 @@ def test_no_sum_is_used_before_its_release_is_on_the_disk(
 # --- wrong settings --------------------------------------------------------------------------
 
 
-GAUSSIAN = "dp-privrec-plus takes Gaussian noise only; got laplace"
+GAUSSIAN = "`mechanism` must be 'gaussian'; got 'laplace'"
 RANK = "`history_rank` must be > 0 for more than 30 items (`history_items`); got 0 with 40 items"
 
 
@@ -270,6 +270,8 @@ RANK = "`history_rank` must be > 0 for more than 30 items (`history_items`); got
     ("recipe", "settings", "said"),
     [
         ("dp-privrec-plus", {"mechanism": "laplace"}, GAUSSIAN),
+        ("dp-privrec-plus", {"mechanism": "none"}, "`mechanism` must be 'gaussian'; got 'none'"),
+        ("dp-privrec-plus", {"history_rank": 8}, "unknown key 'history_rank' for dp-privrec-plus"),
         ("dp-privrec-plus", {"stage1": "private"}, "unknown key 'stage1' for dp-privrec-plus"),
         ("privrec-plus", {"stage1": "paper"}, "unknown key 'stage1' for privrec-plus"),
         ("privrec-plus", {"history_rank": 0, "history_items": 30, "history": "closed-form"}, RANK),
@@ -288,6 +290,16 @@ def test_a_wrong_wish_is_one_clear_line(
         privrec.train(recipe, DATA, out=tmp_path / "run", **settings)
     assert said in str(caught.value)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_config_of_before_has_keys_that_noise_ignored() -> None:
+    """A run folder and `--config` may have them; `--set` may not."""
+    config = configure("dp-privrec-plus", DATA, {})
+    before = {"patience": 0, "history_rank": 128, "subspace_rounds": 6, "dislike_target": 0.6}
+    whole = {**before, **config.model_dump(exclude_none=True)}
+    assert settings_of(whole) == config
+    assert configure("dp-privrec-plus", DATA, whole) == config
+    assert not before.keys() & type(config).model_fields.keys()
 
 
 # --- who is asked, and what is learned -------------------------------------------------------

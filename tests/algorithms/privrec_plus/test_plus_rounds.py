@@ -27,7 +27,12 @@ SETTINGS: dict[str, Any] = {
     "validate_every": 2,
     "validation_share": 0.2,
 }
-PRIVATE: dict[str, Any] = {**SETTINGS, "epsilon": 6.0, "delta": DELTA, "validation_share": 0.0}
+PRIVATE: dict[str, Any] = {
+    **{key: value for key, value in SETTINGS.items() if key != "history_rank"},
+    "epsilon": 6.0,
+    "delta": DELTA,
+    "validation_share": 0.0,
+}
 SEEDED: dict[str, Any] = {**PRIVATE, "noise": "seeded"}
 
 

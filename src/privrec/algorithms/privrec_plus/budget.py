@@ -7,10 +7,11 @@ peak of what numpy asks for.
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from privrec.algorithms.budgets import noised, popularity_and_sums, sampling_of
 from privrec.algorithms.privrec_plus.scoring import Layout, layout_of
-from privrec.algorithms.privrec_plus.settings import PlusSettings
+from privrec.algorithms.privrec_plus.settings import PlusSettings, SumsSettings, without_noise
 from privrec.algorithms.privrec_plus.softmax import TOGETHER
 from privrec.algorithms.privrec_plus.sums import Regression
 from privrec.core.phase import ServerWork, Told
@@ -22,7 +23,7 @@ from privrec.simulate.cost import most
 
 
 def split_budget(
-    settings: PlusSettings, split: Split, n_items: int, *, sums: int = 1
+    settings: SumsSettings, split: Split, n_items: int, *, sums: int = 1
 ) -> tuple[Aggregator, Aggregator, Aggregator]:
     """Return the aggregators of popularity, of what follows and of the rounds on top.
 
@@ -91,14 +92,14 @@ def exact_work(settings: PlusSettings, layout: Layout, rank: int, told: Told | N
     return ServerWork(
         bytes=needed(items, rank or layout.n_items),
         what=f"the closed form over {items:,} items",
-        instead=_instead(needed_with_rank, items, settings, subspace=True),
+        instead=partial(_fewer_items, needed_with_rank, items, exact=settings),
         # Cholesky and the inverse from it (m³/2), and ten products with a basis that is made
         # orthonormal. Measured, they take at least 3 and 5 times as long as one product does.
         multiply_adds=3 * m**3 // 2 + 5 * (10 * m * items * width + 8 * (m + items) * width**2),
     )
 
 
-def noisy_work(settings: PlusSettings, layout: Layout, rank: int, told: Told | None) -> ServerWork:
+def noisy_work(settings: SumsSettings, layout: Layout, rank: int, told: Told | None) -> ServerWork:
     """Return what the closed form under noise needs: `sums.py: taste_moments`, `denoised`.
 
     At the peak there are the triangle in 64 bits, its noise and the parts of it; or the matrix and
@@ -112,21 +113,22 @@ def noisy_work(settings: PlusSettings, layout: Layout, rank: int, told: Told | N
     return ServerWork(
         bytes=needed(items),
         what=f"the noised closed form over {items:,} items",
-        instead=_instead(needed, items, settings, subspace=False),
+        instead=partial(_fewer_items, needed, items, exact=None),
         # A tridiagonal matrix in 64 bits, half of it by products of matrix and vector.
         multiply_adds=4 * items**3,
     )
 
 
 def subspace_work(
-    settings: PlusSettings, layout: Layout, rank: int, told: Told | None
+    settings: SumsSettings, layout: Layout, rank: int, told: Told | None
 ) -> ServerWork:
     """Return what the subspace iteration needs: the basis, the sums, and copies of both.
 
     Besides, the solution for some items at a time takes vectors of 64 bits, `sides` and more for
     each, and there are some square matrices.
     """
-    sides = 4 if settings.dislike_target and layout.dislikes else 2
+    exact = without_noise(settings)
+    sides = 4 if layout.dislikes and (exact is None or exact.dislike_target) else 2
     at_once = min(layout.n_items, 1024)
 
     def needed(width: int) -> int:
@@ -134,7 +136,7 @@ def subspace_work(
         return width * (tall + 8 * (2 * sides + 6) * at_once + 8 * 6 * width)
 
     def instead(free: int) -> str:
-        least = most(needed, free, rank) if settings.mechanism == "none" else 0
+        least = most(needed, free, rank) if exact else 0
         return (
             f"set `subspace_rank` to at most {least:,}"
             if least
@@ -152,7 +154,7 @@ def subspace_work(
 
 
 def rounds_work(
-    settings: PlusSettings, layout: Layout, rank: int, cohort: int, told: Told | None
+    settings: SumsSettings, layout: Layout, rank: int, cohort: int, told: Told | None
 ) -> ServerWork:
     """Return what the rounds on top need: `softmax.py`, `TOGETHER` people in one compiled call.
 
@@ -179,26 +181,18 @@ def rounds_work(
     )
 
 
-def _instead(
-    needed: Callable[[int], int], items: int, settings: PlusSettings, *, subspace: bool
-) -> Callable[[int], str]:
-    """Return what says which settings fit into some memory."""
-
-    def instead(free: int) -> str:
-        fewer = most(needed, free, items)
-        ways = ["`history` to 'subspace'"] if subspace else []
-        if fewer:
-            also = (
-                f"`history_rank` to {_USUAL_RANK} and "
-                if subspace and not settings.history_rank
-                else ""
-            )
-            ways.append(f"{also}`history_items` to at most {fewer:,}")
-        if not ways:
-            return "the catalogue is too large for this machine"
-        return f"set {', or '.join(ways)}"
-
-    return instead
+def _fewer_items(
+    needed: Callable[[int], int], items: int, free: int, *, exact: PlusSettings | None
+) -> str:
+    """Return which settings fit into `free` bytes of memory."""
+    fewer = most(needed, free, items)
+    ways = ["`history` to 'subspace'"] if exact else []
+    if fewer:
+        also = f"`history_rank` to {_USUAL_RANK} and " if exact and not exact.history_rank else ""
+        ways.append(f"{also}`history_items` to at most {fewer:,}")
+    if not ways:
+        return "the catalogue is too large for this machine"
+    return f"set {', or '.join(ways)}"
 
 
 _RANK_UNDER_NOISE = 64
@@ -208,55 +202,54 @@ _SUBSPACE_ROUNDS_UNDER_NOISE = 3
 and 8 (docs/results.md)."""
 
 
-def in_subspace(settings: PlusSettings, n_items: int) -> bool:
+def in_subspace(settings: SumsSettings, n_items: int) -> bool:
     """Return whether the history tower comes from a subspace iteration."""
     if settings.history == "auto":
         return n_items > settings.history_items
     return settings.history == "subspace"
 
 
-def items_with_vector(settings: PlusSettings, n_items: int) -> int:
+def items_with_vector(settings: SumsSettings, n_items: int) -> int:
     """Return how many items get a vector; under noise it is at most so many."""
-    if settings.mechanism == "none" and in_subspace(settings, n_items):
+    if without_noise(settings) and in_subspace(settings, n_items):
         return n_items
     return min(n_items, settings.history_items)
 
 
-def subspace_rounds(settings: PlusSettings) -> int:
+def subspace_rounds(settings: SumsSettings) -> int:
     """Return the number of rounds of the subspace iteration."""
-    noised = settings.mechanism != "none"
-    return _SUBSPACE_ROUNDS_UNDER_NOISE if noised else settings.subspace_rounds
+    exact = without_noise(settings)
+    return exact.subspace_rounds if exact else _SUBSPACE_ROUNDS_UNDER_NOISE
 
 
-def layout_for(settings: PlusSettings, catalogue: Catalogue) -> Layout:
+def layout_for(settings: SumsSettings, catalogue: Catalogue) -> Layout:
     """Return the columns of a row; under noise only items, because each column adds noise."""
-    if settings.mechanism != "none":
-        return Layout(n_items=catalogue.n_items, dislikes=catalogue.has_dislikes)
-    dislikes = catalogue.has_dislikes
+    exact, dislikes = without_noise(settings), catalogue.has_dislikes
+    if exact is None:
+        return Layout(n_items=catalogue.n_items, dislikes=dislikes)
     if in_subspace(settings, catalogue.n_items):
         dislikes = dislikes and settings.dislike_input > 0
     layout = layout_of(catalogue.schema, catalogue.n_items, dislikes=dislikes)
     return replace(
         layout,
-        users=layout.users if settings.feature_input else (),
-        contexts=layout.contexts if settings.context_input else (),
+        users=layout.users if exact.feature_input else (),
+        contexts=layout.contexts if exact.context_input else (),
     )
 
 
-def rank_for(settings: PlusSettings, catalogue: Catalogue) -> int:
+def rank_for(settings: SumsSettings, catalogue: Catalogue) -> int:
     """Return the length of the tower's vectors; 0 means the size of the catalogue."""
-    if settings.mechanism != "none":
-        small = in_subspace(settings, catalogue.n_items)
+    exact, small = without_noise(settings), in_subspace(settings, catalogue.n_items)
+    if exact is None:
         return min(_SUBSPACE_RANK_UNDER_NOISE, catalogue.n_items) if small else _RANK_UNDER_NOISE
-    if in_subspace(settings, catalogue.n_items):
-        layout = layout_for(settings, catalogue)
-        return min(settings.subspace_rank, layout.size)
-    if settings.history_rank == 0 and catalogue.n_items > settings.history_items:
+    if small:
+        return min(exact.subspace_rank, layout_for(settings, catalogue).size)
+    if exact.history_rank == 0 and catalogue.n_items > settings.history_items:
         raise SettingsError(
             f"`history_rank` must be > 0 for more than {settings.history_items:,} items"
             f" (`history_items`); got 0 with {catalogue.n_items:,} items"
         )
-    return min(settings.history_rank, catalogue.n_items)
+    return min(exact.history_rank, catalogue.n_items)
 
 
 def regression_of(settings: PlusSettings) -> Regression:

@@ -39,7 +39,12 @@ from privrec.algorithms.privrec_plus.scoring import (
     Layout,
     tower_shapes,
 )
-from privrec.algorithms.privrec_plus.settings import PlusSettings
+from privrec.algorithms.privrec_plus.settings import (
+    NoisedPlusSettings,
+    PlusSettings,
+    SumsSettings,
+    without_noise,
+)
 from privrec.algorithms.privrec_plus.softmax import softmax_phase
 from privrec.algorithms.privrec_plus.solve import bias_of, blank, exact_tower, frequent, noisy_tower
 from privrec.algorithms.privrec_plus.subspace import Within, noisy_subspace_phase, subspace_phase
@@ -73,7 +78,7 @@ POPULAR, MOMENTS = "popularity", "moments"
 class _Task:
     """What the phases of PrivRec+ are built from."""
 
-    settings: PlusSettings
+    settings: SumsSettings
     federation: Federation
     split: Split
     layout: Layout
@@ -85,16 +90,16 @@ class _Task:
         return in_subspace(self.settings, self.federation.n_items)
 
     @property
-    def in_exact_subspace(self) -> bool:
-        """Whether it comes from one without noise."""
-        return self.in_subspace and self.settings.mechanism == "none"
+    def exact_subspace(self) -> PlusSettings | None:
+        """The settings of a subspace iteration without noise; None for any other tower."""
+        return without_noise(self.settings) if self.in_subspace else None
 
     def kept(self, before: Params | None) -> dict[str, Array]:
         """Return the tower of the phase before; if none, one that scores all items alike."""
         dislikes = self.settings.dislike_input > 0
         start = blank(self.layout, rank=self.rank, dislikes=dislikes)
         start[POPULARITY] = np.zeros(self.layout.n_items, np.float32)
-        if self.in_exact_subspace:
+        if self.exact_subspace:
             start |= {FREQUENCY: np.zeros(self.layout.size, np.float32)}
             start |= {MEAN_WEIGHT: np.zeros((), np.float32)}
         known = before or {}
@@ -152,7 +157,7 @@ class _Task:
         )
 
 
-def plus_stages(settings: PlusSettings, federation: Federation, split: Split) -> tuple[Phase, ...]:
+def plus_stages(settings: SumsSettings, federation: Federation, split: Split) -> tuple[Phase, ...]:
     """Return the phases of PrivRec+: popularity, moments, and rounds on top if there are any."""
     layout = layout_for(settings, federation.catalogue)
     rank = rank_for(settings, federation.catalogue)
@@ -173,18 +178,17 @@ def plus_stages(settings: PlusSettings, federation: Federation, split: Split) ->
 
 def _history_phase(task: _Task, aggregator: Aggregator) -> Phase:
     """Return the phase that finds the history tower."""
-    settings = task.settings
-    if not task.in_subspace:
-        exact = settings.mechanism == "none"
-        moments, work = (_exact_phase, exact_work) if exact else (_noisy_phase, noisy_work)
-        phase = moments(task, aggregator)
-        return replace(phase, work=partial(work, settings, task.layout, task.rank))
-    return replace(
-        _noisy_subspace(task, aggregator)
-        if settings.mechanism != "none"
-        else _exact_subspace(task, aggregator),
-        work=partial(subspace_work, settings, task.layout, task.rank),
-    )
+    settings, exact = task.settings, without_noise(task.settings)
+    if task.in_subspace:
+        work = partial(subspace_work, settings, task.layout, task.rank)
+        if exact:
+            return replace(_exact_subspace(task, exact, aggregator), work=work)
+        return replace(_noisy_subspace(task, aggregator), work=work)
+    if exact:
+        work = partial(exact_work, exact, task.layout, task.rank)
+        return replace(_exact_phase(task, exact, aggregator), work=work)
+    work = partial(noisy_work, settings, task.layout, task.rank)
+    return replace(_noisy_phase(task, aggregator), work=work)
 
 
 def _noisy_subspace(task: _Task, aggregator: Aggregator) -> Phase:
@@ -202,8 +206,7 @@ def _noisy_subspace(task: _Task, aggregator: Aggregator) -> Phase:
     return task.in_basis(phase, task.layout.n_items, task.rank - 1, 8)
 
 
-def _exact_subspace(task: _Task, aggregator: Aggregator) -> Phase:
-    settings = task.settings
+def _exact_subspace(task: _Task, settings: PlusSettings, aggregator: Aggregator) -> Phase:
     phase = subspace_phase(
         task.layout,
         Within(
@@ -229,12 +232,13 @@ def _popularity_phase(task: _Task, aggregator: Aggregator) -> Phase:
         # If the budget ends after this phase, the model can still rank by popularity.
         bias = bias_of(np.asarray(found), np.zeros(0, np.int64))
         new: dict[str, npt.ArrayLike] = {POPULARITY: found, BIAS: bias}
-        if task.in_exact_subspace:
+        if task.exact_subspace:
             new[FREQUENCY] = published.update[FREQUENCY]
             new[MEAN_WEIGHT] = published.update[WEIGHT] / max(published.update[PEOPLE], 1.0)
         return _with(state, new)
 
-    frequency = regression_of(task.settings) if task.in_exact_subspace else None
+    exact = task.exact_subspace
+    frequency = regression_of(exact) if exact else None
     device = popularity_device(task.layout, task.settings.dislike_input, frequency=frequency)
     cost = partial(task.cost, "popularity round", 0, False)
     return task.phase(
@@ -247,9 +251,9 @@ def _popularity_phase(task: _Task, aggregator: Aggregator) -> Phase:
     )
 
 
-def _exact_phase(task: _Task, aggregator: Aggregator) -> Phase:
+def _exact_phase(task: _Task, settings: PlusSettings, aggregator: Aggregator) -> Phase:
     """Return the second sum without noise: the moments of whole rows."""
-    how, layout, most = regression_of(task.settings), task.layout, task.settings.history_items
+    how, layout, most = regression_of(settings), task.layout, settings.history_items
 
     def tell(state: ServerState) -> Told:
         return {"kept": frequent(_popularity(state), noise_scale=0.0, most=most)}
@@ -316,7 +320,7 @@ def _with(state: ServerState, found: Mapping[str, npt.ArrayLike]) -> ServerState
     return replace(state, params={**state.params, **new})
 
 
-def plus_rankers(settings: PlusSettings, catalogue: Catalogue) -> Rankers:
+def plus_rankers(settings: SumsSettings, catalogue: Catalogue) -> Rankers:
     """Return how the history tower ranks: by what is on the device."""
     layout = layout_for(settings, catalogue)
 
@@ -343,7 +347,6 @@ _VALUES: Mapping[str, Any] = {
     "server_lr": 0.003,
     "weight_decay": 6e-5,
     "embedding_scale": 0.05,
-    "dislike_target": 0.6,
 }
 PRIVREC_PLUS = Recipe(
     summary="finds what goes with the items on a person's device; learned from sums over people",
@@ -352,7 +355,7 @@ PRIVREC_PLUS = Recipe(
     stages=plus_stages,
     rankers=plus_rankers,
     items_with_vector=items_with_vector,
-    values={**_VALUES, "patience": 3},
+    values={**_VALUES, "dislike_target": 0.6, "patience": 3},
     presets={
         # The settings are chosen already: 2 % validation people are enough for the curve, and too
         # few to choose a state by.
@@ -388,6 +391,7 @@ PRIVREC_PLUS = Recipe(
 DP_PRIVREC_PLUS = replace(
     PRIVREC_PLUS,
     summary="as privrec-plus, but from a few sums with noise: differential privacy for each person",
+    settings=NoisedPlusSettings,
     values={
         **_VALUES,
         "mechanism": "gaussian",

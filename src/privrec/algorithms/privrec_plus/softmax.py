@@ -28,7 +28,7 @@ from privrec.algorithms.privrec_plus.scoring import (
     learned_names,
     learned_of,
 )
-from privrec.algorithms.privrec_plus.settings import PlusSettings
+from privrec.algorithms.privrec_plus.settings import SumsSettings
 from privrec.core.bound import shrink
 from privrec.core.contribution import Contribution, TouchedRows
 from privrec.core.phase import TRAIN, Cohort, DeviceHalf, Phase, ServerState, Told
@@ -145,7 +145,7 @@ def _squares(values: Leaf) -> Array:
 class _Devices:
     """The device side: hide about half of the own lines, take one step on the hidden likes."""
 
-    settings: PlusSettings
+    settings: SumsSettings
     layout: Layout
 
     def packed(
@@ -200,7 +200,7 @@ def _compiled(layout: Layout) -> Callable[..., CohortTotal]:
 
 
 def softmax_phase(
-    settings: PlusSettings,
+    settings: SumsSettings,
     federation: Federation,
     population: IntArray,
     aggregator: Aggregator,
@@ -300,7 +300,7 @@ def _summed(
     return whole
 
 
-def _cost(params: Params, layout: Layout, batch: Histories, settings: PlusSettings) -> DeviceCost:
+def _cost(params: Params, layout: Layout, batch: Histories, settings: SumsSettings) -> DeviceCost:
     """Return what one round costs one device."""
     size, n = settings.embedding_size, layout.n_items
     entries = int((batch.row > 0).sum())
