@@ -46,9 +46,10 @@ check: $(READY)
 test: check
 	$(BIN)/pytest -m 'not slow' -n 3 --dist loadfile
 
-# What takes minutes each: real federations, kills, whole pages, the wheel in empty environments.
+# Real federations, kills, browsers, the notebook, whole pages, the wheel in empty environments; and
+# more random examples for every test that has them.
 test-all: test
-	$(BIN)/pytest -m slow -n 2 --dist loadfile
+	PRIVREC_EXAMPLES=many $(BIN)/pytest -m 'slow or hypothesis' -n 3 --dist loadfile
 
 bench: $(READY) $(PEERS)
 	$(BIN)/python bench/run.py $(ONLY)

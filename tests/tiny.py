@@ -1,7 +1,10 @@
 """The smallest population, catalogue and model for a run, shared by all tests that train."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from privrec.algorithms.recipe import PreparedRun
 from privrec.algorithms.recipes import RECIPES
@@ -59,6 +62,26 @@ def round_of(
 def own(recipe: str, values: dict[str, Any]) -> dict[str, Any]:
     """Return those of the values for which the recipe has a key."""
     return {key: values[key] for key in values if key in RECIPES[recipe].settings.model_fields}
+
+
+VARIANTS = {
+    "privrec-paper",
+    "privrec-sgd",
+    "lm-privrec",
+    "nn-self",
+    "fofl-self",
+    "ssl-items",
+    "dp-privrec",
+    "fedgnn",
+}
+"""Recipes that share most of their code with a quicker one, or compile for seconds."""
+
+
+def each_recipe(names: Iterable[str]) -> pytest.MarkDecorator:
+    """Return a mark that runs a test for each recipe; in `make test-all` alone for variants."""
+    slow = pytest.mark.slow
+    params = [pytest.param(name, marks=[slow] * (name in VARIANTS)) for name in names]
+    return pytest.mark.parametrize("recipe", params)
 
 
 def as_options(settings: dict[str, Any]) -> list[str]:

@@ -12,6 +12,7 @@ from privrec.algorithms.recipe import Recipe
 from privrec.algorithms.recipes import RECIPES
 from privrec.testing import RecipeContract
 from subspace import SUBSPACE
+from tiny import VARIANTS
 
 PLUS_IN_SUBSPACE = replace(
     RECIPES["dp-privrec-plus"],
@@ -21,8 +22,17 @@ LEARNING: dict[str, dict[str, Any]] = {"fofl-self": {"batch_size": 8, "adapt_epo
 """A network that knows nobody's side learns it on the device alone, in more and smaller steps."""
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Test every row; that a variant learns is a slow test: others have most of its training."""
+    if metafunc.cls is TestOurs:
+        learns = metafunc.function.__name__ == "test_it_learns_the_checkerboard"
+        late = VARIANTS if learns else ()
+        params = [pytest.param(name, marks=[pytest.mark.slow] * (name in late)) for name in RECIPES]
+        metafunc.parametrize("_each", params, indirect=True)
+
+
 class TestOurs(RecipeContract):
-    @pytest.fixture(autouse=True, params=RECIPES)
+    @pytest.fixture(autouse=True)
     def _each(self, request: pytest.FixtureRequest) -> None:
         self.recipe = request.param
         self.learning = LEARNING.get(request.param, {})

@@ -22,6 +22,7 @@ SMALL: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("recipe", "least"), [("privrec", 1.25), ("privrec-cen", 1.0)])
 def test_a_trained_recipe_beats_popularity(recipe: str, least: float, tmp_path: Path) -> None:
     """A model that does not adapt stays at the level of popularity."""

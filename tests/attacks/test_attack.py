@@ -142,6 +142,7 @@ def test_processes_side_by_side_say_the_same(tmp_path: Path) -> None:
     assert advanced == [(k, 4) for k in range(5)]
 
 
+@pytest.mark.slow
 def test_a_worker_has_one_core_and_its_errors_arrive(tmp_path: Path) -> None:
     before, place = dict(os.environ), tmp_path / "said"
     side_by_side(say_devices, [(str(place),)], workers=1, advance=lambda: None)
@@ -203,6 +204,7 @@ def test_the_papers_figure_stands_beside_ours(tmp_path: Path) -> None:
 # --- the command ----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_command_writes_prints_and_does_not_train_again(scratch: Path) -> None:
     asked = (*ASKED, "--kinds", "paper,loss,ratio")
     given = ("attack", "--data", DATA, "--recipes", "ease,dpals", "--epsilons", "8", *asked)

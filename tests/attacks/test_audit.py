@@ -121,6 +121,7 @@ def test_noise_on_touched_entries_only(monkeypatch: pytest.MonkeyPatch) -> None:
     check_fails(audited(data="synthetic:users=60,items=8000,longest=20"))
 
 
+@pytest.mark.slow
 def test_canaries_in_every_cohort(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = Sampling.draw
 
@@ -131,6 +132,7 @@ def test_canaries_in_every_cohort(monkeypatch: pytest.MonkeyPatch) -> None:
     check_fails(audited(stage1_cohort=30))
 
 
+@pytest.mark.slow
 def test_a_ledger_that_counts_every_second_round(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = ledger.ledger_in
 
@@ -309,6 +311,7 @@ def test_a_kernel_that_adds_more_than_the_bound(monkeypatch: pytest.MonkeyPatch)
     assert any("adds a vector of length 2" in finding for finding in found.findings)
 
 
+@pytest.mark.slow
 def test_the_same_people_in_every_round(monkeypatch: pytest.MonkeyPatch) -> None:
     def draw(self: Sampling, population: IntArray, rng: Any) -> IntArray:
         return population[: self.cohort]

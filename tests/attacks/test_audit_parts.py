@@ -232,6 +232,7 @@ def test_people_who_are_all_alike_are_not_told_apart() -> None:
     assert found["auc"]["value"] < 0.8  # About 1/2: equal scores differ by rounding errors.
 
 
+@pytest.mark.slow
 def test_the_best_test_lies_on_the_curve_of_the_gaussian() -> None:
     data = load("synthetic:users=800,items=120")
     found = [

@@ -158,9 +158,9 @@ def test_a_reader_learns_the_side_on_which_likes_lie() -> None:
         ("fcf", True, {}),
         ("privrec", False, {}),
         ("dp-privrec-one", False, NOISE),
-        ("lm-privrec", False, NOISE),
-        ("dp-privrec", False, NOISE),
-        ("nn-self", False, {}),
+        pytest.param("lm-privrec", False, NOISE, marks=pytest.mark.slow),
+        pytest.param("dp-privrec", False, NOISE, marks=pytest.mark.slow),
+        pytest.param("nn-self", False, {}, marks=pytest.mark.slow),
         pytest.param("fedgnn", False, {}, marks=pytest.mark.slow),
     ],
 )

@@ -132,6 +132,7 @@ def environment(path: Path) -> dict[str, str]:
     return {**ours, **proxy, "NO_PROXY": "", "PYTHONPATH": found, "WITNESS": str(path / "log")}
 
 
+@pytest.mark.slow
 def test_a_node_dies_in_mid_round_and_nothing_else_is_lost(tmp_path: Path) -> None:
     out, victim = tmp_path / "federation", 2
     words = ["--recipe", "dp-privrec-plus", "--data", DATA, "--epsilon", "8", "--nodes", "3"]

@@ -25,7 +25,7 @@ from privrec.protocol import wire
 from privrec.testing import small
 from privrec.types import IntArray, Leaf
 from subspace import SUBSPACE
-from tiny import DATA
+from tiny import DATA, each_recipe
 
 IN_SUBSPACE = ("privrec-plus in a subspace", "dp-privrec-plus in a subspace")
 CENTRAL = {"privrec-cen", "ncf", "popularity", "own-items", "item-knn", "ease"}
@@ -153,7 +153,7 @@ def tellings(told: Mapping[str, Any], theirs: IntArray) -> Iterator[dict[str, An
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@pytest.mark.parametrize("recipe", NAMES)
+@each_recipe(NAMES)
 def test_no_answer_depends_on_the_person(recipe: str, data: Federation, tmp_path: Path) -> None:
     net = federation(recipe, data, tmp_path)
     server = Hostile(net)

@@ -27,7 +27,10 @@ from privrec.transport.local import LOCAL, free_port
 from privrec.transport.processes import MODULE, SECRET_HEADER, child, private_folder, write_secret
 
 # Flower packs an app with a call that its library `pathspec` deprecates.
-pytestmark = pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning"),
+]
 
 NODE = """
 import sys

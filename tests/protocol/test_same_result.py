@@ -24,7 +24,7 @@ from privrec.runs.journal import ledger_of
 from privrec.runs.loop import play_stages
 from privrec.testing import small
 from subspace import SUBSPACE
-from tiny import DATA, new_folder
+from tiny import DATA, each_recipe, new_folder
 
 IN_SUBSPACE = "privrec-plus-in-a-subspace"
 NAMES = [*RECIPES, "subspace", IN_SUBSPACE]
@@ -70,7 +70,7 @@ def params_of(folder: records.RunFolder) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("how", ["plain", "masked"])
-@pytest.mark.parametrize("recipe", NAMES)
+@each_recipe(NAMES)
 def test_a_federation_learns_what_the_simulator_learns(
     recipe: str, how: str, data: Federation, tmp_path: Path
 ) -> None:

@@ -23,7 +23,7 @@ from privrec.protocol.secure_sum import Reveals, Unmasking, unmask
 from privrec.protocol.server import executor
 from privrec.testing import small
 from privrec.types import IntArray
-from tiny import DATA
+from tiny import DATA, each_recipe
 
 CENTRAL = {"privrec-cen", "ncf", "popularity", "own-items", "item-knn", "ease"}
 NAMES = [name for name in RECIPES if name not in CENTRAL]
@@ -104,7 +104,7 @@ def loopback(recipe: str, data: Federation, path: Path, **more: Any) -> Loopback
     return Loopback(prepare(configure(recipe, data.name, settings), data), path, **more)
 
 
-@pytest.mark.parametrize("recipe", NAMES)
+@each_recipe(NAMES)
 def test_a_late_answer_and_a_second_attempt_show_no_single_node(
     recipe: str, data: Federation, tmp_path: Path
 ) -> None:

@@ -38,6 +38,7 @@ def evaluation(place: Path, name: str) -> Any:
     return read_evaluation(place / name)
 
 
+@pytest.mark.slow
 def test_each_epsilon_is_a_run_of_its_own_and_the_ledgers_have_it(found: tuple[Path, Any]) -> None:
     place, said = found
     assert json.loads((place / "frontier.json").read_text()) == said

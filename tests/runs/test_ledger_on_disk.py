@@ -19,7 +19,7 @@ from privrec.runs import folder as records
 from privrec.runs import loop
 from privrec.runs.journal import append_release, ledger_of, read_ledger
 from privrec.types import OnProgress
-from tiny import DATA, MODEL, own
+from tiny import DATA, MODEL, each_recipe, own
 from witness import witness
 
 ROUNDS = 12
@@ -39,7 +39,7 @@ def lines_of(path: Path) -> list[dict[str, Any]]:
 # --- what a run writes and says --------------------------------------------------------------
 
 
-@pytest.mark.parametrize("recipe", ["dp-privrec-one", "lm-privrec"])
+@each_recipe(["dp-privrec-one", "lm-privrec"])
 @pytest.mark.parametrize("sampling", ["poisson", "fixed"])
 def test_an_epsilon_is_met_and_written_down(tmp_path: Path, recipe: str, sampling: str) -> None:
     run = train(tmp_path / "run", recipe, epsilon=5, sampling=sampling)

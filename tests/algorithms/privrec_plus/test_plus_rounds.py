@@ -50,6 +50,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, privrec.Run]:
     }
 
 
+@pytest.mark.slow
 def test_sums_and_rounds_are_one_budget(whole: dict[str, privrec.Run]) -> None:
     run = whole["secure"]
     lines = lines_of(run)

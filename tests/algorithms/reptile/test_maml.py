@@ -133,6 +133,7 @@ def sent_by(task: PackedTask, **more: Any) -> Arrays:
     return {"embed/item": rows, **{name: np.asarray(v, np.float64) for name, v in update.items()}}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("steps", [1, pytest.param(3, marks=pytest.mark.slow)])
 def test_the_meta_gradient_is_that_of_finite_differences(steps: int) -> None:
     """Along random directions in every single parameter array.

@@ -76,6 +76,7 @@ def stage_one(made: PreparedRun) -> StageOneSettings:
     return made.config
 
 
+@pytest.mark.slow
 def test_a_private_run_costs_what_one_accountant_says_of_both_stages(
     runs: dict[str, privrec.Run],
 ) -> None:
