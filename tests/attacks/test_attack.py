@@ -17,8 +17,9 @@ from calls import end, fail, say_devices
 from commands import Refused, document, done
 from privrec.algorithms.recipes import RECIPES
 from privrec.attacks import membership
-from privrec.attacks.games import coins_of, parts_of, side_by_side
+from privrec.attacks.games import coins_of, parts_of
 from privrec.attacks.membership import attack
+from privrec.attacks.workers import side_by_side
 from privrec.data.federation import Federation
 from privrec.data.sources import load
 from privrec.errors import RunFolderError, SettingsError
@@ -159,7 +160,7 @@ def test_a_worker_has_one_core_and_its_errors_arrive(tmp_path: Path) -> None:
 def test_workers_end_with_the_process_that_started_them(tmp_path: Path) -> None:
     place = tmp_path / "worker"
     code = (
-        "from calls import sleep; from privrec.attacks.games import side_by_side;"
+        "from calls import sleep; from privrec.attacks.workers import side_by_side;"
         f"side_by_side(sleep, [({str(place)!r},)], workers=1, advance=lambda: None)"
     )
     path = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}

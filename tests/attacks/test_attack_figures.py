@@ -13,9 +13,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from privrec.attacks import roc
-from privrec.attacks.games import Games, Parts, coins_of, games_of, parts_of
-from privrec.attacks.roc import RATES, area_of, measured
-from privrec.attacks.shadow import (
+from privrec.attacks.attackers import (
     forest_attack,
     loss_attack,
     mean_figure,
@@ -24,6 +22,8 @@ from privrec.attacks.shadow import (
     results_of,
     rows_of,
 )
+from privrec.attacks.games import Games, Parts, coins_of, games_of, parts_of
+from privrec.attacks.roc import RATES, area_of, measured
 from privrec.attacks.views import (
     LIST_LENGTH,
     NO_ITEM,

@@ -9,17 +9,18 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from privrec.attacks import findings as cohorts
-from privrec.attacks.bounds import (
+from privrec.attacks import cohorts
+from privrec.attacks.cohorts import (
     binomial_squares,
     common_law,
+    drawn_again,
+    drawn_together,
     few_places,
     in_common,
     share_bound,
     tails,
 )
-from privrec.attacks.findings import drawn_again, drawn_together
-from privrec.attacks.watch import Seen
+from privrec.attacks.watch import WatchedRound
 from privrec.privacy.aggregate import gaussian
 from privrec.privacy.release import Sampling
 from privrec.types import IntArray, Law
@@ -30,7 +31,7 @@ Draw = Callable[[Sampling, IntArray, np.random.Generator], IntArray]
 def rounds_of(
     draw: Draw, *, law: Law = "poisson", people: int = 1000, cohort: int = 300, rounds: int = 1,
     seed: int = 0,
-) -> list[Seen]:  # fmt: skip
+) -> list[WatchedRound]:  # fmt: skip
     """Return rounds with cohorts drawn like this; of Poisson's users a fifth is not there."""
     users = people if law == "fixed" else people + people // 4
     sampling = Sampling(law=law, users=users, cohort=cohort)
@@ -41,15 +42,15 @@ def rounds_of(
     rng = np.random.default_rng(seed)
     unused: Any = None
     return [
-        Seen(
+        WatchedRound(
             phase=phase, round_index=k, people=draw(sampling, phase.population, rng), noise={},
-            told={}, clip_norm=1.0, published=unused, bound=1.0, count_noise=None,
+            told={}, clip_norm=1.0, published=unused, kept_norm=1.0, count_noise=None,
         )
         for k in range(rounds)
     ]  # fmt: skip
 
 
-def findings(seen: list[Seen]) -> list[str]:
+def findings(seen: list[WatchedRound]) -> list[str]:
     return [*drawn_together(seen), *drawn_again(seen)]
 
 

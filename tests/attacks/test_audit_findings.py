@@ -23,7 +23,7 @@ from privrec.attacks.audit import Audit, audit
 from privrec.attacks.bounds import least_area
 from privrec.attacks.canaries import make_canaries
 from privrec.attacks.findings import noise_again, over_bound, same_noise, too_small
-from privrec.attacks.watch import Seen
+from privrec.attacks.watch import WatchedRound
 from privrec.cli.app import app
 from privrec.core.phase import Cohort, Phase, ServerState, Told
 from privrec.core.round import fastest
@@ -111,13 +111,15 @@ def test_noise_of_which_a_tenth_is_missing(laplace: bool) -> None:
     assert too_small(np.zeros(4), laplace=laplace)
 
 
-def rounds_of(noises: Sequence[Any], mechanism: str = "gaussian", total: float = 0.0) -> list[Seen]:
+def rounds_of(
+    noises: Sequence[Any], mechanism: str = "gaussian", total: float = 0.0
+) -> list[WatchedRound]:
     """Return rounds that publish this noise of scale 2 on a sum whose entries are all `total`."""
     made = gaussian if mechanism == "gaussian" else laplace
     aggregator = made(Sampling(law="poisson", users=9, cohort=9), clip_norm=1, noise_multiplier=2)
     phase: Any = SimpleNamespace(name="p", release=aggregator.release, aggregator=aggregator)
     return [
-        Seen(
+        WatchedRound(
             phase=phase,
             round_index=k,
             people=np.arange(9),
@@ -125,7 +127,7 @@ def rounds_of(noises: Sequence[Any], mechanism: str = "gaussian", total: float =
             told={},
             clip_norm=1.0,
             published=Published({"a": np.asarray(total + 2 * noise, np.float32)}, 1.0),
-            bound=1.0,
+            kept_norm=1.0,
             count_noise=None,
         )
         for k, noise in enumerate(noises)

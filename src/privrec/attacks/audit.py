@@ -10,25 +10,13 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
-from privrec.algorithms.recipes import configure, stages_of
+from privrec.algorithms.recipes import configure
 from privrec.attacks.bounds import Bounds, check_confidence, lower_bounds, most_provable
-from privrec.attacks.canaries import Canaries, make_canaries, with_canaries
-from privrec.attacks.findings import (
-    drawn_again,
-    drawn_together,
-    noise_again,
-    other_bound,
-    over_bound,
-    same_generator,
-    same_noise,
-    too_many,
-    uncounted,
-    wrong_count,
-    wrong_noise,
-)
+from privrec.attacks.canaries import make_canaries, with_canaries
+from privrec.attacks.findings import findings_of
 from privrec.attacks.roc import Roc, measured
 from privrec.attacks.scores import canary_scores
-from privrec.attacks.watch import Trial, law_of, try_out, untold, without_data
+from privrec.attacks.watch import law_of, watch_training
 from privrec.data.federation import Federation
 from privrec.data.sources import load
 from privrec.errors import check_extra
@@ -84,7 +72,11 @@ class Audit:
             "epsilon_ledger": None if endless else self.epsilon_ledger,
             "epsilon_most": self.epsilon_most,
             "holds": None if endless and not self.findings else self.holds,
-            "bounds": self.bounds.as_json(),
+            "bounds": {
+                "clopper_pearson": self.bounds.clopper_pearson,
+                "one_run": self.bounds.one_run,
+                "curve": self.bounds.curve,
+            },
             "auc": asdict(self.roc.auc),
             "auc_allowed": self.auc_allowed,
             "curve": self.roc.curve,
@@ -113,11 +105,11 @@ def audit(
     people = load(data) if isinstance(data, str) else data
     config = configure(recipe, people.name, settings)
     made = make_canaries(people, canaries, seed=seed)
-    trial = try_out(
+    trial = watch_training(
         partial(train, recipe, on_progress=on_progress, seed=seed, **settings),
         with_canaries(people, made, law_of(config)),
     )
-    found = canary_scores(trial.seen, made.people, people, on_progress)
+    scores = canary_scores(trial.rounds, made.people, people, on_progress)
     ledger, coins, budget = trial.ledger, made.coins, config.budget
     return Audit(
         recipe=recipe,
@@ -130,44 +122,9 @@ def audit(
         confidence=confidence,
         epsilon_ledger=ledger.epsilon(budget.delta),
         epsilon_most=most_provable(coins, ledger, delta=budget.delta, confidence=confidence),
-        bounds=lower_bounds(found, coins, ledger, delta=budget.delta, confidence=confidence),
-        roc=measured(found[coins], found[~coins], confidence=confidence, seed=seed),
+        bounds=lower_bounds(scores, coins, ledger, delta=budget.delta, confidence=confidence),
+        roc=measured(scores[coins], scores[~coins], confidence=confidence, seed=seed),
         auc_allowed=best_area(ledger),
         allowed=best_curve(ledger),
         findings=findings_of(trial, made, people),
     )
-
-
-def findings_of(trial: Trial, canaries: Canaries, others: Federation) -> tuple[str, ...]:
-    """Return the mistakes that need no statistics; a run that promises nothing has none to make."""
-    if not trial.ledger.is_private:
-        return tuple(_over_budget(trial))
-    run = trial.prepared
-    stages = stages_of(run.config, without_data(run.federation), run.split)
-    return (
-        *untold(stages, trial.seen, trial.params),
-        *over_bound(trial.seen, canaries.people, others),
-        *other_bound(trial.seen),
-        *wrong_noise(trial.seen),
-        *noise_again(trial.seen),
-        *same_noise(trial.seen),
-        *wrong_count(trial.seen),
-        *(same_generator() if run.config.budget.draws_in_secret else []),
-        *too_many(trial.seen),
-        *drawn_together(trial.seen),
-        *drawn_again(trial.seen),
-        *uncounted(trial.seen, trial.ledger),
-        *_over_budget(trial),
-    )
-
-
-def _over_budget(trial: Trial) -> list[str]:
-    config, ledger = trial.prepared.config, trial.ledger
-    budget, why = config.budget, "" if ledger.is_private else ": some sums have no noise"
-    # The first stage of the paper has no noise, and the budget is that of the second alone.
-    asked_for = bool(why) and getattr(config, "stage1", None) == "paper"
-    if budget.epsilon is None or asked_for:
-        return []
-    if ledger.epsilon(budget.delta) <= budget.epsilon * (1 + 1e-9):
-        return []
-    return [f"the ledger's epsilon is above the budget of {budget.epsilon:g}{why}"]

@@ -4,26 +4,19 @@
 hand, because no library has it: the area under the ROC curve is compared with the largest area that
 the ledger's own releases allow. The other two ask for one (ε, δ) alone, at a δ of 1e-6 far out in
 the tail, where a thousand canaries show little.
-
-How often independent draws look as if they were not: exact laws, and bounds that always hold.
-
-A finding must be far beyond chance, so a normal approximation is not enough here: it is wrong by
-orders of magnitude at a chance of 1e-12.
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from functools import lru_cache
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
-from scipy.special import expit, logit, logsumexp, ndtri, rel_entr
+from scipy.special import expit, logit, ndtri
 
-from privrec.attacks.roc import Scores, auditor
+from privrec.attacks.roc import auditor
 from privrec.errors import SettingsError
 from privrec.privacy.ledger import PrivacyLedger, best_area, gaussian_epsilon
-from privrec.types import F64, BoolArray, IntArray
+from privrec.types import F64, BoolArray
 
 # How the allowed chance of a wrong bound is divided among the three. Chosen by hand, before any
 # audit was run.
@@ -45,41 +38,37 @@ class Bounds:
     curve: float | None
     together: float
 
-    def as_json(self) -> dict[str, float | None]:
-        """Return the three bounds."""
-        found = asdict(self)
-        found.pop("together")
-        return found
-
 
 def lower_bounds(
-    scores: Scores, coins: BoolArray, ledger: PrivacyLedger, *, delta: float, confidence: float
+    scores: F64, coins: BoolArray, ledger: PrivacyLedger, *, delta: float, confidence: float
 ) -> Bounds:
     """Return what the scores prove about ε at this δ; `coins` tell who took part."""
     check_confidence(confidence)
-    members, others = scores[coins], scores[~coins]
-    chance = 1 - confidence
-
-    def each(shares: Mapping[str, float]) -> dict[str, float]:
-        found = auditor(members, others)
-        bounds = {
-            "clopper_pearson": found.epsilon_clopper_pearson(
-                chance * shares["clopper_pearson"], delta
-            ),
-            "one_run": found.epsilon_one_run(chance * shares["one_run"], delta),
-        }
-        if ledger.entries and ledger.is_private:
-            area = least_area(members, others, chance * shares["curve"])
-            bounds["curve"] = epsilon_of_area(ledger, area, delta)
-        return {name: float(bound) for name, bound in bounds.items()}
-
-    alone = each(dict.fromkeys(_SHARES, 1.0))
+    members, others, chance = scores[coins], scores[~coins], 1 - confidence
+    alone = dict.fromkeys(_SHARES, chance)
+    divided = {name: chance * share for name, share in _SHARES.items()}
+    by_name = _each_bound(members, others, ledger, delta, alone)
     return Bounds(
-        clopper_pearson=alone["clopper_pearson"],
-        one_run=alone["one_run"],
-        curve=alone.get("curve"),
-        together=max(each(_SHARES).values()),
+        clopper_pearson=by_name["clopper_pearson"],
+        one_run=by_name["one_run"],
+        curve=by_name.get("curve"),
+        together=max(_each_bound(members, others, ledger, delta, divided).values()),
     )
+
+
+def _each_bound(
+    members: F64, others: F64, ledger: PrivacyLedger, delta: float, chances: Mapping[str, float]
+) -> dict[str, float]:
+    """Return each bound by name; `chances` are those that it is wrong."""
+    library = auditor(members, others)
+    bounds = {
+        "clopper_pearson": library.epsilon_clopper_pearson(chances["clopper_pearson"], delta),
+        "one_run": library.epsilon_one_run(chances["one_run"], delta),
+    }
+    if ledger.entries and ledger.is_private:
+        area = least_area(members, others, chances["curve"])
+        bounds["curve"] = epsilon_of_area(ledger, area, delta)
+    return {name: float(bound) for name, bound in bounds.items()}
 
 
 def check_confidence(confidence: float) -> None:
@@ -99,7 +88,7 @@ def most_provable(
     return epsilon_of_area(ledger, area, delta)
 
 
-def least_area(members: Scores, others: Scores, chance: float) -> float:
+def least_area(members: F64, others: F64, chance: float) -> float:
     """Return a lower bound on the area under the ROC curve, wrong with this probability.
 
     The variance is that of DeLong, DeLong and Clarke-Pearson (1988), on the scale of log odds.
@@ -117,7 +106,7 @@ def least_area(members: Scores, others: Scores, chance: float) -> float:
     return min(float(expit(odds)), most)
 
 
-def _share_below(scores: Scores, others: Scores) -> Scores:
+def _share_below(scores: F64, others: F64) -> F64:
     """Return for each score the share of the others that are below it; equal ones count half."""
     ordered = np.sort(others)
     below = np.searchsorted(ordered, scores, side="left")
@@ -150,103 +139,3 @@ def epsilon_of_area(ledger: PrivacyLedger, area: float, delta: float) -> float:
         else:
             high = middle
     return ledger.with_noise(high).epsilon(delta)
-
-
-Law = tuple[F64, F64]
-"""Values, and the logarithm of the chance of each."""
-_SLOPES = np.geomspace(1e-4, 1e2, 60)
-"""Slopes at which a bound is tried, relative to one deviation."""
-_FAR = 40.0
-"""Values more deviations away have a chance of 0 in floating point."""
-
-
-def few_places(balls: int, places: float, hit: int) -> float:
-    """Return the chance that balls thrown into equally likely places hit at most `hit` of them.
-
-    >>> few_places(3, 2, 1)
-    0.25
-    """
-    return float(_places_hit(balls, places)[: hit + 1].sum())
-
-
-@lru_cache(maxsize=512)
-def _places_hit(balls: int, places: float) -> F64:
-    """Return the chance of each number of places that are hit, shape (balls + 1,)."""
-    numbers = np.arange(balls + 1)
-    again, new = numbers / places, (places - numbers) / places
-    law = np.zeros(balls + 1)
-    law[0] = 1.0
-    for _ in range(balls):
-        law[1:] = law[1:] * again[1:] + law[:-1] * new[:-1]
-        law[0] = 0.0
-    return law
-
-
-def in_common(size: int, first: int, second: IntArray, common: IntArray) -> F64:
-    """Return the chance of so many common members of two random parts of `size` things, or more.
-
-    It is 1 for a number that is not far from the expected one.
-
-    >>> [f"{chance:.1e}" for chance in in_common(100, 20, np.array([20, 20]), np.array([5, 20]))]
-    ['1.0e+00', '1.9e-21']
-    """
-    chances = np.ones(len(common))
-    deviation = np.sqrt(first * second / max(size, 1) + 1)
-    # The exact law is slow, and nearly all pairs are far from being found.
-    far = np.flatnonzero(common > first * second / max(size, 1) + 3 * deviation)
-    chances[far] = stats.hypergeom.sf(common[far] - 1, size, first, second[far])
-    return chances
-
-
-def share_bound(trials: int, share: float, hits: float) -> float:
-    """Return a bound on the chance of at least so many hits (Chernoff's).
-
-    It holds for independent trials, and for negatively associated ones.
-    """
-    found = hits / max(trials, 1)
-    if found <= share:
-        return 1.0
-    far = float(rel_entr(found, share) + rel_entr(1 - found, 1 - share)) if found <= 1 else np.inf
-    return float(np.exp(-trials * far))
-
-
-def binomial_squares(trials: int, share: float) -> Law:
-    """Return the law of (count - its mean)², in units of its variance, of a binomial count."""
-    mean, variance = trials * share, max(trials * share * (1 - share), 1e-12)
-    counts = _near(mean, 0, trials)
-    return np.square(counts - np.float64(mean)) / variance, stats.binom.logpmf(
-        counts, trials, share
-    )
-
-
-def common_law(size: int, first: int, second: int) -> Law:
-    """Return the law of the number of common members of two random parts of `size` things."""
-    least, most = max(first + second - size, 0), min(first, second)
-    numbers = _near(first * second / max(size, 1), least, most)
-    return numbers.astype(np.float64), stats.hypergeom.logpmf(numbers, size, first, second)
-
-
-def _near(mean: float, least: int, most: int) -> IntArray:
-    """Return the counts from `least` to `most` whose chance is above 0 in floating point."""
-    reach = _FAR * (np.sqrt(mean) + 1)
-    return np.arange(max(int(mean - reach), least), min(int(mean + reach), most) + 1)
-
-
-def tails(laws: Sequence[tuple[Law, int]], total: float) -> tuple[float, float]:
-    """Return bounds on the chances of at least, and of at most, this sum of independent values.
-
-    `laws` has each law and how many values have it. For any slope t, the chance of a sum of s or
-    more is at most E exp(t(sum - s)) (Chernoff's bound).
-    """
-    deviation = 1.0
-    for (values, chances), count in laws:
-        weights = np.exp(chances)
-        mean = float(weights @ values)
-        deviation += count * float(weights @ (values - mean) ** 2)
-    slopes = np.concatenate([-_SLOPES, _SLOPES]) / np.sqrt(deviation)
-    bounds = -slopes * total
-    for (values, chances), count in laws:
-        bounds += count * logsumexp(chances + slopes[:, None] * values, axis=1)
-    half = len(_SLOPES)
-    more, fewer = bounds[half:].min(), bounds[:half].min()
-    return float(np.exp(min(more, 0.0))), float(np.exp(min(fewer, 0.0)))

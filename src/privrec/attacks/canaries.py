@@ -2,29 +2,22 @@
 
 An audit knows the coins and the canaries' data, and looks whether what is published gives the coins
 away. A canary is a person like any other to the training: she has lines on her device.
-
-The contributions of many people to one round, and products of them, without building sums.
-
-A contribution to a matrix over items is a single vector, and so are products with it: the inner
-product of r rᵀ and s sᵀ is (r·s)², and that of their upper triangles ((r·s)² + Σ r²s²) / 2.
 """
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
-import scipy.sparse as sp
 
-from privrec.core.contribution import Contribution, add_to
 from privrec.data.clients import Clients
 from privrec.data.federation import Federation
 from privrec.data.schema import Bags
 from privrec.errors import SettingsError
 from privrec.seeds import rng
 from privrec.simulate.cost import available_memory
-from privrec.types import F64, BoolArray, IntArray, Law, Leaf
+from privrec.types import BoolArray, IntArray, Law
 
 _LINES = 40
 """How many lines a canary has at most. Chosen by hand; not tuned."""
@@ -94,41 +87,25 @@ def _items(federation: Federation, count: int, lines: int, draw: np.random.Gener
     # Equally rare ones in random order.
     rare = np.lexsort((draw.random(n), often))[: max(n // 4, lines)]
     few = min(_RARE, lines - 1)
-    found = np.empty((count, lines), np.int64)
+    items = np.empty((count, lines), np.int64)
     for k in range(count):
-        found[k, :few] = rare[(k * few + np.arange(few)) % len(rare)]
+        items[k, :few] = rare[(k * few + np.arange(few)) % len(rare)]
         others = draw.permutation(n)
-        found[k, few:] = others[~np.isin(others, found[k, :few])][: lines - few]
-    return found
+        items[k, few:] = others[~np.isin(others, items[k, :few])][: lines - few]
+    return items
 
 
 def odd_people(person: Clients, items: IntArray) -> dict[str, Clients]:
-    """Return people of a kind that a bound may be wrong for, by a few words that describe them.
+    """Return people of a kind that a bound may be wrong for, by what they are.
 
     Their features and contexts are those of `person`. `items` are all items of the catalogue; one
     who has few of them has the first ones.
     """
+    made = partial(_with_lines, person)
     lines = np.arange(len(person.item))
     twice, other = np.tile(lines, 2), np.concatenate([lines, np.roll(lines, 1)])
     first, every = items[: len(lines)], items[:_MOST_ITEMS]
     both, same = np.tile(first, 2), np.repeat(first[:1], len(twice))
-
-    def made(lines: IntArray, items: IntArray, liked: BoolArray | bool = True) -> Clients:
-        return replace(
-            person,
-            offsets=np.array([0, len(lines)]),
-            item=items.astype(np.int32),
-            value=person.value[lines],
-            liked=np.full(len(lines), liked),
-            time=np.arange(len(lines), dtype=np.float64),
-            context={name: bag.take(lines) for name, bag in person.context.items()},
-        )
-
-    def huge(bags: Bags) -> Bags:
-        return {
-            name: bag._replace(weights=np.full_like(bag.weights, _HUGE))
-            for name, bag in bags.items()
-        }
 
     return {
         "without lines": made(lines[:0], items[:0]),
@@ -143,9 +120,30 @@ def odd_people(person: Clients, items: IntArray) -> dict[str, Clients]:
         "of huge numbers": replace(
             made(lines, first),
             value=np.full_like(person.value, _HUGE),
-            features=huge(person.features),
-            context=huge(person.context),
+            features=_huge(person.features),
+            context=_huge(person.context),
         ),
+    }
+
+
+def _with_lines(
+    person: Clients, lines: IntArray, items: IntArray, liked: BoolArray | bool = True
+) -> Clients:
+    """Return the person with some of her lines, about these items."""
+    return replace(
+        person,
+        offsets=np.array([0, len(lines)]),
+        item=items.astype(np.int32),
+        value=person.value[lines],
+        liked=np.full(len(lines), liked),
+        time=np.arange(len(lines), dtype=np.float64),
+        context={name: bag.take(lines) for name, bag in person.context.items()},
+    )
+
+
+def _huge(bags: Bags) -> Bags:
+    return {
+        name: bag._replace(weights=np.full_like(bag.weights, _HUGE)) for name, bag in bags.items()
     }
 
 
@@ -174,11 +172,11 @@ def with_canaries(federation: Federation, canaries: Canaries, law: Law) -> Feder
         return joined.take(place)
 
     def ids(positions: IntArray) -> IntArray:
-        found = np.empty(len(positions), np.int64)
+        all_ids = np.empty(len(positions), np.int64)
         real = positions < n
-        found[real] = federation.ids(positions[real])
-        found[~real] = present.ids[positions[~real] - n]
-        return found
+        all_ids[real] = federation.ids(positions[real])
+        all_ids[~real] = present.ids[positions[~real] - n]
+        return all_ids
 
     mark = hashlib.sha256(federation.fingerprint.encode())
     for array in (present.ids, present.offsets, present.item):
@@ -195,109 +193,15 @@ def with_canaries(federation: Federation, canaries: Canaries, law: Law) -> Feder
     )
 
 
-def join(one: Clients, other: Clients) -> Clients:
+def join(first: Clients, other: Clients) -> Clients:
     """Return the clients of both, the first ones first."""
     return Clients(
-        ids=np.concatenate([one.ids, other.ids]),
-        offsets=np.concatenate([one.offsets, one.offsets[-1] + other.offsets[1:]]),
-        item=np.concatenate([one.item, other.item]),
-        value=np.concatenate([one.value, other.value]),
-        liked=np.concatenate([one.liked, other.liked]),
-        time=np.concatenate([one.time, other.time]),
-        features={name: bag.join(other.features[name]) for name, bag in one.features.items()},
-        context={name: bag.join(other.context[name]) for name, bag in one.context.items()},
+        ids=np.concatenate([first.ids, other.ids]),
+        offsets=np.concatenate([first.offsets, first.offsets[-1] + other.offsets[1:]]),
+        item=np.concatenate([first.item, other.item]),
+        value=np.concatenate([first.value, other.value]),
+        liked=np.concatenate([first.liked, other.liked]),
+        time=np.concatenate([first.time, other.time]),
+        features={name: bag.join(other.features[name]) for name, bag in first.features.items()},
+        context={name: bag.join(other.context[name]) for name, bag in first.context.items()},
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Stack:
-    """Contributions of m people, by the name of the sum they are added to.
-
-    `flat` (m, size of the sum) sparse; `outer` and `triangle` (m, n) dense.
-    """
-
-    size: int
-    flat: Mapping[str, sp.csr_array]
-    outer: Mapping[str, F64]
-    triangle: Mapping[str, F64]
-
-    def gram(self, noises: Mapping[str, float]) -> F64:
-        """Return the inner products of all pairs of contributions, shape (m, m).
-
-        Each sum is measured in units of its own noise.
-        """
-        total = np.zeros((self.size, self.size))
-        for name, rows in self.flat.items():
-            total += (rows @ rows.T).toarray() / noises[name] ** 2
-        for name, vectors in self.outer.items():
-            total += (vectors @ vectors.T) ** 2 / noises[name] ** 2
-        for name, vectors in self.triangle.items():
-            products = (vectors @ vectors.T) ** 2 + vectors**2 @ (vectors**2).T
-            total += products / 2 / noises[name] ** 2
-        return total
-
-    def against(self, sums: Mapping[str, Leaf], noises: Mapping[str, float]) -> F64:
-        """Return the inner product of each contribution with these sums, shape (m,)."""
-        total = np.zeros(self.size)
-        for name, rows in self.flat.items():
-            total += rows @ np.ravel(np.asarray(sums[name], np.float64)) / noises[name] ** 2
-        for name, vectors in self.outer.items():
-            matrix = np.asarray(sums[name], np.float64) / noises[name] ** 2
-            total += ((vectors @ matrix) * vectors).sum(1)
-        for name, vectors in self.triangle.items():
-            matrix = np.zeros((vectors.shape[1], vectors.shape[1]))
-            matrix[np.triu_indices(len(matrix))] = np.asarray(sums[name], np.float64)
-            total += ((vectors @ matrix) * vectors).sum(1) / noises[name] ** 2
-        return total
-
-    def silent(self, sums: Mapping[str, Leaf]) -> F64:
-        """Return how many entries each person touches that are exactly 0 in the sums, (m,)."""
-        total = np.zeros(self.size)
-        for name, rows in self.flat.items():
-            touched = rows.copy()
-            touched.data = np.asarray(touched.data != 0, np.float64)
-            total += touched @ np.ravel(np.asarray(sums[name]) == 0).astype(np.float64)
-        return total
-
-
-def stacked(contributions: Sequence[Contribution]) -> Stack:
-    """Return the contributions, which all have the same names and shapes, as one stack."""
-    first = contributions[0]
-    flat: dict[str, sp.csr_array] = {}
-    for name in first.dense:
-        rows = np.stack([np.ravel(np.asarray(one.dense[name])) for one in contributions])
-        flat[name] = sp.csr_array(rows.astype(np.float64))
-    for name, example in first.rows.items():
-        width = int(np.prod(np.shape(example.values)[1:], dtype=np.int64))
-        parts = [one.rows[name] for one in contributions]
-        columns = [
-            (np.asarray(part.ids)[:, None] * width + np.arange(width)).ravel() for part in parts
-        ]
-        values = [np.ravel(np.asarray(part.values, np.float64)) for part in parts]
-        ends = np.concatenate([[0], np.cumsum([len(part) for part in values])])
-        flat[name] = sp.csr_array(
-            (np.concatenate(values), np.concatenate(columns), ends),
-            shape=(len(parts), example.size * width),
-        )
-    return Stack(
-        size=len(contributions),
-        flat=flat,
-        outer={name: _vectors(contributions, "outer", name) for name in first.outer},
-        triangle={name: _vectors(contributions, "triangle", name) for name in first.triangle},
-    )
-
-
-def beginning(contribution: Contribution, size: int) -> F64:
-    """Return the first `size` entries of all that is added, in the order in which noise is."""
-    total: dict[str, Leaf] = {}
-    add_to(total, contribution)
-    return flattened(total)[:size]
-
-
-def flattened(sums: Mapping[str, Leaf]) -> F64:
-    """Return the sums as one vector, in the order in which noise is added."""
-    return np.concatenate([np.ravel(np.asarray(sums[name], np.float64)) for name in sorted(sums)])
-
-
-def _vectors(contributions: Sequence[Contribution], part: str, name: str) -> F64:
-    return np.stack([np.asarray(getattr(one, part)[name], np.float64) for one in contributions])

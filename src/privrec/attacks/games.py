@@ -1,22 +1,12 @@
-"""Who trains which model: the two games of membership inference.
+"""Who trains which model: the two games of membership inference."""
 
-Work side by side: one process on each core.
-"""
-
-import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from multiprocessing import active_children, get_context, parent_process
-from signal import SIG_IGN, SIGINT, signal
-from threading import Thread, current_thread, main_thread
 from typing import Any
 
 import numpy as np
 
-from privrec.errors import RunFolderError, SettingsError, check_extra, nearest
+from privrec.errors import SettingsError, check_extra, nearest
 from privrec.seeds import rng
 from privrec.types import BoolArray, IntArray
 
@@ -177,101 +167,3 @@ def check_asked(
         raise SettingsError(
             f"`repetitions` must be <= `shadows` for kind ratio; got {repetitions} and {shadows}"
         )
-
-
-_ONE_CORE = {
-    "JAX_NUM_CPU_DEVICES": "1",
-    "OMP_NUM_THREADS": "1",
-    "OPENBLAS_NUM_THREADS": "1",
-    "MKL_NUM_THREADS": "1",
-}
-
-
-def cores() -> int:
-    """Return how many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def side_by_side(
-    function: Callable[..., None],
-    arguments: Sequence[tuple[Any, ...]],
-    *,
-    workers: int,
-    advance: Callable[[], None],
-) -> None:
-    """Call a function with each of the arguments, in new processes; `advance` after each call.
-
-    Each process has one JAX device and one thread for an operation. If a call raises, calls that
-    have not begun are left out, and the error is raised here.
-    """
-    # A fork would copy JAX's threads in an unknown state. JAX reads the number of devices when it
-    # starts, so a new process must find it in its environment.
-    with (
-        _environment(_ONE_CORE),
-        ProcessPoolExecutor(
-            workers, mp_context=get_context("spawn"), initializer=_end_with_parent
-        ) as pool,
-    ):
-        with _deaf_to_interrupts():
-            started = [pool.submit(function, *one) for one in arguments]
-        try:
-            for future in as_completed(started):
-                future.result()
-                advance()
-        except BrokenProcessPool as error:
-            raise RunFolderError(
-                "a process that trained a model has ended, perhaps for lack of memory:"
-                " run the command again to go on, with fewer --workers"
-            ) from error
-        except KeyboardInterrupt:
-            for process in active_children():
-                process.terminate()
-            raise
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
-
-
-def _end_with_parent() -> None:
-    """End this process when the one that started it is gone, even if it was killed.
-
-    A worker would otherwise train on, and keep the folder that a new attempt needs.
-    """
-
-    def wait() -> None:
-        parent = parent_process()
-        if parent is not None:
-            parent.join()
-            os._exit(1)
-
-    Thread(target=wait, daemon=True).start()
-
-
-@contextmanager
-def _deaf_to_interrupts() -> Iterator[None]:
-    """Let processes that begin here ignore Ctrl-C, which a terminal sends to all of them.
-
-    This process ends them; each would otherwise print a traceback.
-    """
-    if current_thread() is not main_thread():
-        yield  # Only the main thread is told of signals.
-        return
-    before = signal(SIGINT, SIG_IGN)
-    try:
-        yield
-    finally:
-        signal(SIGINT, before)
-
-
-@contextmanager
-def _environment(values: Mapping[str, str]) -> Iterator[None]:
-    """Set variables of the environment, and put them back at the end."""
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value

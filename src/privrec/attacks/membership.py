@@ -2,7 +2,8 @@
 
 The attack trains its own models, because it must know who took part. docs/attacks.md says what
 each kind is. A model is a run folder; what it says about people lies in its `simulation/`. A model
-that is there is not trained again, and one that was interrupted goes on.
+that is there is not trained again, and one that was interrupted goes on. Some kinds read what is
+published or sent instead: they need no models.
 """
 
 import warnings
@@ -16,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from privrec.algorithms.recipes import configure, prepare, rankers, settings_of
+from privrec.attacks.attackers import results_of
 from privrec.attacks.games import (
     EVERYBODY_TRAINS,
     MODEL_KINDS,
@@ -23,12 +25,12 @@ from privrec.attacks.games import (
     OURS,
     Games,
     check_asked,
-    cores,
     games_of,
-    side_by_side,
 )
-from privrec.attacks.shadow import results_of
+from privrec.attacks.scores import sums_attack
+from privrec.attacks.server import read_off
 from privrec.attacks.views import Views, read_views, views_of, write_views
+from privrec.attacks.workers import cores, side_by_side
 from privrec.data.federation import Federation, part_of
 from privrec.data.sources import load
 from privrec.errors import PrivacyWarning, RunFolderError, SettingsError
@@ -103,6 +105,8 @@ class Prepared:
     recipe: str
     federation: Federation
     data: str | None
+    settings: Mapping[str, Any]
+    people: int
     budget: Budget
     kinds: tuple[str, ...]
     games: Games
@@ -181,6 +185,8 @@ def prepare_attack(
         recipe=recipe,
         federation=federation,
         data=data,
+        settings=settings,
+        people=people,
         budget=budget,
         kinds=tuple(kinds),
         games=games,
@@ -203,10 +209,10 @@ def play_attack(
         on_progress=on_progress,
     )
     named = dict(zip(prepared.models, views, strict=True))
-    found = results_of(prepared.games, named, federation, prepared.kinds)
-    if "paper" in found:
+    figures: dict[str, Any] = results_of(prepared.games, named, federation, prepared.kinds)
+    if "paper" in figures:
         of_recipe = PRINTED_ATTACKS.get(federation.name, {}).get(recipe, {})
-        found["paper"]["printed"] = of_recipe.get(budget.epsilon)
+        figures["paper"]["printed"] = of_recipe.get(budget.epsilon)
     return Membership(
         recipe=recipe,
         data=federation.name,
@@ -214,8 +220,33 @@ def play_attack(
         delta=None if budget.mechanism == "none" else budget.delta,
         repetitions=prepared.games.repetitions,
         seed=prepared.games.seed,
-        attacks=found,
+        attacks=figures | read_along(prepared, on_progress),
     )
+
+
+def read_along(prepared: Prepared, on_progress: OnProgress | None = None) -> dict[str, Any]:
+    """Return the figures of the kinds that read published sums, or single contributions.
+
+    Sums without noise hide nothing: a recipe without noise has no figures of them.
+    """
+    recipe, federation, seed = prepared.recipe, prepared.federation, prepared.games.seed
+    figures: dict[str, Any] = {}
+    for kind, trainings in (("sums", 1), ("twice", 2)):
+        if kind in prepared.kinds and prepared.budget.mechanism != "none":
+            figures[kind] = sums_attack(
+                recipe,
+                federation,
+                people=prepared.people,
+                seed=seed,
+                trainings=trainings,
+                settings=prepared.settings,
+                on_progress=on_progress,
+            )
+    if "server" in prepared.kinds:
+        config = configure(recipe, federation.name, prepared.settings)
+        if readings := read_off(prepare(config, federation), seed=seed):
+            figures["server"] = [reading.as_json() for reading in readings]
+    return figures
 
 
 def models_of(

@@ -7,16 +7,14 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from privrec.errors import SettingsError
 from privrec.seeds import rng
-from privrec.types import IntArray
+from privrec.types import F64, IntArray
 
 if TYPE_CHECKING:
     from jax_privacy.auditing import CanaryScoreAuditor
 
-Scores = npt.NDArray[np.float64]
 RATES = (0.01, 0.001)
 """The false-positive rates at which the true-positive rate is reported."""
 _RESAMPLES = 1000
@@ -50,11 +48,11 @@ class Roc:
 
     def as_json(self) -> dict[str, Any]:
         """Return it as JSON has it: names of rates are texts."""
-        found = asdict(self)
-        return {**found, "rates": {f"{rate:g}": value for rate, value in found["rates"].items()}}
+        rates = {f"{rate:g}": asdict(figure) for rate, figure in self.rates.items()}
+        return {**asdict(self), "rates": rates}
 
 
-def auditor(members: Scores, others: Scores) -> "CanaryScoreAuditor":
+def auditor(members: F64, others: F64) -> "CanaryScoreAuditor":
     """Return jax_privacy's view of two lists of scores, higher for members.
 
     Its ROC curve is the convex hull of ours, so its area is above 1/2 even for random scores.
@@ -65,7 +63,7 @@ def auditor(members: Scores, others: Scores) -> "CanaryScoreAuditor":
     return CanaryScoreAuditor(members, others)
 
 
-def measured(members: Scores, others: Scores, *, confidence: float = 0.95, seed: int = 0) -> Roc:
+def measured(members: F64, others: F64, *, confidence: float = 0.95, seed: int = 0) -> Roc:
     """Return how well the scores tell the two groups apart; higher scores are for members.
 
     The area is how often a member scores above another, ties counting half: 1/2 on average for
@@ -99,7 +97,7 @@ def measured(members: Scores, others: Scores, *, confidence: float = 0.95, seed:
     )
 
 
-def area_of(members: Scores, others: Scores) -> float:
+def area_of(members: F64, others: F64) -> float:
     """Return the area under the curve.
 
     >>> area_of(np.array([3.0, 2.0]), np.array([2.0, 1.0]))
@@ -110,7 +108,7 @@ def area_of(members: Scores, others: Scores) -> float:
     return _figures(*(np.bincount(group, minlength=int(place.max()) + 1) for group in groups))[0]
 
 
-def curve_of(members: Scores, others: Scores) -> list[tuple[float, float]]:
+def curve_of(members: F64, others: F64) -> list[tuple[float, float]]:
     """Return the ROC curve: at each threshold, the share of others and of members above it."""
     cuts = np.unique(np.concatenate([members, others]))
     above = [
@@ -121,7 +119,7 @@ def curve_of(members: Scores, others: Scores) -> list[tuple[float, float]]:
     return [(float(x), float(y)) for x, y in points]
 
 
-def _check(members: Scores, others: Scores) -> None:
+def _check(members: F64, others: F64) -> None:
     for name, scores in (("members", members), ("others", others)):
         if not len(scores):
             raise SettingsError(f"an attack needs scores of {name}; got none")
@@ -137,7 +135,7 @@ def _figures(members: IntArray, others: IntArray) -> list[float]:
     return [area, *(float(caught[wrong <= rate].max()) for rate in RATES)]
 
 
-def _above(counts: IntArray) -> Scores:
+def _above(counts: IntArray) -> F64:
     """Return the share of the scores at or above each threshold, and 0 above all."""
     passed = np.cumsum(np.append(0, counts[::-1]))[::-1]
     return np.asarray(passed / passed[0])

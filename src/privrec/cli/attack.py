@@ -151,7 +151,6 @@ def _play(
 ) -> dict[Path, dict[str, Any]]:
     """Return what each attack reached, by the file that it was written to."""
     from privrec.attacks.membership import play_attack, prepare_attack
-    from privrec.attacks.scores import read_along
     from privrec.data.sources import load
     from privrec.runs.api import open_run
     from privrec.runs.documents import ATTACK, read_document
@@ -180,13 +179,6 @@ def _play(
     for job, folder, one in zip(jobs, folders, prepared, strict=True):
         with progress() as on_progress:
             result = play_attack(one, workers=workers, on_progress=on_progress).as_json()
-            result["attacks"] |= read_along(
-                job.recipe,
-                loaded[job.data],
-                settings=job.settings,
-                on_progress=on_progress,
-                **{name: how[name] for name in ("kinds", "people", "seed")},
-            )
         place = folder / job.result
         result = _with_earlier(place, result)
         write_whole(place, (json.dumps(result, indent=2) + "\n").encode())
