@@ -127,6 +127,7 @@ def test_a_folder_of_other_models_is_refused(tmp_path: Path) -> None:
         attack("ease", collectors(seed=1), ease_l2=7.0, **asked)
 
 
+@pytest.mark.slow
 def test_processes_side_by_side_say_the_same(tmp_path: Path) -> None:
     kinds: Any = {"kinds": ["ratio"], "repetitions": 2, "shadows": 4}
     advanced: list[tuple[int, int]] = []
@@ -157,13 +158,15 @@ def test_a_worker_has_one_core_and_its_errors_arrive(tmp_path: Path) -> None:
         side_by_side(end, [(7,)], workers=1, advance=lambda: None)
 
 
+@pytest.mark.slow
 def test_workers_end_with_the_process_that_started_them(tmp_path: Path) -> None:
     place = tmp_path / "worker"
     code = (
         "from calls import sleep; from privrec.attacks.workers import side_by_side;"
         f"side_by_side(sleep, [({str(place)!r},)], workers=1, advance=lambda: None)"
     )
-    path = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    here = [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+    path = {**os.environ, "PYTHONPATH": os.pathsep.join(here)}
     with subprocess.Popen(
         [sys.executable, "-c", code], stderr=subprocess.DEVNULL, env=path
     ) as parent:
