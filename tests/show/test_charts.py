@@ -192,7 +192,7 @@ def test_a_long_curve_can_be_hovered_everywhere_but_has_no_visible_dots() -> Non
 
 def test_rounds_are_whole_numbers() -> None:
     root = chart({"loss": [(1, 0.2), (3, 0.8)]})
-    below = [n.text for n in root.iter("text") if n.attrib.get("y") == "276.0"]
+    below = [n.text for n in root.iter("text") if n.attrib.get("y") == "276"]
     assert below == ["0", "1", "2", "3"]
 
 

@@ -12,9 +12,9 @@ import pytest
 import privrec
 from privrec.core.round import play_stage_round
 from privrec.runs import loop
-from privrec.show import site, tail
+from privrec.show import server, tail
 from privrec.show.charts import thinned
-from privrec.show.site import _Refreshed
+from privrec.show.server import LiveRun
 from privrec.show.status import Watched
 from tiny import DATA, MODEL
 
@@ -33,17 +33,6 @@ def path(tmp_path: Path) -> Path:
     return found
 
 
-def strict(answer: bytes) -> dict[str, Any]:
-    """Return the document of an answer; NaN is no JSON."""
-
-    def refuse(word: str) -> None:
-        raise AssertionError(word)
-
-    body = answer.partition(b"\r\n\r\n")[2]
-    found: dict[str, Any] = json.loads(body, parse_constant=refuse)
-    return found
-
-
 def figures(path: Path, *losses: object) -> None:
     lines = [
         {"round": n, "stage": "train", "seconds": 1.0, "loss": loss}
@@ -55,9 +44,10 @@ def figures(path: Path, *losses: object) -> None:
 
 def test_a_training_that_diverged_is_shown(path: Path) -> None:
     figures(path, 3.0, 2.0, math.nan, math.inf, -math.inf, 1e308, -1e308)
-    fresh = _Refreshed(Watched(path))
-    assert strict(fresh.status())["state"] == "stopped"
-    assert "Loss on the devices" in strict(fresh.charts())["charts"]
+    live = LiveRun(path)
+    assert live.status()["state"] == "stopped"
+    assert "Loss on the devices" in live.charts()["charts"]
+    json.dumps([live.status(), live.charts(), live.releases()], allow_nan=False)
 
 
 def test_thinned_leaves_out_what_is_not_finite() -> None:
@@ -71,20 +61,18 @@ def test_thinned_leaves_out_what_is_not_finite() -> None:
 def test_an_unexpected_fault_is_said_and_the_next_look_mends_it(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fresh = _Refreshed(Watched(path))
+    monkeypatch.setattr(server, "REFRESH_SECONDS", 0.0)
+    live = LiveRun(path)
 
     def fault(*_: object) -> str:
         raise ZeroDivisionError("two\nlines")
 
     figures(path, 1.0)
     with monkeypatch.context() as patch:
-        patch.setattr(site, "run_charts", fault)
-        fresh._refresh()
-        found = strict(fresh.status())
+        patch.setattr(server, "run_charts", fault)
+        found = live.status()
         assert (found["state"], found["problem"]) == ("damaged", "ZeroDivisionError: two lines")
-        assert strict(_Refreshed(Watched(path)).status())["state"] == "damaged"  # Also at start.
-    fresh._refresh()
-    assert strict(fresh.status())["state"] == "stopped"
+    assert live.status()["state"] == "stopped"
 
 
 def test_a_loss_that_is_not_finite_is_written_as_null(
@@ -170,7 +158,7 @@ def test_a_long_file_is_read_in_parts(path: Path, monkeypatch: pytest.MonkeyPatc
 )
 def test_a_line_of_another_kind_never_ends_the_page(path: Path, name: str, line: str) -> None:
     (path / name).write_text(line + "\n")
-    found = strict(_Refreshed(Watched(path)).status())
+    found = LiveRun(path).status()
     assert found["state"] in ("stopped", "damaged")
     assert "\n" not in (found["problem"] or "")
 
@@ -207,7 +195,7 @@ def test_progress_of_another_shape_is_named(path: Path, told: dict[str, Any], ke
 )
 def test_settings_of_another_kind_are_said(path: Path, line: str) -> None:
     (path / "config.toml").write_text(CONFIG.replace("seed = 0", line))
-    found = strict(_Refreshed(Watched(path)).status())
+    found = LiveRun(path).status()
     assert found["state"] == "damaged"
     assert "config.toml" in found["problem"]
     assert "\n" not in found["says"]["state"]

@@ -27,7 +27,7 @@ def test_the_browser_gets_a_file_of_this_user_alone(
 
     monkeypatch.setattr(webbrowser, "open", browser)
     monkeypatch.setattr(server, "serve", serve)
-    monkeypatch.setattr("privrec.show.calculator.step_back", lambda: None)
+    monkeypatch.setattr(server, "step_back", lambda: None)
     result = invoke("watch", tmp_path / "run", "--open")
     [(address, text, mode)] = opened
     assert "token" not in address

@@ -8,18 +8,24 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from pages import check_page, policy_of
-from privrec.show.page import SCRIPT, STYLE, html_text, note, page, path_link, table
+from pages import Page, check_page, policy_of
+from privrec.show import page as page_module
+from privrec.show.page import TEMPLATES, Table, html_link, path_link, render, with_code
 
 EVIL = "<script>alert(1)</script>&\"' onload=x \u202egpj"
 Colour = npt.NDArray[np.float64]
+STYLE = (TEMPLATES / "style.css").read_text()
+SCRIPT = (TEMPLATES / "chart.js").read_text()
+
+
+def page(title: str = "t", **context: object) -> str:
+    return render("privacy.html", title=title, **{"promise": "", **context})
 
 
 def test_a_page_runs_our_scripts_and_no_other() -> None:
-    plain = check_page(page("t", []))
-    assert plain.scripts == [SCRIPT]
-    more = check_page(page("t", ["<p>x</p>"], script="let a = 1;"))
-    assert more.scripts == [SCRIPT, "let a = 1;"]
+    assert check_page(page()).scripts == [SCRIPT]
+    more = check_page(render("calculator.html", "calculator.js", has_run=True))
+    assert more.scripts == [SCRIPT, (TEMPLATES / "calculator.js").read_text()]
     policy = policy_of(more)
     assert len(policy["script-src"].split()) == 2
     assert "unsafe" not in policy["script-src"]
@@ -27,12 +33,14 @@ def test_a_page_runs_our_scripts_and_no_other() -> None:
 
 
 def test_text_from_data_stays_text() -> None:
+    table = Table(head=[EVIL], rows=[[EVIL, html_link(EVIL, EVIL), with_code(EVIL)]], name=EVIL)
+    context = {"warning": EVIL, "chart": EVIL, "points": table, "warnings": [EVIL], "seeds": 2}
+    more = {"delta": EVIL, "noised": EVIL, "without": EVIL, "has_level": True, "has_bars": True}
     links = [(EVIL, path_link(EVIL))]
-    parts = [table([EVIL], [[EVIL]], name=EVIL), note(EVIL), f"<p>{html_text(EVIL)}</p>"]
-    found = check_page(page(EVIL, parts, links=links))
+    found = check_page(render("frontier.html", title=EVIL, links=links, **context, **more))
     assert found.scripts == [SCRIPT]
-    # The title, the link, the head, the cell, the note, the paragraph: reordering is taken out.
-    assert found.words.count(EVIL.replace("\u202e", "�")) == 6
+    # Title, heading, link, four cells and six other places: reordering is taken out.
+    assert found.words.count(EVIL.replace("\u202e", "�")) == 13
 
 
 @pytest.mark.parametrize("name", ['a "b" #c?d%e', "x:y", "läuft & <i>", "javascript:alert(1)"])
@@ -41,7 +49,7 @@ def test_a_link_leads_to_the_folder_whatever_its_name(name: str, tmp_path: Path)
 
     (tmp_path / name).mkdir()
     link = path_link(f"{name}/report.html")
-    check_page(page("t", [], links=[("report", link)]))
+    check_page(page(links=[("report", link)]))
     whole = urlsplit(urljoin((tmp_path / "page.html").as_uri(), link))
     assert whole.scheme == "file"
     assert not whole.query
@@ -127,8 +135,15 @@ def test_every_colour_of_the_style_is_a_variable() -> None:
     assert set(re.findall(r"(--[\w-]+):#", STYLE.split("@media", 1)[1])) >= used
 
 
+def shown(table: Table) -> str:
+    text = '{% from "macros.html" import table %}{{ table(it) }}'
+    return page_module._environment().from_string(text).render(it=table)
+
+
 def test_a_table_has_its_cells_and_the_kinds_of_its_rows() -> None:
-    text = table(["", "@5"], [["ours", "0.1"], ["other", "0.2"]], kinds=["ours"], look="wide")
+    rows = [["ours", "0.1"], ["other", "0.2"]]
+    lines = Table(head=["", "@5"], rows=rows, kinds=["ours"], look="wide")
+    text = shown(lines)
     assert text.count('<tr class="ours">') == 1
-    assert check_page(page("t", [text])).cells == ["", "@5", "ours", "0.1", "other", "0.2"]
-    assert "thead" not in table([], [["a"]])
+    assert Page(text).cells == ["", "@5", "ours", "0.1", "other", "0.2"]
+    assert "thead" not in shown(Table(head=[], rows=[["a"]]))

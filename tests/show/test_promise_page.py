@@ -1,6 +1,5 @@
 """What a run promises, as a page: every row follows from the ledger and says no more."""
 
-import html
 import re
 import xml.etree.ElementTree as ET
 from dataclasses import replace
@@ -9,12 +8,12 @@ from typing import Any, Literal
 
 import pytest
 
-from pages import charts_in, check_page
+from pages import Page, charts_in, check_page
 from privrec.algorithms.recipes import RECIPES
 from privrec.privacy.ledger import PrivacyLedger, ledger_in, most_certain, most_right, percent
 from privrec.privacy.release import Release, Sampling
 from privrec.privacy.statement import TITLES, NodeNoise, Strength, epsilon_text, privacy_report
-from privrec.show.promise import promise_html, render_privacy
+from privrec.show.promise import promise_part, render_privacy
 from svg import points_of
 
 DELTA = 1e-6
@@ -75,7 +74,7 @@ def test_the_attacker_compares_what_the_guarantee_compares(
     sampling = Sampling(law=law, users=1600, cohort=40)
     release = Release(mechanism="gaussian", sampling=sampling, noise_multiplier=2.0)
     lines = [line(0, release)]
-    page = html.unescape(promise_html(privacy(lines), lines))
+    page = Page(f"<main>{promise_part(privacy(lines), lines)}</main>").words
     assert f"equally likely {words}." in page
     assert "everything that this run publishes" in page
     assert "other runs on the same people, which add up" in page
@@ -207,7 +206,7 @@ def test_a_ledger_that_costs_more_than_the_statement_gives_no_figure() -> None:
 
 
 def test_an_older_document_without_delta_is_shown() -> None:
-    text = promise_html({"statement": "Words.", "epsilon": 1.0}, [])
+    text = promise_part({"statement": "Words.", "epsilon": 1.0}, [])
     assert '<p class="privacy strong"><b>Strong protection.</b> Words.</p>' in text
     assert "in full" not in text
     assert "smaller is stronger" in text

@@ -1,4 +1,3 @@
-import html
 import math
 import re
 import xml.etree.ElementTree as ET
@@ -12,9 +11,8 @@ from privrec.privacy.paper import PRINTED_HITS
 from privrec.privacy.statement import TITLES, Strength
 from privrec.runs.compare import comparison
 from privrec.show.comparison import render_comparison
-from privrec.show.page import page
-from privrec.show.report import Beside, hits_table, looks_in, render_report, table_rows
-from privrec.show.site import run_charts
+from privrec.show.report import Beside, looks_in, render_report, table_rows
+from privrec.show.server import run_charts
 from svg import points_of, words_of
 
 KS = ("5", "10", "20", "30")
@@ -143,10 +141,8 @@ def test_names_are_escaped_everywhere() -> None:
     for text in (
         render_report(made, ROUNDS, {evil: evil}),
         render_comparison({evil: made}, {}),
-        page("title", [hits_table([(evil, figures(0), "ours")])]),
     ):
         check_page(text)
-        assert html.escape(evil) in text
         assert evil in Page(text).words
 
 

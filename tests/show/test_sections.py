@@ -7,8 +7,7 @@ from typing import Any
 from test_report import PLAYED, ROUNDS, SETTINGS, evaluation, figures
 
 from pages import Page, charts_in, check_page
-from privrec.show.page import page
-from privrec.show.report import Beside, by_items_html, examples_html, render_begun, render_report
+from privrec.show.report import Beside, render_begun, render_report
 from svg import points_of
 
 EVIL = "<script>alert(1)</script>\u202e" + "x" * 300
@@ -52,6 +51,10 @@ def whole(**changes: Any) -> dict[str, Any]:
         "warnings": ["Only 12 people were tested.", EVIL],
         **changes,
     }
+
+
+def report(made: dict[str, Any], **beside: Any) -> str:
+    return render_report(made, [], {}, Beside(**beside))
 
 
 EXAMPLE = {
@@ -100,26 +103,26 @@ def test_an_older_file_lacks_them_and_is_shown_all_the_same() -> None:
 
 
 def test_quality_by_items_has_bars_and_the_references() -> None:
-    (chart,) = charts_in(by_items_html(whole()))
+    (chart,) = charts_in(report(whole()))
     root = ET.fromstring(chart)  # noqa: S314 - our own text
     assert [len(line) for line in points_of(root)] == [3, 3]
     assert chart.count('class="bar ') == 3
     assert 'data-tip="privrec — items on the device 1–4: 0.1202 (0.1102 to 0.1302)"' in chart
     # One group is a table and no chart; a group without tested people is left out.
-    alone = by_items_html(whole(by_items=[group(1, 4, 0.1)]))
-    assert "<svg" not in alone
+    alone = report(whole(by_items=[group(1, 4, 0.1)]))
+    assert not charts_in(alone)
     assert "1–4" in alone
     nobody = {**group(5, 9, 0.2), "hits": dict.fromkeys(figures(0), None)}
-    assert "5–9" not in by_items_html(whole(by_items=[group(1, 4, 0.1), nobody]))
+    assert "5–9" not in report(whole(by_items=[group(1, 4, 0.1), nobody]))
 
 
 def test_examples_mark_the_hits_and_isolate_titles() -> None:
-    text = examples_html([EXAMPLE])
-    check_page(page("t", [text]))
-    assert re.findall('<li class="hit"><bdi>(.*?)</bdi>\u00a0✓</li>', text) == ["שלום"]
+    text = report(evaluation(), examples=[EXAMPLE])
+    check_page(text)
+    assert re.findall('<li class="hit"><bdi>(.*?)</bdi>&nbsp;✓</li>', text) == ["שלום"]
     assert text.count("✓</li>") == 1
     assert "\u202e" not in text
-    assert examples_html([]) == ""
+    assert "✓" not in report(evaluation())
 
 
 def test_a_run_without_an_evaluation_has_a_page() -> None:

@@ -36,9 +36,7 @@ def watch(
     in the folder. Without RUN it serves the calculator of 'privrec privacy' alone. Ctrl-C ends it.
     """
     with plain_errors(stopped="the page has ended"), contextlib.ExitStack() as until_the_end:
-        from privrec.show.calculator import step_back
-        from privrec.show.server import HOST, serve
-        from privrec.show.site import site_of
+        from privrec.show.server import HOST, serve, site_of, step_back
         from privrec.show.status import check_watchable
 
         if run is not None:

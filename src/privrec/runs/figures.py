@@ -122,7 +122,7 @@ def figure_and_arm(value: float | None, ends: Sequence[float] | None) -> str:
     >>> figure_and_arm(0.385, (0.376, 0.393)), figure_and_arm(0.294, None)
     ('0.385 ± 0.009', '0.294')
     """
-    shown, arm = "-" if value is None else f"{value:.3f}", arm_text(value, ends)
+    shown, arm = figure(value), arm_text(value, ends)
     return f"{shown} ± {arm}" if arm else shown
 
 
@@ -330,6 +330,6 @@ def data_words(evaluation: Mapping[str, Any]) -> str:
     return data_title(str(evaluation.get("data_name", data)), data)
 
 
-def figure(value: float | None) -> str:
+def figure(value: float | None, decimals: int = 3) -> str:
     """Return a figure as text; a dash if nothing was tested."""
-    return "-" if value is None else f"{value:.3f}"
+    return "-" if value is None else f"{value:.{decimals}f}"

@@ -1,15 +1,12 @@
 """The accountant as a page: the answers of `privrec privacy epsilon` and `calibrate`, with curves.
 
 The work is bounded: numbers beyond the limits are refused before anything is computed.
-
-Leaves the processor to others: whoever trains comes first.
 """
 
-import contextlib
 import math
-import os
 import re
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -27,8 +24,8 @@ from privrec.privacy.questions import (
 from privrec.privacy.release import Release, Sampling
 from privrec.privacy.statement import epsilon_text, strength_of
 from privrec.show.charts import line_chart
-from privrec.show.server import Answer, Query, as_json
 
+Query = Mapping[str, str]
 MOST_PEOPLE, MOST_ROUNDS = 10**10, 100_000
 """The limits of the page. With so many rounds one figure takes a second or two."""
 MOST_FIXED_ROUNDS = 10_000
@@ -229,24 +226,24 @@ def _cost(question: Question, noise: float, rounds: int, until: float) -> float 
     return ledger.epsilon(question.delta)
 
 
-def calculate(query: Query) -> Answer:
-    """Answer with the document that the command prints, or say what is wrong (status 400)."""
+def calculate(query: Query) -> tuple[dict[str, Any], int]:
+    """Return the document that the command prints, or what is wrong (status 400)."""
     try:
-        return as_json(_answer(query)[0])
+        return _answer(query)[0], 200
     except PrivrecError as error:
-        return as_json(fault_of(error), 400)
+        return fault_of(error), 400
     finally:
         forget()
 
 
-def calculated(query: Query) -> Answer:
-    """Answer the page: sentences and their strength, or what is wrong and in which field."""
+def calculated(query: Query) -> tuple[dict[str, Any], int]:
+    """Return sentences and their strength, or what is wrong and in which field."""
     try:
         document, says = _answer(query)
         strength = strength_of(document["epsilon"])
-        return as_json({"document": document, "says": says, "strength": strength})
+        return {"document": document, "says": says, "strength": strength}, 200
     except PrivrecError as error:
-        return as_json(fault_of(error))
+        return fault_of(error), 200
     finally:
         forget()
 
@@ -267,12 +264,12 @@ def _answer(query: Query) -> tuple[dict[str, Any], list[str]]:
     ]
 
 
-def curves(query: Query) -> Answer:
-    """Answer the page with the charts of a question; there are none for a wrong one."""
+def curves(query: Query) -> tuple[dict[str, Any], int]:
+    """Return the charts of a question; there are none for a wrong one."""
     try:
-        return as_json({"charts": curves_of(question_of(query))})
+        return {"charts": curves_of(question_of(query))}, 200
     except PrivrecError as error:
-        return as_json({"charts": "", **fault_of(error)})
+        return {"charts": "", **fault_of(error)}, 200
     finally:
         forget()
 
@@ -294,14 +291,3 @@ def _sentences(ledger: PrivacyLedger, found: dict[str, Any]) -> list[str]:
 
 def _epsilon(epsilon: float | None) -> str:
     return "infinite (no guarantee)" if epsilon is None else epsilon_text(epsilon, 4)
-
-
-_NICE = 10
-"""With a training on every core, a process gets a tenth of one. Chosen by hand: at 19 it gets a
-seventieth, and the first epsilon would take a minute."""
-
-
-def step_back() -> None:
-    """Lower the priority of this process, and of the threads that it starts from now on."""
-    with contextlib.suppress(OSError):
-        os.nice(_NICE)

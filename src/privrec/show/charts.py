@@ -1,7 +1,4 @@
-"""Line charts as SVG text, drawn with the classes of `style.py`: no network and no library.
-
-The axes of charts: where a value stands, and the numbers written beside them.
-"""
+"""Line charts as SVG: axes, places of points, looks of curves. `chart.html` draws them."""
 
 import itertools
 import math
@@ -9,7 +6,9 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from privrec.show.page import STYLE, html_text
+from markupsafe import Markup
+
+from privrec.show.page import TEMPLATES, part
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,8 +106,7 @@ Points = Sequence[tuple[float, float]]
 Ends = Mapping[float, tuple[float, float]]
 """By the x of a point, the ends of an interval around its y."""
 
-_WIDTH, _HEIGHT = 640, 300
-_LEFT, _RIGHT, _TOP, _BOTTOM = 58, 130, 16, 40
+_BOX = {"width": 640, "height": 300, "left": 58, "right": 510, "top": 16, "bottom": 260}
 _COLOURS = 6
 _SHAPES = (
     "M-3.5 0a3.5 3.5 0 1 0 7 0a3.5 3.5 0 1 0-7 0",
@@ -155,7 +153,6 @@ class _Curve:
     shape: str = ""
     dash: str = ""
     ends: Ends = field(default_factory=dict)
-    steps: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,8 +165,18 @@ class _Frame:
     y_label: str
 
     def place(self, x: float, y: float) -> tuple[float, float]:
-        wide, high = _WIDTH - _LEFT - _RIGHT, _HEIGHT - _TOP - _BOTTOM
-        return _LEFT + self.x.share(x) * wide, _HEIGHT - _BOTTOM - self.y.share(y) * high
+        return self.left(x), self.top(y)
+
+    def left(self, x: float) -> float:
+        return round(_BOX["left"] + self.x.share(x) * (_BOX["right"] - _BOX["left"]), 1)
+
+    def top(self, y: float) -> float:
+        return round(_BOX["bottom"] - self.y.share(y) * (_BOX["bottom"] - _BOX["top"]), 1)
+
+    def says(self, y: float, ends: tuple[float, float] | None) -> str:
+        """Return a value and its interval as text."""
+        between = f" ({self.y.says(ends[0])} to {self.y.says(ends[1])})" if ends else ""
+        return self.y.says(y) + between
 
 
 def line_chart(
@@ -184,7 +191,7 @@ def line_chart(
     logs: str = "",
     from_zero: bool = False,
     steps: bool = False,
-) -> str:
+) -> Markup:
     """Return a figure of named curves; "" if no curve has two points and there are no `levels`.
 
     `levels` are dashed horizontal lines, such as a baseline. `x_names` are the labels of an x axis
@@ -196,27 +203,35 @@ def line_chart(
     Points that are not finite, such as the loss of a run that diverged, are left out, and so are
     those that are not positive on a logarithmic axis.
     """
-
-    def fits(x: float, y: float) -> bool:
-        finite = math.isfinite(x) and math.isfinite(y)
-        return finite and (x > 0 or "x" not in logs) and (y > 0 or "y" not in logs)
-
-    shown = {name: [p for p in points if fits(*p)] for name, points in series.items()}
+    shown = {name: _drawable(points, logs) for name, points in series.items()}
     shown = {name: points for name, points in shown.items() if points}
-    flat = {name: level for name, level in (levels or {}).items() if fits(1.0, level)}
+    flat = {name: _drawable([(1.0, level)], logs) for name, level in (levels or {}).items()}
+    flat = {name: points for name, points in flat.items() if points}
     if not _is_curve(shown) and not (shown and flat):
-        return ""
-    named = [*shown.items(), *((name, [(0.0, level)]) for name, level in flat.items())]
-    recipes = [(kinds or {}).get(name, name) for name, _ in named]
-    sound = {
-        name: {x: ends for x, ends in found.items() if fits(1.0, ends[0]) and fits(1.0, ends[1])}
-        for name, found in (bars or {}).items()
-    }
-    drawn = _curves(named, looks_of(recipes), sound, steps=steps)
-    curves, lines = drawn[: len(shown)], drawn[len(shown) :]
+        return Markup()
+    recipes = [(kinds or {}).get(name, name) for name in (*shown, *flat)]
+    drawn = [
+        _Curve(name=name, points=points, look=look, shape=shape, dash=dash)
+        for (name, points), (look, shape, dash) in zip(
+            (*shown.items(), *flat.items()), looks_of(recipes), strict=True
+        )
+    ]
+    drawn = [
+        replace(one, ends=_drawable_ends((bars or {}).get(one.name, {}), logs)) for one in drawn
+    ]
+    curves = [
+        replace(one, ends={x: one.ends[x] for x, _ in one.points if x in one.ends})
+        for one in drawn[: len(shown)]
+    ]
+    lines = [
+        replace(line, look=line.look if recipe in _PLACES else "dashed", dash=_dash(n), shape="")
+        for n, (line, recipe) in enumerate(
+            zip(drawn[len(shown) :], recipes[len(shown) :], strict=True)
+        )
+    ]
     xs = [x for curve in curves for x, _ in curve.points]
-    ys = [y for curve in drawn for _, y in curve.points]
-    ys += [end for curve in drawn for ends in curve.ends.values() for end in ends]
+    ys = [y for curve in (*curves, *lines) for _, y in curve.points]
+    ys += [end for curve in (*curves, *lines) for ends in curve.ends.values() for end in ends]
     ys += [0.0] if from_zero and "y" not in logs else []
     across = log_axis([min(xs) / _ROOM, max(xs) * _ROOM]) if "x" in logs else x_axis(xs)
     frame = _Frame(
@@ -225,34 +240,24 @@ def line_chart(
         x_label=x_label,
         y_label=y_label,
     )
-    lines = [
-        replace(line, look=line.look if recipe in _PLACES else "dashed", dash=_dash(n), shape="")
-        for n, (line, recipe) in enumerate(zip(lines, recipes[len(shown) :], strict=True))
-    ]
-    return _figure(frame, curves, [], lines)
+    return _figure(frame, curves, levels=lines, steps=steps)
 
 
-def _curves(
-    named: Sequence[tuple[str, Points]],
-    looks: Sequence[tuple[str, str, str]],
-    bars: Mapping[str, Ends] | None = None,
-    *,
-    steps: bool = False,
-) -> list[_Curve]:
-    """Return the curves of some points, each with its look and the intervals at its points."""
-    known = bars or {}
+def _drawable(points: Points, logs: str) -> Points:
+    """Return the points that have a place on the axes."""
     return [
-        _Curve(
-            name=name,
-            points=points,
-            look=look,
-            shape=shape,
-            dash=dash,
-            ends={x: known[name][x] for x, _ in points if x in known.get(name, {})},
-            steps=steps,
-        )
-        for (name, points), (look, shape, dash) in zip(named, looks, strict=True)
+        (x, y)
+        for x, y in _finite(points)
+        if (x > 0 or "x" not in logs) and (y > 0 or "y" not in logs)
     ]
+
+
+def _drawable_ends(ends: Ends, logs: str) -> Ends:
+    return {
+        x: both
+        for x, both in ends.items()
+        if all(math.isfinite(end) and (end > 0 or "y" not in logs) for end in both)
+    }
 
 
 def looks_of(names: Sequence[str]) -> list[tuple[str, str, str]]:
@@ -282,7 +287,8 @@ def colour_of(name: str) -> str:
 
     What is no recipe is grey, as on a page.
     """
-    found: dict[str, str] = dict(re.findall(r"--(\w+):(#\w+)", STYLE.partition("@media")[0]))
+    style = (TEMPLATES / "style.css").read_text(encoding="utf-8")
+    found: dict[str, str] = dict(re.findall(r"--(\w+):(#\w+)", style.partition("@media")[0]))
     return found[looks_of([name])[0][0] if name in _PLACES else "soft"]
 
 
@@ -293,7 +299,7 @@ def log_chart(
     y_label: str,
     dashed: Mapping[str, Points] | None = None,
     low: float = 1e-3,
-) -> str:
+) -> Markup:
     """Return a figure of named curves from `low` to 1 on two logarithmic axes; "" without curves.
 
     What is below `low`, also 0, is drawn on the edge: logarithms have no place for it. `dashed`
@@ -301,9 +307,12 @@ def log_chart(
     """
     shown = {name: _finite(points) for name, points in series.items()}
     if not _is_curve(shown):
-        return ""
+        return Markup()
     shown = {name: points for name, points in shown.items() if points}
-    curves = _curves(list(shown.items()), looks_of(list(shown)))
+    curves = [
+        _Curve(name=name, points=shown[name], look=look, shape=shape, dash=dash)
+        for name, (look, shape, dash) in zip(shown, looks_of(list(shown)), strict=True)
+    ]
     beside = [
         _Curve(name=name, points=_finite(points), look=("dashed", "bold")[n % 2], dash=_dash(n))
         for n, (name, points) in enumerate((dashed or {}).items())
@@ -311,7 +320,7 @@ def log_chart(
     ]
     axis = log_axis([low, 1.0])
     frame = _Frame(x=axis, y=axis, x_label=x_label, y_label=y_label)
-    return _figure(frame, curves, beside, [], most=200)
+    return _figure(frame, curves, beside=beside, most=200)
 
 
 def thinned(points: Points, most: int = 200) -> list[tuple[float, float]]:
@@ -353,132 +362,80 @@ def _finite(points: Points) -> Points:
 def _figure(
     frame: _Frame,
     curves: Sequence[_Curve],
-    beside: Sequence[_Curve],
-    levels: Sequence[_Curve],
+    *,
+    beside: Sequence[_Curve] = (),
+    levels: Sequence[_Curve] = (),
     most: int | None = None,
-) -> str:
-    """Return the figure: the chart, and below it the names of its curves."""
-    parts, labels = [_axes(frame)], []
-    for level in levels:
-        y = frame.place(frame.x.low, level.points[0][1])[1]
-        parts.append(_level(frame, level, y))
-        labels.append((y, level.name, level.look))
-    for curve in (*beside, *curves):
-        placed = [frame.place(x, y) for x, y in curve.points]
-        kept = range(len(placed)) if most is None else _kept(placed, most)
-        parts.append(_line([placed[index] for index in kept], curve))
-        labels.append((placed[-1][1], curve.name, curve.look))
-        if curve.shape:
-            parts += _dots(frame, curve, placed)
+    steps: bool = False,
+) -> Markup:
+    """Return the figure: the chart, and below it the names of its curves.
+
+    A phone shows the names below alone; others show them where they do not fit beside the chart.
+    """
+    drawn = (*beside, *curves)
+    labels = [(frame.top(one.points[-1][1]), one.name, one.look) for one in (*levels, *drawn)]
     crowded = len(labels) > _BESIDE
-    if not crowded:
-        for y, name, look in _apart(labels):
-            parts.append(_text(_WIDTH - _RIGHT + 6, y + 4, _cut(name), "start", f"name {look}"))
-    logs = [n for n, axis in (("x", frame.x), ("y", frame.y)) if axis.is_log]
-    said = f"{frame.y_label} against {frame.x_label}" + {
-        0: "", 1: f", {logs[0] if logs else ''} logarithmic", 2: ", both logarithmic"
-    }[len(logs)]  # fmt: skip
-    cut_any = crowded or any(len(name) > _LETTERS for _, name, _ in labels)
-    return (
-        f'<figure><div class="up note">↑ {html_text(frame.y_label)}</div>'
-        f'<svg class="chart" viewBox="0 0 {_WIDTH} {_HEIGHT}" preserveAspectRatio="xMinYMid slice"'
-        f' role="img" tabindex="0" aria-label="{html_text(said)}">'
-        + "".join(parts)
-        + f"</svg>{_key(curves, beside, levels, always=cut_any)}</figure>"
+    logs = [name for name, axis in (("x", frame.x), ("y", frame.y)) if axis.is_log]
+    scale = ", both logarithmic" if len(logs) == 2 else f", {logs[0]} logarithmic" if logs else ""
+    named = [replace(it, name=f"{it.name} ({it.points[0][1]:.3g})") for it in levels]
+    return part(
+        "chart.html",
+        box=_BOX,
+        x_label=frame.x_label,
+        y_label=frame.y_label,
+        label=f"{frame.y_label} against {frame.x_label}{scale}",
+        x_ticks=[(frame.left(value), text) for value, text in frame.x.ticks.items()],
+        y_ticks=[(frame.top(value), text) for value, text in frame.y.ticks.items()],
+        levels=[_level(frame, level) for level in levels],
+        curves=[_drawn(frame, curve, most, steps=steps) for curve in drawn],
+        names=[] if crowded else [(y, _cut(name), look) for y, name, look in _apart(labels)],
+        key=[*curves, *beside, *named],
+        key_always=crowded or any(len(name) > _LETTERS for _, name, _ in labels),
     )
 
 
-def _axes(frame: _Frame) -> str:
-    bottom, right = _HEIGHT - _BOTTOM, _WIDTH - _RIGHT
-    parts = []
-    for value, text in frame.y.ticks.items():
-        y = frame.place(frame.x.low, value)[1]
-        parts.append(f'<line class="grid" x1="{_LEFT}" y1="{y:.1f}" x2="{right}" y2="{y:.1f}"/>')
-        parts.append(_text(_LEFT - 6, y + 4, text, "end"))
-    many = len(frame.x.ticks) > 5
-    for n, (value, text) in enumerate(frame.x.ticks.items()):
-        x = frame.place(value, frame.y.low)[0]
-        parts.append(_text(x, bottom + 16, text, "middle", f"tick{' less' * (many and n % 2)}"))
-    return (
-        "".join(parts)
-        + f'<path class="axis" fill="none" d="M{_LEFT} {_TOP}V{bottom}H{right}"/>'
-        + _text((_LEFT + right) / 2, _HEIGHT - 6, frame.x_label, "middle", "under")
-        + f'<text class="side" transform="translate(11 {(bottom + _TOP) / 2}) rotate(-90)"'
-        f' text-anchor="middle">{html_text(frame.y_label)}</text>'
-    )
-
-
-def _level(frame: _Frame, level: _Curve, y: float) -> str:
+def _level(frame: _Frame, level: _Curve) -> dict[str, object]:
     """Return a horizontal line, and the interval around it as a band."""
-    right = _WIDTH - _RIGHT
-    said = f"{level.name}: {frame.y.says(level.points[0][1])}"
-    band = ""
-    for ends in level.ends.values():
-        low, high = (frame.place(frame.x.low, end)[1] for end in ends)
-        said += f" ({frame.y.says(ends[0])} to {frame.y.says(ends[1])})"
-        band = (
-            f'<rect class="band {level.look}" x="{_LEFT}" y="{high:.1f}" width="{right - _LEFT}"'
-            f' height="{low - high:.1f}"/>'
-        )
-    return (
-        f'{band}<line class="level {level.look}" x1="{_LEFT}" y1="{y:.1f}" x2="{right}"'
-        f' y2="{y:.1f}"{level.dash}><title>{html_text(said)}</title></line>'
-    )
+    value, ends = level.points[0][1], next(iter(level.ends.values()), None)
+    band = (frame.top(ends[1]), frame.top(ends[0]) - frame.top(ends[1])) if ends else None
+    tip = f"{level.name}: {frame.says(value, ends)}"
+    return {"look": level.look, "dash": level.dash, "y": frame.top(value), "band": band, "tip": tip}
 
 
-def _line(points: Points, curve: _Curve) -> str:
-    if curve.steps:
-        corners = [(b[0], a[1]) for a, b in itertools.pairwise(points)]
-        points = [p for both in zip(points, [*corners, points[-1]], strict=True) for p in both][:-1]
-    path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-    return f'<polyline class="{curve.look}" points="{path}"{curve.dash}/>'
-
-
-def _dots(frame: _Frame, curve: _Curve, placed: Points) -> list[str]:
-    """Return the points of a curve that can be hovered, with their intervals."""
-    parts = []
+def _drawn(frame: _Frame, curve: _Curve, most: int | None, *, steps: bool) -> dict[str, object]:
+    """Return the line of a curve, and the points that can be hovered with their intervals."""
+    placed = [frame.place(x, y) for x, y in curve.points]
+    line = placed if most is None else [placed[index] for index in _kept(placed, most)]
+    if steps:
+        corners = [(b[0], a[1]) for a, b in itertools.pairwise(line)]
+        line = [p for both in zip(line, [*corners, line[-1]], strict=True) for p in both][:-1]
+    found: dict[str, object] = {"look": curve.look, "dash": curve.dash, "shape": curve.shape}
+    found |= {"line": " ".join(f"{x},{y}" for x, y in line), "bars": (), "dots": ()}
+    if not curve.shape:
+        return found
     few = len(placed) <= _DOTS
-    told = {curve.points[index][0] for index in _kept(placed, _BARS)}
-    for x, (low, high) in curve.ends.items():
-        if not few and x not in told:
-            continue
-        (at, bottom), (_, top) = frame.place(x, low), frame.place(x, high)
-        parts.append(
-            f'<path class="bar {curve.look}"'
-            f' d="M{at:.1f} {bottom:.1f}V{top:.1f}M{at - 4:.1f} {bottom:.1f}h8'
-            f'M{at - 4:.1f} {top:.1f}h8"/>'
-        )
-    for index in range(len(placed)) if few else _kept(placed, _DOTS):
-        (x, y), (left, top) = curve.points[index], placed[index]
-        ends = curve.ends.get(x)
-        between = f" ({frame.y.says(ends[0])} to {frame.y.says(ends[1])})" if ends else ""
-        said = html_text(
-            f"{curve.name} — {frame.x_label} {frame.x.says(x)}: {frame.y.says(y)}{between}"
-        )
-        parts.append(
-            f'<path class="dot {curve.look}{"" if few else " quiet"}" d="{curve.shape}"'
-            f' transform="translate({left:.1f} {top:.1f})" data-x="{x:g}" data-y="{y:g}"'
-            f' data-tip="{said}"><title>{said}</title></path>'
-        )
-    return parts
+    with_bars = {curve.points[index][0] for index in _kept(placed, _BARS)}
+    return found | {
+        "bars": [_bar(frame, x, ends) for x, ends in curve.ends.items() if few or x in with_bars],
+        "dots": [
+            _dot(frame, curve, index) | {"quiet": not few}
+            for index in (range(len(placed)) if few else _kept(placed, _DOTS))
+        ],
+    }
 
 
-def _key(
-    curves: Sequence[_Curve], beside: Sequence[_Curve], levels: Sequence[_Curve], *, always: bool
-) -> str:
-    """Return the names below the chart; only a phone shows them, unless it is `always`."""
-    names = [(curve.name, curve.look, curve.shape, curve.dash) for curve in (*curves, *beside)]
-    names += [
-        (f"{level.name} ({level.points[0][1]:.3g})", level.look, "", level.dash) for level in levels
-    ]
-    items = "".join(
-        f'<li><svg class="{look}" viewBox="0 0 22 12" aria-hidden="true">'
-        f'<line x1="0" y1="6" x2="22" y2="6"{dash}/>'
-        + (f'<path d="{shape}" transform="translate(11 6)"/>' if shape else "")
-        + f"</svg><span>{html_text(name)}</span></li>"
-        for name, look, shape, dash in names
-    )
-    return f'<ul class="key{" all" if always else ""}">{items}</ul>'
+def _bar(frame: _Frame, x: float, ends: tuple[float, float]) -> str:
+    """Return the path of an interval."""
+    at, low, high = frame.left(x), frame.top(ends[0]), frame.top(ends[1])
+    return f"M{at} {low}V{high}M{at - 4:.1f} {low}h8M{at - 4:.1f} {high}h8"
+
+
+def _dot(frame: _Frame, curve: _Curve, index: int) -> dict[str, object]:
+    x, y = curve.points[index]
+    value = frame.says(y, curve.ends.get(x))
+    tip = f"{curve.name} — {frame.x_label} {frame.x.says(x)}: {value}"
+    left, top = frame.place(x, y)
+    return {"left": left, "top": top, "x": f"{x:g}", "y": f"{y:g}", "tip": tip}
 
 
 def _apart(labels: list[tuple[float, str, str]]) -> list[tuple[float, str, str]]:
@@ -487,7 +444,7 @@ def _apart(labels: list[tuple[float, str, str]]) -> list[tuple[float, str, str]]
     for y, name, look in sorted(labels):
         below = max(y, placed[-1][0] + 14) if placed else y
         placed.append((below, name, look))
-    lowest: float = _HEIGHT - _BOTTOM
+    lowest: float = _BOX["bottom"]
     lifted = []
     for y, name, look in reversed(placed):
         lifted.append((min(y, lowest), name, look))
@@ -497,14 +454,9 @@ def _apart(labels: list[tuple[float, str, str]]) -> list[tuple[float, str, str]]
 
 def _dash(number: int) -> str:
     """Return how a line for comparison is dashed, so that it can be told from the one before."""
-    return f' stroke-dasharray="{_DASHES[number % len(_DASHES)]}"'
+    return _DASHES[number % len(_DASHES)]
 
 
 def _cut(name: str) -> str:
     """Return a name that fits beside the chart: names of runs often differ at their end alone."""
     return name if len(name) <= _LETTERS else f"{name[:6]}…{name[7 - _LETTERS :]}"
-
-
-def _text(x: float, y: float, text: str, anchor: str, look: str = "") -> str:
-    kind = f' class="{look}"' if look else ""
-    return f'<text{kind} x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{html_text(text)}</text>'

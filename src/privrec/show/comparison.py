@@ -4,22 +4,16 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from markupsafe import Markup, escape
+
 from privrec.runs.compare import Evaluations, Line, any_attacked, columns, comparison, table_title
 from privrec.runs.figures import KS, warned_of
-from privrec.show.page import RAW_NOTE, html_link, html_table, html_text, note, page, table
-from privrec.show.promise import statement_html
-from privrec.show.report import (
-    ATTACKED_NOTE,
-    Row,
-    boxes,
-    hits_table,
-    looks_in,
-    validation_html,
-)
+from privrec.show.page import Cell, Table, html_link, render
+from privrec.show.promise import statement_of
+from privrec.show.report import Row, hits_table, looks_in, validation_chart
 
 Rounds = Mapping[str, Sequence[Mapping[str, Any]]]
 _K = "20"
-_LOOK = "wide words"
 _OPTIONAL = ("epsilon", "noise_multiplier")
 """Settings that a run of any recipe with noise may lack: then they differ."""
 
@@ -39,81 +33,80 @@ def render_comparison(
     for each table the sentences about what is better than what, `tables` the lines of each, if
     they are known already.
     """
-    parts = ["<h1>Runs side by side</h1>"]
-    attacked = any_attacked(evaluations)
-    head = columns(attacked=attacked)
-    known = reports or {}
+    attacked, known = any_attacked(evaluations), reports or {}
+    parts = []
     for data, lines in (tables or comparison(evaluations, settings)).items():
-        cells = [
-            [_linked(line.name, known), *map(_cell, line.cells(attacked=attacked)[1:])]
-            for line in lines
-        ]
-        kinds = [line.kind for line in lines]
         mine = {
             name: one
             for name, one in evaluations.items()
             if table_title(one, settings.get(name, {})) == data
         }
-        parts += [
-            f"<h2>{html_text(data)}</h2>",
-            html_table(*_filled(head, cells), kinds=kinds, name=f"Hits@k on {data}", look=_LOOK),
-            _listed((said or {}).get(data, ())),
-            boxes([f"{name}: {line}" for name, one in mine.items() for line in warned_of(one)]),
-            _new_items(mine),
-            _curves(
-                {name: (rounds or {}).get(name, []) for name in mine},
-                {name: str(one["recipe"]) for name, one in mine.items()},
-            ),
-            _differing({name: settings[name] for name in mine if name in settings}),
-        ]
-    parts.append(
-        note(
-            "Bytes sent are those of one person of usual size in one round. Rows marked (paper)"
-            " and the columns of the paper are printed figures from another split."
+        looks = {name: looks_in((rounds or {}).get(name, []), _K) for name in mine}
+        recipes = {name: str(one["recipe"]) for name, one in mine.items()}
+        parts.append(
+            {
+                "data": data,
+                "hits": _hits(data, lines, known, attacked=attacked),
+                "said": (said or {}).get(data, ()),
+                "warnings": [f"{n}: {line}" for n, one in mine.items() for line in warned_of(one)],
+                "new_items": _new_items(mine),
+                "curves": validation_chart(
+                    looks, y_label=f"Hits@{_K} of validation people", kinds=recipes
+                ),
+                "settings": _differing({n: settings[n] for n in mine if n in settings}),
+            }
         )
+    promises = [
+        (_linked(name, known), statement_of(evaluation["privacy"]))
+        for name, evaluation in evaluations.items()
+    ]
+    return render(
+        "comparison.html",
+        title="Runs side by side",
+        parts=parts,
+        attacked=attacked,
+        promises=promises,
     )
-    if attacked:
-        parts.append(ATTACKED_NOTE)
-    parts.append("<h2>Privacy</h2>")
-    for name, evaluation in evaluations.items():
-        parts.append(statement_html(evaluation["privacy"], f"<b>{_linked(name, known)}</b>: "))
-    parts.append(RAW_NOTE)
-    return page("Runs side by side", parts)
 
 
-def _cell(text: str) -> str:
-    """Return a cell as HTML; a line does not end inside "δ = 1e-06"."""
-    return re.sub(r"δ = \S+", r'<span class="one">\g<0></span>', html_text(text))
-
-
-def _listed(sentences: Sequence[str]) -> str:
-    lines = "".join(f"<li>{html_text(line)}</li>" for line in sentences)
-    return f"<ul>{lines}</ul>" if lines else ""
-
-
-def _filled(
-    head: Sequence[str], rows: Sequence[Sequence[str]]
-) -> tuple[list[str], list[list[str]]]:
-    """Return a table without the columns that are empty in all rows."""
+def _hits(data: str, lines: Sequence[Line], reports: Mapping[str, str], *, attacked: bool) -> Table:
+    """Return the table of some runs, without the columns that are empty in all rows."""
+    head = columns(attacked=attacked)
+    rows = [
+        [_linked(line.name, reports), *map(_unbroken, line.cells(attacked=attacked)[1:])]
+        for line in lines
+    ]
     kept = [n for n in range(len(head)) if any(row[n] for row in rows)]
-    return [head[n] for n in kept], [[row[n] for n in kept] for row in rows]
+    return Table(
+        head=[head[n] for n in kept],
+        rows=[[row[n] for n in kept] for row in rows],
+        kinds=[line.kind for line in lines],
+        name=f"Hits@k on {data}",
+        look="wide words",
+    )
 
 
-def _linked(name: str, reports: Mapping[str, str]) -> str:
-    return html_link(name, reports[name]) if name in reports else html_text(name)
+def _unbroken(text: str) -> Cell:
+    """Return a cell as HTML; a line does not end inside "δ = 1e-06"."""
+    escaped = str(escape(text))
+    return Markup(re.sub(r"δ = \S+", r'<span class="one">\g<0></span>', escaped))  # noqa: S704
 
 
-def _new_items(evaluations: Evaluations) -> str:
-    """Return the table over items that are new to a person; "" if it says what the first says."""
+def _linked(name: str, reports: Mapping[str, str]) -> Cell:
+    return html_link(name, reports[name]) if name in reports else name
+
+
+def _new_items(evaluations: Evaluations) -> Table | None:
+    """Return the table over items that are new to a person; None if it says what the first says."""
     rows: list[Row] = []
     ends: dict[str, Mapping[str, Sequence[float]]] = {}
     others: dict[str, Mapping[str, Any]] = {}
+    recipes = {run["recipe"] for run in evaluations.values()}
     for name, one in evaluations.items():
         new = one.get("new_only", {})
         if "hits" in new:
             rows.append((name, new["hits"], "ours"))
             ends |= {name: new["interval"]} if "interval" in new else {}
-        recipes = {run["recipe"] for run in evaluations.values()}
         for other, found in one["references"].items():
             if other not in recipes and "hits" in found.get("new_only", {}):
                 called = f"{other} (seed {one['seed']})"
@@ -127,50 +120,33 @@ def _new_items(evaluations: Evaluations) -> str:
         for k in KS
     )
     if same:
-        return ""
+        return None
     rows += [(other, found["hits"], "reference") for other, found in others.items()]
     ends |= {other: found["interval"] for other, found in others.items() if "interval" in found}
-    return f"<h3>Only items that are new to the person</h3>{hits_table(rows, ends)}"
+    return hits_table(rows, ends)
 
 
-def _curves(rounds: Rounds, recipes: Mapping[str, str]) -> str:
-    """Return the curves of the runs on their validation people, one over another."""
-    looks = {name: looks_in(lines, _K) for name, lines in rounds.items()}
-    chart = validation_html(looks, y_label=f"Hits@{_K} of validation people", kinds=recipes)
-    return f"<h3>Quality on the validation people</h3>{chart}" if chart else ""
-
-
-def _differing(settings: Evaluations) -> str:
-    """Return a table of the settings that are not the same in all runs; "" if all are.
+def _differing(settings: Evaluations) -> dict[str, object] | None:
+    """Return tables of the settings that are not the same in all runs; None if all are.
 
     Settings that have one value, but that not all recipes know, are folded up below it: there can
     be many of them, and they hide what was changed.
     """
     keys = dict.fromkeys(key for one in settings.values() for key in one)
     values = {key: [str(one[key]) for one in settings.values() if key in one] for key in keys}
-    lacking = [key for key in keys if len(values[key]) < len(settings)]
+    missing = [key for key in keys if len(values[key]) < len(settings)]
     changed = {key for key in keys if len(set(values[key])) > 1}
-    differing = [key for key in keys if key in changed or (key in _OPTIONAL and key in lacking)]
-    lacking = [key for key in lacking if key not in differing]
-
-    def shown(name: str, some: Sequence[str]) -> str:
-        rows = [
-            [key, *(str(one[key]) if key in one else "-" for one in settings.values())]
-            for key in some
-        ]
-        return table(["", *settings], rows, name=name, look="wide text short")
-
-    parts = []
-    if differing:
-        parts += ["<h3>Settings that differ</h3>", shown("Settings that differ", differing)]
-    if lacking:
-        name = "Settings that not all of these recipes have"
-        parts.append(
-            f"<details><summary>{name}: {len(lacking)}</summary>{shown(name, lacking)}</details>"
-        )
-    same = len(keys) - len(differing) - len(lacking)
-    return "".join(parts) + note(f"{_count(same)} the same in all of these runs.") if parts else ""
+    differing = [key for key in keys if key in changed or (key in _OPTIONAL and key in missing)]
+    missing = [key for key in missing if key not in differing]
+    if not differing and not missing:
+        return None
+    return {
+        "differing": _settings("Settings that differ", differing, settings),
+        "missing": _settings("Settings that not all of these recipes have", missing, settings),
+        "same": len(keys) - len(differing) - len(missing),
+    }
 
 
-def _count(same: int) -> str:
-    return "1 other setting is" if same == 1 else f"{same} other settings are"
+def _settings(name: str, keys: Sequence[str], settings: Evaluations) -> Table:
+    rows = [[key, *(str(one.get(key, "-")) for one in settings.values())] for key in keys]
+    return Table(head=["", *settings], rows=rows, name=name, look="wide text short")

@@ -3,11 +3,13 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from markupsafe import Markup
+
 from privrec.privacy.ledger import PrivacyLedger, ledger_in, most_certain, most_right, percent
 from privrec.privacy.release import Release
 from privrec.privacy.statement import MODERATE, SCALE, STRONG, TITLES, epsilon_text, strength_of
-from privrec.show.charts import line_chart, log_axis
-from privrec.show.page import html_table, html_text, html_words, note, page, table
+from privrec.show.charts import Axis, line_chart, log_axis
+from privrec.show.page import Table, part, render, with_code
 
 Line = Mapping[str, Any]
 _POINTS = 8
@@ -16,14 +18,9 @@ _BEFORE = {
     "add or remove one person": "that she took part and that she did not",
     "replace one person": "that her data was used and that somebody else's was in its place",
 }
-_MEANING = (
-    "Before: an attacker thinks it equally likely {before}. He then sees everything that this run"
-    " publishes, knows everybody else's data, and computes as much as he likes."
-)
-
-
 _SEEDED = "here it came from a seed, and who knows the seed can take it off"
 _DELTA = "a chance that ε alone is not kept"
+_ZONES = (("strong", 0.1, STRONG), ("moderate", STRONG, MODERATE), ("weak", MODERATE, 20.0))
 
 
 def render_privacy(title: str, privacy: Mapping[str, Any], lines: Sequence[Line]) -> str:
@@ -31,92 +28,63 @@ def render_privacy(title: str, privacy: Mapping[str, Any], lines: Sequence[Line]
 
     It leads to no other page: those may not be released.
     """
-    parts = [f"<h1>Privacy of {html_text(title)}</h1>", promise_html(privacy, lines)]
-    parts.append(
-        note(
-            "This page is made from the run's ledger and settings, which may be released. It has"
-            " no figures of people."
-        )
-    )
-    return page(f"Privacy of {title}", parts)
+    return render("privacy.html", title=f"Privacy of {title}", promise=promise_part(privacy, lines))
 
 
-def statement_html(privacy: Mapping[str, Any], name: str = "") -> str:
-    """Return what is promised in short, as a box in the colour of its strength.
-
-    `name` is HTML before it. Older files have the whole statement alone.
-    """
+def statement_of(privacy: Mapping[str, Any]) -> dict[str, str]:
+    """Return what is promised in short, and how strong that is; older files lack the short text."""
     strength = strength_of(privacy.get("epsilon"))
-    words = html_words(str(privacy.get("short") or privacy["statement"]))
-    return f'<p class="privacy {strength}">{name}<b>{TITLES[strength]}.</b> {words}</p>'
+    text = str(privacy.get("short") or privacy["statement"])
+    return {"strength": strength, "title": TITLES[strength], "text": text}
 
 
-def promise_html(privacy: Mapping[str, Any], lines: Sequence[Line]) -> str:
+def promise_part(privacy: Mapping[str, Any], lines: Sequence[Line]) -> Markup:
     """Return what is promised: in short, on a scale, in figures, by release, and in full."""
     ledger = ledger_in(lines)
-    rows = [[cell.replace(" %", "\u00a0%") for cell in row] for row in _rows(privacy, ledger)]
-    left_out = "".join(f"<li>{html_words(one)}</li>" for one in privacy.get("not_covered", ()))
-    parts = [
-        statement_html(privacy),
-        _scale(privacy),
-        f"<h3>What is not covered</h3><ul>{left_out}</ul>" if left_out else "",
-        "<h3>In figures</h3>",
-        html_table(
-            [],
-            [[html_words(cell) for cell in row] for row in rows],
-            name="What is promised",
-            look="text",
-        ),
-        _meaning(ledger),
+    rows = [
+        [with_code(cell.replace(" %", "\u00a0%")) for cell in row] for row in _rows(privacy, ledger)
     ]
-    if lines:
-        parts += ["<h3>What was released</h3>", _releases(lines)]
-        parts.append(_spending(privacy, lines))
-    if privacy.get("short"):
-        whole = html_words(str(privacy["statement"]))
-        parts.append(f"<details><summary>The statement in full</summary><p>{whole}</p></details>")
-    return "".join(parts)
+    before = _BEFORE[ledger.entries[-1][0].sampling.adjacency] if ledger.entries else ""
+    return part(
+        "promise.html",
+        in_short=statement_of(privacy),
+        scale=_scale(privacy.get("epsilon")),
+        not_covered=privacy.get("not_covered", ()),
+        figures=Table(head=(), rows=rows, name="What is promised", look="text"),
+        before=before,
+        releases=_releases(lines),
+        spending=_spending(privacy, lines),
+        in_full=str(privacy["statement"]) if privacy.get("short") else "",
+    )
 
 
-_ZONES = (("strong", 0.1, STRONG), ("moderate", STRONG, MODERATE), ("weak", MODERATE, 20.0))
-
-
-def _scale(privacy: Mapping[str, Any]) -> str:
-    """Return where ε stands on the scale from strong to weak; "" without a guarantee."""
-    epsilon = privacy.get("epsilon")
+def _scale(epsilon: float | None) -> dict[str, object] | None:
+    """Return where ε stands on the scale from strong to weak; None without a guarantee."""
     if epsilon is None:
-        return ""
-    axis, word = log_axis([_ZONES[0][1], _ZONES[-1][2]]), strength_of(epsilon)
-
-    def place(value: float) -> float:
-        return 20 + 600 * axis.share(value)
-
-    parts = []
-    for zone, low, high in _ZONES:
-        left, right = place(low), place(high)
-        parts.append(
-            f'<rect class="{zone}{" on" if zone == word else ""}" x="{left:.0f}" y="31"'
-            f' width="{right - left:.0f}" height="28"/>'
-            f'<text x="{(left + right) / 2:.0f}" y="51">{zone}</text>'
-        )
-    parts += [f'<text x="{place(end):.0f}" y="78">{end:g}</text>' for end in (STRONG, MODERATE)]
-    said, at = f"ε = {epsilon_text(epsilon)}", place(float(epsilon))
-    parts.append(
-        f'<path d="M{at:.1f} 31l-6-9h12z"/>'
-        f'<text class="here" x="{min(max(at, 60), 580):.1f}" y="17">{said}</text>'
-    )
-    words = f"The scale: {SCALE}. Smaller is stronger."
-    return (
-        f'<figure><svg class="scale" viewBox="0 0 640 82" role="img" aria-label="{said}, {word}">'
-        f"{''.join(parts)}</svg></figure>{note(words)}"
-    )
+        return None
+    axis = log_axis([_ZONES[0][1], _ZONES[-1][2]])
+    at = _place(axis, float(epsilon))
+    zones = [(name, _place(axis, low), _place(axis, high)) for name, low, high in _ZONES]
+    return {
+        "label": f"ε = {epsilon_text(epsilon)}",
+        "zones": [
+            {
+                "name": name,
+                "left": f"{left:.0f}",
+                "width": f"{right - left:.0f}",
+                "middle": f"{(left + right) / 2:.0f}",
+            }
+            for name, left, right in zones
+        ],
+        "ends": [(f"{_place(axis, end):.0f}", f"{end:g}") for end in (STRONG, MODERATE)],
+        "at": f"{at:.1f}",
+        "text_at": f"{min(max(at, 60), 580):.1f}",
+        "meaning": SCALE,
+    }
 
 
-def _meaning(ledger: PrivacyLedger) -> str:
-    """Return what the attacker compares, by the adjacency of the guarantee."""
-    if not ledger.entries:
-        return ""
-    return note(_MEANING.format(before=_BEFORE[ledger.entries[-1][0].sampling.adjacency]))
+def _place(axis: Axis, epsilon: float) -> float:
+    return 20 + 600 * axis.share(epsilon)
 
 
 def _rows(privacy: Mapping[str, Any], ledger: PrivacyLedger) -> list[tuple[str, str]]:
@@ -184,7 +152,7 @@ def _rows_without(privacy: Mapping[str, Any]) -> list[tuple[str, str]]:
     return rows
 
 
-def _releases(lines: Sequence[Line]) -> str:
+def _releases(lines: Sequence[Line]) -> Table | None:
     """Return the releases as a table, those of one kind in one row."""
     groups: dict[tuple[Any, ...], list[Line]] = {}
     for line in lines:
@@ -208,12 +176,7 @@ def _releases(lines: Sequence[Line]) -> str:
             )
         )
     head = ("stage", "releases", "people", "noise", "multiplier", "bound", "scale of the noise")
-    words = (
-        "One release is a sum over the people of a round. The bound is the most that one person can"
-        " add to it (its norm). The multiplier is the scale of the noise over what one person can"
-        " change the sum by."
-    )
-    return table(head, rows, name="Releases", look="wide") + note(words)
+    return Table(head=head, rows=rows, name="Releases", look="wide") if rows else None
 
 
 def _range(lines: Sequence[Line], key: str) -> str:
@@ -225,24 +188,19 @@ def _range(lines: Sequence[Line], key: str) -> str:
     return low if low == high else f"{low} to {high}"
 
 
-def _spending(privacy: Mapping[str, Any], lines: Sequence[Line]) -> str:
-    """Return the chart of ε by release; "" where it is infinite, or where one release is all."""
+def _spending(privacy: Mapping[str, Any], lines: Sequence[Line]) -> dict[str, object] | None:
+    """Return the chart of ε by release; None where it is infinite, or where one release is all."""
     counted = [line for line in lines if line["people"] != "volunteers"]
-    delta = privacy.get("delta")
+    delta, last = privacy.get("delta"), len(counted)
     known = privacy.get("epsilon_of_mechanism") is not None
-    if delta is None or not known or len(counted) < 2 or len(counted) < len(lines):
-        return ""
-    last = len(counted)
+    if delta is None or not known or last < 2 or last < len(lines):
+        return None
     most = min(last, _POINTS)
     places = sorted({round(last * (k + 1) / most) for k in range(most)})
     points = [(0.0, 0.0)]
     points += [(float(n), ledger_in(counted[:n]).epsilon(float(delta))) for n in places]
-    seeded = privacy.get("epsilon") is None
-    words = "What each release added. " if last == len(places) else "What releases added. "
-    words += f"ε is at δ = {delta:g}, of all releases up to that one together."
-    if seeded:
-        words += " The noise was seeded, so it is a figure of the mechanism and no guarantee."
-    chart = line_chart(
-        {"ε": points}, x_label="releases", y_label="ε so far", steps=last == len(places)
-    )
-    return f"<h3>ε by release</h3>{chart}{note(words)}" if chart else ""
+    is_each = last == len(places)
+    chart = line_chart({"ε": points}, x_label="releases", y_label="ε so far", steps=is_each)
+    is_seeded = privacy.get("epsilon") is None
+    found = {"chart": chart, "delta": f"{delta:g}", "is_each": is_each, "is_seeded": is_seeded}
+    return found if chart else None

@@ -1,0 +1,47 @@
+(() => {
+const token = new URLSearchParams(location.search).get("token");
+const ask = path => fetch(path + "?token=" + encodeURIComponent(token), { cache: "no-store" })
+  .then(answer => answer.json());
+const charts = document.getElementById("charts"), resume = document.getElementById("resume");
+let drawn = -1;
+const bar = (id, done, total) => {
+  const it = document.getElementById(id);
+  it.hidden = !total;
+  if (!total) return;
+  it.max = total;
+  if (total === 1 && !done) it.removeAttribute("value"); else it.value = done;
+};
+const show = found => {
+  document.body.dataset.state = found.state;
+  for (const [name, text] of Object.entries(found.says)) {
+    const it = document.querySelector('[data-says="' + name + '"]');
+    if (it && it.textContent !== text) it.textContent = text;
+  }
+  document.title = found.says.rounds + " · " + found.says.title;
+  resume.hidden = !found.resume;
+  resume.textContent = found.resume || "";
+  bar("rounds", found.round, found.of);
+  const step = found.step || {};
+  bar("step", step.done, step.of);
+  document.getElementById("inside").hidden = !step.of;
+};
+const look = async () => {
+  let wait = document.hidden ? 5000 : 1000;
+  try {
+    const found = await ask("status");
+    show(found);
+    // A chart that is being read stays as it is.
+    if (found.drawn !== drawn && !charts.matches(":hover")) {
+      charts.innerHTML = (await ask("charts")).charts;
+      drawn = found.drawn;
+    }
+  } catch (error) {
+    document.body.dataset.state = "gone";
+    document.querySelector('[data-says="state"]').textContent =
+      "'privrec watch' has ended. This is what was last known.";
+    wait = 5000;
+  }
+  setTimeout(look, wait);
+};
+look();
+})();
