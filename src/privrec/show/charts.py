@@ -211,13 +211,17 @@ def line_chart(
         return Markup()
     recipes = [(kinds or {}).get(name, name) for name in (*shown, *flat)]
     drawn = [
-        _Curve(name=name, points=points, look=look, shape=shape, dash=dash)
+        _Curve(
+            name=name,
+            points=points,
+            look=look,
+            shape=shape,
+            dash=dash,
+            ends=_drawable_ends((bars or {}).get(name, {}), logs),
+        )
         for (name, points), (look, shape, dash) in zip(
             (*shown.items(), *flat.items()), looks_of(recipes), strict=True
         )
-    ]
-    drawn = [
-        replace(one, ends=_drawable_ends((bars or {}).get(one.name, {}), logs)) for one in drawn
     ]
     curves = [
         replace(one, ends={x: one.ends[x] for x, _ in one.points if x in one.ends})
@@ -229,18 +233,26 @@ def line_chart(
             zip(drawn[len(shown) :], recipes[len(shown) :], strict=True)
         )
     ]
-    xs = [x for curve in curves for x, _ in curve.points]
-    ys = [y for curve in (*curves, *lines) for _, y in curve.points]
-    ys += [end for curve in (*curves, *lines) for ends in curve.ends.values() for end in ends]
-    ys += [0.0] if from_zero and "y" not in logs else []
-    across = log_axis([min(xs) / _ROOM, max(xs) * _ROOM]) if "x" in logs else x_axis(xs)
-    frame = _Frame(
-        x=named_axis(xs, x_names) if x_names else across,
-        y=log_axis(ys, widen=True) if "y" in logs else y_axis(ys),
-        x_label=x_label,
-        y_label=y_label,
-    )
+    low = [0.0] if from_zero and "y" not in logs else []
+    x, y = _axes(curves, lines, logs=logs, also=low)
+    if x_names:
+        x = named_axis([x for curve in curves for x, _ in curve.points], x_names)
+    frame = _Frame(x=x, y=y, x_label=x_label, y_label=y_label)
     return _figure(frame, curves, levels=lines, steps=steps)
+
+
+def _axes(
+    curves: Sequence[_Curve], levels: Sequence[_Curve], *, logs: str, also: Sequence[float]
+) -> tuple[Axis, Axis]:
+    """Return the axes that hold all points and intervals, and the values `also` on the y axis."""
+    xs = [x for curve in curves for x, _ in curve.points]
+    ys = [y for curve in (*curves, *levels) for _, y in curve.points]
+    ys += [end for curve in (*curves, *levels) for ends in curve.ends.values() for end in ends]
+    ys += also
+    return (
+        log_axis([min(xs) / _ROOM, max(xs) * _ROOM]) if "x" in logs else x_axis(xs),
+        log_axis(ys, widen=True) if "y" in logs else y_axis(ys),
+    )
 
 
 def _drawable(points: Points, logs: str) -> Points:
