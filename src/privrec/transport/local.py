@@ -14,7 +14,7 @@ from privrec.algorithms.recipes import configure, prepare
 from privrec.data.catalogue import Catalogue, to_json
 from privrec.data.sources import load
 from privrec.errors import FederationError, SettingsError
-from privrec.protocol.enrolment import ServerFolder, enrol, found
+from privrec.protocol.enrolment import ServerFolder, create_federation, enrol
 from privrec.protocol.terms import Terms
 from privrec.runs.folder import RunFolder, mark_data
 from privrec.transport.processes import child
@@ -90,7 +90,7 @@ def settle(
         enrol(prepared.federation, part, path / "nodes" / f"{number:02d}")
         for number, part in enumerate(np.array_split(people, nodes))
     ]
-    terms = found(
+    terms = create_federation(
         path / "server",
         catalogue=to_json(prepared.federation.catalogue),
         enrolments=enrolments,
