@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,6 +42,7 @@ from privrec.protocol.terms import (
     NodeName,
     Terms,
     catalogue_hash,
+    check_terms,
     checked_name,
     make_terms,
     read_terms,
@@ -305,12 +306,11 @@ def create_federation(
     enrolments: Sequence[Enrolment],
     options: Mapping[str, Any],
     hosts: Sequence[str] = (),
-    check: Callable[[Terms, Catalogue], None],
 ) -> Terms:
     """Write the folder of a new federation's server; return its terms.
 
-    `catalogue` is JSON; `options` are fields of `Terms`. `check` raises for terms that could not
-    be kept. The terms come last, so a folder that has them is whole.
+    `catalogue` is JSON; `options` are fields of `Terms`. The terms come last, so a folder that
+    has them is whole.
     """
     folder = ServerFolder(path=path)
     if folder.terms.exists():
@@ -319,7 +319,7 @@ def create_federation(
     check_roster(enrolments, mark)
     members = tuple(enrolment.member for enrolment in enrolments)
     terms = make_terms({**options, "catalogue": mark, "members": members})
-    check(terms, from_json(catalogue, "the catalogue"))
+    check_terms(terms, from_json(catalogue, "the catalogue"))
     check_hosts(hosts)
     path.mkdir(parents=True, exist_ok=True)
     path.chmod(0o700)

@@ -476,7 +476,7 @@ def _replies(
             body = wire.verified(content, requests[node], partial(server.verify, node))
             reply, arrays = wire.unpack(body, Reply)
             if reply.kind == "refused":
-                if reply.blames in requests and node not in refusing:
+                if reply.blames is not None and reply.blames in requests and node not in refusing:
                     status.blames.add((node, reply.blames))
                 refusing.add(node)
                 raise WireError(f"the node refused: {reply.why[:200]}")

@@ -221,6 +221,12 @@ def make_terms(values: Mapping[str, Any]) -> Terms:
         raise SettingsError(first_fault(error)) from error
 
 
+def take_terms(settings: dict[str, Any]) -> dict[str, Any]:
+    """Take the terms that a user can choose out of what was set; the rest is for the recipe."""
+    chosen = {name for name, field in Terms.model_fields.items() if not field.is_required()}
+    return {name: settings.pop(name) for name in chosen & settings.keys() - {"version"}}
+
+
 def read_terms(path: Path) -> Terms:
     """Return the terms in a file."""
     try:
@@ -281,6 +287,27 @@ class Bound:
             stages=self.phases,
             rankers=rankers(settings, self.federation.catalogue),
         )
+
+
+_MOST_NOISE = 2.0**12
+"""What discrete noise in units of the coding can be drawn for."""
+
+
+def check_terms(terms: Terms, catalogue: Catalogue) -> None:
+    """Raise for terms that could not be kept, before any file is written."""
+    phases = bind(terms, catalogue).phases()
+    bare = [phase.name for phase in phases if not phase.release.is_private]
+    if terms.noise_from == "nodes" and bare:
+        raise SettingsError(f"noise from nodes needs noise in every phase; {bare[0]} has none")
+    for phase in phases if terms.noise_from == "nodes" else ():
+        multiplier = phase.release.noise_multiplier * phase.release.sampling.reach
+        if not multiplier < _MOST_NOISE:
+            raise SettingsError(
+                f"`noise_multiplier` must be < {_MOST_NOISE:g} with noise from nodes;"
+                f" {phase.name} has {multiplier:g}"
+            )
+    if terms.secure_sum:
+        terms.threshold(len(terms.members))
 
 
 def promised(terms: Terms, phases: Sequence[Phase]) -> tuple[float, float]:

@@ -6,38 +6,18 @@ from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 
-from privrec.data.catalogue import Catalogue
-from privrec.errors import FederationError, SettingsError
+from privrec.errors import FederationError
 from privrec.protocol.certificates import verify
 from privrec.protocol.enrolment import read_server, running
 from privrec.protocol.server import Server, ServerStatus, Unmasking
-from privrec.protocol.terms import Terms, bind, promised
+from privrec.protocol.terms import bind, promised
 from privrec.runs import folder as records
 from privrec.runs.loop import play_stages
 from privrec.simulate.cost import check_memory
 from privrec.transport.link import Link, open_link
 from privrec.types import OnProgress
 
-_MOST_NOISE = 2.0**12
-"""What discrete noise in units of the coding can be drawn for."""
 OpenLink = Callable[..., AbstractContextManager[Link]]
-
-
-def check_terms(terms: Terms, catalogue: Catalogue) -> None:
-    """Raise for terms that could not be kept, before any file is written."""
-    phases = bind(terms, catalogue).phases()
-    bare = [phase.name for phase in phases if not phase.release.is_private]
-    if terms.noise_from == "nodes" and bare:
-        raise SettingsError(f"noise from nodes needs noise in every phase; {bare[0]} has none")
-    for phase in phases if terms.noise_from == "nodes" else ():
-        multiplier = phase.release.noise_multiplier * phase.release.sampling.reach
-        if not multiplier < _MOST_NOISE:
-            raise SettingsError(
-                f"`noise_multiplier` must be < {_MOST_NOISE:g} with noise from nodes;"
-                f" {phase.name} has {multiplier:g}"
-            )
-    if terms.secure_sum:
-        terms.threshold(len(terms.members))
 
 
 def serve(
