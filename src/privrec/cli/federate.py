@@ -16,6 +16,7 @@ from privrec.cli.console import file_name, plain_errors, print_line
 from privrec.cli.options import (
     ConfigOption,
     DataOption,
+    HelpAllOption,
     JsonOption,
     SetOption,
     examples,
@@ -42,6 +43,7 @@ SecureSumOption = Annotated[
         "--secure-sum/--no-secure-sum",
         help="Whether nodes mask their sums. If not, the server sees each node's own sum.",
         show_default="on",
+        hidden=True,
     ),
 ]
 NoiseFromOption = Annotated[
@@ -50,6 +52,7 @@ NoiseFromOption = Annotated[
         metavar="server|nodes",
         help="Who adds the noise (docs/privacy.md).",
         show_default="server",
+        hidden=True,
     ),
 ]
 ServerArgument = Annotated[Path, typer.Argument(help="The server's folder.")]
@@ -86,6 +89,7 @@ def up(
         bool, typer.Option("--dry-run", help="Only print what would be sent.")
     ] = False,
     json_: JsonOption = False,
+    help_all: HelpAllOption = False,
 ) -> None:
     """Start a whole federation on this machine, train, evaluate, and shut it down.
 
@@ -172,8 +176,10 @@ def server(
         bool, typer.Option("--prepare-only", help="Write terms and certificates; do not start.")
     ] = False,
     renew: Annotated[
-        bool, typer.Option("--renew", help="Make a new certificate, also for a --name.")
+        bool,
+        typer.Option("--renew", help="Make a new certificate, also for a --name.", hidden=True),
     ] = False,
+    help_all: HelpAllOption = False,
 ) -> None:
     """Found a federation from enrolments at the first start; train; go on after a stop.
 

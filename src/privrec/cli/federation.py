@@ -95,8 +95,6 @@ def renewed(place: "ServerFolder", hosts: list[str]) -> None:
 
 def status(folder: Path, json_: bool) -> None:
     """Print what a server's federation is doing, or that it is dead, and who is missing."""
-    from pydantic import ValidationError
-
     from privrec.protocol.certificates import key_hash
     from privrec.protocol.enrolment import is_running, read_server
     from privrec.protocol.server import ServerStatus
@@ -105,10 +103,7 @@ def status(folder: Path, json_: bool) -> None:
     if not place.status.is_file():
         raise FederationError(f"the server of {folder} has not been started yet")
     runs = is_running(place)
-    try:
-        seen = ServerStatus.model_validate_json(place.status.read_bytes())
-    except ValidationError as error:
-        raise FederationError(f"{place.status} is damaged") from error
+    seen = ServerStatus.read(place.status)
     missing = seen.missing(len(terms.members))
     if json_:
         members = [

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from privrec.core.phase import Cohort, Executor, Phase, Told
 from privrec.core.round import Network
@@ -58,6 +58,14 @@ class ServerStatus(BaseModel):
     online: set[int] = set()
     silent: set[int] = set()
     last: dict[int, float] = {}
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Return the status in a file."""
+        try:
+            return cls.model_validate_json(path.read_bytes())
+        except ValidationError as error:
+            raise FederationError(f"{path} is damaged") from error
 
     def write(self, path: Path) -> None:
         """Write the status to a file, with the time of it."""
