@@ -29,8 +29,8 @@ from privrec.core.phase import Stage
 from privrec.core.round import fastest
 from privrec.data import published
 from privrec.data.catalogue import to_json
+from privrec.data.clients import chosen, split_clients
 from privrec.data.federation import Federation
-from privrec.data.splits import chosen, split_clients
 from privrec.data.tables import Tables, person_ids, to_federation
 from privrec.privacy.aggregate import CohortTotal
 from privrec.runs.journal import population_mark

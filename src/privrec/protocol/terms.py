@@ -31,9 +31,8 @@ from privrec.algorithms.recipes import rankers, settings_of, stages_of
 from privrec.core.contribution import told_to_bytes
 from privrec.core.phase import Exchange, Phase
 from privrec.data.catalogue import Catalogue
-from privrec.data.clients import Clients, nobody
+from privrec.data.clients import Clients, Split, nobody
 from privrec.data.federation import Federation
-from privrec.data.splits import Split
 from privrec.data.text import safe_text
 from privrec.errors import FederationError, PrivrecError, SettingsError
 from privrec.evaluation.protocols import protocol_named, resolve

@@ -16,7 +16,7 @@ from privrec.algorithms.privrec_plus.softmax import TOGETHER
 from privrec.algorithms.privrec_plus.sums import Regression
 from privrec.core.phase import ServerWork, Told
 from privrec.data.catalogue import Catalogue
-from privrec.data.splits import Split
+from privrec.data.clients import Split
 from privrec.errors import SettingsError
 from privrec.privacy.aggregate import Aggregator, plain
 from privrec.simulate.cost import most
