@@ -74,20 +74,25 @@ def load(
     if positive_above is not None:
         check_kind("positive_above", positive_above, (int, float, np.number), "a number")
     _check_meanings(mapping)
-    population = _text("population", population) or own_name(name)
+    return _import_frames(
+        population=_text("population", population) or own_name(name),
+        source=_table(data, "the frame"),
+        users=None if users is None else _table(users, "the frame of users"),
+        items=None if items is None else _table(items, "the frame of items"),
+        test=None if test is None else _table(test, "the frame of test lines"),
+        mapping=mapping,
+        name=own_name(name),
+        context=[column_name("context", column) for column in context],
+        positive_above=None if positive_above is None else float(positive_above),
+        skip_bad=skip_bad,
+        form="table",
+    )
+
+
+def _import_frames(population: str, **how: Any) -> Federation:
+    """Return the federation of frames, as the import of the same tables has it."""
     try:
-        result = import_files(
-            _table(data, "the frame"),
-            users=None if users is None else _table(users, "the frame of users"),
-            items=None if items is None else _table(items, "the frame of items"),
-            test=None if test is None else _table(test, "the frame of test lines"),
-            mapping=mapping,
-            name=own_name(name),
-            context=[column_name("context", column) for column in context],
-            positive_above=None if positive_above is None else float(positive_above),
-            skip_bad=skip_bad,
-            form="table",
-        )
+        result = import_files(**how)
         manifest = replace(result.tables.manifest, population=population)
         federation = to_federation(replace(result.tables, manifest=manifest))
     except PrivrecError as error:
@@ -104,11 +109,11 @@ def _table(data: object, file: str) -> RawTable:
 
 def _warn(result: ImportResult) -> None:
     for warning in result.warnings:
-        warnings.warn(_in_python(warning), UserWarning, stacklevel=3)
+        warnings.warn(_in_python(warning), UserWarning, stacklevel=4)
     if result.skipped:
         count, first = len(result.skipped), result.skipped[0]
         what = "1 bad row was" if count == 1 else f"{count:,} bad rows were"
-        warnings.warn(f"{what} left out; the first: {first}", UserWarning, stacklevel=3)
+        warnings.warn(f"{what} left out; the first: {first}", UserWarning, stacklevel=4)
 
 
 def _in_python(message: str) -> str:
