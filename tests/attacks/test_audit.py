@@ -48,7 +48,7 @@ def check_found(found: Audit, words: str) -> None:
     assert any(words in finding for finding in found.findings), found.findings
 
 
-NETWORKS = ("dp-privrec", "dp-privrec-one")
+NETWORKS = ("dp-privrec", "dp-privrec-one", "lm-privrec")
 # Rounds and sizes are small, so that a round of a network takes well under a second.
 QUICK: dict[str, dict[str, Any]] = {
     PLUS: {},

@@ -217,7 +217,7 @@ def test_the_count_of_adaptive_clipping_has_its_own_noise(data: Federation, tmp_
     ("recipe", "more"),
     [
         ("dp-privrec-plus", {}),
-        ("dp-privrec", {}),
+        pytest.param("dp-privrec", {}, marks=pytest.mark.slow),
         ("dp-privrec-one", {"clip_quantile": 0.5}),
         ("dp-privrec-one", {"noise_multiplier": None, "epsilon": 3.0}),
     ],

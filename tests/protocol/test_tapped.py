@@ -352,6 +352,7 @@ def spoilt(request: bytes, rng: np.random.Generator) -> bytes:
     return raw.pack({**asked.about, str(rng.choice([*asked.about])): value}, asked.arrays)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("noise_from", ["server", "nodes"])
 def test_no_request_gets_an_exception_or_a_plain_vector(
     noise_from: str, data: Federation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -151,6 +151,7 @@ def test_one_person_less_of_the_synthetic_people(recipe: str, gone: int) -> None
     check_without(synthetic_without, recipe, gone)
 
 
+@pytest.mark.slow
 @pytest.mark.realdata
 @pytest.mark.parametrize("recipe", MOST)
 @pytest.mark.parametrize("name", ["movielens-1m", "frappe"])
@@ -175,6 +176,7 @@ def test_a_role_is_a_matter_of_ones_own_id(names: list[str], seed: int, data: An
         assert [bool(x) for x in has] == [bool(had[place[name]]) for name in stay]
 
 
+@pytest.mark.slow
 @pytest.mark.realdata
 def test_roles_and_popularity_of_all_of_movielens() -> None:
     """Roles once depended on positions: removing one person changed 1,579 other roles.

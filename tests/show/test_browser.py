@@ -30,6 +30,8 @@ from served import served
 from tiny import DATA, as_options
 from visits import Visit
 
+pytestmark = pytest.mark.slow
+
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 

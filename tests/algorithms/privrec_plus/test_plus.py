@@ -62,6 +62,7 @@ def federation() -> Federation:
 # --- what it costs ---------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "share"),
     [
