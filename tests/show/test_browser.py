@@ -35,6 +35,7 @@ pytestmark = pytest.mark.slow
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
+pytestmark = pytest.mark.slow
 Open = Callable[..., Visit]
 HOSTILE = (
     "<script>window.hacked=1</script>",
