@@ -18,6 +18,7 @@ import psutil
 import privrec
 from figures import Figure
 from noop_node import NOTHING
+from privrec.algorithms.recipes import settings_of
 from privrec.core.phase import Cohort
 from privrec.protocol.certificates import (
     make_node_key,
@@ -34,13 +35,14 @@ from privrec.protocol.terms import bind, traffic_of
 from privrec.runs import folder as records
 from privrec.runs.loop import play_stages
 from privrec.transport.link import Link, open_link
-from privrec.transport.local import LOCAL, LocalFederation, free_port, make_local
+from privrec.transport.local import LOCAL, Local, free_port, settle
+from privrec.transport.run_server import check_terms
 
 NODES, TURNS = 4, 12
 
 
 @contextlib.contextmanager
-def started(local: LocalFederation, port: int, *, pinned: bool = False) -> Iterator[Link]:
+def started(local: Local, port: int, *, pinned: bool = False) -> Iterator[Link]:
     """Yield a link to running nodes, each on a core of its own if `pinned`."""
     server = local.server
     processes = []
@@ -70,7 +72,7 @@ def started(local: LocalFederation, port: int, *, pinned: bool = False) -> Itera
             process.wait(20)
 
 
-def server_of(local: LocalFederation, link: Link) -> Server:
+def server_of(local: Local, link: Link) -> Server:
     keys = [member.public_key for member in local.terms.members]
     return Server(
         terms=local.terms,
@@ -93,15 +95,17 @@ def nothing(link: Link, nodes: int, down: int = 0, up: int = 0) -> float:
 def exchanges() -> list[Figure]:
     """Return a masked exchange against one in which nothing is done."""
     with tempfile.TemporaryDirectory() as folder:
-        local = make_local(
+        local = settle(
             Path(folder),
             "dp-privrec-plus",
             "synthetic",
             nodes=NODES,
             users=200,
-            settings={"force_delta": True, "deadline": 60.0},
+            settings={"force_delta": True},
+            options={"deadline": 60.0},
+            check=check_terms,
         )
-        _, terms, catalogue = read_server(local.server.path)
+        _, terms, catalogue = read_server(local.server.path, settings_of)
         bound = bind(terms, catalogue)
         phase = bound.phases()[0]
         state = phase.start(None)
@@ -178,15 +182,17 @@ def two_nodes(rounds: int = 30) -> list[Figure]:
     alone = time.monotonic() - began
     with tempfile.TemporaryDirectory() as folder:
         began = time.monotonic()
-        local = make_local(
+        local = settle(
             Path(folder),
             "privrec-plus",
             data,
             nodes=2,
-            settings={**settings, "deadline": 300.0, "secure_sum": False},
+            settings=settings,
+            options={"deadline": 300.0, "secure_sum": False},
+            check=check_terms,
         )
         loading = time.monotonic() - began
-        _, terms, catalogue = read_server(local.server.path)
+        _, terms, catalogue = read_server(local.server.path, settings_of)
         prepared = bind(terms, catalogue).prepared(terms.settings)
         with started(local, free_port(), pinned=True) as link:
             bare = statistics.median(nothing(link, 2) for _ in range(9)) * (2 + rounds)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from privrec.privacy.release import Release, Sampling
     from privrec.runs.api import Plan, open_run, plan
     from privrec.runs.compare import Comparison, compare
-    from privrec.runs.evaluate import Evaluation
+    from privrec.runs.documents import Evaluation
     from privrec.runs.loop import train
     from privrec.runs.recommender import evaluate
     from privrec.runs.run import Run
@@ -60,7 +60,7 @@ __all__ = [
 _HOME = {
     "Comparison": "privrec.runs.compare",
     "Device": "privrec.device",
-    "Evaluation": "privrec.runs.evaluate",
+    "Evaluation": "privrec.runs.documents",
     "Federation": "privrec.data.federation",
     "Model": "privrec.device",
     "Plan": "privrec.runs.api",

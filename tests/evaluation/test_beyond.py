@@ -10,10 +10,11 @@ from test_metrics import clients
 
 from privrec.core.scorer import TableScorer
 from privrec.data.clients import Clients
-from privrec.evaluation.metrics import by_items
+from privrec.evaluation.metrics import KS, by_items
 from privrec.evaluation.protocols import Held
 from privrec.evaluation.ranking import measure
-from privrec.runs.figures import warnings_of
+from privrec.runs.documents import Evaluation
+from privrec.runs.evaluate import warnings_of
 from privrec.types import Candidates, IntArray
 
 N_ITEMS = 40
@@ -103,29 +104,35 @@ def test_people_with_the_same_number_are_not_parted() -> None:
 
 def evaluation(
     own: tuple[float, float], popular: tuple[float, float], *, repeats: bool = True, **privacy: Any
-) -> dict[str, Any]:
+) -> Evaluation:
     """Return an evaluation with these ends of the differences to the two simple rules."""
 
-    def by(ends: tuple[float, float]) -> dict[str, dict[str, float]]:
-        return {"20": {"by": sum(ends) / 2, "low": ends[0], "high": ends[1]}}
+    def by(ends: tuple[float, float]) -> Any:
+        return every_k({"by": sum(ends) / 2, "low": ends[0], "high": ends[1]})
 
-    return {
+    new = {"hits": every_k(0.15)}
+    document = {
+        "recipe": "dp-privrec-plus",
         "data": "mine",
-        "hits": {"20": 0.30},
+        "seed": 0,
+        "users": {"test": 300, "skipped": 0},
+        "hits": every_k(0.30),
         "new_only": {
-            "hits": {"20": 0.20},
+            "hits": every_k(0.20),
             "differences": {"popularity": by(popular), "own-items": by(popular)},
         },
         "differences": {"popularity": by(own), "own-items": by(own)},
         "references": {
-            "popularity": {"hits": {"20": 0.10}, "new_only": {"hits": {"20": 0.15}}},
-            "own-items": {
-                "hits": {"20": 0.31 if repeats else 0.10},
-                "new_only": {"hits": {"20": 0.15}},
-            },
+            "popularity": {"hits": every_k(0.10), "new_only": new},
+            "own-items": {"hits": every_k(0.31 if repeats else 0.10), "new_only": new},
         },
-        "privacy": {"epsilon_of_mechanism": 2.0, "stage_two_epsilon": None, **privacy},
+        "privacy": {"statement": "", "epsilon_of_mechanism": 2.0, **privacy},
     }
+    return Evaluation.model_validate(document, strict=False)
+
+
+def every_k(value: object) -> dict[int, object]:
+    return dict.fromkeys(KS, value)
 
 
 BETTER, UNCLEAR, WORSE = (0.01, 0.03), (-0.01, 0.03), (-0.05, -0.01)
@@ -158,14 +165,15 @@ def test_without_noise_nothing_is_said_and_what_was_not_checked_is_named() -> No
     assert len(warnings_of(local)) == 3
     second = evaluation(WORSE, WORSE, epsilon_of_mechanism=None, stage_two_epsilon=8.0)
     assert len(warnings_of(second)) == 3
-    bare = evaluation(WORSE, WORSE)
-    bare |= {"references": {}, "differences": {}}
-    bare["new_only"]["differences"] = {}
+    document = evaluation(WORSE, WORSE).as_json() | {"references": {}, "differences": {}}
+    document["new_only"] = {"hits": every_k(0.2)}
+    bare = Evaluation.model_validate(document, strict=False)
     (said,) = warnings_of(bare)
     assert said.startswith("It was not checked whether this run with noise is better than")
     assert "'own-items'" in said
     assert "'popularity'" in said
-    assert warnings_of({**bare, "privacy": {"epsilon_of_mechanism": None}}) == []
+    noiseless = bare.privacy.model_copy(update={"epsilon_of_mechanism": None})
+    assert warnings_of(bare.model_copy(update={"privacy": noiseless})) == []
 
 
 def test_ids_are_of_those_who_are_tested() -> None:

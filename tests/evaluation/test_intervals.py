@@ -274,9 +274,9 @@ def test_samples_of_test_people_through_the_real_evaluation() -> None:
     """Of 200 samples of 100 people, 92 to 98 in 100 intervals hold the figure of all of them."""
     data = "synthetic:users=20000,items=60,longest=20"
     ours, theirs = (
-        found.tested.figures.hits
+        found.people.hits
         for recipe in ("ease", "popularity")
-        if (found := privrec.train(recipe, data, seed=0).evaluate(references=[])).tested
+        if (found := privrec.train(recipe, data, seed=0).evaluate(references=[])).people
     )
     assert len(ours) == len(theirs) > 3500
     draw, held = np.random.default_rng(0), np.zeros(2)

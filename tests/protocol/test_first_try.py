@@ -12,6 +12,7 @@ import pytest
 import privrec
 from blocks import blocks_of, commands_in
 from privrec.cli import federate, federation
+from privrec.transport.local import data_of
 
 KS = ("@5", "@10", "@20", "@30")
 
@@ -36,8 +37,8 @@ def gain(recipe: str, data: str, users: int | None, epsilon: float | None) -> di
     A federation has the result of the simulator up to its noise (`test_same_result.py`).
     """
     more: dict[str, Any] = {} if epsilon is None else {"epsilon": epsilon}
-    assert data == "synthetic"
-    made = data if users is None else f"synthetic:users={users}"
+    made, some = data_of(data, users)
+    assert some is None
     run = privrec.train(recipe, made, progress=False, **more)
     found: dict[str, float] = run.evaluate(progress=False).as_json()["differences"]["popularity"][
         "20"
@@ -57,7 +58,7 @@ def test_every_first_try_that_is_shown_learns_more_than_popularity(command: str)
         return
     users, epsilon = value("users"), value("epsilon")
     found = gain(
-        value("recipe") or federate.RECIPE,
+        value("recipe"),
         value("data"),
         None if users is None else int(users),
         None if epsilon is None else float(epsilon),
@@ -70,7 +71,7 @@ def test_every_figure_has_its_interval(
     evaluated: tuple[Path, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     run, found = evaluated
-    federation.result(run, Path("federation"), False)
+    federation.say_result(run, Path("federation"), False)
     shown = capsys.readouterr().out
     rows = [line for line in shown.splitlines() if re.search(r"\d\.\d{3}", line)]
     names = {found["recipe"], *found["references"]}

@@ -12,8 +12,9 @@ import pytest
 import privrec
 from commands import Refused, document, done, invoke
 from privrec.algorithms.recipes import configure, prepare
-from privrec.data.clients import Clients, chosen
+from privrec.data.clients import Clients
 from privrec.data.federation import Federation
+from privrec.data.splits import chosen
 from privrec.errors import DataError, SettingsError
 from privrec.runs import folder as records
 from privrec.runs import journal as publisher
@@ -193,8 +194,8 @@ def test_a_network_trains_where_somebody_has_no_line_at_all(tmp_path: Path) -> N
             **own(recipe, settings),
         )
         found = run.evaluate()
-        assert found.report.tested + found.report.skipped == 60
-        assert found.train == 60
+        assert found.users.test + found.users.skipped == 60
+        assert found.users.train == 60
 
 
 def test_the_noise_depends_on_what_is_trained_and_not_on_how_it_is_ranked(

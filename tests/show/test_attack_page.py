@@ -12,7 +12,9 @@ import pytest
 
 from commands import Refused, document, done
 from pages import Page, charts_in, check_page
-from privrec.runs.figures import at_least, cell, lines, summary
+from privrec.runs.compare import attacked_cell
+from privrec.runs.documents import Attack, Attacked, Audit, summary
+from privrec.runs.figures import at_least
 from privrec.runs.loop import train
 from privrec.show.attacks import render_attacks
 from privrec.show.charts import log_chart, thinned
@@ -46,9 +48,9 @@ SERVER = {
 }
 
 
-def attack(**attacks: Any) -> dict[str, Any]:
-    return {
-        "recipe": "dp-privrec",
+def attack(name: str = "dp-privrec", **attacks: Any) -> Attack:
+    document = {
+        "recipe": name,
         "data": "synthetic",
         "epsilon": 8.0,
         "delta": 1e-6,
@@ -56,6 +58,7 @@ def attack(**attacks: Any) -> dict[str, Any]:
         "seed": 3,
         "attacks": attacks,
     }
+    return Attack.model_validate(document, strict=False)
 
 
 def test_rates_below_one_of_the_others_are_not_shown() -> None:
@@ -89,19 +92,20 @@ def test_lines_for_comparison_can_be_told_apart() -> None:
         assert len(found) == len(set(found)) == 3
 
 
-def whole_attack() -> dict[str, Any]:
+def whole_attack(name: str = "dp-privrec", phase: str = "popularity") -> Attack:
     paper = {"accuracy": figures(0.65), "auc": figures(0.66), "printed": 0.55}
     return attack(
+        name,
         paper=paper,
         loss=roc(0.53),
         ratio=roc(0.57, shadows=16),
         sums=roc(0.71, allowed=[[0, 0], [0.001, 0.1], [1, 1]]),
-        server=[SERVER],
+        server=[{**SERVER, "phase": phase}],
     )
 
 
-def audit(**changes: Any) -> dict[str, Any]:
-    return {
+def audit(**changes: Any) -> Audit:
+    document = {
         "recipe": "dp-privrec",
         "data": "synthetic",
         "seed": 4,
@@ -120,6 +124,7 @@ def audit(**changes: Any) -> dict[str, Any]:
         "noise": "seeded",
         **changes,
     }
+    return Audit.model_validate(document, strict=False)
 
 
 def chart(series: dict[str, Any], dashed: dict[str, Any] | None = None) -> ET.Element:
@@ -271,43 +276,48 @@ def test_a_broken_guarantee_is_said_aloud() -> None:
     assert 'class="privacy strong">' not in text
     # Without noise the ledger says infinite, which every lower bound agrees with.
     assert "infinite" in Page(render_attacks([], [audit(epsilon_ledger=None)])).cells
-    (line,) = lines(summary(None, broken))
+    known, whole = summary(None, broken), summary(None, audit())
+    assert known is not None
+    assert whole is not None
+    (line,) = known.sentences()
     assert line == "audit: at least epsilon 9.10, ledger says 8.00: does NOT hold"
-    assert cell([summary(None, broken), summary(None, audit())]) == "audit ε ≥ 9.10, does NOT hold"
+    assert attacked_cell([known, whole]) == "audit ε ≥ 9.10, does NOT hold"
 
 
 def test_names_are_escaped() -> None:
     evil = "<script>alert(1)</script>&\"'"
-    made = {**whole_attack(), "recipe": evil, "data": evil}
-    made["attacks"]["server"] = [{**SERVER, "phase": evil}]
-    text = render_attacks([made], [audit(recipe=evil, findings=[evil], noise=evil)])
+    text = render_attacks(
+        [whole_attack(evil, phase=evil)], [audit(recipe=evil, findings=[evil], noise=evil)]
+    )
     check_page(text)
-    assert Page(text).words.count(evil) >= 5
+    assert Page(text).words.count(evil) >= 4
 
 
 def test_two_trainings_are_not_held_against_one() -> None:
     """The epsilon that stands beside the figure is that of one training."""
     both = summary(attack(sums=roc(0.71), twice=roc(0.94)), None)
-    assert both == {"auc": 0.71, "attack": "sums"}
-    assert summary(attack(twice=roc(0.94)), None) == {}
+    assert both == Attacked(auc=0.71, attack="sums")
+    assert summary(attack(twice=roc(0.94)), None) is None
 
 
 def test_the_strongest_attack_of_a_known_kind_is_told() -> None:
     found = summary(whole_attack(), audit())
-    assert found == {
+    assert found is not None
+    assert found.as_json() == {
         "auc": 0.71,
         "attack": "sums",
         "epsilon_lower": 0.909,
         "epsilon_ledger": 7.9941,
         "holds": True,
     }
-    assert lines(found) == [
+    assert found.sentences() == [
         "audit: at least epsilon 0.90, ledger says 8.00: holds",
         "attack: the highest AUC is 0.710 (published sums); guessing has 0.5",
     ]
-    assert cell([found, {"auc": 0.8, "attack": "loss"}, {}]) == "AUC 0.80, audit ε ≥ 0.90"
-    assert (summary(None, None), lines({}), cell([{}])) == ({}, [], "")
-    assert summary(attack(server=[SERVER], other=roc(0.9)), None) == {}
+    other = Attacked(auc=0.8, attack="loss")
+    assert attacked_cell([found, other]) == "AUC 0.80, audit ε ≥ 0.90"
+    assert (summary(None, None), attacked_cell([])) == (None, "")
+    assert summary(attack(server=[SERVER], other=roc(0.9)), None) is None
     assert [at_least(value) for value in (0.909, 0.9, 0.0, 0.29)] == [
         "0.90",
         "0.90",
@@ -323,8 +333,8 @@ def test_reports_and_comparisons_mention_it(scratch: Path, refused: Refused) -> 
     title = "Attacked and audited"
     assert title not in write_report(tried).read_text(encoding="utf-8")
     assert "attacked" not in done("compare", "bare", "tried")
-    tried.folder.attack_path.write_text(json.dumps(whole_attack()), encoding="utf-8")
-    tried.folder.audit_path.write_text(json.dumps(audit()), encoding="utf-8")
+    tried.folder.attack_path.write_text(json.dumps(whole_attack().as_json()), encoding="utf-8")
+    tried.folder.audit_path.write_text(json.dumps(audit().as_json()), encoding="utf-8")
     report = write_report(tried).read_text(encoding="utf-8")
     assert title in report
     assert "audit: at least epsilon 0.90, ledger says 8.00: holds" in report
@@ -343,7 +353,7 @@ def test_reports_and_comparisons_mention_it(scratch: Path, refused: Refused) -> 
         found = Page((place / name).read_text(encoding="utf-8"))
         assert names - {name} <= set(found.values("href"))
     # Without noise an audit has no verdict.
-    bare.folder.audit_path.write_text(json.dumps(audit(epsilon_ledger=None, holds=None)))
+    bare.folder.audit_path.write_text(json.dumps(audit(epsilon_ledger=None, holds=None).as_json()))
     assert document("compare", "bare", "--json")["bare"]["attacked"]["holds"] is None
     done("report", "bare")
     page = (bare.folder.report_path.parent / "audit.html").read_text(encoding="utf-8")

@@ -23,6 +23,7 @@ from commands import document, done
 from privrec.data.manifest import Manifest, Public
 from privrec.data.tables import Tables, write_folder
 from privrec.privacy.statement import epsilon_text
+from privrec.runs.documents import Attack
 from privrec.show import server
 from privrec.show.attacks import render_attacks
 from privrec.show.server import site_of
@@ -30,12 +31,9 @@ from served import served
 from tiny import DATA, as_options
 from visits import Visit
 
-pytestmark = pytest.mark.slow
-
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-pytestmark = pytest.mark.slow
 Open = Callable[..., Visit]
 HOSTILE = (
     "<script>window.hacked=1</script>",
@@ -151,7 +149,7 @@ def pages(place: Path, data: Path) -> dict[str, Path]:
     }
 
 
-def attacked() -> dict[str, Any]:
+def attacked() -> Attack:
     area = {"value": 0.61, "low": 0.55, "high": 0.67}
     found = {
         "members": 100,
@@ -161,7 +159,7 @@ def attacked() -> dict[str, Any]:
         "rates": {"0.01": area, "0.001": area},
         "curve": [[0.0, 0.0], [0.01, 0.02], [0.5, 0.6], [1.0, 1.0]],
     }
-    return {
+    document = {
         "recipe": HOSTILE[1],
         "data": HOSTILE[3],
         "epsilon": None,
@@ -170,6 +168,7 @@ def attacked() -> dict[str, Any]:
         "seed": 3,
         "attacks": {"loss": found},
     }
+    return Attack.model_validate(document, strict=False)
 
 
 def read_hover(visit: Visit, dot: str) -> tuple[float, str]:

@@ -10,6 +10,7 @@ from privrec.algorithms.recipes import RECIPES
 from privrec.privacy.paper import PRINTED_HITS
 from privrec.privacy.statement import TITLES, Strength
 from privrec.runs.compare import comparison
+from privrec.runs.documents import Evaluation
 from privrec.show.comparison import render_comparison
 from privrec.show.report import Beside, looks_in, render_report, table_rows
 from privrec.show.server import run_charts
@@ -22,7 +23,7 @@ def figures(start: float) -> dict[str, float]:
     return {k: start + 0.0101 * n for n, k in enumerate(KS)}
 
 
-def evaluation(**changes: Any) -> dict[str, Any]:
+def values(**changes: Any) -> dict[str, Any]:
     hits = figures(0.1)
     return {
         "recipe": "privrec",
@@ -40,6 +41,10 @@ def evaluation(**changes: Any) -> dict[str, Any]:
         "privacy": {"statement": RECIPES["privrec"].statement},
         **changes,
     }
+
+
+def evaluation(**changes: Any) -> Evaluation:
+    return Evaluation.model_validate(values(**changes), strict=False)
 
 
 PLAYED: dict[str, Any] = {"stage": "train", "seconds": 0.1}
@@ -189,7 +194,7 @@ def test_the_axis_of_validation_does_not_exaggerate() -> None:
     for lines, bars in ((rounds, 4), (older, 0)):
         report = render_report(evaluation(), lines, SETTINGS)
         compared = render_comparison({"one": evaluation()}, {}, rounds={"one": lines})
-        watched = run_charts([], {"20": looks_in(lines, "20")})
+        watched = run_charts([], {"20": looks_in(lines, 20)})
         for text, curves in ((report, 4), (compared, 1), (watched, 1)):
             (chart,) = charts_in(text)
             low, high = axis_of(chart)
@@ -334,15 +339,20 @@ def test_a_reference_that_was_trained_is_not_shown_twice_beside_others() -> None
 
 def test_references_of_other_people_under_the_same_seed_have_lines_of_their_own() -> None:
     """The last run must not overwrite what others found."""
-    other = evaluation()
-    other["references"] = {
-        name: {**one, "hits": figures(0.7), "new_only": {"hits": figures(0.6)}}
-        for name, one in other["references"].items()
-    }
+    other = evaluation(
+        references={
+            name: {**one, "hits": figures(0.7), "new_only": {"hits": figures(0.6)}}
+            for name, one in values()["references"].items()
+        }
+    )
     lines = comparison({"a": evaluation(), "b": evaluation(), "c": other}, {})["movielens-1m"]
     found = {line.name: line.hits for line in lines if line.name.startswith("ease")}
-    mine = evaluation()["references"]["ease"]["hits"]
-    assert found == {"ease (beside a)": mine, "ease (beside c)": figures(0.7)}
+    mine, theirs = (
+        list(by_k.values()) for by_k in (found["ease (beside a)"], found["ease (beside c)"])
+    )
+    assert len(found) == 2
+    assert mine == pytest.approx(list(figures(0.3).values()))
+    assert theirs == pytest.approx(list(figures(0.7).values()))
 
 
 def test_another_halving_is_another_table() -> None:
@@ -390,7 +400,7 @@ def test_runs_that_differ_in_their_seed_alone_are_one_line() -> None:
         "other",
     ]
     mean = lines["privrec (2 seeds)"]
-    assert mean.hits["20"] == pytest.approx((figures(0.1)["20"] + figures(0.2)["20"]) / 2)
+    assert mean.hits[20] == pytest.approx((figures(0.1)["20"] + figures(0.2)["20"]) / 2)
     assert mean.cells()[5:] == ("", "0.168", "0.217", "4", "1,000", "none")
     assert "popularity (3 seeds)" in lines
 

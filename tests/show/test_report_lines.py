@@ -5,13 +5,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from test_report import evaluation
 
 from privrec.cli.rank import _say_evaluation
+from privrec.runs.documents import Evaluation
 from privrec.runs.loop import train
 from privrec.show.report import few_items_line, mark_line, render_report
 from tiny import DATA, MODEL
 
 HITS = {"5": 0.1, "10": 0.2, "20": 0.3, "30": 0.4}
+LESS = dict.fromkeys(HITS, 0.1)
+NONE = dict.fromkeys(HITS, None)
 
 
 def line(round_: int, seconds: float, ten: float | None = None) -> dict[str, Any]:
@@ -23,29 +27,29 @@ def line(round_: int, seconds: float, ten: float | None = None) -> dict[str, Any
 
 def test_the_mark_is_reached_when_validation_people_first_are_there() -> None:
     rounds = [line(0, 1.0, 0.1), line(1, 2.0), line(2, 4.0, 0.206), line(3, 8.0, 0.3)]
-    said = mark_line({"data": "movielens-1m"}, rounds)
+    said = mark_line("movielens-1m", rounds)
     assert "Hits@10 0.206" in said
     assert "on the validation people after 7.0 s of training (round 3)" in said
     # 0.206 is MovieLens's mark; Frappe's is higher, and a data set of one's own has none.
-    assert mark_line({"data": "frappe"}, rounds) == ""
-    assert mark_line({"data": "mine"}, rounds) == ""
+    assert mark_line("frappe", rounds) == ""
+    assert mark_line("mine", rounds) == ""
 
 
 def test_without_validation_people_the_final_figure_tells() -> None:
     rounds = [line(0, 1.5), line(1, 2.0)]
-    reached = mark_line({"data": "movielens-1m", "hits": {**HITS, "10": 0.28}}, rounds)
+    reached = mark_line("movielens-1m", rounds, 0.28)
     assert "on the test people with the 3.5 s of the whole training" in reached
-    assert mark_line({"data": "movielens-1m", "hits": HITS}, rounds) == ""
-    assert mark_line({"data": "movielens-1m"}, rounds) == ""
+    assert mark_line("movielens-1m", rounds, 0.2) == ""
+    assert mark_line("movielens-1m", rounds) == ""
     # Under secure noise no timings are written.
-    assert mark_line({"data": "movielens-1m", "hits": {**HITS, "10": 0.28}}, []) == ""
+    assert mark_line("movielens-1m", [], 0.28) == ""
 
 
 @pytest.mark.parametrize(
     ("few", "said"),
     [
         (
-            {"fewer_than": 20, "people": 1200, "hits": HITS, "without_adaptation": {"20": 0.1}},
+            {"fewer_than": 20, "people": 1200, "hits": HITS, "without_adaptation": LESS},
             (
                 "1,200 people with fewer than 20 items on their device: Hits@20 0.300 with"
                 " adaptation, 0.100 without"
@@ -58,18 +62,18 @@ def test_without_validation_people_the_final_figure_tells() -> None:
                 " not adapt"
             ),
         ),
-        ({"fewer_than": 20, "people": 0, "hits": {"20": None}, "without_adaptation": None}, ""),
+        ({"fewer_than": 20, "people": 0, "hits": NONE, "without_adaptation": None}, ""),
     ],
 )
 def test_people_with_few_items(few: dict[str, Any], said: str) -> None:
-    assert few_items_line({"few_items": few}) == said
+    assert few_items_line(evaluation(few_items=few)) == said
 
 
 def test_every_figure_that_evaluate_prints_has_its_interval(
     evaluated: tuple[Path, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     _, found = evaluated
-    _say_evaluation(found, [])
+    _say_evaluation(Evaluation.model_validate(found, strict=False), [])
     lines = capsys.readouterr().out.splitlines()
     rows = [found["recipe"], *found["references"]]
     for name in rows:
@@ -94,14 +98,15 @@ def test_print_shows_intervals_too(tmp_path: Path) -> None:
 
 def test_an_evaluation_has_them_and_the_report_shows_them(tmp_path: Path) -> None:
     run = train("privrec", DATA, out=tmp_path / "steps", **MODEL, rounds=2)
-    found = run.evaluate().as_json()
+    evaluated = run.evaluate()
+    found = evaluated.as_json()
     few = found["few_items"]
     # In this data no person has 20 items on the device: all people count as having few items.
     assert few["people"] == found["users"]["test"]
     assert few["hits"] == found["hits"]
     assert few["without_adaptation"] != few["hits"]
-    page = render_report(found, run.figures, {})
-    assert few_items_line(found) in page
+    page = render_report(evaluated, run.figures, {})
+    assert few_items_line(evaluated) in page
     reference = train("ease", DATA, out=tmp_path / "ease").evaluate().as_json()
     assert reference["few_items"]["without_adaptation"] is None
     # Without adaptation the history tower has only popularity here: all people get one list.

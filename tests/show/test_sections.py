@@ -4,9 +4,10 @@ import re
 import xml.etree.ElementTree as ET
 from typing import Any
 
-from test_report import PLAYED, ROUNDS, SETTINGS, evaluation, figures
+from test_report import PLAYED, ROUNDS, SETTINGS, evaluation, figures, values
 
 from pages import Page, charts_in, check_page
+from privrec.runs.documents import Evaluation, Example, Listed
 from privrec.show.report import Beside, render_begun, render_report
 from svg import points_of
 
@@ -28,8 +29,8 @@ def group(low: int, high: int | None, start: float) -> dict[str, Any]:
     }
 
 
-def whole(**changes: Any) -> dict[str, Any]:
-    made = evaluation()
+def whole(**changes: Any) -> Evaluation:
+    made = values()
     better = {"by": 0.0101, "low": 0.007, "high": 0.013}
     unclear = {"by": 0.001, "low": -0.004, "high": 0.006}
     beyond = {"coverage": {"20": 0.456}, "novelty": {"20": 3.21}, "popular_hits": {"20": 0.789}}
@@ -38,31 +39,31 @@ def whole(**changes: Any) -> dict[str, Any]:
         name: {**one, "interval": ends(0.2), "beyond": other}
         for name, one in made["references"].items()
     }
-    return {
-        **made,
+    worse = {"by": -0.03, "low": -0.04, "high": -0.02}
+    added = {
         "interval": ends(0.1),
         "references": references,
         "differences": {
-            "popularity": {"10": better, "20": better},
-            "ease": {"10": unclear, "20": {"by": -0.03, "low": -0.04, "high": -0.02}},
+            "popularity": dict.fromkeys(figures(0), better),
+            "ease": {**dict.fromkeys(figures(0), unclear), "20": worse},
         },
         "beyond": beyond,
         "by_items": [group(1, 4, 0.1), group(5, 5, 0.2), group(6, None, 0.3)],
         "warnings": ["Only 12 people were tested.", EVIL],
-        **changes,
     }
+    return evaluation(**added | changes)
 
 
-def report(made: dict[str, Any], **beside: Any) -> str:
+def report(made: Evaluation, **beside: Any) -> str:
     return render_report(made, [], {}, Beside(**beside))
 
 
-EXAMPLE = {
-    "liked": [EVIL, "Toy Story"],
-    "more": 1234,
-    "held_out": 3,
-    "list": [{"title": "שלום", "hit": True}, {"title": EVIL, "hit": False}],
-}
+EXAMPLE = Example(
+    liked=[EVIL, "Toy Story"],
+    more=1234,
+    held_out=3,
+    list=[Listed(title="שלום", hit=True), Listed(title=EVIL, hit=False)],
+)
 
 
 def test_all_parts_are_there() -> None:

@@ -1,6 +1,5 @@
 """`privrec attack` (membership inference, of a whole person) and `privrec audit` (canaries)."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -153,7 +152,7 @@ def _play(
     from privrec.attacks.membership import play_attack, prepare_attack
     from privrec.data.sources import load
     from privrec.runs.api import open_run
-    from privrec.runs.documents import ATTACK, read_document
+    from privrec.runs.documents import Attack
     from privrec.runs.folder import write_whole
     from privrec.show.attacks import render_attacks
     from privrec.show.write import refresh_report
@@ -163,7 +162,7 @@ def _play(
     # All are prepared before any is played: what is wrong with the last is said at once, and so
     # is a file of an earlier attack that cannot be read.
     for job, folder in zip(jobs, folders, strict=True):
-        read_document(folder / job.result, ATTACK)
+        Attack.read(folder / job.result)
     prepared = [
         prepare_attack(
             job.recipe,
@@ -181,8 +180,9 @@ def _play(
             result = play_attack(one, workers=workers, on_progress=on_progress).as_json()
         place = folder / job.result
         result = _with_earlier(place, result)
-        write_whole(place, (json.dumps(result, indent=2) + "\n").encode())
-        write_whole(place.with_suffix(".html"), render_attacks([result], []).encode())
+        document = Attack.model_validate(result, strict=False)
+        write_whole(place, document.text())
+        write_whole(place.with_suffix(".html"), render_attacks([document], []).encode())
         if job.run is not None:
             refresh_report(open_run(job.run))
         found[place] = result
@@ -191,13 +191,13 @@ def _play(
 
 def _with_earlier(place: Path, result: dict[str, Any]) -> dict[str, Any]:
     """Return the result with the kinds that the file has from an earlier attack of the same."""
-    from privrec.runs.documents import ATTACK, read_document
+    from privrec.runs.documents import Attack
 
-    before = read_document(place, ATTACK) or {}
+    before = Attack.read(place)
     same = ("recipe", "data", "epsilon", "delta", "repetitions", "seed")
-    if any(before.get(name) != result[name] for name in same):
+    if before is None or any(getattr(before, name) != result[name] for name in same):
         return result
-    return {**result, "attacks": {**before.get("attacks", {}), **result["attacks"]}}
+    return {**result, "attacks": {**before.attacks.as_json(), **result["attacks"]}}
 
 
 def _jobs(
@@ -255,13 +255,14 @@ def _like(run: Path, settings: Mapping[str, Any], seed: int) -> _Job:
 def _rows(found: Mapping[str, Any]) -> list[tuple[str, ...]]:
     """Return the lines of the table, one for each kind of attack."""
     from privrec.attacks.roc import RATES
-    from privrec.runs.figures import can_tell
+    from privrec.runs.documents import Kind
 
     epsilon = "none" if found["epsilon"] is None else f"{found['epsilon']:g}"
     rows = []
     for kind, figures in found["attacks"].items():
         if kind == "server":
             continue
+        measured = Kind.model_validate(figures, strict=False)
         accuracy, area = figures["accuracy"], figures["auc"]
         value = accuracy["value"] if isinstance(accuracy, dict) else accuracy
         rates = figures.get("rates", {})
@@ -276,7 +277,7 @@ def _rows(found: Mapping[str, Any]) -> list[tuple[str, ...]]:
                 f"{area['value']:.3f}",
                 f"{area['low']:.3f} to {area['high']:.3f}",
                 *(
-                    f"{rates[f'{r:g}']['value']:.4f}" if rates and can_tell(figures, r) else "-"
+                    f"{rates[f'{r:g}']['value']:.4f}" if rates and measured.can_tell(r) else "-"
                     for r in RATES
                 ),
                 "-" if printed is None else f"{printed:.2f}",
@@ -401,13 +402,15 @@ def _write(where: Path | None, document: dict[str, Any], run: str | None) -> Non
     if where is None:
         return
     from privrec.runs.api import open_run
+    from privrec.runs.documents import Audit
     from privrec.runs.folder import write_whole
     from privrec.show.attacks import render_attacks
     from privrec.show.write import refresh_report
 
     where.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(where, (json.dumps(document, indent=2) + "\n").encode())
-    write_whole(where.with_suffix(".html"), render_attacks([], [document]).encode())
+    audit = Audit.model_validate(document, strict=False)
+    write_whole(where, audit.text())
+    write_whole(where.with_suffix(".html"), render_attacks([], [audit]).encode())
     if run is not None:
         refresh_report(open_run(run))
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from privrec.runs.compare import Comparison
     from privrec.runs.frontier import Frontier
 
-_KS = ("10", "20")
+_KS = (10, 20)
 """All four would make the table too wide for a terminal."""
 
 

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.box import SIMPLE_HEAD
@@ -31,6 +31,9 @@ from rich.text import Text
 
 from privrec.data.text import safe_text
 from privrec.errors import PrivacyWarning, PrivrecError
+
+if TYPE_CHECKING:
+    from privrec.runs.documents import Evaluation
 
 EXIT_WRONG_INPUT = 2
 EXIT_STOPPED = 130
@@ -291,3 +294,17 @@ def _leave(message: str, code: int = EXIT_WRONG_INPUT) -> None:
     with contextlib.suppress(OSError):
         sys.stderr.write(f"privrec: {line}\n")
     raise typer.Exit(code)
+
+
+def print_hits(title: str, evaluation: "Evaluation") -> None:
+    """Print the table of a run and its references, each figure with its interval."""
+    from privrec.evaluation.metrics import KS
+    from privrec.runs.figures import figure_and_arm
+    from privrec.show.report import intervals_of, table_rows
+
+    known = intervals_of(evaluation)
+    cells = [
+        (name, *(figure_and_arm(hits[k], known.get(name, {}).get(k)) for k in KS))
+        for name, hits, _ in table_rows(evaluation)
+    ]
+    print_table(title, ("", *(f"@{k}" for k in KS)), cells)

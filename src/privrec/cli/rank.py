@@ -4,12 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from math import floor
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from privrec.cli.console import (
     plain_errors,
+    print_hits,
     print_json,
     print_line,
     print_privacy,
@@ -23,6 +24,9 @@ from privrec.cli.options import (
     names_between_commas,
     offer_runs,
 )
+
+if TYPE_CHECKING:
+    from privrec.runs.documents import Evaluation
 
 
 def evaluate(
@@ -65,10 +69,10 @@ def evaluate(
                 people=people,
                 memory_gb=MEMORY_GB if memory is None else memory,
                 on_progress=on_progress,
-            ).as_json()
+            )
         page = write_report(opened, protocol=protocol, candidates=candidates, people=people)
         if json_:
-            print_json(found)
+            print_json(found.as_json())
             return
         _say_evaluation(found, opened.figures)
         print_line(f"report: {page}")
@@ -197,54 +201,45 @@ def _recommend_many(
         print_line(f"recommended {rows:,} items to {done:,} people: {out}")
 
 
-def _say_evaluation(found: Mapping[str, Any], figures: Sequence[Mapping[str, Any]]) -> None:
-    from privrec.runs.figures import data_words, protocol_words
+def _say_evaluation(evaluation: "Evaluation", figures: Sequence[Mapping[str, Any]]) -> None:
+    from privrec.runs.figures import protocol_words
     from privrec.show.report import (
+        data_words,
         few_items_line,
         left_out_lines,
-        mark_line,
+        mark_of,
         sample_line,
     )
 
-    users = found["users"]
-    tested = f"{users['test']} test people, {users['skipped']} skipped"
-    title = f"Hits@k on {data_words(found)}, seed {found['seed']}{protocol_words(found)}"
-    _print_hits(f"{title} ({tested})", found)
-    _print_beside(found)
-    lines = (sample_line(found), few_items_line(found), mark_line(found, figures))
-    for line in (*lines, *left_out_lines(found)):
+    users = evaluation.users
+    protocol = protocol_words(evaluation.protocol, evaluation.candidates)
+    print_hits(
+        f"Hits@k on {data_words(evaluation)}, seed {evaluation.seed}{protocol}"
+        f" ({users.test} test people, {users.skipped} skipped)",
+        evaluation,
+    )
+    _print_beside(evaluation)
+    lines = (sample_line(evaluation), few_items_line(evaluation), mark_of(evaluation, figures))
+    for line in (*lines, *left_out_lines(evaluation)):
         if line:
             print_line(line)
-    for line in found["warnings"]:
+    for line in evaluation.warnings:
         print_line(f"warning: {line}")
-    print_privacy(found["privacy"], "the report, and `statement` in evaluation.json")
+    where = "the report, and `statement` in evaluation.json"
+    print_privacy(evaluation.privacy.as_json(), where)
 
 
-def _print_hits(title: str, found: Mapping[str, Any]) -> None:
-    from privrec.runs.figures import KS, figure_and_arm
-    from privrec.show.report import intervals_of, table_rows
-
-    known = intervals_of(found)
-    cells = [
-        (name, *(figure_and_arm(hits[k], known.get(name, {}).get(k)) for k in KS))
-        for name, hits, _ in table_rows(found)
-    ]
-    print_table(title, ("", *(f"@{k}" for k in KS)), cells)
-
-
-def _print_beside(found: Mapping[str, Any]) -> None:
+def _print_beside(evaluation: "Evaluation") -> None:
     """Print how much better the run is than each reference, and what the lists are made of."""
     from privrec.runs.figures import figure_and_arm, signed_with_arm
 
-    others = {n: row for n, row in found["references"].items() if n != found["recipe"]}
-    rows = {found["recipe"]: found, **others}
     cells = []
-    for name, row in rows.items():
-        by = None if row is found else found["differences"][name].get("20")
-        ends = dict(row.get("beyond_interval", {}))
+    for name, row in evaluation.recommenders.items():
+        by = None if row is evaluation else evaluation.differences[name].get(20)
+        ends = dict(row.beyond_interval)
         if name == "popularity":
             ends.pop("popular_hits", None)  # All of them, by definition.
-        beyond = [(row["beyond"][n]["20"], ends.get(n, {}).get("20")) for n in _BEYOND]
+        beyond = [(row.beyond[n][20], ends.get(n, {}).get(20)) for n in _BEYOND]
         cells.append((name, signed_with_arm(by), *(figure_and_arm(*one) for one in beyond)))
     print_table("The first 20 of each list", ("", "run against it", *_BEYOND.values()), cells)
     print_line(

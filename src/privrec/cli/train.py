@@ -161,6 +161,7 @@ def _what_is_kept(recipe: str, path: Path) -> str:
 def _print_trained(run: "Run") -> None:
     from privrec.privacy.statement import headline
     from privrec.runs.evaluate import nobody_to_test
+    from privrec.runs.figures import is_papers_protocol
     from privrec.show.report import kept_line, mark_line
 
     config, privacy = run.config, run.privacy().as_json()
@@ -177,8 +178,9 @@ def _print_trained(run: "Run") -> None:
             f"stopped after {run.rounds} of {asked} rounds: the budget, epsilon"
             f" {epsilon:g}, affords no more"
         )
-    about = config.model_dump(include={"data", "protocol", "candidates"})
-    for line in filter(None, (mark_line(about, run.figures), kept_line(run.figures))):
+    is_papers = is_papers_protocol(config.protocol, config.candidates)
+    mark = mark_line(config.data, run.figures) if is_papers else ""
+    for line in filter(None, (mark, kept_line(run.figures))):
         print_line(line)
     place = shlex.quote(str(run.folder.path))
     if nobody := nobody_to_test(run.prepared):

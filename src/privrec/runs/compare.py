@@ -1,4 +1,4 @@
-"""Runs, and recommenders of one's own, side by side: one is better than another one by how much."""
+"""Runs, and recommenders of one's own, side by side: one line for each, and which is better."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,7 @@ from typing import Any
 
 import polars as pl
 
-from privrec.data.text import brief, short
+from privrec.data.text import brief, data_title, short
 from privrec.errors import SettingsError, got
 from privrec.evaluation.intervals import (
     Difference,
@@ -22,16 +22,16 @@ from privrec.evaluation.intervals import (
     mean_hits,
     mean_of,
 )
+from privrec.evaluation.metrics import KS
 from privrec.privacy.paper import PRINTED_HITS
 from privrec.privacy.statement import epsilon_text
 from privrec.runs import folder as records
-from privrec.runs.documents import EVALUATION, read_document
-from privrec.runs.evaluate import Evaluation, people_of, read_people
+from privrec.runs.documents import Attacked, Cost, Evaluation, Figures, Privacy
+from privrec.runs.evaluate import read_people
 from privrec.runs.figures import (
-    KS,
     arm_text,
     around,
-    data_words,
+    at_least,
     digits,
     figure,
     html_table,
@@ -41,18 +41,19 @@ from privrec.runs.figures import (
     signed,
     text_table,
 )
-from privrec.runs.figures import cell as attacked_cell
 from privrec.runs.run import Run, attacked_in
 
 Comparable = str | PathLike[str] | Run | Evaluation
 """What can be a row: a folder, an open run or an evaluation."""
-_K = "20"
-_SHOWN = ("10", "20")
+_K = 20
+_SHOWN = (10, 20)
 """The k of a table in text; all of them would make it too wide."""
 
 
-Evaluations = Mapping[str, Mapping[str, Any]]
-"""The content of `evaluation.json`, by the name of the run."""
+Evaluations = Mapping[str, Evaluation]
+"""By the name of the run."""
+Settings = Mapping[str, Mapping[str, Any]]
+"""The settings of each run, by its name."""
 
 
 PeopleOfRuns = Mapping[str, People | None]
@@ -72,20 +73,17 @@ PAPER_NAMES = {
 """Our recipe -> the name of the same system in the paper's tables."""
 
 
-_BESIDE = ("10", "20")
-
-
 _USUAL = "random"
 """The halving of the paper: a person's data is halved at random."""
 
 
-def columns(ks: Sequence[str] = KS, *, attacked: bool = False) -> tuple[str, ...]:
+def columns(ks: Sequence[int] = KS, *, attacked: bool = False) -> tuple[str, ...]:
     """Return the names of the table's columns, with Hits at these k.
 
     `attacked` adds what attacks and audits found.
     """
     found = ("attacked",) if attacked else ()
-    beside = (f"paper @{k}" for k in _BESIDE)
+    beside = (f"paper @{k}" for k in _SHOWN)
     return (
         "",
         *(f"@{k}" for k in ks),
@@ -100,7 +98,7 @@ def columns(ks: Sequence[str] = KS, *, attacked: bool = False) -> tuple[str, ...
 
 def any_attacked(evaluations: Evaluations) -> bool:
     """Return whether attacks or audits of any of the runs are known."""
-    return any(evaluation.get("attacked") for evaluation in evaluations.values())
+    return any(evaluation.attacked for evaluation in evaluations.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,22 +113,22 @@ class Line:
 
     name: str
     kind: str
-    hits: Mapping[str, float | None]
-    printed: Mapping[str, float]
+    hits: Mapping[int, float | None]
+    printed: Mapping[int, float]
     seconds: float | None = None
     bytes_sent: int | None = None
     privacy: str = ""
     attacked: str = ""
-    interval: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    interval: Mapping[int, tuple[float, float]] = field(default_factory=dict)
     by_seed: Mapping[int, float | None] = field(default_factory=dict)
 
-    def cells(self, ks: Sequence[str] = KS, *, attacked: bool = False) -> tuple[str, ...]:
+    def cells(self, ks: Sequence[int] = KS, *, attacked: bool = False) -> tuple[str, ...]:
         """Return the line as text, one cell for each of `columns` with the same arguments."""
         return (
             self.name,
             *(figure(self.hits[k]) for k in ks),
-            arm_text(self.hits["20"], self.interval.get("20")),
-            *(figure(self.printed[k]) if self.printed else "" for k in _BESIDE),
+            arm_text(self.hits[_K], self.interval.get(_K)),
+            *(figure(self.printed[k]) if self.printed else "" for k in _SHOWN),
             "" if self.seconds is None else f"{self.seconds:.0f}",
             "" if self.bytes_sent is None else f"{self.bytes_sent:,}",
             *((self.attacked,) if attacked else ()),
@@ -139,7 +137,7 @@ class Line:
 
 
 def comparison(
-    evaluations: Evaluations, settings: Evaluations, people: PeopleOfRuns | None = None
+    evaluations: Evaluations, settings: Settings, people: PeopleOfRuns | None = None
 ) -> dict[str, list[Line]]:
     """Return for each data set and protocol the runs, the references and the paper's other systems.
 
@@ -154,8 +152,8 @@ def comparison(
         names = [name for group in groups for name in group]
         runs = [evaluations[name] for name in names]
         lines = [_line(group, evaluations, known) for group in groups]
-        shown = {run["recipe"] for run in runs}
-        for reference in dict.fromkeys(one for run in runs for one in run["references"]):
+        shown = {run.recipe for run in runs}
+        for reference in dict.fromkeys(one for run in runs for one in run.references):
             if reference not in shown:
                 lines += _reference_lines(reference, {n: evaluations[n] for n in names}, known)
         tables[title] = lines + _others(runs)
@@ -170,13 +168,13 @@ def _reference_lines(name: str, runs: Evaluations, people: PeopleOfRuns) -> list
     """
     found: dict[tuple[int, tuple[float, ...]], str] = {}
     for run, evaluation in runs.items():
-        if name in evaluation["references"]:
-            hits = evaluation["references"][name]["hits"]
-            key = evaluation["seed"], tuple(round(hits[k] or 0.0, 9) for k in KS)
+        if name in evaluation.references:
+            hits = evaluation.references[name].hits
+            key = evaluation.seed, tuple(round(hits[k], 9) for k in KS)
             if people.get(found.setdefault(key, run)) is None and people.get(run) is not None:
                 found[key] = run
     seeds = {seed for seed, _ in found}
-    if seeds != {evaluation["seed"] for evaluation in runs.values()}:
+    if seeds != {evaluation.seed for evaluation in runs.values()}:
         return []
     if len(found) > len(seeds):
         return [
@@ -184,31 +182,32 @@ def _reference_lines(name: str, runs: Evaluations, people: PeopleOfRuns) -> list
             for run in found.values()
         ]
     chosen = {run: runs[run] for run in found.values()}
-    return [_reference_line(name, _seeds([seed for seed, _ in found]), chosen, people)]
+    return [_reference_line(name, _seeds(len(found), min(seeds)), chosen, people)]
 
 
 def _reference_line(name: str, where: str, runs: Evaluations, people: PeopleOfRuns) -> Line:
-    found = [run["references"][name] for run in runs.values()]
+    found = [run.references[name] for run in runs.values()]
     return Line(
         name=f"{name} ({where})",
         kind="reference",
-        hits=_mean_hits([one["hits"] for one in found]),
+        hits=_mean_hits(found),
         printed={},
         privacy="none",
         interval=mean_interval(found, [people.get(run) for run in runs], name),
-        by_seed={run["seed"]: run["references"][name]["hits"]["20"] for run in runs.values()},
+        by_seed={run.seed: run.references[name].hits[_K] for run in runs.values()},
     )
 
 
-def table_title(evaluation: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
+def table_title(evaluation: Evaluation, settings: Mapping[str, Any]) -> str:
     """Return the title of the table that a run is in: its data, and how people were tested."""
     halving = settings.get("halving", _USUAL)
-    is_halved = evaluation.get("protocol", "halves") == "halves"
+    is_halved = evaluation.protocol == "halves"
     how = f", halved by {halving}" if is_halved and halving != _USUAL else ""
-    return f"{data_words(evaluation)}{protocol_words(evaluation)}{how}"
+    data = data_title(evaluation.data_name or evaluation.data, evaluation.data)
+    return f"{data}{protocol_words(evaluation.protocol, evaluation.candidates)}{how}"
 
 
-def groups_of(evaluations: Evaluations, settings: Evaluations) -> dict[str, list[list[str]]]:
+def groups_of(evaluations: Evaluations, settings: Settings) -> dict[str, list[list[str]]]:
     """Return for each data set and protocol the runs, those together that differ in their seed."""
     titles = {name: table_title(e, settings.get(name, {})) for name, e in evaluations.items()}
     return {
@@ -219,9 +218,7 @@ def groups_of(evaluations: Evaluations, settings: Evaluations) -> dict[str, list
     }
 
 
-def _groups(
-    names: Sequence[str], evaluations: Evaluations, settings: Evaluations
-) -> list[list[str]]:
+def _groups(names: Sequence[str], evaluations: Evaluations, settings: Settings) -> list[list[str]]:
     """Return the runs, those together that differ in their seed alone.
 
     Recommenders of one's own must have the same code too, not only the same name.
@@ -229,13 +226,13 @@ def _groups(
 
     def asked(name: str) -> dict[str, Any]:
         made = settings.get(name, {"run": name})
-        return {**made, "seed": None, "scorer": evaluations[name].get("scorer")}
+        return {**made, "seed": None, "scorer": evaluations[name].scorer}
 
     groups: list[list[str]] = []
     for name in names:
         for group in groups:
-            known = {evaluations[one]["seed"] for one in group}
-            if asked(name) == asked(group[0]) and evaluations[name]["seed"] not in known:
+            known = {evaluations[one].seed for one in group}
+            if asked(name) == asked(group[0]) and evaluations[name].seed not in known:
                 group.append(name)
                 break
         else:
@@ -246,37 +243,49 @@ def _groups(
 def _line(group: Sequence[str], evaluations: Evaluations, people: PeopleOfRuns) -> Line:
     runs = [evaluations[name] for name in group]
     first = runs[0]
-    printed = PRINTED_HITS.get(first["data"], {}).get(PAPER_NAMES.get(first["recipe"], ""), {})
-    seconds = [run.get("cost", {}).get("seconds") for run in runs]
-    sent = [run.get("cost", {}).get("bytes_sent") for run in runs]
-    seeds = [run["seed"] for run in runs]
+    printed = PRINTED_HITS.get(first.data, {}).get(PAPER_NAMES.get(first.recipe, ""), {})
+    if not is_papers_protocol(first.protocol, first.candidates):
+        printed = {}
+    seconds = [run.cost.seconds for run in runs if run.cost.seconds is not None]
+    sent = [run.cost.bytes_sent for run in runs if run.cost.bytes_sent is not None]
     return Line(
-        name=group[0] if len(group) == 1 else f"{first['recipe']} ({_seeds(seeds)})",
+        name=group[0] if len(group) == 1 else f"{first.recipe} ({_seeds(len(group), first.seed)})",
         kind="ours",
-        hits=_mean_hits([run["hits"] for run in runs]),
-        printed=printed if is_papers_protocol(first) else {},
-        seconds=None if None in seconds else statistics.fmean(seconds),
-        bytes_sent=None if None in sent else round(statistics.fmean(sent)),
-        privacy=weakest([run["privacy"] for run in runs]),
-        attacked=attacked_cell([run.get("attacked", {}) for run in runs]),
+        hits=_mean_hits(runs),
+        printed={int(k): value for k, value in printed.items()},
+        seconds=statistics.fmean(seconds) if len(seconds) == len(runs) else None,
+        bytes_sent=round(statistics.fmean(sent)) if len(sent) == len(runs) else None,
+        privacy=weakest([run.privacy for run in runs]),
+        attacked=attacked_cell([run.attacked for run in runs if run.attacked]),
         interval=mean_interval(runs, [people.get(name) for name in group]),
-        by_seed={run["seed"]: run["hits"]["20"] for run in runs},
+        by_seed={run.seed: run.hits[_K] for run in runs},
     )
 
 
+def attacked_cell(summaries: Sequence[Attacked]) -> str:
+    """Return what attacks and audits found as a cell of a table: the strongest of each kind."""
+    areas = [one.auc for one in summaries if one.auc is not None]
+    bounds = [one.epsilon_lower for one in summaries if one.epsilon_lower is not None]
+    parts = [f"AUC {max(areas):.2f}"] if areas else []
+    if bounds:
+        broken = any(one.holds is False for one in summaries)
+        parts.append(f"audit ε ≥ {at_least(max(bounds))}{', does NOT hold' if broken else ''}")
+    return ", ".join(parts)
+
+
 def mean_interval(
-    runs: Sequence[Mapping[str, Any]], people: OfRuns, reference: str | None = None
-) -> dict[str, tuple[float, float]]:
+    runs: Sequence[Figures], people: OfRuns, reference: str | None = None
+) -> dict[int, tuple[float, float]]:
     """Return the ends of the mean over runs, or over their references, by k; empty if not known."""
-    if not all(run.get("interval") for run in runs):
+    if not all(run.interval for run in runs):
         return {}
     means = mean_with_ends(runs, people, reference)
     return {k: (one.low, one.high) for k, one in means.items()}
 
 
 def mean_with_ends(
-    runs: Sequence[Mapping[str, Any]], people: OfRuns, reference: str | None = None
-) -> dict[str, Difference]:
+    runs: Sequence[Figures], people: OfRuns, reference: str | None = None
+) -> dict[int, Difference]:
     """Return the mean of Hits@k over runs that have intervals, with its ends, by k.
 
     The same people may be in several of them. `people` has the figures of each, or of `reference`
@@ -284,69 +293,68 @@ def mean_with_ends(
     """
     known = mean_hits(people, reference) if len(runs) > 1 else None
     if known is not None:
-        return {str(k): one for k, one in known.items()}
+        return dict(known)
     return {k: mean_of([_with_ends(run, k) for run in runs]) for k in KS}
 
 
-def _with_ends(run: Mapping[str, Any], k: str) -> Difference:
-    low, high = run["interval"][k]
-    return Difference(by=run["hits"][k], low=low, high=high)
+def _with_ends(run: Figures, k: int) -> Difference:
+    low, high = run.interval[k]
+    return Difference(by=run.hits[k], low=low, high=high)
 
 
-def _others(runs: Sequence[Mapping[str, Any]]) -> list[Line]:
+def _others(runs: Sequence[Evaluation]) -> list[Line]:
     """Return the paper's systems that are not beside a run of ours."""
     first = runs[0]
-    if not is_papers_protocol(first):
+    if not is_papers_protocol(first.protocol, first.candidates):
         return []
-    beside = {PAPER_NAMES.get(run["recipe"]) for run in runs}
+    beside = {PAPER_NAMES.get(run.recipe) for run in runs}
     return [
-        Line(name=f"{name} (paper)", kind="paper", hits=hits, printed={})
-        for name, hits in PRINTED_HITS.get(first["data"], {}).items()
+        Line(
+            name=f"{name} (paper)",
+            kind="paper",
+            hits={int(k): value for k, value in hits.items()},
+            printed={},
+        )
+        for name, hits in PRINTED_HITS.get(first.data, {}).items()
         if name not in beside
     ]
 
 
-def _mean_hits(found: Sequence[Mapping[str, float | None]]) -> dict[str, float | None]:
-    means: dict[str, float | None] = {}
-    for k in KS:
-        known = [value for hits in found if (value := hits[k]) is not None]
-        means[k] = statistics.fmean(known) if len(known) == len(found) else None
-    return means
+def _mean_hits(runs: Sequence[Figures]) -> dict[int, float]:
+    return {k: statistics.fmean(run.hits[k] for run in runs) for k in KS}
 
 
-def _seeds(seeds: Sequence[int]) -> str:
-    return f"seed {seeds[0]}" if len(seeds) == 1 else f"{len(seeds)} seeds"
+def _seeds(count: int, first: int) -> str:
+    return f"seed {first}" if count == 1 else f"{count} seeds"
 
 
-def weakest(found: Sequence[Mapping[str, Any]]) -> str:
+def weakest(promises: Sequence[Privacy]) -> str:
     """Return what all of these runs promise: the words of the one that promises least."""
-
-    def strength(privacy: Mapping[str, Any]) -> tuple[bool, bool, float]:
-        epsilon = privacy.get("epsilon")
-        known = privacy.get("epsilon_of_mechanism")
-        return epsilon is not None, known is not None, -(epsilon or known or 0.0)
-
-    return guarantee(min(found, key=strength))
+    return guarantee(min(promises, key=_strength))
 
 
-def guarantee(privacy: Mapping[str, Any]) -> str:
+def _strength(privacy: Privacy) -> tuple[bool, bool, float]:
+    epsilon, known = privacy.epsilon, privacy.epsilon_of_mechanism
+    return epsilon is not None, known is not None, -(epsilon or known or 0.0)
+
+
+def guarantee(privacy: Privacy) -> str:
     """Return what a run promises in a few words: none, local, or user-level with its ε and δ."""
-    delta = "" if privacy.get("delta") is None else f", δ = {privacy['delta']:g}"
-    if privacy.get("stage_two_epsilon") is not None:
-        return f"none; stage two alone {epsilon_text(privacy['stage_two_epsilon'])}"
-    if privacy.get("epsilon") is not None:
-        return f"user-level ε = {epsilon_text(privacy['epsilon'])}{delta}"
-    if privacy.get("epsilon_of_mechanism") is not None:
-        known = epsilon_text(privacy["epsilon_of_mechanism"])
-        return f"seeded; ε of the mechanism = {known}{delta}"
-    return "local noise: none for a person" if privacy.get("local_noise") else "none"
+    delta = "" if privacy.delta is None else f", δ = {privacy.delta:g}"
+    if privacy.stage_two_epsilon is not None:
+        return f"none; stage two alone {epsilon_text(privacy.stage_two_epsilon)}"
+    if privacy.epsilon is not None:
+        return f"user-level ε = {epsilon_text(privacy.epsilon)}{delta}"
+    if privacy.epsilon_of_mechanism is not None:
+        return f"seeded; ε of the mechanism = {epsilon_text(privacy.epsilon_of_mechanism)}{delta}"
+    return "local noise: none for a person" if privacy.local_noise else "none"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Row:
-    """One evaluation: the content of `evaluation.json`, the settings, and each person's figures."""
+    """One evaluation, the settings, and each person's figures."""
 
-    evaluation: Mapping[str, Any]
+    evaluation: Evaluation
     settings: Mapping[str, Any]
     people: People | None = None
 
@@ -364,7 +372,7 @@ class Against:
     name: str
     members: Sequence[str]
     other: str
-    by: Mapping[str, Difference]
+    by: Mapping[int, Difference]
     paired: bool
     people: int
 
@@ -383,13 +391,11 @@ class Against:
         whom = (
             f"paired over {self.people:,} people" if self.paired else "not the same people or items"
         )
-        return (
-            f"{self.name} against {self.other}: {size}{around(**found.as_json())} at {_K} ({whom})"
-        )
+        return f"{self.name} against {self.other}: {size}{around(found)} at {_K} ({whom})"
 
     def as_json(self) -> dict[str, Any]:
         """Return it for JSON."""
-        by = {k: one.as_json() for k, one in self.by.items()}
+        by = {str(k): one.as_json() for k, one in self.by.items()}
         return {"hits": by, "paired": self.paired, "people": self.people}
 
 
@@ -402,8 +408,8 @@ class Comparison:
     against: Mapping[str, Sequence[Against]] = field(default_factory=dict)
 
     @property
-    def evaluations(self) -> dict[str, Mapping[str, Any]]:
-        """The content of `evaluation.json` by the name of the row."""
+    def evaluations(self) -> dict[str, Evaluation]:
+        """The evaluations by the name of the row."""
         return {name: row.evaluation for name, row in self.rows.items()}
 
     @property
@@ -414,15 +420,15 @@ class Comparison:
     @property
     def warnings(self) -> list[str]:
         """What was warned of when the rows were evaluated, each with the row's name."""
-        known = {name: row.evaluation.get("warnings", []) for name, row in self.rows.items()}
-        return [f"{name}: {line}" for name, lines in known.items() for line in lines]
+        rows = self.evaluations.items()
+        return [f"{name}: {line}" for name, one in rows for line in one.warnings]
 
     def as_json(self) -> dict[str, Any]:
         """Return each evaluation by the name of its row, with the differences that it begins."""
         named = [one for found in self.against.values() for one in found]
         return {
             name: {
-                **row.evaluation,
+                **row.evaluation.as_json(),
                 "against": {one.other: one.as_json() for one in named if name in one.members},
             }
             for name, row in self.rows.items()
@@ -460,7 +466,7 @@ class Comparison:
         for title, lines in self.tables.items():
             names = [short(line.name) for line in lines]
             width = max(map(len, names))
-            head = "".join(f"{'@' + k:>8}" for k in KS) + f"{'± at 20':>10}"
+            head = "".join(f"{f'@{k}':>8}" for k in KS) + f"{'± at 20':>10}"
             parts.append(f"Hits@k on {short(title)}\n{'':{width}}{head}")
             for name, line in zip(names, lines, strict=True):
                 hits = (line.hits[k] for k in KS)
@@ -518,9 +524,9 @@ def compare(runs: Sequence[Comparable] | Mapping[str, Comparable]) -> Comparison
 def _row(run: object) -> tuple[str, Row]:
     """Return a name and the row: a folder is named by its path, a run by its settings."""
     if isinstance(run, Evaluation):
-        people = None if run.tested is None else people_of(run.tested, run.tested_references)
-        settings = run.config.model_dump(mode="json", exclude_none=True)
-        return run.config.recipe, Row(evaluation=run.as_json(), settings=settings, people=people)
+        config = run.config
+        settings = config.model_dump(mode="json", exclude_none=True) if config else {}
+        return run.recipe, Row(evaluation=run, settings=settings, people=run.people)
     if isinstance(run, Run):
         if not run.folder.evaluation_path.is_file():
             run.evaluate()
@@ -535,17 +541,21 @@ def _row(run: object) -> tuple[str, Row]:
 def read_row(path: Path) -> Row:
     """Return the evaluation in a run folder, or in one of a recommender of one's own."""
     folder = records.RunFolder(path=path)
-    place = folder.evaluation_path
+    place, settings = folder.evaluation_path, None
     is_run = folder.config_path.exists() or folder.config_path.is_symlink()
-    if is_run or not place.is_file():
-        found, settings = records.read_evaluation(path), records.read_run(path)[1]
-        attacked = attacked_in(folder)
-        cost = {**found.get("cost", {}), "seconds": seconds_of(path)}
-        found = {**found, "cost": cost, **({"attacked": attacked} if attacked else {})}
+    own = None if is_run else Evaluation.read(place)
+    if own is not None:
+        found = own
+        settings = {"own": found.recipe, "data": found.data}
     else:
-        found = read_document(place, EVALUATION) or {}
-        settings = {"own": found["recipe"], "data": found["data"]}
-    return Row(evaluation=found, settings=settings, people=read_people(place, found["hits"]))
+        found, settings = records.read_evaluation(path), records.read_run(path)[1]
+        added: dict[str, object] = {
+            "cost": Cost(bytes_sent=found.cost.bytes_sent, seconds=seconds_of(path))
+        }
+        if attacked := attacked_in(folder):
+            added["attacked"] = attacked
+        found = found.model_copy(update=added)
+    return Row(evaluation=found, settings=settings, people=read_people(place, found.hits))
 
 
 def seconds_of(place: Path) -> float | None:
@@ -576,28 +586,28 @@ def _against(groups: Sequence[Sequence[str]], rows: Mapping[str, Row]) -> list[A
     return found
 
 
-def _above(mine: Sequence[Row], reference: str) -> dict[str, Difference]:
+def _above(mine: Sequence[Row], reference: str) -> dict[int, Difference]:
     """Return by how much a line is above a reference, by k."""
     known = mean_above([row.people for row in mine], reference) if len(mine) > 1 else None
     if known is not None:
-        return {str(k): one for k, one in known.items()}
-    each = [row.evaluation["differences"][reference] for row in mine]
-    return {k: mean_of([Difference(**one[k]) for one in each]) for k in KS}
+        return dict(known)
+    each = [row.evaluation.differences[reference] for row in mine]
+    return {k: mean_of([one[k] for one in each]) for k in KS}
 
 
 def _of_groups(
     ours: Sequence[str], first: Sequence[str], rows: Mapping[str, Row]
 ) -> Against | None:
     """Return one line against another: paired seed by seed, or else as two independent figures."""
-    theirs = {rows[name].evaluation["seed"]: rows[name] for name in first}
-    mine = {rows[name].evaluation["seed"]: rows[name] for name in ours}
+    theirs = {rows[name].evaluation.seed: rows[name] for name in first}
+    mine = {rows[name].evaluation.seed: rows[name] for name in ours}
     pairs = None
     if mine.keys() == theirs.keys():
         people = [(row.people, theirs[seed].people) for seed, row in mine.items()]
         pairs = mean_difference(*zip(*people, strict=True))
     if pairs:
-        by = {str(k): one for k, one in pairs.items()}
-    elif all(row.evaluation.get("interval") for row in (*mine.values(), *theirs.values())):
+        by = dict(pairs)
+    elif all(row.evaluation.interval for row in (*mine.values(), *theirs.values())):
         two = [_mean(list(rows.values())) for rows in (mine, theirs)]
         by = {k: apart(two[0][k], two[1][k]) for k in KS}
     else:
@@ -612,28 +622,25 @@ def _of_groups(
     )
 
 
-def _mean(rows: Sequence[Row]) -> dict[str, Difference]:
+def _mean(rows: Sequence[Row]) -> dict[int, Difference]:
     return mean_with_ends([row.evaluation for row in rows], [row.people for row in rows])
 
 
 def _count(rows: Sequence[Row]) -> int:
     """Return how many different people there are; at least so many where that is not known."""
     known = distinct([row.people for row in rows])
-    return max(row.evaluation["users"]["test"] for row in rows) if known is None else known
+    return max(row.evaluation.users.test for row in rows) if known is None else known
 
 
 def _best_reference(group: Sequence[str], rows: Mapping[str, Row]) -> str | None:
     """Return the reference with the highest mean Hits@20; None if not all runs have one."""
     runs = [rows[name].evaluation for name in group]
-    known = [
-        (run.get("differences", {}).keys() & run["references"].keys()) - {run["recipe"]}
-        for run in runs
-    ]
+    known = [(run.differences.keys() & run.references.keys()) - {run.recipe} for run in runs]
     names = sorted(set.intersection(*known))
-    hits = {name: sum(run["references"][name]["hits"][_K] or 0.0 for run in runs) for name in names}
+    hits = {name: sum(run.references[name].hits[_K] for run in runs) for name in names}
     return max(hits, key=lambda name: hits[name]) if hits else None
 
 
 def _name(group: Sequence[str], rows: Mapping[str, Row]) -> str:
-    recipe = rows[group[0]].evaluation["recipe"]
+    recipe = rows[group[0]].evaluation.recipe
     return group[0] if len(group) == 1 else f"{recipe} ({len(group)} seeds)"

@@ -1,306 +1,524 @@
-"""The shapes of the JSON files in a run folder: what a file of another program fails to have.
+"""The JSON documents of a run folder: each is a class that reads its file and writes it.
 
-A shape is a type or several; a mapping of keys, of which those that end in "?" may be missing; a
-list of one shape, for lists of any length; `Each`, for mappings with any keys; `Ends`; or `OrNone`.
-
-Testing a run by another protocol than its own, and where the figures of that are written.
+Files of older versions lack some keys, so most fields have a default, and keys that are not known
+here are kept. `as_json` has the keys that were given, in their order.
 """
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
-import numpy as np
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
 
-from privrec.algorithms.recipe import PreparedRun
-from privrec.errors import RunFolderError, SettingsError
-from privrec.evaluation.protocols import protocol_named, resolve
+from privrec.data.text import short
+from privrec.errors import RunFolderError
+from privrec.evaluation.intervals import Difference, People
+from privrec.privacy.statement import epsilon_text
+from privrec.runs.figures import KINDS, at_least, figure_and_arm, html_table, paragraph, text_table
+from privrec.settings import RunSettings
+
+if TYPE_CHECKING:
+    import polars as pl
 
 NOT_JSON = (ValueError, RecursionError)
 """What other bytes than JSON can raise; for a number of 5,000 digits it is a `ValueError`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Each:
-    """A mapping whose values have one shape."""
+class Document(BaseModel):
+    """A JSON object. A number in quotes is no number, and true is not 1."""
 
-    shape: Any
+    model_config = ConfigDict(
+        frozen=True, strict=True, extra="allow", validate_by_name=True, validate_by_alias=True
+    )
 
+    @classmethod
+    def read(cls, path: Path) -> Self | None:
+        """Return the document in a file; None if there is no file."""
+        if not path.is_file():
+            return None
+        verb = {"attack": "attack", "audit": "audit"}.get(path.stem, "evaluate")
+        try:
+            return cls.model_validate_json(path.read_bytes())
+        except OSError as error:
+            raise RunFolderError(f"cannot read {path}: {error}; {verb} again") from error
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            if first["type"] == "json_invalid":
+                raise RunFolderError(f"cannot read {path}: {first['msg']}; {verb} again") from error
+            raise RunFolderError(f"{path} {_fault(first)}: {verb} again") from error
 
-@dataclass(frozen=True, slots=True)
-class Ends:
-    """A list of two numbers: the ends of an interval."""
+    def as_json(self) -> dict[str, Any]:
+        """Return the keys and values of the file."""
+        return self.model_dump(mode="json", by_alias=True, exclude_unset=True)
 
-
-@dataclass(frozen=True, slots=True)
-class OrNone:
-    """A value of one shape, or None."""
-
-    shape: Any
-
-
-Number = (int, float)
-_Maybe = (int, float, type(None))
-
-
-def _by_k(shape: Any) -> dict[str, Any]:
-    return dict.fromkeys(("5", "10", "20", "30"), shape)
-
-
-_Beyond = Each(Each(_Maybe))
-_Difference = {"by": Number, "low": Number, "high": Number}
-# Nobody may have had an item that was new to her.
-_NEW = {
-    "hits": _by_k(_Maybe),
-    "interval?": _by_k(Ends()),
-    "differences?": Each(Each(_Difference)),
-}
-_FIGURES = {
-    "hits": _by_k(Number),
-    "ndcg?": Each(_Maybe),
-    "list_ndcg?": Each(_Maybe),
-    "recall?": Each(_Maybe),
-    "interval?": _by_k(Ends()),
-    "beyond?": _Beyond,
-    "beyond_interval?": Each(Each(Ends())),
-    "new_only?": _NEW,
-}
-EVALUATION: Mapping[str, Any] = {
-    "recipe": str,
-    "data": str,
-    "seed": int,
-    "users": {"train?": int, "validation?": int, "test": int, "skipped": int},
-    **_FIGURES,
-    "references": Each(_FIGURES),
-    "references_left_out?": dict,
-    "privacy": {
-        "statement": str,
-        "epsilon?": _Maybe,
-        "epsilon_of_mechanism?": _Maybe,
-        "stage_two_epsilon?": _Maybe,
-        "delta?": _Maybe,
-        "strength?": str,
-        "short?": str,
-        "not_covered?": [str],
-    },
-    "cost?": {"bytes_sent?": (int, type(None))},
-    "few_items?": {
-        "fewer_than": int,
-        "people": int,
-        "hits": _by_k(_Maybe),
-        "interval?": Each(Ends()),
-        "interval_without?": Each(Ends()),
-        "without_adaptation": OrNone(_by_k(_Maybe)),
-    },
-    "sampled?": {"people": int, "of": int},
-    "protocol?": str,
-    "candidates?": str,
-    "differences?": Each(_by_k(_Difference)),
-    "by_items?": [
-        {
-            "from": int,
-            "to?": _Maybe,
-            "people": int,
-            "hits": _by_k(_Maybe),
-            "interval?": _by_k(Ends()),
-            "references?": Each(_by_k(_Maybe)),
-        }
-    ],
-    "warnings?": [str],
-}
-_AREA = {"value": Number, "low": _Maybe, "high": _Maybe}
-_KIND = {
-    "auc?": _AREA,
-    "accuracy?": (int, float, dict),
-    "rates?": Each(_AREA),
-    "others?": int,
-    "shadows?": int,
-    "printed?": _Maybe,
-    "curve?": [[Number]],
-    "allowed?": [[Number]],
-}
-_SHARES = {"precision": _Maybe, "recall": _Maybe}
-ATTACK: Mapping[str, Any] = {
-    "recipe": str,
-    "data": str,
-    "seed": int,
-    "epsilon?": _Maybe,
-    "delta?": _Maybe,
-    "repetitions?": _Maybe,
-    "attacks": {
-        **{f"{kind}?": _KIND for kind in ("paper", "loss", "ratio", "sums", "twice")},
-        "server?": [
-            {
-                "phase": str,
-                "people": int,
-                "items": _SHARES,
-                "likes": _SHARES,
-                "guessing": {"precision": _Maybe},
-            }
-        ],
-    },
-}
-AUDIT: Mapping[str, Any] = {
-    "recipe": str,
-    "data": str,
-    "seed": int,
-    "canaries": int,
-    "confidence": Number,
-    "delta": Number,
-    "epsilon_lower": Number,
-    "epsilon_ledger": _Maybe,
-    "holds": (bool, type(None)),
-    "auc?": _AREA,
-    "auc_allowed?": _Maybe,
-    "bounds?": Each(_Maybe),
-    "curve?": [[Number]],
-    "allowed?": [[Number]],
-    "findings?": [str],
-}
-_LISTED = {"title": str, "hit": bool}
-EXAMPLES: Mapping[str, Any] = {
-    "examples": [{"liked": [str], "more": int, "held_out": int, "list": [_LISTED]}]
-}
-_STEP = {"what": str, "done": int, "of": int, "seconds?": Number}
-PROGRESS: Mapping[str, Any] = {
-    **{f"{name}?": int for name in ("of", "round", "stage_of", "stage_round")},
-    **{f"{name}?": str for name in ("doing", "stage")},
-    "stages?": [str],
-    "step?": _STEP,
-    "seconds_per_round?": Number,
-    "memory?": {"now": int, "peak": int},
-}
-"""`progress.json` and `evaluating.json`, without what is None in them."""
-WATCHED: Mapping[str, Any] = {
-    "recipe": str,
-    "data": str,
-    "seed?": int,
-    "delta?": Number,
-    "epsilon?": Number,
-}
-"""The settings that a page about a running training shows."""
-ROUND: Mapping[str, Any] = {"round": int, "stage?": str}
-ROUND_FIGURES: Mapping[str, Any] = {
-    "round": int,
-    "stage": str,
-    "seconds": Number,
-    "loss": _Maybe,
-    "validation?": Each(_Maybe),
-    "best?": bool,
-    "stopped?": bool,
-    "validation_interval?": Each(Ends()),
-}
+    def text(self) -> bytes:
+        """Return the content of the file."""
+        return json.dumps(self.as_json(), indent=2).encode() + b"\n"
 
 
-def read_document(path: Path, shape: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the JSON object in a file, which must have this shape; None if there is no file."""
-    if not path.is_file():
-        return None
-    verb = {"attack": "attack", "audit": "audit"}.get(path.stem, "evaluate")
-    try:
-        found: Any = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, *NOT_JSON) as error:
-        raise RunFolderError(f"cannot read {path}: {error}; {verb} again") from error
-    if fault := fault_in(found, shape):
-        raise RunFolderError(f"{path} {fault}: {verb} again")
-    return dict(found)
-
-
-def fault_in(found: object, shape: Any, name: str = "") -> str | None:
+def fault_in(value: object, kind: type[Document]) -> str | None:
     """Return what a JSON value lacks, in words that follow the name of its file; None if nothing.
 
-    >>> fault_in({"a": {"b": "x"}}, {"a": {"b": int}})
-    "has 'x' for 'a.b', which must be a number"
-    >>> fault_in({}, {"a": int, "b?": int})
-    "has no 'a'"
+    >>> fault_in({"what": "people", "done": "x", "of": 3}, Step)
+    "has 'x' for 'done', which must be a number"
+    >>> fault_in({"what": "people", "done": 1}, Step)
+    "has no 'of'"
     """
-    if isinstance(shape, Mapping | Each):
-        return _fault_in_mapping(found, shape, name)
-    if isinstance(shape, list | Ends):
-        return _fault_in_list(found, shape, name)
-    if isinstance(shape, OrNone):
-        return None if found is None else fault_in(found, shape.shape, name)
-    kinds = shape if isinstance(shape, tuple) else (shape,)
-    # Python counts truth values as whole numbers.
-    if isinstance(found, kinds) and (bool in kinds or not isinstance(found, bool)):
-        return None
-    return _other(found, name, _WORDS.get(kinds[0], "of another kind"))
-
-
-def _fault_in_list(found: object, shape: list[Any] | Ends, name: str) -> str | None:
-    if not isinstance(found, list) or (isinstance(shape, Ends) and len(found) != 2):
-        return _other(found, name, "two numbers" if isinstance(shape, Ends) else "a list")
-    inner = Number if isinstance(shape, Ends) else shape[0]
-    return next(filter(None, (fault_in(one, inner, name) for one in found)), None)
-
-
-def _fault_in_mapping(found: object, shape: Mapping[str, Any] | Each, name: str) -> str | None:
-    if not isinstance(found, dict):
-        return _other(found, name, "a mapping")
-    keys = shape if isinstance(shape, Mapping) else dict.fromkeys(found, shape.shape)
-    for key, inner in keys.items():
-        own = key.removesuffix("?")
-        inside = f"{name}.{own}" if name else own
-        if own in found:
-            fault = fault_in(found[own], inner, inside)
-        else:
-            fault = None if key.endswith("?") else f"has no {inside!r}"
-        if fault:
-            return fault
+    try:
+        kind.model_validate(value)
+    except ValidationError as error:
+        return _fault(error.errors(include_url=False)[0])
     return None
 
 
-def _other(found: object, name: str, must: str) -> str:
-    shown = repr(found)
-    short = shown if len(shown) <= 40 else f"{shown[:40]}…"
-    return f"has {short} for {name!r}, which must be {must}" if name else f"is not {must}"
+def _fault(error: Any) -> str:
+    name = ".".join(map(str, error["loc"]))
+    if error["type"] == "missing":
+        return f"has no {name!r}"
+    must = next((word for kind, word in _KINDS.items() if kind in error["type"]), error["msg"])
+    shown = repr(error["input"])
+    shown = shown if len(shown) <= 40 else f"{shown[:40]}…"
+    return f"has {shown} for {name!r}, which must be {must}" if name else f"is not {must}"
 
 
-_WORDS = {str: "text", int: "a number", bool: "true or false", dict: "a mapping", list: "a list"}
+_KINDS = {
+    "string_": "text",
+    "int_": "a number",
+    "float_": "a number",
+    "bool_": "true or false",
+    "dict_": "a mapping",
+    "model_": "a mapping",
+    "dataclass_": "a mapping",
+    "list_": "a list",
+    "tuple_": "two numbers",
+    "too_long": "two numbers",
+}
 
 
-def tested_by(prepared: PreparedRun, name: str | None, candidates: str | None) -> PreparedRun:
-    """Return the run as another protocol tests it; its own where nothing else is asked for.
+def _has_all_k(by_k: dict[int, Any]) -> dict[int, Any]:
+    if missing := [k for k in (5, 10, 20, 30) if k not in by_k]:
+        raise ValueError(f"figures at 5, 10, 20 and 30, not without {missing[0]}")
+    return by_k
 
-    What the run was trained on stays as it is, so a protocol is allowed only where nobody who
-    trained can have trained on what it tests.
 
-    Raises:
-        SettingsError: Somebody may have, or the data does not have what the protocol needs.
+Ends = tuple[float, float]
+"""The ends of an interval, or a point of a curve."""
+Hits = Annotated[dict[int, float], AfterValidator(_has_all_k)]
+"""A share by k."""
+MaybeHits = Annotated[dict[int, float | None], AfterValidator(_has_all_k)]
+"""A share by k; None where nobody was tested."""
+Intervals = Annotated[dict[int, Ends], AfterValidator(_has_all_k)]
+Above = Annotated[dict[int, Difference], AfterValidator(_has_all_k)]
+"""A difference by k."""
+
+
+class NewOnly(Document):
+    """Figures over items that are new to a person; nobody may have had any."""
+
+    hits: MaybeHits
+    interval: Intervals = Field(default_factory=dict)
+    differences: dict[str, dict[int, Difference]] = Field(default_factory=dict)
+
+
+class Figures(Document):
+    """What a recommender reached for the people tested, by k."""
+
+    hits: Hits
+    ndcg: dict[int, float | None] = Field(default_factory=dict)
+    list_ndcg: dict[int, float | None] = Field(default_factory=dict)
+    new_only: NewOnly | None = None
+    recall: dict[int, float | None] = Field(default_factory=dict)
+    interval: Intervals = Field(default_factory=dict)
+    beyond: dict[str, dict[int, float | None]] = Field(default_factory=dict)
+    beyond_interval: dict[str, dict[int, Ends]] = Field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        hits = ", ".join(f"@{k} {value:.3f}" for k, value in self.hits.items())
+        return f"{type(self).__name__}(hits {hits})"
+
+
+class OfRun(Document):
+    """What a document is of."""
+
+    recipe: str
+    data: str
+    seed: int
+
+
+class Users(Document):
+    """How many people trained, validated and were tested; the skipped had nothing to test."""
+
+    train: int | None = None
+    validation: int | None = None
+    test: int
+    skipped: int
+
+
+class Sampled(Document):
+    """How many of the test people were drawn."""
+
+    people: int
+    of: int
+
+
+class Group(Document):
+    """People who have so many items on their device; figures by k."""
+
+    least: int = Field(alias="from")
+    most: int | None = Field(alias="to", default=None)
+    people: int
+    hits: MaybeHits
+    interval: Intervals = Field(default_factory=dict)
+    references: dict[str, MaybeHits] = Field(default_factory=dict)
+
+
+class FewItems(Document):
+    """People with few items on their device, with and without adaptation to them."""
+
+    fewer_than: int
+    people: int
+    hits: MaybeHits
+    interval: dict[int, Ends] = Field(default_factory=dict)
+    without_adaptation: MaybeHits | None
+    interval_without: dict[int, Ends] = Field(default_factory=dict)
+
+
+class Privacy(Document):
+    """What a run promises (`PrivacyReport`)."""
+
+    epsilon: float | None = None
+    epsilon_of_mechanism: float | None = None
+    delta: float | None = None
+    stage_two_epsilon: float | None = None
+    statement: str
+    short: str = ""
+    strength: str = ""
+    not_covered: list[str] = Field(default_factory=list)
+    local_noise: bool = False
+
+    @property
+    def has_noise(self) -> bool:
+        """Whether anything that was sent or published had noise."""
+        known = (self.epsilon_of_mechanism, self.stage_two_epsilon)
+        return self.local_noise or any(epsilon is not None for epsilon in known)
+
+
+class Cost(Document):
+    """What one person of usual size sends in a round, and the time of a run's rounds."""
+
+    bytes_sent: int | None = None
+    seconds: float | None = None
+
+
+class Attacked(Document):
+    """The strongest attack on a run, and its audit, where there were any."""
+
+    auc: float | None = None
+    attack: str | None = None
+    epsilon_lower: float | None = None
+    epsilon_ledger: float | None = None
+    holds: bool | None = None
+
+    def sentences(self) -> list[str]:
+        """Return it as sentences without a full stop."""
+        lines = []
+        if self.epsilon_lower is not None:
+            least, most = at_least(self.epsilon_lower), epsilon_text(self.epsilon_ledger)
+            held = verdict(self.epsilon_ledger, self.holds)
+            lines.append(f"audit: at least epsilon {least}, ledger says {most}: {held}")
+        if self.attack is not None:
+            kind = KINDS[self.attack]
+            lines.append(f"attack: the highest AUC is {self.auc:.3f} ({kind}); guessing has 0.5")
+        return lines
+
+
+def verdict(epsilon: float | None, holds: bool | None) -> str:
+    """Return whether the epsilon of a ledger agrees with an audit."""
+    if epsilon is None and holds is not False:
+        return "nothing is promised"
+    return "holds" if holds else "does NOT hold"
+
+
+class Evaluation(Figures, OfRun):
+    """`evaluation.json`: figures on the test people, and the references of the same run.
+
+    `scorer` tells the code of a recommender of one's own from another's. `differences` are ours
+    minus each reference's, paired over people. `by_items` are people by the number of items on
+    their device. `references_left_out` says why references are not there. `attacked` is not in the
+    file: a comparison adds it. `config` and `people` (the figures of each person) are known only
+    where it was evaluated in this process.
     """
-    own = prepared.protocol
-    asked, default = resolve(name or own.name, None, prepared.whole)
-    if asked == own.name:
-        _, among = resolve(own.name, candidates or own.candidates, prepared.whole)
-        return replace(prepared, protocol=replace(own, candidates=among))
-    if own.name != "halves":
-        raise SettingsError(
-            f"`protocol` must be {own.name!r} for a run that was trained under it, because"
-            f" everybody trained, perhaps on lines that others would test; got {asked!r}"
-        )
-    _, among = resolve(asked, candidates or default, prepared.whole)
-    # Nobody who is tested held lines back for validation: that was done by other people.
-    protocol = protocol_named(
-        asked, candidates=among, seed=prepared.config.seed, validation_share=0.0
-    )
-    split = prepared.split
-    if asked == "files":
-        # Nobody can train on a line of the test file: everybody may be tested on it.
-        split = replace(split, test=np.arange(prepared.whole.n_clients))
-    return replace(prepared, protocol=protocol, split=split)
+
+    data_name: str = ""
+    scorer: str | None = None
+    users: Users
+    sampled: Sampled | None = None
+    protocol: str = "halves"
+    candidates: str = "unseen"
+    differences: dict[str, Above] = Field(default_factory=dict)
+    by_items: list[Group] = Field(default_factory=list)
+    few_items: FewItems | None = None
+    references: dict[str, Figures]
+    references_left_out: dict[str, Any] = Field(default_factory=dict)
+    privacy: Privacy
+    cost: Cost = Cost()
+    warnings: list[str] = Field(default_factory=list)
+    attacked: Attacked | None = None
+    _config: RunSettings | None = PrivateAttr(default=None)
+    _people: People | None = PrivateAttr(default=None)
+
+    def keep(self, config: RunSettings, people: People) -> None:
+        """Keep the settings of the run and the figures of each person, which no file has."""
+        self._config, self._people = config, people
+
+    @property
+    def config(self) -> RunSettings | None:
+        """The settings of the run."""
+        return self._config
+
+    @property
+    def people(self) -> People | None:
+        """The figures of each person."""
+        return self._people
+
+    @property
+    def recommenders(self) -> dict[str, Figures]:
+        """Ours and the references, by name."""
+        return {self.recipe: self, **self.references}
+
+    @property
+    def title(self) -> str:
+        """What it is of, in a few words."""
+        people = f"{self.users.test:,} people tested"
+        return f"Hits@k of {short(self.recipe)} on {short(self.data)}, {people}"
+
+    def frame(self) -> "pl.DataFrame":
+        """Return the figures as a frame: a row for each recommender and k.
+
+        Columns: name, k, hits, ndcg, list_ndcg, new_only (hits of items that the device lacks) and,
+        where the protocol has it, recall; low and high are the interval of hits, where it is known.
+        """
+        import polars as pl
+
+        rows = []
+        for name, one in self.recommenders.items():
+            for k, hits in one.hits.items():
+                row: dict[str, object] = {"name": name, "k": k, "hits": hits}
+                for figure in ("ndcg", "list_ndcg", "recall"):
+                    if by_k := getattr(one, figure):
+                        row[figure] = by_k.get(k)
+                row["new_only"] = None if one.new_only is None else one.new_only.hits.get(k)
+                if k in one.interval:
+                    row["low"], row["high"] = one.interval[k]
+                rows.append(row)
+        return pl.DataFrame(rows, infer_schema_length=None)
+
+    def _table(self) -> tuple[list[str], list[list[str]]]:
+        rows = [
+            [name, *(figure_and_arm(hits, one.interval.get(k)) for k, hits in one.hits.items())]
+            for name, one in self.recommenders.items()
+        ]
+        return ["", *(f"@{k}" for k in self.hits)], rows
+
+    def __repr__(self) -> str:
+        warnings = "".join(f"\n{short(line, 150)}" for line in self.warnings[:1])
+        return f"Evaluation: {self.title}\n{text_table(*self._table())}{warnings}"
+
+    __str__ = __repr__
+
+    def _repr_html_(self) -> str:
+        table = html_table(*self._table(), self.title)
+        return table + "".join(map(paragraph, [*self.warnings, self.privacy.statement]))
 
 
-def ending_of(prepared: PreparedRun, tested: PreparedRun, people: int | None = None) -> str:
-    """Return what the names of an evaluation's files end in: "" for the run's own protocol.
+class Area(Document):
+    """A figure with its interval."""
 
-    The number of people is in it where they are a sample.
+    value: float
+    low: float | None
+    high: float | None
+
+
+class Kind(Document):
+    """One kind of attack: how well it tells members from others.
+
+    `curve` is its ROC, `allowed` what epsilon allows. `others` is how many others there were, and
+    `printed` the paper's figure.
     """
-    sample = "" if people is None else f"-people-{people}"
-    own, other = prepared.protocol, tested.protocol
-    if (own.name, own.candidates) == (other.name, other.candidates):
-        return sample
-    _, usual = resolve(other.name, None, prepared.whole)
-    among = "" if other.candidates == usual else f"-{other.candidates}"
-    return f"-{other.name}{among}{sample}"
+
+    auc: Area | None = None
+    accuracy: float | Area | None = None
+    rates: dict[str, Area] = Field(default_factory=dict)
+    others: int | None = None
+    shadows: int | None = None
+    printed: float | None = None
+    curve: list[Ends] = Field(default_factory=list)
+    allowed: list[Ends] = Field(default_factory=list)
+
+    def can_tell(self, rate: float) -> bool:
+        """Return whether a false-positive rate can be told: one of n others is a share of 1/n.
+
+        >>> Kind(others=75).can_tell(0.01), Kind(others=100).can_tell(0.01)
+        (False, True)
+        """
+        return self.others is None or rate * self.others >= 1 - 1e-9
+
+
+class Share(Document):
+    """How many of the items that a server names are right, and how many of a person's it names."""
+
+    precision: float | None
+    recall: float | None = None
+
+
+class ServerView(Document):
+    """What a curious server reads off the contributions of one phase."""
+
+    phase: str
+    people: int
+    items: Share
+    likes: Share
+    guessing: Share
+
+
+class Attacks(Document):
+    """The kinds of attacks that were tried."""
+
+    paper: Kind | None = None
+    loss: Kind | None = None
+    ratio: Kind | None = None
+    sums: Kind | None = None
+    twice: Kind | None = None
+    server: list[ServerView] = Field(default_factory=list)
+
+
+class Attack(OfRun):
+    """`attack.json`: what attacks on a run reached."""
+
+    epsilon: float | None = None
+    delta: float | None = None
+    repetitions: float | None = None
+    attacks: Attacks
+
+
+class Audit(OfRun):
+    """`audit.json`: what planted people prove about epsilon."""
+
+    canaries: int
+    confidence: float
+    delta: float
+    epsilon_lower: float
+    epsilon_ledger: float | None
+    holds: bool | None
+    auc: Area | None = None
+    auc_allowed: float | None = None
+    bounds: dict[str, float | None] = Field(default_factory=dict)
+    curve: list[Ends] = Field(default_factory=list)
+    allowed: list[Ends] = Field(default_factory=list)
+    findings: list[str] = Field(default_factory=list)
+    noise: str = "-"
+
+    @property
+    def verdict(self) -> str:
+        """Whether what the ledger says agrees with the audit."""
+        return verdict(self.epsilon_ledger, self.holds)
+
+
+def summary(attack: Attack | None, audit: Audit | None) -> Attacked | None:
+    """Return the strongest attack and the audit of a run; None if there were none.
+
+    Two trainings are left out: they cost more than this run, and its epsilon does not bound them.
+    """
+    known: dict[str, Any] = {}
+    if attack is not None:
+        kinds = {name: getattr(attack.attacks, name) for name in KINDS if name != "twice"}
+        areas = [(kind.auc.value, name) for name, kind in kinds.items() if kind and kind.auc]
+        if areas:
+            known["auc"], known["attack"] = max(areas)
+    if audit is not None:
+        names = ("epsilon_lower", "epsilon_ledger", "holds")
+        known |= {name: getattr(audit, name) for name in names}
+    return Attacked(**known) if known else None
+
+
+class Listed(Document):
+    """An item of an example person's list; a hit is one of her hidden likes."""
+
+    title: str
+    hit: bool
+
+
+class Example(Document):
+    """A person of public data: titles that she liked, how many more, and her list."""
+
+    liked: list[str]
+    more: int
+    held_out: int
+    list: list[Listed]
+
+
+class Examples(Document):
+    """`examples.json`, of public data alone."""
+
+    examples: list[Example]
+
+
+class Step(Document):
+    """How far something is, inside a round or an evaluation."""
+
+    what: str
+    done: int
+    of: int
+    seconds: float | None = None
+
+
+class Memory(Document):
+    """The memory of a process, in bytes."""
+
+    now: int
+    peak: int
+
+
+class Progress(Document):
+    """`progress.json` of a training, and `evaluating.json` of an evaluation."""
+
+    stages: list[str] | None = None
+    of: int | None = None
+    doing: str | None = None
+    stage: str | None = None
+    round: int | None = None
+    stage_round: int | None = None
+    stage_of: int | None = None
+    step: Step | None = None
+    seconds_per_round: float | None = None
+    memory: Memory | None = None
+
+
+class WatchedSettings(Document):
+    """The settings that a page about a running training shows."""
+
+    recipe: str
+    data: str
+    seed: int = 0
+    delta: float | None = None
+    epsilon: float | None = None
+
+
+class RoundLine(Document):
+    """A line of `rounds.jsonl`."""
+
+    round: int
+    stage: str = ""
+
+
+class RoundFigures(Document):
+    """A line of `simulation/rounds.jsonl`: what a round did, from raw data."""
+
+    round: int
+    stage: str
+    seconds: float
+    loss: float | None
+    validation: dict[str, float | None] = Field(default_factory=dict)
+    validation_interval: dict[str, list[float]] = Field(default_factory=dict)
+    best: bool = False
+    stopped: bool = False

@@ -1,44 +1,34 @@
 """Figures of a model on the people who are tested, or on those who validate.
 
-The figures of each person who was tested, so that two evaluations can be paired over people.
-
-They are computed from raw data and lie in `simulation/`. A person is known by her number, which is
-a hash of her id.
+The figures of each person are kept too, so that two evaluations can be paired over people. They are
+computed from raw data and lie in `simulation/`. A person is known by her number, which is a hash of
+her id.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import polars as pl
 
 from privrec.algorithms.recipe import PreparedRun
 from privrec.core.contribution import to_bytes
 from privrec.core.phase import Phase
 from privrec.core.scorer import Scorer
-from privrec.data.text import short
 from privrec.errors import DataError, RunFolderError, SettingsError
-from privrec.evaluation.intervals import Differences, Interval, People, differences, intervals
+from privrec.evaluation.intervals import Difference, People, differences, intervals
 from privrec.evaluation.metrics import KS, by_items, means
-from privrec.evaluation.protocols import View
-from privrec.evaluation.ranking import EvalReport, Tested, ends_json, measure, text_keys
+from privrec.evaluation.protocols import View, protocol_named, resolve
+from privrec.evaluation.ranking import EvalReport, Tested, measure
 from privrec.evaluation.references import MEMORY_GB, Fitted, fit_references
 from privrec.privacy.statement import PrivacyReport
 from privrec.runs import folder as records
-from privrec.runs.figures import (
-    hits_table,
-    html_table,
-    paragraph,
-    text_table,
-    title_of,
-    warnings_of,
-)
-from privrec.runs.recommend import evaluation_frame
+from privrec.runs.documents import Cost, Evaluation, FewItems, Figures, Group, Sampled
+from privrec.runs.figures import ADVICE, signed
 from privrec.seeds import client_words
-from privrec.settings import RunSettings
 from privrec.simulate.cost import usual_person
 from privrec.types import F64, IntArray, OnProgress, Params
 
@@ -48,140 +38,6 @@ VALIDATED = 5_000
 """How many validation people a round's figures are of, the first ones: a look every few rounds must
 stay cheap where there are hundreds of thousands. Of 5,000, a share of 0.2 has a standard error of
 0.006."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
-    """People who have from `least` to `most` items on their device; figures by k."""
-
-    least: int
-    most: int
-    people: int
-    hits: dict[int, float]
-    interval: dict[int, Interval]
-    references: Mapping[str, dict[int, float]]
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the group as `evaluation.json` has it."""
-        references = {name: text_keys(hits) for name, hits in self.references.items()}
-        return {
-            "from": self.least,
-            "to": self.most,
-            "people": self.people,
-            "hits": text_keys(self.hits),
-            "interval": ends_json(self.interval),
-            "references": references,
-        }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evaluation:
-    """The final report: figures on the test people, and the reference rows of the same run.
-
-    `few` is for test people with few items on their device, `few_unadapted` for the same people
-    without adaptation. `bytes_sent` is what one person of usual size sends in one round.
-    `sampled_of` is how many test people there are, where only some were drawn to be tested.
-    `left_out` says why references are not there. `differences` and `new_differences` (over new
-    items alone) are ours minus each reference's, paired over people. `groups` are people by the
-    number of items on their device. `tested` has each person's figures, `tested_references` those
-    of the references. `scorer` tells the code of a recommender of one's own from another's.
-    """
-
-    config: RunSettings
-    protocol: str
-    candidates: str
-    train: int
-    validation: int
-    report: EvalReport
-    few: EvalReport
-    few_unadapted: EvalReport | None
-    references: Mapping[str, EvalReport]
-    privacy: PrivacyReport
-    bytes_sent: int
-    left_out: Mapping[str, str] = field(default_factory=dict)
-    sampled_of: int | None = None
-    data_name: str = ""
-    differences: Differences = field(default_factory=dict)
-    new_differences: Differences = field(default_factory=dict)
-    groups: Sequence[Group] = ()
-    tested: Tested | None = field(default=None, repr=False, compare=False)
-    scorer: str = ""
-    tested_references: Mapping[str, Tested] = field(default_factory=dict, repr=False, compare=False)
-
-    @property
-    def hits(self) -> dict[int, float]:
-        """Hits@k by k."""
-        return self.report.hits
-
-    def frame(self) -> pl.DataFrame:
-        """Return the figures as a frame: a row for each recommender and k."""
-        return evaluation_frame(self.as_json())
-
-    def __repr__(self) -> str:
-        found = self.as_json()
-        warnings = "".join(f"\n{short(said, 150)}" for said in found["warnings"][:1])
-        return f"Evaluation: {title_of(found)}\n{text_table(*hits_table(found))}{warnings}"
-
-    def _repr_html_(self) -> str:
-        found = self.as_json()
-        table = html_table(*hits_table(found), title_of(found))
-        return table + "".join(map(paragraph, [*found["warnings"], found["privacy"]["statement"]]))
-
-    @property
-    def ndcg(self) -> dict[int, float]:
-        """nDCG@k by k, of one like per list."""
-        return self.report.ndcg
-
-    @property
-    def interval(self) -> dict[int, Interval]:
-        """The 95 % interval of Hits@k over people, by k."""
-        return self.report.interval
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the content of `evaluation.json`."""
-        config, report = self.config, self.report
-        figures = report.as_json()
-        few, bare = self.few.as_json(), self.few_unadapted and self.few_unadapted.as_json()
-        figures["new_only"] |= {"differences": _differences_json(self.new_differences)}
-        drawn = {"people": report.tested + report.skipped, "of": self.sampled_of}
-        found = {
-            "recipe": config.recipe,
-            "data": config.data,
-            "data_name": self.data_name or config.data,
-            "seed": config.seed,
-            **({"scorer": self.scorer} if self.scorer else {}),
-            "users": {
-                "train": self.train,
-                "validation": self.validation,
-                "test": report.tested,
-                "skipped": report.skipped,
-            },
-            **({} if self.sampled_of is None else {"sampled": drawn}),
-            "protocol": self.protocol,
-            "candidates": self.candidates,
-            **figures,
-            "differences": _differences_json(self.differences),
-            "by_items": [group.as_json() for group in self.groups],
-            "few_items": {
-                "fewer_than": FEW_ITEMS,
-                "people": self.few.tested,
-                "hits": few["hits"],
-                "interval": few.get("interval", {}),
-                "without_adaptation": bare and bare["hits"],
-                "interval_without": (bare or {}).get("interval", {}),
-            },
-            "references": {name: figures.as_json() for name, figures in self.references.items()},
-            **({"references_left_out": dict(self.left_out)} if self.left_out else {}),
-            "privacy": self.privacy.as_json(),
-            "cost": {"bytes_sent": self.bytes_sent},
-        }
-        return {**found, "warnings": warnings_of(found)}
-
-
-def _differences_json(found: Differences) -> dict[str, dict[str, dict[str, float]]]:
-    return {
-        name: {str(k): one.as_json() for k, one in by_k.items()} for name, by_k in found.items()
-    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,6 +59,9 @@ class Asked:
             raise SettingsError(f"`people` must be >= 1; got {self.people}")
         if not self.memory_gb > 0:
             raise SettingsError(f"`memory_gb` must be > 0; got {self.memory_gb:g}")
+
+
+_K = 20
 
 
 def evaluate_run(
@@ -232,30 +91,202 @@ def evaluate_run(
         raise DataError(
             f"none of the {len(people)} test people has two likes, one of them to be tested"
         )
-    few = found.pop(_UNADAPTED, None)
+    evaluation = _evaluation(prepared, privacy, ours, found, fitted.left_out)
+    added: dict[str, object] = {"cost": Cost(bytes_sent=bytes_sent(prepared, params))}
+    if asked.people is not None:
+        users = evaluation.users
+        added["sampled"] = Sampled(people=users.test + users.skipped, of=len(split.test))
+    evaluation = evaluation.model_copy(update={**added, "warnings": warnings_of(evaluation)})
+    evaluation.keep(config, people_of(ours, found))
+    return evaluation
+
+
+def _evaluation(
+    prepared: PreparedRun,
+    privacy: PrivacyReport,
+    ours: Tested,
+    references: dict[str, Tested],
+    left_out: Mapping[str, str],
+) -> Evaluation:
+    """Return what was measured as a document; `references` loses the figures without adaptation."""
+    config, split, protocol = prepared.config, prepared.split, prepared.protocol
+    few = references.pop(_UNADAPTED, None)
     with_recall = protocol.name != "halves"
-    mine, theirs = ours.figures, {name: one.figures for name, one in found.items()}
-    return Evaluation(
-        config=config,
-        protocol=protocol.name,
-        candidates=protocol.candidates,
-        train=len(split.train),
-        validation=len(split.validation),
-        report=ours.report(with_recall=with_recall),
-        few=ours.of(ours.items < FEW_ITEMS).report(with_recall=with_recall),
-        few_unadapted=None if few is None else few.report(with_recall=with_recall),
-        references={n: one.report(with_recall=with_recall) for n, one in found.items()},
-        privacy=privacy,
-        bytes_sent=bytes_sent(prepared, params),
-        left_out=fitted.left_out,
-        sampled_of=None if asked.people is None else len(split.test),
-        data_name=prepared.whole.name,
-        differences={n: differences(mine.hits, one.hits) for n, one in theirs.items()},
-        new_differences={n: differences(mine.new_only, one.new_only) for n, one in theirs.items()},
-        groups=_groups(ours, found),
-        tested=ours,
-        tested_references=found,
+    mine, theirs = ours.figures, {name: one.figures for name, one in references.items()}
+    report = ours.report(with_recall=with_recall)
+    values = report.as_json()
+    values["new_only"]["differences"] = {
+        name: differences(mine.new_only, one.new_only) for name, one in theirs.items()
+    }
+    if left_out:
+        values["references_left_out"] = dict(left_out)
+    return Evaluation.model_validate(
+        {
+            "recipe": config.recipe,
+            "data": config.data,
+            "data_name": prepared.whole.name or config.data,
+            "seed": config.seed,
+            "users": {
+                "train": len(split.train),
+                "validation": len(split.validation),
+                "test": report.tested,
+                "skipped": report.skipped,
+            },
+            "protocol": protocol.name,
+            "candidates": protocol.candidates,
+            **values,
+            "differences": {n: differences(mine.hits, one.hits) for n, one in theirs.items()},
+            "by_items": _groups(ours, references),
+            "few_items": _few_items(
+                ours.of(ours.items < FEW_ITEMS).report(), None if few is None else few.report()
+            ),
+            "references": {
+                name: _figures(one.report(with_recall=with_recall))
+                for name, one in references.items()
+            },
+            "privacy": privacy.as_json(),
+        },
+        strict=False,
     )
+
+
+def _figures(report: EvalReport) -> Figures:
+    return Figures.model_validate(report.as_json(), strict=False)
+
+
+def _few_items(adapted: EvalReport, unadapted: EvalReport | None) -> FewItems:
+    few, bare = adapted.as_json(), {} if unadapted is None else unadapted.as_json()
+    document = {
+        "fewer_than": FEW_ITEMS,
+        "people": adapted.tested,
+        "hits": few["hits"],
+        "interval": few.get("interval", {}),
+        "without_adaptation": bare.get("hits"),
+        "interval_without": bare.get("interval", {}),
+    }
+    return FewItems.model_validate(document, strict=False)
+
+
+def _groups(ours: Tested, references: Mapping[str, Tested]) -> list[Group]:
+    """Return the figures of people by the number of items on their device."""
+    return [
+        Group(
+            least=int(ours.items[who].min()),
+            most=int(ours.items[who].max()),
+            people=int(who.sum()),
+            hits=_known(means(ours.figures.hits[who])),
+            interval=intervals(ours.figures.hits[who]),
+            references={n: _known(means(one.figures.hits[who])) for n, one in references.items()},
+        )
+        for who in by_items(ours.items)
+    ]
+
+
+def _known(figures: Mapping[int, float]) -> dict[int, float | None]:
+    return {k: None if math.isnan(value) else value for k, value in figures.items()}
+
+
+_OWN, _POPULAR = "own-items", "popularity"
+_RULES = {
+    _OWN: "'own-items' (a person's own items first, then popular ones)",
+    _POPULAR: "'popularity' (the same list for everybody)",
+}
+
+
+def warnings_of(evaluation: Evaluation) -> list[str]:
+    """Return a sentence for each simple rule that a run with noise is not clearly better than.
+
+    The rules are a person's own items first, over all items, and what is popular, over items that
+    are new to her. Where nobody is tested on her own items, the two are the same, and one sentence
+    is enough. Noise is spoken of only where the run is worse: an interval that reaches above 0 may
+    have too few people behind it. A rule that was not tested is named. A run without noise gets no
+    sentence.
+    """
+    references, new = evaluation.references, evaluation.new_only
+    if not evaluation.privacy.has_noise or new is None:
+        return []
+    own = evaluation.differences.get(_OWN, {}).get(_K)
+    popular = new.differences.get(_POPULAR, {}).get(_K)
+    lines = []
+    if own and own.low <= 0 and not (popular and _are_same(references)):
+        hits = evaluation.hits[_K], references[_OWN].hits[_K]
+        lines.append(_sentence("On all items", _OWN, hits, own))
+    by_popularity = references[_POPULAR].new_only if popular else None
+    if popular and popular.low <= 0 and by_popularity is not None:
+        hits = new.hits[_K] or 0.0, by_popularity.hits[_K] or 0.0
+        lines.append(_sentence("On items that are new to a person", _POPULAR, hits, popular))
+    if any(by and by.high < 0 for by in (own, popular)):
+        lines.append(
+            f"{ADVICE}: twice the people about as much as twice the epsilon."
+            f" 'privrec frontier --data {evaluation.data}' shows Hits@{_K} by epsilon."
+        )
+    if missing := [name for name in _RULES if name not in references]:
+        lines.append(
+            "It was not checked whether this run with noise is better than"
+            f" {' and '.join(_RULES[name] for name in missing)}: test it with these references."
+        )
+    return lines
+
+
+def _are_same(references: Mapping[str, Figures]) -> bool:
+    """Return whether own items first changes nothing, because no own item is tested."""
+    return references[_OWN].hits == references[_POPULAR].hits
+
+
+def _sentence(where: str, rule: str, hits: tuple[float, float], by: Difference) -> str:
+    is_worse = by.high < 0
+    how = "worse than" if is_worse else "not clearly better than"
+    why = "" if is_worse else " There are too few tested people to tell."
+    return (
+        f"{where} this run is {how} {_RULES[rule]}: Hits@{_K} {hits[0]:.3f} against"
+        f" {hits[1]:.3f}, a difference of {signed(by.by)} (95 %: {signed(by.low)} to"
+        f" {signed(by.high)}).{why}"
+    )
+
+
+def tested_by(prepared: PreparedRun, name: str | None, candidates: str | None) -> PreparedRun:
+    """Return the run as another protocol tests it; its own where nothing else is asked for.
+
+    What the run was trained on stays as it is, so a protocol is allowed only where nobody who
+    trained can have trained on what it tests.
+
+    Raises:
+        SettingsError: Somebody may have, or the data does not have what the protocol needs.
+    """
+    own = prepared.protocol
+    asked, default = resolve(name or own.name, None, prepared.whole)
+    if asked == own.name:
+        _, among = resolve(own.name, candidates or own.candidates, prepared.whole)
+        return replace(prepared, protocol=replace(own, candidates=among))
+    if own.name != "halves":
+        raise SettingsError(
+            f"`protocol` must be {own.name!r} for a run that was trained under it, because"
+            f" everybody trained, perhaps on lines that others would test; got {asked!r}"
+        )
+    _, among = resolve(asked, candidates or default, prepared.whole)
+    # Nobody who is tested held lines back for validation: that was done by other people.
+    protocol = protocol_named(
+        asked, candidates=among, seed=prepared.config.seed, validation_share=0.0
+    )
+    split = prepared.split
+    if asked == "files":
+        # Nobody can train on a line of the test file: everybody may be tested on it.
+        split = replace(split, test=np.arange(prepared.whole.n_clients))
+    return replace(prepared, protocol=protocol, split=split)
+
+
+def ending_of(prepared: PreparedRun, tested: PreparedRun, people: int | None = None) -> str:
+    """Return what the names of an evaluation's files end in: "" for the run's own protocol.
+
+    The number of people is in it where they are a sample.
+    """
+    sample = "" if people is None else f"-people-{people}"
+    own, other = prepared.protocol, tested.protocol
+    if (own.name, own.candidates) == (other.name, other.candidates):
+        return sample
+    _, usual = resolve(other.name, None, prepared.whole)
+    among = "" if other.candidates == usual else f"-{other.candidates}"
+    return f"-{other.name}{among}{sample}"
 
 
 def nobody_to_test(prepared: PreparedRun) -> str:
@@ -269,21 +300,6 @@ def nobody_to_test(prepared: PreparedRun) -> str:
         f" (test_share {config.test_share:g}); train with another --seed, a larger test_share or"
         " more people"
     )
-
-
-def _groups(ours: Tested, references: Mapping[str, Tested]) -> list[Group]:
-    """Return the figures of people by the number of items on their device."""
-    return [
-        Group(
-            least=int(ours.items[who].min()),
-            most=int(ours.items[who].max()),
-            people=int(who.sum()),
-            hits=means(ours.figures.hits[who]),
-            interval=intervals(ours.figures.hits[who]),
-            references={name: means(one.figures.hits[who]) for name, one in references.items()},
-        )
-        for who in by_items(ours.items)
-    ]
 
 
 _OURS, _UNADAPTED = "ours", "unadapted"
@@ -427,7 +443,7 @@ def write_people(evaluation: Path, people: People) -> None:
     records.write_arrays(tested_path(evaluation), arrays, {"digest": people.digest})
 
 
-def read_people(evaluation: Path, hits: Mapping[str, float]) -> People | None:
+def read_people(evaluation: Path, hits: Mapping[int, float]) -> People | None:
     """Return the figures of each person; None if there is no whole file of them.
 
     `hits` are the Hits@k in the `evaluation….json`. They must be the means of the figures, which
@@ -440,7 +456,7 @@ def read_people(evaluation: Path, hits: Mapping[str, float]) -> People | None:
     if not arrays.keys() >= {"ids", "hits", "new_only"}:
         return None
     figures = {name: one.astype(np.float64) for name, one in arrays.items() if name != "ids"}
-    shape, mean = (*arrays["ids"].shape, len(KS)), [hits[str(k)] for k in KS]
+    shape, mean = (*arrays["ids"].shape, len(KS)), [hits[k] for k in KS]
     if {one.shape for one in figures.values()} != {shape} or not np.allclose(
         figures["hits"].mean(axis=0), mean, atol=_NEAR
     ):

@@ -43,14 +43,7 @@ from safetensors.numpy import load, save
 
 from privrec.data.catalogue import Catalogue, from_json
 from privrec.errors import RunFolderError, SettingsError, check_kind, nearest
-from privrec.runs.documents import (
-    EVALUATION,
-    NOT_JSON,
-    ROUND,
-    ROUND_FIGURES,
-    fault_in,
-    read_document,
-)
+from privrec.runs.documents import Document, Evaluation, RoundFigures, RoundLine, fault_in
 from privrec.settings import RunSettings, to_toml
 
 FORMAT = 4
@@ -275,15 +268,15 @@ def read_rounds(path: Path) -> list[dict[str, Any]]:
     lines: list[dict[str, Any]] = []
     with words(path, "read"):
         texts = path.read_text(encoding="utf-8", errors="replace").split("\n")
-    shape = ROUND_FIGURES if path.parent.name == SIMULATION else ROUND
+    kind: type[Document] = RoundFigures if path.parent.name == SIMULATION else RoundLine
     for number, text in enumerate(filter(None, texts), start=1):
         try:
             found = json.loads(text)
-        except NOT_JSON as error:
+        except (ValueError, RecursionError) as error:
             if text == texts[-1] and isinstance(error, ValueError):
                 break
             raise RunFolderError(f"{path} is damaged at line {number}: {error}") from error
-        if fault := fault_in(found, shape):
+        if fault := fault_in(found, kind):
             raise RunFolderError(f"{path} is damaged at line {number}: it {fault}")
         lines.append(found)
     return lines
@@ -323,15 +316,15 @@ def drop_published(folder: RunFolder, before: int) -> None:
             path.unlink(missing_ok=True)
 
 
-def read_evaluation(path: Path, name: str = "evaluation.json") -> dict[str, Any]:
+def read_evaluation(path: Path, name: str = "evaluation.json") -> Evaluation:
     """Return the `evaluation.json` of a run folder, or that of another protocol."""
     folder, settings = read_run(path)
     place = folder.evaluation_path.with_name(name)
-    if not place.is_file():
+    found = Evaluation.read(place)
+    if found is None:
         raise RunFolderError(f"{path} has no evaluation yet: run 'privrec evaluate {path}'")
-    found = read_document(place, EVALUATION) or {}
     for key in ("recipe", "data", "seed"):
-        if (mine := settings.get(key)) != (its := found[key]):
+        if (mine := settings.get(key)) != (its := getattr(found, key)):
             why = f"is of another run, with {key} {its!r} and not {mine!r}"
             raise RunFolderError(f"{place} {why}: evaluate again")
     return found

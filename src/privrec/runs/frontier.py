@@ -23,14 +23,15 @@ from privrec.privacy.statement import epsilon_text
 from privrec.runs import folder as records
 from privrec.runs.api import open_run
 from privrec.runs.compare import mean_interval
+from privrec.runs.documents import Evaluation
 from privrec.runs.evaluate import read_people
-from privrec.runs.figures import warned_of
+from privrec.runs.figures import without_advice
 from privrec.runs.loop import check_each_once, train_and_evaluate
 from privrec.types import OnProgress
 
 WITH_NOISE, WITHOUT = "dp-privrec-plus", "privrec-plus"
 NO_NOISE = f"{WITHOUT}, ε = ∞"
-_K = "20"
+_K = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +48,7 @@ class Point:
     hits: dict[str, float]
     seeds: int
     interval: dict[str, list[float]] = field(default_factory=dict)
-    above: dict[str, float] | None = None
+    above: Difference | None = None
     by_seed: list[float] = field(default_factory=list)
 
 
@@ -88,7 +89,7 @@ def find_frontier(
     _check(epsilons, seeds)
     wanted = sorted(set(epsilons))
     jobs = [(epsilon, seed) for epsilon in wanted for seed in seeds]
-    found: dict[tuple[float, int], dict[str, Any]] = {}
+    found: dict[tuple[float, int], Evaluation] = {}
     for done, job in enumerate(jobs):
         _tell(on_progress, done, len(jobs))
         found[job] = _evaluated(data, *job, delta=delta, out=out, on_progress=on_progress)
@@ -105,7 +106,7 @@ def find_frontier(
         warnings=tuple(
             f"epsilon {epsilon:g}, seed {seed}: {line}"
             for (epsilon, seed), one in found.items()
-            for line in warned_of(one)
+            for line in without_advice(one.warnings)
         ),
     )
     text = json.dumps(frontier.as_json(), indent=2) + "\n"
@@ -133,7 +134,7 @@ def _evaluated(
     delta: float,
     out: Path,
     on_progress: OnProgress | None,
-) -> dict[str, Any]:
+) -> Evaluation:
     place, bare = place_of(out, epsilon, seed), math.isinf(epsilon)
     noised = {"epsilon": epsilon, "delta": delta, "noise": "seeded"}
     settings: dict[str, Any] = {} if bare else noised
@@ -141,46 +142,44 @@ def _evaluated(
     return train_and_evaluate(recipe, data, place, on_progress=on_progress, seed=seed, **settings)
 
 
-def _point(epsilon: float, by_seed: Mapping[int, dict[str, Any]], out: Path) -> Point:
+def _point(epsilon: float, by_seed: Mapping[int, Evaluation], out: Path) -> Point:
     found = list(by_seed.values())
-    places = [records.RunFolder(path=place_of(out, epsilon, seed)) for seed in by_seed]
     people = [
-        read_people(place.evaluation_path, one["hits"])
-        for place, one in zip(places, found, strict=True)
+        read_people(records.RunFolder(path=place_of(out, epsilon, seed)).evaluation_path, one.hits)
+        for seed, one in by_seed.items()
     ]
-    spent = [evaluation["privacy"]["epsilon_of_mechanism"] for evaluation in found]
+    spent = [one.privacy.epsilon_of_mechanism for one in found]
+    known = [one for one in spent if one is not None]
     return Point(
         epsilon=None if math.isinf(epsilon) else epsilon,
-        epsilon_of_mechanism=None if None in spent else max(spent),
-        hits={k: statistics.fmean(one["hits"][k] for one in found) for k in found[0]["hits"]},
+        epsilon_of_mechanism=max(known) if len(known) == len(spent) else None,
+        hits={str(k): statistics.fmean(one.hits[k] for one in found) for k in found[0].hits},
         seeds=len(found),
-        interval={k: list(ends) for k, ends in mean_interval(found, people).items()},
+        interval={str(k): list(ends) for k, ends in mean_interval(found, people).items()},
         above=_above(found, people),
-        by_seed=[one["hits"][_K] for one in found],
+        by_seed=[one.hits[_K] for one in found],
     )
 
 
-def _above(found: Sequence[dict[str, Any]], people: OfRuns) -> dict[str, float] | None:
+def _above(found: Sequence[Evaluation], people: OfRuns) -> Difference | None:
     """Return by how much the runs are above popularity; None if one of them does not know."""
-    known = [one.get("differences", {}).get("popularity", {}).get(_K) for one in found]
-    if None in known:
+    known = [one.differences["popularity"][_K] for one in found if "popularity" in one.differences]
+    if len(known) < len(found):
         return None
     paired = mean_above(people, "popularity") if len(found) > 1 else None
-    if paired is not None:
-        return paired[int(_K)].as_json()
-    return mean_of([Difference(**one) for one in known]).as_json()
+    return mean_of(known) if paired is None else paired[_K]
 
 
-def _lines(data: str, found: Sequence[dict[str, Any]]) -> dict[str, float]:
+def _lines(data: str, found: Sequence[Evaluation]) -> dict[str, float]:
     """Return the levels of the lines beside the curve, where the figures exist."""
     lines = {}
     for name, shown in (("popularity", "popularity"), ("ease", "EASE, centralised")):
-        levels = [one["references"][name]["hits"][_K] for one in found if name in one["references"]]
+        levels = [one.references[name].hits[_K] for one in found if name in one.references]
         if levels:
             lines[shown] = statistics.fmean(levels)
     printed = PRINTED_HITS.get(data, {}).get("PrivRec")
     if printed is not None:
-        lines["PrivRec (paper)"] = printed[_K]
+        lines["PrivRec (paper)"] = printed[str(_K)]
     return lines
 
 

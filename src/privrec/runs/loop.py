@@ -37,6 +37,7 @@ from privrec.data.sources import load_begun, named
 from privrec.errors import DataError, PrivacyWarning, RunFolderError, SettingsError
 from privrec.privacy.calibrate import Sums, people_needed, too_few_words
 from privrec.runs import folder as records
+from privrec.runs.documents import Evaluation
 from privrec.runs.evaluate import validate
 from privrec.runs.folder import Arrays, discard, folder_path, temporary_run
 from privrec.runs.journal import open_journal, write_params
@@ -194,7 +195,7 @@ def train_and_evaluate(
     *,
     on_progress: OnProgress | None = None,
     **settings: Any,
-) -> dict[str, Any]:
+) -> Evaluation:
     """Return the evaluation of the run in `place`; trains and tests it where that is not done."""
     begun = place.exists() and not records.is_untouched(place)
     if begun:

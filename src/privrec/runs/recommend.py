@@ -338,25 +338,6 @@ def history_frame(lines: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
     return frame if rows else pl.DataFrame(schema={"round": pl.Int64, "stage": pl.String})
 
 
-def evaluation_frame(found: Mapping[str, Any]) -> pl.DataFrame:
-    """Return a row for the recipe and for each reference at each k, from an `evaluation.json`.
-
-    Columns: name, k, hits, ndcg, list_ndcg, new_only (hits of items that the device lacks) and,
-    where the protocol has it, recall; low and high are the interval of hits, where it is known.
-    """
-    rows = []
-    for name, one in [(found["recipe"], found), *found["references"].items()]:
-        intervals = one.get("interval") or {}
-        for k in one["hits"]:
-            row: dict[str, Any] = {"name": name, "k": int(k)}
-            row |= {figure: one[figure].get(k) for figure in FIGURES if one.get(figure)}
-            row["new_only"] = one.get("new_only", {}).get("hits", {}).get(k)
-            if k in intervals:
-                row |= {"low": intervals[k][0], "high": intervals[k][1]}
-            rows.append(row)
-    return pl.DataFrame(rows, infer_schema_length=None)
-
-
 _PEOPLE, _LIKES, _TOP = 10, 8, 10
 _LOOKED_AT = 8 * _PEOPLE
 """Test people among whom those are sought who have likes on the device and likes to test."""

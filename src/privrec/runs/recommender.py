@@ -3,12 +3,10 @@
 import functools
 import hashlib
 import inspect
-import json
 import types
 import warnings
 from collections.abc import Callable, Sequence
 from copy import deepcopy
-from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -30,7 +28,8 @@ from privrec.evaluation.references import likes_of
 from privrec.privacy.ledger import PrivacyLedger
 from privrec.privacy.statement import CENTRAL, privacy_report
 from privrec.runs import folder as records
-from privrec.runs.evaluate import Asked, Evaluation, evaluate_run, people_of, write_people
+from privrec.runs.documents import Evaluation
+from privrec.runs.evaluate import Asked, evaluate_run, write_people
 from privrec.runs.progress import progress_bar
 from privrec.runs.run import Run
 from privrec.settings import RunSettings, make_settings
@@ -94,7 +93,7 @@ def evaluate(
         found = evaluate_run(prepared, {}, _NO_PRIVACY, asked=asked, on_progress=tell)
     if 2 * sum(flat) > len(flat):
         warnings.warn(_FLAT.format(called, sum(flat), len(flat)), UserWarning, stacklevel=2)
-    found = replace(found, scorer=code_mark(scorer))
+    found = found.model_copy(update={"scorer": code_mark(scorer)})
     if place is not None:
         _write(place, found)
     return found
@@ -276,7 +275,6 @@ def _place(out: str | Path) -> Path:
 
 def _write(place: Path, found: Evaluation) -> None:
     """Write the figures as a run folder has them: all of them come from raw data."""
-    document = found.as_json()
-    if found.tested is not None:
-        write_people(place, people_of(found.tested, found.tested_references))
-    records.write_whole(place, (json.dumps(document, indent=2) + "\n").encode())
+    if found.people is not None:
+        write_people(place, found.people)
+    records.write_whole(place, found.text())

@@ -39,9 +39,9 @@ from privrec.privacy.calibrate import refuse_large_delta
 from privrec.privacy.ledger import PrivacyLedger
 from privrec.privacy.statement import PrivacyReport, epsilon_text, privacy_report
 from privrec.runs import folder as records
-from privrec.runs.documents import ATTACK, AUDIT, ending_of, read_document, tested_by
-from privrec.runs.evaluate import Asked, Evaluation, counting, evaluate_run, people_of, write_people
-from privrec.runs.figures import html_table, paragraph, summary
+from privrec.runs.documents import Attack, Attacked, Audit, Evaluation, summary
+from privrec.runs.evaluate import Asked, counting, ending_of, evaluate_run, tested_by, write_people
+from privrec.runs.figures import html_table, paragraph
 from privrec.runs.folder import copied, folder_path
 from privrec.runs.journal import (
     has_local_noise,
@@ -148,13 +148,11 @@ class Run:
             evaluation_progress(self.folder, bar) as tell,
         ):
             evaluation = evaluate_run(tested, params, self.privacy(), asked=asked, on_progress=tell)
-        found = evaluation.as_json()
-        text = json.dumps(found, indent=2) + "\n"
         ending = ending_of(self.prepared, tested, people)
         place = self.folder.evaluation_path.with_stem(f"evaluation{ending}")
-        if evaluation.tested is not None:
-            write_people(place, people_of(evaluation.tested, evaluation.tested_references))
-        records.write_whole(place, text.encode())
+        if evaluation.people is not None:
+            write_people(place, evaluation.people)
+        records.write_whole(place, evaluation.text())
         report = self.folder.report_path.with_stem(f"report{ending}")
         report.unlink(missing_ok=True)  # It is of another evaluation.
         if _is_public(tested):
@@ -353,12 +351,9 @@ def _lists(
     return pl.concat([pl.DataFrame(schema=SCHEMA), *frames])
 
 
-def attacked_in(folder: records.RunFolder) -> dict[str, Any]:
-    """Return the summary of what attacks and audits found; empty if there were none."""
-    return summary(
-        read_document(folder.attack_path, ATTACK),
-        read_document(folder.audit_path, AUDIT),
-    )
+def attacked_in(folder: records.RunFolder) -> Attacked | None:
+    """Return the strongest attack and the audit of a run; None if there were none."""
+    return summary(Attack.read(folder.attack_path), Audit.read(folder.audit_path))
 
 
 # A constant time stamp, the earliest that zip allows: the same run gives the same bytes.

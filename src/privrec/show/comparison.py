@@ -6,21 +6,30 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
-from privrec.runs.compare import Evaluations, Line, any_attacked, columns, comparison, table_title
-from privrec.runs.figures import KS, warned_of
+from privrec.runs.compare import (
+    Evaluations,
+    Line,
+    Settings,
+    any_attacked,
+    columns,
+    comparison,
+    table_title,
+)
+from privrec.runs.documents import NewOnly
+from privrec.runs.figures import without_advice
 from privrec.show.page import Cell, Table, html_link, render
 from privrec.show.promise import statement_of
-from privrec.show.report import Row, hits_table, looks_in, validation_chart
+from privrec.show.report import Row, are_same, hits_table, looks_in, validation_chart
 
 Rounds = Mapping[str, Sequence[Mapping[str, Any]]]
-_K = "20"
+_K = 20
 _OPTIONAL = ("epsilon", "noise_multiplier")
 """Settings that a run of any recipe with noise may lack: then they differ."""
 
 
 def render_comparison(
     evaluations: Evaluations,
-    settings: Evaluations,
+    settings: Settings,
     *,
     rounds: Rounds | None = None,
     reports: Mapping[str, str] | None = None,
@@ -42,13 +51,17 @@ def render_comparison(
             if table_title(one, settings.get(name, {})) == data
         }
         looks = {name: looks_in((rounds or {}).get(name, []), _K) for name in mine}
-        recipes = {name: str(one["recipe"]) for name, one in mine.items()}
+        recipes = {name: one.recipe for name, one in mine.items()}
         parts.append(
             {
                 "data": data,
                 "hits": _hits(data, lines, known, attacked=attacked),
                 "said": (said or {}).get(data, ()),
-                "warnings": [f"{n}: {line}" for n, one in mine.items() for line in warned_of(one)],
+                "warnings": [
+                    f"{name}: {line}"
+                    for name, one in mine.items()
+                    for line in without_advice(one.warnings)
+                ],
                 "new_items": _new_items(mine),
                 "curves": validation_chart(
                     looks, y_label=f"Hits@{_K} of validation people", kinds=recipes
@@ -57,7 +70,7 @@ def render_comparison(
             }
         )
     promises = [
-        (_linked(name, known), statement_of(evaluation["privacy"]))
+        (_linked(name, known), statement_of(evaluation.privacy.as_json()))
         for name, evaluation in evaluations.items()
     ]
     return render(
@@ -98,35 +111,25 @@ def _linked(name: str, reports: Mapping[str, str]) -> Cell:
 
 def _new_items(evaluations: Evaluations) -> Table | None:
     """Return the table over items that are new to a person; None if it says what the first says."""
-    rows: list[Row] = []
-    ends: dict[str, Mapping[str, Sequence[float]]] = {}
-    others: dict[str, Mapping[str, Any]] = {}
-    recipes = {run["recipe"] for run in evaluations.values()}
-    for name, one in evaluations.items():
-        new = one.get("new_only", {})
-        if "hits" in new:
-            rows.append((name, new["hits"], "ours"))
-            ends |= {name: new["interval"]} if "interval" in new else {}
-        for other, found in one["references"].items():
-            if other not in recipes and "hits" in found.get("new_only", {}):
-                called = f"{other} (seed {one['seed']})"
-                if others.get(called, found["new_only"])["hits"] != found["new_only"]["hits"]:
+    ours = {name: one.new_only for name, one in evaluations.items() if one.new_only is not None}
+    if all(are_same(new.hits, evaluations[name].hits) for name, new in ours.items()):
+        return None
+    others: dict[str, NewOnly] = {}
+    recipes = {run.recipe for run in evaluations.values()}
+    for name, run in evaluations.items():
+        for other, figures in run.references.items():
+            if other not in recipes and figures.new_only is not None:
+                called = f"{other} (seed {run.seed})"
+                if others.get(called, figures.new_only).hits != figures.new_only.hits:
                     # Other people or items were tested under the same seed.
                     called = f"{other} (beside {name})"
-                others.setdefault(called, found["new_only"])
-    same = all(
-        hits[k] is None or abs(hits[k] - evaluations[name]["hits"][k]) < 1e-12
-        for name, hits, _ in rows
-        for k in KS
-    )
-    if same:
-        return None
-    rows += [(other, found["hits"], "reference") for other, found in others.items()]
-    ends |= {other: found["interval"] for other, found in others.items() if "interval" in found}
-    return hits_table(rows, ends)
+                others.setdefault(called, figures.new_only)
+    rows: list[Row] = [(name, new.hits, "ours") for name, new in ours.items()]
+    rows += [(name, new.hits, "reference") for name, new in others.items()]
+    return hits_table(rows, {name: new.interval for name, new in {**ours, **others}.items()})
 
 
-def _differing(settings: Evaluations) -> dict[str, object] | None:
+def _differing(settings: Settings) -> dict[str, object] | None:
     """Return tables of the settings that are not the same in all runs; None if all are.
 
     Settings that have one value, but that not all recipes know, are folded up below it: there can
@@ -147,6 +150,6 @@ def _differing(settings: Evaluations) -> dict[str, object] | None:
     }
 
 
-def _settings(name: str, keys: Sequence[str], settings: Evaluations) -> Table:
+def _settings(name: str, keys: Sequence[str], settings: Settings) -> Table:
     rows = [[key, *(str(one.get(key, "-")) for one in settings.values())] for key in keys]
     return Table(head=["", *settings], rows=rows, name=name, look="wide text short")

@@ -1,22 +1,22 @@
 """The HTML report of a run: one file, no network. Older evaluations lack some of its parts."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from markupsafe import Markup
 
+from privrec.data.text import data_title
+from privrec.evaluation.intervals import Difference
+from privrec.evaluation.metrics import KS
 from privrec.privacy.paper import PRINTED_HITS
+from privrec.runs.documents import Attacked, Evaluation, Example, Group
 from privrec.runs.figures import (
-    KS,
     Document,
     around,
-    data_words,
     digits,
     figure,
     figure_and_arm,
     is_papers_protocol,
-    lines,
-    protocol_of,
     protocol_words,
     signed,
 )
@@ -24,12 +24,12 @@ from privrec.show.charts import line_chart
 from privrec.show.page import Cell, Link, Table, part, render, with_ends
 from privrec.show.promise import promise_part
 
-_K = "20"
+_K = 20
 _UPPER_BOUND = "NCF, centralised"
-Row = tuple[str, Mapping[str, float | None], str]
-"""(name, Hits@k by k as text, kind: "ours", "reference" or "paper")"""
-Intervals = Mapping[str, Mapping[str, Sequence[float]]]
-"""For each row of a table, by name, the ends of an interval by k as text."""
+Row = tuple[str, Mapping[int, float | None], str]
+"""(name, Hits@k by k, kind: "ours", "reference" or "paper")"""
+Intervals = Mapping[str, Mapping[int, Sequence[float]]]
+"""For each row of a table, by name, the ends of an interval by k."""
 Looks = tuple[list[tuple[float, float]], dict[float, tuple[float, float]]]
 """Points (rounds played, Hits@k), and the ends of the interval by the x of a point."""
 _TESTED = {
@@ -54,13 +54,13 @@ class Beside:
 
     summary: str = ""
     ledger: Sequence[Document] = ()
-    examples: Sequence[Document] = ()
-    attacked: Document = field(default_factory=dict)
+    examples: Sequence[Example] = ()
+    attacked: Attacked | None = None
     links: Sequence[Link] = ()
 
 
 def render_report(
-    evaluation: Document,
+    evaluation: Evaluation,
     rounds: Sequence[Document],
     settings: Document,
     beside: Beside | None = None,
@@ -69,8 +69,8 @@ def render_report(
     beside = beside or Beside()
     return render(
         "report.html",
-        **_shared(evaluation["privacy"], rounds, settings, beside),
-        title=f"{evaluation['recipe']} on {data_words(evaluation)}, seed {evaluation['seed']}",
+        **_shared(evaluation.privacy.as_json(), rounds, settings, beside),
+        title=f"{evaluation.recipe} on {data_words(evaluation)}, seed {evaluation.seed}",
         lead=_lead(evaluation, beside),
         quality=_quality(evaluation, rounds),
         examples=beside.examples,
@@ -106,83 +106,89 @@ def _shared(
     return {
         "links": beside.links,
         "promise": promise_part(privacy, beside.ledger),
-        "attacked": lines(beside.attacked),
+        "attacked": beside.attacked.sentences() if beside.attacked else [],
         "validation": _validation(rounds),
         "loss": _loss_chart(rounds),
         "settings": Table(head=(), rows=rows, name="Settings", look="text short"),
     }
 
 
-def _quality(evaluation: Document, rounds: Sequence[Document]) -> dict[str, object]:
+def data_words(evaluation: Evaluation) -> str:
+    """Return the name of the data set of an evaluation, and where it lies if that is not clear."""
+    return data_title(evaluation.data_name or evaluation.data, evaluation.data)
+
+
+def _quality(evaluation: Evaluation, rounds: Sequence[Document]) -> dict[str, object]:
     """Return what a report says of the people tested."""
-    recipe, new = str(evaluation["recipe"]), _new_only(evaluation)
+    recipe, new = evaluation.recipe, _new_only(evaluation)
+    new_differences = evaluation.new_only.differences if evaluation.new_only else {}
     sampled = sample_line(evaluation)
     return {
         "recipe": recipe,
-        "warnings": evaluation.get("warnings", []),
-        "protocol": protocol_words(evaluation),
+        "warnings": evaluation.warnings,
+        "protocol": protocol_words(evaluation.protocol, evaluation.candidates),
         "hits": hits_table(table_rows(evaluation), intervals_of(evaluation)),
         "notes": [*([sampled] if sampled else []), *left_out_lines(evaluation)],
-        "differences": differences_table(evaluation.get("differences", {}), recipe),
+        "differences": differences_table(evaluation.differences, recipe),
         "new_hits": new,
-        "new_differences": new
-        and differences_table(evaluation["new_only"].get("differences", {}), recipe),
-        "mark": mark_line(evaluation, rounds),
+        "new_differences": new and differences_table(new_differences, recipe),
+        "mark": mark_of(evaluation, rounds),
         "by_items": _by_items(evaluation),
         "few_items": few_items_line(evaluation),
         "beyond": _beyond_table(evaluation),
     }
 
 
-def difference_words(found: Document) -> str:
+def difference_words(difference: Difference) -> str:
     """Return a difference to a reference in words, by its interval.
 
-    >>> difference_words({"by": 0.0101, "low": 0.007, "high": 0.013})
+    >>> difference_words(Difference(by=0.0101, low=0.007, high=0.013))
     'better by 0.010 ± 0.003'
-    >>> difference_words({"by": -0.02, "low": -0.03, "high": -0.01})
+    >>> difference_words(Difference(by=-0.02, low=-0.03, high=-0.01))
     'worse by 0.020 ± 0.010'
-    >>> difference_words({"by": 0.001, "low": -0.002, "high": 0.004})
+    >>> difference_words(Difference(by=0.001, low=-0.002, high=0.004))
     'no clear difference: 0.001 ± 0.003'
     """
-    return " ".join(_difference(found))
+    return " ".join(_difference(difference))
 
 
-def _difference(found: Document) -> tuple[str, str]:
+def _difference(difference: Difference) -> tuple[str, str]:
     """Return how a difference is called, and its figure."""
-    by, low, high = (float(found[name]) for name in ("by", "low", "high"))
-    ends = around(by=by, low=low, high=high)
-    if low <= 0 <= high:
+    by, ends = difference.by, around(difference)
+    if difference.low <= 0 <= difference.high:
         return "no clear difference:", f"{signed(by).removeprefix('+')}{ends}"
-    return ("better by" if low > 0 else "worse by"), f"{digits(abs(by))}{ends}"
+    return ("better by" if difference.low > 0 else "worse by"), f"{digits(abs(by))}{ends}"
 
 
-def differences_table(differences: Mapping[str, Document], name: str) -> Table | None:
+def differences_table(
+    differences: Mapping[str, Mapping[int, Difference]], name: str
+) -> Table | None:
     """Return by how much a run is better than each reference; None if that is not known."""
     # A reference that was trained as a run is not compared with itself.
-    others = {other: found for other, found in differences.items() if other != name}
-    ks = list(dict.fromkeys(k for found in others.values() for k in found))
+    others = {other: by_k for other, by_k in differences.items() if other != name}
+    ks = list(dict.fromkeys(k for by_k in others.values() for k in by_k))
     if not ks:
         return None
     rows = [[other, *(_difference_cell(by.get(k)) for k in ks)] for other, by in others.items()]
     return Table(head=[f"{name} against", *(f"@{k}" for k in ks)], rows=rows, name="Differences")
 
 
-def _difference_cell(found: Document | None) -> Cell:
-    if not found or None in found.values():
+def _difference_cell(difference: Difference | None) -> Cell:
+    if difference is None:
         return "-"
-    return Markup('<span class="ends">{}</span> {}').format(*_difference(found))
+    return Markup('<span class="ends">{}</span> {}').format(*_difference(difference))
 
 
-def looks_in(rounds: Sequence[Document], k: str) -> Looks:
+def looks_in(rounds: Sequence[Document], k: int) -> Looks:
     """Return what the validation people showed at k, with its interval where that is known."""
     points, ends = [], {}
     for line in rounds:
-        hits = line.get("validation", {}).get(k)
+        hits = line.get("validation", {}).get(str(k))
         if hits is None:
             continue
         at = float(line["round"] + 1)
         points.append((at, float(hits)))
-        if both := line.get("validation_interval", {}).get(k):
+        if both := line.get("validation_interval", {}).get(str(k)):
             ends[at] = (float(both[0]), float(both[1]))
     return points, ends
 
@@ -206,26 +212,26 @@ def validation_chart(
     return part("validation.html", chart=chart, has_bars=any(bars.values())) if chart else chart
 
 
-def _by_items(evaluation: Document) -> dict[str, object] | None:
+def _by_items(evaluation: Evaluation) -> dict[str, object] | None:
     """Return quality against the number of items on a person's device; None if not known."""
-    groups = [one for one in evaluation.get("by_items", []) if one["hits"].get(_K) is not None]
+    groups = [group for group in evaluation.by_items if group.hits[_K] is not None]
     if not groups:
         return None
-    ours = str(evaluation["recipe"])
-    others = [name for name in groups[0].get("references", {}) if name != ours]
+    ours = evaluation.recipe
+    others = [name for name in groups[0].references if name != ours]
     series: dict[str, list[tuple[float, float]]] = {name: [] for name in (ours, *others)}
     bars, rows = {}, []
     for n, group in enumerate(groups):
-        ends = group.get("interval", {}).get(_K)
-        found = {name: hits.get(_K) for name, hits in group.get("references", {}).items()}
-        found[ours] = group["hits"][_K]
+        ends = group.interval.get(_K)
+        hits_of = {**{name: hits[_K] for name, hits in group.references.items()}}
+        hits_of[ours] = group.hits[_K]
         for name, points in series.items():
-            if (hits := found.get(name)) is not None:
-                points.append((float(n), float(hits)))
+            if (hits := hits_of.get(name)) is not None:
+                points.append((float(n), hits))
         if ends:
-            bars[float(n)] = (float(ends[0]), float(ends[1]))
-        cells = (figure(found.get(name)) for name in others)
-        rows.append([_span(group), f"{group['people']:,}", with_ends(found[ours], ends), *cells])
+            bars[float(n)] = ends
+        cells = (figure(hits_of.get(name)) for name in others)
+        rows.append([_span(group), f"{group.people:,}", with_ends(hits_of[ours], ends), *cells])
     chart = line_chart(
         series,
         x_label="items on the device",
@@ -239,87 +245,82 @@ def _by_items(evaluation: Document) -> dict[str, object] | None:
     return {"chart": chart, "table": Table(head=head, rows=rows, name=name, look="short")}
 
 
-def _span(group: Document) -> str:
-    low, high = group["from"], group.get("to")
-    if high is None:
-        return f"{low}+"
-    return str(low) if low == high else f"{low}–{high}"
+def _span(group: Group) -> str:
+    if group.most is None:
+        return f"{group.least}+"
+    return str(group.least) if group.least == group.most else f"{group.least}–{group.most}"
 
 
-def _beyond_table(evaluation: Document) -> Table | None:
+def _beyond_table(evaluation: Evaluation) -> Table | None:
     """Return coverage, novelty and what popularity finds too; None if that is not known."""
-    references = {name: one.get("beyond") for name, one in evaluation["references"].items()}
-    found = {str(evaluation["recipe"]): evaluation.get("beyond"), **references}
     columns = (("coverage", 3), ("novelty", 2), ("popular_hits", 3))
     rows = [
-        [name, *(figure(beyond.get(what, {}).get(_K), decimals) for what, decimals in columns)]
-        for name, beyond in found.items()
-        if beyond
+        [name, *(figure(one.beyond.get(what, {}).get(_K), decimals) for what, decimals in columns)]
+        for name, one in evaluation.recommenders.items()
+        if one.beyond
     ]
     head = ("", "coverage", "novelty, bits", "hits that popularity has too")
-    kinds = ["ours"] if evaluation.get("beyond") else []
+    kinds = ["ours"] if evaluation.beyond else []
     return Table(head=head, rows=rows, kinds=kinds, name="Beyond hits") if rows else None
 
 
-def table_rows(evaluation: Document) -> list[Row]:
+def table_rows(evaluation: Evaluation) -> list[Row]:
     """Return the rows of a run's table: ours, the references of the same run, the paper's."""
-    rows: list[Row] = [(evaluation["recipe"], evaluation["hits"], "ours")]
-    rows += [
-        (name, figures["hits"], "reference")
-        for name, figures in evaluation["references"].items()
-        if name != evaluation["recipe"]
+    rows: list[Row] = [
+        (name, one.hits, "ours" if name == evaluation.recipe else "reference")
+        for name, one in evaluation.recommenders.items()
     ]
     return rows + _printed(evaluation)
 
 
-def _printed(evaluation: Document) -> list[Row]:
-    return paper_rows(evaluation["data"]) if is_papers_protocol(evaluation) else []
+def _printed(evaluation: Evaluation) -> list[Row]:
+    is_papers = is_papers_protocol(evaluation.protocol, evaluation.candidates)
+    return paper_rows(evaluation.data) if is_papers else []
 
 
 def paper_rows(data: str) -> list[Row]:
     """Return the figures printed in the paper for a data set."""
-    return [(f"{name} (paper)", hits, "paper") for name, hits in PRINTED_HITS.get(data, {}).items()]
+    return [
+        (f"{name} (paper)", {int(k): value for k, value in hits.items()}, "paper")
+        for name, hits in PRINTED_HITS.get(data, {}).items()
+    ]
 
 
-def _lead(evaluation: Document, beside: Beside) -> str:
+def _lead(evaluation: Evaluation, beside: Beside) -> str:
     """Return what the run is and what it reached, in three sentences."""
-    users = {**evaluation["users"], **_trained(beside.ledger)}
-    protocol, candidates = protocol_of(evaluation)
-    trained = f"Trained by {users['train']:,} people, tested" if "train" in users else "Tested"
-    said = [
+    users = evaluation.users
+    train = _trained(beside.ledger) or users.train
+    trained = "Tested" if train is None else f"Trained by {train:,} people, tested"
+    tested = _TESTED.get(evaluation.protocol, "{:,} people").format(users.test)
+    among = _AMONG.get(evaluation.candidates, "others")
+    sentences = [
         _sentence(beside.summary),
+        f"{trained} on {tested} ({users.skipped:,} skipped: too few likes to test).",
         (
-            f"{trained} on {_TESTED.get(protocol, '{:,} people').format(users['test'])}"
-            f" ({users['skipped']:,} skipped: too few likes to test)."
+            f"Of a person's hidden likes, {100 * evaluation.hits[_K]:.1f} % are among the first 20"
+            f" when each is ranked with {among}{_beside_popular(evaluation)}."
         ),
     ]
-    hits = evaluation["hits"].get("20")
-    if hits is not None:
-        said.append(
-            f"Of a person's hidden likes, {100 * hits:.1f} % are among the first 20 when each is"
-            f" ranked with {_AMONG.get(candidates, 'others')}{_beside_popular(evaluation)}."
-        )
-    return " ".join(filter(None, said))
+    return " ".join(filter(None, sentences))
 
 
-def _trained(ledger: Sequence[Document]) -> dict[str, int]:
+def _trained(ledger: Sequence[Document]) -> int | None:
     """Return how many people trained, where the ledger has no noise: then it counts exactly.
 
     Recipes that fit in one go also fit the people who are kept for validation.
     """
     if not ledger or any(line["mechanism"] != "none" for line in ledger):
-        return {}
-    return {"train": max(line["sampling"]["users"] for line in ledger)}
+        return None
+    return max(int(line["sampling"]["users"]) for line in ledger)
 
 
-def _beside_popular(evaluation: Document) -> str:
-    popular = evaluation["references"].get("popularity", {}).get("hits", {}).get("20")
-    if popular is None or evaluation["recipe"] == "popularity":
+def _beside_popular(evaluation: Evaluation) -> str:
+    popular = evaluation.references.get("popularity")
+    if popular is None or evaluation.recipe == "popularity":
         return ""
-    found = evaluation.get("differences", {}).get("popularity", {}).get("20")
-    known = found and None not in found.values()
-    sure = f": {difference_words(found)}" if known else ""
-    return f"; the most popular items reach {100 * popular:.1f} %{sure}"
+    by = evaluation.differences.get("popularity", {}).get(_K)
+    sure = f": {difference_words(by)}" if by else ""
+    return f"; the most popular items reach {100 * popular.hits[_K]:.1f} %{sure}"
 
 
 def _sentence(text: str) -> str:
@@ -327,10 +328,9 @@ def _sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:].removesuffix('.')}." if text else ""
 
 
-def intervals_of(evaluation: Document) -> Intervals:
+def intervals_of(evaluation: Evaluation) -> Intervals:
     """Return the intervals of Hits@k of each row; older files have them for samples alone."""
-    rows = {**evaluation["references"], evaluation["recipe"]: evaluation}
-    return {name: row["interval"] for name, row in rows.items() if "interval" in row}
+    return {name: one.interval for name, one in evaluation.recommenders.items() if one.interval}
 
 
 def hits_table(rows: Sequence[Row], intervals: Intervals | None = None) -> Table:
@@ -347,71 +347,77 @@ def hits_table(rows: Sequence[Row], intervals: Intervals | None = None) -> Table
     )
 
 
-def sample_line(evaluation: Document) -> str:
+def sample_line(evaluation: Evaluation) -> str:
     """Return that only some of the test people were drawn; "" if all were tested."""
-    drawn = evaluation.get("sampled")
+    drawn = evaluation.sampled
     if drawn is None:
         return ""
-    return f"A sample of {drawn['people']:,} of {drawn['of']:,} test people was drawn"
+    return f"A sample of {drawn.people:,} of {drawn.of:,} test people was drawn"
 
 
-def left_out_lines(evaluation: Document) -> list[str]:
+def left_out_lines(evaluation: Evaluation) -> list[str]:
     """Return which references were left out, and why."""
-    left_out = evaluation.get("references_left_out", {})
-    return [f"the reference {name} was left out: it {why}" for name, why in left_out.items()]
+    left_out = evaluation.references_left_out.items()
+    return [f"the reference {name} was left out: it {why}" for name, why in left_out]
 
 
-def _new_only(evaluation: Document) -> Table | None:
+def _new_only(evaluation: Evaluation) -> Table | None:
     """Return the table over items that are new to the person; None if it equals the main table."""
-    new = evaluation.get("new_only", {}).get("hits") or evaluation["hits"]
-    if all(new[k] is None or abs(new[k] - evaluation["hits"][k]) < 1e-12 for k in KS):
+    if evaluation.new_only is None or are_same(evaluation.new_only.hits, evaluation.hits):
         return None
-    recipe = evaluation["recipe"]
-    known = {recipe: evaluation} | {**evaluation["references"], recipe: evaluation}
-    found = {name: one["new_only"] for name, one in known.items() if "new_only" in one}
+    known = {n: one.new_only for n, one in evaluation.recommenders.items() if one.new_only}
     rows: list[Row] = [
-        (name, one["hits"], "ours" if name == recipe else "reference")
-        for name, one in found.items()
+        (name, new.hits, "ours" if name == evaluation.recipe else "reference")
+        for name, new in known.items()
     ]
-    ends = {name: one["interval"] for name, one in found.items() if "interval" in one}
-    return hits_table(rows, ends)
+    return hits_table(rows, {name: new.interval for name, new in known.items()})
 
 
-def few_items_line(evaluation: Document) -> str:
+def are_same(some: Mapping[int, float | None], others: Mapping[int, float]) -> bool:
+    """Return whether figures are the same, as far as they are known."""
+    known = [(value, others[k]) for k, value in some.items() if value is not None]
+    return all(abs(value - other) < 1e-12 for value, other in known)
+
+
+def few_items_line(evaluation: Evaluation) -> str:
     """Return what adaptation does for people with few items, in one line; "" if nobody has few."""
-    few = evaluation.get("few_items") or {"people": 0}
-    if not few["people"] or few["hits"]["20"] is None:
+    few = evaluation.few_items
+    if few is None or not few.people or few.hits[_K] is None:
         return ""
-    who = f"{few['people']:,} people with fewer than {few['fewer_than']} items on their device"
-    if few["people"] == 1:
+    who = f"{few.people:,} people with fewer than {few.fewer_than} items on their device"
+    if few.people == 1:
         who = who.replace("people", "person", 1)
-    ends, ends_without = (few.get(name, {}).get("20") for name in ("interval", "interval_without"))
-    line = f"{who}: Hits@20 {figure_and_arm(few['hits']['20'], ends)}"
-    without = few["without_adaptation"]
-    if without is None:
+    line = f"{who}: Hits@20 {figure_and_arm(few.hits[_K], few.interval.get(_K))}"
+    if few.without_adaptation is None:
         return f"{line}; this recipe does not adapt"
-    return f"{line} with adaptation, {figure_and_arm(without['20'], ends_without)} without"
+    without = figure_and_arm(few.without_adaptation[_K], few.interval_without.get(_K))
+    return f"{line} with adaptation, {without} without"
 
 
-def mark_line(evaluation: Document, rounds: Sequence[Document]) -> str:
+def mark_of(evaluation: Evaluation, rounds: Sequence[Document]) -> str:
+    """Return `mark_line` of an evaluated run."""
+    is_papers = is_papers_protocol(evaluation.protocol, evaluation.candidates)
+    return mark_line(evaluation.data, rounds, evaluation.hits[10]) if is_papers else ""
+
+
+def mark_line(data: str, rounds: Sequence[Document], final: float | None = None) -> str:
     """Return how long training took to reach the paper's upper bound at 10; "" if not reached.
 
-    It uses the validation figures of the rounds, else the final figure after the whole training.
-    It is also "" if the paper prints no upper bound for the data set.
+    It uses the validation figures of the rounds, else the final figure after the whole training,
+    where it is known. It is also "" if the paper prints no upper bound for the data set.
     """
-    printed = PRINTED_HITS.get(evaluation["data"], {}).get(_UPPER_BOUND)
-    if printed is None or not is_papers_protocol(evaluation):
+    printed = PRINTED_HITS.get(data, {}).get(_UPPER_BOUND)
+    if printed is None:
         return ""
     goal, spent = printed["10"], 0.0
     for line in rounds:
         spent += line["seconds"]
-        found = line.get("validation", {}).get("10")
-        if found is not None and found >= goal:
+        hits = line.get("validation", {}).get("10")
+        if hits is not None and hits >= goal:
             return (
                 f"Hits@10 {goal}, the paper's upper bound, was reached on the validation people"
                 f" after {spent:.1f} s of training (round {line['round'] + 1})"
             )
-    final = evaluation.get("hits", {}).get("10")
     if rounds and final is not None and final >= goal:
         return (
             f"Hits@10 {goal}, the paper's upper bound, was reached on the test people with the"
@@ -444,7 +450,7 @@ def _validation(rounds: Sequence[Document]) -> dict[str, object] | None:
     return {
         "chart": validation_chart(looks, y_label="Hits@k after adaptation"),
         "last_round": last["round"] + 1,
-        "last": ", ".join(f"@{k} {figure(last['validation'][k])}" for k in KS),
+        "last": ", ".join(f"@{k} {figure(last['validation'][str(k)])}" for k in KS),
         "kept": kept_line(rounds),
     }
 

@@ -16,7 +16,7 @@ from typing import Any
 from privrec.errors import PrivrecError, RunFolderError
 from privrec.privacy.questions import as_listed
 from privrec.privacy.statement import epsilon_text
-from privrec.runs.documents import PROGRESS, ROUND, WATCHED, fault_in
+from privrec.runs.documents import Progress, RoundLine, WatchedSettings, fault_in
 from privrec.runs.figures import figure_and_arm
 from privrec.runs.folder import (
     RunFolder,
@@ -196,7 +196,7 @@ def _read_settings(folder: RunFolder) -> dict[str, Any]:
     if mark is not None and mark[2] > SMALL:
         raise RunFolderError(f"{folder.config_path} is too large: {mark[2]:,} bytes")
     found = read_run(folder.path)[1]
-    if fault := fault_in(found, WATCHED):
+    if fault := fault_in(found, WatchedSettings):
         raise RunFolderError(f"{folder.config_path} {fault}")
     for key in ("seed", "delta", "epsilon"):
         if not _is_figure(found.get(key, 0)):
@@ -269,7 +269,7 @@ class Watched:
 
     def _read_rounds(self) -> None:
         anew, text = self._rounds.read()
-        lines = [line for line in objects_in(text) if fault_in(line, ROUND) is None]
+        lines = [line for line in objects_in(text) if fault_in(line, RoundLine) is None]
         if anew or lines:
             self._last = lines[-1] if lines else None
         anew, text = self._figures.read()
@@ -383,7 +383,7 @@ class Watched:
 def _told(file: SmallFile) -> dict[str, Any]:
     """Return what a progress file tells; nothing if there is none."""
     told = {key: value for key, value in (file.read() or {}).items() if value is not None}
-    if fault := fault_in(told, PROGRESS):
+    if fault := fault_in(told, Progress):
         raise RunFolderError(f"{file.path} {fault}")
     return told
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from privrec.data.text import data_title
 from privrec.runs.api import open_run
-from privrec.runs.documents import ATTACK, AUDIT, EVALUATION, EXAMPLES, read_document
+from privrec.runs.documents import Attack, Audit, Evaluation, Examples
 from privrec.runs.folder import RunFolder, read_evaluation, write_whole
 from privrec.runs.journal import settled_ledger
 from privrec.runs.run import Run, attacked_in, examples_path
@@ -57,13 +57,13 @@ def refresh_report(run: Run) -> None:
 
 def write_attacks(folder: RunFolder) -> None:
     """Write the pages of attacks and audits, which lead to the other pages of the run."""
-    attack = read_document(folder.attack_path, ATTACK)
-    audit = read_document(folder.audit_path, AUDIT)
-    for name, found in (("attack", attack), ("audit", audit)):
-        if found is not None:
-            place = folder.report_path.with_name(f"{name}.html")
-            attacks, audits = ([found], []) if name == "attack" else ([], [found])
-            write_whole(place, render_attacks(attacks, audits, links=beside(place)).encode())
+    attack, audit = Attack.read(folder.attack_path), Audit.read(folder.audit_path)
+    for name, document in (("attack", attack), ("audit", audit)):
+        place = folder.report_path.with_name(f"{name}.html")
+        if isinstance(document, Attack):
+            write_whole(place, render_attacks([document], [], links=beside(place)).encode())
+        elif document is not None:
+            write_whole(place, render_attacks([], [document], links=beside(place)).encode())
 
 
 def _write_pages(run: Run, place: Path) -> None:
@@ -72,11 +72,11 @@ def _write_pages(run: Run, place: Path) -> None:
     data = data_title(run.catalogue.name, run.config.data)
     title = f"{run.config.recipe} on {data}, seed {run.config.seed}"
     ledger, privacy = settled_ledger(folder), run.privacy().as_json()
-    examples = read_document(examples_path(place), EXAMPLES) or {}
+    examples = Examples.read(examples_path(place))
     shown = Beside(
         summary=run.recipe.summary,
         ledger=ledger,
-        examples=examples.get("examples", []),
+        examples=examples.examples if examples else (),
         attacked=attacked_in(folder),
         links=beside(place, sure=["privacy"]),
     )
@@ -96,10 +96,11 @@ def _write_pages(run: Run, place: Path) -> None:
 
 def _write_own(folder: RunFolder) -> Path:
     """Write the report of a recommender of one's own, which has no settings and no rounds."""
-    evaluation = read_document(folder.evaluation_path, EVALUATION) or {}
-    names = ("recipe", "data", "seed", "protocol", "candidates")
-    settings = {name: evaluation[name] for name in names if name in evaluation}
-    write_whole(folder.report_path, render_report(evaluation, [], settings).encode())
+    evaluation = Evaluation.read(folder.evaluation_path)
+    if evaluation is not None:
+        names = ("recipe", "data", "seed", "protocol", "candidates")
+        settings = {name: getattr(evaluation, name) for name in names}
+        write_whole(folder.report_path, render_report(evaluation, [], settings).encode())
     return folder.report_path
 
 

@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from privrec.algorithms.recipes import settings_of
 from privrec.data import catalogue as catalogues
 from privrec.errors import FederationError, PrivrecError
+from privrec.protocol import terms as agreed
 from privrec.protocol.certificates import (
     check_certificate,
     public_key_text,
@@ -17,13 +19,14 @@ from privrec.protocol.certificates import (
     verify,
 )
 from privrec.protocol.enrolment import NodeFolder, read_people
-from privrec.protocol.node import Node, Reveals
-from privrec.protocol.terms import Terms, bind, catalogue_hash, read_terms
+from privrec.protocol.node import Host
+from privrec.protocol.secure_sum import Reveals
+from privrec.protocol.terms import Terms, bind, catalogue_hash
 from privrec.transport.processes import end_with_parent
 from privrec.transport.supernode import serve
 
 
-def open_node(path: Path, terms: Terms) -> Node:
+def open_host(path: Path, terms: Terms) -> Host:
     """Return what answers for a node's people; raise unless the node is a part of these terms."""
     folder = NodeFolder(path=path)
     people, catalogue = read_people(folder)
@@ -42,7 +45,7 @@ def open_node(path: Path, terms: Terms) -> Node:
     bound = bind(terms, catalogue, people, node)
     # What fails here could depend on people's data; it must not become a reply to the server.
     bound.phases()
-    return Node(
+    return Host(
         terms,
         node,
         phases=bound.phases,
@@ -66,12 +69,12 @@ def serve_node(
     on_state: Callable[[str], None] = lambda state: None,
 ) -> None:
     """Answer the server's requests for the people of this node, until SIGTERM or SIGINT."""
-    known = read_terms(terms)
+    known = _read_terms(terms)
     with locked(path):
-        node = open_node(path, known)
+        host = open_host(path, known)
         key = NodeFolder(path=path).key
         serve(
-            node.handle,
+            host.handle,
             folder=path,
             superlink=server,
             ca=ca,
@@ -83,11 +86,19 @@ def serve_node(
 
 def check_node(path: Path, *, terms: Path, ca: Path) -> None:
     """Raise unless the node could take part."""
-    known = read_terms(terms)
+    known = _read_terms(terms)
     if not path.is_dir():
         raise FederationError(f"{path} is no folder of a node")
-    open_node(path, known)
+    open_host(path, known)
     check_certificate(ca)
+
+
+def _read_terms(path: Path) -> Terms:
+    try:
+        text = path.read_bytes()
+    except OSError as error:
+        raise FederationError(f"cannot read {path}: {error.strerror}") from error
+    return agreed.from_json(text, str(path), settings_of)
 
 
 @contextmanager
