@@ -18,7 +18,6 @@ import psutil
 import privrec
 from figures import Figure
 from noop_node import NOTHING
-from privrec.algorithms.recipes import settings_of
 from privrec.core.phase import Cohort
 from privrec.protocol.certificates import (
     make_node_key,
@@ -35,14 +34,13 @@ from privrec.protocol.terms import bind, traffic_of
 from privrec.runs import folder as records
 from privrec.runs.loop import play_stages
 from privrec.transport.link import Link, open_link
-from privrec.transport.local import LOCAL, Local, free_port, settle
-from privrec.transport.run_server import check_terms
+from privrec.transport.local import LOCAL, LocalFederation, free_port, make_local
 
 NODES, TURNS = 4, 12
 
 
 @contextlib.contextmanager
-def started(local: Local, port: int, *, pinned: bool = False) -> Iterator[Link]:
+def started(local: LocalFederation, port: int, *, pinned: bool = False) -> Iterator[Link]:
     """Yield a link to running nodes, each on a core of its own if `pinned`."""
     server = local.server
     processes = []
@@ -72,7 +70,7 @@ def started(local: Local, port: int, *, pinned: bool = False) -> Iterator[Link]:
             process.wait(20)
 
 
-def server_of(local: Local, link: Link) -> Server:
+def server_of(local: LocalFederation, link: Link) -> Server:
     keys = [member.public_key for member in local.terms.members]
     return Server(
         terms=local.terms,
@@ -95,17 +93,15 @@ def nothing(link: Link, nodes: int, down: int = 0, up: int = 0) -> float:
 def exchanges() -> list[Figure]:
     """Return a masked exchange against one in which nothing is done."""
     with tempfile.TemporaryDirectory() as folder:
-        local = settle(
+        local = make_local(
             Path(folder),
             "dp-privrec-plus",
             "synthetic",
             nodes=NODES,
             users=200,
-            settings={"force_delta": True},
-            options={"deadline": 60.0},
-            check=check_terms,
+            settings={"force_delta": True, "deadline": 60.0},
         )
-        _, terms, catalogue = read_server(local.server.path, settings_of)
+        _, terms, catalogue = read_server(local.server.path)
         bound = bind(terms, catalogue)
         phase = bound.phases()[0]
         state = phase.start(None)
@@ -182,17 +178,15 @@ def two_nodes(rounds: int = 30) -> list[Figure]:
     alone = time.monotonic() - began
     with tempfile.TemporaryDirectory() as folder:
         began = time.monotonic()
-        local = settle(
+        local = make_local(
             Path(folder),
             "privrec-plus",
             data,
             nodes=2,
-            settings=settings,
-            options={"deadline": 300.0, "secure_sum": False},
-            check=check_terms,
+            settings={**settings, "deadline": 300.0, "secure_sum": False},
         )
         loading = time.monotonic() - began
-        _, terms, catalogue = read_server(local.server.path, settings_of)
+        _, terms, catalogue = read_server(local.server.path)
         prepared = bind(terms, catalogue).prepared(terms.settings)
         with started(local, free_port(), pinned=True) as link:
             bare = statistics.median(nothing(link, 2) for _ in range(9)) * (2 + rounds)

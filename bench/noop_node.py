@@ -3,11 +3,10 @@
 import sys
 from pathlib import Path
 
-from privrec.algorithms.recipes import settings_of
 from privrec.protocol.enrolment import NodeFolder
-from privrec.protocol.terms import from_json
+from privrec.protocol.terms import read_terms
 from privrec.transport.processes import end_with_parent
-from privrec.transport.run_node import open_host
+from privrec.transport.run_node import open_node
 from privrec.transport.supernode import serve
 
 NOTHING = b"nothing"
@@ -23,9 +22,9 @@ def nothing(request: bytes) -> bytes:
 def main() -> None:
     folder, terms, ca, server, port = sys.argv[1:]
     end_with_parent(grace=5.0)
-    host = open_host(Path(folder), from_json(Path(terms).read_bytes(), terms, settings_of))
+    node = open_node(Path(folder), read_terms(Path(terms)))
     serve(
-        lambda request: nothing(request) or host.handle(request),
+        lambda request: nothing(request) or node.handle(request),
         folder=Path(folder),
         superlink=server,
         ca=Path(ca),

@@ -1,4 +1,4 @@
-"""`privrec watch`: what a thousand polls in a second cost, and what they cost a training."""
+"""`privrec watch`: what a page that is open beside a training costs it."""
 
 import contextlib
 import json
@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,16 +16,16 @@ import numpy as np
 
 from figures import Figure
 
-POLLS, PERIOD, PERIODS = 1000, 2.0, 100
+PERIOD, PERIODS = 4, 30
+"""Seconds of a period, in every other of which a page asks once a second."""
 _TRAIN = ("train", "privrec", "--data", "synthetic:users=20000,items=500", "--set", "rounds=100000")
-_HERE = Path(__file__).parent
 
 
 def watch() -> list[Figure]:
     """Return the processor time of the server, and the speed of a training with and without it.
 
-    Two seconds with polls and two without take turns in one training, because a machine is slower
-    at some times than at others.
+    Periods with a page and without take turns in one training, because a machine is slower at some
+    times than at others.
     """
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as ends:
         run = Path(folder) / "run"
@@ -36,39 +37,29 @@ def watch() -> list[Figure]:
         url = json.loads(text)["url"].replace("/?", "/status?")
         while _rounds(run) < 10:
             time.sleep(0.5)
-        start = time.monotonic() + 2
-        words = [sys.executable, str(_HERE / "polls.py"), url]
-        numbers = (POLLS, start, PERIOD, PERIODS)
-        poller = subprocess.Popen([*words, *map(str, numbers)], stdout=subprocess.PIPE)
-        rounds, spent = [], []
-        for k in range(PERIODS + 1):
-            time.sleep(max(start + k * PERIOD - time.monotonic(), 0.0))
-            rounds.append(_rounds(run))
-            spent.append(_cpu(server.pid))
-        polled: dict[str, float] = json.loads(poller.communicate()[0])
+        start, rounds, spent = time.monotonic(), [_rounds(run)], [_cpu(server.pid)]
+        for second in range(1, PERIODS * PERIOD + 1):
+            if (second - 1) // PERIOD % 2 == 0:
+                urllib.request.urlopen(url).read()  # noqa: S310 - our own server
+            time.sleep(max(start + second - time.monotonic(), 0.0))
+            if second % PERIOD == 0:
+                rounds.append(_rounds(run))
+                spent.append(_cpu(server.pid))
     played, cpu = (np.diff(found).reshape(-1, 2) for found in (rounds, spent))
-    with_polls, without = played.sum(axis=0) / PERIOD / (PERIODS / 2)
-    served = cpu[:, 0].sum() / PERIOD / (PERIODS / 2)
+    with_page, without = played.sum(axis=0) / PERIOD / (PERIODS / 2)
     return [
         Figure(
-            name=f"processor time of the server at {polled['per_second']:,.0f} polls a second",
-            value=served,
+            name="processor time of the server beside one page",
+            value=cpu[:, 0].sum() / PERIOD / (PERIODS / 2),
             unit="cores",
             against="5 % of all cores",
             against_value=0.05 * (os.cpu_count() or 1),
         ),
         Figure(
-            name="processor time of the program that polls, on the same cores",
-            value=polled["cpu"],
-            unit="cores",
-            against="the server",
-            against_value=served,
-        ),
-        Figure(
-            name="rounds a second under these polls",
-            value=with_polls,
+            name="rounds a second beside one page",
+            value=with_page,
             unit="rounds",
-            against=f"without, in turns of {PERIOD:.0f} s",
+            against=f"without, in turns of {PERIOD} s",
             against_value=without,
         ),
     ]

@@ -19,9 +19,8 @@ from privrec.core.contribution import Contribution, TouchedRows
 from privrec.core.phase import TRAIN, DeviceHalf, Phase, ServerState, Told
 from privrec.core.scorer import Rankers, Scorer, check_shapes
 from privrec.data.catalogue import Catalogue
-from privrec.data.clients import Clients
+from privrec.data.clients import Clients, Split
 from privrec.data.federation import Federation
-from privrec.data.splits import Split
 from privrec.evaluation.references import own_first
 from privrec.privacy.aggregate import Published
 from privrec.privacy.ledger import PrivacyLedger

@@ -15,8 +15,7 @@ from privrec.protocol.certificates import (
     sign,
     verify,
 )
-from privrec.protocol.node import Host
-from privrec.protocol.secure_sum import Reveals
+from privrec.protocol.node import Node, Reveals
 from privrec.protocol.server import Server
 from privrec.protocol.terms import Member, Terms, bind, catalogue_hash
 from privrec.types import IntArray
@@ -59,16 +58,16 @@ class Loopback:
             **{"deadline": 5.0, "attempts": 2, **more},
         )
         self.slices, self.paths = slices, paths
-        self.hosts = {node: self.host(node) for node in range(nodes)}
+        self.nodes = {node: self.node(node) for node in range(nodes)}
         self.server = self.new_server()
 
-    def host(self, node: int) -> Host:
+    def node(self, node: int) -> Node:
         """Return a node, as it is after a restart."""
         private = read_private_key(self.paths[node] / "key")
         catalogue = self.prepared.federation.catalogue
         people = self.prepared.federation.take(self.slices[node])
         bound = bind(self.terms, catalogue, people, node)
-        return Host(
+        return Node(
             self.terms,
             node,
             phases=bound.phases,
@@ -86,15 +85,15 @@ class Loopback:
     def new_server(self) -> Server:
         """Return a server, as it is after a restart."""
         return Server(
-            terms=self.terms, ask=self.ask, online=lambda: set(self.hosts), verify=self.verify
+            terms=self.terms, ask=self.ask, online=lambda: set(self.nodes), verify=self.verify
         )
 
     def ask(self, requests: Mapping[int, bytes], deadline: float) -> Iterator[tuple[int, bytes]]:
         """Ask the nodes one after another."""
         for node, request in requests.items():
             reply: bytes | None = None
-            if node in self.hosts:
-                reply = self.hosts[node].handle(request)
+            if node in self.nodes:
+                reply = self.nodes[node].handle(request)
             if self.tap is not None:
                 reply = self.tap(node, request, reply)
             if reply is not None:

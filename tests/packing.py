@@ -1,13 +1,9 @@
 """Packed files for tests."""
 
-import bz2
 import gzip
 import io
-import lzma
 import zipfile
 from collections.abc import Callable
-
-import zstandard
 
 
 def zipped(files: dict[str, bytes]) -> bytes:
@@ -20,8 +16,5 @@ def zipped(files: dict[str, bytes]) -> bytes:
 
 PACK: dict[str, Callable[[bytes], bytes]] = {
     ".gz": gzip.compress,
-    ".xz": lzma.compress,
-    ".bz2": bz2.compress,
-    ".zst": zstandard.ZstdCompressor(write_checksum=True).compress,
     ".zip": lambda raw: zipped({"lines.csv": raw}),
 }

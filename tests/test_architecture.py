@@ -61,9 +61,9 @@ def part_of(path: Path) -> str:
     return path.relative_to(ROOT).parts[0].removesuffix(".py")
 
 
-def imports(path: Path) -> set[str]:
+def imports(tree: ast.Module) -> set[str]:
     found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -81,6 +81,7 @@ def layer_of(room: str) -> int:
     return found[0]
 
 
+@cache
 def modules() -> list[tuple[str, str, Path, ast.Module]]:
     """Return the package, the name for a message, the path and the syntax of every module."""
     return [
@@ -107,8 +108,8 @@ def wrong_import(part: str, name: str) -> str:
 def test_imports_point_one_way() -> None:
     wrong = [
         f"{place}: {why}"
-        for part, place, path, _ in modules()
-        for name in imports(path)
+        for part, place, _, tree in modules()
+        for name in imports(tree)
         if (why := wrong_import(part, name))
     ]
     assert not wrong, "\n".join(wrong)
@@ -124,10 +125,10 @@ def test_no_chain_of_imports_is_long() -> None:
         ".".join(("privrec", *path.relative_to(ROOT).with_suffix("").parts)) for path in files()
     }
     edges: dict[str, set[str]] = {}
-    for path in files():
+    for _, _, path, tree in modules():
         own = ".".join(("privrec", *path.relative_to(ROOT).with_suffix("").parts))
         edges[own] = set()
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(tree):
             if isinstance(node, ast.ImportFrom) and node.module:
                 found = {f"{node.module}.{alias.name}" for alias in node.names} | {node.module}
                 edges[own] |= found & names - {own}

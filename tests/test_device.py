@@ -294,6 +294,7 @@ def test_recommending_leaves_no_trace(run: privrec.Run) -> None:
     assert state() == before
 
 
+@pytest.mark.slow
 def test_likes_of_one_genre_bring_more_of_it(tmp_path: Path) -> None:
     """Each of eight new people likes eight items of one genre; the genres are not given."""
     data = privrec.load("synthetic:users=400,items=200,longest=40")

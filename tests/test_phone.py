@@ -61,6 +61,7 @@ def test_training_sends_the_dense_weights_and_the_rows_that_were_touched() -> No
     assert (training.multiply_adds or 0) > dense
 
 
+@pytest.mark.slow
 def test_a_history_is_sent_as_positions_and_weights() -> None:
     data = load(DATA)
     made = plan("dp-privrec-plus", DATA, delta=1e-3)
@@ -80,6 +81,7 @@ def test_a_history_is_sent_as_positions_and_weights() -> None:
     assert told == {"epsilon": None, "epsilon_of_mechanism": made.epsilon, "delta": 1e-3}
 
 
+@pytest.mark.slow
 def test_a_dry_run_writes_nothing_and_says_it_in_json_too(scratch: Path) -> None:
     words = ("train", "dp-privrec-plus", "--data", DATA, "--dry-run", "--set", "delta=1e-3")
     found = document(*words, "--json")

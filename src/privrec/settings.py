@@ -114,18 +114,23 @@ def make_settings(kind: type[Settings], values: Mapping[str, Any]) -> Settings:
     try:
         made = kind.model_validate(dict(values))
     except ValidationError as error:
-        fault = error.errors()[0]
-        if not fault["loc"]:
-            raise SettingsError(fault["msg"].removeprefix("Value error, ")) from error
-        name = ".".join(map(str, fault["loc"]))
-        must = fault["msg"].replace("Input should be", "must be").replace("Field", "must be")
-        for words, sign in _SIGNS.items():
-            must = must.replace(words, sign)
-        raise SettingsError(f"`{name}` {must}; got {got(fault['input'])}") from error
+        raise SettingsError(first_fault(error)) from error
     for key, value in values.items():
         if _has_text(value) and not _has_text(getattr(made, key)):
             raise SettingsError(f"`{key}` must not be text; got {value!r}")
     return made
+
+
+def first_fault(error: ValidationError) -> str:
+    """Return the first fault that pydantic found, as privrec says it: `key` must be …; got …."""
+    fault = error.errors()[0]
+    if not fault["loc"]:
+        return fault["msg"].removeprefix("Value error, ")
+    name = ".".join(map(str, fault["loc"]))
+    must = fault["msg"].replace("Input should be", "must be").replace("Field", "must be")
+    for words, sign in _SIGNS.items():
+        must = must.replace(words, sign)
+    return f"`{name}` {must}; got {got(fault['input'])}"
 
 
 def _has_text(value: object) -> bool:

@@ -33,6 +33,7 @@ def test_a_trained_recipe_beats_popularity(recipe: str, least: float, tmp_path: 
     assert evaluation.hits[10] > least * popularity
 
 
+@pytest.mark.slow
 @pytest.mark.realdata
 def test_under_noise_movielens_is_learned_from_two_sums(tmp_path: Path) -> None:
     """At ε = 8, on validation people: above the paper's model without any noise (0.217)."""

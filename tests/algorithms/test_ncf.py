@@ -143,6 +143,7 @@ def test_a_round_lowers_the_loss_and_one_step_is_adams(data: Federation) -> None
     assert not moved[others].any()
 
 
+@pytest.mark.slow
 def test_a_new_person_changes_only_her_vectors_and_her_loss_falls(data: Federation) -> None:
     prepared, _, state = start_and_next(data)
     params = {name: np.array(leaf) for name, leaf in state.params.items()}

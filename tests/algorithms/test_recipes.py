@@ -165,6 +165,7 @@ def test_phases_that_share_round_numbers_are_refused(monkeypatch: pytest.MonkeyP
         made.stages()
 
 
+@pytest.mark.slow
 def test_stage_one_alone_takes_all_of_epsilon_and_refuses_noise_that_it_would_not_add() -> None:
     noised = {"mechanism": "gaussian", "epsilon": 8.0, "stage1_cohort": 10}
     with pytest.raises(SettingsError, match='`stage1` must be "private" for ssl-items with noise'):

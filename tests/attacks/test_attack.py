@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from calls import end, fail, say_devices
-from commands import Refused, document, done
+from commands import document, done
 from privrec.algorithms.recipes import RECIPES
 from privrec.attacks import membership
 from privrec.attacks.games import coins_of, parts_of
@@ -270,36 +270,3 @@ def test_a_run_is_attacked_with_its_own_settings(scratch: Path) -> None:
     assert (settings["ease_l2"], settings["test_share"]) == (7.0, 1e-9)
     assert settings["validation_share"] == 0
     assert settings["seed"] != 5
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (["--recipes", "ease", "--kinds", "ration"], "did you mean 'ratio'"),
-        (["--recipes", "eas"], "did you mean 'ease'"),
-        ([], "--data needs --recipes"),
-        (["run", "--recipes", "ease"], "give either run folders or --data"),
-        (["--recipes", "ease", "--repetitions", "0"], "`repetitions` must be >= 1; got 0"),
-        (["--recipes", "ease", "--shadows", "3"], "`shadows` must be >= 4; got 3"),
-        (["--recipes", "ease", "--repetitions", "17"], "`repetitions` must be <= `shadows`"),
-        (["--recipes", "ease", "--workers", "0"], "`workers` must be >= 1; got 0"),
-        (["--recipes", "ease", "--seed", "-1"], "`seed` must be >= 0; got -1"),
-        (["--recipes", "ease", "--set", "protocol=files"], "`protocol` cannot be set"),
-        (["--recipes", "ease", "--set", "ease_l3=1"], "unknown key 'ease_l3'"),
-        (["--recipes", "dpals", "--set", "epsilon=1"], "given by --epsilons"),
-        (["--recipes", "dpals", "--epsilons", "0"], "`epsilons` must be > 0"),
-        # The last of several recipes is checked before the first is trained.
-        (["--recipes", "ease,popularity", "--set", "ease_l2=3"], "unknown key 'ease_l2'"),
-    ],
-)
-def test_wrong_input_is_one_line(
-    options: list[str], said: str, refused: Refused, scratch: Path
-) -> None:
-    assert said in refused("attack", "--data", DATA, *options)
-    assert not list(scratch.iterdir())
-
-
-def test_too_few_people_and_no_run_are_one_line(refused: Refused) -> None:
-    few = refused("attack", "--data", "synthetic:users=29,items=40", "--recipes", "ease")
-    assert "at least 30 people; got 29" in few
-    assert "nowhere does not exist" in refused("attack", "nowhere")

@@ -68,6 +68,7 @@ def check_found(found: Audit, words: str) -> None:
     assert any(words in finding for finding in found.findings), found.findings
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [{"stage1_cohort": 60}, ROUNDS], ids=["drawn", "rounds"])
 def test_nothing_is_found_where_nothing_is_wrong(settings: dict[str, Any]) -> None:
     found = audited(**settings)
@@ -224,6 +225,7 @@ def test_a_secure_generator_with_the_same_key_each_time(monkeypatch: pytest.Monk
     check_found(audited(), "the same numbers each time")
 
 
+@pytest.mark.slow
 def test_every_second_round_has_the_same_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     def again(self: publisher.RunJournal, state: ServerState) -> NoiseSource:
         return seeded(np.random.default_rng(state.round_index % 2))

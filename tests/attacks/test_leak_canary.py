@@ -18,10 +18,9 @@ from privrec.algorithms.reptile.pack import Instances, PackedClient, draw_negati
 from privrec.core.model import ITEM_TABLE, Recommender
 from privrec.core.scorer import Scorer, Scores
 from privrec.core.training import LocalResult
-from privrec.data.clients import Clients
+from privrec.data.clients import Clients, halve
 from privrec.data.federation import Federation
 from privrec.data.schema import Bags
-from privrec.data.splits import halve
 from privrec.data.synthetic import SyntheticSettings, synthetic
 from privrec.evaluation.ranking import EvalReport, evaluate
 from privrec.types import Array, Key, Params

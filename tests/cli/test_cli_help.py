@@ -15,7 +15,7 @@ import click
 import pytest
 import typer
 
-from commands import document, done, invoke
+from commands import document, done
 from privrec.algorithms.recipes import RECIPES
 from privrec.cli import options as completion
 from privrec.cli.app import app
@@ -110,12 +110,6 @@ def test_rare_options_are_shown_by_help_all_and_only_there(words: list[str]) -> 
         assert (f" {name} " in usual) == (option not in hidden), name
         assert f" {name} " in everything, name
     assert done(*words, "--help") == usual
-
-
-def test_privrec_alone_shows_the_first_steps() -> None:
-    result = invoke()
-    assert "First steps:" in result.output
-    assert "privrec train privrec-plus --out runs/first" in result.output
 
 
 # --- what a shell completes ------------------------------------------------------------------

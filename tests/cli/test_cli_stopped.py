@@ -162,12 +162,14 @@ _DROPPED = """import gc, signal
 """Is interrupted where Python drops what is raised, as in the function that JAX has called."""
 
 
+@pytest.mark.slow
 def test_an_interrupt_that_python_drops_comes_again() -> None:
     with long_process(_DROPPED) as process:
         assert process.communicate(timeout=120)[1] == "privrec: stopped; all is kept\n"
     assert process.returncode == 130
 
 
+@pytest.mark.slow
 def test_an_interrupt_waits_for_the_end_of_an_import(tmp_path: Path) -> None:
     module = "import os, signal; signal.raise_signal(signal.SIGINT); os.write(2, b'imported. ')"
     (tmp_path / "compiled.py").write_text(module)
@@ -178,6 +180,7 @@ def test_an_interrupt_waits_for_the_end_of_an_import(tmp_path: Path) -> None:
     assert process.returncode == 130
 
 
+@pytest.mark.slow
 def test_an_interrupt_while_commands_are_imported_is_one_line() -> None:
     begin = """
 import sys
@@ -195,6 +198,7 @@ main()
     assert project["project"]["scripts"]["privrec"] == "privrec.cli.entry:main"
 
 
+@pytest.mark.slow
 def test_a_second_interrupt_ends_at_once_inside_a_computation() -> None:
     with long_process(_DEAF, patience=1.0) as process:
         assert process.stderr is not None

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from commands import Refused, document, done, invoke
+from commands import document, done
 from privrec.cli.console import print_privacy, print_table
 from privrec.cli.rank import shares_text
 from privrec.privacy.paper import Cell
@@ -204,6 +204,7 @@ def run_with(stdout: int, *words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [["data", "list"], ["data", "list", "--json"]])
 def test_nobody_reads_any_more(words: list[str]) -> None:
     reading, writing = os.pipe()
@@ -214,12 +215,15 @@ def test_nobody_reads_any_more(words: list[str]) -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a disk that is full")
-def test_a_full_disk_behind_a_table_is_one_line() -> None:
+@pytest.mark.parametrize("words", [["data", "list"], ["recipes", "--json"]])
+@pytest.mark.slow
+def test_a_full_disk_behind_stdout_is_one_line(words: list[str]) -> None:
     with Path("/dev/full").open("w") as full:
-        ran = run_with(full.fileno(), "data", "list")
+        ran = run_with(full.fileno(), *words)
     assert (ran.returncode, ran.stderr) == (2, "privrec: No space left on device\n")
 
 
+@pytest.mark.slow
 def test_another_encoding_is_no_traceback() -> None:
     code = MAIN.replace("main()", "import sys; sys.stdout.reconfigure(encoding='ascii'); main()")
     ran = subprocess.run(
@@ -229,29 +233,7 @@ def test_another_encoding_is_no_traceback() -> None:
     assert b"movielens-1m" in ran.stdout
 
 
-def test_errors_of_json_commands_stay_on_stderr(refused: Refused) -> None:
-    for words in (["recipes", "eaze"], ["evaluate", "nowhere"], ["data", "describe", "nowhere"]):
-        assert refused(*words, "--json").startswith("privrec: ")
-
-
 # --- suggestions -----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["privrec-plus", "--epsilon", "4"], "did you mean dp-privrec-plus, which has `epsilon`?"),
-        (["privrec-plus", "--set", "epsilon=4"], "did you mean dp-privrec-plus, which has"),
-        (["privrec", "--noise-multiplier", "1"], "did you mean dp-privrec, which has"),
-        (["ease", "--epsilon", "4"], "did you mean dpals, which has `epsilon`?"),
-        (["privrec", "--set", "ease_l2=3"], "did you mean ease, which has `ease_l2`?"),
-        (["fcf", "--set", "subspace_rank=3"], "which has `subspace_rank`?"),
-        (["dp-privrec-pluss"], "did you mean 'dp-privrec-plus'?"),
-        (["privrec", "--data", "movielens"], "did you mean 'movielens-1m'?"),
-    ],
-)
-def test_what_was_meant_is_said(refused: Refused, words: list[str], said: str) -> None:
-    assert said in refused("train", *words)
 
 
 def test_settings_without_effect_are_still_accepted(scratch: Path) -> None:
@@ -259,12 +241,6 @@ def test_settings_without_effect_are_still_accepted(scratch: Path) -> None:
     done("train", "fcf", "--data", DATA, "--set", "rounds=1", "--set", "cohort=9", "--out", "a")
     words = ["train", "fcf", "--config", "a/config.toml", "--out", "b", "--json"]
     assert document(*words)["rounds"] == 1
-
-
-def test_a_command_misspelt_gets_the_nearest() -> None:
-    result = invoke("evalute", "runs/first")
-    assert result.exit_code == 2
-    assert "Did you mean 'evaluate'?" in result.stderr
 
 
 # --- what a place in a list means ------------------------------------------------------------

@@ -122,7 +122,7 @@ FAULTS: list[tuple[Callable[[], object], type[PrivrecError], str]] = [
     (lambda: load([1, 2]), SettingsError, r"`data` must be .*; got \[1, 2\]"),
     (lambda: load(np.zeros((9, 9))), SettingsError, "`data` must be .*; got a ndarray"),
     (lambda: load(RATINGS.rename({"user_id": "usr"})), DataError, "did you mean 'usr'"),
-    (lambda: load(RATINGS.rename({"user_id": "who"})), DataError, r'privrec.load\(frame, user="…"'),
+    (lambda: load(RATINGS.rename({"user_id": "who"})), DataError, "say which it is with user=…"),
     (lambda: load(RATINGS, user="userid"), DataError, "no column 'userid'; did you mean 'user_id'"),
     (lambda: load(RATINGS, user=3.5), SettingsError, "`user` must be the name of a column"),  # type: ignore[arg-type]
     (lambda: load(RATINGS, item="user_id", user="user_id"), SettingsError, "different columns"),
@@ -139,7 +139,7 @@ FAULTS: list[tuple[Callable[[], object], type[PrivrecError], str]] = [
         DataError,
         "row 9: 'user_id' must be one of the users",
     ),
-    (lambda: load(RATINGS, items=MOVIES.rename({"movie_id": "m"})), DataError, "call the column"),
+    (lambda: load(RATINGS, items=MOVIES.rename({"movie_id": "m"})), DataError, "no column 'id'"),
     (lambda: load(RATINGS, title="name"), SettingsError, "^`title` is about the items"),
     (lambda: load(RATINGS, name="frappe"), SettingsError, "`name` must not be that of built-in"),
     (lambda: load("synthetic", user="u"), SettingsError, "`user` is about a frame"),

@@ -105,7 +105,7 @@ def test_a_float_of_an_atomic_file_must_be_one(tmp_path: Path, value: str) -> No
         ("", {}, "is empty"),
         ("user,item,rating\n", {}, "has a header but no rows"),
         ("usr,item\n1,7\n", {}, r"no column 'user'; did you mean 'usr'\? .*--map user="),
-        ("user,thing\n1,7\n", {}, r"no column 'item' \(it has: user, thing\); .*--map item="),
+        ("user,thing\n1,7\n", {}, r"no column 'item' \(it has: user, thing\) .*--map item="),
         (RATINGS, {"mapping": {"value": "ratng"}}, r"no column 'ratng'; did you mean 'rating'\?"),
         (RATINGS, {"mapping": {"time": "Rating"}}, r"no column 'Rating'; did you mean 'rating'\?"),
         (RATINGS, {"context": ["plce"]}, r"no column 'plce'"),

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from commands import Refused, invoke
 from privrec.data.importing import ImportResult, import_files, write_import
-from privrec.data.jsonlines import looks_like_lists, split_lists
+from privrec.data.rawfiles import looks_like_lists, split_lists
 from privrec.data.sources import load
 from privrec.errors import DataError, SettingsError
 
@@ -106,7 +106,7 @@ def test_a_long_file_is_recognised_by_its_beginning() -> None:
 
 
 def test_a_file_that_may_be_a_table_must_be_asked_for(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="say --format table or --format lists") as caught:
+    with pytest.raises(DataError, match="or --format lists if a line is a person") as caught:
         imported(tmp_path, "0 5\n1 6\n")
     assert "\n" not in str(caught.value)
     assert pairs(imported(tmp_path, "0 5\n1 6\n", form="lists")) == [("0", "5"), ("1", "6")]
@@ -183,7 +183,7 @@ def test_listed_people_and_items_bind_lists_too(tmp_path: Path) -> None:
 def test_the_command_asks_for_lists_by_name(scratch: Path, refused: Refused) -> None:
     put(scratch, "train.txt", "0 5\n1 6\n")
     line = refused("data", "import", "train.txt", "--format", "list", "--out", "data")
-    assert "`--format` must be one of auto, table, lists; got 'list'" in line
+    assert "`--format` must be auto or table or lists; got 'list'" in line
     line = refused("data", "import", "train.txt", "--out", "data")
     assert "--format lists" in line
     result = invoke("data", "import", "train.txt", "--format", "lists", "--out", "data")
@@ -194,7 +194,7 @@ def test_the_command_asks_for_lists_by_name(scratch: Path, refused: Refused) -> 
 def test_what_lists_do_not_have_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"has no column 'stars' \(it has: user, item\)"):
         import_files(put(tmp_path, "train.txt", TRAIN), mapping={"value": "stars"})
-    with pytest.raises(SettingsError, match=r"`--format` must be one of .*; got 'list'.*'lists'\?"):
+    with pytest.raises(SettingsError, match=r"`--format` must be .*; got 'list'.*'lists'\?"):
         imported(tmp_path, TRAIN, form="list")
     for name in ("a.parquet", "a.inter"):
         with pytest.raises(DataError, match="has columns, by its name"):

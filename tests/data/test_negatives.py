@@ -5,8 +5,7 @@ from hypothesis import strategies as st
 from scipy.stats import chi2
 
 from privrec.algorithms.reptile.pack import draw_negatives
-from privrec.data.clients import Clients
-from privrec.data.splits import halve
+from privrec.data.clients import Clients, halve
 
 Ints = npt.NDArray[np.int64]
 Line = tuple[int, bool]

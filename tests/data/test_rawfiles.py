@@ -7,10 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from privrec.data import rawfiles
 from privrec.data.rawfiles import (
+    _gathered,
+    _quoted_rows,
     _split_even,
-    _split_plain,
-    _split_quoted,
+    _split_lines,
     _unquoted,
     read_raw,
 )
@@ -235,14 +237,29 @@ def test_double_colons_are_read_back(
 
 @given(st.text(st.sampled_from('ab,"\n'), min_size=1, max_size=12))
 def test_the_quick_way_through_quotes_agrees_with_the_careful_one(text: str) -> None:
-    quick = _unquoted(_split_plain(f"x,y\n{text}", ",", "some.csv"))
+    text = f"x,y\n{text}"
+    even = _split_even(text, ",")
+    quick = None if even is None else _unquoted(even)
     if quick is None:
         return
-    careful = _split_quoted(f"x,y\n{text}", ",", "some.csv")
-    assert careful is not None
+    careful = _gathered(_quoted_rows(text, ",", "some.csv"), text, "some.csv")
     assert quick.frame.rows() == careful.frame.rows()
     assert quick.lines.tolist() == careful.lines.tolist()
     assert not careful.bad
+
+
+@given(rows=st.lists(st.sampled_from(["a,b", "c", "", " d , e", "f,g,h"]), max_size=12))
+def test_rows_are_gathered_some_at_a_time(rows: list[str]) -> None:
+    text = "\n".join(["x,y", *rows])
+    whole = _split_lines(text, ",", "some.csv")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rawfiles, "_ROWS_AT_A_TIME", 2)
+        parts = _split_lines(text, ",", "some.csv")
+    assert parts.frame.equals(whole.frame)
+    assert (parts.lines.tolist(), parts.bad) == (whole.lines.tolist(), whole.bad)
+    good = [(k, row.split(",")) for k, row in enumerate(["x,y", *rows], 1) if row.count(",") == 1]
+    assert whole.lines.tolist() == [line for line, _ in good]
+    assert whole.frame.rows() == [tuple(f.strip() for f in fields) for _, fields in good]
 
 
 uneven = st.text(st.sampled_from('ab,: \n\r"#é\x1f'), min_size=1, max_size=14)

@@ -116,11 +116,11 @@ def test_is_here_sees_archives_and_unpacked_files(
 ) -> None:
     folder = nothing_here / "published" / below
     folder.mkdir(parents=True)
-    for file in PUBLISHED[name].files:
+    for file in PUBLISHED[name].sums:
         assert not is_here(name)
         (folder / file).touch()
     assert is_here(name)
-    for file in PUBLISHED[name].files:
+    for file in PUBLISHED[name].sums:
         (folder / file).unlink()
     (nothing_here / "published" / PUBLISHED[name].archive).touch()
     assert is_here(name)
@@ -129,7 +129,7 @@ def test_is_here_sees_archives_and_unpacked_files(
 def test_is_here_looks_as_deep_as_load_does(nothing_here: Path) -> None:
     folder = nothing_here / "published" / "frappe" / "frappe"
     folder.mkdir(parents=True)
-    for file in PUBLISHED["frappe"].files:
+    for file in PUBLISHED["frappe"].sums:
         (folder / file).touch()
     assert is_here("frappe")
 

@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from privrec.data.clients import Clients
+from privrec.data.clients import Clients, Split, chosen, halve, split_clients
 from privrec.data.schema import Bag
-from privrec.data.splits import Split, chosen, halve, split_clients
 from privrec.errors import SettingsError
 from privrec.types import Halving
 

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 LINE = '    "subspace": __import__("privrec.algorithms.subspace", fromlist=["x"]).SUBSPACE,\n'
 PROGRAM = """
@@ -58,6 +60,7 @@ print(json.dumps({"hits": figures["hits"]["10"], "listed": len(listed)}))
 """
 
 
+@pytest.mark.slow
 def test_the_example_is_one_file_and_one_line(tmp_path: Path) -> None:
     package = tmp_path / "src" / "privrec"
     shutil.copytree(ROOT / "src" / "privrec", package, ignore=shutil.ignore_patterns("__pycache__"))

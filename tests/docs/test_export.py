@@ -23,6 +23,8 @@ from commands import document, done
 from privrec.data.manifest import Manifest
 from privrec.data.tables import Tables, write_folder
 
+pytestmark = pytest.mark.slow
+
 FILMS = "synthetic:users=120,items=60,longest=20"
 TRIPS = "trips"
 LEARN = {"rounds": 3, "cohort": 16, "embedding_size": 4}

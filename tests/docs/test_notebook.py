@@ -46,6 +46,7 @@ def texts(notebook: Any, code: str) -> dict[str, str]:
     return dict(cell.outputs[-1].get("data") or {"text/plain": cell.outputs[-1].get("text", "")})
 
 
+@pytest.mark.slow
 def test_every_cell_runs_and_nothing_is_left(played: tuple[Any, Path]) -> None:
     notebook, folder = played
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
@@ -54,6 +55,7 @@ def test_every_cell_runs_and_nothing_is_left(played: tuple[Any, Path]) -> None:
     assert not list(folder.glob("privrec-*"))
 
 
+@pytest.mark.slow
 def test_the_cells_show_what_their_texts_promise(played: tuple[Any, Path]) -> None:
     notebook, _ = played
     assert texts(notebook, "data = privrec.load")["text/plain"].startswith("Federation('films'")

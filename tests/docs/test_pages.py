@@ -22,6 +22,7 @@ def few_people(scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sizes, name, size)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_people")
 @pytest.mark.parametrize("page", STORIES)
 def test_the_blocks_of_a_page_run(page: str) -> None:
@@ -35,6 +36,7 @@ def test_the_slow_blocks_of_a_page_run(page: str) -> None:
     assert any(block.mark == "slow" for block in run_page(blocks_of(page), frozenset({"slow"})))
 
 
+@pytest.mark.slow
 @pytest.mark.realdata
 @pytest.mark.usefixtures("few_people")
 @pytest.mark.parametrize("page", [page for page in STORIES if marked(page, "realdata")])

@@ -15,6 +15,8 @@ from playwright.sync_api import sync_playwright
 import privrec
 from blocks import PAGES, ROOT, blocks_of
 
+pytestmark = pytest.mark.slow
+
 LOADS = {
     *(("script", "src"), ("img", "src"), ("iframe", "src"), ("source", "src"), ("video", "src")),
     *(("link", "href"), ("img", "srcset"), ("object", "data"), ("embed", "src"), ("use", "href")),

@@ -7,6 +7,7 @@ from blocks import PAGES, blocks_of, marked, run_page
 TUTORIALS = [page for page in PAGES if "tutorials" in page]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("scratch")
 @pytest.mark.parametrize("page", TUTORIALS)
 def test_the_blocks_of_a_tutorial_run(page: str) -> None:

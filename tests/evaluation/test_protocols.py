@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from privrec.core.scorer import Scorer, Scores
-from privrec.data.clients import Clients
-from privrec.data.splits import chosen, halve, split_clients
+from privrec.data.clients import Clients, chosen, halve, split_clients
 from privrec.data.synthetic import SyntheticSettings, synthetic
 from privrec.errors import SettingsError
 from privrec.evaluation.protocols import (

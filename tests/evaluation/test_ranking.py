@@ -8,10 +8,9 @@ import pytest
 
 from privrec.core import scorer as scorer_module
 from privrec.core.scorer import Scorer, Scores
-from privrec.data.clients import Clients
+from privrec.data.clients import Clients, halve
 from privrec.data.federation import Federation, chunks
 from privrec.data.manifest import Manifest
-from privrec.data.splits import halve
 from privrec.data.synthetic import SyntheticSettings, synthetic
 from privrec.data.tables import Tables, to_federation
 from privrec.evaluation import ranking

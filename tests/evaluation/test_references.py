@@ -5,9 +5,8 @@ import numpy as np
 import pytest
 
 from privrec.core.scorer import Scores
-from privrec.data.clients import Clients
+from privrec.data.clients import Clients, split_clients
 from privrec.data.federation import Federation, chunks
-from privrec.data.splits import split_clients
 from privrec.data.synthetic import SyntheticSettings, synthetic
 from privrec.errors import SettingsError
 from privrec.evaluation import references

@@ -135,6 +135,7 @@ def violation(law: Law, s: float, epsilon: float) -> float:
     return max(excess(loss(noise + shift * taken)), excess(-loss(noise)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("law", LAWS)
 def test_the_worst_pair_stays_within_delta(law: Law) -> None:
     sampling = Sampling(law=law, users=USERS, cohort=COHORT)
@@ -160,6 +161,7 @@ def test_leaving_the_factor_two_out_is_caught() -> None:
 small = st.integers(1, 40)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=20)  # each takes a tenth of a second
 @given(
     law=st.sampled_from(LAWS),
@@ -276,6 +278,7 @@ def test_a_delta_that_is_no_probability_is_refused(delta: float) -> None:
 # --- calibration -----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=8)  # each takes up to a second
 @given(
     law=st.sampled_from(LAWS),

@@ -24,7 +24,6 @@ from privrec.protocol.certificates import read_private_key, sign
 from privrec.protocol.enrolment import (
     Enrolment,
     NodeFolder,
-    _signed,
     check_roster,
     enrol,
     read_enrolments,
@@ -136,7 +135,16 @@ def environment(path: Path) -> dict[str, str]:
 def test_a_node_dies_in_mid_round_and_nothing_else_is_lost(tmp_path: Path) -> None:
     out, victim = tmp_path / "federation", 2
     words = ["--recipe", "dp-privrec-plus", "--data", DATA, "--epsilon", "8", "--nodes", "3"]
-    words += ["--missing", "0.34", "--min-people", "1", "--deadline", "20", "--out", str(out)]
+    words += [
+        "--set",
+        "missing=0.34",
+        "--set",
+        "min_people=1",
+        "--set",
+        "deadline=20",
+        "--out",
+        str(out),
+    ]
     watch = Watch(out)
     with (tmp_path / "said").open("wb") as said:
         up = subprocess.Popen(
@@ -246,11 +254,8 @@ def rewrite(place: Path, signer: Path | None, **changes: Any) -> Path:
     path = place / "enrolment.json"
     found = json.loads(path.read_text()) | changes
     if signer is not None:
-        parts = (
-            found[name] for name in ("name", "public_key", "people", "catalogue", "undeclared")
-        )
-        whole = _signed(*parts)
-        found["signature"] = sign(read_private_key(signer / "key"), whole).hex()
+        statement = Enrolment.model_construct(**found).statement
+        found["signature"] = sign(read_private_key(signer / "key"), statement).hex()
     path.write_text(json.dumps(found))
     return path
 
@@ -321,14 +326,20 @@ SERVER: list[tuple[list[str], str]] = [
     ([*CATALOGUE, *ALL, "--recipe", "nothing"], "unknown recipe 'nothing'"),
     ([*CATALOGUE, *ALL, "--set", "roundz=1"], "did you mean 'rounds'?"),
     ([*CATALOGUE, *ALL, "--recipe", "ease"], "needs all data in one place"),
-    ([*CATALOGUE, *ALL, "--noise-from", "me"], "`noise_from` must be server or nodes; got 'me'"),
+    (
+        [*CATALOGUE, *ALL, "--noise-from", "me"],
+        "`noise_from` must be 'server' or 'nodes'",
+    ),
     ([*CATALOGUE, *ALL, "--noise-from", "nodes", "--no-secure-sum"], "needs secure sums"),
-    ([*CATALOGUE, *ALL, "--missing", "1"], "`missing` must be >= 0 and < 1; got 1.0"),
-    ([*CATALOGUE, *ALL, "--missing", "0.34", "--colluding", "0.34"], "too few to hide one node"),
-    ([*CATALOGUE, *ALL, "--deadline", "nan"], "`deadline` must be > 0 and at most"),
-    ([*CATALOGUE, *ALL, "--deadline", "inf"], "`deadline` must be > 0 and at most"),
-    ([*CATALOGUE, *ALL, "--min-people", "-1"], "`min_people` must be >= 0 and <= 48"),
-    ([*CATALOGUE, *ALL, "--min-people", "1000"], "`min_people` must be >= 0 and <= 48"),
+    ([*CATALOGUE, *ALL, "--set", "missing=1"], "`missing` must be < 1; got 1"),
+    (
+        [*CATALOGUE, *ALL, "--set", "missing=0.34", "--set", "colluding=0.34"],
+        "too few to hide one node",
+    ),
+    ([*CATALOGUE, *ALL, "--set", "deadline=nan"], "`deadline` must be"),
+    ([*CATALOGUE, *ALL, "--set", "deadline=inf"], "`deadline` must be <= 86400"),
+    ([*CATALOGUE, *ALL, "--set", "min_people=-1"], "`min_people` must be >= 0"),
+    ([*CATALOGUE, *ALL, "--set", "min_people=1000"], "`min_people` must be <= 48"),
     ([*CATALOGUE, *ALL, "--name", "b\u00e4nk"], "is no host name or address"),
     ([*CATALOGUE, *ALL, "--name", ""], "is no host name or address"),
     ([*CATALOGUE, *ALL, "--host", "a b"], "is no host name or address"),
@@ -337,7 +348,7 @@ SERVER: list[tuple[list[str], str]] = [
         [*CATALOGUE, *ALL, "--noise-from", "nodes", "--set", "noise_multiplier=0"],
         "noise from nodes needs noise in every phase",
     ),
-    ([*CATALOGUE, *ALL, "--delta", "0.5"], "`delta` must be < 1/48"),
+    ([*CATALOGUE, *ALL, "--set", "delta=0.5"], "`delta` must be < 1/48"),
 ]
 
 
@@ -358,7 +369,12 @@ def test_other_commands_with_wrong_input(nodes: Path, refused: Refused) -> None:
     assert made.exit_code == 0, made.output
     assert "has not been started yet" in refused("federate", "status", "server")
     again = "has its terms already; start it without settings"
-    for words in (["--seed", "3"], ["--recipe", "privrec"], ["--missing", "0.1"], ["--secure-sum"]):
+    for words in (
+        ["--seed", "3"],
+        ["--recipe", "privrec"],
+        ["--set", "missing=0.1"],
+        ["--secure-sum"],
+    ):
         assert again in refused(*PREPARE, *words)
     assert "has its terms already" in refused(*PREPARE, *CATALOGUE, *ALL)
     assert "has no federation" in refused("federate", "server", "new", "--renew")

@@ -12,7 +12,6 @@ import pytest
 import privrec
 from blocks import blocks_of, commands_in
 from privrec.cli import federate, federation
-from privrec.transport.local import data_of
 
 KS = ("@5", "@10", "@20", "@30")
 
@@ -37,8 +36,8 @@ def gain(recipe: str, data: str, users: int | None, epsilon: float | None) -> di
     A federation has the result of the simulator up to its noise (`test_same_result.py`).
     """
     more: dict[str, Any] = {} if epsilon is None else {"epsilon": epsilon}
-    made, some = data_of(data, users)
-    assert some is None
+    assert data == "synthetic"
+    made = data if users is None else f"synthetic:users={users}"
     run = privrec.train(recipe, made, progress=False, **more)
     found: dict[str, float] = run.evaluate(progress=False).as_json()["differences"]["popularity"][
         "20"
@@ -58,7 +57,7 @@ def test_every_first_try_that_is_shown_learns_more_than_popularity(command: str)
         return
     users, epsilon = value("users"), value("epsilon")
     found = gain(
-        value("recipe"),
+        value("recipe") or federate.RECIPE,
         value("data"),
         None if users is None else int(users),
         None if epsilon is None else float(epsilon),
@@ -71,7 +70,7 @@ def test_every_figure_has_its_interval(
     evaluated: tuple[Path, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     run, found = evaluated
-    federation.say_result(run, Path("federation"), False)
+    federation.result(run, Path("federation"), False)
     shown = capsys.readouterr().out
     rows = [line for line in shown.splitlines() if re.search(r"\d\.\d{3}", line)]
     names = {found["recipe"], *found["references"]}

@@ -20,8 +20,7 @@ from privrec.protocol.held_out import noised_sums
 from privrec.runs import folder as records
 from privrec.runs.journal import load_params
 from privrec.runs.loop import play_stages
-from privrec.transport.local import settle
-from privrec.transport.run_server import check_terms
+from privrec.transport.local import make_local
 
 PEOPLE, ITEMS = 40, 30
 SETTINGS: dict[str, Any] = {"rounds": 0, "force_delta": True}
@@ -64,15 +63,7 @@ def test_a_folder_of_the_right_name_is_not_enough(club: Path, refused: Refused) 
 
 
 def test_a_federation_on_this_machine_knows_whom_it_left_out(club: Path, refused: Refused) -> None:
-    local = settle(
-        club / "up",
-        "privrec-plus",
-        "club",
-        nodes=3,
-        settings=SETTINGS,
-        options={},
-        check=check_terms,
-    )
+    local = make_local(club / "up", "privrec-plus", "club", nodes=3, settings=SETTINGS)
     place = local.server.run
     play(local.terms.settings, club / "nodes", place)
     found = document("evaluate", place, "--json")

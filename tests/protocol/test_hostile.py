@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import privrec
+import raw
 from loopback import Loopback
 from privrec.algorithms.recipes import configure, prepare
 from privrec.core.contribution import told_to_bytes
@@ -31,7 +32,7 @@ from privrec.types import F64
 from tiny import DATA
 
 PLUS = "dp-privrec-plus"
-Body = Callable[[wire.Message, bytes, np.random.Generator], bytes]
+Body = Callable[[raw.Message, bytes, np.random.Generator], bytes]
 """(a sound reply, its bytes, randomness) -> a body that a hostile node signs."""
 Change = Callable[[dict[str, Any]], dict[str, Any]]
 """(the words of a request and of its reply) -> what a hostile node changes in the latter."""
@@ -67,7 +68,7 @@ def federation(
     made = prepare(configure(recipe, data.name, {**small(recipe), **noise}), data)
     net = Loopback(made, path, **{"nodes": 3, "missing": 0.0, **terms})
     if fake:
-        for node, one in net.hosts.items():
+        for node, one in net.nodes.items():
             one._sign, one._verify = fake_sign(node), fake_verify
         net.server = replace(net.server, verify=fake_verify)
     return net
@@ -93,25 +94,21 @@ def flat(total: CohortTotal) -> F64:
 
 def sums_of(net: Loopback, path: Path) -> dict[int, F64]:
     """Return what each node alone adds to the sum."""
-    plain = Loopback(net.prepared, path, nodes=len(net.hosts), secure_sum=False)
-    return {k: flat(play(plain, np.array(net.terms.positions(k)))) for k in net.hosts}
+    plain = Loopback(net.prepared, path, nodes=len(net.nodes), secure_sum=False)
+    return {k: flat(play(plain, np.array(net.terms.positions(k)))) for k in net.nodes}
 
 
-def body_of(content: bytes) -> bytes:
-    return content[2 + int.from_bytes(content[:2], "big") :]
-
-
-def with_words(message: wire.Message, words: str) -> bytes:
+def with_words(message: raw.Message, words: str) -> bytes:
     """Return a message whose words are this text."""
     return told_to_bytes({**message.arrays, "about": np.frombuffer(words.encode(), np.uint8)})
 
 
 def about(**changed: Any) -> Body:
-    return lambda good, body, rng: wire.pack({**good.about, **changed}, good.arrays)
+    return lambda good, body, rng: raw.pack({**good.about, **changed}, good.arrays)
 
 
 def array(change: Callable[[Any], Any]) -> Body:
-    return lambda good, body, rng: wire.pack(
+    return lambda good, body, rng: raw.pack(
         good.about, {name: change(one) for name, one in good.arrays.items()}
     )
 
@@ -119,7 +116,7 @@ def array(change: Callable[[Any], Any]) -> Body:
 def header(change: Callable[[dict[str, Any]], Any]) -> Body:
     """Return a body with another header of safetensors."""
 
-    def made(good: wire.Message, body: bytes, rng: np.random.Generator) -> bytes:
+    def made(good: raw.Message, body: bytes, rng: np.random.Generator) -> bytes:
         size = int.from_bytes(body[:8], "little")
         words = json.dumps(change(json.loads(body[8 : 8 + size]))).encode()
         return struct.pack("<Q", len(words)) + words + body[8 + size :]
@@ -168,14 +165,14 @@ STRUCTURE: dict[str, Body] = {
     ),
     "refused, odd blame": about(kind="refused", blames=[10**30, "x"]),
     "refused, unknown blame": about(kind="refused", blames=10**30),
-    "too many bytes": lambda good, body, rng: wire.pack(
+    "too many bytes": lambda good, body, rng: raw.pack(
         good.about, {**good.arrays, "more": np.zeros(40_000)}
     ),
 }
 """What never is a reply to a question; another one may come after it."""
 NUMBERS: dict[str, Body] = {
-    "no array": lambda good, body, rng: wire.pack(good.about),
-    "another name": lambda good, body, rng: wire.pack(
+    "no array": lambda good, body, rng: raw.pack(good.about),
+    "another name": lambda good, body, rng: raw.pack(
         good.about, {f"{name}s": row for name, row in good.arrays.items()}
     ),
     "short": array(lambda found: found[:-1]),
@@ -220,11 +217,11 @@ def test_malformed_replies_are_refused_and_counted(
     truth, sent, kinds, old = sum(sums_of(net, tmp_path / "a").values()), 0, set[str](), [b""]
 
     def craft(request: bytes, good: bytes) -> Iterator[tuple[int, bytes]]:
-        words, arrays = wire.unpack(body_of(good))
+        words, arrays = raw.unpack(raw.body_of(good))
         kinds.add(words["kind"])
         # Another sum, so that one that is taken for the node's own is seen.
-        body = wire.pack(words, {name: one + one for name, one in arrays.items()})
-        parsed = wire.unpack(body)
+        body = raw.pack(words, {name: one + one for name, one in arrays.items()})
+        parsed = raw.unpack(body)
         made = [wire.signed(make(parsed, body, rng), request, own) for make in STRUCTURE.values()]
         made += [flipped(good, rng) for _ in range(25)]
         made += [good[: int(rng.integers(0, len(good)))] for _ in range(5)]
@@ -247,11 +244,11 @@ def test_malformed_replies_are_refused_and_counted(
     for _ in range(rounds):
         total = flat(play(net, server=server))
         np.testing.assert_allclose(total, truth, atol=0.1 if steps == 5 else 1e-6)
-    assert sum(server.seen.refused.values()) == sent > 70 * rounds * len(kinds)
-    assert (len(kinds), server.seen.abandoned) == (steps, 0)
+    assert sum(server.status.refused.values()) == sent > 70 * rounds * len(kinds)
+    assert (len(kinds), server.status.abandoned) == (steps, 0)
 
 
-@pytest.mark.parametrize("rounds", [600, pytest.param(3000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("rounds", [150, pytest.param(3000, marks=pytest.mark.slow)])
 def test_no_signed_reply_moves_the_sum_by_more_than_its_peoples_bounds(
     rounds: int, data: Federation, tmp_path: Path
 ) -> None:
@@ -259,13 +256,13 @@ def test_no_signed_reply_moves_the_sum_by_more_than_its_peoples_bounds(
     net = federation(data, tmp_path / "net", secure_sum=False)
     rng, people = np.random.default_rng(rounds), net.terms.members[0].people
     others = flat(play(net, net.everybody()[people:]))
-    wrong, moved, seen = list(NUMBERS.values()), list[float](), net.server.seen
+    wrong, moved, seen = list(NUMBERS.values()), list[float](), net.server.status
 
     def tap(node: int, request: bytes, reply: bytes | None) -> bytes | None:
         if node or reply is None:
             return reply
-        body, at = body_of(reply), len(moved)
-        bad = wrong[at](wire.unpack(body), body, rng) if at < len(wrong) else flipped(body, rng)
+        body, at = raw.body_of(reply), len(moved)
+        bad = wrong[at](raw.unpack(body), body, rng) if at < len(wrong) else flipped(body, rng)
         return wire.signed(bad, request, fake_sign(0))
 
     net.tap = tap
@@ -293,9 +290,9 @@ def test_a_long_sum_moves_what_is_published_by_its_peoples_bounds_at_most(
     def tap(node: int, request: bytes, reply: bytes | None) -> bytes | None:
         if node or reply is None:
             return reply
-        words = wire.unpack(body_of(reply))
+        words = raw.unpack(raw.body_of(reply))
         long = {name: np.full(row.shape, value) for name, row in words.arrays.items()}
-        return wire.signed(wire.pack(words.about, long), request, fake_sign(0))
+        return wire.signed(raw.pack(words.about, long), request, fake_sign(0))
 
     net.tap = tap
     with np.errstate(over="ignore"):
@@ -307,7 +304,7 @@ def test_a_long_sum_moves_what_is_published_by_its_peoples_bounds_at_most(
     assert length <= clip * people * (1 + 1e-6)
     # Numbers whose length overflows count as nothing.
     assert length > clip * people * 0.99 or value > 1e100
-    assert net.server.seen.refused == {"a sum was longer than its people's bounds": 1}
+    assert net.server.status.refused == {"a sum was longer than its people's bounds": 1}
 
 
 def box(of: str, holders: set[str] | None = None) -> Change:
@@ -323,9 +320,9 @@ def box(of: str, holders: set[str] | None = None) -> Change:
 
 def low_order(point: str) -> Change:
     def change(found: dict[str, Any]) -> dict[str, Any]:
-        place = (found["run"], 0, found["attempt"], found["clip_norm"])
-        context = wire.round_context(found["terms"], *place)
-        keys = {**wire.blobs_by_name(found["keys"]), "mask": bytes.fromhex(point)}
+        at = wire.Attempt(found["run"], 0, found["attempt"])
+        context = wire.round_context(found["terms"], at, found["clip_norm"])
+        keys = {**raw.blobs_by_name(found["keys"]), "mask": bytes.fromhex(point)}
         return {"keys": {**keys, "signature": fake_sign(1)(_keys_statement(context, 1, keys))}}
 
     return change
@@ -368,19 +365,19 @@ def test_a_node_that_spoils_a_secure_sum_costs_itself_and_one_other_at_most(
     net = federation(data, tmp_path / "net", nodes=5, missing=missing)
 
     def tap(node: int, request: bytes, reply: bytes | None) -> bytes | None:
-        found = wire.unpack(body_of(reply or b""))
+        found = raw.unpack(raw.body_of(reply or b""))
         if node != 1 or found.about["kind"] != step:
             return reply
-        changed = change({**wire.unpack(request).about, **found.about})
-        if "signature" in changed.get("keys", {}) and (current := net.hosts[1]._round):
+        changed = change({**raw.unpack(request).about, **found.about})
+        if "signature" in changed.get("keys", {}) and (current := net.nodes[1]._round):
             current._advertised = changed["keys"]
-        return wire.signed(wire.pack({**found.about, **changed}), request, fake_sign(1))
+        return wire.signed(raw.pack({**found.about, **changed}), request, fake_sign(1))
 
     net.tap = tap
     total, alone = flat(play(net)), sums_of(net, tmp_path / "alone")
     np.testing.assert_allclose(total, sum(alone[node] for node in whose), atol=1e-6)
-    assert net.server.seen.abandoned <= 1
-    assert sum(net.server.seen.refused.values()) > 0 or step == "reveal"
+    assert net.server.status.abandoned <= 1
+    assert sum(net.server.status.refused.values()) > 0 or step == "reveal"
 
 
 def test_a_node_whose_shares_do_not_fit_together_can_stop_a_round_and_is_named(
@@ -389,14 +386,14 @@ def test_a_node_whose_shares_do_not_fit_together_can_stop_a_round_and_is_named(
     """Others have helped with the sum with it: one without it would show what it added."""
     net = federation(data, tmp_path / "net", nodes=5, missing=0.3)
     split = masks.split
-    honest: Callable[[bytes], bytes] = net.hosts[1].handle
+    honest: Callable[[bytes], bytes] = net.nodes[1].handle
 
     def handle(request: bytes) -> bytes:
         with monkeypatch.context() as patch:
             patch.setattr(masks, "split", lambda secret, t, n: split(bytes(32), t, n))
             return honest(request)
 
-    monkeypatch.setattr(net.hosts[1], "handle", handle)
+    monkeypatch.setattr(net.nodes[1], "handle", handle)
     with pytest.raises(FederationError, match="shares of node 1 do not fit together"):
         play(net)
-    assert net.server.seen.abandoned == net.terms.attempts
+    assert net.server.status.abandoned == net.terms.attempts

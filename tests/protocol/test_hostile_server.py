@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import privrec
+import raw
 from loopback import Loopback
 from privrec.algorithms.recipe import PreparedRun
 from privrec.algorithms.recipes import configure, prepare
@@ -36,39 +37,39 @@ def prepared_for(recipe: str, data: Federation, **more: Any) -> PreparedRun:
     return prepare(configure(recipe, data.name, settings), data)
 
 
-Change = Callable[[wire.Message], bytes]
+Change = Callable[[raw.Message], bytes]
 
 
-def body_of(content: bytes) -> wire.Message:
-    return wire.unpack(content[2 + int.from_bytes(content[:2], "big") :])
+def body_of(content: bytes) -> raw.Message:
+    return raw.unpack(raw.body_of(content))
 
 
 def says(**changed: Any) -> Change:
-    return lambda asked: wire.pack({**asked.about, **changed}, asked.arrays)
+    return lambda asked: raw.pack({**asked.about, **changed}, asked.arrays)
 
 
 def asks_for(people: Any) -> Change:
-    return lambda asked: wire.pack(asked.about, {**asked.arrays, "people": np.asarray(people)})
+    return lambda asked: raw.pack(asked.about, {**asked.arrays, "people": np.asarray(people)})
 
 
 def keys_of(*nodes: int, strange: bool = False) -> Change:
-    def change(asked: wire.Message) -> bytes:
+    def change(asked: raw.Message) -> bytes:
         found = asked.about["keys"]
         made = {name: f"{place}9" * 32 for place, name in enumerate(masks.ADVERTISED)}
         more = {"9": {**found["3"], **made}} if strange else {}
-        return wire.pack({**asked.about, "keys": {str(k): found[str(k)] for k in nodes} | more})
+        return raw.pack({**asked.about, "keys": {str(k): found[str(k)] for k in nodes} | more})
 
     return change
 
 
-def other_told(asked: wire.Message) -> bytes:
+def other_told(asked: raw.Message) -> bytes:
     table = {f"{wire.TOLD}embed/item": np.zeros((40, 4), np.float32)}
-    return wire.pack(asked.about, {"people": asked.arrays["people"], **table})
+    return raw.pack(asked.about, {"people": asked.arrays["people"], **table})
 
 
-def one_for_all(asked: wire.Message) -> bytes:
+def one_for_all(asked: raw.Message) -> bytes:
     found = asked.about["confirmations"]
-    return wire.pack({**asked.about, "confirmations": dict.fromkeys(found, found["0"])})
+    return raw.pack({**asked.about, "confirmations": dict.fromkeys(found, found["0"])})
 
 
 HOSTILE: dict[str, tuple[str, Change, str]] = {
@@ -79,7 +80,7 @@ HOSTILE: dict[str, tuple[str, Change, str]] = {
     "another bound": ("mask", says(clip_norm=1e3), "another bound"),
     "no bound": ("mask", says(clip_norm=math.inf), "another bound"),
     "what another recipe tells": ("mask", other_told, "does not fit"),
-    "nothing told": ("mask", lambda m: wire.pack(m.about, {"people": m.arrays["people"]}), "fit"),
+    "nothing told": ("mask", lambda m: raw.pack(m.about, {"people": m.arrays["people"]}), "fit"),
     "no boxes": ("mask", says(sealed={}), "are needed"),
     "a plain sum": ("mask", says(kind="sum"), "a plain one is not given"),
     "another attempt": ("mask", says(attempt=5), "not in that attempt"),
@@ -104,7 +105,7 @@ HOSTILE: dict[str, tuple[str, Change, str]] = {
     "another list at the end": ("reveal", says(survivors=[0, 1, 2]), "agreed on another list"),
     "nobody confirms": ("reveal", says(confirmations={}), "0 nodes confirm"),
     "one confirms for all": ("reveal", one_for_all, "1 nodes confirm"),
-    "confirmed by name": ("reveal", says(confirmations={"x": "y"}), "bytes for each node"),
+    "confirmed by name": ("reveal", says(confirmations={"x": "y"}), "`confirmations"),
 }
 
 
@@ -126,18 +127,18 @@ def play_once(net: Loopback) -> CohortTotal:
     return executor(net.server)(phase, phase.tell(state), cohort, phase.first, state.clip_norm)
 
 
-def pry(net: Loopback, step: str, change: Change, patch: pytest.MonkeyPatch) -> wire.Message:
+def pry(net: Loopback, step: str, change: Change, patch: pytest.MonkeyPatch) -> raw.Message:
     """Play a round in which node 0 is asked something else in one step; return its reply."""
-    honest, found = net.hosts[0].handle, list[wire.Message]()
+    honest, found = net.nodes[0].handle, list[raw.Message]()
 
     def handle(request: bytes) -> bytes:
-        asked = wire.unpack(request)
+        asked = raw.unpack(request)
         reply: bytes = honest(change(asked) if asked.about["kind"] == step else request)
         if asked.about["kind"] == step:
             found.append(body_of(reply))
         return reply
 
-    patch.setattr(net.hosts[0], "handle", handle)
+    patch.setattr(net.nodes[0], "handle", handle)
     with contextlib.suppress(FederationError):
         play_once(net)
     return found[0]
@@ -166,19 +167,19 @@ def test_a_round_is_revealed_a_few_times_only_also_after_a_restart(
     net, asked = four(data, tmp_path, reveals=2), list[bytes]()
 
     def tap(node: int, request: bytes, reply: bytes | None) -> bytes | None:
-        asked.extend([request] * (wire.unpack(request).about["kind"] == "reveal" and node == 0))
+        asked.extend([request] * (raw.unpack(request).about["kind"] == "reveal" and node == 0))
         return reply
 
     net.tap = tap
     for _ in range(2):
         assert play_once(net).noised
-        again = body_of(net.hosts[0].handle(asked[-1]))
+        again = body_of(net.nodes[0].handle(asked[-1]))
         assert again.about["why"] == "this node is not in that attempt of that round"
-        net.hosts = {node: net.host(node) for node in net.hosts}
+        net.nodes = {node: net.node(node) for node in net.nodes}
         net.server = net.new_server()
     with pytest.raises(FederationError, match="nothing of it was published"):
         play_once(net)
-    [why] = net.server.seen.refused
+    [why] = net.server.status.refused
     assert "round 1 was answered 2 times already" in why
 
 
@@ -199,18 +200,18 @@ def test_no_node_gets_an_adaptive_bound_of_its_own(
     [phase] = net.run().stages()
     assert isinstance(phase, Phase)
     state = phase.start(None)
-    honest, found = net.hosts[0].handle, list[wire.Message]()
+    honest, found = net.nodes[0].handle, list[raw.Message]()
 
     def handle(request: bytes) -> bytes:
-        asked = wire.unpack(request)
+        asked = raw.unpack(request)
         if step == "mask" and asked.about["kind"] != "mask":
             return honest(request)
         changed = {**asked.about, "clip_norm": factor * asked.about["clip_norm"]}
-        reply: bytes = honest(wire.pack(changed, asked.arrays))
+        reply: bytes = honest(raw.pack(changed, asked.arrays))
         found.append(body_of(reply))
         return reply
 
-    monkeypatch.setattr(net.hosts[0], "handle", handle)
+    monkeypatch.setattr(net.nodes[0], "handle", handle)
     cohort = Cohort(net.everybody(), net.run().federation.take)
     with pytest.raises(FederationError, match="nothing of it was published"):
         executor(net.server)(phase, phase.tell(state), cohort, 0, state.clip_norm)
@@ -234,5 +235,5 @@ def test_coarse_numbers_do_not_make_a_contribution_longer_than_its_bound(
     words = {"kind": "sum", "terms": net.terms.fingerprint, "run": "", "round": 0, "attempt": 0}
     for person in range(6):
         arrays = {**coarse, "people": np.array([person])}
-        reply = body_of(net.hosts[0].handle(wire.pack({**words, "clip_norm": clip}, arrays)))
+        reply = body_of(net.nodes[0].handle(raw.pack({**words, "clip_norm": clip}, arrays)))
         assert reply.about["kind"] == "refused"

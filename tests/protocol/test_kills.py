@@ -21,8 +21,7 @@ import privrec
 from privrec.protocol.enrolment import NodeFolder
 from privrec.runs import folder as records
 from privrec.runs.journal import ledger_of, settled_ledger
-from privrec.transport.local import Local, free_port, settle, start_node
-from privrec.transport.run_server import check_terms
+from privrec.transport.local import LocalFederation, free_port, make_local, start_node
 from tiny import DATA, MODEL
 from witness import TESTS
 
@@ -49,18 +48,16 @@ main()
 """
 
 
-def settled(path: Path, nodes: int, rounds: int, **options: Any) -> Local:
+def settled(path: Path, nodes: int, rounds: int, **options: Any) -> LocalFederation:
     agreed = {"deadline": 8.0, "min_people": 1, **options}
     settings = {**SETTINGS, "rounds": rounds}
-    return settle(
-        path, RECIPE, DATA, nodes=nodes, settings=settings, options=agreed, check=check_terms
-    )
+    return make_local(path, RECIPE, DATA, nodes=nodes, settings={**settings, **agreed})
 
 
 class Nodes:
     """The nodes of a federation as processes that can be killed and started again."""
 
-    def __init__(self, local: Local, port: int) -> None:
+    def __init__(self, local: LocalFederation, port: int) -> None:
         self.local, self.port = local, port
         self.count = len(local.terms.members)
         self.running: dict[int, Any] = {}
@@ -99,7 +96,7 @@ class Nodes:
 
 
 @contextmanager
-def nodes_of(local: Local, port: int) -> Iterator[Nodes]:
+def nodes_of(local: LocalFederation, port: int) -> Iterator[Nodes]:
     nodes = Nodes(local, port)
     try:
         for node in range(nodes.count):
@@ -110,7 +107,7 @@ def nodes_of(local: Local, port: int) -> Iterator[Nodes]:
             nodes.end(node)
 
 
-def start_server(local: Local, port: int) -> subprocess.Popen[bytes]:
+def start_server(local: LocalFederation, port: int) -> subprocess.Popen[bytes]:
     words = [local.path / "used", "federate", "server", local.server.path, "--port", port]
     words += ["--wait", 100]
     with (local.path / "server.log").open("ab") as said:
@@ -119,11 +116,11 @@ def start_server(local: Local, port: int) -> subprocess.Popen[bytes]:
         )
 
 
-def said(local: Local) -> str:
+def said(local: LocalFederation) -> str:
     return (local.path / "server.log").read_text()
 
 
-def status(local: Local, since: float) -> dict[str, Any]:
+def status(local: LocalFederation, since: float) -> dict[str, Any]:
     """Return what the server that was started at `since` saw last."""
     found: dict[str, Any] = {"step": "", "round_index": 0, "state": {}, "abandoned": 0}
     if not local.server.status.exists():
@@ -138,7 +135,7 @@ def kill(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def check_exact(local: Local, rounds: int, tmp_path: Path) -> None:
+def check_exact(local: LocalFederation, rounds: int, tmp_path: Path) -> None:
     """Every round was released once, used as it was released, and counted as by the simulator."""
     run = privrec.open_run(local.server.run)
     lines = settled_ledger(run.folder)
@@ -241,7 +238,7 @@ def test_the_server_is_killed_at_twenty_moments(tmp_path: Path) -> None:
     check_exact(local, rounds, tmp_path)
 
 
-def wait_for(local: Local, began: float, rounds: int, step: str, stop: float) -> None:
+def wait_for(local: LocalFederation, began: float, rounds: int, step: str, stop: float) -> None:
     """Return when a server that was started at `began` is at a step, some rounds later."""
     first = None
     while True:
@@ -255,12 +252,12 @@ def wait_for(local: Local, began: float, rounds: int, step: str, stop: float) ->
         time.sleep(0.002)
 
 
-def kept_sums(local: Local) -> list[Path]:
+def kept_sums(local: LocalFederation) -> list[Path]:
     """Return the noised sums that are on the disk because their round is not over."""
     return list(local.server.run.glob("published-*.safetensors"))
 
 
-def ledger_lines(local: Local) -> list[str]:
+def ledger_lines(local: LocalFederation) -> list[str]:
     path = local.server.run / "ledger.jsonl"
     return path.read_text().splitlines() if path.exists() else []
 
@@ -301,13 +298,13 @@ def test_a_restarted_node_goes_on_with_its_own_folder(tmp_path: Path) -> None:
         print(f"\nnode {node}: killed in {at[node]}, helped in {sorted(found)}")  # noqa: T201
 
 
-def kept(local: Local, node: int) -> list[bytes]:
+def kept(local: LocalFederation, node: int) -> list[bytes]:
     """Return what a node keeps for itself: its key, its people, its enrolment."""
     folder = NodeFolder(path=local.node(node))
     return [path.read_bytes() for path in (folder.key, folder.people, folder.enrolment)]
 
 
-def helped(local: Local, node: int) -> dict[int, int]:
+def helped(local: LocalFederation, node: int) -> dict[int, int]:
     """Return how often a node answered in which rounds, by the file in its own folder."""
     path = NodeFolder(path=local.node(node)).reveals(local.terms.fingerprint)
     found = json.loads(path.read_text()) if path.is_file() else {}

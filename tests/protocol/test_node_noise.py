@@ -10,6 +10,7 @@ import pytest
 from scipy import stats
 
 import privrec
+import raw
 from loopback import Loopback
 from privrec.algorithms.privrec_plus import solve as fit
 from privrec.algorithms.recipe import PreparedRun
@@ -19,9 +20,8 @@ from privrec.core.round import Network, fastest
 from privrec.data.federation import Federation
 from privrec.errors import FederationError
 from privrec.privacy.aggregate import CohortTotal
-from privrec.protocol import wire
+from privrec.protocol.coding import coding_of, layout_of
 from privrec.protocol.server import executor
-from privrec.protocol.wire import coding_of, sheet_of
 from privrec.runs import folder as records
 from privrec.runs import journal as publisher
 from privrec.runs.journal import ledger_of, read_ledger
@@ -59,7 +59,7 @@ def silent(nodes: set[int], step: str) -> Any:
     steps = ["keys", "shares", "mask", "agree", "reveal"]
 
     def tap(node: int, request: bytes, reply: bytes | None) -> bytes | None:
-        kind = str(wire.unpack(request).about["kind"])
+        kind = str(raw.unpack(request).about["kind"])
         return None if node in nodes and steps.index(kind) >= steps.index(step) else reply
 
     return tap
@@ -142,7 +142,7 @@ def test_with_one_more_missing_nothing_is_published(
     before = {path for path in folder.path.rglob("*") if path.is_file()}
     with pytest.raises(FederationError, match="nothing of it was published"):
         noises(net, folder, set())
-    assert net.server.seen.abandoned == net.terms.attempts
+    assert net.server.status.abandoned == net.terms.attempts
     assert read_ledger(folder) == []
     after = {path for path in folder.path.rglob("*") if path.is_file()}
     assert {path.name for path in after - before} <= {
@@ -170,10 +170,10 @@ def test_a_node_adds_its_share_of_noise_to_sums_and_to_the_count(
     assert isinstance(phase, Phase)
     state = phase.start(None)
     told, clip = phase.tell(state), 0.37 * state.clip_norm
-    sheet = sheet_of(phase, told, run.federation.take(np.arange(1)), 0, clip)
-    coding = coding_of(net.terms.people, phase, sheet, clip)
-    drawn = [net.hosts[0]._noise(phase, clip, coding) for _ in range(4000)]
-    totals = [sheet.total(coding.decode(words), noised=True) for words in drawn]
+    layout = layout_of(phase, told, run.federation.take(np.arange(1)), 0, clip)
+    coding = coding_of(net.terms.people, phase, layout, clip)
+    drawn = [net.nodes[0]._noise(phase, clip, coding) for _ in range(4000)]
+    totals = [layout.total(coding.decode(words), noised=True) for words in drawn]
     share = 1 / math.sqrt(LEAST)
     sums = np.array([flat(total.update) for total in totals])
     assert sums.std() == pytest.approx(phase.aggregator.noise_scale(clip) * share, rel=0.02)
@@ -181,7 +181,7 @@ def test_a_node_adds_its_share_of_noise_to_sums_and_to_the_count(
     assert phase.aggregator.count_scale > 1
     # 4,000 counts: the deviation is known within 1.1 %.
     assert counts.std() == pytest.approx(phase.aggregator.count_scale * share, rel=0.07)
-    assert sums.shape == (4000, sheet.size - 1)
+    assert sums.shape == (4000, layout.size - 1)
 
 
 @pytest.mark.slow
@@ -217,7 +217,7 @@ def test_the_count_of_adaptive_clipping_has_its_own_noise(data: Federation, tmp_
     ("recipe", "more"),
     [
         ("dp-privrec-plus", {}),
-        ("dp-privrec", {}),
+        pytest.param("dp-privrec", {}, marks=pytest.mark.slow),
         ("dp-privrec-one", {"clip_quantile": 0.5}),
         ("dp-privrec-one", {"noise_multiplier": None, "epsilon": 3.0}),
     ],

@@ -16,16 +16,14 @@ import pytest
 
 import privrec
 from commands import Refused, document, done, invoke
-from privrec.algorithms.recipes import settings_of
 from privrec.errors import FederationError, SettingsError
-from privrec.protocol import terms as agreed
 from privrec.protocol.certificates import check_certificate, make_authority
 from privrec.protocol.enrolment import enrol
-from privrec.protocol.server import Seen
-from privrec.protocol.terms import Terms
+from privrec.protocol.server import ServerStatus
+from privrec.protocol.terms import Terms, read_terms
 from privrec.transport import run_server as server
 from privrec.transport.link import Link
-from privrec.transport.run_node import open_host
+from privrec.transport.run_node import open_node
 from tiny import DATA
 
 NAMES = ("north", "south", "west")
@@ -50,7 +48,7 @@ def enrol_nodes(data: str, people: int) -> None:
 def host(scratch: Path) -> Path:
     """A federation of three nodes of 16 people; one node may be missing."""
     enrol_nodes(DATA, 16)
-    done(*found("--missing", "0.34", "--min-people", "1", "--deadline", "5"))
+    done(*found("--set", "missing=0.34", "--set", "min_people=1", "--set", "deadline=5"))
     return scratch / "host"
 
 
@@ -66,8 +64,7 @@ def shown_to_owners(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, str]
 
     monkeypatch.setattr("privrec.transport.run_node.serve", starts)
     yield "node", done("federate", "node", "north", *NODE)
-    seen = {"time": time.time(), **Seen().as_json()}
-    Path("host/status.json").write_text(json.dumps(seen))
+    ServerStatus().write(Path("host/status.json"))
     yield "status", done("federate", "status", "host")
 
 
@@ -175,9 +172,9 @@ def stand_in(hosts: Mapping[int, Any], late: set[int], dies_at: int) -> Iterator
 
 
 def test_status_names_who_is_missing_and_says_that_a_server_is_dead(host: Path) -> None:
-    terms = agreed.from_json((host / "terms.json").read_bytes(), "terms", settings_of)
+    terms = read_terms(host / "terms.json")
     # The west was never there; the south answers the first request and then no more.
-    hosts = {k: open_host(Path(name), terms) for k, name in enumerate(NAMES[:2])}
+    hosts = {k: open_node(Path(name), terms) for k, name in enumerate(NAMES[:2])}
     alive: list[str] = []
     late: set[int] = set()
 
@@ -206,8 +203,8 @@ def test_status_names_who_is_missing_and_says_that_a_server_is_dead(host: Path) 
 
 
 def test_a_server_that_waits_in_vain_names_who_is_missing(host: Path) -> None:
-    terms = agreed.from_json((host / "terms.json").read_bytes(), "terms", settings_of)
-    hosts = {0: open_host(Path("north"), terms)}
+    terms = read_terms(host / "terms.json")
+    hosts = {0: open_node(Path("north"), terms)}
     with (
         stand_in(hosts, set(), dies_at=1) as connect,
         pytest.raises(FederationError, match="missing: south, west"),

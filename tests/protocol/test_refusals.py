@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import privrec
+import raw
 from loopback import Loopback
 from privrec.algorithms.recipes import RECIPES, configure, prepare
 from privrec.core.contribution import Contribution
@@ -64,22 +65,22 @@ class Hostile:
 
     def __init__(self, net: Loopback) -> None:
         self.net, self.attempt, self.reads = net, 10**6, 0
-        host = net.hosts[0]
-        take = host._take
+        node = net.nodes[0]
+        take = node._take
 
         def counted(people: IntArray) -> Clients:
             self.reads += 1
             return take(people)
 
-        host._take = counted
+        node._take = counted
 
     def ask(self, node: int, kind: str, round_index: int, arrays: Any = None, **about: Any) -> Any:
         words = {"kind": kind, "terms": self.net.terms.fingerprint, "run": "", **about}
-        bound = self.net.hosts[0]._phase_at(round_index)[0].aggregator.clip_norm
+        bound = self.net.nodes[0]._phase_at(round_index)[0].aggregator.clip_norm
         words = {"clip_norm": bound, **words, "round": round_index, "attempt": self.attempt}
-        reply = self.net.hosts[node].handle(wire.pack(words, arrays))
-        body = reply[2 + int.from_bytes(reply[:2], "big") :]  # Signatures vary in length.
-        return wire.unpack(body), len(body)
+        reply = self.net.nodes[node].handle(raw.pack(words, arrays))
+        body = raw.body_of(reply)
+        return raw.unpack(body), len(body)
 
     def tell(self, phase: Phase, told: Mapping[str, Leaf], person: int) -> Outcome:
         """Play the protocol up to the masked sum of one person."""
@@ -157,7 +158,7 @@ def tellings(told: Mapping[str, Any], theirs: IntArray) -> Iterator[dict[str, An
 def test_no_answer_depends_on_the_person(recipe: str, data: Federation, tmp_path: Path) -> None:
     net = federation(recipe, data, tmp_path)
     server = Hostile(net)
-    theirs = np.unique(np.concatenate([net.hosts[0]._take(np.array([p])).item for p in PEOPLE]))
+    theirs = np.unique(np.concatenate([net.nodes[0]._take(np.array([p])).item for p in PEOPLE]))
     for phase, told in phases_of(net):
         answered = 0
         for k, telling in enumerate(tellings(told, theirs)):
@@ -194,10 +195,10 @@ def test_a_recipe_that_fails_for_some_person_sends_a_sum_all_the_same(
 ) -> None:
     """A person whose part fails adds zero; if the sum of all fails, zeros are sent."""
     net = federation("dpals", data, tmp_path)
-    host = net.hosts[0]
-    [phase, *rest] = host._phases()
+    node = net.nodes[0]
+    [phase, *rest] = node._phases()
     own = phase.device.contribute
-    victim = net.hosts[0]._take(np.array([1])).ids[0]
+    victim = net.nodes[0]._take(np.array([1])).ids[0]
 
     def contribute(told: Told, person: Clients, round_index: int) -> Contribution:
         if len(person.ids) and person.ids[0] == victim and len(person.item):
@@ -214,16 +215,14 @@ def test_a_recipe_that_fails_for_some_person_sends_a_sum_all_the_same(
         phase.device, contribute=contribute, kernel=None if fails == "contribute" else kernel
     )
     changed = (replace(phase, device=device), *rest)
-    host._phases = lambda: changed
-    asked = host._asked(
-        wire.Message(
-            {"run": "", "round": 0, "attempt": 0, "clip_norm": phase.aggregator.clip_norm},
-            {"people": np.array([0, 1, 2])},
-        )
+    node._phases = lambda: changed
+    request = wire.Request(
+        kind="sum", terms="", run="", round=0, attempt=0, clip_norm=phase.aggregator.clip_norm
     )
-    vector = host._vector(asked)
-    assert vector.shape == (asked.sheet.size,)
-    alone = host._vector(replace(asked, phase=phase, people=np.array([0, 2])))
+    task = node._task(request, {"people": np.array([0, 1, 2])})
+    vector = node._vector(task)
+    assert vector.shape == (task.layout.size,)
+    alone = node._vector(replace(task, phase=phase, people=np.array([0, 2])))
     np.testing.assert_allclose(vector, alone if fails == "contribute" else 0 * alone, atol=1e-8)
     assert alone.any()
     assert Hostile(net).tell(changed[0], {}, 1).kind == "mask"

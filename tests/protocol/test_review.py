@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import privrec
+import raw
 from loopback import Loopback
 from privrec.algorithms.privrec_plus.sums import Frequent
 from privrec.algorithms.recipes import configure, prepare
@@ -16,10 +17,10 @@ from privrec.data.federation import Federation
 from privrec.errors import FederationError, WireError
 from privrec.protocol import wire
 from privrec.protocol.certificates import read_private_key, sign
+from privrec.protocol.coding import SumLayout
 from privrec.protocol.secure_sum import _keys_statement, check_keys
 from privrec.protocol.server import executor, liars
 from privrec.protocol.terms import Member, Terms, bind, promised
-from privrec.protocol.wire import COUNT, Sheet, clipped_again
 from privrec.testing import small
 from privrec.transport.processes import LARGEST_REQUEST, NODES_MAY_CALL, guarded
 from privrec.transport.run_node import locked
@@ -36,19 +37,19 @@ def noised(recipe: str, data: Federation, **more: Any) -> Any:
     return prepare(configure(recipe, data.name, {**settings, **more}), data)
 
 
-def ask(net: Loopback, node: int, kind: str, attempt: int, **about: Any) -> wire.Message:
+def ask(net: Loopback, node: int, kind: str, attempt: int, **about: Any) -> raw.Message:
     """Ask a node as a hostile server would; return its reply."""
     arrays = about.pop("arrays", None)
     words = {"kind": kind, "terms": net.terms.fingerprint, "run": "", "round": 0, "clip_norm": 1.0}
     words |= about
-    request = wire.pack({**words, "attempt": attempt}, arrays)
-    reply = net.hosts[node].handle(request)
-    return wire.unpack(wire.verified(reply, request, lambda content, made: True))
+    request = raw.pack({**words, "attempt": attempt}, arrays)
+    reply = net.nodes[node].handle(request)
+    return raw.unpack(wire.verified(reply, request, lambda content, made: True))
 
 
 def unmasks(net: Loopback, attempt: int, helpers: list[int]) -> bool:
     """Return whether a server that asks these nodes alone to reveal gets one more sum."""
-    nodes = list(net.hosts)
+    nodes = list(net.nodes)
     keys = {str(n): ask(net, n, "keys", attempt).about["keys"] for n in nodes}
     shares = {n: ask(net, n, "shares", attempt, keys=keys).about["shares"] for n in nodes}
     for node in nodes:
@@ -125,7 +126,7 @@ def test_epsilon_against_the_server_counts_rounds_that_the_budget_does_not_play(
 def test_a_node_whose_keys_repeat_is_named_and_left_out(data: Federation, tmp_path: Path) -> None:
     net = Loopback(noised("dp-privrec-plus", data), tmp_path, nodes=4, attempts=3)
     reply = ask(net, 0, "keys", 1).about["keys"]
-    parts = wire.blobs_by_name(reply)
+    parts = raw.blobs_by_name(reply)
     with pytest.raises(FederationError, match="repeat each other"):
         check_keys(b"", 0, {**parts, "mask": parts["cipher"]}, lambda *_: True)
 
@@ -133,18 +134,19 @@ def test_a_node_whose_keys_repeat_is_named_and_left_out(data: Federation, tmp_pa
 
     def copies(asked: int, request: bytes, reply: bytes | None) -> bytes | None:
         """Let node 1 present the keys of node 0 as its own."""
-        about = wire.unpack(request).about
+        about = raw.unpack(request).about
         if about["kind"] != "keys" or asked > 1 or reply is None:
             return reply
-        body = wire.unpack(wire.verified(reply, request, lambda *_: True)).about
+        body = raw.unpack(wire.verified(reply, request, lambda *_: True)).about
         if asked == 0:
-            theirs.update(wire.blobs_by_name(body["keys"]))
+            theirs.update(raw.blobs_by_name(body["keys"]))
             return reply
         private = read_private_key(net.paths[1] / "key")
-        place = (about["run"], about["round"], about["attempt"], about["clip_norm"])
-        statement = _keys_statement(wire.round_context(net.terms.fingerprint, *place), 1, theirs)
+        at = wire.Attempt(about["run"], about["round"], about["attempt"])
+        context = wire.round_context(net.terms.fingerprint, at, about["clip_norm"])
+        statement = _keys_statement(context, 1, theirs)
         parts = {**theirs, "signature": sign(private, statement)}
-        made = wire.pack({**body, "keys": parts})
+        made = raw.pack({**body, "keys": parts})
         return wire.signed(made, request, lambda content: sign(private, content))
 
     net.tap = copies
@@ -153,7 +155,7 @@ def test_a_node_whose_keys_repeat_is_named_and_left_out(data: Federation, tmp_pa
     state = phase.start(None)
     cohort = Cohort(phase.population, bound.federation.take)
     executor(net.server)(phase, phase.tell(state), cohort, 0, state.clip_norm)
-    assert net.server.seen.refused["a key of another node"] >= 1
+    assert net.server.status.refused["a key of another node"] >= 1
 
 
 def drops(node: int, kind: str, times: int) -> Callable[[int, bytes, bytes | None], bytes | None]:
@@ -161,7 +163,7 @@ def drops(node: int, kind: str, times: int) -> Callable[[int, bytes, bytes | Non
     left = [times]
 
     def tap(asked: int, request: bytes, reply: bytes | None) -> bytes | None:
-        hit = asked == node and wire.unpack(request).about["kind"] == kind and left[0] > 0
+        hit = asked == node and raw.unpack(request).about["kind"] == kind and left[0] > 0
         left[0] -= hit
         return None if hit else reply
 
@@ -178,7 +180,7 @@ def test_one_lost_reply_of_two_nodes_costs_an_attempt_and_not_the_round(
     state = phase.start(None)
     cohort = Cohort(phase.population, bound.federation.take)
     executor(net.server)(phase, phase.tell(state), cohort, 0, state.clip_norm)
-    assert net.server.seen.abandoned == 1
+    assert net.server.status.abandoned == 1
 
 
 def test_who_is_left_out_is_a_liar_or_stands_alone_against_one() -> None:
@@ -196,20 +198,23 @@ def test_weights_whose_powers_vanish_are_refused() -> None:
 
 
 def test_a_plain_count_moves_by_no_more_than_its_people() -> None:
-    sheet = Sheet(shapes={"w": ("dense", (3,))}, count_weight=0.1)
-    rows = {"w": np.zeros(3), COUNT: np.array([-40.0 * 0.1])}
-    found, was_long = clipped_again(sheet, rows, 1.0, 15, "l2")
+    layout = SumLayout(shapes={"w": ("dense", (3,))}, count_weight=0.1)
+    clipped, was_long = layout.clipped(np.array([0.0, 0, 0, -40 * 0.1]), 1.0, 15, "l2")
     assert was_long
-    assert found[COUNT][0] == pytest.approx(-7.5 * 0.1)
-    rows = {"w": np.full(3, 100.0), COUNT: np.array([0.0])}
-    found, _ = clipped_again(sheet, rows, 1.0, 15, "l2")
-    assert np.linalg.norm(found["w"]) == pytest.approx(15.0)
+    assert clipped[3] == pytest.approx(-7.5 * 0.1)
+    clipped, was_long = layout.clipped(np.array([100.0, 100, 100, 0]), 1.0, 15, "l2")
+    assert was_long
+    assert np.linalg.norm(clipped) == pytest.approx(15.0)
+    within = np.array([1.0, 0, 0, 0.7])
+    clipped, was_long = layout.clipped(within, 1.0, 15, "l2")
+    assert not was_long
+    assert np.array_equal(clipped, within)
 
 
 def test_a_symmetric_sum_is_clipped_by_the_length_of_the_whole_matrix() -> None:
-    sheet = Sheet(shapes={"m": ("outer", (2,))})
-    found, _ = clipped_again(sheet, {"m": np.array([3.0, 4.0, 5.0])}, 1.0, 1, "l2")
-    whole = sheet.together(found).update["m"]
+    layout = SumLayout(shapes={"m": ("outer", (2,))})
+    clipped, _ = layout.clipped(np.array([3.0, 4.0, 5.0]), 1.0, 1, "l2")
+    whole = layout.total(clipped).update["m"]
     assert np.linalg.norm(whole) == pytest.approx(1.0)
 
 

@@ -16,9 +16,9 @@ from privrec.algorithms.recipes import RECIPES, configure, prepare
 from privrec.core.phase import Cohort
 from privrec.data.federation import Federation
 from privrec.errors import FederationError
+from privrec.protocol.coding import coding_of, layout_of
 from privrec.protocol.server import executor
 from privrec.protocol.terms import bind
-from privrec.protocol.wire import coding_of, sheet_of
 from privrec.runs import folder as records
 from privrec.runs.journal import ledger_of
 from privrec.runs.loop import play_stages
@@ -113,8 +113,8 @@ def test_a_secure_sum_is_as_exact_as_its_coding_says_beforehand(
         secure: executor(net.server)(phase, told, cohort, 0, state.clip_norm).update
         for secure, net in nets.items()
     }
-    sheet = sheet_of(phase, told, cohort.take(phase.population[:1]), 0, state.clip_norm)
-    coding = coding_of(nets[True].terms.people, phase, sheet, state.clip_norm)
+    layout = layout_of(phase, told, cohort.take(phase.population[:1]), 0, state.clip_norm)
+    coding = coding_of(nets[True].terms.people, phase, layout, state.clip_norm)
     for name, exact in sums[False].items():
         allowed = coding.error(3, float(np.abs(exact).max()))
         worst = float(np.abs(np.asarray(sums[True][name]) - exact).max())

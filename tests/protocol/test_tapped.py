@@ -9,6 +9,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import fields, is_dataclass, replace
+from functools import partial
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ import pytest
 from scipy import stats
 
 import privrec
+import raw
 from loopback import Loopback
 from privrec.algorithms.budgets import BOUND
 from privrec.algorithms.privrec_plus import solve as fit
@@ -29,16 +31,15 @@ from privrec.data.federation import Federation
 from privrec.errors import FederationError
 from privrec.protocol import masks, wire
 from privrec.protocol import node as host
-from privrec.protocol.coding import Coding
+from privrec.protocol.coding import Coding, coding_of, layout_of
 from privrec.protocol.masks import Roster, Words
 from privrec.protocol.secure_sum import _pair_seed
 from privrec.protocol.server import executor
 from privrec.protocol.terms import bind
-from privrec.protocol.wire import coding_of, sheet_of
 from privrec.runs import folder as records
 from privrec.runs.loop import play_stages
 from privrec.testing import small
-from privrec.transport.run_server import _both
+from privrec.transport.run_server import _show
 from privrec.types import F64
 
 NODES = 4
@@ -68,15 +69,15 @@ class Tapped:
         recipe = "dp-privrec-plus"
         chosen = small(recipe, cohort=40, noise=terms.pop("noise", "seeded"))
         prepared = prepare(configure(recipe, data.name, chosen), data)
-        self.crossed: list[tuple[int, wire.Message, wire.Message, bytes]] = []
+        self.crossed: list[tuple[int, raw.Message, raw.Message, bytes]] = []
         self.pair_keys: dict[int, bytes] = {}
         self.net = Loopback(prepared, path, nodes=NODES, tap=self.tap, missing=0.25, **terms)
         self.run = self.net.run()
 
     def tap(self, node: int, request: bytes, reply: bytes | None) -> bytes | None:
         body = (reply or b"")[2 + int.from_bytes((reply or b"")[:2], "big") :]
-        self.crossed.append((node, wire.unpack(request), wire.unpack(body), body))
-        if (current := self.net.hosts[node]._round) is not None:
+        self.crossed.append((node, raw.unpack(request), raw.unpack(body), body))
+        if (current := self.net.nodes[node]._round) is not None:
             # No server has this; it is here to show what would be enough to read a node.
             self.pair_keys[node] = current._pair.private
         return reply
@@ -109,10 +110,10 @@ class Tapped:
     def coding(self) -> Coding:
         phase, told, clip = self.place()
         nobody = self.run.federation.take(np.arange(1))
-        sheet = sheet_of(phase, told, nobody, ROUND, clip)
-        return coding_of(self.net.terms.people, phase, sheet, clip)
+        layout = layout_of(phase, told, nobody, ROUND, clip)
+        return coding_of(self.net.terms.people, phase, layout, clip)
 
-    def replies(self, kind: str) -> dict[int, wire.Message]:
+    def replies(self, kind: str) -> dict[int, raw.Message]:
         return {node: reply for node, _, reply, _ in self.crossed if reply.about["kind"] == kind}
 
     def masked(self) -> dict[int, Words]:
@@ -121,13 +122,13 @@ class Tapped:
     def roster(self) -> Roster:
         terms, server = self.net.terms, self.net.server
         keys = {
-            node: wire.blobs_by_name(reply.about["keys"])
+            node: raw.blobs_by_name(reply.about["keys"])
             for node, reply in self.replies("keys").items()
         }
-        attempt = self.replies("keys")[0].about["attempt"]
+        attempt = wire.Attempt(server.run, ROUND, self.replies("keys")[0].about["attempt"])
         return Roster.of(
             keys,
-            context=wire.round_context(terms.fingerprint, server.run, ROUND, attempt, BOUND),
+            context=wire.round_context(terms.fingerprint, attempt, BOUND),
             threshold=terms.threshold(NODES),
             degree=masks.default_degree(NODES),
         )
@@ -136,7 +137,7 @@ class Tapped:
         """Return each masked vector without the mask whose seed the server learns at the end."""
         roster, found = self.roster(), {}
         revealed = {
-            giver: wire.blobs(reply.about["shares"], "shares")
+            giver: raw.blobs(reply.about["shares"])
             for giver, reply in self.replies("reveal").items()
         }
         for node, words in self.masked().items():
@@ -208,7 +209,7 @@ def test_without_secure_sums_a_tap_reads_every_node(data: Federation, tmp_path: 
     total, read = tapped.play(), np.zeros(0)
     for node, reply in tapped.replies("sum").items():
         truth = tapped.true_sum(node)
-        [found] = [row for name, row in reply.arrays.items() if name.startswith("sum ")]
+        found = reply.arrays["sum"]
         np.testing.assert_allclose(found, truth, atol=1e-9)
         read = found + (read if len(read) else 0)
         # The search that finds nothing below does find something here.
@@ -261,7 +262,7 @@ def test_sums_of_nothing_are_as_random_as_any(
 ) -> None:
     """Zeros show a missing mask, one that two nodes add with the same sign, or one used twice."""
 
-    monkeypatch.setattr(host.Host, "_vector", lambda self, asked: np.zeros(asked.sheet.size))
+    monkeypatch.setattr(host.Node, "_vector", lambda self, task: np.zeros(task.layout.size))
     tapped = Tapped(data, tmp_path)
     assert not tapped.play().any()
     masked, bare = tapped.masked(), tapped.without_own_masks()
@@ -288,7 +289,8 @@ def test_neither_the_server_nor_its_disk_ever_holds_one_nodes_vector(
     def remember(_: object) -> None:
         kept.extend(path.read_bytes() for path in disk.rglob("*") if path.is_file())
 
-    tapped.net.server = server = replace(tapped.net.server, watch=_both(remember, status))
+    watch = partial(_show, remember, status)
+    tapped.net.server = server = replace(tapped.net.server, watch=watch)
     vectors: list[npt.NDArray[Any]] = []
 
     def run(phase: Phase, told: Any, cohort: Cohort, number: int, clip: float) -> Any:
@@ -297,8 +299,8 @@ def test_neither_the_server_nor_its_disk_ever_holds_one_nodes_vector(
         nodes = server.terms.node_of(cohort.people)
         here = [int(node) for node in np.unique(nodes)]
         arrays = {name: np.asarray(leaf) for name, leaf in told.items()}
-        sheet = sheet_of(phase, arrays, cohort.take(np.arange(1)), number, clip)
-        coding = coding_of(server.terms.people, phase, sheet, clip)
+        layout = layout_of(phase, arrays, cohort.take(np.arange(1)), number, clip)
+        coding = coding_of(server.terms.people, phase, layout, clip)
         for node in here:
             people = cohort.people[nodes == node]
             truth = tapped.truth(node, phase, arrays, clip, people)
@@ -333,7 +335,7 @@ ARRAYS = [
 
 def spoilt(request: bytes, rng: np.random.Generator) -> bytes:
     """Return a request with some bytes, one value or one array changed."""
-    asked, way = wire.unpack(request), int(rng.integers(4))
+    asked, way = raw.unpack(request), int(rng.integers(4))
     if way == 0:
         found = bytearray(request)
         for place in rng.integers(0, len(found), int(rng.integers(1, 6))).tolist():
@@ -342,14 +344,15 @@ def spoilt(request: bytes, rng: np.random.Generator) -> bytes:
     if way == 1 and asked.arrays:
         name = str(rng.choice([*asked.arrays]))
         array = ARRAYS[int(rng.integers(len(ARRAYS)))]
-        return wire.pack(asked.about, {**asked.arrays, name: array})
+        return raw.pack(asked.about, {**asked.arrays, name: array})
     value = JUNK[int(rng.integers(len(JUNK)))]
     if way == 2:
         value = rng.choice(["sum", "keys", "shares", "mask", "agree", "reveal", "hello"])
-        return wire.pack({**asked.about, "kind": str(value)}, asked.arrays)
-    return wire.pack({**asked.about, str(rng.choice([*asked.about])): value}, asked.arrays)
+        return raw.pack({**asked.about, "kind": str(value)}, asked.arrays)
+    return raw.pack({**asked.about, str(rng.choice([*asked.about])): value}, asked.arrays)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("noise_from", ["server", "nodes"])
 def test_no_request_gets_an_exception_or_a_plain_vector(
     noise_from: str, data: Federation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -361,14 +364,14 @@ def test_no_request_gets_an_exception_or_a_plain_vector(
     net, rng, kinds = tapped.net, np.random.default_rng(0), Counter[str]()
     truth = tapped.true_sum(0)
     secret = [truth, tapped.coding().encode(truth, 40)]
-    handle, at_once = net.hosts[0].handle, True
-    recorded = [wire.pack(*asked) for node, asked, *_ in tapped.crossed if node == 0]
+    handle, at_once = net.nodes[0].handle, True
+    recorded = [raw.pack(*asked) for node, asked, *_ in tapped.crossed if node == 0]
 
     def hostile(request: bytes) -> bytes:
         wrong = at_once or rng.integers(3) == 0
         reply: bytes = handle(spoilt(request, rng) if wrong else request)
-        body = reply[2 + int.from_bytes(reply[:2], "big") :]
-        found = wire.unpack(body)
+        body = raw.body_of(reply)
+        found = raw.unpack(body)
         kinds[found.about["kind"]] += 1
         assert {one.dtype for one in found.arrays.values()} <= {np.dtype(np.uint64)}
         assert (found.about["kind"] == "mask") == bool(found.arrays)
@@ -377,7 +380,7 @@ def test_no_request_gets_an_exception_or_a_plain_vector(
 
     for _ in range(2400):
         hostile(recorded[int(rng.integers(len(recorded)))])
-    monkeypatch.setattr(net.hosts[0], "handle", hostile)
+    monkeypatch.setattr(net.nodes[0], "handle", hostile)
     at_once = False
     for _ in range(40):
         with contextlib.suppress(FederationError):

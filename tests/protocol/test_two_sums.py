@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pytest
 
 import privrec
+import raw
 from loopback import Loopback
 from privrec.algorithms.recipes import RECIPES, configure, prepare
 from privrec.core.phase import Cohort, Phase
@@ -19,8 +20,9 @@ from privrec.data.federation import Federation
 from privrec.errors import FederationError
 from privrec.protocol import wire
 from privrec.protocol.masks import Roster, default_degree
-from privrec.protocol.secure_sum import Reveals, Unmasking, unmask
-from privrec.protocol.server import executor
+from privrec.protocol.node import Reveals
+from privrec.protocol.secure_sum import unmask
+from privrec.protocol.server import Unmasking, executor
 from privrec.testing import small
 from privrec.types import IntArray
 from tiny import DATA, each_recipe
@@ -35,8 +37,8 @@ def data() -> Federation:
     return privrec.load(DATA)
 
 
-def body(content: bytes) -> wire.Message:
-    return wire.unpack(content[2 + int.from_bytes(content[:2], "big") :])
+def body(content: bytes) -> raw.Message:
+    return raw.unpack(raw.body_of(content))
 
 
 class Curious:
@@ -44,11 +46,11 @@ class Curious:
 
     def __init__(self, net: Loopback, late: set[tuple[int, str]], times: int = 1) -> None:
         self.net, self.run, self.left = net, net.server.run, dict.fromkeys(late, times)
-        self.sent: dict[int, dict[str, dict[int, wire.Message]]] = {}
+        self.sent: dict[int, dict[str, dict[int, raw.Message]]] = {}
         net.tap = self.tap
 
     def tap(self, node: int, request: bytes, reply: bytes | None) -> bytes | None:
-        asked = wire.unpack(request).about
+        asked = raw.unpack(request).about
         kind = str(asked["kind"])
         if reply is not None and body(reply).about["kind"] == kind:
             kinds = self.sent.setdefault(asked["attempt"], {})
@@ -75,17 +77,19 @@ class Curious:
         """Return every sum that can be unmasked, by the nodes that are in it."""
         terms, sums = self.net.terms, dict[frozenset[int], Words]()
         for attempt, kinds in self.sent.items():
-            keys = {n: wire.blobs_by_name(m.about["keys"]) for n, m in kinds["keys"].items()}
+            keys = {n: raw.blobs_by_name(m.about["keys"]) for n, m in kinds["keys"].items()}
             shares = kinds.get("shares", {}).items()
-            sealed = {n: wire.blobs(m.about["shares"], "shares") for n, m in shares}
+            sealed = {n: raw.blobs(m.about["shares"]) for n, m in shares}
             reveals = kinds.get("reveal", {}).items()
-            revealed = {n: wire.blobs(m.about["shares"], "shares") for n, m in reveals}
+            revealed = {n: raw.blobs(m.about["shares"]) for n, m in reveals}
             vectors = {n: m.arrays["sum"] for n, m in kinds.get("mask", {}).items()}
             try:
                 roster = Roster.of(
                     keys,
                     context=wire.round_context(
-                        terms.fingerprint, self.run, 0, attempt, self.phase().aggregator.clip_norm
+                        terms.fingerprint,
+                        wire.Attempt(self.run, 0, attempt),
+                        self.phase().aggregator.clip_norm,
                     ),
                     threshold=terms.threshold(len(keys)),
                     degree=default_degree(len(keys)),
@@ -124,7 +128,7 @@ def test_no_sums_of_one_round_differ_by_one_node_whoever_is_late(
     try:
         curious.play()
     except FederationError:
-        assert net.server.seen.abandoned == 4
+        assert net.server.status.abandoned == 4
     assert len(curious.sums()) <= 1
 
 
@@ -135,7 +139,7 @@ def test_a_node_helps_a_round_with_one_sum_alone_also_after_a_restart(
     everybody = net.everybody()
     first = Curious(net, late=set())
     first.play(everybody)
-    net.hosts = {node: net.host(node) for node in net.hosts}
+    net.nodes = {node: net.node(node) for node in net.nodes}
     net.server = net.new_server()
     again = Curious(net, late=set())
     again.play(everybody)
@@ -147,7 +151,7 @@ def test_a_node_helps_a_round_with_one_sum_alone_also_after_a_restart(
         with pytest.raises(FederationError, match="nothing of it was published"):
             less.play(np.delete(everybody, person))
         assert not less.sums()
-        assert any("another sum of round 0" in why for why in net.server.seen.refused)
+        assert any("another sum of round 0" in why for why in net.server.status.refused)
 
 
 def test_a_killed_server_ends_the_round_with_the_same_people_and_nodes(
@@ -161,7 +165,7 @@ def test_a_killed_server_ends_the_round_with_the_same_people_and_nodes(
     class Killed(BaseException): ...
 
     def kill(node: int, request: bytes, reply: bytes | None) -> bytes | None:
-        if wire.unpack(request).about["kind"] == "reveal" and node == 1:
+        if raw.unpack(request).about["kind"] == "reveal" and node == 1:
             raise Killed
         return curious.tap(node, request, reply)
 
@@ -188,15 +192,15 @@ def test_a_node_that_is_missing_from_a_begun_round_is_named(
 
     def dies(node: int, request: bytes, reply: bytes | None) -> bytes | None:
         found = curious.tap(node, request, reply)
-        if wire.unpack(request).about["kind"] == "reveal":
-            net.hosts.pop(2, None)
+        if raw.unpack(request).about["kind"] == "reveal":
+            net.nodes.pop(2, None)
         return found
 
     net.tap = dies
     with pytest.raises(FederationError, match=r"when nodes \[0, 1, 2\] are all there"):
         curious.play()
     # The node comes back, and the round is ended.
-    net.hosts[2], net.tap = net.host(2), None
+    net.nodes[2], net.tap = net.node(2), None
     assert curious.play() is not None
 
 
@@ -209,12 +213,12 @@ def test_nothing_is_revealed_after_the_deadline(
     config = configure("dp-privrec-plus", data.name, {**small("dp-privrec-plus"), **settings})
     net = Loopback(prepare(config, data), tmp_path, noise_from=noise_from, attempts=1)
     curious, now = Curious(net, late=set()), [0.0]
-    for host in net.hosts.values():
+    for host in net.nodes.values():
         host._clock = lambda: now[0]
     before_reveal = "mask" if noise_from == "server" else "agree"
 
     def slow(node: int, request: bytes, reply: bytes | None) -> bytes | None:
-        if node == 2 and wire.unpack(request).about["kind"] == before_reveal:
+        if node == 2 and raw.unpack(request).about["kind"] == before_reveal:
             now[0] = net.terms.deadline * exchanges + (0.1 if late else -0.1)
         return curious.tap(node, request, reply)
 
@@ -225,7 +229,7 @@ def test_nothing_is_revealed_after_the_deadline(
     with pytest.raises(FederationError, match="nothing of it was published"):
         curious.play()
     assert not curious.sums()
-    assert any("deadline" in why for why in net.server.seen.refused)
+    assert any("deadline" in why for why in net.server.status.refused)
 
 
 def test_what_a_node_wrote_down_before_is_read(tmp_path: Path) -> None:
@@ -252,16 +256,16 @@ def test_nodes_are_not_told_who_else_was_drawn(data: Federation, tmp_path: Path)
     heard = []
     cohorts: tuple[list[int], ...] = ([0, 1, 2, 3, 4], [0, 1], [0, 3], [2, 3], [0], [4], [])
     for cohort in cohorts:
-        net.hosts = {node: net.host(node) for node in net.hosts}
+        net.nodes = {node: net.node(node) for node in net.nodes}
         for path in net.paths:
             (path / "reveals.json").unlink(missing_ok=True)
-        net.hosts, net.server = {n: net.host(n) for n in net.hosts}, net.new_server()
+        net.nodes, net.server = {n: net.node(n) for n in net.nodes}, net.new_server()
         curious, requests = Curious(net, late=set()), list[Any]()
 
         def tap(
             node: int, request: bytes, reply: bytes | None, seen: list[Any] = requests
         ) -> bytes | None:
-            asked = wire.unpack(request)
+            asked = raw.unpack(request)
             if node == 1:
                 about = asked.about
                 lists = {name: about.get(name) for name in ("survivors", "sealed", "keys")}

@@ -48,6 +48,7 @@ def test_the_statement_says_how_few_they_are(tmp_path: Path) -> None:
     assert SAID in str(privrec.open_model(tmp_path / "model.privrec").privacy["statement"])
 
 
+@pytest.mark.slow
 def test_a_dry_run_says_it_too() -> None:
     words = ("train", "dp-privrec-plus", "--data", FIVE, "--dry-run")
     assert f"warning: {SAID}" in done(*words)
@@ -121,6 +122,7 @@ def test_the_easiest_sum_counts_and_one_without_noise_needs_nobody() -> None:
 # --- nobody to test ------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_where_nobody_can_be_tested_the_next_step_is_another_one(refused: Refused) -> None:
     words = ("train", "privrec-plus", "--data", FIVE, "--set", "test_share=1e-9")
     said = done(*words, "--set", "rounds=0", "--out", "run")

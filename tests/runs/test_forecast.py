@@ -82,6 +82,7 @@ def test_rounds_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
     assert seconds(10, 5) == 1 + 4 * 10 + 2
 
 
+@pytest.mark.slow
 def test_nothing_is_solved_and_nobody_is_asked_who_is_tested(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -119,6 +120,7 @@ def test_the_server_sees_sums_of_the_size_of_the_whole_cohort(
     assert len(prepared.split.train) <= found.sum() <= len(prepared.split.train) * 20**0.5
 
 
+@pytest.mark.slow
 def test_what_is_said(scratch: Any) -> None:
     words = ("train", "privrec-plus", "--data", DATA, "--dry-run", "--set", "rounds=0")
     found = document(*words, "--json")

@@ -40,7 +40,7 @@ def lines_of(path: Path) -> list[dict[str, Any]]:
 
 
 @each_recipe(["dp-privrec-one", "lm-privrec"])
-@pytest.mark.parametrize("sampling", ["poisson", "fixed"])
+@pytest.mark.parametrize("sampling", ["poisson", pytest.param("fixed", marks=pytest.mark.slow)])
 def test_an_epsilon_is_met_and_written_down(tmp_path: Path, recipe: str, sampling: str) -> None:
     run = train(tmp_path / "run", recipe, epsilon=5, sampling=sampling)
     lines = lines_of(tmp_path / "run")

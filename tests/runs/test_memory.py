@@ -102,6 +102,7 @@ def test_the_advice_fits(
         assert refusal(**{**advised, name: 2 * advised[name]})
 
 
+@pytest.mark.slow
 def test_a_million_items_and_the_closed_form_end_before_they_start(
     refused: Refused, free: Free
 ) -> None:
@@ -199,6 +200,7 @@ def test_most_is_the_largest_that_fits(free_: int) -> None:
     assert machine.most(lambda count: 10 * count, 123_456, 10**9) == 12_000  # Two digits.
 
 
+@pytest.mark.slow
 def test_how_many_items_get_a_vector() -> None:
     def line(recipe: str, *words: str) -> str:
         found = done("train", recipe, "--data", DATA, "--dry-run", "--set", "rounds=0", *words)

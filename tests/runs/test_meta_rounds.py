@@ -14,6 +14,7 @@ from privrec.runs.meta_rounds import CONTENDERS, time_rounds
 from tiny import DATA
 
 
+@pytest.mark.slow
 def test_all_take_turns_on_the_same_people(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody plays two rounds in a row, and each of them asks the same cohort in a round."""
     asked: list[tuple[int, tuple[int, ...]]] = []

@@ -122,6 +122,7 @@ def test_two_secure_runs_add_up(secure: Path, tmp_path: Path) -> None:
 # 7: a frontier says what it is and what its runs cost together.
 
 
+@pytest.mark.slow
 def test_a_frontier_is_an_experiment_and_says_what_it_costs(tmp_path: Path) -> None:
     out = tmp_path / "frontier"
     words = ["frontier", "--data", DATA, "--epsilons", "1,8,inf", "--out", str(out)]

@@ -29,8 +29,8 @@ from privrec.core.phase import Stage
 from privrec.core.round import fastest
 from privrec.data import published
 from privrec.data.catalogue import to_json
+from privrec.data.clients import chosen, split_clients
 from privrec.data.federation import Federation
-from privrec.data.splits import chosen, split_clients
 from privrec.data.tables import Tables, person_ids, to_federation
 from privrec.privacy.aggregate import CohortTotal
 from privrec.runs.journal import population_mark
@@ -151,6 +151,7 @@ def test_one_person_less_of_the_synthetic_people(recipe: str, gone: int) -> None
     check_without(synthetic_without, recipe, gone)
 
 
+@pytest.mark.slow
 @pytest.mark.realdata
 @pytest.mark.parametrize("recipe", MOST)
 @pytest.mark.parametrize("name", ["movielens-1m", "frappe"])
@@ -175,6 +176,7 @@ def test_a_role_is_a_matter_of_ones_own_id(names: list[str], seed: int, data: An
         assert [bool(x) for x in has] == [bool(had[place[name]]) for name in stay]
 
 
+@pytest.mark.slow
 @pytest.mark.realdata
 def test_roles_and_popularity_of_all_of_movielens() -> None:
     """Roles once depended on positions: removing one person changed 1,579 other roles.

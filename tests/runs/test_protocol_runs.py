@@ -12,9 +12,8 @@ import pytest
 import privrec
 from commands import Refused, document, done, invoke
 from privrec.algorithms.recipes import configure, prepare
-from privrec.data.clients import Clients
+from privrec.data.clients import Clients, chosen
 from privrec.data.federation import Federation
-from privrec.data.splits import chosen
 from privrec.errors import DataError, SettingsError
 from privrec.runs import folder as records
 from privrec.runs import journal as publisher

@@ -52,6 +52,7 @@ def spoiled(found: Any, place: Place, value: Any) -> Any:
     return whole
 
 
+@pytest.mark.slow
 def test_no_value_of_an_evaluation_ends_in_a_traceback(runs: Path, tmp_path: Path) -> None:
     shutil.copytree(runs / "own", tmp_path / "run")
     run, file = open_run(tmp_path / "run"), tmp_path / "run" / "simulation" / "evaluation.json"

@@ -99,6 +99,7 @@ ENDINGS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", [*ENDINGS])
 def test_nothing_is_left_when_python_ends(ending: str, tmp_path: Path) -> None:
     """With a stand-in for the training, because JAX takes seconds to import."""
@@ -132,6 +133,7 @@ made = temporary_run(RunSettings(recipe="a", data="b"), "{}", "mark")
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stop", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
 def test_what_a_killed_process_left_is_removed_by_the_next_run(
     stop: signal.Signals, place: Path

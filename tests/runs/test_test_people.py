@@ -13,10 +13,9 @@ import numpy as np
 import pytest
 
 import privrec
-from privrec.data.clients import Clients
+from privrec.data.clients import Clients, Split, split_clients
 from privrec.data.federation import Federation
 from privrec.data.schema import Bag
-from privrec.data.splits import Split, split_clients
 from privrec.types import IntArray
 from tiny import DATA, MODEL, own
 

@@ -31,9 +31,12 @@ from served import served
 from tiny import DATA, as_options
 from visits import Visit
 
+pytestmark = pytest.mark.slow
+
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
+pytestmark = pytest.mark.slow
 Open = Callable[..., Visit]
 HOSTILE = (
     "<script>window.hacked=1</script>",

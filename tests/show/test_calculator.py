@@ -156,6 +156,7 @@ def test_the_limits_themselves_are_accepted() -> None:
         question_of({**asked, "rounds": str(MOST_ROUNDS + 1), "noise_multiplier": "1"})
 
 
+@pytest.mark.slow
 def test_an_answer_leaves_nothing_large_behind(here: Served) -> None:
     here.document("/calculate", **ASKED, noise_multiplier="1.1")
     here.document("/curves", **ASKED, noise_multiplier="1.1")

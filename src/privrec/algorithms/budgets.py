@@ -5,7 +5,7 @@ from functools import partial
 from typing import NamedTuple
 
 from privrec.algorithms.settings import FederatedSettings, NoiseSettings
-from privrec.data.splits import Split
+from privrec.data.clients import Split
 from privrec.errors import SettingsError
 from privrec.privacy.aggregate import Aggregator, gaussian, laplace, plain
 from privrec.privacy.calibrate import check_budget, find_noise

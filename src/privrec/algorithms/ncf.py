@@ -27,10 +27,9 @@ from privrec.core.model import implicit_loss
 from privrec.core.phase import TRAIN, Advance, CentralFit, RoundReport, ServerState, silent
 from privrec.core.scorer import Ranker, Rankers, Scorer, Scores, check_shapes
 from privrec.data.catalogue import Catalogue
-from privrec.data.clients import Clients
+from privrec.data.clients import Clients, Split
 from privrec.data.federation import Federation, chunks
 from privrec.data.schema import Bags
-from privrec.data.splits import Split
 from privrec.evaluation.references import own_first
 from privrec.privacy.aggregate import plain
 from privrec.privacy.release import Sampling

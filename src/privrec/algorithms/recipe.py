@@ -10,8 +10,8 @@ from typing import Any, Literal
 from privrec.core.phase import Stage
 from privrec.core.scorer import Rankers
 from privrec.data.catalogue import Catalogue
+from privrec.data.clients import Split
 from privrec.data.federation import Federation
-from privrec.data.splits import Split
 from privrec.data.text import short
 from privrec.evaluation.protocols import Protocol
 from privrec.privacy import statement

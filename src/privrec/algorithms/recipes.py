@@ -21,8 +21,8 @@ from privrec.algorithms.two_stage.recipe import DP_PRIVREC, SSL_ITEMS
 from privrec.core.phase import Stage
 from privrec.core.scorer import Rankers
 from privrec.data.catalogue import Catalogue
+from privrec.data.clients import Split
 from privrec.data.federation import Federation
-from privrec.data.splits import Split
 from privrec.errors import SettingsError, by_likeness, check_kind, got, nearest
 from privrec.evaluation.protocols import Protocol, protocol_named, resolve
 from privrec.privacy.calibrate import refuse_large_delta

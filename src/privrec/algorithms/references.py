@@ -20,8 +20,8 @@ from privrec.core.phase import (
 )
 from privrec.core.scorer import Rankers, Scorer, check_shapes
 from privrec.data.catalogue import Catalogue
+from privrec.data.clients import Split
 from privrec.data.federation import Federation
-from privrec.data.splits import Split
 from privrec.evaluation.references import (
     EASE_L2,
     Reference,

@@ -22,16 +22,12 @@ data_app = typer.Typer(
 SourceArgument = Annotated[
     Path,
     typer.Argument(
-        help="Text with , ; | :: tabs or spaces between columns, JSON lines, Parquet, RecBole, or"
-        " lists; also as gz, xz, bz2, zstd or zip (a.zip/b.csv is a file in it)."
+        help="Text with , ; | :: or tabs between columns, JSON lines, Parquet, RecBole, or"
+        " lists; also as gz or zip."
     ),
 ]
 ItemsOption = Annotated[
     Path | None, typer.Option(help="The public catalogue: a file of items and features.")
-]
-UserOption = Annotated[
-    str | None,
-    typer.Option(metavar="NAME", help="The only person of a file without a user column."),
 ]
 FlagsOption = Annotated[
     list[str] | None,
@@ -143,7 +139,6 @@ def import_data(
     ignore: Annotated[
         list[str] | None, typer.Option(metavar="COLUMN", help="A column to leave out; repeat.")
     ] = None,
-    user: UserOption = None,
     positive_above: Annotated[float | None, typer.Option(help="Values above are likes.")] = None,
     name: Annotated[
         str | None, typer.Option(help="The name to show.", show_default="that of --out")
@@ -179,7 +174,6 @@ def import_data(
             form=format_,
             decimal=decimal,
             dates=dates,
-            user=user,
             flags=_pairs("--flags", "NAME=FIRST..LAST", flags or []),
             ignore=ignore or [],
             drop_duplicates=drop_duplicates,
@@ -204,18 +198,13 @@ def _say_imported(result: "ImportResult", out: Path, json_: bool) -> None:
         print_json(found)
         return
     one_file = len({use.file for use in result.uses}) == 1
-    rows = [
-        (use.file, use.column, use.became, "; ".join(filter(None, (use.why, use.note))))
-        for use in result.uses
-    ]
-    columns = ("file", "column", "became", "why")
+    rows = [(use.file, use.column, use.became, use.note) for use in result.uses]
+    columns = ("file", "column", "became", "")
     print_table(
         f"Columns of {rows[0][0]}" if one_file else "Columns",
         columns[one_file:],
         [row[one_file:] for row in rows],
     )
-    from privrec.data.columns import UNUSED_TIME
-
     tested = found["interactions_to_test"]
     more = "" if tested is None else f", and {tested:,} to be tested"
     print_line(
@@ -225,7 +214,7 @@ def _say_imported(result: "ImportResult", out: Path, json_: bool) -> None:
     if idle := found["people_without_lines"]:
         print_line(f"{idle:,} of the people have no line")
     print_line(_like_line(found))
-    if not found["has_times"] and not any(UNUSED_TIME in line for line in found["warnings"]):
+    if not found["has_times"]:
         print_line("there is no time: each person's lines stay in the order of the file")
     for warning in found["warnings"]:
         print_line(f"warning: {warning}")

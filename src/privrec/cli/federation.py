@@ -1,14 +1,16 @@
 """What `privrec federate` shows: the terms, a live table of nodes, traffic and results."""
 
 import contextlib
-import json
+import math
 import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from datetime import datetime
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.live import Live
 from rich.table import Table
@@ -27,8 +29,8 @@ from privrec.errors import FederationError
 
 if TYPE_CHECKING:
     from privrec.evaluation.ranking import EvalReport
-    from privrec.protocol.enrolment import ServerFolder
-    from privrec.protocol.server import Seen
+    from privrec.protocol.enrolment import Enrolment, ServerFolder
+    from privrec.protocol.server import ServerStatus
     from privrec.protocol.terms import Terms
 
 
@@ -52,7 +54,7 @@ def key_text(public_key: str) -> str:
     return shown_hash(key_hash(public_key))
 
 
-def say_agreed(terms: "Terms", mine: str = "") -> None:
+def agreed(terms: "Terms", mine: str = "") -> None:
     """Print the terms, and what owners compare: their hash, and the key of every node.
 
     `mine` is the public key of the node on which this is shown.
@@ -82,7 +84,7 @@ def say_agreed(terms: "Terms", mine: str = "") -> None:
     )
 
 
-def say_renewed(place: "ServerFolder", hosts: list[str]) -> None:
+def renewed(place: "ServerFolder", hosts: list[str]) -> None:
     """Make a new certificate of a server, and print what nodes need."""
     from privrec.protocol.certificates import renew
 
@@ -92,48 +94,44 @@ def say_renewed(place: "ServerFolder", hosts: list[str]) -> None:
     print_line(f"made a new certificate: {said}")
 
 
-def say_status(place: "ServerFolder", terms: "Terms", json_: bool) -> None:
+def status(folder: Path, json_: bool) -> None:
     """Print what a server's federation is doing, or that it is dead, and who is missing."""
     from privrec.protocol.certificates import key_hash
-    from privrec.protocol.enrolment import is_running
-    from privrec.protocol.server import missing_in
+    from privrec.protocol.enrolment import is_running, read_server
+    from privrec.protocol.server import ServerStatus
 
+    place, terms, _ = read_server(folder)
     if not place.status.is_file():
-        raise FederationError(f"the server of {place.path} has not been started yet")
+        raise FederationError(f"the server of {folder} has not been started yet")
     runs = is_running(place)
-    try:
-        seen = json.loads(place.status.read_bytes())
-        age, step = max(0.0, time.time() - seen["time"]), f"round {seen['round_index']}"
-        step += f", {seen['step']}"
-        state, refused = dict(seen["state"]), dict(seen["refused"])
-        missing = missing_in(seen, len(terms.members))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise FederationError(f"{place.status} is damaged") from error
+    seen = ServerStatus.read(place.status)
+    missing = seen.missing(len(terms.members))
     if json_:
-        about = [
+        members = [
             {"name": member.name, "people": member.people, "key": key_hash(member.public_key)}
             for member in terms.members
         ]
-        found = {"terms": terms.fingerprint, "people": terms.people, "members": about}
-        print_json({**found, "running": runs, "missing": missing, **seen})
+        about = {"terms": terms.fingerprint, "people": terms.people, "members": members}
+        print_json({**about, "running": runs, "missing": missing, **seen.model_dump(mode="json")})
         return
-    say_agreed(terms)
-    again = shlex.join(["privrec", "federate", "server", str(place.path)])
-    if seen["step"] == "done":
-        print_line(f"done, {time_text(age)} ago")
+    agreed(terms)
+    ago, step = time_text(max(0.0, time.time() - seen.time)), f"round {seen.round_index}"
+    if seen.step == "done":
+        print_line(f"done, {ago} ago")
     elif runs:
-        print_line(f"{step}; {time_text(age)} ago")
+        print_line(f"{step}, {seen.step}; {ago} ago")
     else:
-        print_line(f"the server is not running; it got to {step}, {time_text(age)} ago")
+        print_line(f"the server is not running; it got to {step}, {seen.step}, {ago} ago")
+        again = shlex.join(["privrec", "federate", "server", str(place.path)])
         print_line(f"go on with: {again}")
     rows = [
-        (str(k), member.name, str(state.get(str(k), "")), "missing" if k in missing else "there")
+        (str(k), member.name, seen.state.get(k, ""), "missing" if k in missing else "there")
         for k, member in enumerate(terms.members)
     ]
     print_table("Nodes", ("node", "name", "last", ""), rows)
     for k, since in missing.items():
         print_line(f"missing: {terms.members[k].name}, {_since(since)}")
-    for why, count in refused.items():
+    for why, count in seen.refused.items():
         print_line(f"refused {count}: {why}")
 
 
@@ -145,97 +143,125 @@ def _since(when: float | None) -> str:
 
 
 @contextlib.contextmanager
-def live_table(terms: "Terms", shown: bool) -> Iterator[Callable[["Seen"], None]]:
+def live_table(terms: "Terms", shown: bool) -> Iterator[Callable[["ServerStatus"], None]]:
     """Yield what draws a live table of the nodes, or prints a line a round without a terminal."""
-    began, last = time.monotonic(), [-1]
-    if not shown or not sys.stderr.isatty():
-
-        def say(seen: "Seen") -> None:
-            if shown and seen.round_index != last[0] and not seen.step.startswith("waiting"):
-                last[0] = seen.round_index
-                print_line(f"round {seen.round_index}, {time.monotonic() - began:.0f} s")
-
-        yield say
-        return
-    with Live(console=err, transient=True, refresh_per_second=4) as live:
-
-        def draw(seen: "Seen") -> None:
-            title = f"round {seen.round_index}: {seen.step} ({time.monotonic() - began:.0f} s)"
-            table = Table("node", "name", "people", "last", title=title, title_justify="left")
-            for number, member in enumerate(terms.members[:40]):
-                state = seen.state.get(number, "")
-                table.add_row(str(number), Text(member.name), f"{member.people:,}", state)
-            live.update(table)
-
-        yield draw
+    began = time.monotonic()
+    if not shown:
+        yield lambda status: None
+    elif not sys.stderr.isatty():
+        yield partial(_print_round, began, set())
+    else:
+        with Live(console=err, transient=True, refresh_per_second=4) as live:
+            yield lambda status: live.update(_table(terms, status, began))
 
 
-def say_terms(folder: Path, terms: Path) -> None:
+def _print_round(began: float, printed: set[int], status: "ServerStatus") -> None:
+    if status.round_index not in printed and not status.step.startswith("waiting"):
+        printed.add(status.round_index)
+        print_line(f"round {status.round_index}, {time.monotonic() - began:.0f} s")
+
+
+def _table(terms: "Terms", status: "ServerStatus", began: float) -> Table:
+    title = f"round {status.round_index}: {status.step} ({time.monotonic() - began:.0f} s)"
+    table = Table("node", "name", "people", "last", title=title, title_justify="left")
+    for number, member in enumerate(terms.members[:40]):
+        state = status.state.get(number, "")
+        table.add_row(str(number), Text(member.name), f"{member.people:,}", state)
+    return table
+
+
+def enrolled(enrolment: "Enrolment", path: Path, held_out: int) -> None:
+    """Print whom a node enrolled, and which of its files are for whom."""
+    from privrec.protocol.enrolment import NodeFolder
+
+    folder = NodeFolder(path=path)
+    apart = f", held out {held_out:,}" if held_out else ""
+    print_line(f"enrolled {len(enrolment.people):,} people{apart}: {path}")
+    print_line(f"send to the server: {folder.enrolment} (public key, name and pseudonyms)")
+    print_line(f"public, too:        {folder.catalogue} (the server needs one copy)")
+    print_line("keep for yourself:  everything else in that folder")
+    print_line(f"tell the others:    {enrolment.name} has the key {key_text(enrolment.public_key)}")
+
+
+def agreed_by_node(path: Path, terms_path: Path) -> None:
     """Print what the owner of a node agrees to by starting it."""
-    from privrec.algorithms.recipes import settings_of
     from privrec.data.catalogue import from_json
     from privrec.privacy.statement import epsilon_text
-    from privrec.protocol import terms as agreed
     from privrec.protocol.certificates import public_key_text
     from privrec.protocol.enrolment import NodeFolder
-    from privrec.protocol.terms import bind, promised
+    from privrec.protocol.terms import bind, promised, read_terms
 
-    if not terms.is_file() or not NodeFolder(path=folder).catalogue.is_file():
-        return  # The next step says what is missing.
-    known = agreed.from_json(terms.read_bytes(), str(terms), settings_of)
-    place = NodeFolder(path=folder)
-    text = place.catalogue.read_text(encoding="utf-8")
-    epsilon, hostile = promised(known, bind(known, from_json(text, str(folder))).phases())
-    say_agreed(known, public_key_text(place.key))
-    delta = known.settings.budget.delta
-    against = "no guarantee" if hostile == float("inf") else f"epsilon {epsilon_text(hostile)}"
-    if epsilon == float("inf"):
+    terms, folder = read_terms(terms_path), NodeFolder(path=path)
+    text = folder.catalogue.read_text(encoding="utf-8")
+    epsilon, hostile = promised(terms, bind(terms, from_json(text, str(path))).phases())
+    agreed(terms, public_key_text(folder.key))
+    if epsilon == math.inf:
         print_line("against who sees the model: no guarantee; against the server: no guarantee")
     else:
+        against = "no guarantee" if hostile == math.inf else f"epsilon {epsilon_text(hostile)}"
         print_line(
-            f"against who sees the model: epsilon {epsilon_text(epsilon)} at delta {delta:g};"
-            f" against the server: {against}"
+            f"against who sees the model: epsilon {epsilon_text(epsilon)} at delta"
+            f" {terms.settings.budget.delta:g}; against the server: {against}"
         )
-    others = [p for p in folder.glob("reveals-*.json") if p != place.reveals(known.fingerprint)]
+    others = [p for p in path.glob("reveals-*.json") if p != folder.reveals(terms.fingerprint)]
     if others:
         print_line(f"this node took part in {len(others)} other federation(s): their costs add up")
 
 
-def say_traffic(terms: "Terms", found: list[dict[str, Any]], json_: bool) -> None:
+def traffic(folder: Path, json_: bool) -> None:
     """Print what a node gets and sends."""
+    from privrec.protocol.enrolment import read_server
+    from privrec.protocol.terms import traffic_of
+
+    _, terms, catalogue = read_server(folder)
+    phases = [asdict(phase) for phase in traffic_of(terms, catalogue)]
     if json_:
-        print_json(found)
+        print_json(phases)
         return
     print_line(terms_line(terms))
     rows = [
-        [value if isinstance(value, str) else f"{value:,}" for value in entry.values()]
-        for entry in found
+        [value if isinstance(value, str) else f"{value:,}" for value in phase.values()]
+        for phase in phases
     ]
     columns = ("phase", "rounds", "exchanges", "numbers", "bytes down", "bytes up")
     print_table("A node's part of one round, at most", columns, rows)
 
 
-def say_tested(found: "EvalReport", json_: bool) -> None:
+def exported(place: Path, model: Path) -> None:
+    """Write the model for devices, and say what was trained."""
+    from privrec.runs.api import open_run
+    from privrec.runs.run import export_run
+
+    run = open_run(place)
+    export_run(run, model)
+    print_line(f"trained {run.config.recipe}: {place}")
+    print_line(f"for devices: {model} (docs/federation.md)")
+    print_privacy(run.privacy().as_json(), f"`statement.txt` in {model}")
+
+
+def tested(report: "EvalReport", json_: bool) -> None:
     """Print what a model reaches for the people whom a node held out."""
     from privrec.runs.figures import figure_and_arm
 
     if json_:
         keys = ("hits", "interval")
-        shown = {key: value for key, value in found.as_json().items() if key in keys}
-        print_json({"people": {"test": found.tested, "skipped": found.skipped}, **shown})
+        shown = {key: value for key, value in report.as_json().items() if key in keys}
+        print_json({"people": {"test": report.tested, "skipped": report.skipped}, **shown})
         return
-    cells = [figure_and_arm(found.hits[k], found.interval.get(k)) for k in found.hits]
-    title = f"Hits@k on {found.tested:,} held-out people of this node, {found.skipped:,} skipped"
-    print_table(title, ("", *(f"@{k}" for k in found.hits)), [("the model", *cells)])
+    cells = [figure_and_arm(report.hits[k], report.interval.get(k)) for k in report.hits]
+    title = f"Hits@k on {report.tested:,} held-out people of this node, {report.skipped:,} skipped"
+    print_table(title, ("", *(f"@{k}" for k in report.hits)), [("the model", *cells)])
     print_line("computed from their raw data: for this node alone (--epsilon prints sums to share)")
 
 
-def say_sums(sums: dict[str, float], epsilon: float, json_: bool) -> None:
+def sums(numbers: dict[str, float], epsilon: float, json_: bool) -> None:
     """Print sums over held-out people that may leave their node."""
     if json_:
-        print_json({"sums": sums, "epsilon": epsilon})
+        print_json({"sums": numbers, "epsilon": epsilon})
         return
-    rows = [(name if name == "people" else f"Hits@{name}", f"{sums[name]:.3f}") for name in sums]
+    rows = [
+        (name if name == "people" else f"Hits@{name}", f"{numbers[name]:.3f}") for name in numbers
+    ]
     print_table("Sums over held-out people, with noise", ("", "sum"), rows)
     print_line(
         f"each time that such sums leave the node costs its held-out people epsilon {epsilon:g};"
@@ -243,7 +269,7 @@ def say_sums(sums: dict[str, float], epsilon: float, json_: bool) -> None:
     )
 
 
-def say_result(place: Path, path: Path, json_: bool) -> None:
+def result(place: Path, path: Path, json_: bool) -> None:
     """Evaluate a run and print its table and statement, each figure with its interval."""
     from privrec.runs.api import open_run
     from privrec.show.report import difference_words
@@ -264,7 +290,7 @@ def say_result(place: Path, path: Path, json_: bool) -> None:
     print_line(f"the run: {run.folder.path}; server and nodes: {path}")
 
 
-def federation_stopped(folder: Path, go_on: str) -> str:
+def stopped(folder: Path, go_on: str) -> str:
     """Return what a stopped server says; `go_on` is what to do next."""
     from privrec.errors import PrivrecError
     from privrec.protocol.enrolment import ServerFolder

@@ -1,26 +1,32 @@
-"""What an import did with each column of its files, in words.
-
-The usual names of columns, which need no mapping.
-"""
+"""What the columns of an import's files mean: user, item, value, time, id, title, features."""
 
 import re
-import shlex
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal, get_args
 
+import numpy as np
 import polars as pl
 
+from privrec.data.rawfiles import read_raw
 from privrec.data.rawvalues import (
+    BadRow,
+    Check,
+    Dates,
+    Decimal,
+    Form,
     RawTable,
-    dates_offer,
+    Table,
     has_commas,
-    is_plain,
+    read_feature,
+    read_flags,
+    read_ids,
     read_numbers,
     read_times,
+    read_title,
 )
-from privrec.errors import DataError
+from privrec.data.text import short
+from privrec.errors import DataError, SettingsError, nearest
 
 _THINGS = (
     *("movie", "product", "book", "song", "track", "artist", "business", "article", "news", "app"),
@@ -65,13 +71,273 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "title": ("title", "name", "movietitle", "itemtitle", "itemname"),
 }
 """Column names that need no mapping, preferred names first, as `plain_column` writes them."""
+_SURE_TIMES = ("time", "timestamp", "ts", "unixtime", "datetime", "date")
+"""A column of such a name must hold times. One of another name is a time only if it looks so."""
+_PLACES = {"user": "1", "item": "2", "value": "3", "time": "4", "id": "1", "title": "2"}
+"""The meaning of the columns of a file without a header."""
+_LOOKED_AT = 1000
+"""Rows that decide what an unknown column may be. Chosen by hand."""
+_MOST_NAMES = 12
+"""Columns that an error lists. Chosen by hand."""
 
 Role = Literal["user", "item", "value", "time"]
-ROLES: tuple[Role, ...] = ("user", "item", "value", "time")
+ROLES: tuple[Role, ...] = get_args(Role)
 """The columns of an interactions file that are read; others are only its context."""
+Became = Literal["user", "item", "value", "time", "context", "id", "title", "feature", "ignored"]
 
-SURE_TIMES = ("time", "timestamp", "ts", "unixtime", "datetime", "date")
-"""A column of such a name must hold times. One of another name is a time only if it looks so."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Use:
+    """What became of one column; `note` says how that was decided, or what is in it."""
+
+    file: str
+    column: str
+    became: Became
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reader:
+    """The settings that all files of an import share, and what was done so far.
+
+    `mapping` says which column is the user, item, value, time, id or title. Common names need no
+    mapping. The columns of a file without a header are "1", "2", … and mean user, item, value,
+    time. Other columns of interactions are used only if `context` names them. Other columns of
+    people and items are features: multi-valued if values are separated by `|`, numeric if they are
+    numbers with a decimal point. `flags` makes one feature of items of columns that are 0 or 1:
+    {"genres": "Action..Western"}. Columns in `ignore` are no features: of people or items, or of
+    one of them as "users:zip" and "items:url".
+
+    `decimal` and `dates` say how numbers and dates are written where they are text. A file of the
+    form "lists" has one line for each person, her number and then her items'. `skip_bad` leaves
+    rows out that cannot be used.
+
+    `skipped` has the rows left out, `uses` what became of each column, and `warnings` what may be
+    wrong with the files.
+    """
+
+    mapping: Mapping[str, str]
+    context: Sequence[str] = ()
+    skip_bad: bool = False
+    encoding: str = "utf-8"
+    form: Form = "auto"
+    decimal: Decimal = "."
+    dates: Dates = "iso"
+    flags: Mapping[str, str] = field(default_factory=dict)
+    ignore: Sequence[str] = ()
+    skipped: list[BadRow] = field(default_factory=list)
+    uses: list[Use] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        _check_choice("--format", self.form, get_args(Form))
+        _check_choice("--decimal", self.decimal, get_args(Decimal))
+        _check_choice("--dates", self.dates, get_args(Dates))
+
+    def entities(self, path: Table, what: Literal["user", "item"]) -> pl.DataFrame:
+        """Return a users or items file as a table: `id`, `title` if it has one, and features."""
+        table = self._read(path)
+        ignored = {name.removeprefix(f"{what}s:") for name in self.ignore}
+        left_out = [name for name in table.frame.columns if name in ignored]
+        for name in left_out:
+            self._note(table, name, "ignored", "you said so")
+        table = replace(table, frame=table.frame.drop(left_out))
+        key = self._key(table, what)
+        title = self._find(table, "title", taken={key}) if what == "item" else None
+        ids, missing = read_ids(table, key)
+        twice = Check(key, (~ids.is_first_distinct()).to_numpy(), "must not be there twice")
+        columns, checks = [ids.alias("id")], [missing, twice]
+        self._note(table, key, "id", _how_chosen(table, "id", key, self.mapping.get("id")))
+        if title is not None:
+            columns.append(read_title(table, title).alias("title"))
+            said = self.mapping.get("title")
+            self._note(table, title, "title", _how_chosen(table, "title", title, said))
+        known = [name for name in table.frame.columns if name not in (key, title)]
+        for name in known:
+            if (taken := {"id": key, "title": title}.get(name)) is not None:
+                raise DataError(
+                    f"{path}: the column {name!r} is in the way, as {taken!r} is read as {name};"
+                    f" rename or remove one of them"
+                )
+        flags = self.flags if what == "item" else {}
+        spans = {name: _span(table, known, name, span) for name, span in flags.items()}
+        flagged = [name for span in spans.values() for name in span]
+        # The order of people's keys in a JSON file would tell what the first people have.
+        for name in sorted(known) if what == "user" else known:
+            if name not in flagged:
+                self._add_feature(table, name, columns, checks, may_split=True)
+        for name, span in spans.items():
+            values, more = read_flags(table, span)
+            columns.append(values.alias(name))
+            checks += more
+        kept = self._without_bad(table, pl.DataFrame(columns), checks)
+        for feature in kept.drop("id", "title", strict=False).get_columns():
+            self._note(table, feature.name, "feature", _kind(feature))
+        return kept
+
+    def interactions(
+        self, path: Table, *, listed: Mapping[str, pl.DataFrame | None], form: Form
+    ) -> tuple[pl.DataFrame, Form]:
+        """Return the interactions file as a table of user, item, value, time and context.
+
+        And the form that the file has. Where it has a list for each person, the item is null for
+        somebody whose list is empty.
+        """
+        table = self._read(path, form)
+        meanings = self._meanings(table)
+        columns: list[pl.Series] = []
+        checks: list[Check] = []
+        for ours, theirs in meanings.items():
+            column, check = _READ[ours](table, theirs)
+            columns.append(column.alias(ours))
+            if not (table.lists and ours == "item"):
+                checks.append(check)
+            known = listed.get(ours)
+            if known is not None:
+                strange = (~column.is_in(known["id"].implode())).fill_null(value=False).to_numpy()
+                checks.append(Check(theirs, strange, f"must be one of the {ours}s listed"))
+        for name in self.context:
+            self._add_feature(table, name, columns, checks, may_split=False)
+        kept = self._without_bad(table, pl.DataFrame(columns), checks)
+        self._note_interactions(table, meanings, kept)
+        if table.lists and kept["item"].null_count() == kept.height:
+            raise DataError(f"{path} has people but no items")
+        return kept, "lists" if table.lists else "table"
+
+    def check_ignored(self) -> None:
+        """Raise if no file of people or items has a column that is to be left out."""
+        left_out = [use.column for use in self.uses if use.became == "ignored"]
+        for name in self.ignore:
+            plain = name.removeprefix("users:").removeprefix("items:")
+            if plain not in left_out:
+                close = nearest(plain, {use.column for use in self.uses})
+                raise DataError(f"no file of people or items has the column {plain!r}{close}")
+
+    def _read(self, path: Table, form: Form = "table") -> RawTable:
+        table = read_raw(path, encoding=self.encoding, form=form, decimal=self.decimal)
+        return replace(table, decimal=self.decimal, dates=self.dates)
+
+    def _note(self, table: RawTable, column: str, became: Became, note: str) -> None:
+        self.uses.append(Use(file=table.file, column=column, became=became, note=note))
+
+    def _add_feature(
+        self,
+        table: RawTable,
+        name: str,
+        columns: list[pl.Series],
+        checks: list[Check],
+        *,
+        may_split: bool,
+    ) -> None:
+        if self.decimal == "." and has_commas(table.frame[name].head(_LOOKED_AT)):
+            self.warnings.append(
+                f"{name!r} has decimal commas, and so its numbers are read as words"
+                " (--decimal , reads a decimal comma)"
+            )
+        features, more = read_feature(table, name, may_split=may_split)
+        columns += features
+        checks += more
+
+    def _note_interactions(
+        self, table: RawTable, meanings: Mapping[str, str], kept: pl.DataFrame
+    ) -> None:
+        """Record what became of the columns of an interactions file."""
+        for name in table.frame.columns:
+            ours = next((ours for ours in ROLES if meanings.get(ours) == name), None)
+            if ours is not None:
+                note = _how_chosen(table, ours, name, self.mapping.get(ours))
+                if ours == "time":
+                    note += f"; {kept['time'].min()!s} to {kept['time'].max()!s}"
+                self._note(table, name, ours, note)
+            elif name in self.context:
+                # Numbers with spaces between them become one column for each place.
+                note = _kind(kept[name]) if name in kept.columns else "numbers"
+                self._note(table, name, "context", f"you said so; {note}")
+            else:
+                self._note(table, name, "ignored", "empty" if _is_empty(table.frame[name]) else "")
+                ways = [replace(table, dates=dates) for dates in get_args(Dates)]
+                if "time" not in meanings and any(_looks_like_times(way, name) for way in ways):
+                    self.warnings.append(
+                        f"{table.file}: no column is the time, so lines stay in the order of the"
+                        f" file; {name!r} looks like a time (--map time=…)"
+                    )
+
+    def _meanings(self, table: RawTable) -> dict[str, str]:
+        """Return which column of the file is the user, item, value and time."""
+        context = self.context
+        taken = {*context, *(self.mapping[ours] for ours in ROLES if ours in self.mapping)}
+        meanings: dict[str, str] = {}
+        for ours in ROLES:
+            theirs = self._find(table, ours, taken=taken)
+            if theirs is not None:
+                meanings[ours] = theirs
+                taken.add(theirs)
+        if missing := [ours for ours in ROLES[:2] if ours not in meanings]:
+            options = " ".join(f"--map {ours}=…" for ours in missing)
+            lists = ", or --format lists if a line is a person and her items"
+            options += lists if table.frame.width == 1 else ""
+            raise DataError(f"{_lacks(table, *missing)} (say which it is with {options})")
+        for name in context:
+            if name not in table.frame.columns:
+                raise DataError(_lacks(table, name))
+            if name in ROLES or name in meanings.values() or context.count(name) > 1:
+                raise SettingsError(
+                    f"`--context` must name columns that are nothing else already; got {name!r}"
+                )
+        return meanings
+
+    def _key(self, table: RawTable, what: Literal["user", "item"]) -> str:
+        """Return the id column of a users or items file."""
+        if table.has_header and "id" not in self.mapping:
+            if self.mapping.get(what) in table.frame.columns:
+                return self.mapping[what]
+            if "id" in table.frame.columns:
+                return "id"
+            by_name = _by_alias(table, what, taken=set())
+            if by_name is not None:
+                return by_name
+        key = self._find(table, "id", taken=set())
+        if key is None:
+            raise DataError(f"{_lacks(table, 'id')} (say which it is with --map id=…)")
+        return key
+
+    def _find(self, table: RawTable, ours: str, *, taken: set[str]) -> str | None:
+        """Return the column with this meaning: the mapped one, or one with a common name."""
+        theirs = self.mapping.get(ours)
+        if theirs is not None:
+            if theirs not in table.frame.columns:
+                raise DataError(_lacks(table, theirs))
+            return theirs
+        if table.has_header:
+            return _by_alias(table, ours, taken=taken)
+        place = _PLACES[ours]
+        if place not in table.frame.columns or place in taken:
+            return None
+        return place if ours != "title" or _looks_like_titles(table.frame[place]) else None
+
+    def _without_bad(
+        self, table: RawTable, frame: pl.DataFrame, checks: Sequence[Check]
+    ) -> pl.DataFrame:
+        """Return the rows that pass all checks; raise for the first bad row, or list bad rows."""
+        seen = np.zeros(frame.height, np.bool_)
+        bad = list(table.bad)
+        for check in checks:
+            fresh = check.mask & ~seen
+            seen |= check.mask
+            # The error names one bad row: building messages for a million rows would be slow.
+            rows = np.flatnonzero(fresh) if self.skip_bad else np.flatnonzero(fresh)[:1]
+            bad += table.bad_rows(rows, check.column, check.reason)
+        bad.sort(key=lambda row: row.line)
+        if bad and not self.skip_bad:
+            raise DataError(f"{bad[0]} (--skip-bad leaves such rows out)")
+        self.skipped.extend(bad)
+        kept = frame.filter(~seen) if seen.any() else frame
+        if kept.height == 0:
+            raise DataError(f"{table.file} has no row that can be used; the first: {bad[0]}")
+        return kept
+
+
+_READ = {"user": read_ids, "item": read_ids, "value": read_numbers, "time": read_times}
 
 
 def plain_column(name: str) -> str:
@@ -83,27 +349,21 @@ def plain_column(name: str) -> str:
     return re.sub("[ _.-]", "", name.casefold())
 
 
-Became = Literal["user", "item", "value", "time", "context", "id", "title", "feature", "ignored"]
-
-UNUSED_TIME = "no column is the time, so lines stay in the order of the file"
-_LOOKED_AT = 1000
-"""Rows that decide what an unknown column may be. Chosen by hand."""
-_FEW_VALUES = 20
-"""A column of numbers with more different values is no rating. Chosen by hand."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Use:
-    """What became of one column. `why` says how that was decided, `note` what is in it."""
-
-    file: str
-    column: str
-    became: Became
-    why: str
-    note: str = ""
+def _by_alias(table: RawTable, ours: str, *, taken: set[str]) -> str | None:
+    """Return the column with a usual name of this meaning."""
+    plain = {
+        plain_column(name): name for name in reversed(table.frame.columns) if name not in taken
+    }
+    for alias in ALIASES[ours]:
+        name = plain.get(alias)
+        if name is None or (ours in ("value", "time") and _is_empty(table.frame[name])):
+            continue
+        if ours != "time" or alias in _SURE_TIMES or _looks_like_times(table, name):
+            return name
+    return None
 
 
-def why_chosen(table: RawTable, ours: str, theirs: str, said: str | None) -> str:
+def _how_chosen(table: RawTable, ours: str, theirs: str, said: str | None) -> str:
     """Return how it was decided that a column is ours; `said` is the column that --map names."""
     if said == theirs:
         return "you said so"
@@ -114,101 +374,7 @@ def why_chosen(table: RawTable, ours: str, theirs: str, said: str | None) -> str
     return "its name" if theirs.casefold() == ours else "guessed from its name"
 
 
-def looks_like_times(table: RawTable, name: str) -> bool:
-    """Return whether at least half of the first values are dates or numbers of an epoch."""
-    first = None if table.frame[name].dtype == pl.Duration else _first(table, name)
-    if first is None or plain_column(name).endswith("id"):
-        return False
-    try:
-        times, check = read_times(first, name)
-    except DataError:
-        return False
-    is_time = ~check.mask
-    if not times.dtype.is_temporal():
-        is_time &= [time is not None and bool(_unit(float(time))) for time in times]
-    return 2 * int(is_time.sum()) >= times.len()
-
-
-def why_ignored(table: RawTable, name: str, found: Mapping[str, str]) -> str:
-    """Return what an ignored column may be, and the option that would use it."""
-    if is_empty(table.frame[name]):
-        return "it is empty"
-    return _may_be(table, name, found) or _as_context(table.frame[name])
-
-
-def _may_be(table: RawTable, name: str, found: Mapping[str, str]) -> str:
-    """Return the meaning that a column may have, or ""."""
-    if looks_like_times(table, name):
-        but = f", but {found['time']!r} is the time" if "time" in found else ""
-        return f"it looks like a time{but}: {map_option('time', name)}"
-    if "time" not in found and (unread := unread_time(table.frame[name])):
-        return f"it {unread}"
-    for ours in ROLES:
-        if plain_column(name) in ALIASES[ours] and ours in found:
-            return f"it may be the {ours}, but {found[ours]!r} is: {map_option(ours, name)}"
-    if "value" not in found and _looks_like_ratings(table, name):
-        return f"it may be a value, such as a rating: {map_option('value', name)}"
-    if "value" not in found and _looks_like_ratings(replace(table, decimal=","), name):
-        option = f"{map_option('value', name)} (--decimal , reads it)"
-        return f"it may be a value, such as a rating: {option}"
-    return ""
-
-
-def _as_context(column: pl.Series) -> str:
-    if not is_plain(column):
-        return "it has no plain values"
-    if _is_unlike(column):
-        return "nearly each line has its own value"
-    return f"--context {shlex.quote(column.name)} would use it"
-
-
-def looks_like_titles(column: pl.Series) -> bool:
-    """Return whether a column has words, and nearly each row its own: titles, not a feature."""
-    first = column.head(_LOOKED_AT)
-    if first.dtype != pl.String or 10 * first.n_unique() < 9 * first.len():
-        return False
-    return 2 * int(first.str.contains(r"\p{L}{2}").sum()) >= first.len()
-
-
-def map_option(ours: str, name: str) -> str:
-    """Return the option that gives a column a meaning, as a shell takes it."""
-    return f"--map {shlex.quote(f'{ours}={name}')}"
-
-
-def is_empty(column: pl.Series) -> bool:
-    """Return whether a column has no value at all."""
-    gone = column.is_null()
-    return bool((gone | (column == "")).all() if column.dtype == pl.String else gone.all())
-
-
-def unread_time(column: pl.Series) -> str:
-    """Return what a column of text may be that has a name of times, or dates as 31.12.2023."""
-    first = column.head(_LOOKED_AT).drop_nulls()
-    if first.dtype != pl.String or first.is_empty():
-        return ""
-    is_date = first.str.contains(_DATE)
-    if plain_column(column.name) not in ALIASES["time"] and 2 * int(is_date.sum()) < first.len():
-        return ""
-    if offer := dates_offer(first):
-        return f"looks like a time: {map_option('time', column.name)} ({offer})"
-    return (
-        "may be a time, in a form that is not read: write dates as 2023-12-31, or as seconds since"
-        " 1970"
-    )
-
-
-_DATE = r"^\s*(\d{1,2}[./-]\d{1,2}[./-]\d{2,4}|\d{4}[./]\d{1,2}[./]\d{1,2})\b"
-
-
-def as_words(table: RawTable, name: str) -> str:
-    """Return a warning of a feature whose numbers are read as words, or ""."""
-    if table.decimal == "," or not has_commas(table.frame[name].head(_LOOKED_AT)):
-        return ""
-    offer = "(--decimal , reads a decimal comma)"
-    return f"{name!r} has decimal commas, and so its numbers are read as words {offer}"
-
-
-def feature_note(column: pl.Series) -> str:
+def _kind(column: pl.Series) -> str:
     """Return the kind of a feature and how many values it has."""
     if column.null_count() == column.len():
         return "empty"
@@ -219,62 +385,68 @@ def feature_note(column: pl.Series) -> str:
     return f"{'multi-valued' if is_list else 'categorical'}, {values:,} values"
 
 
-def time_note(times: pl.Series) -> tuple[str, str]:
-    """Return the unit and the span of times, and a warning or "".
-
-    The size of a number tells seconds, milliseconds, microseconds and nanoseconds apart. Numbers
-    stay as they are: only their order is used.
-    """
-    if times.dtype == pl.Duration:
-        return f"spans of time, {times.min()!s} to {times.max()!s}", ""
-    if times.dtype.is_temporal():
-        return f"dates, {str(times.min())[:10]} to {str(times.max())[:10]}", ""
-    low, high = (float(time) for time in (times.min(), times.max()))  # type: ignore[arg-type]
-    units = {unit for unit in (_unit(low), _unit(high)) if unit}
-    if not units:
-        return f"numbers without a known unit, {low:.12g} to {high:.12g}", ""
-    span = f"{low:.0f} to {high:.0f}"
-    if _unit(low) != _unit(high):
-        some = " and others ".join([*sorted(units), "not"][:2])
-        warning = f"the times run from {span}: some are {some}, and so their order is wrong"
-        return f"numbers, {span}", warning
-    unit = units.pop()
-    days = [datetime.fromtimestamp(t / _PER_SECOND[unit], UTC).date() for t in (low, high)]
-    return f"{unit} since 1970, {days[0]} to {days[1]}", ""
+def _is_empty(column: pl.Series) -> bool:
+    """Return whether a column has no value at all."""
+    gone = column.is_null()
+    return bool((gone | (column == "")).all() if column.dtype == pl.String else gone.all())
 
 
-_PER_SECOND = {"seconds": 1, "milliseconds": 10**3, "microseconds": 10**6, "nanoseconds": 10**9}
+def _looks_like_times(table: RawTable, name: str) -> bool:
+    """Return whether at least half of the first values are dates or numbers of an epoch."""
+    first = table.frame[name].head(_LOOKED_AT).drop_nulls()
+    first = first.filter(first != "") if first.dtype == pl.String else first
+    if first.is_empty() or first.dtype == pl.Duration or plain_column(name).endswith("id"):
+        return False
+    try:
+        times, check = read_times(replace(table, frame=first.to_frame()), name)
+    except DataError:
+        return False
+    is_time = ~check.mask
+    if not times.dtype.is_temporal():
+        is_time &= [time is not None and _is_recent(float(time)) for time in times]
+    return 2 * int(is_time.sum()) >= times.len()
+
+
 _YEAR = 365.25 * 86400
 
 
-def _unit(time: float) -> str:
-    """Return the unit in which a time is one of the years 1985 to 2060, or ""."""
-    for unit, factor in _PER_SECOND.items():
-        if 15 * _YEAR <= time / factor <= 91 * _YEAR:
-            return unit
-    return ""
+def _is_recent(time: float) -> bool:
+    """Return whether a number is a time of 1985 to 2060, in s, ms, µs or ns since 1970."""
+    return any(15 * _YEAR <= time / unit <= 91 * _YEAR for unit in (1, 10**3, 10**6, 10**9))
 
 
-def _looks_like_ratings(table: RawTable, name: str) -> bool:
-    first = _first(table, name)
-    if first is None:
+def _looks_like_titles(column: pl.Series) -> bool:
+    """Return whether a column has words, and nearly each row its own: titles, not a feature."""
+    first = column.head(_LOOKED_AT)
+    if first.dtype != pl.String or 10 * first.n_unique() < 9 * first.len():
         return False
-    try:
-        numbers, check = read_numbers(first, name)
-    except DataError:
-        return False
-    return not check.mask.any() and 1 < numbers.n_unique() <= min(_FEW_VALUES, numbers.len() - 1)
+    return 2 * int(first.str.contains(r"\p{L}{2}").sum()) >= first.len()
 
 
-def _is_unlike(column: pl.Series) -> bool:
-    """Return whether values hardly occur twice, as those of an id or a text: no use as context."""
-    first = column.head(_LOOKED_AT).drop_nulls()
-    first = first.explode() if first.dtype in (pl.List, pl.Array) else first
-    return first.len() >= _FEW_VALUES and 2 * first.n_unique() > first.len()
+def _span(table: RawTable, known: list[str], name: str, span: str) -> list[str]:
+    """Return the columns FIRST to LAST of a feature of flags."""
+    ends = span.split("..")
+    for end in ends:
+        if len(ends) == 2 and end not in known:
+            raise DataError(_lacks(table, end))
+    columns = known[known.index(ends[0]) : known.index(ends[1]) + 1] if len(ends) == 2 else []
+    if not columns:
+        raise SettingsError(f"`--flags` must be NAME=FIRST..LAST; got '{name}={span}'")
+    if name in ("id", "title") or name in {*table.frame.columns}.difference(columns):
+        raise SettingsError(f"`--flags` must have a new name; got {name!r}")
+    return columns
 
 
-def _first(table: RawTable, name: str) -> RawTable | None:
-    """Return the first values of a column that are not empty, as a table; None without any."""
-    first = table.frame[name].head(_LOOKED_AT).drop_nulls()
-    first = first.filter(first != "") if first.dtype == pl.String else first
-    return None if first.is_empty() else replace(table, frame=first.to_frame())
+def _check_choice(option: str, given: str, allowed: tuple[str, ...]) -> None:
+    if given not in allowed:
+        names = " or ".join(allowed)
+        raise SettingsError(f"`{option}` must be {names}; got {given!r}{nearest(given, allowed)}")
+
+
+def _lacks(table: RawTable, *names: str) -> str:
+    known = table.frame.columns
+    more = f" and {len(known) - _MOST_NAMES:,} more" if len(known) > _MOST_NAMES else ""
+    has = ", ".join(short(name) for name in known[:_MOST_NAMES]) + more
+    wanted = " and no column ".join(map(repr, names))
+    close = nearest(names[0], known) if len(names) == 1 else ""
+    return f"{table.file} has no column {wanted}{close} (it has: {has})"

@@ -1,23 +1,19 @@
-"""Import of the user's own files into a data folder: the meaning of columns, and bad rows."""
+"""Import of the user's own files into a data folder."""
 
 import contextlib
 import csv
 import math
 import os
 import secrets
-import shlex
 import shutil
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
-from privrec.data.columns import ALIASES, ROLES, Use, looks_like_titles, map_option
+from privrec.data.columns import ALIASES, ROLES, Reader, Use
 from privrec.data.manifest import Manifest, Public
-from privrec.data.meanings import Reader
-from privrec.data.rawfiles import atomic_member, is_there, plain_name
 from privrec.data.rawvalues import BadRow, RawTable, Table
 from privrec.data.tables import Tables, in_order, write_folder
 from privrec.errors import DataError, SettingsError, nearest
@@ -80,14 +76,13 @@ def import_files(
     drop_duplicates: bool = False,
     **how: Any,
 ) -> ImportResult:
-    """Return the tables of separated text, JSON, Parquet or RecBole files, or of lists.
+    """Return the tables of separated text, JSON lines, Parquet or RecBole files, or of lists.
 
-    Files may be packed (gz, xz, bz2, zstd, zip); `a.zip/b.csv` is a file in an archive. `how` are
-    fields of `Reader`: which column is what, and how files are written. Without `users` and `items`
-    those of `source` are listed. An atomic `source` (its .inter file or folder) includes the .user
-    and .item files next to it. `test` has the same form and columns and holds lines to be tested;
-    only ids are read off it. With `drop_duplicates` a line that is the same as another one, in
-    every column that is used, is left out.
+    `how` are fields of `Reader`: which column is what, and how files are written. Without `users`
+    and `items` those of `source` are listed. An atomic `source` (its .inter file or folder)
+    includes the .user and .item files next to it. `test` has the same form and columns and holds
+    lines to be tested; only ids are read off it. With `drop_duplicates` a line that is the same as
+    another one, in every column that is used, is left out.
 
     A given `items` file counts as the public catalogue, a given `positive_above` as a public
     choice. Everything else is computed from the data and not declared public (docs/data.md).
@@ -102,17 +97,23 @@ def import_files(
     _check_files(reader, has_users=users is not None, has_items=items is not None)
     people = reader.entities(users, "user") if users else None
     things = reader.entities(items, "item") if items else None
-    read = partial(reader.interactions, listed={"user": people, "item": things})
-    lines, found = read(source, form=reader.form)
-    if reader.form == "auto" and found == "lists":
-        reader.warnings.append(_READ_AS_LISTS.format(Path(str(source)).name))
-    asked = _alike(read(test, form=found)[0], lines, test, source) if test else None
+    listed = {"user": people, "item": things}
+    lines, form = reader.interactions(source, listed=listed, form=reader.form)
+    if reader.form == "auto" and form == "lists":
+        reader.warnings.append(
+            f"{Path(str(source)).name} was read as one line a person (--format table reads it as"
+            " columns)"
+        )
+    asked = None
+    if test:
+        asked = reader.interactions(test, listed=listed, form=form)[0]
+        asked = _alike(asked, lines, test, source)
     reader.check_ignored()
     height = lines.height
     lines = lines.unique(maintain_order=True) if drop_duplicates else lines
     manifest = _manifest(
         lines,
-        name=name or _stem(source),
+        name=name or Path(str(source)).name.partition(".")[0],
         positive_above=_threshold(lines, positive_above, source),
         public=Public(items=is_public, threshold=positive_above is not None),
     )
@@ -122,11 +123,8 @@ def import_files(
         skipped=reader.skipped,
         dropped=height - lines.height,
         warnings=(*reader.warnings, *_repeated(tables), *_unhelpful(tables)),
-        uses=reader.told(),
+        uses=tuple(sorted(reader.uses, key=lambda use: use.file not in (str(source), str(test)))),
     )
-
-
-_READ_AS_LISTS = "{} was read as one line a person; --format table reads it as columns"
 
 
 def _tables(
@@ -177,24 +175,20 @@ def _with_siblings(
     if isinstance(source, RawTable):
         return source, users, items
     if source.is_dir():
-        found = sorted(source.glob("*.inter"))
-        if len(found) != 1:
-            names = ", ".join(path.name for path in found) or "none"
+        lines = sorted(source.glob("*.inter"))
+        if len(lines) != 1:
+            names = ", ".join(path.name for path in lines) or "none"
             raise DataError(
                 f"{source} must hold one .inter file, or name the file itself; it holds {names}"
             )
-        source = found[0]
-    source = atomic_member(source)
+        source = lines[0]
     if source.suffix == ".inter":
-        beside = {ending: source.with_suffix(ending) for ending in (".user", ".item")}
-        users = users or (beside[".user"] if is_there(beside[".user"]) else None)
-        items = items or (beside[".item"] if is_there(beside[".item"]) else None)
+        beside = [source.with_suffix(ending) for ending in (".user", ".item")]
+        users, items = (
+            given or (path if path.is_file() else None)
+            for given, path in zip((users, items), beside, strict=True)
+        )
     return source, users, items
-
-
-def _stem(source: Table) -> str:
-    """Return the name of a data set that was given none."""
-    return Path(plain_name(Path(str(source)).name)).stem
 
 
 def _check_files(reader: Reader, *, has_users: bool, has_items: bool) -> None:
@@ -212,9 +206,6 @@ def _check_files(reader: Reader, *, has_users: bool, has_items: bool) -> None:
         raise SettingsError("`--map id=…` is about the users and items files, but none is given")
     if reader.flags and not has_items:
         raise SettingsError("`--flags` is about the items file, but none is given")
-    one = reader.user is not None
-    if one and (not reader.user or "user" in mapping or has_users or reader.form == "lists"):
-        raise SettingsError("`--user` names the only person of a file without a user column")
     taken = [mapping[ours] for ours in ROLES if ours in mapping]
     if twice := [theirs for theirs in taken if taken.count(theirs) > 1]:
         raise SettingsError(f"`--map` gives the column {twice[0]!r} two meanings")
@@ -262,19 +253,19 @@ def _threshold(lines: pl.DataFrame, given: float | None, source: Table) -> float
     It is the given one, or 0 if there are no values, or found from them.
     """
     has_values = "value" in lines.columns
-    found = given if given is not None else _found_threshold(lines) if has_values else 0.0
-    if not math.isfinite(found):
+    threshold = given if given is not None else _usual_threshold(lines) if has_values else 0.0
+    if not math.isfinite(threshold):
         raise SettingsError(f"`positive_above` must be a finite number; got {given}")
     largest = float(lines["value"].to_numpy().max()) if has_values else 1.0
-    if largest <= found:
+    if largest <= threshold:
         raise DataError(
             f"{source}: nobody likes anything, as no value is greater than positive_above ="
-            f" {found:g}; the largest is {largest:g}"
+            f" {threshold:g}; the largest is {largest:g}"
         )
-    return float(found)
+    return float(threshold)
 
 
-def _found_threshold(lines: pl.DataFrame) -> float:
+def _usual_threshold(lines: pl.DataFrame) -> float:
     """Return the threshold that fits the values of at least half of the people.
 
     0.5 if values are 0 or 1; 3 for ratings up to 5 and 6 for ratings up to 10, in whole or half
@@ -292,16 +283,18 @@ def _found_threshold(lines: pl.DataFrame) -> float:
         .agg(pl.col("binary", "steps").all(), largest=value.max())
     )
 
-    def most(said: pl.Series) -> bool:
-        return 2 * int(said.sum()) >= people.height
-
-    if most(people["binary"]):
+    largest = people["largest"]
+    if _most(people["binary"]):
         return 0.5
-    if most(people["steps"]):
+    if _most(people["steps"]):
         for threshold, top in ((3.0, 5), (6.0, 10)):
-            if most(people["largest"] > threshold) and most(people["largest"] <= top):
+            if _most(largest > threshold) and _most(largest <= top):
                 return threshold
     return 0.0
+
+
+def _most(answers: pl.Series) -> bool:
+    return 2 * int(answers.sum()) >= answers.len()
 
 
 def _repeated(tables: Tables) -> list[str]:
@@ -330,60 +323,43 @@ def _repeated(tables: Tables) -> list[str]:
 
 _TELLING = 5
 """A feature with fewer people per value, on average, gets a warning. Chosen by hand; not tuned."""
-
-
-def _unhelpful(tables: Tables) -> list[str]:
-    """Return a warning for each feature that nearly identifies a person or an item."""
-    people, lines = tables.users, tables.interactions
-    context = lines.select(tables.manifest.context)
-    return [
-        *_nearly_unique(people, people["id"], "users:"),
-        *_nearly_unique(context, lines["user"]),
-        *_nearly_items(tables.items),
-        *([] if tables.manifest.public.items else _telling_ids(tables)),
-    ]
-
-
-def _nearly_unique(frame: pl.DataFrame, owner: pl.Series, side: str = "") -> list[str]:
-    """Return a warning for each categorical feature whose values nearly identify people."""
-    found = []
-    people = owner.n_unique()
-    for column in frame.get_columns():
-        if column.name in ("id", "title") or column.dtype.is_float():
-            continue
-        values = column.explode().n_unique() if column.dtype == pl.List else column.n_unique()
-        if values * _TELLING > people > _TELLING:
-            option = f" (--ignore {shlex.quote(side + column.name)})" if side else ""
-            found.append(
-                f"{column.name!r} has {values:,} values for {people:,} people: a value nearly"
-                " names a person, so it helps little, and the list of values becomes part of every"
-                f" model; make it coarser, or leave it out{option}"
-            )
-    return found
-
-
 _OWN, _MANY_ITEMS = 0.9, 20
 """An item's feature with more values per item than this gets a warning, in a catalogue of at least
 so many items. Chosen by hand."""
 
 
-def _nearly_items(items: pl.DataFrame) -> list[str]:
-    """Return a warning for each categorical feature of which nearly each item has its own value."""
-    found = []
-    for column in items.drop("id", "title", strict=False).get_columns():
-        if column.dtype.is_float() or column.dtype in (pl.List, pl.Array):
-            continue
-        values = column.drop_nulls().n_unique()
-        if values <= _OWN * items.height or items.height < _MANY_ITEMS:
-            continue
-        is_title = "title" not in items.columns and looks_like_titles(column)
-        called = f" if it is their name, {map_option('title', column.name)}; else" * is_title
-        found.append(
-            f"{column.name!r} has {values:,} values for {items.height:,} items: nearly each item"
-            " has its own, so it helps nothing and makes every model larger;"
-            f"{called} leave it out (--ignore {shlex.quote('items:' + column.name)})"
-        )
-    return found
+def _unhelpful(tables: Tables) -> list[str]:
+    """Return a warning for each feature that nearly identifies a person or an item."""
+    lines, items = tables.interactions, tables.items
+    warnings = []
+    for frame, people in (
+        (tables.users, tables.users.height),
+        (lines.select(tables.manifest.context), lines["user"].n_unique()),
+    ):
+        warnings += [
+            f"{name!r} has {values:,} values for {people:,} people: a value nearly names a person,"
+            " so it helps little, and the list of values becomes part of every model; make it"
+            " coarser, or leave it out (--ignore)"
+            for name, values in _value_counts(frame)
+            if values * _TELLING > people > _TELLING
+        ]
+    warnings += [
+        f"{name!r} has {values:,} values for {items.height:,} items: nearly each item has its own,"
+        " so it helps nothing and makes every model larger; leave it out (--ignore), or if it is"
+        " their name, say so (--map title=…)"
+        for name, values in _value_counts(items)
+        if values > _OWN * items.height and items.height >= _MANY_ITEMS
+    ]
+    return warnings if tables.manifest.public.items else [*warnings, *_telling_ids(tables)]
+
+
+def _value_counts(frame: pl.DataFrame) -> list[tuple[str, int]]:
+    """Return how many values each categorical feature has; values of lists count one by one."""
+    return [
+        (column.name, (column.explode() if column.dtype == pl.List else column).n_unique())
+        for column in frame.drop("id", "title", strict=False).get_columns()
+        if not column.dtype.is_float()
+    ]
 
 
 _OFTEN, _SELDOM = 0.5, 0.1

@@ -1,11 +1,7 @@
-"""MovieLens-1M, Frappe and Gowalla, read from their publishers' own files (zip or unpacked).
-
-Published data sets downloaded from their publishers into the user's cache.
-"""
+"""MovieLens-1M, Frappe and Gowalla: found or downloaded, and read from their publishers' files."""
 
 import hashlib
 import http.client
-import io
 import os
 import shutil
 import tempfile
@@ -19,9 +15,8 @@ from pathlib import Path
 
 import polars as pl
 
-from privrec.data.jsonlines import split_lists
 from privrec.data.manifest import Manifest, Public
-from privrec.data.synthetic import COUNTRIES
+from privrec.data.rawfiles import split_lists
 from privrec.data.tables import Tables
 from privrec.errors import DataError, nearest
 
@@ -44,11 +39,6 @@ class Published:
     cite: str
     read: Callable[[dict[str, bytes]], Tables]
 
-    @property
-    def files(self) -> tuple[str, ...]:
-        """The names of the files that are read."""
-        return tuple(self.sums)
-
 
 def cache_folder() -> Path:
     """Return the folder where fetched files are kept (`$XDG_CACHE_HOME` or ~/.cache)."""
@@ -64,111 +54,97 @@ def search_folders() -> list[Path]:
 def load_published(name: str) -> Tables:
     """Return the tables of a published data set found on this machine."""
     published = PUBLISHED[name]
-    if found := read_found(published):
-        return published.read(found[1])
-    looked = " or ".join(str(folder) for folder in search_folders())
-    raise DataError(
-        f"{name} is not on this machine: put {published.archive}, or its files"
-        f" {' and '.join(published.files)} (from {published.address}), into"
-        f" {looked}" + (f", or run 'privrec data fetch {name}'" if published.download else "")
-    )
+    files = find_files(published)
+    if files is None:
+        looked = " or ".join(str(folder) for folder in search_folders())
+        raise DataError(
+            f"{name} is not on this machine: put {published.archive}, or its files"
+            f" {' and '.join(published.sums)} (from {published.address}), into"
+            f" {looked}" + (f", or run 'privrec data fetch {name}'" if published.download else "")
+        )
+    return published.read(files[1])
 
 
-def read_found(published: Published) -> tuple[Path, dict[str, bytes]] | None:
-    """Return where a data set's files lie (archive or folder) and their contents, or None."""
-    for folder in search_folders():
-        archive = folder / published.archive
-        if archive.is_file():
-            return archive, read_archive(archive, published)
-        if places := find_unpacked(folder, published.files):
-            return _read_unpacked(places, published)
-    return None
-
-
-def has_files(folder: Path, published: Published) -> bool:
-    """Return whether a folder has files of a data set's names."""
+def places(folder: Path, published: Published) -> list[Path]:
+    """Return the archive of a data set in a folder, or else the folders below with its files."""
     archive = folder / published.archive
-    return archive.is_file() or bool(find_unpacked(folder, published.files))
-
-
-def read_archive(archive: Path, published: Published) -> dict[str, bytes]:
-    """Return the contents of the published files, wherever in the zip archive they lie.
-
-    Raises:
-        DataError: A file is missing, or its SHA-256 sum is not that of the published file.
-    """
-    try:
-        with zipfile.ZipFile(archive) as opened:
-            members = {Path(member).name: member for member in opened.namelist()}
-            missing = [file for file in published.files if file not in members]
-            if missing:
-                raise DataError(f"{archive} does not hold {missing[0]}")
-            contents = {}
-            for file in published.files:
-                # Other compression methods unpack a whole block at once, of any size.
-                kind = opened.getinfo(members[file]).compress_type
-                if kind not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-                    raise DataError(
-                        f"{archive}: {file} is compressed in another way than published"
-                    )
-                with opened.open(members[file]) as member:
-                    contents[file] = member.read(_LARGEST_FILE + 1)
-    # A damaged byte can look like an encrypted file or an unknown compression method.
-    except (OSError, EOFError, zipfile.BadZipFile, zlib.error, RuntimeError) as error:
-        raise DataError(f"{archive} is not a whole zip file ({error})") from error
-    return _checked(contents, published, str(archive))
-
-
-def _read_file(path: Path) -> bytes:
-    try:
-        with path.open("rb") as file:
-            return file.read(_LARGEST_FILE + 1)
-    except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror or error}") from error
-
-
-def _checked(contents: dict[str, bytes], published: Published, where: str) -> dict[str, bytes]:
-    """Return the files' contents if they are the published ones."""
-    for file, content in contents.items():
-        found = hashlib.sha256(content).hexdigest()
-        if found != published.sums[file]:
-            raise DataError(
-                f"{where}: {file} must have the SHA-256 sum {published.sums[file]}; got {found}:"
-                " it is not the published file"
-            )
-    return contents
-
-
-def _read_unpacked(places: list[Path], published: Published) -> tuple[Path, dict[str, bytes]]:
-    """Return the first folder that has the published files, and their contents.
-
-    Other data sets may have files of the same names, such as train.txt.
-    """
-    faults: list[DataError] = []
-    for place in places:
-        contents = {file: _read_file(place / file) for file in published.files}
-        try:
-            return place, _checked(contents, published, str(place))
-        except DataError as fault:
-            faults.append(fault)
-    raise faults[0]
-
-
-def find_unpacked(folder: Path, files: tuple[str, ...]) -> list[Path]:
-    """Return the folders at or below `folder` that hold all the files."""
+    if archive.is_file():
+        return [archive]
     # Frappe's archive unpacks into nested folders.
     below = [path for pattern in ("*", "*/*") for path in sorted(folder.glob(pattern))]
     return [
         place
         for place in [folder, *filter(Path.is_dir, below)]
-        if all((place / file).is_file() for file in files)
+        if all((place / file).is_file() for file in published.sums)
     ]
 
 
+def find_files(published: Published) -> tuple[Path, dict[str, bytes]] | None:
+    """Return where a data set's files lie (archive or folder) and their contents, or None.
+
+    Other data sets may have files of the same names, such as train.txt: they are passed over.
+
+    Raises:
+        DataError: No files of these names are the published ones.
+    """
+    for folder in search_folders():
+        faults: list[DataError] = []
+        for place in places(folder, published):
+            try:
+                return place, _read(place, published)
+            except DataError as fault:
+                faults.append(fault)
+        if faults:
+            raise faults[0]
+    return None
+
+
+def _read(place: Path, published: Published) -> dict[str, bytes]:
+    """Return the contents of the published files in a folder, or anywhere in a zip archive."""
+    try:
+        if place.is_dir():
+            contents = {file: _read_start(place / file) for file in published.sums}
+        else:
+            with zipfile.ZipFile(place) as opened:
+                contents = {file: _unpacked(opened, file, place) for file in published.sums}
+    # A damaged byte can look like an encrypted file or an unknown compression method.
+    except (OSError, EOFError, zipfile.BadZipFile, zlib.error, RuntimeError) as error:
+        what = f"cannot read {place}" if place.is_dir() else f"{place} is not a whole zip file"
+        raise DataError(f"{what} ({error})") from error
+    for file, content in contents.items():
+        digest = hashlib.sha256(content).hexdigest()
+        if digest != published.sums[file]:
+            raise DataError(
+                f"{place}: {file} must have the SHA-256 sum {published.sums[file]}; got {digest}:"
+                " it is not the published file"
+            )
+    return contents
+
+
+def _read_start(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(_LARGEST_FILE + 1)
+
+
+def _unpacked(opened: zipfile.ZipFile, file: str, archive: Path) -> bytes:
+    members = {Path(member).name: member for member in opened.namelist()}
+    if file not in members:
+        raise DataError(f"{archive} does not hold {file}")
+    # Other compression methods unpack a whole block at once, of any size.
+    kind = opened.getinfo(members[file]).compress_type
+    if kind not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise DataError(f"{archive}: {file} is compressed in another way than published")
+    with opened.open(members[file]) as member:
+        return member.read(_LARGEST_FILE + 1)
+
+
+# The readers get files whose sums are those of the published ones, so they check nothing.
+
+
 def _read_movielens(files: dict[str, bytes]) -> Tables:
-    ratings = _read_ratings(files["ratings.dat"])
-    users = _separated(files, "users.dat", ["id", "gender", "age", "occupation", "zip"])
-    movies = _separated(files, "movies.dat", ["id", "title", "genres"])
+    users = _separated(files["users.dat"], "id", "gender", "age", "occupation", "zip")
+    movies = _separated(files["movies.dat"], "id", "title", "genres")
+    ratings = _separated(files["ratings.dat"], "user", "item", "value", "time", kind=pl.Int64)
     return Tables(
         manifest=Manifest(
             name="movielens-1m",
@@ -197,49 +173,48 @@ def _read_movielens(files: dict[str, bytes]) -> Tables:
     )
 
 
-def _read_ratings(raw: bytes) -> pl.DataFrame:
-    """Return the million ratings as numbers.
-
-    The fast reader takes single-character separators only: it reads `a::b` as a, empty, b. If it
-    fails, the file is read line by line to find the wrong line.
-    """
-    names = ["user", "item", "value", "time"]
-    gaps = ["gap1", "gap2", "gap3"]
-    order = [name for pair in zip(names, [*gaps, ""], strict=True) for name in pair if name]
-    schema = {name: pl.String if name in gaps else pl.Int64 for name in order}
-    try:
-        frame = pl.read_csv(raw, separator=":", has_header=False, quote_char=None, schema=schema)
-        empty = {name: 0 if name in names else frame.height for name in order}
-        if frame.height and frame.null_count().row(0, named=True) == empty:
-            return frame.select(names)
-    except pl.exceptions.PolarsError:
-        pass
-    lines = _separated({"ratings.dat": raw}, "ratings.dat", names)
-    numbers = lines.select(pl.all().cast(pl.Int64, strict=False))
-    wrong = numbers.select(pl.any_horizontal(pl.all().is_null())).to_series().arg_true()
-    if wrong.len():
-        got = "::".join(lines.row(wrong[0]))
-        raise DataError(f"ratings.dat line {wrong[0] + 1} must be whole numbers; got {got!r}")
-    return numbers
-
-
-def _separated(files: dict[str, bytes], name: str, columns: list[str]) -> pl.DataFrame:
-    """Return the columns of a file with `::` between them, as text."""
-    raw = files[name].replace(b"\r\n", b"\n").removesuffix(b"\n")
+def _separated(raw: bytes, *columns: str, kind: type[pl.DataType] = pl.String) -> pl.DataFrame:
+    """Return the columns of a file with `::` between them."""
     try:
         text = raw.decode("utf-8")
     except UnicodeDecodeError:
         text = raw.decode("latin-1")
-    lines = text.split("\n")
-    rows = [line.split("::") for line in lines]
-    for number, row in enumerate(rows, start=1):
-        if len(row) != len(columns):
-            raise DataError(
-                f"{name} line {number} must have {len(columns)} columns separated by '::';"
-                f" got {lines[number - 1][:80]!r}"
-            )
-    return pl.DataFrame(rows, schema=dict.fromkeys(columns, pl.String), orient="row")
+    return pl.read_csv(
+        text.replace("::", "\x1f").encode(),
+        separator="\x1f",
+        has_header=False,
+        quote_char=None,
+        schema=dict.fromkeys(columns, kind),
+    )
 
+
+_COUNTRIES = """
+Afghanistan; Albania; Algeria; Andorra; Angola; Antigua and Barb.; Argentina; Armenia; Aruba;
+Australia; Austria; Azerbaijan; Bahamas; Bahrain; Bangladesh; Barbados; Belarus; Belgium;
+Belize; Benin; Bermuda; Bhutan; Bolivia; Bosnia and Herz.; Botswana; Brazil; Brunei; Bulgaria;
+Burkina Faso; Burundi; Cambodia; Cameroon; Canada; Cape Verde; Cayman Is.; Central African Rep.;
+Chad; Chile; China; Colombia; Comoros; Congo; Costa Rica; Croatia; Cuba; Curaçao; Cyprus; Czech
+Rep.; Côte d'Ivoire; Dem. Rep. Congo; Dem. Rep. Korea; Denmark; Djibouti; Dominica; Dominican
+Rep.; Ecuador; Egypt; El Salvador; Eq. Guinea; Eritrea; Estonia; Ethiopia; Faeroe Is.; Fiji;
+Finland; Fr. Polynesia; France; Gabon; Gambia; Georgia; Germany; Ghana; Gibraltar; Greece;
+Greenland; Grenada; Guam; Guatemala; Guernsey; Guinea; Guinea-Bissau; Guyana; Haiti; Honduras;
+Hong Kong; Hungary; Iceland; India; Indonesia; Iran; Iraq; Ireland; Isle of Man; Israel; Italy;
+Jamaica; Japan; Jersey; Jordan; Kazakhstan; Kenya; Kiribati; Korea; Kosovo; Kuwait; Kyrgyzstan;
+Lao PDR; Latvia; Lebanon; Lesotho; Liberia; Libya; Liechtenstein; Lithuania; Luxembourg; Macao;
+Macedonia; Madagascar; Malawi; Malaysia; Maldives; Mali; Malta; Marshall Is.; Mauritania;
+Mauritius; Mexico; Micronesia; Moldova; Monaco; Mongolia; Montenegro; Morocco; Mozambique;
+Myanmar; N. Cyprus; Namibia; Nauru; Nepal; Netherlands; New Caledonia; New Zealand; Nicaragua;
+Niger; Nigeria; Norway; Oman; Pakistan; Palau; Palestine; Panama; Papua New Guinea; Paraguay;
+Peru; Philippines; Poland; Portugal; Puerto Rico; Qatar; Romania; Russia; Rwanda; S. Sudan;
+Saint Lucia; Samoa; San Marino; Saudi Arabia; Senegal; Serbia; Seychelles; Sierra Leone;
+Singapore; Slovakia; Slovenia; Solomon Is.; Somalia; Somaliland; South Africa; Spain; Sri Lanka;
+St. Kitts and Nevis; St. Vin. and Gren.; Sudan; Suriname; Swaziland; Sweden; Switzerland; Syria;
+São Tomé and Principe; Taiwan; Tajikistan; Tanzania; Thailand; Timor-Leste; Togo; Tonga;
+Trinidad and Tobago; Tunisia; Turkey; Turkmenistan; Tuvalu; Uganda; Ukraine; United Arab
+Emirates; United Kingdom; United States; Uruguay; Uzbekistan; Vanuatu; Vatican; Venezuela;
+Vietnam; W. Sahara; Yemen; Zambia; Zimbabwe
+"""
+"""Short English names as in the public-domain map data of Natural Earth, and a few territories."""
 
 _MOMENTS: Mapping[str, tuple[str, ...]] = {
     "daytime": ("sunrise", "morning", "noon", "afternoon", "sunset", "evening", "night"),
@@ -249,7 +224,7 @@ _MOMENTS: Mapping[str, tuple[str, ...]] = {
     "weather": (
         *("cloudy", "drizzle", "foggy", "rainy", "sleet", "snowy", "stormy", "sunny", "unknown"),
     ),
-    "country": (*COUNTRIES, "unknown"),
+    "country": (*(" ".join(name.split()) for name in _COUNTRIES.split(";")), "unknown"),
     # Cities are numbers without a name. Cities that do not occur in the data have a row too.
     "city": tuple(map(str, range(1200))),
 }
@@ -257,45 +232,37 @@ _MOMENTS: Mapping[str, tuple[str, ...]] = {
 
 
 def _read_frappe(files: dict[str, bytes]) -> Tables:
-    try:
-        log = pl.read_csv(io.BytesIO(files["frappe.csv"]), separator="\t")
-        meta = pl.read_csv(
-            io.BytesIO(files["meta.csv"]), separator="\t", quote_char=None, infer_schema=False
-        )
-        price = pl.col("price")
-        # The list of apps and their prices is public; the log has the same cost for each app.
-        cost = pl.when(price == "Free").then(pl.lit("free")).otherwise(pl.lit("paid"))
-        title = pl.when(pl.col("name").is_in(["unknown", ""])).then(None).otherwise("name")
-        return Tables(
-            manifest=Manifest(
-                name="frappe",
-                context=tuple(_MOMENTS),
-                public=Public(people=957, items=True, threshold=True, values=_MOMENTS),
-            ),
-            # `cnt`, how often this user used this app, is the outcome itself: it is not an input.
-            interactions=log.select("user", "item", *_MOMENTS),
-            users=log.select(pl.col("user").unique().sort().alias("id")),
-            items=meta.select(
-                pl.col("item").alias("id"),
-                pl.when(price == "unknown").then(None).otherwise(cost).alias("cost"),
-                title.alias("title"),
-            ),
-        )
-    except pl.exceptions.PolarsError as error:
-        reason = str(error).splitlines()[0]
-        raise DataError(f"frappe.csv or meta.csv is not as published: {reason}") from error
+    log = pl.read_csv(files["frappe.csv"], separator="\t")
+    meta = pl.read_csv(files["meta.csv"], separator="\t", quote_char=None, infer_schema=False)
+    price = pl.col("price")
+    # The list of apps and their prices is public; the log has the same cost for each app.
+    cost = pl.when(price == "Free").then(pl.lit("free")).otherwise(pl.lit("paid"))
+    title = pl.when(pl.col("name").is_in(["unknown", ""])).then(None).otherwise("name")
+    return Tables(
+        manifest=Manifest(
+            name="frappe",
+            context=tuple(_MOMENTS),
+            public=Public(people=957, items=True, threshold=True, values=_MOMENTS),
+        ),
+        # `cnt`, how often this user used this app, is the outcome itself: it is not an input.
+        interactions=log.select("user", "item", *_MOMENTS),
+        users=log.select(pl.col("user").unique().sort().alias("id")),
+        items=meta.select(
+            pl.col("item").alias("id"),
+            pl.when(price == "unknown").then(None).otherwise(cost).alias("cost"),
+            title.alias("title"),
+        ),
+    )
 
 
 _GOWALLA_PEOPLE, _GOWALLA_PLACES = 29_858, 40_981
 
 
 def _read_gowalla(files: dict[str, bytes]) -> Tables:
-    lines = {}
-    for file, raw in files.items():
-        table = split_lists(raw.decode("utf-8", errors="replace").replace("\r\n", "\n"), file)
-        if table.bad:
-            raise DataError(str(table.bad[0]))
-        lines[file] = table.frame.drop_nulls("item")
+    lines = {
+        file: split_lists(raw.decode().replace("\r\n", "\n"), file).frame.drop_nulls("item")
+        for file, raw in files.items()
+    }
     return Tables(
         manifest=Manifest(
             name="gowalla",
@@ -363,12 +330,12 @@ def files_here(name: str) -> Path | None:
     """
     published = _published(name)
     try:
-        found = read_found(published)
+        files = find_files(published)
     except DataError as error:
-        if any(has_files(folder, published) for folder in search_folders()[:-1]):
+        if any(places(folder, published) for folder in search_folders()[:-1]):
             raise DataError(f"{error}; remove it, because it is read first") from error
         return None
-    return found and found[0]
+    return files and files[0]
 
 
 def fetch(name: str, *, address: str | None = None, timeout: float = 60.0) -> Path:
@@ -422,18 +389,10 @@ def _download(source: str, target: Path, published: Published, timeout: float) -
             urllib.request.urlopen(source, timeout=timeout) as answer,  # noqa: S310
         ):
             shutil.copyfileobj(answer, file)
-        fault = _fault(part, published)
-        if fault is None:
-            part.replace(target)
-        return fault
+        _read(part, published)
+        part.replace(target)
+    except DataError as error:
+        return str(error).replace(str(part), "the archive")
     finally:
         part.unlink(missing_ok=True)
-
-
-def _fault(archive: Path, published: Published) -> str | None:
-    """Return how the archive's files differ from the published ones, or None."""
-    try:
-        read_archive(archive, published)
-    except DataError as error:
-        return str(error).replace(f"{archive}", "the archive")
     return None

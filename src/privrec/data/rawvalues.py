@@ -1,10 +1,10 @@
-"""Converts the columns of a raw file to ids, numbers, times and features, and finds bad rows.
+"""A file's columns as they were read, and their values as ids, numbers, times and features.
 
-A file's columns as they were read, before a meaning is assigned to them, and its bad rows.
+What cannot be converted is a bad row: its file, line, column and value are told.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -23,15 +23,13 @@ Dates = Literal["iso", "day-first", "month-first"]
 """How dates are written: 2023-12-31, or 31.12.2023, or 12/31/2023."""
 Decimal = Literal[".", ","]
 """What stands before the decimals of a number."""
-PARQUET = (".parquet", ".pq")
 
 
 class BadRow(NamedTuple):
     """A row that cannot be used: its file and line, and what is wrong with it.
 
-    `line` counts the lines of a text file, including the header, or the rows of a Parquet file or
-    of a JSON list, both from 1, or the rows of a frame from 0. `column` is empty if the whole line
-    is wrong.
+    `line` counts the lines of a text file, including the header, or the rows of a Parquet file,
+    both from 1, or the rows of a frame from 0. `column` is empty if the whole line is wrong.
 
     >>> print(BadRow("ratings.csv", 3, "score", "good", "must be a finite number"))
     ratings.csv line 3: 'score' must be a finite number; got 'good'
@@ -58,9 +56,8 @@ class RawTable:
     the spaces around a value; if it has no header they are called "1", "2", … . `types` has the
     types in an atomic file's header. `bad` has the rows that could not be split into columns.
     `lists` says that the file had one line for each person: then an item is null where somebody
-    has none. `is_text` says that the columns have no types, as those of separated text. `nested`
-    has the rows of a column that hold lists of lists or of objects. `decimal` and `dates` say how
-    numbers and dates are written where they are text.
+    has none. `is_text` says that the columns have no types, as those of separated text. `decimal`
+    and `dates` say how numbers and dates are written where they are text.
     """
 
     file: str
@@ -72,7 +69,6 @@ class RawTable:
     lists: bool = False
     is_text: bool = True
     unit: Unit = "line"
-    nested: Mapping[str, IntArray] = field(default_factory=dict)
     decimal: Decimal = "."
     dates: Dates = "iso"
 
@@ -115,7 +111,7 @@ class Check:
 
 def read_ids(table: RawTable, name: str) -> tuple[pl.Series, Check]:
     """Return a column as text, and the rows where it is empty."""
-    column = _plain(table.frame[name])
+    column = table.frame[name]
     kind = column.dtype
     if kind.is_float():
         # Integers are stored as floats if other rows of the column are empty. Large ones have lost
@@ -141,7 +137,7 @@ def _exact(kind: pl.DataType) -> int:
 
 def read_numbers(table: RawTable, name: str) -> tuple[pl.Series, Check]:
     """Return a column as numbers, and the rows where it is not a finite number."""
-    column = _plain(table.frame[name])
+    column = table.frame[name]
     if not (column.dtype.is_numeric() or column.dtype in (pl.String, pl.Boolean, pl.Null)):
         raise DataError(f"{table.file}: {name!r} must be numbers; got {column.dtype}")
     numbers = _numbers(column, table.decimal)
@@ -176,7 +172,7 @@ def has_commas(column: pl.Series) -> bool:
 
 def read_times(table: RawTable, name: str) -> tuple[pl.Series, Check]:
     """Return a column as numbers or else as dates, and the rows where it is neither."""
-    column = _plain(table.frame[name])
+    column = table.frame[name]
     times = column
     if column.dtype == pl.String:
         whole = column.cast(pl.Int64, strict=False)
@@ -193,7 +189,7 @@ def read_times(table: RawTable, name: str) -> tuple[pl.Series, Check]:
     must = _MUST_BE_TIME[table.dates]
     if column.dtype == pl.String and times.dtype.is_numeric():
         must = "must be a time: a finite number, as others of the column are"
-    elif offer := dates_offer(column) if table.dates == "iso" else "":
+    elif offer := _dates_offer(column) if table.dates == "iso" else "":
         must += f" ({offer})"
     return times, Check(name, unusable.to_numpy(), must)
 
@@ -205,15 +201,16 @@ _MUST_BE_TIME: dict[Dates, str] = {
 }
 
 
-def dates_offer(column: pl.Series) -> str:
+def _dates_offer(column: pl.Series) -> str:
     """Return the options that would read the dates of a column of text; "" if it has none."""
     if column.dtype != pl.String or not column.str.contains(_LOCAL_DATE).any():
         return ""
     filled = column.filter(column != "")
     ways: list[Dates] = ["day-first", "month-first"]
     fitting = [way for way in ways if not _local_dates(filled, way).null_count()] or ways
-    one = f"--dates {fitting[0]} reads it"
-    return one if len(fitting) == 1 else "say --dates day-first or --dates month-first"
+    if len(fitting) > 1:
+        return "say --dates day-first or --dates month-first"
+    return f"--dates {fitting[0]} reads it"
 
 
 def read_title(table: RawTable, name: str) -> pl.Series:
@@ -248,14 +245,9 @@ def read_feature(
             return [_split(column, "|")], []
         if kind is None and table.is_text:
             return _checked(column, _as_it_looks(column, table.decimal))
-    elif not is_plain(column):
+    elif not _is_plain(column):
         raise DataError(f"{table.file}: {name!r} must be plain values or lists; got {column.dtype}")
-    series, checks = _checked(column, column)
-    if name in table.nested:
-        inner = np.zeros(len(column), np.bool_)
-        inner[table.nested[name]] = True
-        checks.append(Check(name, inner, "must be a plain value or a list of them"))
-    return series, checks
+    return _checked(column, column)
 
 
 _ON, _OFF = ("1", "true"), ("0", "false", "")
@@ -272,30 +264,7 @@ def read_flags(table: RawTable, names: Sequence[str]) -> tuple[pl.Series, list[C
     return texts.select(pl.concat_list(chosen).list.drop_nulls()).to_series(), checks
 
 
-def flag_columns(table: RawTable, names: Sequence[str]) -> list[str]:
-    """Return the longest row of neighbouring columns that have 0 and 1 alone."""
-    longest: list[str] = []
-    run: list[str] = []
-    for name in names:
-        column = table.frame[name]
-        is_flag = not column.dtype.is_nested() and set(map(str, column.unique())) <= {"0", "1"}
-        run = [*run, name] if is_flag else []
-        longest = run if len(run) > len(longest) else longest
-    return longest
-
-
-def _plain(column: pl.Series) -> pl.Series:
-    """Return a column in which some value is a list of texts without lists.
-
-    A list of one is its value. Any other list is null, as no value of a row.
-    """
-    if column.dtype != pl.List(pl.String):
-        return column
-    single = column.list.get(0, null_on_oob=True)
-    return single.set(column.list.len() != 1, None)
-
-
-def is_plain(column: pl.Series) -> bool:
+def _is_plain(column: pl.Series) -> bool:
     """Return whether a column has plain values, or lists of them, so that it can be a feature."""
     kind = column.dtype
     kind = column.explode().dtype if kind in (pl.List, pl.Array) else kind

@@ -1,7 +1,4 @@
-"""Data as a federation: a built-in name, a data folder, or a frame, which is imported.
-
-The figures that `privrec data describe` prints.
-"""
+"""Data as a federation: a built-in name, a data folder, or a frame; and what is in it."""
 
 import re
 import warnings
@@ -17,15 +14,13 @@ import polars as pl
 from privrec.data.catalogue import Catalogue
 from privrec.data.federation import Federation, chunks
 from privrec.data.frames import as_polars, column_name, is_frame
-from privrec.data.importing import import_files
-from privrec.data.published import PUBLISHED, has_files, load_published, search_folders
+from privrec.data.importing import ImportResult, import_files
+from privrec.data.published import PUBLISHED, load_published, places, search_folders
+from privrec.data.rawfiles import typed_table
 from privrec.data.rawvalues import RawTable
 from privrec.data.synthetic import SyntheticSettings, synthetic
 from privrec.data.tables import read_folder, to_federation
 from privrec.errors import DataError, PrivrecError, SettingsError, check_kind, got, nearest
-
-FRAMES = ("the frame", "the frame of users", "the frame of items", "the frame of test lines")
-"""What stands for the name of a file where a table was given as a frame."""
 
 BUILT_IN: dict[str, str] = {
     "synthetic": "made-up people with known tastes; any size: synthetic:users=100000,items=2000",
@@ -64,13 +59,12 @@ def load(
     """
     roles = {"user": user, "item": item, "value": value, "time": time, "title": title}
     mapping = {role: column_name(role, c) for role, c in roles.items() if c is not None}
-    frames = {"users": users, "items": items, "test": test}
-    texts = {"name": name, "population": population}
-    given = {**frames, **texts, "positive_above": positive_above}
-    asked = [*mapping, *(key for key, found in given.items() if found is not None)]
-    asked += ["context"] * bool(context) + ["skip_bad"] * bool(skip_bad)
+    tables = {"users": users, "items": items, "test": test}
+    others = {"name": name, "population": population, "positive_above": positive_above}
     if not is_frame(data):
-        if asked:
+        given = {**mapping, **tables, **others, "context": context or None}
+        given["skip_bad"] = skip_bad or None
+        if asked := [key for key, argument in given.items() if argument is not None]:
             raise SettingsError(
                 f"`{asked[0]}` is about a frame of polars or pandas; `data` is {got(data)}"
             )
@@ -79,99 +73,55 @@ def load(
     check_kind("skip_bad", skip_bad, (bool, np.bool_), "True or False")
     if positive_above is not None:
         check_kind("positive_above", positive_above, (int, float, np.number), "a number")
-    return _load_frame(
-        data,
-        mapping=_one_meaning(mapping),
-        name=own_name(name),
+    _check_meanings(mapping)
+    return _import_frames(
         population=_text("population", population) or own_name(name),
+        source=_table(data, "the frame"),
+        users=None if users is None else _table(users, "the frame of users"),
+        items=None if items is None else _table(items, "the frame of items"),
+        test=None if test is None else _table(test, "the frame of test lines"),
+        mapping=mapping,
+        name=own_name(name),
         context=[column_name("context", column) for column in context],
         positive_above=None if positive_above is None else float(positive_above),
         skip_bad=skip_bad,
-        **frames,
+        form="table",
     )
 
 
-def _load_frame(
-    frame: object,
-    *,
-    mapping: Mapping[str, str],
-    name: str,
-    population: str,
-    context: Sequence[str] = (),
-    users: object = None,
-    items: object = None,
-    test: object = None,
-    positive_above: float | None = None,
-    skip_bad: bool = False,
-) -> Federation:
-    """Return the federation of a frame of interactions, as the import of the same table has it.
-
-    Frames have no name that is secret and random, so `population` names the people in ledgers.
-    """
-    lines = _table(frame, FRAMES[0])
-    people, things, asked = (
-        None if given is None else _table(given, file)
-        for given, file in zip((users, items, test), FRAMES[1:], strict=True)
-    )
+def _import_frames(population: str, **how: Any) -> Federation:
+    """Return the federation of frames, as the import of the same tables has it."""
     try:
-        result = import_files(
-            lines,
-            mapping=mapping,
-            users=people,
-            items=things,
-            test=asked,
-            positive_above=positive_above,
-            name=name,
-            skip_bad=skip_bad,
-            context=context,
-            form="table",
-        )
+        result = import_files(**how)
         manifest = replace(result.tables.manifest, population=population)
-        made = to_federation(replace(result.tables, manifest=manifest))
+        federation = to_federation(replace(result.tables, manifest=manifest))
     except PrivrecError as error:
         raise type(error)(_in_python(str(error))) from error
-    for said in result.warnings:
-        warnings.warn(_in_python(said), UserWarning, stacklevel=4)
+    _warn(result)
+    return replace(federation, names=result.tables.users["id"].cast(pl.String).to_list())
+
+
+def _table(data: object, file: str) -> RawTable:
+    """Return a frame as a table; `file` stands for the name of a file."""
+    frame = as_polars(data, file)
+    return typed_table(frame, file, np.arange(frame.height))
+
+
+def _warn(result: ImportResult) -> None:
+    for warning in result.warnings:
+        warnings.warn(_in_python(warning), UserWarning, stacklevel=4)
     if result.skipped:
         count, first = len(result.skipped), result.skipped[0]
         what = "1 bad row was" if count == 1 else f"{count:,} bad rows were"
         warnings.warn(f"{what} left out; the first: {first}", UserWarning, stacklevel=4)
-    return replace(made, names=result.tables.users["id"].cast(pl.String).to_list())
-
-
-def _table(frame: object, file: str) -> RawTable:
-    columns = as_polars(frame, file)
-    lines = np.arange(columns.height)
-    return RawTable(
-        file=file,
-        frame=columns,
-        lines=lines,
-        has_header=True,
-        types={},
-        bad=(),
-        is_text=False,
-        unit="row",
-    )
 
 
 def _in_python(message: str) -> str:
-    """Return an import's message with the options of the command as arguments of `load`.
-
-    What is said of options for text files is left out.
-    """
-    message = re.sub(
-        r" \((say |or )?--(decimal|dates|drop-duplicates|flags|ignore|user) [^)]*\)", "", message
-    )
-    message = message.replace(
-        "say which it is with --map id=…", "call the column with the ids 'id'"
-    )
-    message = re.sub(r"`--map (\w+)=…`", r"`\1`", message)
-    message = re.sub(r"--map (\w+)=…", r'privrec.load(frame, \1="…")', message)
-    message = message.replace("the order of the file", "the order of the frame")
-    message = re.sub(r"--map '(\w+)=(.*)'", r"privrec.load(frame, \1='\2')", message)
-    message = re.sub(r"--map (\w+)=(\S+)", r"privrec.load(frame, \1='\2')", message)
+    """Return an import's message with arguments of `load`, and no other options of the command."""
+    message = re.sub(r"`--(?:map )?(\w+)(?:=…)?`", r"`\1`", message)
+    message = re.sub(r"--map (user|item|time|title)=", r"\1=", message)
     message = message.replace("--skip-bad", "skip_bad=True")
-    return re.sub(r"--([a-z]+(?:-[a-z]+)*)", lambda match: match[1].replace("-", "_"), message)
+    return re.sub(r" \([^()]*--[^()]*\)", "", message)
 
 
 def named(data: object) -> tuple[str, Callable[[], Federation]]:
@@ -211,12 +161,11 @@ def _text(what: str, given: str | None) -> str:
     return given or ""
 
 
-def _one_meaning(mapping: dict[str, str]) -> dict[str, str]:
+def _check_meanings(mapping: Mapping[str, str]) -> None:
     columns = [column for role, column in mapping.items() if role != "title"]
     if twice := [column for column in columns if columns.count(column) > 1]:
         roles = " and ".join(f"`{role}`" for role in mapping if mapping[role] == twice[0])
         raise SettingsError(f"{roles} must be different columns; got {twice[0]!r}")
-    return mapping
 
 
 def _load_named(given: object) -> Federation:
@@ -258,7 +207,7 @@ def is_here(name: str) -> bool:
     """Return whether a built-in data set can be loaded without fetching anything."""
     if name not in PUBLISHED:
         return True
-    return any(has_files(folder, PUBLISHED[name]) for folder in search_folders())
+    return any(places(folder, PUBLISHED[name]) for folder in search_folders())
 
 
 def describe_data(data: str) -> dict[str, Any]:

@@ -7,9 +7,8 @@ from typing import get_args
 
 import numpy as np
 
-from privrec.data.clients import Clients
+from privrec.data.clients import Clients, Split, chosen, first_half, split_clients
 from privrec.data.federation import Federation
-from privrec.data.splits import Split, chosen, first_half, split_clients
 from privrec.data.text import brief
 from privrec.errors import SettingsError, nearest
 from privrec.types import BoolArray, Candidates, Halving, IntArray, ProtocolName

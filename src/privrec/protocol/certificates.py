@@ -41,8 +41,8 @@ def make_authority(folder: Path, *, hosts: Sequence[str], days: int = 365) -> No
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         .sign(key, hashes.SHA384())
     )
-    _write(folder / "ca.key", _private_pem(key), mode=0o600)
-    _write(folder / "ca.crt", ca.public_bytes(serialization.Encoding.PEM), mode=0o644)
+    write_private(folder / "ca.key", _private_pem(key))
+    write_private(folder / "ca.crt", ca.public_bytes(serialization.Encoding.PEM), mode=0o644)
     names = [_general_name(host) for host in [*hosts, "localhost", "127.0.0.1"]]
     _certify(folder, key, names, days)
 
@@ -86,8 +86,10 @@ def _certify(
         )
         .sign(ca_key, hashes.SHA384())
     )
-    _write(folder / "server.key", _private_pem(key), mode=0o600)
-    _write(folder / "server.pem", server.public_bytes(serialization.Encoding.PEM), mode=0o644)
+    write_private(folder / "server.key", _private_pem(key))
+    write_private(
+        folder / "server.pem", server.public_bytes(serialization.Encoding.PEM), mode=0o644
+    )
 
 
 def make_node_key(path: Path) -> None:
@@ -102,8 +104,8 @@ def make_node_key(path: Path) -> None:
     public = key.public_key().public_bytes(
         serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
     )
-    _write(path, private, mode=0o600)
-    _write(path.with_name(f"{path.name}.pub"), public + b"\n", mode=0o644)
+    write_private(path, private)
+    write_private(path.with_name(f"{path.name}.pub"), public + b"\n", mode=0o644)
 
 
 def read_private_key(path: Path) -> ec.EllipticCurvePrivateKey:
@@ -237,11 +239,19 @@ def _private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
     )
 
 
-def _write(path: Path, content: bytes, *, mode: int) -> None:
-    """Write a file under a temporary name, with its final mode from the start, and rename it."""
+def write_private(path: Path, content: bytes, *, mode: int = 0o600) -> None:
+    """Write a file that only its owner can read, or with another mode.
+
+    It gets a temporary name first, and is on the disk when this returns.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     temporary.unlink(missing_ok=True)
     handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     with os.fdopen(handle, "wb") as file:
         file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
     temporary.replace(path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    os.fsync(folder)
+    os.close(folder)

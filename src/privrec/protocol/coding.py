@@ -1,22 +1,21 @@
-"""Sums of people as whole numbers modulo 2^64, so that masks of the same numbers hide them.
+"""The sums of a round as whole numbers modulo 2^64, so that masks of the same numbers hide them.
 
-Discrete Gaussian noise that every node adds a share of, and how large a share must be.
+`SumLayout` is where each sum lies in one vector, and `Coding` how the vector is made of integers.
 """
 
 import math
-import os
-from collections.abc import Callable
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
-from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
-from privrec.errors import SettingsError
-from privrec.types import F64, BoolArray, IntArray, Norm
-
-Words: TypeAlias = npt.NDArray[np.uint64]
+from privrec.core.contribution import Shapes, shapes_of
+from privrec.core.phase import Phase, Told
+from privrec.data.clients import Clients
+from privrec.errors import FederationError, SettingsError
+from privrec.privacy.aggregate import Aggregator, CohortTotal
+from privrec.protocol.masks import Words
+from privrec.types import F64, Leaf, Norm
 
 MOST_PEOPLE = 2**29
 """With 2^33 units for each person and 2^62 units for all, there is room for so many."""
@@ -135,171 +134,156 @@ class Coding:
         return rounding + (1.0 - self.shrink) * largest + (largest + rounding) * 2.0**-52
 
 
-_Words: TypeAlias = npt.NDArray[np.uint64]
-_Doubles: TypeAlias = npt.NDArray[np.float64]
-_Source: TypeAlias = Callable[[int], _Words]
-
-LARGEST_DEVIATION = 2.0**45
-"""Up to this, a Laplace draw is below 2^53 and exact in float64, but for a chance of e^-255."""
-MOST_GAP = 1e-30
-"""The largest `gap`: far below any `delta`, even times the rounds and numbers of a training."""
-# floor(2^64 / e): a word is below it with probability 1/e, up to 2^-64.
-_ONE_OVER_E = np.uint64(6786177901268885274)
-# Draws at a time, to bound the memory (chosen by hand).
-_BATCH = 2**18
+_COUNT = "count of updates within the bound"
 
 
-def discrete_gaussian(deviation: float, size: int) -> IntArray:
-    """Return `size` independent draws x with probability ~ exp(-x^2 / (2 deviation^2)), int64.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SumLayout:
+    """How the sums of a phase lie in one vector, names in order.
 
-    This is algorithm 3 of Canonne, Kamath and Steinke (2020): draws from a discrete Laplace law
-    (algorithm 2), of which some are rejected. All randomness is AES-256 in counter mode under a
-    fresh key of the operating system.
-
-    Uniform numbers, signs and geometric numbers are exact, up to 2^-62 for the constant 1/e. Each
-    draw also needs two comparisons of 53 random bits with exp(-f), f in [0, 1), which is known
-    within a factor 1 +- 2^-49. Larger exponents are split into whole parts (algorithm 1), so no
-    small probability is compared. With the rounding of the exponents themselves, every number
-    within 10 deviations has the correct probability within a factor 1 +- 2^-44, and the total
-    variation from the exact law is less than 2^-46 for each number.
+    A matrix r rᵀ is symmetric, so only its upper triangle is sent. Where adaptive clipping needs a
+    count, it is the last number, times `count_weight`: so one noise fits all numbers.
     """
-    if not 1.0 <= deviation <= LARGEST_DEVIATION:
-        raise SettingsError(f"`deviation` must be in 1 … 2^45; got {deviation}")
-    if size < 0:
-        raise SettingsError(f"`size` must be >= 0; got {size}")
-    words = _words()
-    drawn = np.empty(size, np.int64)
-    done = 0
-    while done < size:
-        # About 0.48 of the proposals remain, or fewer with a small deviation.
-        proposals = min(_BATCH, 2 * (size - done) + 64)
-        kept = _accepted(words, proposals, deviation)[: size - done]
-        drawn[done : done + len(kept)] = kept
-        done += len(kept)
-    return drawn
+
+    shapes: Shapes
+    count_weight: float = 0.0
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The number of numbers of each sum, in order."""
+        sizes = {name: _numbers(self.shapes[name]) for name in sorted(self.shapes)}
+        return {**sizes, _COUNT: 1} if self.count_weight else sizes
+
+    @property
+    def size(self) -> int:
+        """How many numbers there are."""
+        return sum(self.sizes.values())
+
+    def bound(self, clip_norm: float) -> float:
+        """Return the length of what one person adds, with her half in the count."""
+        return math.hypot(clip_norm, self.count_weight / 2)
+
+    def vector(self, total: CohortTotal, people: int) -> F64:
+        """Return the sums over `people` people as one vector."""
+        if total.update.keys() != self.shapes.keys():
+            raise FederationError("the sums do not have the names that the round expects")
+        parts = [_flat(np.asarray(total.update[n]), self.shapes[n]) for n in sorted(self.shapes)]
+        if self.count_weight:
+            balance = total._replace(clients=people).balance
+            parts.append(np.array([self.count_weight * balance]))
+        vector = np.concatenate([np.asarray(part, np.float64) for part in parts])
+        if vector.shape != (self.size,):
+            raise FederationError("the sums do not have the shapes that the round expects")
+        return vector
+
+    def total(self, vector: Leaf, *, noised: bool = False) -> CohortTotal:
+        """Return the sums that lie in a vector."""
+        rows = self._rows(vector)
+        update = {name: _unflat(rows[name], shape) for name, shape in self.shapes.items()}
+        within = float(rows[_COUNT][0]) / self.count_weight if self.count_weight else None
+        return CohortTotal(update, within=within, noised=noised)
+
+    def clipped(self, vector: Leaf, clip_norm: float, people: int, norm: str) -> tuple[Leaf, bool]:
+        """Return a node's plain sums, no longer than `people` contributions; and if they were."""
+        vector = vector.copy()
+        rows = self._rows(vector)
+        most, length = clip_norm * people, self._length(rows, norm)
+        was_long = math.isfinite(most) and length > most * (1 + 1e-9)
+        if was_long:
+            for name in self.shapes:
+                rows[name] *= most / length
+        if self.count_weight:
+            half, count = people / 2 * self.count_weight, rows[_COUNT]
+            was_long = was_long or bool(abs(count[0]) > half)
+            np.clip(count, -half, half, out=count)
+        return vector, was_long
+
+    def _rows(self, vector: Leaf) -> dict[str, Leaf]:
+        """Return the part of a vector that belongs to each name; a write to it is to the vector."""
+        ends = np.cumsum([0, *self.sizes.values()])
+        return {
+            name: vector[begin:end]
+            for name, begin, end in zip(self.sizes, ends[:-1], ends[1:], strict=True)
+        }
+
+    def _length(self, rows: Mapping[str, Leaf], norm: str) -> float:
+        """Return the length of all sums; a matrix counts twice what is above its diagonal."""
+        power, total = 1 if norm == "l1" else 2, 0.0
+        for name, shape in self.shapes.items():
+            with np.errstate(over="ignore"):  # An infinite length shortens a sum to nothing.
+                row = np.abs(rows[name]) ** power
+                total += float(row.sum())
+            if shape[0] == "outer":
+                diagonal = np.array([place.start for _, place in _upper(shape[1][0])])
+                total += float(row.sum() - row[diagonal].sum())
+        return total if norm == "l1" else math.sqrt(total)
 
 
-def _accepted(words: _Source, proposals: int, deviation: float) -> IntArray:
-    """Return those of `proposals` Laplace draws that the Gaussian keeps (algorithm 3)."""
-    scale = math.floor(deviation) + 1
-    laplace = _laplace(words, proposals, scale)
-    variance = deviation * deviation
-    distance: _Doubles = np.abs(laplace).astype(np.float64) - variance / scale
-    return laplace[_bernoulli_exp(words, distance * distance / (2.0 * variance))]
+def layout_of(
+    phase: Phase, told: Told, nobody: Clients, round_index: int, clip_norm: float
+) -> SumLayout:
+    """Return how the sums of a round lie in a vector.
 
-
-def _laplace(words: _Source, proposals: int, scale: int) -> IntArray:
-    """Return draws with probability ~ exp(-|x| / scale), at most `proposals` (algorithm 2)."""
-    low = _below(words, proposals, scale)
-    low = low[_bernoulli_exp(words, low / scale)]
-    size = low + scale * _geometric(words, len(low))
-    negative = (words(len(size)) >> np.uint64(63)).astype(np.bool_)
-    # Otherwise zero would come twice as often, as +0 and as -0.
-    keep = ~(negative & (size == 0))
-    signed: IntArray = np.where(negative, -size, size)[keep]
-    return signed
-
-
-def _below(words: _Source, size: int, limit: int) -> IntArray:
-    """Return whole numbers, each of 0 … limit - 1 with the same probability, at most `size`.
-
-    Only as many random bits as `limit` has are used, and draws that are too large are left out.
+    What a device without data would send has their names and shapes.
     """
-    shift = np.uint64(64 - max(1, (limit - 1).bit_length()))
-    drawn = (words(size) >> shift).astype(np.int64)
-    return drawn[drawn < limit]
+    shapes = shapes_of(phase.device.contribute(told, nobody, round_index))
+    if shapes is None:
+        raise ValueError(f"{phase.name}: `contribute` returns an unsound contribution")
+    return SumLayout(shapes=shapes, count_weight=_count_weight(phase.aggregator, clip_norm))
 
 
-def _bernoulli_exp(words: _Source, exponents: _Doubles) -> BoolArray:
-    """Return true with probability exp(-x) for every x >= 0 (algorithm 1).
-
-    exp(-x) is exp(-1) floor(x) times, times exp(-rest), so a comparison with 53 bits is always
-    with a number above 1/e.
-    """
-    whole = np.floor(exponents)
-    passed = _geometric(words, len(exponents)) >= whole
-    chance = np.exp(whole - exponents) * 2.0**53
-    return passed & ((words(len(exponents)) >> np.uint64(11)).astype(np.float64) < chance)
+def coding_of(people: int, phase: Phase, layout: SumLayout, clip_norm: float) -> Coding:
+    """Return the fixed-point coding of a round's sums, over at most `people` people."""
+    return Coding(
+        size=layout.size,
+        bound=layout.bound(clip_norm),
+        people=max(people, 1),
+        norm=phase.aggregator.norm,
+    )
 
 
-def _geometric(words: _Source, size: int) -> IntArray:
-    """Return how often in a row an event of probability 1/e happens, for `size` rows."""
-    count = np.zeros(size, np.int64)
-    running = np.arange(size)
-    while len(running):
-        running = running[words(len(running)) < _ONE_OVER_E]
-        count[running] += 1
-    return count
+def _count_weight(aggregator: Aggregator, clip_norm: float) -> float:
+    """Return by how much the count is multiplied, so that it needs the same noise as the rest."""
+    if aggregator.clip_quantile is None:
+        return 0.0
+    scale = aggregator.count_scale
+    return aggregator.noise_scale(clip_norm) / scale if scale else clip_norm
 
 
-def _words() -> _Source:
-    """Return a source of random words: AES-256 in counter mode under a fresh key."""
-    stream = Cipher(algorithms.AES(os.urandom(32)), modes.CTR(bytes(16))).encryptor()
-    return lambda size: np.frombuffer(stream.update(bytes(8 * size)), np.uint64)
+def _numbers(shape: tuple[str, tuple[int, ...]]) -> int:
+    part, dims = shape
+    if part in ("outer", "triangle"):
+        return dims[0] * (dims[0] + 1) // 2
+    return math.prod(dims)
 
 
-def least_survivors(nodes: int, missing: float) -> int:
-    """Return how many of `nodes` nodes remain at least, if the fraction `missing` may drop out.
-
-    >>> least_survivors(10, 0.3)
-    7
-    """
-    if nodes < 1:
-        raise SettingsError(f"`nodes` must be >= 1; got {nodes}")
-    if not 0.0 <= missing < 1.0:
-        raise SettingsError(f"`missing` must be in [0, 1); got {missing}")
-    return nodes - _part(nodes, missing)
+def _flat(leaf: Leaf, shape: tuple[str, tuple[int, ...]]) -> Leaf:
+    if shape[0] != "outer":
+        return leaf.ravel()
+    row = np.empty(_numbers(shape), leaf.dtype)
+    for number, place in _upper(shape[1][0]):
+        row[place] = leaf[number, number:]
+    return row
 
 
-def least_honest(nodes: int, missing: float, colluding: float) -> int:
-    """Return how many honest nodes remain at least: their noise is what protects people.
-
-    Colluding nodes may tell the server their share of the noise, or add none.
-
-    >>> least_honest(10, 0.3, 0.1)
-    6
-    """
-    if not 0.0 <= colluding < 1.0:
-        raise SettingsError(f"`colluding` must be in [0, 1); got {colluding}")
-    honest = least_survivors(nodes, missing) - _part(nodes, colluding)
-    if honest < 1:
-        raise SettingsError(
-            f"with {nodes} nodes, `missing` {missing:g} and `colluding` {colluding:g} leave no"
-            " honest node to add noise"
-        )
-    return honest
+def _unflat(numbers: Leaf, shape: tuple[str, tuple[int, ...]]) -> Leaf:
+    part, dims = shape
+    if part == "triangle":
+        return numbers
+    if part != "outer":
+        return numbers.reshape(dims)
+    full = np.zeros((dims[0], dims[0]), numbers.dtype)
+    for number, place in _upper(dims[0]):
+        full[number, number:] = numbers[place]
+    diagonal = np.diagonal(full).copy()
+    full += full.T
+    np.fill_diagonal(full, diagonal)
+    return full
 
 
-def _part(nodes: int, fraction: float) -> int:
-    # 0.29 * 100 is below 29 in float64; one node more to expect means more noise, never less.
-    return math.floor(fraction * nodes + 1e-9)
-
-
-def node_deviation(scale: float, *, nodes: int, missing: float, colluding: float) -> float:
-    """Return the deviation of one node's share of the noise, in the unit of `scale`.
-
-    The shares of as many honest nodes as remain at least add up to a deviation of `scale`:
-    scale / sqrt(least_honest). If more remain, the sum has more noise than that.
-    """
-    if not scale > 0.0:
-        raise SettingsError(f"`scale` must be > 0; got {scale}")
-    return scale / math.sqrt(least_honest(nodes, missing, colluding))
-
-
-def gap(deviation: float, nodes: int) -> float:
-    """Return how far the sum of `nodes` discrete Gaussians is from one discrete Gaussian.
-
-    It is tau = 10 * sum over k < nodes of exp(-2 pi^2 deviation^2 k / (k + 1)) of Kairouz, Liu and
-    Steinke (2021), theorem 1: the logarithm of the ratio of any two probabilities is at most tau,
-    for one number. `deviation` is that of one node. A gap of 1e-30 or more is refused.
-    """
-    if nodes < 1:
-        raise SettingsError(f"`nodes` must be >= 1; got {nodes}")
-    k = np.arange(1, nodes, dtype=np.float64)
-    found = 10.0 * float(np.exp(-2.0 * math.pi**2 * deviation**2 * k / (k + 1.0)).sum())
-    if not deviation > 0.0 or not found < MOST_GAP:
-        raise SettingsError(
-            f"`deviation` is too small for a sum of {nodes} nodes: got {deviation:g} units, which"
-            f" is {found:.1e} from one discrete Gaussian"
-        )
-    return found
+def _upper(size: int) -> Iterator[tuple[int, slice]]:
+    """Yield each row of an upper triangle, and its place in the row of all its numbers."""
+    begin = 0
+    for number in range(size):
+        yield number, slice(begin, begin + size - number)
+        begin += size - number

@@ -1,9 +1,8 @@
-"""Enrolling: a node makes its keys and keeps its people; the server keeps a list of who is there.
+"""The folders of a node and of a server, and the enrolment by which a server knows a node.
 
 A node's folder has its key, its people's data and their pseudonyms, readable by its owner alone.
 `enrolment.json` in it is what the server gets: the public key and pseudonyms, signed by the key.
-
-The folder of a federation's server: what it agreed on with whom, and its certificates.
+A server's folder has the terms, the enrolments of its nodes and its certificates.
 """
 
 import fcntl
@@ -11,13 +10,14 @@ import hashlib
 import json
 import os
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pydantic import TypeAdapter
 
 from privrec.core.contribution import told_from_bytes, told_to_bytes
 from privrec.data import catalogue as catalogues
@@ -26,7 +26,6 @@ from privrec.data.clients import Clients
 from privrec.data.federation import Federation
 from privrec.data.schema import Bag
 from privrec.errors import FederationError, PrivrecError
-from privrec.protocol import terms as agreed
 from privrec.protocol.certificates import (
     check_hosts,
     make_authority,
@@ -35,30 +34,48 @@ from privrec.protocol.certificates import (
     read_private_key,
     sign,
     verify,
+    write_private,
 )
-from privrec.protocol.terms import Member, Terms, catalogue_hash, checked_name
-from privrec.settings import RunSettings
+from privrec.protocol.terms import (
+    Document,
+    Member,
+    NodeName,
+    Terms,
+    catalogue_hash,
+    check_terms,
+    checked_name,
+    make_terms,
+    read_terms,
+)
 from privrec.types import IntArray, Leaf
 
 _COLUMNS = ("ids", "offsets", "item", "value", "liked", "time")
 ENROLMENT = "enrolment.json"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Enrolment:
+class Enrolment(Document):
     """What a node tells the server about itself: nothing of its people but their pseudonyms."""
 
-    name: str
+    name: NodeName
     public_key: str
     people: tuple[str, ...]
     catalogue: str
     undeclared: tuple[str, ...]
-    signature: str
+    signature: str = ""
+
+    @property
+    def statement(self) -> bytes:
+        """What the node signs."""
+        parts = [self.name, self.public_key, self.people, self.catalogue, self.undeclared]
+        return b"privrec enrolment " + hashlib.sha256(json.dumps(parts).encode()).digest()
 
     @property
     def member(self) -> Member:
         """The node as the terms have it."""
         return Member(public_key=self.public_key, people=len(self.people), name=self.name)
+
+
+_ROSTER = TypeAdapter(list[Enrolment])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,19 +143,17 @@ def enrol(
         others = data.take(np.asarray(held_out, np.int64))
         write_private(folder.held_out, told_to_bytes(_to_arrays(others)))
     pseudonyms = tuple(secrets.token_hex(16) for _ in positions)
-    key, mark = public_key_text(folder.key), catalogue_hash(public)
-    undeclared = tuple(data.catalogue.undeclared)
-    signed = _signed(name, key, pseudonyms, mark, undeclared)
-    made = Enrolment(
+    unsigned = Enrolment(
         name=name,
-        public_key=key,
+        public_key=public_key_text(folder.key),
         people=pseudonyms,
-        catalogue=mark,
-        undeclared=undeclared,
-        signature=sign(read_private_key(folder.key), signed).hex(),
+        catalogue=catalogue_hash(public),
+        undeclared=tuple(data.catalogue.undeclared),
     )
-    write_private(folder.enrolment, json.dumps(asdict(made)).encode())
-    return made
+    signature = sign(read_private_key(folder.key), unsigned.statement).hex()
+    enrolment = unsigned.model_copy(update={"signature": signature})
+    write_private(folder.enrolment, enrolment.model_dump_json().encode())
+    return enrolment
 
 
 def read_enrolments(path: Path) -> list[Enrolment]:
@@ -149,33 +164,19 @@ def read_enrolments(path: Path) -> list[Enrolment]:
     if path.is_dir():
         path /= ENROLMENT
     try:
-        whole: object = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        text = path.read_bytes().strip()
+        enrolments = _ROSTER.validate_json(text if text[:1] == b"[" else b"[" + text + b"]")
+        signatures = [bytes.fromhex(enrolment.signature) for enrolment in enrolments]
+    except (OSError, ValueError, PrivrecError) as error:
         raise FederationError(f"{path} is no enrolment of a node ({error})") from error
-    found = whole if isinstance(whole, list) and whole else [whole]
-    return [_enrolment(entry, path) for entry in found]
-
-
-def _enrolment(found: Any, path: Path) -> Enrolment:
-    """Return the enrolment in a JSON document; `path` names it in an error."""
-    try:
-        made = Enrolment(
-            name=checked_name(found["name"]),
-            public_key=str(found["public_key"]),
-            people=tuple(map(str, found["people"])),
-            catalogue=str(found["catalogue"]),
-            undeclared=tuple(map(str, found["undeclared"])),
-            signature=str(found["signature"]),
-        )
-        signature = bytes.fromhex(made.signature)
-    except (ValueError, KeyError, TypeError, AttributeError, PrivrecError) as error:
-        raise FederationError(f"{path} is no enrolment of a node ({error})") from error
-    signed = _signed(made.name, made.public_key, made.people, made.catalogue, made.undeclared)
-    if not verify(made.public_key, signed, signature):
-        raise FederationError(f"{path} is not signed by the key that it presents")
-    if len(set(made.people)) != len(made.people) or not made.people:
-        raise FederationError(f"{path} names nobody, or somebody twice")
-    return made
+    if not enrolments:
+        raise FederationError(f"{path} is no enrolment of a node: it is empty")
+    for enrolment, signature in zip(enrolments, signatures, strict=True):
+        if not verify(enrolment.public_key, enrolment.statement, signature):
+            raise FederationError(f"{path} is not signed by the key that it presents")
+        if len(set(enrolment.people)) != len(enrolment.people) or not enrolment.people:
+            raise FederationError(f"{path} names nobody, or somebody twice")
+    return enrolments
 
 
 def check_roster(enrolments: Sequence[Enrolment], catalogue: str) -> None:
@@ -206,24 +207,6 @@ def read_people(folder: NodeFolder, file: Path | None = None) -> tuple[Clients, 
     except (OSError, KeyError, PrivrecError) as error:
         raise FederationError(f"{folder.path} is no folder of a node ({error})") from error
     return people, catalogues.from_json(text, str(folder.catalogue))
-
-
-def write_private(path: Path, content: bytes) -> None:
-    """Write a file that only its owner can read, under a temporary name first."""
-    temporary = path.with_name(path.name + ".tmp")
-    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(handle, "wb") as out:
-        out.write(content)
-        out.flush()
-        os.fsync(out.fileno())
-    temporary.replace(path)
-
-
-def _signed(
-    name: str, public_key: str, people: Sequence[str], catalogue: str, undeclared: Sequence[str]
-) -> bytes:
-    whole = json.dumps([name, public_key, list(people), catalogue, list(undeclared)]).encode()
-    return b"privrec enrolment " + hashlib.sha256(whole).digest()
 
 
 def _to_arrays(people: Clients) -> dict[str, Leaf]:
@@ -316,27 +299,27 @@ def is_running(folder: ServerFolder) -> bool:
     return False
 
 
-def found(
+def create_federation(
     path: Path,
     *,
     catalogue: str,
     enrolments: Sequence[Enrolment],
     options: Mapping[str, Any],
     hosts: Sequence[str] = (),
-    check: Callable[[Terms, Catalogue], None],
 ) -> Terms:
     """Write the folder of a new federation's server; return its terms.
 
-    `catalogue` is JSON; `options` are fields of `Terms`. `check` raises for terms that could not
-    be kept. The terms come last, so a folder that has them is whole.
+    `catalogue` is JSON; `options` are fields of `Terms`. The terms come last, so a folder that
+    has them is whole.
     """
     folder = ServerFolder(path=path)
     if folder.terms.exists():
         raise FederationError(f"{folder.terms} is there already: choose another folder")
     mark = catalogue_hash(catalogue)
     check_roster(enrolments, mark)
-    terms = Terms(catalogue=mark, members=tuple(entry.member for entry in enrolments), **options)
-    check(terms, from_json(catalogue, "the catalogue"))
+    members = tuple(enrolment.member for enrolment in enrolments)
+    terms = make_terms({**options, "catalogue": mark, "members": members})
+    check_terms(terms, from_json(catalogue, "the catalogue"))
     check_hosts(hosts)
     path.mkdir(parents=True, exist_ok=True)
     path.chmod(0o700)
@@ -346,20 +329,17 @@ def found(
     named = [*whole["undeclared"], *(w for entry in enrolments for w in entry.undeclared)]
     whole["undeclared"] = list(dict.fromkeys(named))
     write_private(folder.catalogue, json.dumps(whole).encode())
-    roster = [asdict(enrolment) for enrolment in enrolments]
-    write_private(folder.roster, json.dumps(roster, indent=1).encode())
-    write_private(folder.terms, agreed.to_json(terms).encode())
+    write_private(folder.roster, _ROSTER.dump_json(list(enrolments), indent=1))
+    write_private(folder.terms, terms.json_text.encode())
     return terms
 
 
-def read_server(
-    path: Path, settings_of: Callable[[Mapping[str, Any]], RunSettings]
-) -> tuple[ServerFolder, Terms, Catalogue]:
+def read_server(path: Path) -> tuple[ServerFolder, Terms, Catalogue]:
     """Return a server's folder, its terms and its catalogue."""
     folder = ServerFolder(path=path)
     if not folder.terms.is_file():
         raise FederationError(f"{path} has no federation: it has no terms.json")
-    terms = agreed.from_json(folder.terms.read_bytes(), str(folder.terms), settings_of)
+    terms = read_terms(folder.terms)
     text = folder.catalogue.read_text(encoding="utf-8")
     if catalogue_hash(text) != terms.catalogue:
         raise FederationError(f"{folder.catalogue} is not the catalogue of the terms")

@@ -12,14 +12,16 @@ fails, zeros are sent, with noise and masks as ever.
 """
 
 import hashlib
+import json
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import partial
+from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
+from pydantic import BaseModel, ValidationError
 
 from privrec.core.contribution import Contribution, told_to_bytes
 from privrec.core.phase import Accepted, Cohort, DeviceHalf, Phase, Told, accepted_by, check_told
@@ -29,19 +31,77 @@ from privrec.data.schema import Schema
 from privrec.errors import FederationError, PrivrecError, WireError
 from privrec.privacy.aggregate import MOST_MOVE
 from privrec.protocol import wire
-from privrec.protocol.coding import Coding, discrete_gaussian, gap, node_deviation
-from privrec.protocol.masks import default_degree
-from privrec.protocol.secure_sum import BadDealer, NodeRound, Reveals
+from privrec.protocol.certificates import write_private
+from privrec.protocol.coding import Coding, SumLayout, coding_of, layout_of
+from privrec.protocol.masks import Words, default_degree
+from privrec.protocol.noise import discrete_gaussian, gap, node_deviation
+from privrec.protocol.secure_sum import BadDealer, NodeRound
 from privrec.protocol.terms import Terms
-from privrec.protocol.wire import Sheet, coding_of, sheet_of
-from privrec.types import IntArray, Leaf
+from privrec.protocol.wire import Attempt, Request
+from privrec.types import F64, IntArray, Leaf
 
 LOG = logging.getLogger("privrec.node")
 Sign = Callable[[bytes], bytes]
 Verify = Callable[[int, bytes, bytes], bool]
+Arrays = Mapping[str, Leaf]
 
 
-class Host:
+class _Helped(BaseModel):
+    """With what a node helped: how often by round, and a sum and its nodes by round."""
+
+    times: dict[int, int] = {}
+    sums: dict[int, tuple[str, str]] = {}
+
+
+class Reveals:
+    """For one federation and each round: how often the node helped, and with which sum.
+
+    It is on the disk before the node helps.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        try:
+            text = path.read_bytes() if path.is_file() else b"{}"
+            self._helped = _Helped.model_validate_json(text)
+        except (OSError, ValidationError) as error:
+            raise FederationError(f"cannot read {path}: {error}") from error
+
+    def count(self, round_index: int, most: int) -> None:
+        """Count one more answer for a round, or raise if it would be more than `most`."""
+        times = self._helped.times.get(round_index, 0)
+        if times >= most:
+            raise FederationError(
+                f"round {round_index} was answered {most} times already; one more sum of it would"
+                " cost more privacy than the ledger counts"
+            )
+        self._helped.times[round_index] = times + 1
+        self._write()
+
+    def bind(self, round_index: int, content: str, survivors: Sequence[int] | None = None) -> None:
+        """Help with this sum of a round alone from now on; raise if the node helped with another.
+
+        `content` stands for all that the node's own part depends on, and `survivors` are the nodes
+        in the sum. Without them nothing is written: the node has not helped yet.
+        """
+        nodes = json.dumps(sorted(survivors or ()))
+        before = self._helped.sums.get(round_index)
+        if before is not None and (
+            before[0] != content or (survivors is not None and before[1] != nodes)
+        ):
+            raise FederationError(
+                f"this node has helped with another sum of round {round_index}; two sums of one"
+                " round would show what single nodes added"
+            )
+        if survivors is not None:
+            self._helped.sums[round_index] = content, nodes
+            self._write()
+
+    def _write(self) -> None:
+        write_private(self._path, self._helped.model_dump_json().encode())
+
+
+class Node:
     """A node between messages: its people, its keys, and the round it is in.
 
     `phases()` are those of the terms, and `take` reads the data of people by their positions in
@@ -51,7 +111,7 @@ class Host:
     def __init__(
         self,
         terms: Terms,
-        node: int,
+        number: int,
         *,
         phases: Callable[[], tuple[Phase, ...]],
         take: Callable[[IntArray], Clients],
@@ -61,16 +121,16 @@ class Host:
         reveals: Reveals,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._terms, self._node, self._schema = terms, node, schema
+        self._terms, self._number, self._schema = terms, number, schema
         self._phases, self._take = phases, take
         self._sign, self._verify, self._reveals = sign, verify, reveals
         self._clock = clock
         self._accepted: list[Mapping[str, Accepted]] | None = None
-        self._at: tuple[str, int, int] | None = None
+        self._at: Attempt | None = None
         self._round: NodeRound | None = None
         self._clip_norm = 0.0
         self._masked, self._masked_at = "", 0.0
-        self._answers: dict[str, Callable[[wire.Message], bytes]] = {
+        self._answers: dict[str, Callable[[Request, Arrays], bytes]] = {
             "sum": self._sum,
             "keys": self._keys,
             "shares": self._shares,
@@ -83,82 +143,75 @@ class Host:
         """Return the signed reply to a request; one that breaks the terms is refused."""
         return wire.signed(self._reply(request), request, self._sign)
 
-    def _reply(self, request: bytes) -> bytes:
+    def _reply(self, content: bytes) -> bytes:
         try:
-            message = wire.unpack(request)
-            answer = self._answers.get(str(message.about.get("kind")))
-            if answer is None:
+            request, arrays = wire.unpack(content, Request)
+            if request.kind not in self._answers:
                 raise WireError("a request of an unknown kind")
-            if message.about.get("terms") != self._terms.fingerprint:
+            if request.terms != self._terms.fingerprint:
                 raise FederationError("the server works by other terms than this node agreed to")
-            return answer(message)
+            return self._answers[request.kind](request, arrays)
+        except BadDealer as error:
+            LOG.warning("refused: %s", error)
+            return wire.pack(wire.Reply(kind="refused", why=str(error), blames=error.node))
         except PrivrecError as error:
             LOG.warning("refused: %s", error)
-            blames = {"blames": error.node} if isinstance(error, BadDealer) else {}
-            return wire.pack({"kind": "refused", "why": str(error), **blames})
+            return wire.pack(wire.Reply(kind="refused", why=str(error)))
         except Exception as error:
             # What the server told can make the recipe's own code fail. Its message may have
             # private content, so only its class is sent.
             LOG.exception("refused")
-            return wire.pack(
-                {"kind": "refused", "why": f"the recipe failed: {type(error).__name__}"}
-            )
+            why = f"the recipe failed: {type(error).__name__}"
+            return wire.pack(wire.Reply(kind="refused", why=why))
 
-    def _sum(self, message: wire.Message) -> bytes:
+    def _sum(self, request: Request, arrays: Arrays) -> bytes:
         """Return the node's plain sum; only where the terms have no secure sums."""
         if self._terms.secure_sum:
             raise FederationError("the terms have secure sums: a plain one is not given")
-        asked = self._asked(message)
-        vector = self._vector(asked)
-        LOG.info("%s: sends the plain sum of %d people", _named(message), len(asked.people))
-        ends = np.cumsum([0, *asked.sheet.sizes.values()])
-        rows = {
-            f"sum {name}": vector[begin:end]
-            for name, begin, end in zip(asked.sheet.sizes, ends[:-1], ends[1:], strict=True)
-        }
-        return wire.pack(_echo(message, "sum"), rows)
+        task = self._task(request, arrays)
+        vector = self._vector(task)
+        LOG.info("round %d: sends the plain sum of %d people", request.round, len(task.people))
+        return wire.pack(request.reply(), {"sum": vector})
 
-    def _keys(self, message: wire.Message) -> bytes:
+    def _keys(self, request: Request, _: Arrays) -> bytes:
         if not self._terms.secure_sum:
             raise FederationError("the terms have no secure sums")
-        place = run, number, attempt = _place(message)
-        self._clip_norm = _clip_norm(message, self._phase_at(number)[0])
-        context = wire.round_context(self._terms.fingerprint, *place, self._clip_norm)
+        self._clip_norm = _clip_norm(request, self._phase_at(request.round)[0])
+        context = wire.round_context(self._terms.fingerprint, request.at, self._clip_norm)
         self._round = NodeRound(
-            me=self._node, context=context, sign=self._sign, verify=self._verify
+            me=self._number, context=context, sign=self._sign, verify=self._verify
         )
-        self._at = (run, number, attempt)
-        return wire.pack({**_echo(message, "keys"), "keys": self._round.keys()})
+        self._at = request.at
+        return wire.pack(request.reply(keys=self._round.keys()))
 
-    def _shares(self, message: wire.Message) -> bytes:
-        keys = wire.keys_by_node(message.about.get("keys"))
-        members = len(keys)
+    def _shares(self, request: Request, _: Arrays) -> bytes:
+        members = len(request.keys)
         threshold = self._terms.threshold(members)
-        shares = self._current(message).shares(
-            keys, threshold=threshold, degree=default_degree(members)
+        shares = self._current(request).shares(
+            request.keys, threshold=threshold, degree=default_degree(members)
         )
-        return wire.pack({**_echo(message, "shares"), "shares": _by_text(shares)})
+        return wire.pack(request.reply(shares=shares))
 
-    def _mask(self, message: wire.Message) -> bytes:
+    def _mask(self, request: Request, arrays: Arrays) -> bytes:
         """Return the node's coded sum under masks, with its share of the noise."""
-        current, asked = self._current(message), self._asked(message)
-        if asked.clip_norm != self._clip_norm:
+        current, task = self._current(request), self._task(request, arrays)
+        if task.clip_norm != self._clip_norm:
             raise FederationError("the server asks for another bound than that of the keys")
-        coding = coding_of(self._terms.people, asked.phase, asked.sheet, asked.clip_norm)
-        noise: Any = 0
+        coding = coding_of(self._terms.people, task.phase, task.layout, task.clip_norm)
+        noise = np.zeros(1, np.uint64)
         if self._terms.noise_from == "nodes":
-            noise = self._noise(asked.phase, asked.clip_norm, coding)
+            noise = self._noise(task.phase, task.clip_norm, coding)
         else:
-            self._reveals.bind(asked.round_index, asked.digest)
-        current.accept(wire.blobs(message.about.get("sealed"), "sealed"))
+            self._reveals.bind(task.round_index, task.digest)
+        current.accept(request.sealed)
         # From here on people's data is read, and nothing is refused.
-        coded = coding.encode(self._vector(asked), len(asked.people))
+        coded = coding.encode(self._vector(task), len(task.people))
         masked = current.mask(coded + noise)
-        self._masked, self._masked_at = asked.digest, self._clock()
-        LOG.info("%s: sends the masked sum of %d people", _named(message), len(asked.people))
-        return wire.pack(_echo(message, "mask"), {"sum": masked})
+        self._masked, self._masked_at = task.digest, self._clock()
+        LOG.info("round %d: sends the masked sum of %d people", request.round, len(task.people))
+        return wire.pack(request.reply(), {"sum": masked})
 
-    def _noise(self, phase: Phase, clip_norm: float, coding: Coding) -> Any:
+    def _noise(self, phase: Phase, clip_norm: float, coding: Coding) -> Words:
         """Return this node's share of the noise, in units of the coding."""
         # All shares are by the number of enrolled nodes, which no server chooses.
         nodes = len(self._terms.members)
@@ -171,35 +224,28 @@ class Host:
         gap(deviation, nodes)
         return discrete_gaussian(deviation, coding.size).view(np.uint64)
 
-    def _agree(self, message: wire.Message) -> bytes:
-        signature = self._current(message).agree_on(_survivors(message))
-        return wire.pack({**_echo(message, "agree"), "signature": signature})
+    def _agree(self, request: Request, _: Arrays) -> bytes:
+        signature = self._current(request).agree_on(request.survivors)
+        return wire.pack(request.reply(signature=signature))
 
-    def _reveal(self, message: wire.Message) -> bytes:
+    def _reveal(self, request: Request, _: Arrays) -> bytes:
         """Return the secrets that take the masks off one sum, within the deadline.
 
         If nodes add the noise, each answer may show the server one more sum, so answers are
         counted. If not, a second sum of the round would show what single nodes added (docs/
         privacy.md), so the node helps with one sum alone: of the same nodes, people and arrays.
         """
-        current, (_, number, _) = self._current(message), _place(message)
-        noised, survivors, confirmations = (
-            self._terms.noise_from == "nodes",
-            _survivors(message),
-            None,
-        )
-        if noised:
-            confirmations = wire.blobs(message.about.get("confirmations"), "confirmations")
+        current, noised = self._current(request), self._terms.noise_from == "nodes"
         # After a masked sum come its own exchange, that of signatures, and this one.
         if self._clock() - self._masked_at > (3 if noised else 2) * self._terms.deadline:
             raise FederationError("the deadline of this attempt is over: nothing is revealed")
-        shares = current.reveal(survivors, confirmations)
+        shares = current.reveal(request.survivors, request.confirmations if noised else None)
         if noised:
-            self._reveals.count(number, self._terms.reveals)
+            self._reveals.count(request.round, self._terms.reveals)
         else:
-            self._reveals.bind(number, self._masked, survivors)
+            self._reveals.bind(request.round, self._masked, request.survivors)
         self._round = self._at = None
-        return wire.pack({**_echo(message, "reveal"), "shares": _by_text(shares)})
+        return wire.pack(request.reply(shares=shares))
 
     def _phase_at(self, round_index: int) -> tuple[Phase, Mapping[str, Accepted]]:
         """Return the phase of a round, and what its devices accept."""
@@ -211,67 +257,66 @@ class Host:
                 return phase, accepted
         raise FederationError(f"there is no round {round_index} in the terms")
 
-    def _current(self, message: wire.Message) -> NodeRound:
-        if self._round is None or self._at != _place(message):
+    def _current(self, request: Request) -> NodeRound:
+        if self._round is None or self._at != request.at:
             raise FederationError("this node is not in that attempt of that round")
         return self._round
 
-    def _asked(self, message: wire.Message) -> "_Asked":
+    def _task(self, request: Request, arrays: Arrays) -> "_Task":
         """Return what the server asks for, after all checks that need no data of people."""
-        _, number, _ = _place(message)
-        phase, accepted = self._phase_at(number)
-        clip_norm = _clip_norm(message, phase)
-        people = message.arrays.get("people")
+        phase, accepted = self._phase_at(request.round)
+        clip_norm = _clip_norm(request, phase)
+        people = arrays.get("people")
         if people is None or people.dtype != np.int64 or people.ndim != 1:
             raise WireError("`people` must be whole numbers")
-        own = self._terms.positions(self._node)
-        inside = (people >= own.start) & (people < own.stop)
+        mine = self._terms.positions(self._number)
+        inside = (people >= mine.start) & (people < mine.stop)
         if not inside.all() or len(np.unique(people)) != len(people):
             raise FederationError(
                 "the server asks for people whom this node does not serve, or twice"
             )
-        told = _told(message)
+        told = {
+            name.removeprefix(wire.TOLD): array
+            for name, array in arrays.items()
+            if name.startswith(wire.TOLD)
+        }
         check_told(told, accepted)
         try:
-            sheet = sheet_of(phase, told, nobody(self._schema, 1), number, clip_norm)
+            layout = layout_of(phase, told, nobody(self._schema, 1), request.round, clip_norm)
         except (KeyError, ValueError, TypeError, IndexError) as error:
             raise WireError("what the server tells does not fit the recipe") from error
-        return _Asked(
+        return _Task(
             phase=phase,
-            round_index=number,
+            round_index=request.round,
             people=people,
             told=told,
             clip_norm=clip_norm,
-            sheet=sheet,
+            layout=layout,
         )
 
-    def _vector(self, asked: "_Asked") -> npt.NDArray[np.float64]:
+    def _vector(self, task: "_Task") -> F64:
         """Return the sum of the bounded contributions of the node's drawn people; it never raises.
 
         Zeros stand for a sum that failed, or that is not finite.
         """
-        if len(asked.people):
+        if len(task.people):
             try:
-                device = _without_errors(asked.phase.device)
-                cohort = Cohort(asked.people, self._take)
-                total = fastest(
-                    replace(asked.phase, device=device),
-                    asked.told,
-                    cohort,
-                    asked.round_index,
-                    asked.clip_norm,
-                )
-                vector = asked.sheet.vector(total, len(asked.people))
-                if vector.shape == (asked.sheet.size,) and np.isfinite(vector).all():
+                contribute = partial(_contribute_or_nothing, task.phase.device)
+                device = replace(task.phase.device, contribute=contribute)
+                cohort = Cohort(task.people, self._take)
+                phase = replace(task.phase, device=device)
+                total = fastest(phase, task.told, cohort, task.round_index, task.clip_norm)
+                vector = task.layout.vector(total, len(task.people))
+                if np.isfinite(vector).all():
                     return vector
-                LOG.error("round %d: the sum is not finite; zeros are sent", asked.round_index)
+                LOG.error("round %d: the sum is not finite; zeros are sent", task.round_index)
             except Exception:
-                LOG.exception("round %d: the sum failed; zeros are sent", asked.round_index)
-        return np.zeros(asked.sheet.size)
+                LOG.exception("round %d: the sum failed; zeros are sent", task.round_index)
+        return np.zeros(task.layout.size)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Asked:
+class _Task:
     """What a server asks of a node in one round, checked: whose sum of what."""
 
     phase: Phase
@@ -279,7 +324,7 @@ class _Asked:
     people: IntArray
     told: Mapping[str, Leaf]
     clip_norm: float
-    sheet: Sheet
+    layout: SumLayout
 
     @property
     def digest(self) -> str:
@@ -288,53 +333,21 @@ class _Asked:
         return hashlib.sha256(told_to_bytes(dict(sorted(arrays.items())))).hexdigest()
 
 
-def _without_errors(device: DeviceHalf) -> DeviceHalf:
-    """Return the same device's half, in which a person whose part raises adds nothing."""
-
-    def contribute(told: Told, person: Clients, round_index: int) -> Contribution:
-        try:
-            return device.contribute(told, person, round_index)
-        except Exception:
-            LOG.exception("round %d: the part of one person failed", round_index)
-            return Contribution()
-
-    return replace(device, contribute=contribute)
+def _contribute_or_nothing(
+    device: DeviceHalf, told: Told, person: Clients, round_index: int
+) -> Contribution:
+    """Return a person's contribution; a person whose part raises adds nothing."""
+    try:
+        return device.contribute(told, person, round_index)
+    except Exception:
+        LOG.exception("round %d: the part of one person failed", round_index)
+        return Contribution()
 
 
-def _clip_norm(message: wire.Message, phase: Phase) -> float:
+def _clip_norm(request: Request, phase: Phase) -> float:
     """Return the bound that the server asks for; it must be the terms', or near it if it moves."""
-    asked, agreed = wire.number(message.about, "clip_norm"), phase.aggregator.clip_norm
+    asked, agreed = request.clip_norm, phase.aggregator.clip_norm
     moves = phase.aggregator.clip_quantile is not None
     if asked != agreed and not (moves and agreed / MOST_MOVE <= asked <= agreed * MOST_MOVE):
         raise FederationError("the server asks for another bound than the terms have")
     return asked
-
-
-def _told(message: wire.Message) -> dict[str, Leaf]:
-    names = [name for name in message.arrays if name.startswith(wire.TOLD)]
-    return {name.removeprefix(wire.TOLD): message.arrays[name] for name in names}
-
-
-def _place(message: wire.Message) -> tuple[str, int, int]:
-    about = message.about
-    return str(about.get("run")), wire.whole(about, "round"), wire.whole(about, "attempt")
-
-
-def _named(message: wire.Message) -> str:
-    return f"round {_place(message)[1]}"
-
-
-def _echo(message: wire.Message, kind: str) -> dict[str, Any]:
-    run, number, attempt = _place(message)
-    return {"kind": kind, "run": run, "round": number, "attempt": attempt}
-
-
-def _survivors(message: wire.Message) -> list[int]:
-    found = message.about.get("survivors")
-    if not isinstance(found, list) or not all(isinstance(node, int) for node in found):
-        raise WireError("`survivors` must be a list of nodes")
-    return found
-
-
-def _by_text(shares: Mapping[int, bytes]) -> dict[str, bytes]:
-    return {str(node): share for node, share in shares.items()}

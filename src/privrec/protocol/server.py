@@ -1,7 +1,4 @@
-"""What the server does to add up a cohort on other machines: the executor of the one round.
-
-What a federation's server saw: for people who watch, and for whom to leave out.
-"""
+"""What the server does to add up a cohort on other machines: the executor of the one round."""
 
 import contextlib
 import logging
@@ -9,12 +6,14 @@ import math
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, Self
 
 import numpy as np
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from privrec.core.phase import Cohort, Executor, Phase, Told
 from privrec.core.round import Network
@@ -22,25 +21,19 @@ from privrec.data.text import safe_text
 from privrec.errors import FederationError, PrivrecError, WireError
 from privrec.privacy.aggregate import CohortTotal
 from privrec.protocol import wire
-from privrec.protocol.masks import MOST_SIGNATURE, Roster, default_degree
-from privrec.protocol.secure_sum import (
-    BadDealer,
-    Unmasking,
-    check_keys,
-    check_shares,
-    route,
-    unmask,
-)
+from privrec.protocol.certificates import write_private
+from privrec.protocol.coding import SumLayout, coding_of, layout_of
+from privrec.protocol.masks import Roster, Words, default_degree
+from privrec.protocol.secure_sum import BadDealer, check_keys, check_shares, route, unmask
 from privrec.protocol.terms import Terms
-from privrec.protocol.wire import Sheet, clipped_again, coding_of, sheet_of
+from privrec.protocol.wire import Attempt, Reply, Request
 from privrec.types import IntArray, Leaf
 
-_LONGEST, _KINDS = 120, 100
+_LONGEST_REASON, _MOST_REASONS = 120, 100
 """How much of a reason is kept, and how many reasons: a node chooses its words."""
 
 
-@dataclass(slots=True, kw_only=True)
-class Seen:
+class ServerStatus(BaseModel):
     """What the server saw, for people who watch: no content of any message.
 
     `refused` counts replies by why they were refused. `state` is the state of each node in the
@@ -50,25 +43,42 @@ class Seen:
     `last` has when each gave its last sign of life, in seconds since 1970.
     """
 
+    model_config = ConfigDict(extra="forbid")
+
+    time: float = 0.0
     round_index: int = 0
     attempt: int = 0
     step: str = "waiting for nodes"
-    state: dict[int, str] = field(default_factory=dict)
-    refused: Counter[str] = field(default_factory=Counter)
-    blames: set[tuple[int, int]] = field(default_factory=set)
-    gone: set[int] = field(default_factory=set)
-    excluded: set[int] = field(default_factory=set)
+    state: dict[int, str] = {}
+    refused: dict[str, int] = {}
+    blames: set[tuple[int, int]] = set()
+    gone: set[int] = set()
+    excluded: set[int] = set()
     abandoned: int = 0
-    online: set[int] = field(default_factory=set)
-    silent: set[int] = field(default_factory=set)
-    last: dict[int, float] = field(default_factory=dict)
+    online: set[int] = set()
+    silent: set[int] = set()
+    last: dict[int, float] = {}
 
-    def as_json(self) -> dict[str, Any]:
-        """Return what `status` shows."""
-        found = {name: getattr(self, name) for name in self.__slots__}
-        names = ("blames", "gone", "excluded", "online", "silent")
-        sets = {name: sorted(found[name]) for name in names}
-        return {**found, **sets, "refused": dict(self.refused)}
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Return the status in a file."""
+        try:
+            return cls.model_validate_json(path.read_bytes())
+        except ValidationError as error:
+            raise FederationError(f"{path} is damaged") from error
+
+    def write(self, path: Path) -> None:
+        """Write the status to a file, with the time of it."""
+        self.time = time.time()
+        write_private(path, self.model_dump_json().encode())
+
+    def missing(self, members: int) -> dict[int, float | None]:
+        """Return who is missing, and when they were last there.
+
+        A node is missing that was not there at the last look, or did not answer its last request.
+        """
+        there = self.online - self.silent
+        return {node: self.last.get(node) for node in range(members) if node not in there}
 
     def heard(self, node: int, kind: str) -> None:
         """Note that a node answered a request of this kind."""
@@ -80,31 +90,19 @@ class Seen:
         self.state[node] = f"no {kind}"
         self.silent.add(node)
 
-    def looking(self, online: Callable[[], set[int]]) -> Callable[[], set[int]]:
-        """Return `online`, of which every look is noted."""
-
-        def look() -> set[int]:
-            self.online = online()
-            self.last |= dict.fromkeys(self.online - self.silent, time.time())
-            return self.online
-
-        return look
+    def look(self, online: Callable[[], set[int]]) -> set[int]:
+        """Return which nodes are online, and note it."""
+        self.online = online()
+        self.last |= dict.fromkeys(self.online - self.silent, time.time())
+        return self.online
 
     def refuse(self, why: str) -> str:
         """Count a reply that was refused; return the reason as it was counted."""
-        short = safe_text(why[:_LONGEST])
-        known = short in self.refused or len(self.refused) < _KINDS
-        self.refused[short if known else "other reasons"] += 1
-        return short
-
-
-def missing_in(found: Mapping[str, Any], members: int) -> dict[int, float | None]:
-    """Return who is missing by a status from `Seen.as_json`, and when they were last there.
-
-    A node is missing that was not there at the last look, or did not answer its last request.
-    """
-    there = set(found["online"]) - set(found["silent"])
-    return {k: found["last"].get(str(k)) for k in range(members) if k not in there}
+        reason = safe_text(why[:_LONGEST_REASON])
+        known = reason in self.refused or len(self.refused) < _MOST_REASONS
+        name = reason if known else "other reasons"
+        self.refused[name] = self.refused.get(name, 0) + 1
+        return reason
 
 
 def liars(blames: set[tuple[int, int]]) -> set[int]:
@@ -113,14 +111,52 @@ def liars(blames: set[tuple[int, int]]) -> set[int]:
     In each one, the accuser or the accused lies. Whoever is in most of them goes first; if two
     nodes only accuse each other, both go. So an honest node goes only together with a liar.
     """
-    left, found = set(blames), set[int]()
+    left, excluded = set(blames), set[int]()
     while left:
         counts = Counter(node for pair in left for node in set(pair))
         most = max(counts.values())
         chosen = {node for node, count in counts.items() if count == most}
-        found |= chosen
+        excluded |= chosen
         left = {pair for pair in left if not chosen & set(pair)}
-    return found
+    return excluded
+
+
+class UnmaskedRound(BaseModel):
+    """A round whose masks nodes were asked to take off: its drawn people, and these nodes."""
+
+    round: int
+    people: list[int]
+    survivors: set[int]
+
+
+class Unmasking:
+    """The last such round of a server, on the disk before masks are asked for.
+
+    Without a path, it is only in memory.
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        self._path = path
+        self._last: UnmaskedRound | None = None
+        if path is not None and path.is_file():
+            self._last = UnmaskedRound.model_validate_json(path.read_bytes())
+
+    def begun(self, round_index: int) -> UnmaskedRound | None:
+        """Return the round if its masks were asked for."""
+        return self._last if self._last is not None and self._last.round == round_index else None
+
+    def people(self, round_index: int) -> IntArray | None:
+        """Return the people of the round if its masks were asked for."""
+        begun = self.begun(round_index)
+        return None if begun is None else np.array(begun.people, np.int64)
+
+    def begin(self, round_index: int, people: IntArray, survivors: Sequence[int]) -> None:
+        """Write down that the masks of a round are asked for."""
+        self._last = UnmaskedRound(
+            round=round_index, people=people.tolist(), survivors=set(survivors)
+        )
+        if self._path is not None:
+            write_private(self._path, self._last.model_dump_json().encode())
 
 
 LOG = logging.getLogger("privrec.server")
@@ -141,7 +177,7 @@ class Server:
 
     `ask` carries messages. `online` says which nodes are there. `verify(node, content, signature)`
     checks a signature. `epsilon` is what a hostile server could spend if nodes add the noise.
-    `watch` is called whenever what was seen has changed. `unmasking` is kept on the disk.
+    `watch` is called whenever the status has changed. `unmasking` is kept on the disk.
     """
 
     terms: Terms
@@ -149,8 +185,8 @@ class Server:
     online: Callable[[], set[int]]
     verify: Verify
     epsilon: float = math.inf
-    watch: Callable[[Seen], None] = lambda seen: None
-    seen: Seen = field(default_factory=Seen)
+    watch: Callable[[ServerStatus], None] = lambda status: None
+    status: ServerStatus = field(default_factory=ServerStatus)
     run: str = field(default_factory=lambda: secrets.token_hex(8))
     unmasking: Unmasking = field(default_factory=Unmasking)
 
@@ -174,17 +210,16 @@ class Server:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class _Task:
     """One attempt of one round: who is asked for whom, and how the sums lie in a vector."""
 
     phase: Phase
-    round_index: int
-    attempt: int
+    at: Attempt
     clip_norm: float
     told: Mapping[str, Leaf]
     people: Mapping[int, IntArray]
     cohort: IntArray
-    sheet: Sheet
+    layout: SumLayout
 
 
 def executor(server: Server) -> Executor:
@@ -199,31 +234,30 @@ def executor(server: Server) -> Executor:
     ) -> CohortTotal:
         arrays = {name: np.asarray(leaf) for name, leaf in told.items()}
         nobody = cohort.take(phase.population[:1])
-        sheet = sheet_of(phase, arrays, nobody, round_index, clip_norm)
+        layout = layout_of(phase, arrays, nobody, round_index, clip_norm)
         if not len(cohort.people) and not server.terms.secure_sum:
-            return sheet.total(np.zeros(sheet.size))
+            return layout.total(np.zeros(layout.size))
         last: FederationError | None = None
-        server.seen.excluded = set()
+        server.status.excluded = set()
         for attempt in range(server.terms.attempts):
-            job = Job(
+            task = _Task(
                 phase=phase,
-                round_index=round_index,
-                attempt=secrets.randbits(48),
+                at=Attempt(server.run, round_index, secrets.randbits(48)),
                 clip_norm=clip_norm,
                 told=arrays,
                 people=_by_node(server, cohort.people, round_index),
                 cohort=cohort.people,
-                sheet=sheet,
+                layout=layout,
             )
-            server.seen.round_index, server.seen.attempt = round_index, attempt
-            server.seen.state, server.seen.blames, server.seen.gone = {}, set(), set()
+            server.status.round_index, server.status.attempt = round_index, attempt
+            server.status.state, server.status.blames, server.status.gone = {}, set(), set()
             try:
                 play = _masked if server.terms.secure_sum else _plain
-                return play(server, job)
+                return play(server, task)
             except RoundAbandoned as error:
                 last = error
-                server.seen.abandoned += 1
-                _leave_out(server, job)
+                server.status.abandoned += 1
+                _leave_out(server, task)
                 time.sleep(min(_PAUSE, server.terms.deadline / 20))
                 LOG.warning("round %d, attempt %d: %s", round_index, attempt + 1, error)
         raise FederationError(
@@ -246,18 +280,18 @@ def _unless(server: Server, round_index: int) -> str:
     )
 
 
-def _leave_out(server: Server, job: Job) -> None:
+def _leave_out(server: Server, task: _Task) -> None:
     """Leave out of the next attempt who lied, and who stopped, if enough others remain."""
-    seen = server.seen
-    if server.unmasking.begun(job.round_index):
+    status = server.status
+    if server.unmasking.begun(task.at.round_index):
         return
-    seen.excluded |= liars(seen.blames)
-    rest = job.people.keys() - seen.excluded - seen.gone
+    status.excluded |= liars(status.blames)
+    rest = task.people.keys() - status.excluded - status.gone
     if not server.terms.secure_sum:
         return
     with contextlib.suppress(FederationError):
         server.terms.threshold(len(rest))
-        seen.excluded |= seen.gone
+        status.excluded |= status.gone
 
 
 def _by_node(server: Server, drawn: IntArray, round_index: int) -> dict[int, IntArray]:
@@ -269,7 +303,7 @@ def _by_node(server: Server, drawn: IntArray, round_index: int) -> dict[int, Int
     A round whose masks were asked for is for the same nodes.
     """
     terms, nodes = server.terms, server.terms.node_of(drawn)
-    online = server.online() - server.seen.excluded
+    online = server.online() - server.status.excluded
     if begun := server.unmasking.begun(round_index):
         online &= begun.survivors
     if not terms.secure_sum:
@@ -280,107 +314,99 @@ def _by_node(server: Server, drawn: IntArray, round_index: int) -> dict[int, Int
     return {node: drawn[nodes == node].astype(np.int64) for node in sorted(online)}
 
 
-def _plain(server: Server, job: Job) -> CohortTotal:
+def _plain(server: Server, task: _Task) -> CohortTotal:
     """Return the sum of the nodes' plain sums, each bounded again by what its people may add."""
-    total = {name: np.zeros(size) for name, size in job.sheet.sizes.items()}
-    heard, norm = 0, job.phase.aggregator.norm
-    requests = {node: _request(server, job, "sum", node) for node in job.people}
-    for node, reply in _replies(server, job, "sum", requests, 8 * job.sheet.size):
+    layout, norm = task.layout, task.phase.aggregator.norm
+    total, answered = np.zeros(layout.size), 0
+    requests = {node: _request(server, task, "sum", node) for node in task.people}
+    for node, _, arrays in _replies(server, task, "sum", requests, 8 * layout.size):
         try:
-            rows = {
-                name: wire.row(reply.arrays, f"sum {name}", size)
-                for name, size in job.sheet.sizes.items()
-            }
+            vector = wire.vector(arrays, "sum", layout.size, np.float64)
         except WireError as error:
             _refuse(server, node, error)
             continue
-        people = len(job.people[node])
-        rows, was_long = clipped_again(job.sheet, rows, job.clip_norm, people, norm)
+        people = len(task.people[node])
+        vector, was_long = layout.clipped(vector, task.clip_norm, people, norm)
         if was_long:
-            server.seen.refuse("a sum was longer than its people's bounds")
-        for name, row in rows.items():
-            total[name] += row
-        heard += people
-    _enough(server, heard, len(job.cohort))
-    return job.sheet.together(total)
+            server.status.refuse("a sum was longer than its people's bounds")
+        total += vector
+        answered += people
+    _enough(server, answered, len(task.cohort))
+    return layout.total(total)
 
 
-def _masked(server: Server, job: Job) -> CohortTotal:
+def _masked(server: Server, task: _Task) -> CohortTotal:
     """Return the sum over the nodes that remained to the end; single sums stay under masks."""
-    coding = coding_of(server.terms.people, job.phase, job.sheet, job.clip_norm)
-    roster = _roster(server, job, _ask_keys(server, job))
-    sealed = _ask_shares(server, job, roster)
-    total, survivors = _ask_masked(server, job, route(roster, sealed))
+    coding = coding_of(server.terms.people, task.phase, task.layout, task.clip_norm)
+    roster = _roster(server, task, _ask_keys(server, task))
+    sealed = _ask_shares(server, task, roster)
+    total, survivors = _ask_masked(server, task, route(roster, sealed))
     _remaining(survivors, roster)
-    heard = {node: len(job.people[node]) for node in survivors}
-    if any(map(len, job.people.values())):
-        _enough(server, sum(heard.values()), len(job.cohort))
+    people = {node: len(task.people[node]) for node in survivors}
+    if any(map(len, task.people.values())):
+        _enough(server, sum(people.values()), len(task.cohort))
     if server.unmasks_once:
-        if sum(count > 0 for count in heard.values()) == 1:
+        if sum(count > 0 for count in people.values()) == 1:
             raise RoundAbandoned("drawn people of one node alone remained: its sum would be shown")
-        begun = server.unmasking.begun(job.round_index)
+        begun = server.unmasking.begun(task.at.round_index)
         if begun is not None and begun.survivors != set(survivors):
             missing = sorted(begun.survivors - set(survivors))
             raise RoundAbandoned(
                 f"nodes {missing} are missing, and others may have helped to unmask a sum with them"
             )
-        server.unmasking.begin(job.round_index, job.cohort, survivors)
-    revealed = _ask_reveals(server, job, survivors)
-    server.seen.step = "taking off the masks"
-    server.watch(server.seen)
+        server.unmasking.begin(task.at.round_index, task.cohort, survivors)
+    revealed = _ask_reveals(server, task, survivors)
+    server.status.step = "taking off the masks"
+    server.watch(server.status)
     try:
         plain = unmask(roster, total, survivors=survivors, sealed_by=sealed, revealed=revealed)
     except FederationError as error:
         if isinstance(error, BadDealer):
-            server.seen.gone.add(error.node)
+            server.status.gone.add(error.node)
         raise RoundAbandoned(f"the masks could not be taken off: {error}") from error
     noised = server.terms.noise_from == "nodes"
-    return job.sheet.total(coding.decode(plain), noised=noised)
+    return task.layout.total(coding.decode(plain), noised=noised)
 
 
-def _ask_keys(server: Server, job: Job) -> dict[int, dict[str, bytes]]:
-    requests = {node: _request(server, job, "keys") for node in job.people}
+def _ask_keys(server: Server, task: _Task) -> dict[int, dict[str, bytes]]:
+    requests = {node: _request(server, task, "keys") for node in task.people}
     keys: dict[int, dict[str, bytes]] = {}
-    for node, reply in _replies(server, job, "keys", requests, 0):
+    for node, reply, _ in _replies(server, task, "keys", requests, 0):
         try:
-            found = wire.blobs_by_name(reply.about.get("keys"))
-            check_keys(_context(server, job), node, found, server.verify)
-            keys[node] = found
+            check_keys(_context(server, task), node, reply.keys, server.verify)
+            keys[node] = reply.keys
         except PrivrecError as error:
             _refuse(server, node, error)
-            server.seen.gone.add(node)
+            server.status.gone.add(node)
     uses = Counter(part for parts in keys.values() for part in set(parts.values()))
     for node in [node for node, parts in keys.items() if any(uses[p] > 1 for p in parts.values())]:
         del keys[node]
         _refuse(server, node, WireError("a key of another node"))
-        server.seen.gone.add(node)
+        server.status.gone.add(node)
     return keys
 
 
-def _roster(server: Server, job: Job, keys: Mapping[int, Mapping[str, bytes]]) -> Roster:
+def _roster(server: Server, task: _Task, keys: Mapping[int, Mapping[str, bytes]]) -> Roster:
     """Return who takes part in this attempt."""
     try:
         threshold = server.terms.threshold(len(keys))
         degree = default_degree(len(keys))
-        return Roster.of(keys, context=_context(server, job), threshold=threshold, degree=degree)
+        return Roster.of(keys, context=_context(server, task), threshold=threshold, degree=degree)
     except PrivrecError as error:
         raise RoundAbandoned(str(error)) from error
 
 
-def _context(server: Server, job: Job) -> bytes:
-    place = (server.run, job.round_index, job.attempt, job.clip_norm)
-    return wire.round_context(server.terms.fingerprint, *place)
+def _context(server: Server, task: _Task) -> bytes:
+    return wire.round_context(server.terms.fingerprint, task.at, task.clip_norm)
 
 
-def _ask_shares(server: Server, job: Job, roster: Roster) -> dict[int, dict[int, bytes]]:
-    about = {"keys": {str(node): dict(parts) for node, parts in roster.keys.items()}}
-    requests = dict.fromkeys(roster.keys, _request(server, job, "shares", about=about))
+def _ask_shares(server: Server, task: _Task, roster: Roster) -> dict[int, dict[int, bytes]]:
+    requests = dict.fromkeys(roster.keys, _request(server, task, "shares", keys=roster.keys))
     sealed: dict[int, dict[int, bytes]] = {}
-    for node, reply in _replies(server, job, "shares", requests, 0):
+    for node, reply, _ in _replies(server, task, "shares", requests, 0):
         try:
-            found = wire.blobs(reply.about.get("shares"), "shares")
-            check_shares(roster, node, found)
-            sealed[node] = found
+            check_shares(roster, node, reply.shares)
+            sealed[node] = reply.shares
         except PrivrecError as error:
             _refuse(server, node, error)
     _remaining(sorted(sealed), roster)
@@ -388,19 +414,17 @@ def _ask_shares(server: Server, job: Job, roster: Roster) -> dict[int, dict[int,
 
 
 def _ask_masked(
-    server: Server, job: Job, inboxes: Mapping[int, Mapping[int, bytes]]
-) -> tuple[Any, list[int]]:
+    server: Server, task: _Task, inboxes: Mapping[int, Mapping[int, bytes]]
+) -> tuple[Words, list[int]]:
     """Return the sum of the masked vectors, added up as they arrive, and who sent them."""
-    total, survivors = np.zeros(job.sheet.size, np.uint64), []
+    total, survivors = np.zeros(task.layout.size, np.uint64), []
     requests = {
-        node: _request(
-            server, job, "mask", node, about={"sealed": {str(k): v for k, v in inbox.items()}}
-        )
-        for node, inbox in inboxes.items()
+        node: _request(server, task, "mask", node, sealed=sealed)
+        for node, sealed in inboxes.items()
     }
-    for node, reply in _replies(server, job, "mask", requests, 8 * job.sheet.size):
+    for node, _, arrays in _replies(server, task, "mask", requests, 8 * task.layout.size):
         try:
-            total += wire.vector(reply.arrays, "sum", job.sheet.size, np.uint64)
+            total += wire.vector(arrays, "sum", task.layout.size, np.uint64)
         except WireError as error:
             _refuse(server, node, error)
             continue
@@ -408,99 +432,80 @@ def _ask_masked(
     return total, sorted(survivors)
 
 
-def _ask_reveals(server: Server, job: Job, survivors: list[int]) -> dict[int, dict[int, bytes]]:
-    about: dict[str, Any] = {"survivors": survivors}
+def _ask_reveals(server: Server, task: _Task, survivors: list[int]) -> dict[int, dict[int, bytes]]:
+    content: dict[str, Any] = {"survivors": tuple(survivors)}
     if server.terms.noise_from == "nodes":
-        signed: dict[str, bytes] = {}
-        requests = dict.fromkeys(survivors, _request(server, job, "agree", about=about))
-        for node, reply in _replies(server, job, "agree", requests, 0):
-            try:
-                signature = bytes.fromhex(str(reply.about.get("signature"))[: 2 * MOST_SIGNATURE])
-                signed[str(node)] = signature
-            except ValueError:
-                _refuse(server, node, WireError("a signature is no bytes"))
-        about |= {"confirmations": signed}
-    revealed: dict[int, dict[int, bytes]] = {}
-    requests = dict.fromkeys(survivors, _request(server, job, "reveal", about=about))
-    for node, reply in _replies(server, job, "reveal", requests, 0):
-        try:
-            revealed[node] = wire.blobs(reply.about.get("shares"), "shares")
-        except WireError as error:
-            _refuse(server, node, error)
-    return revealed
+        requests = dict.fromkeys(survivors, _request(server, task, "agree", **content))
+        replies = _replies(server, task, "agree", requests, 0)
+        content["confirmations"] = {node: reply.signature for node, reply, _ in replies}
+    requests = dict.fromkeys(survivors, _request(server, task, "reveal", **content))
+    return {n: reply.shares for n, reply, _ in _replies(server, task, "reveal", requests, 0)}
 
 
 def _request(
-    server: Server,
-    job: Job,
-    kind: str,
-    node: int | None = None,
-    about: Mapping[str, Any] | None = None,
+    server: Server, task: _Task, kind: str, node: int | None = None, **content: Any
 ) -> bytes:
     """Return a request; one that names a node has what is told and the node's drawn people."""
-    words: dict[str, Any] = {
-        "kind": kind,
-        "terms": server.terms.fingerprint,
-        "run": server.run,
-        "round": job.round_index,
-        "attempt": job.attempt,
-        "clip_norm": job.clip_norm,
-        **(about or {}),
-    }
+    request = Request(
+        kind=kind,
+        terms=server.terms.fingerprint,
+        run=task.at.run,
+        round=task.at.round_index,
+        attempt=task.at.number,
+        clip_norm=task.clip_norm,
+        **content,
+    )
     if node is None:
-        return wire.pack(words)
-    arrays = {f"{wire.TOLD}{name}": array for name, array in job.told.items()}
-    return wire.pack(words, {**arrays, "people": job.people[node]})
+        return wire.pack(request)
+    arrays = {f"{wire.TOLD}{name}": array for name, array in task.told.items()}
+    return wire.pack(request, {**arrays, "people": task.people[node]})
 
 
 def _replies(
-    server: Server, job: Job, kind: str, requests: Mapping[int, bytes], numbers: int
-) -> Iterator[tuple[int, wire.Message]]:
+    server: Server, task: _Task, kind: str, requests: Mapping[int, bytes], numbers: int
+) -> Iterator[tuple[int, Reply, Mapping[str, Leaf]]]:
     """Yield sound replies of the nodes that were asked, the first of each; others are refused.
 
     `numbers` is the size in bytes of the arrays that a reply may have.
     """
-    server.seen.step = kind
-    server.seen.state |= dict.fromkeys(requests, f"{kind} …")
-    server.watch(server.seen)
-    heard: set[int] = set()
+    status = server.status
+    status.step = kind
+    status.state |= dict.fromkeys(requests, f"{kind} …")
+    server.watch(status)
+    answered: set[int] = set()
     refusing: set[int] = set()
-    expected = {"run": server.run, "round": job.round_index, "attempt": job.attempt}
     most = numbers + wire.SLACK + 2048 * len(requests)
     for node, content in server.ask(requests, server.terms.deadline):
         try:
-            if node not in requests or node in heard:
+            if node not in requests or node in answered:
                 raise WireError("a reply that nobody asked for, or a second one")
             if len(content) > most:
                 raise WireError(f"a reply has {len(content):,} bytes; at most {most:,} may come")
-            check = partial(server.verify, node)
-            reply = wire.unpack(wire.verified(content, requests[node], check))
-            if reply.about.get("kind") == "refused":
-                accused = reply.about.get("blames")
-                if isinstance(accused, int) and accused in requests and node not in refusing:
-                    server.seen.blames.add((node, accused))
+            body = wire.verified(content, requests[node], partial(server.verify, node))
+            reply, arrays = wire.unpack(body, Reply)
+            if reply.kind == "refused":
+                if reply.blames is not None and reply.blames in requests and node not in refusing:
+                    status.blames.add((node, reply.blames))
                 refusing.add(node)
-                raise WireError(f"the node refused: {str(reply.about.get('why'))[:200]}")
-            if reply.about.get("kind") != kind or any(
-                reply.about.get(name) != value for name, value in expected.items()
-            ):
+                raise WireError(f"the node refused: {reply.why[:200]}")
+            if reply.kind != kind or reply.at != task.at:
                 raise WireError("a reply to another request")
         except WireError as error:
             _refuse(server, node, error)
             continue
-        heard.add(node)
-        server.seen.heard(node, kind)
-        server.watch(server.seen)
-        yield node, reply
-    for node in requests.keys() - heard:
-        server.seen.unheard(node, kind)
+        answered.add(node)
+        status.heard(node, kind)
+        server.watch(status)
+        yield node, reply, arrays
+    for node in requests.keys() - answered:
+        status.unheard(node, kind)
     if kind != "keys":
-        server.seen.gone |= requests.keys() - heard - refusing
-    server.watch(server.seen)
+        status.gone |= requests.keys() - answered - refusing
+    server.watch(status)
 
 
 def _refuse(server: Server, node: int, error: PrivrecError) -> None:
-    LOG.warning("node %d: %s", node, server.seen.refuse(str(error)))
+    LOG.warning("node %d: %s", node, server.status.refuse(str(error)))
 
 
 def _remaining(nodes: list[int], roster: Roster) -> None:

@@ -1,31 +1,38 @@
 """The terms of a federation: what its server and all its nodes agreed on.
 
-Both sides build the same stages from the terms (`bound.py`). So a node knows the recipe, the bound
+Both sides build the same stages from the terms (`bind`). So a node knows the recipe, the bound
 and the noise from its own copy, and a server cannot ask it for anything else.
 
-The recipe of a federation's terms, on its enrolled people, as one party sees them.
-
-What a round of a federation sends, before anything is sent.
 """
 
 import hashlib
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import Any, Literal
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SerializeAsAny,
+    ValidationError,
+    model_validator,
+)
 
 from privrec.algorithms.recipe import PreparedRun
-from privrec.algorithms.recipes import rankers, stages_of
+from privrec.algorithms.recipes import rankers, settings_of, stages_of
 from privrec.core.contribution import told_to_bytes
 from privrec.core.phase import Exchange, Phase
 from privrec.data.catalogue import Catalogue
-from privrec.data.clients import Clients, nobody
+from privrec.data.clients import Clients, Split, nobody
 from privrec.data.federation import Federation
-from privrec.data.splits import Split
 from privrec.data.text import safe_text
 from privrec.errors import FederationError, PrivrecError, SettingsError
 from privrec.evaluation.protocols import protocol_named, resolve
@@ -33,30 +40,47 @@ from privrec.privacy.aggregate import Published
 from privrec.privacy.calibrate import refuse_large_delta
 from privrec.privacy.ledger import PrivacyLedger
 from privrec.privacy.statement import against_server
-from privrec.protocol.coding import least_honest, least_survivors
-from privrec.protocol.wire import sheet_of
-from privrec.settings import RunSettings
+from privrec.protocol.coding import layout_of
+from privrec.protocol.noise import least_honest, least_survivors
+from privrec.settings import Count, RunSettings, Share, Size, first_fault
 from privrec.types import IntArray
 
-VERSION = 3
-_DAY = 86_400.0
-NoiseFrom = Literal["server", "nodes"]
+VERSION: Literal[3] = 3
+"""The version of the terms, and of the messages of a federation by them."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Member:
+class Document(BaseModel):
+    """A document that parties exchange; it is never changed."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+def checked_name(name: str) -> str:
+    """Return the name of a node, which others see; raise unless it is short and can be shown."""
+    if not 1 <= len(name) <= 60 or safe_text(name) != name:
+        raise SettingsError(f"`name` must be 1 to 60 characters that can be shown; got {name!r}")
+    return name
+
+
+NodeName = Annotated[str, AfterValidator(checked_name)]
+
+
+class Member(Document):
     """A node: its public key, how many people it serves, and the name that its owner gave it.
 
     Anybody can take any name. So people compare keys (`certificates.py: key_hash`).
     """
 
     public_key: str
-    people: int
-    name: str = ""
+    people: Count
+    name: NodeName = ""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Terms:
+def _to_settings(settings: RunSettings | Mapping[str, Any]) -> RunSettings:
+    return settings if isinstance(settings, RunSettings) else settings_of(settings)
+
+
+class Terms(Document):
     """What a federation does, and with whom.
 
     People have positions: those of the first node come first. `catalogue` is a hash of the public
@@ -68,20 +92,22 @@ class Terms:
     the noise away.
     """
 
+    version: Literal[3] = VERSION
     name: str
-    settings: RunSettings
+    settings: Annotated[SerializeAsAny[RunSettings], BeforeValidator(_to_settings)]
     catalogue: str
     members: tuple[Member, ...]
     secure_sum: bool = True
-    noise_from: NoiseFrom = "server"
-    missing: float = 0.3
-    colluding: float = 0.0
-    min_people: int = 0
-    deadline: float = 60.0
-    attempts: int = 5
-    reveals: int = 2
+    noise_from: Literal["server", "nodes"] = "server"
+    missing: Share = 0.3
+    colluding: Share = 0.0
+    min_people: Count = 0
+    deadline: Annotated[float, Field(gt=0, le=86_400)] = 60.0
+    attempts: Size = 5
+    reveals: Size = 2
 
-    def __post_init__(self) -> None:
+    @model_validator(mode="after")
+    def _check(self) -> Self:
         if not self.members:
             raise FederationError("a federation needs at least one enrolled node; got none")
         if self.secure_sum and len(self.members) < 2:
@@ -89,25 +115,14 @@ class Terms:
                 "secure sums need at least 2 nodes, since a sum over one node hides nothing; got 1"
                 " (--no-secure-sum lets the server see this node's exact sums)"
             )
-        for name in ("attempts", "reveals"):
-            _whole(getattr(self, name), name, least=1)
-        masked: object = self.secure_sum
-        if not isinstance(masked, bool) or self.noise_from not in ("server", "nodes"):
-            raise SettingsError("`secure_sum` must be true or false, `noise_from` server or nodes")
-        for name in ("missing", "colluding"):
-            if not 0 <= getattr(self, name) < 1:
-                raise SettingsError(f"`{name}` must be >= 0 and < 1; got {getattr(self, name)!r}")
-        if not 0 < self.deadline <= _DAY:
+        if self.min_people > self.people:
             raise SettingsError(
-                f"`deadline` must be > 0 and at most {_DAY:g} seconds; got {self.deadline!r}"
-            )
-        if not 0 <= self.min_people <= self.people:
-            raise SettingsError(
-                f"`min_people` must be >= 0 and <= {self.people:,}, the enrolled people;"
+                f"`min_people` must be <= {self.people:,}, the enrolled people;"
                 f" got {self.min_people}"
             )
         if self.noise_from == "nodes":
             self._check_noise()
+        return self
 
     def _check_noise(self) -> None:
         if not self.secure_sum:
@@ -185,43 +200,49 @@ class Terms:
         enrolled, few = len(self.members), self.colluders
         return self.reveals * (enrolled - few) // (self.threshold(enrolled) - few)
 
+    @property
+    def json_text(self) -> str:
+        """The terms as one JSON document, the same for equal terms."""
+        fields = self.model_dump(mode="json", exclude_none=True)
+        return json.dumps(fields, sort_keys=True, indent=1)
+
     @cached_property
     def fingerprint(self) -> str:
         """A hash of all terms; the two sides compare it, and so can people."""
-        return hashlib.sha256(to_json(self).encode()).hexdigest()
+        return hashlib.sha256(self.json_text.encode()).hexdigest()
 
 
-def to_json(terms: Terms) -> str:
-    """Return the terms as one JSON document, the same for equal terms."""
-    names = [name for name in Terms.__dataclass_fields__ if name not in ("settings", "members")]
-    found: dict[str, Any] = {name: getattr(terms, name) for name in names}
-    found["settings"] = terms.settings.model_dump(mode="json", exclude_none=True)
-    found["members"] = [asdict(member) for member in terms.members]
-    return json.dumps({"version": VERSION, **found}, sort_keys=True, indent=1)
-
-
-def from_json(
-    text: str | bytes, where: str, settings_of: Callable[[Mapping[str, Any]], RunSettings]
-) -> Terms:
-    """Return the terms of a JSON document; `where` names it in an error."""
+def make_terms(values: Mapping[str, Any]) -> Terms:
+    """Return checked terms; the first fault is raised as one line."""
     try:
-        found: dict[str, Any] = json.loads(text)
-        if (version := found.pop("version", None)) != VERSION:
+        return Terms.model_validate(values)
+    except ValidationError as error:
+        raise SettingsError(first_fault(error)) from error
+
+
+def take_terms(settings: dict[str, Any]) -> dict[str, Any]:
+    """Take the terms that a user can choose out of what was set; the rest is for the recipe."""
+    chosen = {name for name, field in Terms.model_fields.items() if not field.is_required()}
+    return {name: settings.pop(name) for name in chosen & settings.keys() - {"version"}}
+
+
+def read_terms(path: Path) -> Terms:
+    """Return the terms in a file."""
+    try:
+        text = path.read_bytes()
+        fields: object = json.loads(text)
+        version = fields.get("version") if isinstance(fields, dict) else None
+        if version != VERSION:
             raise FederationError(f"terms of version {version!r}; this privrec reads {VERSION}")
-        found["settings"] = settings_of(found["settings"])
-        found["members"] = tuple(
-            Member(
-                public_key=str(entry["public_key"]),
-                people=_whole(entry["people"]),
-                name=checked_name(entry["name"]),
-            )
-            for entry in found["members"]
-        )
-        return Terms(**found)
+        return Terms.model_validate_json(text)
+    except OSError as error:
+        raise FederationError(f"cannot read {path}: {error.strerror}") from error
     except PrivrecError as error:
-        raise FederationError(f"{where}: {error}") from error
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise FederationError(f"{where} has no terms of a federation ({error})") from error
+        raise FederationError(f"{path}: {error}") from error
+    except ValidationError as error:
+        raise FederationError(f"{path}: {first_fault(error)}") from error
+    except (ValueError, RecursionError) as error:
+        raise FederationError(f"{path} has no terms of a federation ({error})") from error
 
 
 def shown_hash(digest: str) -> str:
@@ -231,19 +252,6 @@ def shown_hash(digest: str) -> str:
     '0123 4567 89ab cdef 0123 4567 89ab cdef'
     """
     return " ".join(digest[k : k + 4] for k in range(0, 32, 4))
-
-
-def checked_name(name: str) -> str:
-    """Return the name of a node, which others see; raise unless it is short and can be shown."""
-    if not 1 <= len(name) <= 60 or safe_text(name) != name:
-        raise SettingsError(f"`name` must be 1 to 60 characters that can be shown; got {name!r}")
-    return name
-
-
-def _whole(value: object, name: str = "people", least: int = 0) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise SettingsError(f"`{name}` must be a whole number >= {least}; got {value!r}")
-    return value
 
 
 def catalogue_hash(text: str) -> str:
@@ -278,6 +286,27 @@ class Bound:
             stages=self.phases,
             rankers=rankers(settings, self.federation.catalogue),
         )
+
+
+_MOST_NOISE = 2.0**12
+"""What discrete noise in units of the coding can be drawn for."""
+
+
+def check_terms(terms: Terms, catalogue: Catalogue) -> None:
+    """Raise for terms that could not be kept, before any file is written."""
+    phases = bind(terms, catalogue).phases()
+    bare = [phase.name for phase in phases if not phase.release.is_private]
+    if terms.noise_from == "nodes" and bare:
+        raise SettingsError(f"noise from nodes needs noise in every phase; {bare[0]} has none")
+    for phase in phases if terms.noise_from == "nodes" else ():
+        multiplier = phase.release.noise_multiplier * phase.release.sampling.reach
+        if not multiplier < _MOST_NOISE:
+            raise SettingsError(
+                f"`noise_multiplier` must be < {_MOST_NOISE:g} with noise from nodes;"
+                f" {phase.name} has {multiplier:g}"
+            )
+    if terms.secure_sum:
+        terms.threshold(len(terms.members))
 
 
 def promised(terms: Terms, phases: Sequence[Phase]) -> tuple[float, float]:
@@ -385,20 +414,20 @@ def traffic_of(terms: Terms, catalogue: Catalogue) -> list[Traffic]:
     for phase in phases:
         state = phase.start(params)
         told = {name: np.asarray(leaf) for name, leaf in phase.tell(state).items()}
-        sheet = sheet_of(phase, told, nobody(catalogue.schema, 1), phase.first, state.clip_norm)
+        layout = layout_of(phase, told, nobody(catalogue.schema, 1), phase.first, state.clip_norm)
         exchanges = 1 if not terms.secure_sum else 5 if terms.noise_from == "nodes" else 4
         found.append(
             Traffic(
                 phase=phase.name,
                 rounds=phase.rounds,
                 exchanges=exchanges,
-                numbers=sheet.size,
+                numbers=layout.size,
                 bytes_down=len(told_to_bytes(told)),
-                bytes_up=8 * sheet.size,
+                bytes_up=8 * layout.size,
             )
         )
         if phase is not phases[-1]:
-            largest = sheet.total(np.full(sheet.size, _MANY)).update
+            largest = layout.total(np.full(layout.size, _MANY)).update
             after = phase.absorb(state, Published(dict(largest), state.clip_norm))
             params = after.params
     return found

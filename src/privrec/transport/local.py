@@ -9,16 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from privrec.algorithms.recipe import PreparedRun
 from privrec.algorithms.recipes import configure, prepare
-from privrec.data.catalogue import Catalogue, to_json
+from privrec.data.catalogue import to_json
 from privrec.data.sources import load
 from privrec.errors import FederationError, SettingsError
-from privrec.protocol.enrolment import ServerFolder, enrol, found
-from privrec.protocol.terms import Terms
+from privrec.protocol.enrolment import ServerFolder, create_federation, enrol
+from privrec.protocol.terms import Terms, take_terms
 from privrec.runs.folder import RunFolder, mark_data
 from privrec.transport.processes import child
-from privrec.types import IntArray
 
 LOCAL = "127.0.0.1"
 _GIVEN: set[int] = set()
@@ -26,7 +24,7 @@ _GIVEN: set[int] = set()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Local:
+class LocalFederation:
     """The folders of a federation on this machine: one of the server, one of each node."""
 
     path: Path
@@ -42,26 +40,7 @@ class Local:
         return self.path / "nodes" / f"{number:02d}"
 
 
-def people_of(prepared: PreparedRun, users: int | None) -> IntArray:
-    """Return the people who take part: those who train, or the first `users` of them."""
-    people = prepared.split.train
-    if users is None:
-        return people
-    if not 1 <= users <= len(people):
-        raise SettingsError(
-            f"`users` must be >= 1 and <= {len(people):,}, the people who train; got {users}"
-        )
-    return people[:users]
-
-
-def data_of(data: str, users: int | None) -> tuple[str, int | None]:
-    """Return the data set and how many of its people train; `synthetic` is made to size."""
-    if data == "synthetic" and users is not None:
-        return f"synthetic:users={users}", None
-    return data, users
-
-
-def settle(
+def make_local(
     path: Path,
     recipe: str,
     data: str,
@@ -69,17 +48,27 @@ def settle(
     nodes: int,
     users: int | None = None,
     settings: Mapping[str, Any],
-    options: Mapping[str, Any],
-    check: Callable[[Terms, Catalogue], None],
-) -> Local:
-    """Write the folders of a server and of `nodes` nodes with slices of a data set's people."""
+) -> LocalFederation:
+    """Write the folders of a server and of `nodes` nodes with slices of a data set's people.
+
+    `settings` are those of the recipe and terms. Of `synthetic`, `users` people are made; of other
+    data, the first `users` of those who train take part.
+    """
     if path.exists() and any(path.iterdir()):
         raise FederationError(f"{path} is in the way: choose another --out")
     if nodes < 1:
         raise SettingsError(f"`nodes` must be >= 1; got {nodes}")
-    data, users = data_of(data, users)
+    if data == "synthetic" and users is not None:
+        data, users = f"synthetic:users={users}", None
+    settings = dict(settings)
+    options = take_terms(settings)
     prepared = prepare(configure(recipe, data, settings), load(data))
-    people, config = people_of(prepared, users), prepared.config
+    people, config = prepared.split.train, prepared.config
+    if users is not None and not 1 <= users <= len(people):
+        raise SettingsError(
+            f"`users` must be >= 1 and <= {len(people):,}, the people who train; got {users}"
+        )
+    people = people[:users]
     if nodes > len(people):
         raise SettingsError(f"`nodes` must be <= {len(people):,}, the people; got {nodes}")
     if config.budget.mechanism != "none" and users is None and not config.budget.train_people:
@@ -90,26 +79,21 @@ def settle(
         enrol(prepared.federation, part, path / "nodes" / f"{number:02d}")
         for number, part in enumerate(np.array_split(people, nodes))
     ]
-    terms = found(
+    terms = create_federation(
         path / "server",
         catalogue=to_json(prepared.federation.catalogue),
         enrolments=enrolments,
-        options={
-            "name": prepared.federation.population,
-            "settings": config,
-            **options,
-        },
+        options={**options, "name": prepared.federation.population, "settings": config},
         hosts=[LOCAL],
-        check=check,
     )
     # Here it is known who was left out, so that the run can be tested on them.
     run = RunFolder(path=ServerFolder(path=path / "server").run)
     mark_data(run, prepared.federation.fingerprint)
-    return Local(path=path, terms=terms)
+    return LocalFederation(path=path, terms=terms)
 
 
 @contextlib.contextmanager
-def nodes_of(local: Local, port: int) -> Iterator[list[Any]]:
+def nodes_of(local: LocalFederation, port: int) -> Iterator[list[Any]]:
     """Yield the running processes of all nodes; they end with the context."""
     with contextlib.ExitStack() as stack:
         yield [
@@ -118,7 +102,9 @@ def nodes_of(local: Local, port: int) -> Iterator[list[Any]]:
         ]
 
 
-def start_node(local: Local, number: int, port: int) -> contextlib.AbstractContextManager[Any]:
+def start_node(
+    local: LocalFederation, number: int, port: int
+) -> contextlib.AbstractContextManager[Any]:
     """Return a context in which one node runs as a process."""
     folder, server = local.node(number), local.server
     arguments = [
@@ -131,7 +117,9 @@ def start_node(local: Local, number: int, port: int) -> contextlib.AbstractConte
     return child("privrec.transport.run_node", arguments, log=folder / "node.log")
 
 
-def up(local: Local, serve: Callable[..., Path], *, port: int | None = None) -> Path:
+def run_local(
+    local: LocalFederation, serve: Callable[..., Path], *, port: int | None = None
+) -> Path:
     """Return the run folder of a federation after all its processes worked, and ended.
 
     `serve(folder, host=, port=, check=)` is what the server does.

@@ -7,10 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from privrec.algorithms.recipes import settings_of
 from privrec.data import catalogue as catalogues
 from privrec.errors import FederationError, PrivrecError
-from privrec.protocol import terms as agreed
 from privrec.protocol.certificates import (
     check_certificate,
     public_key_text,
@@ -19,14 +17,13 @@ from privrec.protocol.certificates import (
     verify,
 )
 from privrec.protocol.enrolment import NodeFolder, read_people
-from privrec.protocol.node import Host
-from privrec.protocol.secure_sum import Reveals
-from privrec.protocol.terms import Terms, bind, catalogue_hash
+from privrec.protocol.node import Node, Reveals
+from privrec.protocol.terms import Terms, bind, catalogue_hash, read_terms
 from privrec.transport.processes import end_with_parent
 from privrec.transport.supernode import serve
 
 
-def open_host(path: Path, terms: Terms) -> Host:
+def open_node(path: Path, terms: Terms) -> Node:
     """Return what answers for a node's people; raise unless the node is a part of these terms."""
     folder = NodeFolder(path=path)
     people, catalogue = read_people(folder)
@@ -45,7 +42,7 @@ def open_host(path: Path, terms: Terms) -> Host:
     bound = bind(terms, catalogue, people, node)
     # What fails here could depend on people's data; it must not become a reply to the server.
     bound.phases()
-    return Host(
+    return Node(
         terms,
         node,
         phases=bound.phases,
@@ -69,12 +66,12 @@ def serve_node(
     on_state: Callable[[str], None] = lambda state: None,
 ) -> None:
     """Answer the server's requests for the people of this node, until SIGTERM or SIGINT."""
-    known = _read_terms(terms)
+    known = read_terms(terms)
     with locked(path):
-        host = open_host(path, known)
+        node = open_node(path, known)
         key = NodeFolder(path=path).key
         serve(
-            host.handle,
+            node.handle,
             folder=path,
             superlink=server,
             ca=ca,
@@ -86,19 +83,11 @@ def serve_node(
 
 def check_node(path: Path, *, terms: Path, ca: Path) -> None:
     """Raise unless the node could take part."""
-    known = _read_terms(terms)
+    known = read_terms(terms)
     if not path.is_dir():
         raise FederationError(f"{path} is no folder of a node")
-    open_host(path, known)
+    open_node(path, known)
     check_certificate(ca)
-
-
-def _read_terms(path: Path) -> Terms:
-    try:
-        text = path.read_bytes()
-    except OSError as error:
-        raise FederationError(f"cannot read {path}: {error.strerror}") from error
-    return agreed.from_json(text, str(path), settings_of)
 
 
 @contextmanager

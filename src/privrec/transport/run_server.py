@@ -1,45 +1,23 @@
 """A federation's server: train by its terms until the run is done."""
 
-import json
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 
-from privrec.algorithms.recipes import settings_of
-from privrec.data.catalogue import Catalogue
-from privrec.errors import FederationError, SettingsError
+from privrec.errors import FederationError
 from privrec.protocol.certificates import verify
-from privrec.protocol.enrolment import read_server, running, write_private
-from privrec.protocol.secure_sum import Unmasking
-from privrec.protocol.server import Seen, Server
-from privrec.protocol.terms import Terms, bind, promised
+from privrec.protocol.enrolment import read_server, running
+from privrec.protocol.server import Server, ServerStatus, Unmasking
+from privrec.protocol.terms import bind, promised
 from privrec.runs import folder as records
 from privrec.runs.loop import play_stages
 from privrec.simulate.cost import check_memory
 from privrec.transport.link import Link, open_link
 from privrec.types import OnProgress
 
-_MOST_NOISE = 2.0**12
-"""What discrete noise in units of the coding can be drawn for."""
 OpenLink = Callable[..., AbstractContextManager[Link]]
-
-
-def check_terms(terms: Terms, catalogue: Catalogue) -> None:
-    """Raise for terms that could not be kept, before any file is written."""
-    phases = bind(terms, catalogue).phases()
-    bare = [phase.name for phase in phases if not phase.release.is_private]
-    if terms.noise_from == "nodes" and bare:
-        raise SettingsError(f"noise from nodes needs noise in every phase; {bare[0]} has none")
-    for phase in phases if terms.noise_from == "nodes" else ():
-        multiplier = phase.release.noise_multiplier * phase.release.sampling.reach
-        if not multiplier < _MOST_NOISE:
-            raise SettingsError(
-                f"`noise_multiplier` must be < {_MOST_NOISE:g} with noise from nodes;"
-                f" {phase.name} has {multiplier:g}"
-            )
-    if terms.secure_sum:
-        terms.threshold(len(terms.members))
 
 
 def serve(
@@ -48,7 +26,7 @@ def serve(
     host: str,
     port: int,
     wait: float = 300.0,
-    watch: Callable[[Seen], None] = lambda seen: None,
+    watch: Callable[[ServerStatus], None] = lambda status: None,
     check: Callable[[], None] = lambda: None,
     on_progress: OnProgress | None = None,
     connect: OpenLink = open_link,
@@ -58,7 +36,7 @@ def serve(
     `wait` is how many seconds nodes have to appear before the first round. `check` is called now
     and then while they are waited for, and may raise.
     """
-    folder, terms, catalogue = read_server(path, settings_of)
+    folder, terms, catalogue = read_server(path)
     bound = bind(terms, catalogue)
     prepared = bound.prepared(terms.settings)
     check_memory(bound.phases())
@@ -72,15 +50,15 @@ def serve(
         if not place.params_path.is_file():
             records.clear_leftovers(place)
             with connect(path, keys, host=host, port=port) as link:
-                seen = Seen()
+                status = ServerStatus()
                 server = Server(
                     terms=terms,
                     ask=link.ask,
-                    online=seen.looking(link.online),
-                    seen=seen,
+                    online=partial(status.look, link.online),
+                    status=status,
                     verify=lambda node, content, made: verify(keys[node], content, made),
                     epsilon=promised(terms, bound.phases())[1],
-                    watch=_both(watch, folder.status),
+                    watch=partial(_show, watch, folder.status),
                     unmasking=Unmasking(folder.unmasking),
                 )
                 _gather(server, wait, check)
@@ -91,8 +69,8 @@ def serve(
                     on_progress=on_progress,
                     network=server.network(),
                 )
-                server.seen.step = "done"
-                server.watch(server.seen)
+                status.step = "done"
+                server.watch(status)
     return folder.run
 
 
@@ -105,12 +83,12 @@ def _gather(server: Server, wait: float, check: Callable[[], None]) -> None:
         check()
         if now != there:
             there = now
-            server.seen.step = f"waiting for nodes: {now} of {members} are there"
-            server.watch(server.seen)
+            server.status.step = f"waiting for nodes: {now} of {members} are there"
+            server.watch(server.status)
         if time.monotonic() > end:
             if now >= least:
                 return
-            away = sorted(set(range(members)) - server.seen.online)
+            away = sorted(set(range(members)) - server.status.online)
             names = ", ".join(server.terms.members[k].name or str(k) for k in away)
             raise FederationError(
                 f"{now} of {members} nodes are there after {wait:g} s; at least {least} are needed;"
@@ -119,12 +97,7 @@ def _gather(server: Server, wait: float, check: Callable[[], None]) -> None:
         time.sleep(0.5)
 
 
-def _both(watch: Callable[[Seen], None], status: Path) -> Callable[[Seen], None]:
-    """Return what shows what was seen and writes it to a file, for `status`."""
-
-    def seen_by_both(seen: Seen) -> None:
-        found = {"time": time.time(), **seen.as_json()}
-        write_private(status, json.dumps(found).encode())
-        watch(seen)
-
-    return seen_by_both
+def _show(watch: Callable[[ServerStatus], None], path: Path, status: ServerStatus) -> None:
+    """Write the status to its file, and show it."""
+    status.write(path)
+    watch(status)

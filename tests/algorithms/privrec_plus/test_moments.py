@@ -12,10 +12,10 @@ from hypothesis.extra import numpy as hnp
 
 from privrec.algorithms.privrec_plus.rows import (
     SparseRows,
+    add_squares,
     mirrored,
     row_lengths,
     sum_of_rows,
-    sum_of_squares,
     to_length_one,
     triangle,
     triangle_lengths,
@@ -39,6 +39,15 @@ def in_parts(rows: F64, weights: F64, cuts: list[int]) -> list[tuple[SparseRows,
     return [(sp.csr_array(rows[a:b]), weights[a:b]) for a, b in parts]
 
 
+def sum_of_squares(
+    parts: list[tuple[SparseRows, F64]], size: int, dtype: npt.DTypeLike = np.float64
+) -> npt.NDArray[np.floating]:
+    total = np.zeros((size, size), dtype)
+    for rows, weights in parts:
+        add_squares(total, rows, weights)
+    return total
+
+
 @settings(max_examples=150)
 @given(people=people_of_any_number)
 def test_sums_are_those_of_a_slow_loop_in_any_parts(
@@ -53,7 +62,7 @@ def test_sums_are_those_of_a_slow_loop_in_any_parts(
                 squares[i, j] += weight * row[i] * row[j]
     found = sum_of_rows(iter(in_parts(rows, weights, cuts)), SIZE)
     np.testing.assert_allclose(found, once, rtol=1e-9, atol=1e-9)
-    doubles = sum_of_squares(iter(in_parts(rows, weights, cuts)), SIZE)
+    doubles = sum_of_squares(in_parts(rows, weights, cuts), SIZE)
     assert doubles.dtype == np.float64
     np.testing.assert_allclose(doubles, squares, rtol=1e-9, atol=1e-9)
     singles = sum_of_squares(in_parts(rows, weights, cuts), SIZE, np.float32)

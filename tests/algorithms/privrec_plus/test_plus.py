@@ -22,9 +22,8 @@ from privrec.algorithms.privrec_plus.recipe import MOMENTS, POPULAR
 from privrec.algorithms.privrec_plus.scoring import POPULARITY
 from privrec.algorithms.recipes import configure, prepare, settings_of
 from privrec.core.phase import Stage, Unwritten
-from privrec.data.clients import Clients
+from privrec.data.clients import Clients, split_clients
 from privrec.data.federation import Federation
-from privrec.data.splits import split_clients
 from privrec.errors import SettingsError
 from privrec.privacy.aggregate import Aggregator
 from privrec.privacy.release import NoiseSource
@@ -63,6 +62,7 @@ def federation() -> Federation:
 # --- what it costs ---------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "share"),
     [

@@ -135,6 +135,7 @@ def test_stopping_anywhere_changes_nothing(
         assert one.read_bytes() == other.read_bytes(), name
 
 
+@pytest.mark.slow
 def test_rounds_on_top_learn(tmp_path: Path) -> None:
     """On the hidden likes of the default data the loss falls, and validation figures rise."""
     run = privrec.train(

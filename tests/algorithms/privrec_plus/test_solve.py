@@ -7,7 +7,7 @@ import numpy.typing as npt
 import pytest
 from scipy.linalg import subspace_angles
 
-from privrec.algorithms.privrec_plus.rows import rows_of, sum_of_squares
+from privrec.algorithms.privrec_plus.rows import add_squares, rows_of
 from privrec.algorithms.privrec_plus.scoring import Layout
 from privrec.algorithms.privrec_plus.solve import denoised, regression, truncated
 from privrec.data.sources import load
@@ -60,8 +60,9 @@ def test_items_alone_with_equal_weights_are_ease() -> None:
     data = load(DATA)
     people = np.arange(data.n_clients)
     rows = rows_of(data.take(people), Layout(n_items=data.n_items))[:, : data.n_items]
-    squares = sum_of_squares([(rows, np.ones(len(people)))], data.n_items, np.float32)
-    found = regression(np.array(squares, np.float32), n_items=data.n_items, l2=7.0, dropout=0.0)
+    squares = np.zeros((data.n_items, data.n_items), np.float32)
+    add_squares(squares, rows, np.ones(len(people)))
+    found = regression(squares, n_items=data.n_items, l2=7.0, dropout=0.0)
     # EASE adds at most 1e-6 of popularity, to order what scores the same.
     np.testing.assert_allclose(found, ease(7.0).fit(data, people)["weights"], atol=1e-5)
 

@@ -44,9 +44,8 @@ from privrec.core.phase import (
 )
 from privrec.core.scorer import Rankers, Scorer, check_shapes
 from privrec.data.catalogue import Catalogue
-from privrec.data.clients import Clients
+from privrec.data.clients import Clients, Split
 from privrec.data.federation import Federation
-from privrec.data.splits import Split
 from privrec.errors import SettingsError
 from privrec.evaluation.references import own_first
 from privrec.privacy.aggregate import Aggregator, CohortTotal, Published, plain

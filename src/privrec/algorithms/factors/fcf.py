@@ -29,9 +29,8 @@ from privrec.core.phase import TRAIN, Cohort, DeviceHalf, Phase, ServerState, To
 from privrec.core.scorer import Rankers, Scorer, check_shapes
 from privrec.core.training import decayed, mean_step, server_optimizer
 from privrec.data.catalogue import Catalogue
-from privrec.data.clients import Clients
+from privrec.data.clients import Clients, Split
 from privrec.data.federation import Federation
-from privrec.data.splits import Split
 from privrec.evaluation.references import own_first
 from privrec.privacy.aggregate import CohortTotal, Published
 from privrec.seeds import rng

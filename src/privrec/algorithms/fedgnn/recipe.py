@@ -26,10 +26,9 @@ from privrec.core.model import ITEM_TABLE
 from privrec.core.phase import TRAIN, Exchange, RoundReport, ServerState, Stage
 from privrec.core.scorer import Rankers, Scorer, check_shapes
 from privrec.data.catalogue import Catalogue
-from privrec.data.clients import Clients
+from privrec.data.clients import Clients, Split
 from privrec.data.federation import Federation, chunks
 from privrec.data.schema import Bags
-from privrec.data.splits import Split
 from privrec.evaluation.references import own_first
 from privrec.privacy.aggregate import plain
 from privrec.seeds import key, rng

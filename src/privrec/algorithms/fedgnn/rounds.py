@@ -21,10 +21,9 @@ from privrec.core.contribution import Contribution, TouchedRows
 from privrec.core.model import ITEM_TABLE
 from privrec.core.phase import Cohort, DeviceHalf, Phase, ServerState, Told
 from privrec.core.training import LocalResult, LocalTrain, mean_step, server_optimizer
-from privrec.data.clients import Clients
+from privrec.data.clients import Clients, Split
 from privrec.data.federation import Federation
 from privrec.data.schema import Bags
-from privrec.data.splits import Split
 from privrec.privacy.aggregate import Aggregator, CohortTotal, Published
 from privrec.simulate.cost import DeviceCost, cost_of_training, usual_person
 from privrec.simulate.lanes import cohort_runner, training_kernel, warm_up

@@ -16,7 +16,7 @@ from privrec.algorithms.privrec_plus.softmax import TOGETHER
 from privrec.algorithms.privrec_plus.sums import Regression
 from privrec.core.phase import ServerWork, Told
 from privrec.data.catalogue import Catalogue
-from privrec.data.splits import Split
+from privrec.data.clients import Split
 from privrec.errors import SettingsError
 from privrec.privacy.aggregate import Aggregator, plain
 from privrec.simulate.cost import most
@@ -61,15 +61,13 @@ _NUMBER = 4
 """Bytes of a float32."""
 _USUAL_RANK = 128
 """What is advised instead of vectors as long as the catalogue: the default of `history_rank`."""
-
-
 _ONE_BY_ONE = 2
 """A product of a few vectors and a large matrix takes about so many times as long as its share of a
 product of two large matrices, because the matrix is read for each. Measured with rank 1024."""
 
 
 def exact_work(settings: PlusSettings, layout: Layout, rank: int, told: Told | None) -> ServerWork:
-    """Return what the closed form without noise needs: `moments.py`, `fit.py: exact_tower`.
+    """Return what the closed form without noise needs: `sums.py`, `solve.py: exact_tower`.
 
     At the peak there are the sum, its copy, the factor, and three parts of the inverse (and a mask
     of 1 byte); or the first three, the inverse, and three matrices of columns by items.

@@ -63,8 +63,8 @@ from privrec.algorithms.recipe import Recipe
 from privrec.core.phase import Accepted, Phase, ServerState, Told, positions, weights
 from privrec.core.scorer import Rankers, Scorer, check_shapes
 from privrec.data.catalogue import Catalogue
+from privrec.data.clients import Split
 from privrec.data.federation import Federation
-from privrec.data.splits import Split
 from privrec.errors import RunFolderError
 from privrec.privacy.aggregate import Aggregator, Published
 from privrec.simulate.cost import DeviceCost, milliseconds, usual_person

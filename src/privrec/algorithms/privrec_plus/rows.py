@@ -36,17 +36,14 @@ def sum_of_rows(parts: Parts, size: int) -> F64:
     return total
 
 
-def sum_of_squares(parts: Parts, size: int, dtype: npt.DTypeLike = np.float64) -> Matrix:
-    """Return Σ w · row rowᵀ over all people, shape (size, size)."""
-    total = np.zeros((size, size), dtype)
-    for rows, weights in parts:
-        half = sp.csr_array(sp.diags_array(np.sqrt(weights)) @ rows)
-        if _DENSE * float((np.diff(half.indptr) ** 2.0).sum()) > rows.shape[0] * size**2:
-            whole = half.toarray().astype(dtype, copy=False)
-            total += whole.T @ whole
-        else:
-            total += (half.T @ half).toarray().astype(dtype, copy=False)
-    return total
+def add_squares(total: Matrix, rows: SparseRows, weights: F64) -> None:
+    """Add Σ w · row rowᵀ over some people to `total`, shape (columns, columns)."""
+    half = sp.csr_array(sp.diags_array(np.sqrt(weights)) @ rows)
+    if _DENSE * float((np.diff(half.indptr) ** 2.0).sum()) > rows.shape[0] * total.size:
+        whole = half.toarray().astype(total.dtype, copy=False)
+        total += whole.T @ whole
+    else:
+        total += (half.T @ half).toarray().astype(total.dtype, copy=False)
 
 
 def row_lengths(rows: SparseRows) -> F64:

@@ -14,11 +14,11 @@ import scipy.sparse as sp
 from privrec.algorithms.privrec_plus.rows import (
     SparseRows,
     activity_weights,
+    add_squares,
     merged_items,
     row_lengths,
     rows_of,
     sum_of_rows,
-    sum_of_squares,
     to_length_one,
     triangle,
     triangle_lengths,
@@ -166,15 +166,12 @@ def history_moments(
 ) -> dict[str, Leaf]:
     """Return Σ w·row·rowᵀ over people, `squares`, and Σ 1, `people`, and Σ w, `weight`."""
     people, weight = 0, 0.0
-
-    def weighted() -> Iterator[Shares]:
-        nonlocal people, weight
-        for rows in parts:
-            shares, weights = history_shares(rows, layout, kept, how)
-            people, weight = people + len(weights), weight + float(weights.sum())
-            yield shares, weights
-
-    squares = sum_of_squares(weighted(), len(columns_of(layout, kept, how)), np.float32)
+    size = len(columns_of(layout, kept, how))
+    squares = np.zeros((size, size), np.float32)
+    for rows in parts:
+        shares, weights = history_shares(rows, layout, kept, how)
+        people, weight = people + len(weights), weight + float(weights.sum())
+        add_squares(squares, shares, weights)
     return {SQUARES: squares, PEOPLE: np.float64(people), WEIGHT: np.float64(weight)}
 
 
@@ -202,8 +199,9 @@ def taste_moments(
     parts: Iterable[SparseRows], layout: Layout, items: Frequent, dislike: float
 ) -> F64:
     """Return Σ of the upper triangle of taste·tasteᵀ, each person's of length at most 1."""
-    shares = (taste_shares(rows, layout, items, dislike) for rows in parts)
-    total = sum_of_squares(shares, len(items.kept))
+    total = np.zeros((len(items.kept), len(items.kept)))
+    for rows in parts:
+        add_squares(total, *taste_shares(rows, layout, items, dislike))
     return np.asarray(triangle(total), np.float64)
 
 

@@ -7,7 +7,7 @@ code, and nothing is computed for padding. JAX cannot differentiate backwards th
 """
 
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 import jax
@@ -151,10 +151,7 @@ class Batch(NamedTuple):
         cls, client: PackedClient, own: Own, begin: Leaf, size: int, *, end: Leaf, whole: Leaf
     ) -> "Batch":
         """Return the instances from `begin` on, those before `end` with a share of 1 / whole."""
-
-        def window(column: Leaf) -> Array:
-            return jax.lax.dynamic_slice_in_dim(column, begin, size)
-
+        window = partial(jax.lax.dynamic_slice_in_dim, start_index=begin, slice_size=size)
         item = window(client.item)
         real = (begin + jnp.arange(size) < end).astype(jnp.float32)
         return cls(

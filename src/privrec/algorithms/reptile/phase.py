@@ -32,10 +32,9 @@ from privrec.core.contribution import Contribution, TouchedRows
 from privrec.core.model import ITEM_TABLE
 from privrec.core.phase import TRAIN, DeviceHalf, Phase, ServerState, ServerWork, Told
 from privrec.core.training import LocalTrain, Packed, jit_in_place, mean_step, server_optimizer
-from privrec.data.clients import Clients
+from privrec.data.clients import Clients, Split
 from privrec.data.federation import Federation
 from privrec.data.schema import Bags
-from privrec.data.splits import Split
 from privrec.privacy.aggregate import Aggregator, Published
 from privrec.seeds import client_words
 from privrec.simulate.cost import DeviceCost, cost_of_training, training_bytes, usual_person

@@ -49,9 +49,9 @@ from privrec.core.phase import (
 )
 from privrec.core.round import cohort_draw
 from privrec.core.training import LocalResult, LocalTrain, mean_step, server_optimizer
+from privrec.data.clients import Split
 from privrec.data.federation import Federation
 from privrec.data.schema import Bags
-from privrec.data.splits import Split
 from privrec.privacy.aggregate import plain
 from privrec.settings import Positive
 from privrec.simulate.lanes import cohort_runner

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import jax
 import jax.numpy as jnp
@@ -49,19 +49,19 @@ def self_supervision(*, item_weight: float, segment_weight: float) -> SelfSuperv
 def init_encoders(key: Key, size: int) -> dict[str, Array]:
     """Return fresh parameters of the GRU and of the item encoder, all layers of width `size`."""
     keys = jax.random.split(key, 4)
-
-    def layer(key: Key, width: int) -> Array:
-        return jax.random.normal(key, (size, width)) / jnp.sqrt(size)
-
     return {
-        "gru/in": layer(keys[0], 3 * size),
-        "gru/state": layer(keys[1], 3 * size),
+        "gru/in": _layer(keys[0], size, 3 * size),
+        "gru/state": _layer(keys[1], size, 3 * size),
         "gru/bias": jnp.zeros((3 * size,)),
-        "encode/0/weight": layer(keys[2], size),
+        "encode/0/weight": _layer(keys[2], size, size),
         "encode/0/bias": jnp.zeros((size,)),
-        "encode/1/weight": layer(keys[3], size),
+        "encode/1/weight": _layer(keys[3], size, size),
         "encode/1/bias": jnp.zeros((size,)),
     }
+
+
+def _layer(key: Key, size: int, width: int) -> Array:
+    return jax.random.normal(key, (size, width)) / jnp.sqrt(size)
 
 
 def encode_sequences(params: Params, items: Array, length: Array) -> Array:
@@ -122,10 +122,7 @@ def _first_among(true: Array, false: Array) -> Array:
 
 def cut(client: SequenceClient, begin: Leaf, size: int) -> Batch:
     """Return `size` views of a client from `begin` on."""
-
-    def window(column: Leaf) -> Array:
-        return jax.lax.dynamic_slice_in_dim(column, begin, size)
-
+    window = partial(jax.lax.dynamic_slice_in_dim, start_index=begin, slice_size=size)
     return Batch(
         rows=client.rows,
         masked=window(client.masked),

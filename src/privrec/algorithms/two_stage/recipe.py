@@ -39,9 +39,8 @@ from privrec.core.phase import TRAIN, Phase
 from privrec.core.scorer import Rankers, Scorer, check_shapes
 from privrec.core.training import LocalTrain, Packed, server_optimizer
 from privrec.data.catalogue import Catalogue
-from privrec.data.clients import Clients
+from privrec.data.clients import Clients, Split, chosen
 from privrec.data.federation import Federation
-from privrec.data.splits import Split, chosen
 from privrec.errors import SettingsError
 from privrec.evaluation.references import neighbours
 from privrec.privacy.aggregate import Aggregator, plain

@@ -11,7 +11,7 @@ import pytest
 from scipy import stats
 
 from privrec.errors import SettingsError
-from privrec.protocol.coding import (
+from privrec.protocol.noise import (
     discrete_gaussian,
     gap,
     least_honest,
@@ -105,7 +105,7 @@ def test_the_gap_bounds_the_ratio_of_the_sum_to_one_discrete_gaussian(
     nodes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Measured at a small deviation, where the gap is large enough for float64."""
-    monkeypatch.setattr("privrec.protocol.coding.MOST_GAP", math.inf)
+    monkeypatch.setattr("privrec.protocol.noise.MOST_GAP", math.inf)
     deviation = 0.9
 
     def law(variance: float, far: int) -> npt.NDArray[np.float64]:
