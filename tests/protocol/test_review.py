@@ -10,7 +10,7 @@ import pytest
 import privrec
 import raw
 from loopback import Loopback
-from privrec.algorithms.privrec_plus.sums import Frequent
+from privrec.algorithms.privrec_plus.rows import Frequent
 from privrec.algorithms.recipes import configure, prepare
 from privrec.core.phase import Cohort, check_told
 from privrec.data.federation import Federation

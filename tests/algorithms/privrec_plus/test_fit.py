@@ -12,16 +12,10 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from test_solve import slow_ridge
 
-from privrec.algorithms.privrec_plus.rows import SparseRows
+from privrec.algorithms.privrec_plus.rows import Frequent, Regression, SparseRows
 from privrec.algorithms.privrec_plus.scoring import DISLIKES, LIKES, OUT, Arrays, Layout
 from privrec.algorithms.privrec_plus.solve import exact_tower, frequent, noisy_tower
-from privrec.algorithms.privrec_plus.sums import (
-    Frequent,
-    Regression,
-    history_moments,
-    popularity_of,
-    taste_moments,
-)
+from privrec.algorithms.privrec_plus.sums import history_moments, popularity_of, taste_moments
 from privrec.data.schema import Feature
 from privrec.types import F64, IntArray
 

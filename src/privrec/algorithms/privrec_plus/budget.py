@@ -10,10 +10,10 @@ from dataclasses import replace
 from functools import partial
 
 from privrec.algorithms.budgets import noised, popularity_and_sums, sampling_of
+from privrec.algorithms.privrec_plus.rows import Regression
 from privrec.algorithms.privrec_plus.scoring import Layout, layout_of
 from privrec.algorithms.privrec_plus.settings import PlusSettings, SumsSettings, without_noise
 from privrec.algorithms.privrec_plus.softmax import TOGETHER
-from privrec.algorithms.privrec_plus.sums import Regression
 from privrec.core.phase import ServerWork, Told
 from privrec.data.catalogue import Catalogue
 from privrec.data.clients import Split

@@ -29,7 +29,7 @@ from privrec.algorithms.privrec_plus.budget import (
     subspace_rounds,
     subspace_work,
 )
-from privrec.algorithms.privrec_plus.rows import history_scorer, rows_of
+from privrec.algorithms.privrec_plus.rows import Frequent, history_scorer, rows_of
 from privrec.algorithms.privrec_plus.scoring import (
     BIAS,
     FREQUENCY,
@@ -54,7 +54,6 @@ from privrec.algorithms.privrec_plus.sums import (
     SCALE,
     TRIANGLE,
     WEIGHT,
-    Frequent,
     history_device,
     popularity_device,
     taste_device,

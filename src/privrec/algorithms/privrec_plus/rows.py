@@ -3,19 +3,23 @@
 Both are sums of one contribution per person. The server computes everything else from the sums.
 Where contributions are bounded, each is scaled to an L2 norm of 1. The norm of a person's triangle
 has a closed form, so the triangle itself is never built.
+
+The weights of columns and items are also here: `Regression` without noise, `Frequent` under noise.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
 from privrec.algorithms.privrec_plus.scoring import Arrays, Layout, entries_of, row_scorer
+from privrec.core.phase import Accepted, positions, weights
 from privrec.core.scorer import Scorer
 from privrec.data.clients import Clients
 from privrec.evaluation.references import own_first
-from privrec.types import F32, F64
+from privrec.types import F32, F64, IntArray, Leaf
 
 SparseRows = sp.csr_array
 """One row per person; the columns are those of `Layout`."""
@@ -26,13 +30,15 @@ Parts = Iterable[tuple[SparseRows, F64]]
 # One multiplication in a sparse product counts as much as this many in a dense product.
 # Chosen by hand; no measurement is on record.
 _DENSE = 2000
+_ITEM_POWER = 0.25
+"""Under noise an item weighs its popularity to minus this power."""
 
 
 def sum_of_rows(parts: Parts, size: int) -> F64:
     """Return Σ w · row over all people, shape (size,)."""
     total = np.zeros(size)
-    for rows, weights in parts:
-        total += rows.T @ weights
+    for rows, of_person in parts:
+        total += rows.T @ of_person
     return total
 
 
@@ -138,3 +144,80 @@ def history_scorer(tower: Arrays, layout: Layout, *, adapted: bool = True) -> Sc
             yield table[k : k + 1]
 
     return alike
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Regression:
+    """Settings of the regression of likes on rows: the weight of each kind of column, the ridge.
+
+    `dislike_target` is the target of a disliked item; a liked item has target 1. It may be above 0
+    because the person chose the item before she rated it. A person with n likes has the weight
+    n^-`activity`; with 0, people with many likes would dominate.
+    """
+
+    dislike: float
+    feature: float
+    context: float
+    dislike_target: float
+    l2: float
+    dropout: float
+    activity: float = 0.5
+
+    def scales(self, layout: Layout) -> F32:
+        """Return the weight of each column."""
+        kinds = [
+            1.0,
+            *([self.dislike] if layout.dislikes else []),
+            *(self.feature for _ in layout.users),
+            *(self.context for _ in layout.contexts),
+        ]
+        return np.repeat(np.array(kinds, np.float32), layout.sizes)
+
+    def also(self, layout: Layout) -> float:
+        """Return the target of a disliked item per unit of its column's weight."""
+        return self.dislike_target / self.dislike if layout.dislikes and self.dislike else 0.0
+
+
+def columns_of(layout: Layout, kept: IntArray, how: Regression) -> IntArray:
+    """Return the input columns of the regression: kept items (liked, disliked) and features."""
+    disliked = layout.n_items + kept if layout.dislikes and how.dislike else kept[:0]
+    return np.concatenate([kept, disliked, np.arange(layout.item_columns, layout.size)])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frequent:
+    """The items in the matrix of co-occurrences, with weights: computed from release one alone.
+
+    `kept` (m,): their positions. `power` (m,): the weight of each item, smaller for popular items.
+    `common` (m,): the unit vector in the direction of popularity.
+    """
+
+    kept: IntArray
+    power: F64
+    common: F64
+
+    @classmethod
+    def of(cls, popularity: F64, kept: IntArray) -> "Frequent":
+        """Return the `Frequent` of these items, given the published popularity."""
+        counted = np.maximum(popularity[kept], 1.0)
+        power = (counted / counted.mean()) ** -_ITEM_POWER
+        common = counted * power / np.linalg.norm(counted * power)
+        return cls(kept=kept, power=power, common=common)
+
+    @classmethod
+    def of_told(cls, told: Mapping[str, Leaf]) -> "Frequent":
+        """Return it from what was told."""
+        return cls(**{name: np.asarray(told[name]) for name in ("kept", "power", "common")})
+
+    @staticmethod
+    def accepts(n_items: int, most: int) -> dict[str, Accepted]:
+        """Return what a device accepts of it: at most `most` items."""
+        return {
+            "kept": positions(n_items, most),
+            "power": weights((None,)),
+            "common": Accepted(shape=(None,), least=-1.01, most=1.01),
+        }
+
+    def told(self) -> dict[str, Leaf]:
+        """Return what is told of it."""
+        return {"kept": self.kept, "power": self.power, "common": self.common}

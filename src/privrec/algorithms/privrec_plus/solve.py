@@ -12,9 +12,8 @@ import numpy.typing as npt
 from scipy.linalg import eigh
 from scipy.linalg.lapack import spotrf, spotri
 
-from privrec.algorithms.privrec_plus.rows import mirrored
+from privrec.algorithms.privrec_plus.rows import Frequent, Regression, columns_of, mirrored
 from privrec.algorithms.privrec_plus.scoring import BIAS, DISLIKES, LIKES, OUT, Layout
-from privrec.algorithms.privrec_plus.sums import Frequent, Regression, columns_of
 from privrec.errors import DataError
 from privrec.types import F32, F64, IntArray, Leaf
 

@@ -16,8 +16,7 @@ from privrec.algorithms.reptile.dssm import Network, dssm, empty_pairs, fresh, n
 from privrec.algorithms.reptile.local import local_sgd
 from privrec.algorithms.reptile.pack import steps_of
 from privrec.algorithms.reptile.phase import Training, reptile_stages, training_phase
-from privrec.algorithms.reptile.recipe import NOISED_PRESETS, NOISED_VALUES
-from privrec.algorithms.reptile.settings import ReptileSettings
+from privrec.algorithms.reptile.settings import NOISED_PRESETS, NOISED_VALUES, ReptileSettings
 from privrec.algorithms.settings import NoiseSettings
 from privrec.algorithms.two_stage.joint import (
     join,
