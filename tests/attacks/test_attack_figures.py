@@ -22,7 +22,7 @@ from privrec.attacks.attackers import (
     results_of,
     rows_of,
 )
-from privrec.attacks.games import Games, Parts, coins_of, games_of, parts_of
+from privrec.attacks.games import Games, Options, Parts, coins_of, games_of, parts_of
 from privrec.attacks.roc import RATES, area_of, measured
 from privrec.attacks.views import (
     LIST_LENGTH,
@@ -129,14 +129,14 @@ def test_coins_are_fair_and_independent() -> None:
 
 
 def test_only_the_games_of_the_kinds_are_played() -> None:
-    asked = {"repetitions": 3, "shadows": 7, "seed": 0}
-    loss, ratio = (games_of(100, [kind], **asked) for kind in ("loss", "ratio"))
+    asked = {kind: Options(kinds=[kind], repetitions=3, shadows=7) for kind in ("loss", "ratio")}
+    loss, ratio = (games_of(100, options) for options in asked.values())
     assert (len(loss.parts), loss.with_shadows, loss.member.shape) == (3, False, (0, 100))
     assert (len(ratio.parts), ratio.member.shape) == (0, (7, 100))
-    few = games_of(100, ["ratio"], **asked, most=20)
+    few = games_of(100, replace(asked["ratio"], people=20))
     assert len(few.asked) == len(np.unique(few.asked)) == 40
     with pytest.raises(SettingsError, match="at least 30 people; got 29"):
-        games_of(29, ["loss"], **asked)
+        games_of(29, asked["loss"])
 
 
 # --- what a model says --------------------------------------------------------------------------
@@ -361,12 +361,12 @@ def test_the_forest_learns_what_lists_tell_and_nothing_from_lists_that_tell_noth
 
 
 def test_results_take_each_view_for_its_own_game_and_curves_stay_short() -> None:
-    games: Games = games_of(2000, ["loss", "ratio"], repetitions=2, shadows=8, seed=0)
+    games: Games = games_of(2000, Options(kinds=["loss", "ratio"], repetitions=2, shadows=8))
     views = {f"target-{k}": losing(parts, 20.0) for k, parts in enumerate(games.parts)}
     losses = losses_of(games.member, 6.0)
     everybody, lists = np.arange(2000), np.zeros((2000, 10), np.int32)
     views |= {f"half-{k}": listed(everybody, lists, losses[k]) for k in range(8)}
-    found = results_of(games, views, load(DATA), ["loss", "ratio"])
+    found = results_of(games, views, load(DATA))
     assert list(found) == ["loss", "ratio"]
     assert found["loss"]["auc"]["value"] > 0.99
     assert found["ratio"]["auc"]["value"] > 0.99
@@ -376,8 +376,9 @@ def test_results_take_each_view_for_its_own_game_and_curves_stay_short() -> None
         assert one["curve"][-1] == (1.0, 1.0)
         assert set(one["rates"]) == {"0.01", "0.001"}
     swapped = {**views, "target-0": views["target-1"], "target-1": views["target-0"]}
-    shuffled = replace(games, parts=games.parts[::-1])
-    again = results_of(shuffled, swapped, load(DATA), ["loss"])
+    loss = replace(games.options, kinds=["loss"])
+    shuffled = replace(games, parts=games.parts[::-1], options=loss)
+    again = results_of(shuffled, swapped, load(DATA))
     assert again["loss"]["auc"]["value"] == pytest.approx(found["loss"]["auc"]["value"])
 
 

@@ -30,22 +30,22 @@ _SMALLEST = 1e-12
 
 
 def results_of(
-    games: Games, views: Mapping[str, Views], federation: Federation, kinds: Sequence[str]
+    games: Games, views: Mapping[str, Views], federation: Federation
 ) -> dict[str, dict[str, Any]]:
     """Return the figures of each kind, as JSON has them."""
     figures: dict[str, dict[str, Any]] = {}
-    turns = range(len(games.parts))
+    kinds, turns = games.options.kinds, range(len(games.parts))
     targets = [views[f"target-{k}"] for k in turns]
     if "paper" in kinds:
         shadows = [views[f"shadow-{k}"] for k in turns]
-        forest = forest_attack(federation, games.parts, shadows, targets, seed=games.seed)
+        forest = forest_attack(federation, games.parts, shadows, targets, seed=games.options.seed)
         figures["paper"] = {name: asdict(figure) for name, figure in forest.items()}
     if "loss" in kinds:
         figures["loss"] = _thinned(loss_attack(games.parts, targets)).as_json()
     if "ratio" in kinds:
         count = len(games.member)
         losses = np.stack([views[f"half-{k}"].losses for k in range(count)])
-        roc = ratio_attack(losses, games.member[:, games.asked], targets=games.repetitions)
+        roc = ratio_attack(losses, games.member[:, games.asked], targets=games.options.repetitions)
         figures["ratio"] = {**_thinned(roc).as_json(), "shadows": count}
     return figures
 

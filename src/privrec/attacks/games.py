@@ -38,6 +38,38 @@ FEWEST_PEOPLE = 5 * SHADOW_PARTS
 """With fewer, no shadow user would be left out of the shadow model."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What is asked of an attack.
+
+    `repetitions` are targets that are attacked, `shadows` models for kind ratio. The attacker
+    guesses about at most `people` members of a model, and as many others.
+    """
+
+    kinds: Sequence[str] = MODEL_KINDS
+    repetitions: int = 5
+    shadows: int = 16
+    people: int = MOST_PEOPLE
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for kind in self.kinds:
+            if kind not in KINDS:
+                known = f"(there are: {', '.join(KINDS)})"
+                raise SettingsError(f"unknown kind {kind!r}{nearest(kind, KINDS)} {known}")
+        least = {"repetitions": 1, "shadows": FEWEST_SHADOWS, "seed": 0, "people": 2}
+        for name, limit in least.items():
+            if getattr(self, name) < limit:
+                raise SettingsError(f"`{name}` must be >= {limit}; got {getattr(self, name)}")
+        if "paper" in self.kinds:
+            check_extra("sklearn", "the paper's attack (kind paper)")
+        if "ratio" in self.kinds and self.repetitions > self.shadows:
+            raise SettingsError(
+                "`repetitions` must be <= `shadows` for kind ratio;"
+                f" got {self.repetitions} and {self.shadows}"
+            )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Parts:
     """The paper's game, as positions of people; no two parts share anybody.
@@ -73,38 +105,26 @@ class Games:
     people `asked`. What is not played is empty.
     """
 
-    repetitions: int
-    seed: int
+    options: Options
     parts: tuple[Parts, ...]
     with_shadows: bool
     member: BoolArray
     asked: IntArray
 
 
-def games_of(
-    people: int,
-    kinds: Sequence[str],
-    *,
-    repetitions: int,
-    shadows: int,
-    seed: int,
-    most: int = MOST_PEOPLE,
-) -> Games:
-    """Return who trains which model, for these kinds of attack.
-
-    The attacker guesses about at most `most` members of a model, and as many others.
-    """
-    with_parts = "paper" in kinds or "loss" in kinds
-    asked = rng(seed, 0, "attack asked").permutation(people)[: 2 * most]
+def games_of(people: int, options: Options) -> Games:
+    """Return who of so many people trains which model."""
+    kinds, seed = options.kinds, options.seed
+    repetitions = options.repetitions if "paper" in kinds or "loss" in kinds else 0
+    asked = rng(seed, 0, "attack asked").permutation(people)[: 2 * options.people]
     return Games(
-        repetitions=repetitions,
-        seed=seed,
+        options=options,
         parts=tuple(
-            parts_of(people, seed=seed, repetition=k, most=most)
-            for k in range(repetitions if with_parts else 0)
+            parts_of(people, seed=seed, repetition=k, most=options.people)
+            for k in range(repetitions)
         ),
         with_shadows="paper" in kinds,
-        member=coins_of(people, seed=seed, models=shadows if "ratio" in kinds else 0),
+        member=coins_of(people, seed=seed, models=options.shadows if "ratio" in kinds else 0),
         asked=np.sort(asked),
     )
 
@@ -143,27 +163,3 @@ def check_people(people: int) -> None:
     """Raise if there are too few people for a game."""
     if people < FEWEST_PEOPLE:
         raise SettingsError(f"an attack needs at least {FEWEST_PEOPLE} people; got {people}")
-
-
-def check_asked(
-    kinds: Sequence[str], *, repetitions: int, shadows: int, seed: int, people: int = MOST_PEOPLE
-) -> None:
-    """Raise unless an attack can be played like this."""
-    for kind in kinds:
-        if kind not in KINDS:
-            known = ", ".join(KINDS)
-            raise SettingsError(f"unknown kind {kind!r}{nearest(kind, KINDS)} (there are: {known})")
-    for name, value, least in (
-        ("repetitions", repetitions, 1),
-        ("shadows", shadows, FEWEST_SHADOWS),
-        ("seed", seed, 0),
-        ("people", people, 2),
-    ):
-        if value < least:
-            raise SettingsError(f"`{name}` must be >= {least}; got {value}")
-    if "paper" in kinds:
-        check_extra("sklearn", "the paper's attack (kind paper)")
-    if "ratio" in kinds and repetitions > shadows:
-        raise SettingsError(
-            f"`repetitions` must be <= `shadows` for kind ratio; got {repetitions} and {shadows}"
-        )

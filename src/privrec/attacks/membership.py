@@ -24,7 +24,7 @@ from privrec.attacks.games import (
     MOST_PEOPLE,
     OURS,
     Games,
-    check_asked,
+    Options,
     games_of,
 )
 from privrec.attacks.scores import sums_attack
@@ -100,15 +100,16 @@ class Model:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Prepared:
-    """An attack that can be played: its models can be trained, and their folders are theirs."""
+    """An attack that can be played: its models can be trained, and their folders are theirs.
+
+    `data` is the name of the federation, if it has one.
+    """
 
     recipe: str
     federation: Federation
     data: str | None
     settings: Mapping[str, Any]
-    people: int
     budget: Budget
-    kinds: tuple[str, ...]
     games: Games
     models: Mapping[str, Model]
 
@@ -129,22 +130,21 @@ def attack(
 ) -> Membership:
     """Return how well each kind of attack tells who trained; the same as `privrec attack`.
 
-    It guesses about at most `people` members of each model and as many others.
-    Models lie in `out`; what is there is not trained again. `workers` models are trained at a
-    time, by default one for each core. Each is a process of its own, so a script that calls this
-    needs `if __name__ == "__main__":`. A `Federation` is not handed to other processes: its models
-    are trained one after another. Noise is seeded: it protects nobody.
+    `Options` says what is asked. Models lie in `out`; what is there is not trained again.
+    `workers` models are trained at a time, by default one for each core. Each is a process of its
+    own, so a script that calls this needs `if __name__ == "__main__":`. A `Federation` is not
+    handed to other processes: its models are trained one after another. Noise is seeded: it
+    protects nobody.
     """
+    options = Options(
+        kinds=kinds, repetitions=repetitions, shadows=shadows, people=people, seed=seed
+    )
     prepared = prepare_attack(
         recipe,
         load(data) if isinstance(data, str) else data,
         data=data if isinstance(data, str) else None,
         out=Path(out),
-        kinds=kinds,
-        repetitions=repetitions,
-        shadows=shadows,
-        people=people,
-        seed=seed,
+        options=options,
         settings=settings,
     )
     return play_attack(prepared, workers=workers, on_progress=on_progress)
@@ -156,27 +156,15 @@ def prepare_attack(
     *,
     data: str | None,
     out: Path,
+    options: Options,
     settings: Mapping[str, Any],
-    kinds: Sequence[str] = MODEL_KINDS,
-    repetitions: int = 5,
-    shadows: int = 16,
-    people: int = MOST_PEOPLE,
-    seed: int = 0,
 ) -> Prepared:
     """Return an attack to be played; whatever is wrong is found before anything is trained."""
-    check_asked(kinds, repetitions=repetitions, shadows=shadows, seed=seed, people=people)
     for key in settings:
         if key in OURS:
             raise SettingsError(f"`{key}` cannot be set: an attack chooses it for each model")
     budget: Budget = configure(recipe, federation.name, settings).budget
-    games = games_of(
-        federation.n_clients,
-        kinds,
-        repetitions=repetitions,
-        shadows=shadows,
-        seed=seed,
-        most=people,
-    )
+    games = games_of(federation.n_clients, options)
     noise = {} if budget.mechanism == "none" else {"noise": "seeded"}
     models = models_of(games, recipe, {**settings, **noise}, out=out)
     if models:
@@ -186,9 +174,7 @@ def prepare_attack(
         federation=federation,
         data=data,
         settings=settings,
-        people=people,
         budget=budget,
-        kinds=tuple(kinds),
         games=games,
         models=models,
     )
@@ -209,7 +195,7 @@ def play_attack(
         on_progress=on_progress,
     )
     named = dict(zip(prepared.models, views, strict=True))
-    figures: dict[str, Any] = results_of(prepared.games, named, federation, prepared.kinds)
+    figures: dict[str, Any] = results_of(prepared.games, named, federation)
     if "paper" in figures:
         of_recipe = PRINTED_ATTACKS.get(federation.name, {}).get(recipe, {})
         figures["paper"]["printed"] = of_recipe.get(budget.epsilon)
@@ -218,8 +204,8 @@ def play_attack(
         data=federation.name,
         epsilon=budget.epsilon,
         delta=None if budget.mechanism == "none" else budget.delta,
-        repetitions=prepared.games.repetitions,
-        seed=prepared.games.seed,
+        repetitions=prepared.games.options.repetitions,
+        seed=prepared.games.options.seed,
         attacks=figures | read_along(prepared, on_progress),
     )
 
@@ -229,22 +215,22 @@ def read_along(prepared: Prepared, on_progress: OnProgress | None = None) -> dic
 
     Sums without noise hide nothing: a recipe without noise has no figures of them.
     """
-    recipe, federation, seed = prepared.recipe, prepared.federation, prepared.games.seed
+    recipe, federation, options = prepared.recipe, prepared.federation, prepared.games.options
     figures: dict[str, Any] = {}
     for kind, trainings in (("sums", 1), ("twice", 2)):
-        if kind in prepared.kinds and prepared.budget.mechanism != "none":
+        if kind in options.kinds and prepared.budget.mechanism != "none":
             figures[kind] = sums_attack(
                 recipe,
                 federation,
-                people=prepared.people,
-                seed=seed,
+                people=options.people,
+                seed=options.seed,
                 trainings=trainings,
                 settings=prepared.settings,
                 on_progress=on_progress,
             )
-    if "server" in prepared.kinds:
+    if "server" in options.kinds:
         config = configure(recipe, federation.name, prepared.settings)
-        if readings := read_off(prepare(config, federation), seed=seed):
+        if readings := read_off(prepare(config, federation), seed=options.seed):
             figures["server"] = [reading.as_json() for reading in readings]
     return figures
 
@@ -260,12 +246,12 @@ def models_of(
             trained[f"shadow-{k}"] = (parts.used, parts.shadow)
     for k, row in enumerate(games.member):
         trained[f"half-{k}"] = (np.flatnonzero(row), games.asked)
-    asking = _seed(games.seed, "asking")
+    asking = _seed(games.options.seed, "asking")
     return {
         name: Model(
             place=out / name,
             recipe=recipe,
-            settings={**settings, "seed": _seed(games.seed, name)},
+            settings={**settings, "seed": _seed(games.options.seed, name)},
             members=members,
             asked=asked,
             asking_seed=asking,

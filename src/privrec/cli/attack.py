@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -30,6 +30,9 @@ from privrec.cli.options import (
     offer_runs,
     settings_from,
 )
+
+if TYPE_CHECKING:
+    from privrec.attacks.games import Options
 
 EXIT_DOES_NOT_HOLD = EXIT_WRONG_INPUT + 1
 _COLUMNS = (
@@ -113,18 +116,17 @@ def attack(
     their noise is seeded and protects nobody. What is in the folder is not trained again.
     """
     with plain_errors(EXPERIMENTS_KEPT):
-        from privrec.attacks.games import check_asked
+        from privrec.attacks.games import Options
 
-        how: dict[str, Any] = {
-            "kinds": names_between_commas(kinds),
-            "repetitions": repetitions,
-            "shadows": shadows,
-            "people": people,
-            "seed": seed,
-        }
-        check_asked(**how)
+        options = Options(
+            kinds=names_between_commas(kinds),
+            repetitions=repetitions,
+            shadows=shadows,
+            people=people,
+            seed=seed,
+        )
         jobs = _jobs(runs or [], data, recipes, epsilons, set_ or [], seed)
-        found = _play(jobs, out, workers, how)
+        found = _play(jobs, out, workers, options)
         if json_:
             print_json(list(found.values()))
             return
@@ -146,7 +148,7 @@ def _show(found: Mapping[Path, Mapping[str, Any]]) -> None:
 
 
 def _play(
-    jobs: Sequence[_Job], out: Path | None, workers: int | None, how: Mapping[str, Any]
+    jobs: Sequence[_Job], out: Path | None, workers: int | None, options: "Options"
 ) -> dict[Path, dict[str, Any]]:
     """Return what each attack reached, by the file that it was written to."""
     from privrec.attacks.membership import play_attack, prepare_attack
@@ -169,8 +171,8 @@ def _play(
             loaded[job.data],
             data=job.data,
             out=folder / job.models,
+            options=options,
             settings=job.settings,
-            **how,
         )
         for job, folder in zip(jobs, folders, strict=True)
     ]
