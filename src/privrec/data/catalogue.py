@@ -70,7 +70,7 @@ def to_json(catalogue: Catalogue) -> str:
 def from_json(text: str | bytes, where: str) -> Catalogue:
     """Return the catalogue of a JSON document; `where` names it in an error."""
     try:
-        found: Mapping[str, Any] = json.loads(text)
+        document: Mapping[str, Any] = json.loads(text)
         features = [
             Feature(
                 **{
@@ -80,23 +80,23 @@ def from_json(text: str | bytes, where: str) -> Catalogue:
                     "scale": float(feature["scale"]),
                 }
             )
-            for feature in found["features"]
+            for feature in document["features"]
         ]
         catalogue = Catalogue(
-            name=str(found["name"]),
+            name=str(document["name"]),
             schema=Schema(features=tuple(features)),
-            item_ids=found["items"],
-            titles=[safe_text(title) for title in found["titles"]],
+            item_ids=document["items"],
+            titles=[safe_text(title) for title in document["titles"]],
             items={
                 table: Bag(
                     codes=np.array(bag["codes"], np.int32),
                     weights=np.array(bag["weights"], np.float32),
                 )
-                for table, bag in found["bags"].items()
+                for table, bag in document["bags"].items()
             },
-            positive_above=float(found["positive_above"]),
-            undeclared=tuple(found["undeclared"]),
-            has_dislikes=bool(found.get("has_dislikes", True)),
+            positive_above=float(document["positive_above"]),
+            undeclared=tuple(document["undeclared"]),
+            has_dislikes=bool(document.get("has_dislikes", True)),
         )
     except _WRONG as error:
         raise DataError(f"{where} is not a whole catalogue ({error})") from error

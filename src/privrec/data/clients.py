@@ -1,7 +1,4 @@
-"""The data of some people, as it lies on their devices, held as columns.
-
-The split into training, validation and test people, and the halves of a test person's data.
-"""
+"""The data of some people as columns; who trains, validates and is tested; a person's halves."""
 
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -187,12 +184,12 @@ _AT_A_TIME = 2**15
 
 def chosen(ids: IntArray, share: float, *, seed: int, purpose: str) -> BoolArray:
     """Return for each person whether she is chosen: a hash of (seed, her id) decides alone."""
-    found = np.empty(len(ids), np.bool_)
+    is_chosen = np.empty(len(ids), np.bool_)
     for start in range(0, len(ids), _AT_A_TIME):
         some = ids[start : start + _AT_A_TIME]
         words = client_words(seed, 0, f"choose {purpose}", some, np.zeros(1, np.int64))
-        found[start : start + _AT_A_TIME] = words.astype(np.float64) * 2.0**-64 < share
-    return found
+        is_chosen[start : start + _AT_A_TIME] = words.astype(np.float64) * 2.0**-64 < share
+    return is_chosen
 
 
 def halve(clients: Clients, *, seed: int, halving: Halving = "random") -> tuple[Clients, Clients]:

@@ -71,12 +71,6 @@ def _series(name: str, column: Any, file: str) -> pl.Series:
         return pl.Series(name, values.astype("M8[ms]") if kind == np.dtype("M8[s]") else values)
     if isinstance(kind, np.dtype) and kind.kind == "f":
         return pl.Series(name, column.to_numpy(np.float64)).fill_nan(None)
-    if hasattr(column, "cat"):
-        codes = pl.Series(column.cat.codes.to_numpy().astype(np.int64))
-        words = _series(name, column.cat.categories.to_series(), file)
-        table = pl.DataFrame({"code": np.arange(words.len()), "word": words})
-        found = codes.to_frame("code").join(table, on="code", how="left", maintain_order="left")
-        return found["word"].alias(name)
     missing = column.isna().tolist()
     values = column.astype(object).tolist()
     return _listed(

@@ -45,7 +45,7 @@ class ImportResult:
     def as_json(self) -> dict[str, Any]:
         """Return what the import did, as JSON."""
         tables, manifest = self.tables, self.tables.manifest
-        found = "given" if manifest.public.threshold else "found"
+        threshold_is = "given" if manifest.public.threshold else "found"
         return {
             "name": manifest.name,
             "people": tables.users.height,
@@ -55,7 +55,7 @@ class ImportResult:
             "likes": self.likes,
             "interactions_to_test": None if tables.test is None else tables.test.height,
             "positive_above": None if manifest.value is None else manifest.positive_above,
-            "positive_above_is": None if manifest.value is None else found,
+            "positive_above_is": None if manifest.value is None else threshold_is,
             "has_times": manifest.time is not None,
             "columns": [asdict(use) for use in self.uses],
             "ignored": [use.column for use in self.uses if use.became == "ignored"],
@@ -302,23 +302,21 @@ def _repeated(tables: Tables) -> list[str]:
 
     Without a time, two lines of a person and an item may well be two visits.
     """
-    lines, asked, said = tables.interactions, tables.test, []
+    lines, asked, warnings = tables.interactions, tables.test, []
     if tables.manifest.time is None and asked is None:
         return []
-    known = lines.hash_rows()
-    twice = 0 if tables.manifest.time is None else lines.height - known.n_unique()
-    if twice:
-        said.append(
+    known = lines.hash_rows()  # A hash takes less memory than the columns of a line.
+    if tables.manifest.time is not None and (twice := lines.height - known.n_unique()):
+        warnings.append(
             f"{twice:,} of the {lines.height:,} lines are the same as another one, in every column"
             " that is used: each counts, and one may be on a device when the other is tested"
             " (--drop-duplicates keeps one of each)"
         )
-    both = 0 if asked is None else int(asked.hash_rows().is_in(known.implode()).sum())
-    if asked is not None and both:
-        said.append(
+    if asked is not None and (both := int(asked.hash_rows().is_in(known.implode()).sum())):
+        warnings.append(
             f"{both:,} of the {asked.height:,} lines to be tested are also among those to train on"
         )
-    return said
+    return warnings
 
 
 _TELLING = 5

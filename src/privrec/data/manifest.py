@@ -100,7 +100,7 @@ def manifest_text(manifest: Manifest) -> str:
     kinds = [f"{quote(name)} = {quote(kind)}" for name, kind in manifest.kinds.items()]
     declared = [] if public.people is None else [f"people = {public.people}"]
     declared += [f"items = {quote(public.items)}", f"threshold = {quote(public.threshold)}"]
-    values = [f"{quote(name)} = {quote(words)}" for name, words in public.values.items()]
+    values = [f"{quote(name)} = {quote(texts)}" for name, texts in public.values.items()]
     numbers = [f"{quote(name)} = {quote(pair)}" for name, pair in public.numbers.items()]
     return "\n".join(
         [
@@ -160,11 +160,11 @@ def _check_public(public: dict[str, Any], path: Path) -> None:
     for key in ("values", "numbers"):
         if not isinstance(public.get(key, {}), dict):
             raise DataError(f"{path}: [public.{key}] must be a table; got {public[key]!r}")
-    for name, words in public.get("values", {}).items():
-        texts = isinstance(words, list) and all(isinstance(word, str) for word in words)
-        if not texts or not words or len(set(words)) < len(words):
+    for name, texts in public.get("values", {}).items():
+        are_texts = isinstance(texts, list) and all(isinstance(text, str) for text in texts)
+        if not are_texts or not texts or len(set(texts)) < len(texts):
             raise DataError(
-                f"{path}: [public.values] {name} must be a list of distinct texts; got {words!r}"
+                f"{path}: [public.values] {name} must be a list of distinct texts; got {texts!r}"
             )
     for name, pair in public.get("numbers", {}).items():
         if not (

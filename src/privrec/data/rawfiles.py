@@ -530,18 +530,18 @@ def _json_faults(lines: list[tuple[int, str]], file: str) -> Iterator[BadRow]:
     kinds: dict[str, str] = {}
     for line, row in lines:
         try:
-            found = json.loads(row, parse_constant=_refuse)
-            json.dumps(found, ensure_ascii=False).encode()
+            value = json.loads(row, parse_constant=_refuse)
+            json.dumps(value, ensure_ascii=False).encode()
         except (ValueError, RecursionError):
-            found = None
-        if not isinstance(found, dict):
+            value = None
+        if not isinstance(value, dict):
             yield BadRow(file, line, "", row, "must be a JSON object on one line")
             continue
-        for key, value in found.items():
-            kind = _JSON_KINDS.get(type(value))
+        for key, entry in value.items():
+            kind = _JSON_KINDS.get(type(entry))
             if kind and kinds.setdefault(key, kind) != kind:
                 reason = f"must be {kinds[key]}, as in lines before"
-                yield BadRow(file, line, key, json.dumps(value), reason)
+                yield BadRow(file, line, key, json.dumps(entry), reason)
                 break
 
 

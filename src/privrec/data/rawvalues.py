@@ -1,6 +1,6 @@
 """A file's columns as they were read, and their values as ids, numbers, times and features.
 
-What cannot be converted is a bad row: its file, line, column and value are told.
+What cannot be converted is a bad row: it is named by file, line, column and value.
 """
 
 from collections.abc import Mapping, Sequence
@@ -296,15 +296,15 @@ def _local_dates(column: pl.Series, dates: Dates) -> pl.Series:
 def _dates(column: pl.Series, dates: Dates) -> pl.Series:
     """Return dates; if they are written in several ways, those without a zone count as UTC."""
     rest = column.set(~column.str.contains(r"^\d{4}-\d{2}-\d{2}"), None)
-    found = _dates_of_a_kind(rest) if dates == "iso" else _local_dates(column, dates)
+    times = _dates_of_a_kind(rest) if dates == "iso" else _local_dates(column, dates)
     for _ in range(_WAYS):
-        rest = rest.set(found.is_not_null(), None)
+        rest = rest.set(times.is_not_null(), None)
         if rest.null_count() == rest.len():
             break
         more = _in_utc(_dates_of_a_kind(rest))
-        found = _in_utc(found)
-        found = found.zip_with(found.is_not_null(), more)
-    return found
+        times = _in_utc(times)
+        times = times.zip_with(times.is_not_null(), more)
+    return times
 
 
 _WAYS = 4

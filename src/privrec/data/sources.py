@@ -129,8 +129,8 @@ def named(data: object) -> tuple[str, Callable[[], Federation]]:
     if isinstance(data, str | PathLike):
         name = fspath(data)
         return str(name), lambda: load(name)
-    found = load(data)
-    return found.name, lambda: found
+    federation = load(data)
+    return federation.name, lambda: federation
 
 
 def load_begun(data: object, begun_with: Callable[[], Catalogue]) -> Federation:
@@ -139,12 +139,12 @@ def load_begun(data: object, begun_with: Callable[[], Catalogue]) -> Federation:
     `begun_with` reads the run's own catalogue. Runs of older versions have the items in the order
     of the table in the data folder.
     """
-    found = load(data)
+    federation = load(data)
     if not isinstance(data, str | PathLike) or not Path(data).is_dir():
-        return found
-    ids, begun = list(found.catalogue.item_ids), list(begun_with().item_ids)
+        return federation
+    ids, begun = list(federation.catalogue.item_ids), list(begun_with().item_ids)
     if begun == ids or sorted(begun) != sorted(ids):
-        return found
+        return federation
     return to_federation(read_folder(Path(data)), item_order=begun)
 
 

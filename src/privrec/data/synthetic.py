@@ -162,8 +162,8 @@ def _drawn_one_by_one(
 ) -> tuple[Bag, npt.NDArray[np.float64]]:
     """Return the genres of each item, and the mean of their centres."""
     genres = [draw.choice(len(_GENRES), count, replace=False) for count in counts]
-    words = [[_GENRES[genre] for genre in chosen] for chosen in genres]
-    return encode(_GENRE, words), np.stack([centres[chosen].mean(0) for chosen in genres])
+    names = [[_GENRES[genre] for genre in chosen] for chosen in genres]
+    return encode(_GENRE, names), np.stack([centres[chosen].mean(0) for chosen in genres])
 
 
 def _drawn_at_once(

@@ -1,7 +1,4 @@
-"""The folder format: three tables and a manifest, checked once and turned into a federation.
-
-The lines of a data folder, checked: who met which item, with what value, and when.
-"""
+"""The folder format: three tables and a manifest, checked once and turned into a federation."""
 
 import hashlib
 import math
@@ -119,14 +116,14 @@ def _positions(
     lines: pl.DataFrame, column: str, known: list[str], what: str, where: str
 ) -> CodeArray:
     ids = ids_of(lines[column], f"{where} column {column!r}")
-    found = ids.cast(pl.Enum(known), strict=False)
-    if found.null_count():
-        row = int(np.flatnonzero(found.is_null().to_numpy())[0])
+    codes = ids.cast(pl.Enum(known), strict=False)
+    if codes.null_count():
+        row = int(np.flatnonzero(codes.is_null().to_numpy())[0])
         who = "whom" if what == "user" else "which"
         raise DataError(
             f"{where} row {row} names the {what} {ids[row]!r}, {who} {what}s does not list"
         )
-    return found.to_physical().to_numpy().astype(np.int32)
+    return codes.to_physical().to_numpy().astype(np.int32)
 
 
 def _values(lines: pl.DataFrame, manifest: Manifest, where: str) -> F32:
@@ -284,15 +281,15 @@ def person_ids(names: list[str]) -> IntArray:
 def _undeclared(tables: Tables) -> tuple[str, ...]:
     """Return what was computed from people's data, in words for the privacy statement."""
     manifest, public = tables.manifest, tables.manifest.public
-    found = [] if public.items else [ITEM_LIST]
+    parts = [] if public.items else [ITEM_LIST]
     if manifest.value is not None and not public.threshold:
-        found.append("the value above which a rating is a like")
+        parts.append("the value above which a rating is a like")
     if public.people is None:
-        found.append("the number of people")
+        parts.append("the number of people")
     # A feature without any value is left out, which also depends on people's data.
     features = [name for name in tables.users.columns if name not in RESERVED]
     return (
-        *found,
+        *parts,
         *(
             f"the values of {safe_text(name)!r}"
             for name in (*features, *manifest.context)
@@ -453,9 +450,10 @@ def _encode_column(
     text = column.cast(pl.String) if column.dtype.is_temporal() else column
     distinct = text.unique(maintain_order=True)
     raw = distinct.to_list()
-    words = [word for value in raw for word in (value if isinstance(value, list) else [value])]
-    found = sorted({value_text(word) for word in words if not is_missing(word)}, key=natural_order)
-    feature = Feature(name=column.name, side=side, kind=kind, values=values or tuple(found))
+    plain = [entry for value in raw for entry in (value if isinstance(value, list) else [value])]
+    texts = {value_text(value) for value in plain if not is_missing(value)}
+    vocabulary = values or tuple(sorted(texts, key=natural_order))
+    feature = Feature(name=column.name, side=side, kind=kind, values=vocabulary)
     table = pl.DataFrame({"raw": distinct, "row": np.arange(distinct.len())})
     joined = text.to_frame("raw").join(
         table, on="raw", how="left", nulls_equal=True, maintain_order="left"
