@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from privrec.errors import SettingsError
-from privrec.protocol.coding import MOST_PEOPLE, Coding
+from privrec.protocol.coding import MOST_PEOPLE, Coding, SumLayout
 from privrec.types import Norm
 
 BOUNDS = st.floats(1e-6, 1e6)
@@ -157,3 +157,24 @@ def test_wrong_shapes_and_counts_are_refused() -> None:
 def test_settings_without_a_sound_code_are_refused(changed: dict[str, Any], message: str) -> None:
     with pytest.raises(SettingsError, match=message):
         Coding(**{"size": 10, "bound": 1.0, "people": 10, **changed})
+
+
+def test_a_plain_count_moves_by_no_more_than_its_people() -> None:
+    layout = SumLayout(shapes={"w": ("dense", (3,))}, count_weight=0.1)
+    clipped, was_long = layout.clipped(np.array([0.0, 0, 0, -40 * 0.1]), 1.0, 15, "l2")
+    assert was_long
+    assert clipped[3] == pytest.approx(-7.5 * 0.1)
+    clipped, was_long = layout.clipped(np.array([100.0, 100, 100, 0]), 1.0, 15, "l2")
+    assert was_long
+    assert np.linalg.norm(clipped) == pytest.approx(15.0)
+    within = np.array([1.0, 0, 0, 0.7])
+    clipped, was_long = layout.clipped(within, 1.0, 15, "l2")
+    assert not was_long
+    assert np.array_equal(clipped, within)
+
+
+def test_a_symmetric_sum_is_clipped_by_the_length_of_the_whole_matrix() -> None:
+    layout = SumLayout(shapes={"m": ("outer", (2,))})
+    clipped, _ = layout.clipped(np.array([3.0, 4.0, 5.0]), 1.0, 1, "l2")
+    whole = layout.total(clipped).update["m"]
+    assert np.linalg.norm(whole) == pytest.approx(1.0)

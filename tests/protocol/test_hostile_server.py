@@ -13,11 +13,12 @@ import pytest
 import privrec
 import raw
 from loopback import Loopback
+from privrec.algorithms.privrec_plus.rows import Frequent
 from privrec.algorithms.recipe import PreparedRun
 from privrec.algorithms.recipes import configure, prepare
-from privrec.core.phase import Cohort, Phase
+from privrec.core.phase import Cohort, Phase, check_told
 from privrec.data.federation import Federation
-from privrec.errors import FederationError
+from privrec.errors import FederationError, WireError
 from privrec.privacy.aggregate import CohortTotal
 from privrec.protocol import masks, wire
 from privrec.protocol.server import executor
@@ -237,3 +238,65 @@ def test_coarse_numbers_do_not_make_a_contribution_longer_than_its_bound(
         arrays = {**coarse, "people": np.array([person])}
         reply = body_of(net.nodes[0].handle(raw.pack({**words, "clip_norm": clip}, arrays)))
         assert reply.about["kind"] == "refused"
+
+
+def noised(recipe: str, data: Federation, **more: Any) -> Any:
+    settings = {**small(recipe), "noise": "secure", "noise_multiplier": 1.0, "epsilon": None}
+    return prepare(configure(recipe, data.name, {**settings, **more}), data)
+
+
+def ask(net: Loopback, node: int, kind: str, attempt: int, **about: Any) -> raw.Message:
+    """Ask a node as a hostile server would; return its reply."""
+    arrays = about.pop("arrays", None)
+    words = {"kind": kind, "terms": net.terms.fingerprint, "run": "", "round": 0, "clip_norm": 1.0}
+    words |= about
+    request = raw.pack({**words, "attempt": attempt}, arrays)
+    reply = net.nodes[node].handle(request)
+    return raw.unpack(wire.verified(reply, request, lambda content, made: True))
+
+
+def unmasks(net: Loopback, attempt: int, helpers: list[int]) -> bool:
+    """Return whether a server that asks these nodes alone to reveal gets one more sum."""
+    nodes = list(net.nodes)
+    keys = {str(n): ask(net, n, "keys", attempt).about["keys"] for n in nodes}
+    shares = {n: ask(net, n, "shares", attempt, keys=keys).about["shares"] for n in nodes}
+    for node in nodes:
+        sealed = {str(other): shares[other][str(node)] for other in nodes if other != node}
+        arrays = {"people": np.zeros(0, np.int64)}
+        reply = ask(net, node, "mask", attempt, sealed=sealed, clip_norm=1.0, arrays=arrays)
+        assert reply.about["kind"] == "mask"
+    signed = {
+        str(n): ask(net, n, "agree", attempt, survivors=nodes).about["signature"] for n in nodes
+    }
+    found = [
+        ask(net, n, "reveal", attempt, survivors=nodes, confirmations=signed).about["kind"]
+        for n in helpers
+    ]
+    return found == ["reveal"] * len(helpers)
+
+
+def test_a_server_that_asks_other_nodes_each_time_gets_as_many_sums_as_are_counted(
+    data: Federation, tmp_path: Path
+) -> None:
+    """Any t nodes can take the masks off, so a node's own count is not the number of sums."""
+    made = noised("dp-privrec-plus", data)
+    net = Loopback(made, tmp_path, nodes=4, noise_from="nodes", missing=0.3)
+    needed = net.terms.threshold(4)
+    left = dict.fromkeys(range(4), net.terms.reveals)
+    sums = 0
+    while True:
+        helpers = sorted(left, key=lambda node: -left[node])[:needed]
+        if any(left[node] == 0 for node in helpers):
+            break
+        assert unmasks(net, sums, helpers)
+        left = {node: left[node] - (node in helpers) for node in left}
+        sums += 1
+    assert not unmasks(net, sums, list(range(needed)))
+    assert net.terms.reveals <= sums <= net.terms.sums
+
+
+def test_weights_whose_powers_vanish_are_refused() -> None:
+    """The fourth power of 1e-82 is 0, and a length from it would be too short."""
+    told = {"kept": np.arange(3), "power": np.full(3, 5.9e-82), "common": np.zeros(3)}
+    with pytest.raises(WireError, match="too large or too small"):
+        check_told(told, Frequent.accepts(n_items=3, most=3))

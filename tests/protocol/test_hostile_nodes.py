@@ -1,4 +1,4 @@
-"""Hostile nodes against the server, and a hostile server against a node."""
+"""Hostile nodes against the server: what they send is refused and counted."""
 
 import hmac
 import json
@@ -25,8 +25,9 @@ from privrec.privacy.release import seeded
 from privrec.protocol import masks, wire
 from privrec.protocol import server as network
 from privrec.protocol.certificates import read_private_key, sign
-from privrec.protocol.secure_sum import _keys_statement
-from privrec.protocol.server import executor
+from privrec.protocol.secure_sum import _keys_statement, check_keys
+from privrec.protocol.server import executor, liars
+from privrec.protocol.terms import bind
 from privrec.testing import small
 from privrec.types import F64
 from tiny import DATA
@@ -397,3 +398,85 @@ def test_a_node_whose_shares_do_not_fit_together_can_stop_a_round_and_is_named(
     with pytest.raises(FederationError, match="shares of node 1 do not fit together"):
         play(net)
     assert net.server.status.abandoned == net.terms.attempts
+
+
+def noised(recipe: str, data: Federation, **more: Any) -> Any:
+    settings = {**small(recipe), "noise": "secure", "noise_multiplier": 1.0, "epsilon": None}
+    return prepare(configure(recipe, data.name, {**settings, **more}), data)
+
+
+def ask(net: Loopback, node: int, kind: str, attempt: int, **about: Any) -> raw.Message:
+    """Ask a node as a hostile server would; return its reply."""
+    arrays = about.pop("arrays", None)
+    words = {"kind": kind, "terms": net.terms.fingerprint, "run": "", "round": 0, "clip_norm": 1.0}
+    words |= about
+    request = raw.pack({**words, "attempt": attempt}, arrays)
+    reply = net.nodes[node].handle(request)
+    return raw.unpack(wire.verified(reply, request, lambda content, made: True))
+
+
+def test_a_node_whose_keys_repeat_is_named_and_left_out(data: Federation, tmp_path: Path) -> None:
+    net = Loopback(noised("dp-privrec-plus", data), tmp_path, nodes=4, attempts=3)
+    reply = ask(net, 0, "keys", 1).about["keys"]
+    parts = raw.blobs_by_name(reply)
+    with pytest.raises(FederationError, match="repeat each other"):
+        check_keys(b"", 0, {**parts, "mask": parts["cipher"]}, lambda *_: True)
+
+    theirs: dict[str, bytes] = {}
+
+    def copies(asked: int, request: bytes, reply: bytes | None) -> bytes | None:
+        """Let node 1 present the keys of node 0 as its own."""
+        about = raw.unpack(request).about
+        if about["kind"] != "keys" or asked > 1 or reply is None:
+            return reply
+        body = raw.unpack(wire.verified(reply, request, lambda *_: True)).about
+        if asked == 0:
+            theirs.update(raw.blobs_by_name(body["keys"]))
+            return reply
+        private = read_private_key(net.paths[1] / "key")
+        at = wire.Attempt(about["run"], about["round"], about["attempt"])
+        context = wire.round_context(net.terms.fingerprint, at, about["clip_norm"])
+        statement = _keys_statement(context, 1, theirs)
+        parts = {**theirs, "signature": sign(private, statement)}
+        made = raw.pack({**body, "keys": parts})
+        return wire.signed(made, request, lambda content: sign(private, content))
+
+    net.tap = copies
+    bound = bind(net.terms, data.catalogue)
+    phase = bound.phases()[0]
+    state = phase.start(None)
+    cohort = Cohort(phase.population, bound.federation.take)
+    executor(net.server)(phase, phase.tell(state), cohort, 0, state.clip_norm)
+    assert net.server.status.refused["a key of another node"] >= 1
+
+
+def drops(node: int, kind: str, times: int) -> Callable[[int, bytes, bytes | None], bytes | None]:
+    """Return a tap that loses some replies of a node."""
+    left = [times]
+
+    def tap(asked: int, request: bytes, reply: bytes | None) -> bytes | None:
+        hit = asked == node and raw.unpack(request).about["kind"] == kind and left[0] > 0
+        left[0] -= hit
+        return None if hit else reply
+
+    return tap
+
+
+@pytest.mark.parametrize("kind", ["keys", "shares", "mask", "reveal"])
+def test_one_lost_reply_of_two_nodes_costs_an_attempt_and_not_the_round(
+    kind: str, data: Federation, tmp_path: Path
+) -> None:
+    net = Loopback(noised("dp-privrec-plus", data), tmp_path, nodes=2, tap=drops(1, kind, 1))
+    bound = bind(net.terms, data.catalogue)
+    phase = bound.phases()[0]
+    state = phase.start(None)
+    cohort = Cohort(phase.population, bound.federation.take)
+    executor(net.server)(phase, phase.tell(state), cohort, 0, state.clip_norm)
+    assert net.server.status.abandoned == 1
+
+
+def test_who_is_left_out_is_a_liar_or_stands_alone_against_one() -> None:
+    assert liars({(0, 1), (2, 1), (3, 1)}) == {1}  # All accuse the dealer.
+    assert liars({(1, 0), (1, 2), (1, 3)}) == {1}  # One accuses all.
+    assert liars({(0, 1)}) == {0, 1}
+    assert liars(set()) == set()

@@ -2,6 +2,7 @@
 
 import asyncio
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,11 +14,12 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, 
 from flwr.supercore.task_identity import TaskIdentity
 from uvicorn.server import ServerState
 
-from privrec.errors import WireError
+from privrec.errors import FederationError, WireError
 from privrec.transport import processes as slow_clients
 from privrec.transport import records
-from privrec.transport.processes import NODES_MAY_CALL, Impatient, guarded
+from privrec.transport.processes import LARGEST_REQUEST, NODES_MAY_CALL, Impatient, guarded
 from privrec.transport.records import Reply, to_record
+from privrec.transport.run_node import locked
 
 
 class Store:
@@ -101,3 +103,42 @@ def test_requests_that_are_never_finished_are_ended(monkeypatch: pytest.MonkeyPa
     *ended, whole = asyncio.run(play())
     assert whole.startswith(b"HTTP/1.1 200")
     assert not any(answer.startswith(b"HTTP/1.1 200") for answer in ended)
+
+
+def test_a_second_program_on_a_nodes_folder_is_refused(tmp_path: Path) -> None:
+    refused = pytest.raises(FederationError, match="another program serves")
+    with locked(tmp_path), refused, locked(tmp_path):
+        pass
+    with locked(tmp_path):
+        pass
+
+
+@pytest.mark.parametrize("said", [True, False])
+def test_a_stranger_cannot_send_a_large_request(said: bool) -> None:
+    """Neither one that says how long it is, nor one that only goes on."""
+    import asyncio
+
+    taken: list[int] = []
+    answers: list[Any] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        while True:
+            taken.append(len((await receive())["body"]))
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": bytes(2**20), "more_body": True}
+
+    async def send(message: Any) -> None:
+        answers.append(message)
+
+    headers = [(b"content-length", str(LARGEST_REQUEST + 1).encode())] if said else []
+    scope = {"type": "http", "path": f"{NODES_MAY_CALL}push-object", "headers": headers}
+    call = guarded(app, secret=b"secret")
+    if said:
+        asyncio.run(call(scope, receive, send))
+        assert answers[0]["status"] == 413
+        assert taken == []
+    else:
+        with pytest.raises(ConnectionError):
+            asyncio.run(call(scope, receive, send))
+        assert sum(taken) <= LARGEST_REQUEST
