@@ -185,7 +185,6 @@ def test_a_node_adds_its_share_of_noise_to_sums_and_to_the_count(
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 def test_the_count_of_adaptive_clipping_has_its_own_noise(data: Federation, tmp_path: Path) -> None:
     """60 rounds: the sum of squares follows the chi-square law of the scale that is counted."""
     nodes, rounds = 3, 60

@@ -67,7 +67,6 @@ def end(node: subprocess.Popen[str]) -> None:
 # Flower packs an app with a call that its library `pathspec` deprecates.
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")
-@pytest.mark.slow
 def test_two_nodes_answer_over_tls_and_a_dead_one_is_missing(tmp_path: Path) -> None:
     make_authority(tmp_path, hosts=["127.0.0.1"])
     for k in range(3):

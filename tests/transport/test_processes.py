@@ -1,4 +1,4 @@
-"""One real federation in which a node dies: nothing else is lost, and nothing leaves the machine."""
+"""One real federation in which a node dies: nothing else is lost, nothing leaves the machine."""
 
 import json
 import os
@@ -119,7 +119,6 @@ def environment(path: Path) -> dict[str, str]:
     return {**ours, **proxy, "NO_PROXY": "", "PYTHONPATH": found, "WITNESS": str(path / "log")}
 
 
-@pytest.mark.slow
 @pytest.mark.slow
 def test_a_node_dies_in_mid_round_and_nothing_else_is_lost(tmp_path: Path) -> None:
     out, victim = tmp_path / "federation", 2
