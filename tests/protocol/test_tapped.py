@@ -393,4 +393,4 @@ def test_no_request_gets_an_exception_or_a_plain_vector(
         with contextlib.suppress(FederationError):
             tapped.play()
     assert {"refused", "keys", "shares", "mask", "reveal"} <= kinds.keys()
-    assert kinds["refused"] > 2000
+    assert kinds["refused"] > 0.8 * alone

@@ -17,7 +17,7 @@ from uvicorn.server import ServerState
 from privrec.errors import FederationError, WireError
 from privrec.transport import processes as slow_clients
 from privrec.transport import records
-from privrec.transport.processes import LARGEST_REQUEST, NODES_MAY_CALL, Impatient, guarded
+from privrec.transport.processes import LARGEST_REQUEST, NODES_MAY_CALL, TimedHttpProtocol, guarded
 from privrec.transport.records import Reply, to_record
 from privrec.transport.run_node import locked
 
@@ -88,9 +88,11 @@ def test_requests_that_are_never_finished_are_ended(monkeypatch: pytest.MonkeyPa
 
     async def play() -> list[bytes]:
         call = guarded(app, secret=b"secret", seconds=0.5)
-        config = uvicorn.Config(call, http=Impatient, ws="none", lifespan="off", log_config=None)
+        config = uvicorn.Config(
+            call, http=TimedHttpProtocol, ws="none", lifespan="off", log_config=None
+        )
         config.load()
-        made = partial(Impatient, config=config, server_state=ServerState(), app_state={})
+        made = partial(TimedHttpProtocol, config=config, server_state=ServerState(), app_state={})
         server = await asyncio.get_running_loop().create_server(made, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
         head = f"POST {NODES_MAY_CALL}push HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n".encode()

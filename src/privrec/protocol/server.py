@@ -223,49 +223,50 @@ class _Task:
 
 
 def executor(server: Server) -> Executor:
-    """Return what adds up a cohort through the network; an abandoned round is tried again.
+    """Return what adds up a cohort through the network."""
+    return partial(_add_up, server)
+
+
+def _add_up(
+    server: Server, phase: Phase, told: Told, cohort: Cohort, round_index: int, clip_norm: float
+) -> CohortTotal:
+    """Return the sum of a cohort; an abandoned round is tried again.
 
     The cohort stays the same in every attempt: one that was drawn again because of who answered
     would not follow the sampling that is counted.
     """
-
-    def run(
-        phase: Phase, told: Told, cohort: Cohort, round_index: int, clip_norm: float
-    ) -> CohortTotal:
-        arrays = {name: np.asarray(leaf) for name, leaf in told.items()}
-        nobody = cohort.take(phase.population[:1])
-        layout = layout_of(phase, arrays, nobody, round_index, clip_norm)
-        if not len(cohort.people) and not server.terms.secure_sum:
-            return layout.total(np.zeros(layout.size))
-        last: FederationError | None = None
-        server.status.excluded = set()
-        for attempt in range(server.terms.attempts):
-            task = _Task(
-                phase=phase,
-                at=Attempt(server.run, round_index, secrets.randbits(48)),
-                clip_norm=clip_norm,
-                told=arrays,
-                people=_by_node(server, cohort.people, round_index),
-                cohort=cohort.people,
-                layout=layout,
-            )
-            server.status.round_index, server.status.attempt = round_index, attempt
-            server.status.state, server.status.blames, server.status.gone = {}, set(), set()
-            try:
-                play = _masked if server.terms.secure_sum else _plain
-                return play(server, task)
-            except RoundAbandoned as error:
-                last = error
-                server.status.abandoned += 1
-                _leave_out(server, task)
-                time.sleep(min(_PAUSE, server.terms.deadline / 20))
-                LOG.warning("round %d, attempt %d: %s", round_index, attempt + 1, error)
-        raise FederationError(
-            f"round {round_index} was abandoned {server.terms.attempts} times and nothing of it was"
-            f" published ({last}); go on later with the same command{_unless(server, round_index)}"
+    arrays = {name: np.asarray(leaf) for name, leaf in told.items()}
+    nobody = cohort.take(phase.population[:1])
+    layout = layout_of(phase, arrays, nobody, round_index, clip_norm)
+    terms, status = server.terms, server.status
+    if not len(cohort.people) and not terms.secure_sum:
+        return layout.total(np.zeros(layout.size))
+    last: FederationError | None = None
+    status.excluded = set()
+    for attempt in range(terms.attempts):
+        task = _Task(
+            phase=phase,
+            at=Attempt(server.run, round_index, secrets.randbits(48)),
+            clip_norm=clip_norm,
+            told=arrays,
+            people=_by_node(server, cohort.people, round_index),
+            cohort=cohort.people,
+            layout=layout,
         )
-
-    return run
+        status.round_index, status.attempt = round_index, attempt
+        status.state, status.blames, status.gone = {}, set(), set()
+        try:
+            return _masked(server, task) if terms.secure_sum else _plain(server, task)
+        except RoundAbandoned as error:
+            last = error
+            status.abandoned += 1
+            _leave_out(server, task)
+            time.sleep(min(_PAUSE, terms.deadline / 20))
+            LOG.warning("round %d, attempt %d: %s", round_index, attempt + 1, error)
+    raise FederationError(
+        f"round {round_index} was abandoned {terms.attempts} times and nothing of it was"
+        f" published ({last}); go on later with the same command{_unless(server, round_index)}"
+    )
 
 
 def _unless(server: Server, round_index: int) -> str:

@@ -2,8 +2,10 @@
 
 import contextlib
 import socket
-from collections.abc import Callable, Iterator, Mapping
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -92,16 +94,6 @@ def make_local(
     return LocalFederation(path=path, terms=terms)
 
 
-@contextlib.contextmanager
-def nodes_of(local: LocalFederation, port: int) -> Iterator[list[Any]]:
-    """Yield the running processes of all nodes; they end with the context."""
-    with contextlib.ExitStack() as stack:
-        yield [
-            stack.enter_context(start_node(local, number, port))
-            for number in range(len(local.terms.members))
-        ]
-
-
 def start_node(
     local: LocalFederation, number: int, port: int
 ) -> contextlib.AbstractContextManager[Any]:
@@ -117,27 +109,26 @@ def start_node(
     return child("privrec.transport.run_node", arguments, log=folder / "node.log")
 
 
-def run_local(
-    local: LocalFederation, serve: Callable[..., Path], *, port: int | None = None
-) -> Path:
+def run_local(local: LocalFederation, serve: Callable[..., Path]) -> Path:
     """Return the run folder of a federation after all its processes worked, and ended.
 
     `serve(folder, host=, port=, check=)` is what the server does.
     """
-    port = free_port() if port is None else port
-    with nodes_of(local, port) as processes:
-
-        def check() -> None:
-            for number, process in enumerate(processes):
-                if process.poll() is not None:
-                    raise FederationError(f"node {number} ended: {_last_line(local.node(number))}")
-
+    port = free_port()
+    with contextlib.ExitStack() as stack:
+        nodes = range(len(local.terms.members))
+        processes = [stack.enter_context(start_node(local, node, port)) for node in nodes]
+        check = partial(_check_alive, local, processes)
         return serve(local.server.path, host=LOCAL, port=port, check=check)
 
 
-def _last_line(node: Path) -> str:
-    lines = (node / "node.log").read_text(encoding="utf-8", errors="replace").splitlines()
-    return lines[-1] if lines else "it said nothing"
+def _check_alive(local: LocalFederation, processes: Sequence["subprocess.Popen[bytes]"]) -> None:
+    """Raise if a node has ended, with the last line of its log."""
+    for number, process in enumerate(processes):
+        if process.poll() is not None:
+            text = (local.node(number) / "node.log").read_text(encoding="utf-8", errors="replace")
+            last = text.splitlines()[-1:] or ["it said nothing"]
+            raise FederationError(f"node {number} ended: {last[0]}")
 
 
 def free_port() -> int:

@@ -1,13 +1,7 @@
-"""Child processes of a federation on this machine, and the clocks that end slow clients.
+"""Flower's two programs as child processes that end with their parent.
 
-The SuperLink gets a guard before its Control API, and the SuperNode asks more often.
-
-Child processes that end with their parent, and the environment that Flower needs.
-
-A limit on the time that a client of the server may take for a request.
-
-Uvicorn waits without end for the rest of a request's head, so that anybody who can reach the port
-could keep it from answering by many requests that are never finished.
+The SuperLink gets a guard before its Control API and limits on the size and time of a request. The
+SuperNode asks more often for messages.
 """
 
 import asyncio
@@ -54,8 +48,8 @@ def prepare(folder: Path) -> None:
     # A proxy must never see what two processes of one machine say to each other.
     local = {"127.0.0.1", "localhost"}
     for name in ("NO_PROXY", "no_proxy"):
-        found = {part for part in os.environ.get(name, "").split(",") if part}
-        os.environ[name] = ",".join(sorted(found | local))
+        hosts = {part for part in os.environ.get(name, "").split(",") if part}
+        os.environ[name] = ",".join(sorted(hosts | local))
 
 
 def write_secret(path: Path) -> bytes:
@@ -100,16 +94,16 @@ def child(
 
 def end_with_parent(*, grace: float) -> None:
     """End this process when its input closes: at once, or `grace` seconds after a SIGTERM."""
+    threading.Thread(target=_await_parent, args=(grace,), daemon=True, name="parent").start()
 
-    def watch() -> None:
-        while os.read(0, 1):
-            pass
-        if grace > 0:
-            os.kill(os.getpid(), signal.SIGTERM)
-            time.sleep(grace)
-        os.kill(os.getpid(), signal.SIGKILL)
 
-    threading.Thread(target=watch, daemon=True, name="parent").start()
+def _await_parent(grace: float) -> None:
+    while os.read(0, 1):
+        pass
+    if grace > 0:
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(grace)
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 HEAD_SECONDS = 20.0
@@ -118,8 +112,12 @@ HEAD_SECONDS = 20.0
 _Base: Any = AutoHTTPProtocol
 
 
-class Impatient(_Base):  # type: ignore[misc]
-    """Uvicorn's protocol, which also ends a connection that sends no whole head in time."""
+class TimedHttpProtocol(_Base):  # type: ignore[misc]
+    """Uvicorn's protocol, which also ends a connection that sends no whole head in time.
+
+    Uvicorn waits without end for the rest of a request's head. So anybody who can reach the port
+    could keep it from answering, by many requests that are never finished.
+    """
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         """Begin to wait for a request."""
@@ -227,7 +225,7 @@ def _superlink(arguments: Sequence[str]) -> None:
     if not hasattr(extensions, "get_middleware"):
         raise FederationError("this version of Flower has no place for the guard of a SuperLink")
     vars(extensions)["get_middleware"] = lambda: (guard,)
-    HTTP_PROTOCOLS["auto"] = f"{Impatient.__module__}:{Impatient.__name__}"
+    HTTP_PROTOCOLS["auto"] = f"{TimedHttpProtocol.__module__}:{TimedHttpProtocol.__name__}"
     flower_superlink()
 
 
