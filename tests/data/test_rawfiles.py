@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 
 from privrec.data import rawfiles
 from privrec.data.rawfiles import (
-    _gathered,
-    _quoted_rows,
     _split_even,
     _split_lines,
+    _split_quoted,
     _unquoted,
     read_raw,
 )
@@ -242,19 +241,19 @@ def test_the_quick_way_through_quotes_agrees_with_the_careful_one(text: str) -> 
     quick = None if even is None else _unquoted(even)
     if quick is None:
         return
-    careful = _gathered(_quoted_rows(text, ",", "some.csv"), text, "some.csv")
+    careful = _split_quoted(text, ",", "some.csv")
     assert quick.frame.rows() == careful.frame.rows()
     assert quick.lines.tolist() == careful.lines.tolist()
     assert not careful.bad
 
 
 @given(rows=st.lists(st.sampled_from(["a,b", "c", "", " d , e", "f,g,h"]), max_size=12))
-def test_rows_are_gathered_some_at_a_time(rows: list[str]) -> None:
+def test_two_ways_to_split_uneven_lines_agree(rows: list[str]) -> None:
     text = "\n".join(["x,y", *rows])
     whole = _split_lines(text, ",", "some.csv")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rawfiles, "_ROWS_AT_A_TIME", 2)
-        parts = _split_lines(text, ",", "some.csv")
+        parts = _split_quoted(text, ",", "some.csv")
     assert parts.frame.equals(whole.frame)
     assert (parts.lines.tolist(), parts.bad) == (whole.lines.tolist(), whole.bad)
     good = [(k, row.split(",")) for k, row in enumerate(["x,y", *rows], 1) if row.count(",") == 1]

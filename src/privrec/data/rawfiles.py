@@ -12,7 +12,7 @@ import re
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -343,7 +343,7 @@ def _split(text: str, separator: str, file: str, *, quoted: bool) -> _Fields:
     if simple:
         return simple
     try:
-        return _gathered(_quoted_rows(text, separator, file), text, file)
+        return _split_quoted(text, separator, file)
     except DataError:
         # Many tab-separated files use quotes as ordinary characters.
         if separator != "\t":
@@ -406,23 +406,31 @@ def _unquoted(fields: _Fields) -> _Fields | None:
     return _Fields(pl.DataFrame(columns), fields.lines, [])
 
 
+def _split_lines(text: str, separator: str, file: str) -> _Fields:
+    """Return the fields of a text in which quotes are ordinary characters."""
+    lines = pl.Series("line", [text.rstrip("\n")]).str.split("\n").explode()
+    filled = (lines.str.strip_chars(" ") != "").to_numpy()
+    width = lines[int(np.flatnonzero(filled)[0])].count(separator) + 1
+    # Allow one field too many, so that a line with too many fields is detected.
+    frame = lines.str.split_exact(separator, width).struct.unnest()
+    whole = (frame[:, width - 1].is_not_null() & frame[:, width].is_null()).to_numpy()
+    bad = [
+        BadRow(file, int(row) + 1, "", str(lines[int(row)]), f"must have {width} columns")
+        for row in np.flatnonzero(filled & ~whole)
+    ]
+    frame = frame[:, :width].filter(filled & whole).select(pl.all().str.strip_chars(" "))
+    return _Fields(frame, np.flatnonzero(filled & whole) + 1, bad)
+
+
 class _Row(NamedTuple):
     """The first line of a row, its fields, and what is wrong with it or ""."""
 
     line: int
     fields: list[str]
-    fault: str = ""
-
-
-def _split_lines(text: str, separator: str, file: str) -> _Fields:
-    """Return the fields of a text in which quotes are ordinary characters."""
-    lines = text.split("\n")
-    rows = (_Row(line, content.split(separator)) for line, content in enumerate(lines, 1))
-    return _gathered(rows, text, file)
+    fault: str
 
 
 def _quoted_rows(text: str, separator: str, file: str) -> Iterator[_Row]:
-    """Yield the rows of a text in which quoted fields may have any content."""
     reader = csv.reader(
         io.StringIO(text, newline="\n"), delimiter=separator, strict=True, skipinitialspace=True
     )
@@ -444,8 +452,9 @@ _ROWS_AT_A_TIME = 2**16
 """Rows that are Python objects at once, to bound memory. Chosen by hand."""
 
 
-def _gathered(rows: Iterator[_Row], text: str, file: str) -> _Fields:
-    """Return the rows as columns. The first one that is not empty says how many there are."""
+def _split_quoted(text: str, separator: str, file: str) -> _Fields:
+    """Return the fields of a text in which quoted fields may have any content."""
+    rows = _quoted_rows(text, separator, file)
     parts: list[pl.DataFrame] = []
     lines: list[int] = []
     bad: list[_Row] = []
@@ -481,31 +490,30 @@ def _read_json(text: str, file: str) -> RawTable:
     """
     if text.lstrip().startswith("["):
         raise DataError(f"{file} must have one JSON object on each line; it is a list")
-    lines = [(line, row) for line, row in enumerate(text.split("\n"), 1) if row.strip()]
-    bad: list[BadRow] = []
-    frame = None if _HALF.search(text) else _json_frame(lines)
-    if frame is None or _may_hide_lists(frame):
-        bad = list(_json_faults(lines, file))
-        wrong = {row.line for row in bad}
-        lines = [(line, row) for line, row in lines if line not in wrong]
-        frame = _json_frame(lines)
-    if frame is None:
+    frame = None if _HALF.search(text) else _json_frame(text)
+    height = text.count("\n") + (not text.endswith("\n"))
+    if frame is not None and frame.height == height and not _may_hide_lists(frame):
+        return replace(typed_table(frame, file, np.arange(1, height + 1)), unit="line")
+    lines = {line: row for line, row in enumerate(text.split("\n"), 1) if row.strip()}
+    bad = list(_json_faults(lines, file))
+    for row in bad:
+        del lines[row.line]
+    frame = _json_frame("\n".join(lines.values()))
+    if frame is None or frame.height != len(lines):
         first = f"; the first: {bad[0]}" if bad else ""
         raise DataError(f"{file} has lines whose keys have values of different kinds{first}")
-    numbers = np.asarray([line for line, _ in lines], np.int64)
-    return replace(typed_table(frame, file, numbers), bad=tuple(bad), unit="line")
+    table = typed_table(frame, file, np.asarray(list(lines), np.int64))
+    return replace(table, bad=tuple(bad), unit="line")
 
 
 _HALF = re.compile(r"\\ud[89a-f]", re.IGNORECASE)
 """A half of a character that is written in two. One without the other is no text."""
 
 
-def _json_frame(lines: list[tuple[int, str]]) -> pl.DataFrame | None:
+def _json_frame(text: str) -> pl.DataFrame | None:
     """Return the objects with the keys of inner ones as their own, or None if a line is wrong."""
     try:
-        frame = pl.read_ndjson(
-            "\n".join(row for _, row in lines).encode(), infer_schema_length=None
-        )
+        frame = pl.read_ndjson(text.encode(), infer_schema_length=None)
         while inner := [name for name, kind in frame.schema.items() if kind == pl.Struct]:
             names = {name: [f"{name}.{key}" for key in frame[name].struct.fields] for name in inner}
             frame = frame.with_columns(
@@ -513,7 +521,7 @@ def _json_frame(lines: list[tuple[int, str]]) -> pl.DataFrame | None:
             ).unnest(inner)
     except (pl.exceptions.PolarsError, UnicodeEncodeError):
         return None
-    return frame if frame.height == len(lines) else None
+    return frame
 
 
 def _may_hide_lists(frame: pl.DataFrame) -> bool:
@@ -522,13 +530,13 @@ def _may_hide_lists(frame: pl.DataFrame) -> bool:
     return any(frame.select(texts).row(0)) if pl.String in frame.dtypes else False
 
 
-def _json_faults(lines: list[tuple[int, str]], file: str) -> Iterator[BadRow]:
+def _json_faults(lines: Mapping[int, str], file: str) -> Iterator[BadRow]:
     """Yield the lines that are no JSON object, or have a value of another kind than lines before.
 
     Numbers and texts in one column are text.
     """
     kinds: dict[str, str] = {}
-    for line, row in lines:
+    for line, row in lines.items():
         try:
             value = json.loads(row, parse_constant=_refuse)
             json.dumps(value, ensure_ascii=False).encode()
