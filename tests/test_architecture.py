@@ -49,7 +49,7 @@ HOMES = {
     "anyio": {"show"},
     "rich": {"cli"},
     "safetensors": {"runs", "core"},
-    "pydantic": {"settings", "algorithms", "protocol", "runs"},
+    "pydantic": {"settings", "algorithms", "protocol", "runs", "show"},
 }
 
 

@@ -103,10 +103,10 @@ def test_a_pipe_or_a_device_in_place_of_a_file_is_not_read(path: Path, name: str
     place = path / name
     place.unlink(missing_ok=True)
     os.mkfifo(place)
-    assert Watched(path).look()["state"] == "stopped"
+    assert Watched(path).look().as_json()["state"] == "stopped"
     place.unlink()
     place.symlink_to("/dev/zero")
-    assert Watched(path).look()["state"] == "stopped"
+    assert Watched(path).look().as_json()["state"] == "stopped"
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_a_pipe_or_a_device_in_place_of_a_file_is_not_read(path: Path, name: str
 def test_a_huge_file_is_not_read(path: Path, name: str) -> None:
     with (path / name).open("ab") as out:
         out.truncate(3 * 2**30)  # It takes no room on the disk.
-    found = Watched(path).look()
+    found = Watched(path).look().as_json()
     if name.endswith("progress.json"):
         assert found["state"] == "stopped"
     else:
@@ -134,9 +134,9 @@ def test_a_long_file_is_read_in_parts(path: Path, monkeypatch: pytest.MonkeyPatc
     lines = "".join(f'{{"round": {n}, "stage": "train"}}\n' for n in range(5))
     (path / "rounds.jsonl").write_text(lines)
     watched = Watched(path)
-    assert [watched.look()["round"] for _ in range(4)] == [2, 4, 5, 5]
+    assert [watched.look().as_json()["round"] for _ in range(4)] == [2, 4, 5, 5]
     (path / "rounds.jsonl").write_text(71 * "x" + "\n")
-    assert "a line of more than 70 bytes" in watched.look()["problem"]
+    assert "a line of more than 70 bytes" in watched.look().as_json()["problem"]
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ def test_a_line_of_another_kind_never_ends_the_page(path: Path, name: str, line:
 )
 def test_progress_of_another_shape_is_named(path: Path, told: dict[str, Any], key: str) -> None:
     (path / "simulation" / "progress.json").write_text(json.dumps({"doing": "training", **told}))
-    found = Watched(path).look()
+    found = Watched(path).look().as_json()
     assert (found["state"], repr(key) in found["problem"]) == ("damaged", True)
 
 
@@ -204,5 +204,5 @@ def test_settings_of_another_kind_are_said(path: Path, line: str) -> None:
 @pytest.mark.parametrize("line", [DEEP, f'{{"round": {MANY_DIGITS}}}', '{"round": 1}', "[]"])
 def test_a_ledger_of_another_kind_is_said(path: Path, line: str) -> None:
     (path / "ledger.jsonl").write_text(line + "\n")
-    found = Watched(path).look()
+    found = Watched(path).look().as_json()
     assert (found["state"], "damaged at line 1" in found["problem"]) == ("damaged", True)

@@ -8,21 +8,30 @@ import pytest
 from privrec.privacy.ledger import PrivacyLedger
 from privrec.privacy.release import Release, Sampling
 from privrec.show import tail as spent
-from privrec.show.status import says
+from privrec.show.status import Spending, Status, sentences
 from privrec.show.tail import Figure, Spent
 
 LAW = Sampling(law="poisson", users=4800, cohort=30)
 RELEASE = Release(mechanism="gaussian", sampling=LAW, noise_multiplier=1.0)
 
 
+SPENDING = Spending(
+    releases=55,
+    noised_releases=55,
+    epsilon=None,
+    epsilon_of_mechanism=2.8991,
+    epsilon_of_releases=55,
+    problem=None,
+    is_behind=False,
+    delta=1e-6,
+    target=8.0,
+    noise="secure",
+)
+
+
 def privacy(**changes: Any) -> str:
-    found = {
-        "releases": 55, "noised_releases": 55, "epsilon": None, "epsilon_of_mechanism": 2.8991,
-        "epsilon_of_releases": 55, "problem": None, "is_behind": False, "delta": 1e-6,
-        "target": 8.0, "noise": "secure",
-    }  # fmt: skip
-    whole = dict.fromkeys(("recipe", "run", "problem", "stage", "step", "round"))
-    return says({**whole, "state": "training", "privacy": {**found, **changes}})["privacy"]
+    status = Status(run="run", privacy=SPENDING.model_copy(update=changes))
+    return sentences(status)["privacy"]
 
 
 def test_an_epsilon_of_some_releases_says_so() -> None:

@@ -45,11 +45,11 @@ def write(path: Path, **changes: Any) -> None:
 def test_a_training_is_watched_from_nothing_to_its_end(tmp_path: Path) -> None:
     path = tmp_path / "run"
     watched, seen = Watched(path), []
-    assert watched.look()["state"] == "waiting"
+    assert watched.look().as_json()["state"] == "waiting"
 
     def look(what: str, count: int, total: int) -> None:
         before = tree(path)
-        seen.append(watched.look())
+        seen.append(watched.look().as_json())
         assert tree(path) == before
         # The training has the lock; looking does not need it.
         with pytest.raises(RunFolderError, match="in use"), locked(RunFolder(path=path)):
@@ -62,7 +62,7 @@ def test_a_training_is_watched_from_nothing_to_its_end(tmp_path: Path) -> None:
     assert {found["of"] for found in seen} == {4}
     assert {found["state"] for found in seen} == {"compiling", "training"}
     assert seen[-1]["memory"]["peak"] >= seen[-1]["memory"]["now"] // 2 > 0
-    found = watched.look()
+    found = watched.look().as_json()
     assert (found["state"], found["round"], found["of"]) == ("finished", 4, 4)
     lines = [json.loads(line) for line in watched.folder.figures_path.read_text().splitlines()]
     assert watched.losses == [(line["round"] + 1, line["loss"]) for line in lines]
@@ -83,7 +83,7 @@ def test_a_training_is_watched_from_nothing_to_its_end(tmp_path: Path) -> None:
 def test_after_a_stop_it_says_how_to_go_on(tmp_path: Path) -> None:
     path = tmp_path / "my run"
     interrupted(path, after=2)
-    found = Watched(path).look()
+    found = Watched(path).look().as_json()
     # This process still lives: the file itself says that the training ended.
     assert (found["state"], found["round"], found["of"]) == ("stopped", 2, 4)
     assert found["resume"] == f"privrec train privrec --out '{path}' --resume"
@@ -97,7 +97,7 @@ def test_the_most_memory_is_no_less_than_what_is_used_now(tmp_path: Path) -> Non
     path = tmp_path / "run"
     interrupted(path, after=2)
     write(path, doing="training", memory={"now": 817_000_000, "peak": 816_000_000})
-    assert Watched(path).look()["says"]["memory"] == "817 MB now, 817 MB at most"
+    assert Watched(path).look().as_json()["says"]["memory"] == "817 MB now, 817 MB at most"
 
 
 @pytest.mark.parametrize("doing", ["compiling", "training"])
@@ -106,19 +106,19 @@ def test_after_a_kill_the_process_is_gone_and_the_page_says_so(tmp_path: Path, d
     interrupted(path, after=2)
     write(path, doing=doing)
     watched = Watched(path)
-    assert watched.look()["state"] == doing  # As if this process trained.
+    assert watched.look().as_json()["state"] == doing  # As if this process trained.
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
     write(path, pid=gone.pid)
-    assert watched.look()["state"] == "stopped"
+    assert watched.look().as_json()["state"] == "stopped"
     # Another process that got the same number later is not the training.
     write(path, pid=os.getpid(), process="12345")
-    assert watched.look()["state"] == "stopped"
+    assert watched.look().as_json()["state"] == "stopped"
     write(path, pid=os.getpid(), process=process_mark(os.getpid()))
-    assert watched.look()["state"] == doing
+    assert watched.look().as_json()["state"] == doing
     for nonsense in (-1, 0, "x", None):
         write(path, pid=nonsense)
-        assert watched.look()["state"] == "stopped"
+        assert watched.look().as_json()["state"] == "stopped"
 
 
 def test_on_another_machine_a_file_that_is_not_written_any_more_means_a_stop(
@@ -127,20 +127,20 @@ def test_on_another_machine_a_file_that_is_not_written_any_more_means_a_stop(
     path = tmp_path / "run"
     interrupted(path, after=1)
     write(path, doing="training", machine=platform.node() + "-other", pid=1)
-    assert Watched(path).look()["state"] == "training"
+    assert Watched(path).look().as_json()["state"] == "training"
     os.utime(progress_path(RunFolder(path=path)), (1e9, 1e9))
-    assert Watched(path).look()["state"] == "stopped"
+    assert Watched(path).look().as_json()["state"] == "stopped"
 
 
 def test_a_resumed_run_is_read_anew(tmp_path: Path) -> None:
     path = tmp_path / "run"
     interrupted(path, after=3)
     watched = Watched(path)
-    assert watched.look()["round"] == 3
+    assert watched.look().as_json()["round"] == 3
     # A kill lost the last checkpoints: the resumed run plays these rounds again.
     (path / "checkpoint.safetensors").unlink()
     privrec.train("privrec", DATA, out=path, resume=True, **SETTINGS)
-    found = watched.look()
+    found = watched.look().as_json()
     assert (found["state"], found["round"]) == ("finished", 4)
     assert [at for at, _ in watched.losses] == [1, 2, 3, 4]
     assert found["privacy"]["releases"] == 4
@@ -150,7 +150,7 @@ def test_only_new_lines_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     path = tmp_path / "run"
     interrupted(path, after=3)
     watched = Watched(path)
-    watched.look()
+    watched.look().as_json()
     opened: list[Path] = []
     real = Path.open
 
@@ -159,12 +159,14 @@ def test_only_new_lines_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         return real(self, *words, **named)
 
     monkeypatch.setattr(Path, "open", spy)
-    assert watched.look()["round"] == 3
-    assert opened == []
+    assert watched.look().as_json()["round"] == 3
+    growing = {watched.folder.rounds_path, watched.folder.figures_path, watched.folder.ledger_path}
+    assert not growing & set(opened)
+    opened.clear()
     with real(watched.folder.rounds_path, "a") as out:
         out.write('{"round": 3, "stage": "train"}\n{"round": 4, "sta')
-    assert watched.look()["round"] == 4  # The line that is not whole yet waits.
-    assert opened == [watched.folder.rounds_path]
+    assert watched.look().as_json()["round"] == 4  # The line that is not whole yet waits.
+    assert growing & set(opened) == {watched.folder.rounds_path}
 
 
 def test_a_damaged_folder_is_told_and_does_not_end_the_page(tmp_path: Path) -> None:
@@ -172,11 +174,11 @@ def test_a_damaged_folder_is_told_and_does_not_end_the_page(tmp_path: Path) -> N
     interrupted(path, after=3)
     ledger = path / "ledger.jsonl"
     ledger.write_text(ledger.read_text().replace('"round": 1', '"round": 7'))
-    found = Watched(path).look()
+    found = Watched(path).look().as_json()
     assert (found["state"], "damaged at line 2" in found["problem"]) == ("damaged", True)
     (path / "simulation" / "progress.json").write_text("{")
     (path / "simulation" / "rounds.jsonl").write_bytes(b"\xff\n[]\n{}\nnull\n")
-    Watched(path).look()
+    Watched(path).look().as_json()
 
 
 def test_under_secure_noise_nothing_from_raw_data_is_written_or_shown(tmp_path: Path) -> None:
@@ -192,7 +194,7 @@ def test_under_secure_noise_nothing_from_raw_data_is_written_or_shown(tmp_path: 
         assert "seconds" not in (found.get("step") or {})
     assert not progress_path(RunFolder(path=path)).exists()
     watched = Watched(path)
-    found = watched.look()
+    found = watched.look().as_json()
     assert (found["state"], watched.losses, watched.looks) == ("finished", [], {})
     assert "--diagnostics" in found["says"]["validation"]
 
@@ -201,20 +203,24 @@ def test_epsilon_is_that_of_the_statement(tmp_path: Path) -> None:
     path = tmp_path / "run"
     run = privrec.train("dp-privrec-plus", DATA, out=path, epsilon=8.0, rounds=0)
     watched = Watched(path)
-    while (found := watched.look()["privacy"])["epsilon"] is None:
+    while (found := watched.look().as_json()["privacy"])["epsilon"] is None:
         pass
     assert found["epsilon"] == run.privacy().epsilon
     assert (found["releases"], found["noise"], found["target"]) == (2, "secure", 8.0)
-    assert watched.look()["says"]["privacy"].startswith("ε ")
+    assert watched.look().as_json()["says"]["privacy"].startswith("ε ")
     # Seeded noise is no guarantee.
     privrec.train(
         "dp-privrec-plus", DATA, out=tmp_path / "b", epsilon=8.0, rounds=0, noise="seeded"
     )
     watched = Watched(tmp_path / "b")
-    while (found := watched.look()["privacy"])["epsilon_of_mechanism"] is None:
+    while (found := watched.look().as_json()["privacy"])["epsilon_of_mechanism"] is None:
         pass
     assert found["epsilon"] is None
-    assert watched.look()["says"]["privacy"].startswith("no guarantee: the noise comes from a seed")
+    assert (
+        watched.look()
+        .as_json()["says"]["privacy"]
+        .startswith("no guarantee: the noise comes from a seed")
+    )
 
 
 def test_an_evaluation_is_seen_while_it_lasts(evaluated: tuple[Path, Any], tmp_path: Path) -> None:
@@ -223,12 +229,12 @@ def test_an_evaluation_is_seen_while_it_lasts(evaluated: tuple[Path, Any], tmp_p
     watched = Watched(path)
 
     def look(what: str, count: int, total: int) -> None:
-        seen.append(watched.look())
+        seen.append(watched.look().as_json())
 
     privrec.open_run(path).evaluate(on_progress=look)
     steps = {(found["state"], found["step"]["what"]) for found in seen}
     assert ("evaluating", "solving the reference ease") in steps
-    assert watched.look()["state"] == "finished"
+    assert watched.look().as_json()["state"] == "finished"
 
 
 def test_what_can_be_watched(tmp_path: Path) -> None:

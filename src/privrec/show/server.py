@@ -194,21 +194,21 @@ class LiveRun:
             if time.monotonic() < self._until:
                 return self._status
             try:
-                self._status = self._watched.look()
+                self._status = self._watched.look().as_json()
                 if self._watched.drawn != self._drawn:
                     self._charts = run_charts(self._watched.losses, self._watched.looks)
                     self._drawn = self._watched.drawn
                 json.dumps(self._status, allow_nan=False)
             except Exception as error:
-                self._status = unreadable(self._watched.folder.path, error)
+                self._status = unreadable(self._watched.folder.path, error).as_json()
             self._until = time.monotonic() + REFRESH_SECONDS
             return self._status
 
-    def charts(self) -> dict[str, Any]:
+    def charts(self) -> dict[str, object]:
         """Return the curves of the run."""
         return {"charts": self._charts}
 
-    def releases(self) -> dict[str, Any]:
+    def releases(self) -> dict[str, object]:
         """Return the releases as the calculator takes them."""
         return self._watched.releases()
 

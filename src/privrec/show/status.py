@@ -1,7 +1,4 @@
-"""What is known of a run while it goes on, from its folder alone; nothing in it is changed.
-
-What the page says of a run, in sentences.
-"""
+"""What is known of a run while it goes on, from its folder alone; nothing in it is changed."""
 
 import math
 import platform
@@ -13,10 +10,20 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from pydantic import BaseModel, ConfigDict
+
 from privrec.errors import PrivrecError, RunFolderError
 from privrec.privacy.questions import as_listed
 from privrec.privacy.statement import epsilon_text
-from privrec.runs.documents import Progress, RoundLine, WatchedSettings, fault_in
+from privrec.runs.documents import (
+    Memory,
+    Progress,
+    RoundFigures,
+    RoundLine,
+    Step,
+    WatchedSettings,
+    fault_in,
+)
 from privrec.runs.figures import figure_and_arm
 from privrec.runs.folder import (
     RunFolder,
@@ -27,104 +34,366 @@ from privrec.runs.folder import (
     read_run,
 )
 from privrec.show.report import Looks
-from privrec.show.tail import SMALL, LedgerTail, SmallFile, Spent, Tail, age_of, mark_of, objects_in
+from privrec.show.tail import SMALL, LedgerTail, Spent, Tail, documents_in, small_object
+
+_FRESH_SECONDS = 60.0
+"""On another machine a training counts as running if it wrote something so long ago at most."""
+_SHORT_SECONDS = 1.0
+"""Steps of shorter rounds are not shown: they are over before they are read."""
+_BUSY = ("starting", "compiling", "training")
 
 
-def says(found: dict[str, Any]) -> dict[str, str]:
-    """Return the sentences of a status document, by the place in the page where they stand."""
-    named = found["recipe"] is not None
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+
+class Validation(_Part):
+    """The newest and the best Hits@k of the validation people."""
+
+    k: int
+    round: int
+    hits: float
+    interval: tuple[float, float] | None
+    best_round: int
+    best: float
+
+
+class Spending(_Part):
+    """What the ledger has so far. `epsilon` is a guarantee; None where there is none, or not yet.
+
+    `epsilon_of_mechanism` is that of the first `epsilon_of_releases` noised releases.
+    """
+
+    releases: int
+    noised_releases: int
+    epsilon: float | None
+    epsilon_of_mechanism: float | None
+    epsilon_of_releases: int
+    problem: str | None
+    is_behind: bool
+    delta: float
+    target: float | None
+    noise: str
+
+
+class Status(_Part):
+    """A run as it was last seen; `drawn` counts changes of its curves."""
+
+    run: str
+    state: str = "waiting"
+    problem: str | None = None
+    recipe: str | None = None
+    data: str | None = None
+    seed: int | None = None
+    stages: list[str] | None = None
+    stage: str | None = None
+    stage_round: int | None = None
+    stage_of: int | None = None
+    round: int | None = None
+    of: int | None = None
+    step: Step | None = None
+    seconds_per_round: float | None = None
+    seconds_left: float | None = None
+    memory: Memory | None = None
+    validation: Validation | None = None
+    privacy: Spending | None = None
+    drawn: int = 0
+    resume: str | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the document that the page asks for: figures, and the sentences that it shows."""
+        return {**self.model_dump(), "says": sentences(self)}
+
+
+def check_watchable(path: Path) -> None:
+    """Raise if a path can never become a run folder; one that does not exist yet may."""
+    if path.exists() and not path.is_dir():
+        raise RunFolderError(f"{path} is no run folder: it is a file")
+    if path.is_dir() and any(path.iterdir()) and not is_untouched(path):
+        _read_settings(RunFolder(path=path))
+
+
+def _read_settings(folder: RunFolder) -> WatchedSettings:
+    size = folder.config_path.stat().st_size if folder.config_path.is_file() else 0
+    if size > SMALL:
+        raise RunFolderError(f"{folder.config_path} is too large: {size:,} bytes")
+    found = read_run(folder.path)[1]
+    if fault := fault_in(found, WatchedSettings):
+        raise RunFolderError(f"{folder.config_path} {fault}")
+    for key in ("seed", "delta", "epsilon"):
+        if not _is_figure(found.get(key, 0)):
+            raise RunFolderError(f"{folder.config_path} has no number of usual size for {key!r}")
+    return WatchedSettings.model_validate(found)
+
+
+def unreadable(path: Path, error: Exception) -> Status:
+    """Return the status of a folder that nothing can be said of, because of an error."""
+    why = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+    return Status(run=str(path), state="damaged", problem=why)
+
+
+class Watched:
+    """A run folder that is looked at again and again. Of files that grow it reads what is new."""
+
+    def __init__(self, path: Path) -> None:
+        """Nothing is read yet."""
+        self.folder = RunFolder(path=path)
+        self._rounds, self._figures = Tail(self.folder.rounds_path), Tail(self.folder.figures_path)
+        self._ledger, self._spent = LedgerTail(self.folder), Spent()
+        self._last: RoundLine | None = None
+        self._seen: deque[tuple[float, int]] = deque(maxlen=20)
+        self.losses: list[tuple[float, float]] = []
+        self.looks: dict[str, Looks] = {}
+        self.drawn = 0
+
+    def look(self) -> Status:
+        """Return how far the run is, what it has spent, and what its validation people showed."""
+        status = Status(run=str(self.folder.path))
+        try:
+            if self.folder.config_path.is_file():
+                settings = _read_settings(self.folder)
+                known = {key: getattr(settings, key) for key in ("recipe", "data", "seed")}
+                status = status.model_copy(update=known)
+                self._read_rounds()
+                status = self._progressed(status)
+                ended = status.state in ("stopped", "finished", "evaluating")
+                status = status.model_copy(update={"privacy": self._spending(settings, ended)})
+        except PrivrecError as error:
+            status = status.model_copy(update={"problem": str(error), "state": "damaged"})
+        return status.model_copy(update={"drawn": self.drawn})
+
+    def releases(self) -> dict[str, object]:
+        """Return the releases so far as the calculator takes them."""
+        counted = self._ledger.counted
+        return {
+            "releases": [as_listed(release, times) for release, times in counted.all.entries],
+            "seeded": "seeded" in counted.kinds,
+            "volunteers": counted.volunteers,
+        }
+
+    def _read_rounds(self) -> None:
+        anew, text = self._rounds.read()
+        rounds = documents_in(text, RoundLine)
+        if anew or rounds:
+            self._last = rounds[-1] if rounds else None
+        anew, text = self._figures.read()
+        if anew:
+            self.losses, self.looks = [], {}
+        self.drawn += bool(anew or text)
+        for line in documents_in(text, RoundFigures):
+            if not _is_figure(line.round):
+                continue
+            at = line.round + 1
+            if _is_figure(line.loss):
+                self.losses.append((at, line.loss or 0.0))
+            for k, share in line.validation.items():
+                if _is_figure(share) and k.isdecimal() and len(k) < 5:
+                    points, bars = self.looks.setdefault(k, ([], {}))
+                    points.append((at, share or 0.0))
+                    ends = line.validation_interval.get(k, ())
+                    if len(ends) == 2 and all(map(_is_figure, ends)):
+                        bars[at] = (ends[0], ends[1])
+
+    def _progressed(self, status: Status) -> Status:
+        """Return how far the run is, and whether anything computes."""
+        progress = _progress_in(progress_path(self.folder))
+        evaluating = _progress_in(evaluation_progress_path(self.folder))
+        played = 0 if self._last is None else self._last.round + 1
+        keys = ("stages", "of", "stage_of", "stage_round", "memory", "seconds_per_round")
+        known: dict[str, object] = {key: getattr(progress, key) for key in keys}
+        known |= {"round": played, "stage": self._last and self._last.stage}
+        known |= {"validation": self._newest()}
+        if self.folder.params_path.is_file():
+            known |= {"state": "finished", "of": played}
+            if _is_running(evaluating, evaluation_progress_path(self.folder)):
+                known |= {"state": "evaluating", "step": evaluating.step}
+                known |= {"memory": evaluating.memory}
+            return status.model_copy(update=known)
+        ended = progress.doing in (None, "stopped", "finished")
+        if ended or not _is_running(progress, progress_path(self.folder)):
+            words = ["privrec", "train", str(status.recipe), "--out", status.run, "--resume"]
+            known |= {"state": "stopped", "resume": shlex.join(words)}
+            return status.model_copy(update=known)
+        at = max(played, progress.round or 0)
+        known |= {"state": progress.doing, "round": at}
+        known |= {"stage": progress.stage or known["stage"]}
+        pace = self._pace(progress, at)
+        short = pace is not None and pace < _SHORT_SECONDS
+        known |= {"step": None if short else progress.step}
+        known |= {"seconds_left": _seconds_left(progress, pace)}
+        return status.model_copy(update=known)
+
+    def _pace(self, progress: Progress, at: int) -> float | None:
+        """Return the seconds of a round; None if that is not known yet."""
+        if not self._seen or self._seen[-1][1] != at:
+            self._seen.append((time.monotonic(), at))
+        if progress.stage_round and progress.seconds_per_round is not None:
+            return progress.seconds_per_round
+        if len(self._seen) <= 2 or self._seen[0][1] >= at:
+            return None
+        # Under secure noise no timings are written: take those that were seen from here.
+        return median((b[0] - a[0]) / (b[1] - a[1]) for a, b in pairwise(self._seen) if b[1] > a[1])
+
+    def _newest(self) -> Validation | None:
+        """Return the newest and the best Hits@k, for the largest k up to 20."""
+        if not self.looks:
+            return None
+        k = max((k for k in self.looks if int(k) <= 20), key=int, default=min(self.looks, key=int))
+        points, ends = self.looks[k]
+        (at, hits), (best_at, best) = points[-1], max(points, key=lambda point: point[1])
+        return Validation(
+            k=int(k),
+            round=int(at),
+            hits=hits,
+            interval=ends.get(at),
+            best_round=int(best_at),
+            best=best,
+        )
+
+    def _spending(self, settings: WatchedSettings, ended: bool) -> Spending:
+        counted = self._ledger.read()
+        delta = settings.delta if settings.delta and 0 < settings.delta < 1 else 1e-6
+        spent = self._spent.epsilon(counted.noised, delta, at_once=ended)
+        is_all = spent.releases == counted.noised.releases and not self._ledger.is_behind
+        promised = counted.noised == counted.all and counted.kinds <= {"secure"}
+        kinds = [kind for kind in ("seeded", "secure") if kind in counted.kinds]
+        return Spending(
+            releases=counted.all.releases,
+            noised_releases=counted.noised.releases,
+            epsilon=spent.epsilon if promised and is_all else None,
+            epsilon_of_mechanism=spent.epsilon,
+            epsilon_of_releases=spent.releases,
+            problem=spent.problem,
+            is_behind=self._ledger.is_behind,
+            delta=delta,
+            target=settings.epsilon,
+            noise=kinds[0] if kinds else "none",
+        )
+
+
+def _progress_in(path: Path) -> Progress:
+    """Return what a progress file tells; nothing if there is none."""
+    found = {key: value for key, value in small_object(path).items() if value is not None}
+    if fault := fault_in(found, Progress):
+        raise RunFolderError(f"{path} {fault}")
+    return Progress.model_validate(found)
+
+
+def _is_running(progress: Progress, path: Path) -> bool:
+    """Return whether the process that wrote a progress file still runs."""
+    writer = progress.model_extra or {}
+    if not progress.model_fields_set and not writer:
+        return False
+    if writer.get("machine") != platform.node():
+        return time.time() - path.stat().st_mtime < _FRESH_SECONDS if path.is_file() else False
+    pid = writer.get("pid")
+    return isinstance(pid, int) and pid > 0 and is_alive(pid, writer.get("process"))
+
+
+def _seconds_left(progress: Progress, pace: float | None) -> float | None:
+    """Return the time that the stage still takes, by its last rounds or by the one it is in."""
+    left = (progress.stage_of or 0) - (progress.stage_round or 0)
+    if pace is not None:
+        return pace * left
+    step = progress.step
+    if step is None or step.of <= 1 or not step.done or step.seconds is None:
+        return None
+    return step.seconds * (step.of - step.done) / step.done * left
+
+
+def _is_figure(value: object) -> bool:
+    """Return whether a value is a number that can be drawn; larger ones overflow."""
+    return isinstance(value, int | float) and abs(value) < 1e300
+
+
+def sentences(status: Status) -> dict[str, str]:
+    """Return what the page says, by the place where it stands."""
+    named = status.recipe is not None
     return {
-        "title": f"{found['recipe']} on {found['data']}" if named else found["run"],
-        "state": _state(found),
-        "rounds": _rounds(found),
-        "step": _step(found.get("step")),
-        "left": _left(found),
-        "privacy": _privacy(found.get("privacy")),
-        "validation": _validation(found.get("validation"), found),
-        "memory": _memory(found.get("memory"), is_running=found["state"] in (*_BUSY, "evaluating")),
+        "title": f"{status.recipe} on {status.data}" if named else status.run,
+        "state": _state_text(status),
+        "rounds": _rounds_text(status),
+        "step": _step_text(status.step),
+        "left": _left_text(status),
+        "privacy": _privacy_text(status.privacy),
+        "validation": _validation_text(status),
+        "memory": _memory_text(status),
     }
 
 
-def _state(found: dict[str, Any]) -> str:
+def _state_text(status: Status) -> str:
     return {
-        "waiting": f"Waiting: {found['run']} does not exist yet, or nothing is in it.",
+        "waiting": f"Waiting: {status.run} does not exist yet, or nothing is in it.",
         "starting": "The training starts.",
         "compiling": "Programs are being compiled.",
         "training": "The training is running.",
         "evaluating": "The training is finished; an evaluation is running.",
         "finished": "The training is finished.",
         "stopped": "Not running any more. It goes on from its last checkpoint with this command:",
-        "damaged": f"The run folder cannot be read: {found['problem']}",
-    }.get(found["state"], str(found["state"]))
+        "damaged": f"The run folder cannot be read: {status.problem}",
+    }.get(status.state, status.state)
 
 
-def _rounds(found: dict[str, Any]) -> str:
-    if found["round"] is None:
+def _rounds_text(status: Status) -> str:
+    if status.round is None:
         return "–"
-    said = f"{found['round']:,}"
-    said += f" of {found['of']:,}" if found.get("of") else ""
-    stages = found.get("stages") or []
-    if found["stage"] is not None and len(stages) > 1 and found["stage"] in stages:
-        said += f" · stage {found['stage']}, {stages.index(found['stage']) + 1} of {len(stages)}"
-    return said
+    text = f"{status.round:,}" + (f" of {status.of:,}" if status.of else "")
+    stages = status.stages or []
+    if len(stages) > 1 and status.stage in stages:
+        text += f" · stage {status.stage}, {stages.index(status.stage) + 1} of {len(stages)}"
+    return text
 
 
-def _step(step: dict[str, Any] | None) -> str:
-    if not step:
+def _step_text(step: Step | None) -> str:
+    if step is None:
         return ""
-    if step["of"] == 1:
-        return f"{step['what']} …"
-    return f"{step['what']}: {step['done']:,} of {step['of']:,}" + (
-        " (per cent)" if step["of"] == 100 and "seconds" not in step else ""
-    )
+    if step.of == 1:
+        return f"{step.what} …"
+    per_cent = " (per cent)" if step.of == 100 and step.seconds is None else ""
+    return f"{step.what}: {step.done:,} of {step.of:,}{per_cent}"
 
 
-def _left(found: dict[str, Any]) -> str:
-    if found["state"] in ("finished", "evaluating"):
+def _left_text(status: Status) -> str:
+    if status.state in ("finished", "evaluating"):
         return "none: the training is finished"
-    seconds = found.get("seconds_left")
-    if seconds is None:
-        return "not known yet" if found["state"] in _BUSY else "–"
-    stages = found.get("stages") or []
-    last = not stages or found["stage"] == stages[-1]
-    said = f"about {duration(seconds)}" + ("" if last else ", for this stage")
-    pace = found.get("seconds_per_round")
-    return said + (f" ({duration(pace)} a round)" if pace else "")
+    if status.seconds_left is None:
+        return "not known yet" if status.state in _BUSY else "–"
+    last = not status.stages or status.stage == status.stages[-1]
+    text = f"about {duration(status.seconds_left)}" + ("" if last else ", for this stage")
+    pace = status.seconds_per_round
+    return text + (f" ({duration(pace)} a round)" if pace else "")
 
 
-_BUSY = ("starting", "compiling", "training")
-
-
-def _privacy(found: dict[str, Any] | None) -> str:
-    if found is None or not found["releases"]:
+def _privacy_text(spending: Spending | None) -> str:
+    if spending is None or not spending.releases:
         return "nothing is published yet"
-    if not found["noised_releases"]:
-        return f"no noise, so no guarantee · {_count(found['releases'], 'release')}"
-    if found["problem"] is not None:
-        counted = _count(found["releases"], "release")
-        return f"no guarantee: epsilon is not known: {found['problem']} · {counted}"
-    if found["epsilon_of_mechanism"] is None:
-        return f"is being computed · {_count(found['releases'], 'release')}"
-    why, bare = "", found["releases"] - found["noised_releases"]
-    if found["noise"] == "seeded":
+    releases = _count(spending.releases, "release")
+    if not spending.noised_releases:
+        return f"no noise, so no guarantee · {releases}"
+    if spending.problem is not None:
+        return f"no guarantee: epsilon is not known: {spending.problem} · {releases}"
+    if spending.epsilon_of_mechanism is None:
+        return f"is being computed · {releases}"
+    why, bare = "", spending.releases - spending.noised_releases
+    if spending.noise == "seeded":
         why = "no guarantee: the noise comes from a seed. Of the mechanism: "
     elif bare:
         why = f"no guarantee: {_count(bare, 'release')} had no noise. Of the others: "
-    return why + _spent(found)
+    return why + _spent_text(spending, spending.epsilon_of_mechanism)
 
 
-def _spent(found: dict[str, Any]) -> str:
+def _spent_text(spending: Spending, epsilon: float) -> str:
     """Return ε so far. Where it is not yet of all releases, it says so: it is more in truth."""
-    epsilon, first = found["epsilon_of_mechanism"], found["epsilon_of_releases"]
-    all_ = found["noised_releases"]
-    is_part = first < all_ or found["is_behind"]
-    said = f"ε ≥ {_rounded_down(epsilon)}" if is_part else f"ε {epsilon_text(epsilon)}"
-    said += f" of {found['target']:g}" if found["target"] else ""
-    said += f" at δ {found['delta']:g}"
+    first, noised = spending.epsilon_of_releases, spending.noised_releases
+    is_part = first < noised or spending.is_behind
+    text = f"ε ≥ {_rounded_down(epsilon)}" if is_part else f"ε {epsilon_text(epsilon)}"
+    text += f" of {spending.target:g}" if spending.target else ""
+    text += f" at δ {spending.delta:g}"
     if not is_part:
-        return f"{said} · {_count(all_, 'release')}"
-    more = " or more" if found["is_behind"] else ""
-    return f"{said} (first {first:,} of {_count(all_, 'release')}{more}; the rest is being counted)"
+        return f"{text} · {_count(noised, 'release')}"
+    more = " or more" if spending.is_behind else ""
+    counted = f"first {first:,} of {_count(noised, 'release')}{more}"
+    return f"{text} ({counted}; the rest is being counted)"
 
 
 def _rounded_down(epsilon: float) -> str:
@@ -136,22 +405,22 @@ def _count(count: int, what: str) -> str:
     return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
-def _validation(found: dict[str, Any] | None, whole: dict[str, Any]) -> str:
-    if found is not None:
-        shown = figure_and_arm(found["hits"], found.get("interval"))
-        said = f"Hits@{found['k']} {shown} after round {found['round']:,}"
-        return f"{said} · best {found['best']:.3f} after round {found['best_round']:,}"
-    if (whole.get("privacy") or {}).get("noise") == "secure":
+def _validation_text(status: Status) -> str:
+    if (newest := status.validation) is not None:
+        shown = figure_and_arm(newest.hits, newest.interval)
+        best = f"best {newest.best:.3f} after round {newest.best_round:,}"
+        return f"Hits@{newest.k} {shown} after round {newest.round:,} · {best}"
+    if status.privacy is not None and status.privacy.noise == "secure":
         return "not written under secure noise (--diagnostics writes it)"
     return "none yet"
 
 
-def _memory(found: dict[str, Any] | None, *, is_running: bool) -> str:
+def _memory_text(status: Status) -> str:
     """Return the memory of the process. The system may count its peak later than what is used."""
-    if not found:
+    if (memory := status.memory) is None:
         return "–"
-    now = f"{size(found['now'])} now, " if is_running else ""
-    return f"{now}{size(max(found['now'], found['peak']))} at most"
+    now = f"{size(memory.now)} now, " if status.state in (*_BUSY, "evaluating") else ""
+    return f"{now}{size(max(memory.now, memory.peak))} at most"
 
 
 def duration(seconds: float) -> str:
@@ -174,233 +443,3 @@ def size(count: float) -> str:
     ('3 MB', '2.1 GB')
     """
     return f"{count / 1e6:.0f} MB" if count < 1e9 else f"{count / 1e9:.1f} GB"
-
-
-_FRESH_SECONDS = 60.0
-"""On another machine a training counts as running if it wrote something so long ago at most."""
-_SHORT_SECONDS = 1.0
-"""Steps of shorter rounds are not shown: they are over before they are read."""
-Points = list[tuple[float, float]]
-
-
-def check_watchable(path: Path) -> None:
-    """Raise if a path can never become a run folder; one that does not exist yet may."""
-    if path.exists() and not path.is_dir():
-        raise RunFolderError(f"{path} is no run folder: it is a file")
-    if path.is_dir() and any(path.iterdir()) and not is_untouched(path):
-        _read_settings(RunFolder(path=path))
-
-
-def _read_settings(folder: RunFolder) -> dict[str, Any]:
-    mark = mark_of(folder.config_path)
-    if mark is not None and mark[2] > SMALL:
-        raise RunFolderError(f"{folder.config_path} is too large: {mark[2]:,} bytes")
-    found = read_run(folder.path)[1]
-    if fault := fault_in(found, WatchedSettings):
-        raise RunFolderError(f"{folder.config_path} {fault}")
-    for key in ("seed", "delta", "epsilon"):
-        if not _is_figure(found.get(key, 0)):
-            raise RunFolderError(f"{folder.config_path} has no number of usual size for {key!r}")
-    return found
-
-
-def _nothing_known(path: Path) -> dict[str, Any]:
-    found: dict[str, Any] = {"run": str(path), "state": "waiting", "problem": None}
-    return found | dict.fromkeys(("recipe", "data", "seed", "stage", "step", "round", "of"))
-
-
-def unreadable(path: Path, error: Exception) -> dict[str, Any]:
-    """Return the status document of a folder that nothing can be said of, because of an error."""
-    why = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-    found = _nothing_known(path) | {"state": "damaged", "problem": why, "drawn": 0, "resume": None}
-    return found | {"says": says(found)}
-
-
-class Watched:
-    """A run folder that is looked at again and again. It reads only what is new."""
-
-    def __init__(self, path: Path) -> None:
-        """Nothing is read yet."""
-        self.folder = RunFolder(path=path)
-        self._progress = SmallFile(progress_path(self.folder))
-        self._evaluating = SmallFile(evaluation_progress_path(self.folder))
-        self._rounds, self._figures = Tail(self.folder.rounds_path), Tail(self.folder.figures_path)
-        self._ledger, self._spent = LedgerTail(self.folder), Spent()
-        self._config: tuple[Any, dict[str, Any]] = (None, {})
-        self._last: dict[str, Any] | None = None
-        self._seen: deque[tuple[float, int]] = deque(maxlen=20)
-        self.losses: Points = []
-        self.looks: dict[str, Looks] = {}
-        self.drawn = 0
-
-    def look(self) -> dict[str, Any]:
-        """Return the status document: figures, and the sentences that the page shows."""
-        found = _nothing_known(self.folder.path)
-        try:
-            config = self._settings()
-            if config:
-                found |= {key: config.get(key) for key in ("recipe", "data", "seed")}
-                self._read_rounds()
-                found |= self._progressed()
-                ended = found["state"] in ("stopped", "finished", "evaluating")
-                found["privacy"] = self._privacy(config, ended=ended)
-        except PrivrecError as error:
-            found |= {"problem": str(error), "state": "damaged"}
-        found["drawn"] = self.drawn
-        found["resume"] = self._resume_line(found)
-        return found | {"says": says(found)}
-
-    def releases(self) -> dict[str, Any]:
-        """Return the releases so far as the calculator takes them."""
-        counted = self._ledger.counted
-        return {
-            "releases": [as_listed(release, times) for release, times in counted.all.entries],
-            "seeded": "seeded" in counted.kinds,
-            "volunteers": counted.volunteers,
-        }
-
-    def _settings(self) -> dict[str, Any]:
-        mark = mark_of(self.folder.config_path)
-        if mark is None:
-            self._config = (None, {})
-        elif mark != self._config[0]:
-            self._config = (mark, _read_settings(self.folder))
-        return self._config[1]
-
-    def _read_rounds(self) -> None:
-        anew, text = self._rounds.read()
-        lines = [line for line in objects_in(text) if fault_in(line, RoundLine) is None]
-        if anew or lines:
-            self._last = lines[-1] if lines else None
-        anew, text = self._figures.read()
-        if anew:
-            self.losses, self.looks = [], {}
-        lines = objects_in(text)
-        for line in lines:
-            place = line.get("round")
-            if not isinstance(place, int) or not _is_figure(place):
-                continue
-            if _is_figure(line.get("loss")):
-                self.losses.append((place + 1, line["loss"]))
-            shares, ends = line.get("validation"), line.get("validation_interval")
-            for k, share in shares.items() if isinstance(shares, dict) else ():
-                if _is_figure(share) and k.isdecimal() and len(k) < 5:
-                    points, bars = self.looks.setdefault(k, ([], {}))
-                    points.append((place + 1, share))
-                    both = ends.get(k) if isinstance(ends, dict) else None
-                    if isinstance(both, list) and len(both) == 2 and all(map(_is_figure, both)):
-                        bars[place + 1] = (both[0], both[1])
-        self.drawn += bool(anew or lines)
-
-    def _progressed(self) -> dict[str, Any]:
-        """Return how far the run is, and whether anything computes."""
-        told, evaluating = _told(self._progress), _told(self._evaluating)
-        played = 0 if self._last is None else self._last["round"] + 1
-        stage = None if self._last is None else self._last.get("stage")
-        found: dict[str, Any] = {"round": played, "stage": stage, "stages": told.get("stages")}
-        keys = ("of", "stage_of", "stage_round", "memory", "seconds_per_round")
-        found |= {key: told.get(key) for key in keys}
-        found |= {"validation": self._newest(), "seconds_left": None}
-        if self.folder.params_path.is_file():
-            found |= {"state": "finished", "of": played}
-            if evaluating and self._is_alive(evaluating, evaluation_progress_path(self.folder)):
-                found |= {"state": "evaluating", "step": evaluating.get("step")}
-                found["memory"] = evaluating.get("memory")
-            return found
-        ended = told.get("doing") in (None, "stopped", "finished")
-        if ended or not self._is_alive(told, progress_path(self.folder)):
-            return found | {"state": "stopped"}
-        found |= {"state": told["doing"], "stage": told.get("stage", stage)}
-        found |= {"round": max(played, told.get("round", 0)), "step": told.get("step")}
-        found["memory"] = told.get("memory") or _memory_of(told)
-        found["seconds_left"] = self._seconds_left(found, told)
-        return found
-
-    def _seconds_left(self, found: dict[str, Any], told: dict[str, Any]) -> float | None:
-        """Return the time that the stage still takes, by its last rounds or by the one it is in."""
-        place, step = found["round"], found["step"] or {}
-        if not self._seen or self._seen[-1][1] != place:
-            self._seen.append((time.monotonic(), place))
-        pace = told.get("seconds_per_round") if told.get("stage_round") else None
-        if pace is None and len(self._seen) > 2 and self._seen[0][1] < place:
-            # Under secure noise no timings are written: take those that were seen from here.
-            pairs = [(one, two) for one, two in pairwise(self._seen) if two[1] > one[1]]
-            pace = median((two[0] - one[0]) / (two[1] - one[1]) for one, two in pairs)
-        left = (told.get("stage_of") or 0) - (told.get("stage_round") or 0)
-        if pace is not None:
-            found["step"] = None if pace < _SHORT_SECONDS else found["step"]
-            return float(pace * left)
-        if step.get("of", 0) > 1 and step.get("done") and "seconds" in step:
-            return float(step["seconds"] * (step["of"] - step["done"]) / step["done"] * left)
-        return None
-
-    def _newest(self) -> dict[str, Any] | None:
-        """Return the newest and the best Hits@k, for the largest k up to 20, and its interval."""
-        if not self.looks:
-            return None
-        k = max((k for k in self.looks if int(k) <= 20), key=int, default=min(self.looks, key=int))
-        points, ends = self.looks[k]
-        best = max(points, key=lambda point: point[1])
-        (at, share), (best_at, best_share) = points[-1], best
-        found = {"k": int(k), "round": at, "hits": share, "interval": ends.get(at)}
-        return found | {"best_round": best_at, "best": best_share}
-
-    def _privacy(self, config: dict[str, Any], *, ended: bool) -> dict[str, Any]:
-        counted = self._ledger.read()
-        delta = config.get("delta")
-        delta = delta if isinstance(delta, float) and 0 < delta < 1 else 1e-6
-        spent = self._spent.epsilon(counted.noised, delta, at_once=ended)
-        epsilon, is_all = spent.epsilon, spent.releases == counted.noised.releases
-        promised = counted.noised == counted.all and counted.kinds <= {"secure"}
-        return {
-            "releases": counted.all.releases,
-            "noised_releases": counted.noised.releases,
-            "epsilon": epsilon if promised and is_all and not self._ledger.is_behind else None,
-            "epsilon_of_mechanism": epsilon,
-            "epsilon_of_releases": spent.releases,
-            "problem": spent.problem,
-            "is_behind": self._ledger.is_behind,
-            "delta": delta,
-            "target": config.get("epsilon"),
-            "noise": "seeded" if "seeded" in counted.kinds else
-            "secure" if "secure" in counted.kinds else "none",
-        }  # fmt: skip
-
-    def _is_alive(self, told: dict[str, Any], path: Path) -> bool:
-        """Return whether the process that wrote a progress file still runs."""
-        if told.get("machine") != platform.node():
-            return age_of(path, time.time()) < _FRESH_SECONDS
-        pid = told.get("pid")
-        return isinstance(pid, int) and pid > 0 and is_alive(pid, told.get("process"))
-
-    def _resume_line(self, found: dict[str, Any]) -> str | None:
-        if found["state"] != "stopped":
-            return None
-        words = ["privrec", "train", str(found["recipe"]), "--out", found["run"], "--resume"]
-        return shlex.join(words)
-
-
-def _told(file: SmallFile) -> dict[str, Any]:
-    """Return what a progress file tells; nothing if there is none."""
-    told = {key: value for key, value in (file.read() or {}).items() if value is not None}
-    if fault := fault_in(told, Progress):
-        raise RunFolderError(f"{file.path} {fault}")
-    return told
-
-
-def _is_figure(value: object) -> bool:
-    """Return whether a value is a number that can be drawn; larger ones overflow."""
-    return isinstance(value, int | float) and abs(value) < 1e300
-
-
-def _memory_of(told: dict[str, Any]) -> dict[str, int] | None:
-    """Return the memory of a process on this machine, where the system tells it."""
-    if told.get("machine") != platform.node():
-        return None
-    try:
-        text = Path(f"/proc/{told['pid']}/status").read_text(encoding="utf-8")
-        sizes = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
-        now, peak = (1024 * int(sizes[name].split()[0]) for name in ("VmRSS", "VmHWM"))
-    except (OSError, KeyError, ValueError, IndexError):
-        return None
-    return {"now": now, "peak": peak}

@@ -1,25 +1,23 @@
-"""Reads what is new in a file that grows, and small files only when they have changed.
+"""Reads what is new in files that grow; and the ε of a run so far, computed in a thread beside."""
 
-The ε of a run so far, computed beside the requests: the accountant takes its time.
-"""
-
+import contextlib
 import json
 import math
-import os
 import stat
 import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from privrec.errors import RunFolderError
 from privrec.privacy.ledger import PrivacyLedger
-from privrec.runs.documents import NOT_JSON
+from privrec.runs.documents import NOT_JSON, Document
 from privrec.runs.folder import RunFolder
 from privrec.runs.journal import checked_lines, release_of
 
+AnyDocument = TypeVar("AnyDocument", bound=Document)
 SMALL = 2**20
 """Bytes of a file that is read whole. Chosen by hand, and so are the numbers below."""
 _AT_ONCE = 8 * 2**20
@@ -67,24 +65,6 @@ class Tail:
         return anew, new[:whole]
 
 
-class SmallFile:
-    """A JSON object in a file, read again only if the file has changed."""
-
-    def __init__(self, path: Path) -> None:
-        """Nothing is read yet."""
-        self.path = path
-        self._found: dict[str, Any] | None = None
-        self._mark: Mark | None = None
-
-    def read(self) -> dict[str, Any] | None:
-        """Return the object; None if there is none, or if it is not whole."""
-        mark = mark_of(self.path)
-        if mark != self._mark:
-            is_small = mark is not None and mark[2] <= SMALL
-            self._mark, self._found = mark, _object_in(self.path) if is_small else None
-        return self._found
-
-
 def mark_of(path: Path) -> Mark | None:
     """Return what changes when a file does: the file, its size and its time; None for no file.
 
@@ -99,33 +79,25 @@ def mark_of(path: Path) -> Mark | None:
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
-def objects_in(lines: bytes) -> list[dict[str, Any]]:
-    """Return the JSON objects in lines; others are left out."""
-    return [found for line in lines.splitlines() if (found := _parsed(line)) is not None]
+def documents_in(lines: bytes, kind: type[AnyDocument]) -> list[AnyDocument]:
+    """Return the lines that are documents of a kind; others are left out."""
+    found = []
+    for line in lines.splitlines():
+        with contextlib.suppress(*NOT_JSON):
+            found.append(kind.model_validate_json(line))
+    return found
 
 
-def _object_in(path: Path) -> dict[str, Any] | None:
+def small_object(path: Path) -> dict[str, object]:
+    """Return the JSON object in a small file; an empty one where there is none."""
+    mark = mark_of(path)
+    if mark is None or mark[2] > SMALL:
+        return {}
     try:
-        with path.open("rb") as file:
-            return _parsed(file.read(SMALL))
-    except OSError:
-        return None
-
-
-def _parsed(text: bytes) -> dict[str, Any] | None:
-    try:
-        found = json.loads(text)
-    except NOT_JSON:
-        return None
-    return found if isinstance(found, dict) else None
-
-
-def age_of(path: Path, now: float) -> float:
-    """Return how many seconds ago a file was written; infinite for no file."""
-    try:
-        return now - os.stat(path).st_mtime
-    except OSError:
-        return float("inf")
+        found = json.loads(path.read_bytes())
+    except (OSError, *NOT_JSON):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 _PATIENCE = 20.0
