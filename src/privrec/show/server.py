@@ -204,7 +204,7 @@ class LiveRun:
             self._until = time.monotonic() + REFRESH_SECONDS
             return self._status
 
-    def charts(self) -> dict[str, object]:
+    def charts(self) -> dict[str, str]:
         """Return the curves of the run."""
         return {"charts": self._charts}
 
