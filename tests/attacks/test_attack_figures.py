@@ -33,12 +33,13 @@ from privrec.attacks.views import (
     views_of,
     write_views,
 )
+from privrec.core.scorer import OWN_BONUS
 from privrec.data.clients import Clients
 from privrec.data.federation import Federation
 from privrec.data.schema import Bag
 from privrec.data.sources import load
 from privrec.errors import RunFolderError, SettingsError
-from privrec.evaluation.references import OWN_BONUS, own_first
+from privrec.evaluation.references import own_first
 from privrec.testing import toy
 from privrec.types import F64, IntArray
 

@@ -9,11 +9,10 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import logsumexp
 
-from privrec.core.scorer import Scorer
+from privrec.core.scorer import OWN_BONUS, Scorer
 from privrec.data.clients import Clients
 from privrec.data.federation import Federation, chunks
 from privrec.errors import RunFolderError
-from privrec.evaluation.references import OWN_BONUS
 from privrec.runs.folder import write_whole
 from privrec.types import F64, BoolArray, CodeArray, IntArray
 

@@ -27,6 +27,8 @@ Ranker = Callable[[Params], Scorer]
 
 TABLE_SIZE = 2**22
 """Scores in memory at a time, where people are scored one after another: 16 MB. Chosen by hand."""
+OWN_BONUS = 1e6
+"""What is added to the score of an own item, so that it ranks first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

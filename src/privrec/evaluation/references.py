@@ -16,7 +16,7 @@ import scipy.sparse as sp
 from scipy.linalg.blas import sgemm
 from scipy.linalg.lapack import spotrf, spotri
 
-from privrec.core.scorer import Scores, TableScorer
+from privrec.core.scorer import OWN_BONUS, Scores, TableScorer
 from privrec.data.clients import Clients
 from privrec.data.federation import Federation, chunks
 from privrec.errors import DataError, SettingsError, nearest
@@ -27,8 +27,6 @@ MEMORY_GB = 4.0
 """What references may take, in 10⁹ bytes. It is a fixed number, and not a share of what a machine
 has free, so that a run has the same references everywhere. Both that need a matrix of items by
 items fit up to 22,000 items. Chosen by hand."""
-OWN_BONUS = 1e6
-"""What is added to the score of an own item, so that it ranks first."""
 EASE_L2 = 500.0
 """The ridge of EASE on MovieLens in its paper (Steck 2019)."""
 _PAIRS = 2**22

@@ -16,9 +16,8 @@ import scipy.sparse as sp
 
 from privrec.algorithms.privrec_plus.scoring import Arrays, Layout, entries_of, row_scorer
 from privrec.core.phase import Accepted, positions, weights
-from privrec.core.scorer import Scorer
+from privrec.core.scorer import OWN_BONUS, Scorer, TableScorer
 from privrec.data.clients import Clients
-from privrec.evaluation.references import own_first
 from privrec.types import F32, F64, IntArray, Leaf
 
 SparseRows = sp.csr_array
@@ -135,7 +134,7 @@ def history_scorer(tower: Arrays, layout: Layout, *, adapted: bool = True) -> Sc
         return score_rows(rows if adapted else without_items(rows, layout))
 
     if adapted:
-        return own_first(layout.n_items, score)
+        return TableScorer(table=score, bonus=OWN_BONUS)
 
     def alike(first: Clients, lines: Clients) -> Iterator[F32]:
         del lines
