@@ -24,7 +24,7 @@ from privrec.protocol.coding import coding_of, layout_of
 from privrec.protocol.server import executor
 from privrec.runs import folder as records
 from privrec.runs import journal as publisher
-from privrec.runs.journal import ledger_of, read_ledger
+from privrec.runs.ledger import ledger_of, read_ledger
 from privrec.runs.loop import play_stages
 from privrec.testing import small
 from privrec.types import F64

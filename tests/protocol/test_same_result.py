@@ -20,7 +20,7 @@ from privrec.protocol.coding import coding_of, layout_of
 from privrec.protocol.server import executor
 from privrec.protocol.terms import bind
 from privrec.runs import folder as records
-from privrec.runs.journal import ledger_of
+from privrec.runs.ledger import ledger_of
 from privrec.runs.loop import play_stages
 from privrec.testing import small
 from subspace import SUBSPACE

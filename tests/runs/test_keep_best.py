@@ -18,7 +18,7 @@ from privrec.core.round import play_stage_round
 from privrec.data.sources import load
 from privrec.runs import folder as records
 from privrec.runs import loop
-from privrec.runs.journal import settled_ledger
+from privrec.runs.ledger import settled_ledger
 from privrec.types import Params
 from tiny import DATA, MODEL, new_folder, own
 

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from privrec.runs import folder as records
-from privrec.runs.journal import ledger_of, read_ledger
+from privrec.runs.ledger import ledger_of, read_ledger
 from tiny import DATA, MODEL
 from witness import TESTS
 

@@ -17,7 +17,7 @@ from privrec.errors import PrivacyWarning, RunFolderError, SettingsError
 from privrec.privacy.aggregate import Published
 from privrec.runs import folder as records
 from privrec.runs import loop
-from privrec.runs.journal import append_release, ledger_of, read_ledger
+from privrec.runs.ledger import append_release, ledger_of, read_ledger
 from privrec.types import OnProgress
 from tiny import DATA, MODEL, each_recipe, own
 from witness import witness

@@ -9,7 +9,7 @@ import pytest
 import privrec
 from privrec.errors import RunFolderError
 from privrec.runs.folder import RunFolder
-from privrec.runs.journal import append_release, read_ledger
+from privrec.runs.ledger import append_release, read_ledger
 from tiny import DATA, MODEL
 
 ROUNDS = 5

@@ -18,7 +18,7 @@ import privrec
 from privrec.core.phase import ServerState
 from privrec.privacy.aggregate import Published
 from privrec.runs import folder as records
-from privrec.runs import journal as ledgerfile
+from privrec.runs import ledger as ledgerfile
 from privrec.runs.journal import RunJournal
 from tiny import DATA, MODEL
 from witness import TESTS, digest, witness

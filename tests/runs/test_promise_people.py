@@ -33,7 +33,7 @@ from privrec.data.clients import chosen, split_clients
 from privrec.data.federation import Federation
 from privrec.data.tables import Tables, person_ids, to_federation
 from privrec.privacy.aggregate import CohortTotal
-from privrec.runs.journal import population_mark
+from privrec.runs.ledger import population_mark
 from tiny import MODEL, own, round_of
 
 SMALL = {**MODEL, "rounds": 1, "stage1_rounds": 1, "views": 4, "view_window": 4}

@@ -20,7 +20,7 @@ import pytest
 import privrec
 from privrec.protocol.enrolment import NodeFolder
 from privrec.runs import folder as records
-from privrec.runs.journal import ledger_of, settled_ledger
+from privrec.runs.ledger import ledger_of, settled_ledger
 from privrec.transport.local import LocalFederation, free_port, make_local, start_node
 from tiny import DATA, MODEL
 from witness import TESTS

@@ -84,7 +84,7 @@ def epsilon(
         from privrec.privacy.calibrate import refuse_large_delta
         from privrec.privacy.ledger import PrivacyLedger, check_delta, ledger_in
         from privrec.privacy.questions import listed_release
-        from privrec.runs.journal import read_ledger_file
+        from privrec.runs.ledger import read_ledger_file
 
         options = {
             "users": users,
@@ -149,7 +149,7 @@ def spent(
     is no guarantee, alone or together: the figure is then the epsilon of the mechanism.
     """
     with plain_errors():
-        from privrec.runs.journal import add_up
+        from privrec.runs.ledger import add_up
 
         found = add_up(runs, delta, same_people=same_people)
         if json_:

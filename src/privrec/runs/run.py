@@ -43,10 +43,10 @@ from privrec.runs.documents import Attack, Attacked, Audit, Evaluation, summary
 from privrec.runs.evaluate import Asked, counting, ending_of, evaluate_run, tested_by, write_people
 from privrec.runs.figures import html_table, paragraph
 from privrec.runs.folder import copied, folder_path
-from privrec.runs.journal import (
+from privrec.runs.journal import load_params
+from privrec.runs.ledger import (
     has_local_noise,
     ledger_of,
-    load_params,
     noise_of,
     server_of,
     too_few_have_learned,

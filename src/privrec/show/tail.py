@@ -15,7 +15,7 @@ from privrec.errors import RunFolderError
 from privrec.privacy.ledger import PrivacyLedger
 from privrec.runs.documents import NOT_JSON, Document
 from privrec.runs.folder import RunFolder
-from privrec.runs.journal import checked_lines, release_of
+from privrec.runs.ledger import checked_lines, release_of
 
 AnyDocument = TypeVar("AnyDocument", bound=Document)
 SMALL = 2**20

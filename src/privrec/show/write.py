@@ -8,7 +8,7 @@ from privrec.data.text import data_title
 from privrec.runs.api import open_run
 from privrec.runs.documents import Attack, Audit, Evaluation, Examples
 from privrec.runs.folder import RunFolder, read_evaluation, write_whole
-from privrec.runs.journal import settled_ledger
+from privrec.runs.ledger import settled_ledger
 from privrec.runs.run import Run, attacked_in, examples_path
 from privrec.show.attacks import render_attacks
 from privrec.show.page import beside

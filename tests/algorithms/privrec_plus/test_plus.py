@@ -28,7 +28,8 @@ from privrec.errors import SettingsError
 from privrec.privacy.aggregate import Aggregator
 from privrec.privacy.release import NoiseSource
 from privrec.runs import folder as records
-from privrec.runs.journal import load_params, read_ledger
+from privrec.runs.journal import load_params
+from privrec.runs.ledger import read_ledger
 from privrec.types import BoolArray, IntArray, Leaf
 from tiny import DATA, round_of
 

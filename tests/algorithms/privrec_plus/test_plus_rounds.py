@@ -15,7 +15,8 @@ from privrec.data.sources import load
 from privrec.privacy.release import NoiseSource
 from privrec.runs import folder as records
 from privrec.runs import loop
-from privrec.runs.journal import ledger_of, load_params, open_journal, read_ledger
+from privrec.runs.journal import load_params, open_journal
+from privrec.runs.ledger import ledger_of, read_ledger
 from tiny import DATA, FixedNoise, new_folder, round_of
 
 DELTA, ROUNDS = 1e-3, 4

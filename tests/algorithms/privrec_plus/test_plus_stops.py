@@ -9,7 +9,7 @@ import pytest
 import privrec
 from privrec.algorithms.privrec_plus.recipe import MOMENTS, POPULAR
 from privrec.runs import folder as records
-from privrec.runs.journal import read_ledger
+from privrec.runs.ledger import read_ledger
 from stops import KEPT, STEPS, stopping
 from tiny import DATA
 

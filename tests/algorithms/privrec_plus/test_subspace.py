@@ -22,7 +22,8 @@ from privrec.data.federation import Federation
 from privrec.data.importing import import_files, write_import
 from privrec.errors import WireError
 from privrec.runs import loop
-from privrec.runs.journal import load_params, read_ledger
+from privrec.runs.journal import load_params
+from privrec.runs.ledger import read_ledger
 from privrec.testing import expected_cohort, phases_of, small, sums
 from privrec.types import F64, Leaf
 from stops import Stopped

@@ -30,7 +30,7 @@ from privrec.privacy.ledger import PrivacyLedger
 from privrec.runs import folder as records
 from privrec.runs import loop
 from privrec.runs.compare import comparison
-from privrec.runs.journal import ledger_of, read_ledger, release_of
+from privrec.runs.ledger import ledger_of, read_ledger, release_of
 from privrec.show.comparison import render_comparison
 from privrec.types import IntArray, Params
 from tiny import DATA, MODEL, new_folder, own, round_of
