@@ -136,6 +136,9 @@ class Figures(Document):
         hits = ", ".join(f"@{k} {value:.3f}" for k, value in self.hits.items())
         return f"{type(self).__name__}(hits {hits})"
 
+    def __str__(self) -> str:
+        return repr(self)
+
 
 class OfRun(Document):
     """What a document is of."""
@@ -323,8 +326,6 @@ class Evaluation(Figures, OfRun):
     def __repr__(self) -> str:
         warnings = "".join(f"\n{short(line, 150)}" for line in self.warnings[:1])
         return f"Evaluation: {self.title}\n{text_table(*self._table())}{warnings}"
-
-    __str__ = __repr__
 
     def _repr_html_(self) -> str:
         table = html_table(*self._table(), self.title)
