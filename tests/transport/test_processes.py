@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 import privrec
-from privrec.runs.journal import settled_ledger
+from privrec.runs.ledger import settled_ledger
 from tiny import DATA
 
 LOOPBACK = {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
