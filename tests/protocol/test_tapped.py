@@ -146,7 +146,7 @@ class Tapped:
             seed = masks.combine([share[1:] for share in given][: roster.needed(node)])
             found[node] = words.copy()
             own = masks.derive(seed, roster.about(b"own", node))
-            masks.add_stretched(found[node], own, sign=-1)
+            masks.add_mask(found[node], own, sign=-1)
         return found
 
 
@@ -251,7 +251,7 @@ def test_the_attack_would_work_with_one_more_secret(data: Federation, tmp_path: 
     for node, words in bare.items():
         for other in roster.neighbours[node]:
             pair = _pair_seed(roster, tapped.pair_keys[node], node, other)
-            masks.add_stretched(words, pair, sign=-1 if node < other else 1)
+            masks.add_mask(words, pair, sign=-1 if node < other else 1)
         truth = tapped.true_sum(node)
         close = coding.error(1, np.abs(truth).max()) + 1e-9
         np.testing.assert_allclose(coding.decode(words), truth, atol=close)

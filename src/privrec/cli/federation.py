@@ -276,17 +276,17 @@ def result(place: Path, path: Path, json_: bool) -> None:
     from privrec.show.write import write_report
 
     run = open_run(place)
-    found = run.evaluate(progress=False)
+    evaluation = run.evaluate(progress=False)
     write_report(run)
     if json_:
-        print_json(found.as_json())
+        print_json(evaluation.as_json())
         return
-    print_hits(f"Hits@k on {found.data} ({found.users.test:,} test people)", found)
-    if by := found.differences.get("popularity", {}).get(20):
-        print_line(f"{found.recipe} against popularity at 20: {difference_words(by)}")
-    for line in found.warnings:
+    print_hits(f"Hits@k on {evaluation.data} ({evaluation.users.test:,} test people)", evaluation)
+    if by := evaluation.differences.get("popularity", {}).get(20):
+        print_line(f"{evaluation.recipe} against popularity at 20: {difference_words(by)}")
+    for line in evaluation.warnings:
         print_line(f"warning: {line}")
-    print_privacy(found.privacy.as_json(), str(run.folder.report_path))
+    print_privacy(evaluation.privacy.as_json(), str(run.folder.report_path))
     print_line(f"the run: {run.folder.path}; server and nodes: {path}")
 
 

@@ -94,10 +94,10 @@ class Coding:
         Every coordinate is shrunk, rounded to the nearest whole number of units and cut off at
         +-people * floor(2^62 / self.people).
         """
-        found = np.asarray(vector, np.float64)
-        if found.shape != (self.size,):
-            raise ValueError(f"`vector` must have the shape ({self.size},); got {found.shape}")
-        if not np.isfinite(found).all():
+        numbers = np.asarray(vector, np.float64)
+        if numbers.shape != (self.size,):
+            raise ValueError(f"`vector` must have the shape ({self.size},); got {numbers.shape}")
+        if not np.isfinite(numbers).all():
             raise ValueError("`vector` must be finite")
         if not 0 <= people <= self.people:
             raise ValueError(f"`people` must be in 0 … {self.people}; got {people}")
@@ -105,7 +105,7 @@ class Coding:
         # A huge number divided by the unit would leave float64, and one above 2^63 a word. A fifth
         # more than the most is still more than that when it is shrunk.
         far = 1.2 * most * self.unit
-        units = np.clip(found, -far, far) / self.unit
+        units = np.clip(numbers, -far, far) / self.unit
         # Both factors are powers of two: `units` and `loss` are exact, and so are their parts.
         loss = units * (1.0 - self.shrink)
         whole, whole_loss = np.rint(units), np.rint(loss)

@@ -58,23 +58,23 @@ def tested_on_held_out(path: Path, model: Path) -> EvalReport:
     )
     scorer = rankers(settings, catalogue).adapted(released.params)
     everybody = np.arange(len(people))
-    found = evaluate(data, everybody, scorer, seed=settings.seed, halving=settings.halving)
-    if not found.tested:
+    report = evaluate(data, everybody, scorer, seed=settings.seed, halving=settings.halving)
+    if not report.tested:
         raise DataError(f"none of the {len(people):,} held-out people has two likes, one to test")
-    return found
+    return report
 
 
-def noised_sums(found: EvalReport, epsilon: float) -> dict[str, float]:
+def noised_sums(report: EvalReport, epsilon: float) -> dict[str, float]:
     """Return how many people were tested and the sum of each Hits@k over them, with Laplace noise.
 
     One person more or less moves each of these numbers by at most 1. The sums of several nodes can
     be added up, and a sum of hits divided by the sum of people.
     """
-    exact = np.array([1.0, *found.hits.values()]) * found.tested
+    exact = np.array([1.0, *report.hits.values()]) * report.tested
     release = laplace(
         Sampling(law="poisson", users=1, cohort=1),
         clip_norm=float(len(exact)),
         noise_multiplier=1 / epsilon,
     )
     noised = np.asarray(release.publish({"": exact}, float(len(exact)), secure())[""])
-    return dict(zip(["people", *map(str, found.hits)], noised.tolist(), strict=True))
+    return dict(zip(["people", *map(str, report.hits)], noised.tolist(), strict=True))

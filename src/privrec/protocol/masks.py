@@ -73,10 +73,10 @@ def derive(secret: bytes, context: bytes) -> bytes:
 
 def digest(*parts: bytes) -> bytes:
     """Return the SHA-256 of the parts, each after its length: no two lists have the same text."""
-    found = hashlib.sha256()
+    hashed = hashlib.sha256()
     for part in parts:
-        found.update(len(part).to_bytes(8, "big") + part)
-    return found.digest()
+        hashed.update(len(part).to_bytes(8, "big") + part)
+    return hashed.digest()
 
 
 def number(value: object) -> bytes:
@@ -86,10 +86,11 @@ def number(value: object) -> bytes:
     return value.to_bytes(8, "big")
 
 
-def add_stretched(total: Words, seed: bytes, *, sign: int) -> None:
-    """Add `stretch(seed, len(total))` to `total`, or subtract it if `sign` is -1, in place.
+def add_mask(total: Words, seed: bytes, *, sign: int) -> None:
+    """Add a mask to `total`, or subtract it if `sign` is -1, in place.
 
-    It works in pieces that stay in the processor's cache.
+    The mask looks random to whoever has not the seed of 32 bytes (AES-256-CTR). The counter starts
+    at zero, so a seed must be used once only. Pieces stay in the processor's cache.
     """
     stream = Cipher(algorithms.AES(seed), modes.CTR(bytes(16))).encryptor()
     zeros = bytes(8 * min(_WORDS_AT_ONCE, len(total)))
@@ -100,16 +101,6 @@ def add_stretched(total: Words, seed: bytes, *, sign: int) -> None:
             np.subtract(piece, mask, out=piece)
         else:
             np.add(piece, mask, out=piece)
-
-
-def stretch(seed: bytes, size: int) -> Words:
-    """Return `size` words that look random to whoever has not the seed of 32 bytes (AES-256-CTR).
-
-    The counter starts at zero, so a seed must be used once only.
-    """
-    words = np.zeros(size, np.uint64)
-    add_stretched(words, seed, sign=1)
-    return words
 
 
 def seal(key: bytes, content: bytes, about: bytes) -> bytes:
@@ -250,8 +241,8 @@ class Roster:
             graph = neighbours(members, degree, name)
         except SettingsError as error:
             raise FederationError(str(error)) from error
-        found = {node: dict(parts) for node, parts in keys.items()}
-        return cls(keys=found, threshold=threshold, neighbours=graph, name=name)
+        known = {node: dict(parts) for node, parts in keys.items()}
+        return cls(keys=known, threshold=threshold, neighbours=graph, name=name)
 
     def holders(self, node: int) -> list[int]:
         """Return who holds shares of a node's secrets: its neighbours and itself, in order."""
@@ -297,15 +288,15 @@ def check_advertised(node: int, parts: object) -> None:
         raise FederationError(f"the signature of node {node} has a wrong length")
 
 
-def by_node(found: object, what: str) -> Mapping[int, Any]:
+def by_node(value: object, what: str) -> Mapping[int, Any]:
     """Return a mapping as it is; raise `FederationError` for anything else."""
-    if not isinstance(found, Mapping):
+    if not isinstance(value, Mapping):
         raise FederationError(f"the {what} are not by node")
-    return found
+    return value
 
 
-def is_bytes(found: object, length: int | None = None) -> bool:
+def is_bytes(value: object, length: int | None = None) -> bool:
     """Return whether this is a byte string of a length, or of one that a signature can have."""
-    if not isinstance(found, bytes):
+    if not isinstance(value, bytes):
         return False
-    return 0 < len(found) <= MOST_SIGNATURE if length is None else len(found) == length
+    return 0 < len(value) <= MOST_SIGNATURE if length is None else len(value) == length

@@ -171,10 +171,10 @@ def gap(deviation: float, nodes: int) -> float:
     if nodes < 1:
         raise SettingsError(f"`nodes` must be >= 1; got {nodes}")
     k = np.arange(1, nodes, dtype=np.float64)
-    found = 10.0 * float(np.exp(-2.0 * math.pi**2 * deviation**2 * k / (k + 1.0)).sum())
-    if not deviation > 0.0 or not found < MOST_GAP:
+    tau = 10.0 * float(np.exp(-2.0 * math.pi**2 * deviation**2 * k / (k + 1.0)).sum())
+    if not deviation > 0.0 or not tau < MOST_GAP:
         raise SettingsError(
             f"`deviation` is too small for a sum of {nodes} nodes: got {deviation:g} units, which"
-            f" is {found:.1e} from one discrete Gaussian"
+            f" is {tau:.1e} from one discrete Gaussian"
         )
-    return found
+    return tau

@@ -125,13 +125,13 @@ class NodeRound:
     def keys(self) -> dict[str, bytes]:
         """Return two public keys, a digest of the node's seed, and a signature of all three."""
         with self._step("keys"):
-            found = {
+            parts = {
                 "cipher": self._cipher.public,
                 "mask": self._pair.public,
                 "seed": digest(b"seed", self._seed),
             }
-            signature = self._sign(_keys_statement(self._context, self._me, found))
-            self._advertised = {**found, "signature": signature}
+            signature = self._sign(_keys_statement(self._context, self._me, parts))
+            self._advertised = {**parts, "signature": signature}
             return dict(self._advertised)
 
     def shares(
@@ -191,9 +191,9 @@ class NodeRound:
         with self._step("mask"):
             total, me = _vector(vector).copy(), self._me
             own = masks.derive(self._seed, self._roster.about(b"own", me))
-            masks.add_stretched(total, own, sign=1)
+            masks.add_mask(total, own, sign=1)
             for node, pair in self._masks.items():
-                masks.add_stretched(total, pair, sign=1 if me < node else -1)
+                masks.add_mask(total, pair, sign=1 if me < node else -1)
             return total
 
     def _opened(self, dealer: int, box: bytes) -> tuple[bytes, bytes]:
@@ -335,14 +335,14 @@ def unmask(
         raise FederationError("a survivor has not sent shares")
     for node in listed:
         seed = _recovered(roster, node, _SEED, sealed_by[node], revealed)
-        masks.add_stretched(plain, masks.derive(seed, roster.about(b"own", node)), sign=-1)
+        masks.add_mask(plain, masks.derive(seed, roster.about(b"own", node)), sign=-1)
     for node in sorted(sealed_by.keys() - set(listed)):
         mates = [mate for mate in roster.neighbours[node] if mate in listed]
         if mates:
             private = _recovered(roster, node, _KEY, sealed_by[node], revealed)
             for mate in mates:
                 pair = _pair_seed(roster, private, node, mate)
-                masks.add_stretched(plain, pair, sign=-1 if mate < node else 1)
+                masks.add_mask(plain, pair, sign=-1 if mate < node else 1)
     return plain
 
 
@@ -361,9 +361,9 @@ def _recovered(
         item = given.get(node) if isinstance(given, Mapping) else None
         if not isinstance(item, bytes) or item[:1] != kind:
             continue
-        found = digest(roster.about(b"share", node, holder), kind, item[1:])
+        hashed = digest(roster.about(b"share", node, holder), kind, item[1:])
         at_place = item[1:5] == place.to_bytes(4, "big") and len(item) == 1 + SHARE_BYTES
-        if at_place and found == dealt[holder][first : first + 32]:
+        if at_place and hashed == dealt[holder][first : first + 32]:
             shares.append(item[1:])
     needed = roster.needed(node)
     if len(shares) < needed:
@@ -409,7 +409,7 @@ def _survivors(roster: Roster, survivors: Sequence[int]) -> tuple[int, ...]:
     return listed
 
 
-def _vector(found: object) -> Words:
-    if not isinstance(found, np.ndarray) or found.dtype != np.uint64 or found.ndim != 1:
+def _vector(value: object) -> Words:
+    if not isinstance(value, np.ndarray) or value.dtype != np.uint64 or value.ndim != 1:
         raise FederationError("a vector of a secure sum must be words of 64 bits in one row")
-    return found
+    return value

@@ -76,8 +76,12 @@ class Member(Document):
     name: NodeName = ""
 
 
-def _to_settings(settings: RunSettings | Mapping[str, Any]) -> RunSettings:
-    return settings if isinstance(settings, RunSettings) else settings_of(settings)
+def _to_settings(settings: object) -> RunSettings:
+    if isinstance(settings, RunSettings):
+        return settings
+    if not isinstance(settings, Mapping):
+        raise ValueError("settings must be by name")
+    return settings_of(settings)
 
 
 class Terms(Document):
@@ -259,9 +263,9 @@ def catalogue_hash(text: str) -> str:
 
     What its data set declared is left out: a node's own slice may declare more or less.
     """
-    found: dict[str, Any] = json.loads(text)
+    fields: dict[str, Any] = json.loads(text)
     return hashlib.sha256(
-        json.dumps({**found, "undeclared": [], "name": ""}, sort_keys=True).encode()
+        json.dumps({**fields, "undeclared": [], "name": ""}, sort_keys=True).encode()
     ).hexdigest()
 
 
@@ -408,7 +412,7 @@ class Traffic:
 
 def traffic_of(terms: Terms, catalogue: Catalogue) -> list[Traffic]:
     """Return what each phase sends at most. Keys and shares are not counted: some kilobytes."""
-    found, params = [], None
+    traffic, params = [], None
     bound = bind(terms, catalogue)
     phases = bound.phases()
     for phase in phases:
@@ -416,7 +420,7 @@ def traffic_of(terms: Terms, catalogue: Catalogue) -> list[Traffic]:
         told = {name: np.asarray(leaf) for name, leaf in phase.tell(state).items()}
         layout = layout_of(phase, told, nobody(catalogue.schema, 1), phase.first, state.clip_norm)
         exchanges = 1 if not terms.secure_sum else 5 if terms.noise_from == "nodes" else 4
-        found.append(
+        traffic.append(
             Traffic(
                 phase=phase.name,
                 rounds=phase.rounds,
@@ -430,4 +434,4 @@ def traffic_of(terms: Terms, catalogue: Catalogue) -> list[Traffic]:
             largest = layout.total(np.full(layout.size, _MANY)).update
             after = phase.absorb(state, Published(dict(largest), state.clip_norm))
             params = after.params
-    return found
+    return traffic

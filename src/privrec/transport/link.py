@@ -193,13 +193,13 @@ class _Server:
         with self.client(RuntimeHttpClient, signed) as runtime:
             while time.monotonic() < end:
                 request = AcquireTaskRequest(supported_task_types=[TaskType.SERVER_APP])
-                found = runtime.AcquireTask(request)
-                if not found.token:
+                acquired = runtime.AcquireTask(request)
+                if not acquired.token:
                     time.sleep(POLL)
-                elif found.task.run_id == run_id:
-                    return str(found.token)
+                elif acquired.task.run_id == run_id:
+                    return str(acquired.token)
                 else:
-                    token = RuntimeTokenHttpInterceptor(found.token)
+                    token = RuntimeTokenHttpInterceptor(acquired.token)
                     with self.client(RuntimeHttpClient, token) as other:
                         other.PushTaskOutput(PushTaskOutputRequest(sub_status=SubStatus.FAILED))
         raise FederationError("the SuperLink did not start the run")

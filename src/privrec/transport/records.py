@@ -78,11 +78,11 @@ class Reply:
         )
 
         if not self.head:
-            found = client.PullMessages(PullAppMessagesRequest(message_ids=[self.message_id]))
-            if not found.messages_list:
+            pulled = client.PullMessages(PullAppMessagesRequest(message_ids=[self.message_id]))
+            if not pulled.messages_list:
                 return None
-            self.head = found.messages_list[0].metadata.message_id
-            tree = iterate_object_tree(found.message_object_trees[0])
+            self.head = pulled.messages_list[0].metadata.message_id
+            tree = iterate_object_tree(pulled.message_object_trees[0])
             self.missing = list(dict.fromkeys(part.object_id for part in tree))
         node = Node(node_id=SUPERLINK_NODE_ID)
         pull = make_pull_object_fn_protobuf(client.PullObject, node, run_id)
