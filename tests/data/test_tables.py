@@ -111,7 +111,7 @@ def test_lines_are_in_the_order_of_time_wherever_they_are_cut(
         items=pl.DataFrame({"id": range(30)}),
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lines_module, "_AT_A_TIME", at_a_time)
+        patch.setattr(lines_module, "_SORTED_AT_ONCE", at_a_time)
         clients = to_federation(made).take(np.arange(7))
     expected = sorted(range(len(lines)), key=lambda line: (*lines[line], line))
     assert clients.item.tolist() == expected

@@ -4,6 +4,7 @@ import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -17,78 +18,54 @@ from privrec.data.manifest import Manifest, manifest_text, read_manifest
 from privrec.data.schema import Bag, Bags, Feature, Kind, Schema, Side, encode, is_missing
 from privrec.data.text import brief, natural_order, safe_text, value_text
 from privrec.errors import DataError, nearest
-from privrec.types import F32, BoolArray, CodeArray, IntArray
+from privrec.types import F32, CodeArray, IntArray
 
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Lines:
-    """Lines as they stand in the file, one entry each; `user` and `item` are positions.
-
-    `sizes` has one entry a person: how many lines she has.
-    """
-
-    user: CodeArray
-    item: CodeArray
-    value: F32
-    liked: BoolArray
-    time: npt.NDArray[np.float64]
-    sizes: IntArray
-
-    def clients(self, *, ids: IntArray, features: Bags, context: Mapping[str, Bag]) -> Clients:
-        """Return everybody's lines in the order of time; at one time in the order of the file."""
-        offsets = np.concatenate([[0], np.cumsum(self.sizes)])
-        order = np.argsort(self.user, kind="stable")
-        # One sort of all lines by person and time would take twice as long.
-        for first, last in cuts(offsets, _LINES_AT_A_TIME):
-            rows = order[offsets[first] : offsets[last]]
-            rows[:] = rows[np.lexsort((self.time[rows], self.user[rows]))]
-        return Clients(
-            ids=ids,
-            offsets=offsets,
-            item=self.item[order],
-            value=self.value[order],
-            liked=self.liked[order],
-            time=self.time[order],
-            features=features,
-            context={name: bag.take(order) for name, bag in context.items()},
-        )
-
-
-_LINES_AT_A_TIME = 2**18
+_SORTED_AT_ONCE = 2**18
 """Lines that are sorted at once. Chosen by hand: they fit into the cache of a processor."""
 
 
-def read_lines(
+def _clients(
     frame: pl.DataFrame,
     manifest: Manifest,
     *,
     users: list[str],
     items: list[str],
+    features: Bags,
+    context: Mapping[str, Bag],
     where: str = "interactions",
-) -> Lines:
-    """Return the lines of a table by the columns that the manifest names, all of them checked."""
-    for column in [manifest.user, manifest.item, *manifest.context]:
-        require(frame, column, where)
+) -> Clients:
+    """Return everybody's lines, all of them checked, by the columns that the manifest names.
+
+    In the order of time; at one time in the order of the file.
+    """
     if frame.height == 0:
         raise DataError(f"{where} has no rows")
     user = _positions(frame, manifest.user, users, "user", where)
-    value = _values(frame, manifest, where)
+    item = _positions(frame, manifest.item, items, "item", where)
+    value, time = _values(frame, manifest, where), _times(frame, manifest, where)
     liked = value > manifest.positive_above
-    lines = Lines(
-        user=user,
-        item=_positions(frame, manifest.item, items, "item", where),
-        value=value,
-        liked=liked,
-        time=_times(frame, manifest, where),
-        sizes=np.bincount(user, minlength=len(users)),
-    )
     if not liked.any():
         prefix = "" if where == "interactions" else f"{where}: "
         raise DataError(
             f"{prefix}nobody likes anything: no value is greater than positive_above ="
             f" {manifest.positive_above:g}; the largest is {value.max():g}"
         )
-    return lines
+    offsets = np.concatenate([[0], np.cumsum(np.bincount(user, minlength=len(users)))])
+    order = np.argsort(user, kind="stable")
+    # One sort of all lines by person and time would take twice as long.
+    for first, last in cuts(offsets, _SORTED_AT_ONCE):
+        rows = order[offsets[first] : offsets[last]]
+        rows[:] = rows[np.lexsort((time[rows], user[rows]))]
+    return Clients(
+        ids=person_ids(users),
+        offsets=offsets,
+        item=item[order],
+        value=value[order],
+        liked=liked[order],
+        time=time[order],
+        features=features,
+        context={name: bag.take(order) for name, bag in context.items()},
+    )
 
 
 def require(frame: pl.DataFrame, column: str, where: str) -> None:
@@ -211,17 +188,20 @@ def to_federation(tables: Tables, *, item_order: Sequence[str] | None = None) ->
     item_table = in_order(tables.items, item_order)
     items = item_table["id"].cast(pl.String).to_list()
     _check_columns(tables)
-    lines = read_lines(tables.interactions, manifest, users=users, items=items)
+    for column in [manifest.user, manifest.item, *manifest.context]:
+        for frame, where in ((tables.interactions, "interactions"), (tables.test, "test")):
+            if frame is not None:
+                require(frame, column, where)
     user_features, user_bags = _encode_frame(tables.users, "user", manifest)
     item_features, item_bags = _encode_frame(item_table, "item", manifest)
     moments = tables.interactions.select(manifest.context)
     context_features, context_bags = _encode_frame(moments, "context", manifest)
-    columns = lines.clients(ids=person_ids(users), features=user_bags, context=context_bags)
+    people = partial(_clients, manifest=manifest, users=users, items=items, features=user_bags)
+    columns = people(tables.interactions, context=context_bags)
     test = None
     if tables.test is not None:
-        asked = read_lines(tables.test, manifest, users=users, items=items, where="test")
         bags = _encode_like(tables.test, context_features, manifest)
-        test = asked.clients(ids=columns.ids, features=user_bags, context=bags)
+        test = people(tables.test, context=bags, where="test")
     catalogue = Catalogue(
         name=manifest.name,
         schema=Schema(features=(*user_features, *item_features, *context_features)),
