@@ -3,15 +3,19 @@
 import os
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+import webbrowser
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from commands import invoke
+from privrec.show import server
 from privrec.show.page import render
 from privrec.show.server import Query, Site, page_route, question_routes
 from served import Served, served
@@ -149,6 +153,32 @@ def test_while_something_is_computed_pages_are_answered_and_the_queue_is_short(
         assert line.recv(65536).startswith(b"HTTP/1.1 200")
         line.close()
     assert here.document("/echo", a="1") == {"a": "1"}
+
+
+def test_the_browser_gets_a_file_of_this_user_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[tuple[str, str, int]] = []
+
+    def browser(address: str) -> bool:
+        file = Path(address.removeprefix("file://"))
+        opened.append((address, file.read_text(), stat.S_IMODE(file.stat().st_mode)))
+        return True
+
+    def serve(site: Site, port: int, ready: Callable[[int], None]) -> None:
+        ready(1234)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(webbrowser, "open", browser)
+    monkeypatch.setattr(server, "serve", serve)
+    monkeypatch.setattr(server, "step_back", lambda: None)
+    result = invoke("watch", tmp_path / "run", "--open")
+    [(address, text, mode)] = opened
+    assert "token" not in address
+    assert "url=http://127.0.0.1:1234/?token=" in text
+    assert mode == 0o600
+    assert not Path(address.removeprefix("file://")).exists()
+    assert "goes on" not in result.output
 
 
 @pytest.mark.slow
