@@ -71,7 +71,7 @@ def test_all_people_of_a_part_train_and_nobody_else(tmp_path: Path) -> None:
 def test_members_of_a_model_that_memorises_are_found(tmp_path: Path) -> None:
     """EASE with a small ridge has learnt every pair of items that one person has."""
     asked: Any = {"kinds": ["loss", "ratio"], "repetitions": 3, "shadows": 8}
-    found = attack("ease", collectors(), out=tmp_path, ease_l2=0.5, **asked).attacks
+    found = attack("ease", collectors(), out=tmp_path, ease_l2=0.5, **asked).as_json()["attacks"]
     for kind in ("loss", "ratio"):
         assert found[kind]["auc"]["low"] > 0.9, kind
         assert found[kind]["auc"]["value"] > 0.95, kind
@@ -82,7 +82,7 @@ def test_nobody_is_found_in_a_model_that_learns_nothing_of_people(tmp_path: Path
     settings: Any = {**MODEL, "rounds": 0, "adapt_epochs": 1}
     asked: Any = {"kinds": ["loss", "ratio"], "repetitions": 4, "shadows": 4}
     data = collectors(200)
-    found = attack("privrec", data, out=tmp_path, **asked, **settings).attacks
+    found = attack("privrec", data, out=tmp_path, **asked, **settings).as_json()["attacks"]
     # 83 members and 83 others, or 100 of each, four times: one deviation is 0.022.
     for kind in ("loss", "ratio"):
         assert abs(found[kind]["auc"]["value"] - 0.5) < 0.07, kind
@@ -241,7 +241,7 @@ def test_other_people_are_asked_about_without_training_again(tmp_path: Path) -> 
     few: Any = {**FEW, "kinds": ["loss"]}
     attack("ease", DATA, out=tmp_path, **few)
     trained = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("params.safetensors")}
-    found = attack("ease", DATA, out=tmp_path, people=10, **few).attacks["loss"]
+    found = attack("ease", DATA, out=tmp_path, people=10, **few).as_json()["attacks"]["loss"]
     assert (found["members"], found["others"]) == (20, 20)
     assert {path: path.stat().st_mtime_ns for path in trained} == trained
 

@@ -19,10 +19,10 @@ from privrec.algorithms.privrec_plus.rows import merged_items
 from privrec.algorithms.privrec_plus.sums import taste_device
 from privrec.algorithms.recipes import RECIPES, configure, prepare
 from privrec.attacks import findings
-from privrec.attacks.audit import Audit, audit
+from privrec.attacks.audit import audit
 from privrec.attacks.bounds import least_area
 from privrec.attacks.canaries import make_canaries
-from privrec.attacks.findings import noise_again, over_bound, same_noise, too_small
+from privrec.attacks.findings import noise_again, over_bound, same_noise, too_small, wrong_noise
 from privrec.attacks.watch import WatchedRound
 from privrec.cli.app import app
 from privrec.core.phase import Cohort, Phase, ServerState, Told
@@ -42,6 +42,7 @@ from privrec.privacy.ledger import PrivacyLedger, ledger_in
 from privrec.privacy.release import NoiseSource, Sampling, secure, seeded
 from privrec.runs import journal as publisher
 from privrec.runs import loop
+from privrec.runs.documents import Audit
 from privrec.testing import noised, phases_of
 from privrec.types import IntArray
 
@@ -73,7 +74,7 @@ def check_found(found: Audit, words: str) -> None:
 def test_nothing_is_found_where_nothing_is_wrong(settings: dict[str, Any]) -> None:
     found = audited(**settings)
     assert found.noise == "secure"
-    assert found.findings == ()
+    assert found.findings == []
     assert found.holds
 
 
@@ -99,6 +100,16 @@ def test_secure_noise_that_is_not_what_the_ledger_says(
 
     monkeypatch.setattr(publisher, "secure", wrong)
     check_found(audited(), words)
+
+
+@pytest.mark.parametrize("total", [0.0, 1e4, 1e9])
+def test_entries_without_noise_are_found_and_coarse_ones_are_not_accused(total: float) -> None:
+    noise = drawn("gaussian", 0, 20_000)
+    few = np.where(np.arange(len(noise)) % 50 == 0, 0.0, noise)
+    for values, is_missing in ((noise, False), (few, total < 1e9)):
+        [played] = rounds_of([values], total=total)
+        fault = f"{played.name}: entries of 'a' have no noise"
+        assert (fault in wrong_noise([played])) == is_missing
 
 
 @pytest.mark.parametrize("laplace", [False, True])

@@ -12,7 +12,6 @@ from privrec.algorithms.recipe import PreparedRun
 from privrec.algorithms.recipes import configure, prepare
 from privrec.attacks.server import (
     Items,
-    Share,
     grade,
     items_of,
     made_up,
@@ -26,6 +25,7 @@ from privrec.core.model import ITEM_TABLE
 from privrec.core.phase import Phase
 from privrec.data.federation import Federation
 from privrec.errors import SettingsError
+from privrec.runs.documents import Share
 from privrec.testing import toy
 from tiny import DATA, MODEL, own
 
@@ -62,10 +62,10 @@ def test_a_popularity_row_is_the_list_of_her_items() -> None:
         "people": len(prepared.split.train),
         "items": {"precision": 1.0, "recall": 1.0},
         "likes": {"precision": 1.0, "recall": 1.0},
-        "guessing": {"precision": first.guessing},
+        "guessing": {"precision": first.guessing.precision},
     }
-    assert first.guessing is not None
-    assert first.guessing < 1
+    assert first.guessing.precision is not None
+    assert first.guessing.precision < 1
 
 
 def test_figures_are_shares_over_all_people_by_hand() -> None:
@@ -78,7 +78,7 @@ def test_figures_are_shares_over_all_people_by_hand() -> None:
     assert view.items == Share(precision=3 / 5, recall=3 / 4)
     assert view.likes == Share(precision=1 / 3, recall=1 / 2)
     # The two most liked are 5 and 1, of which the first person likes 1; the second likes 5.
-    assert view.guessing == 2 / 3
+    assert view.guessing.precision == 2 / 3
 
 
 def test_a_contribution_of_zeros_says_nothing() -> None:
@@ -96,7 +96,7 @@ def test_a_contribution_of_zeros_says_nothing() -> None:
     assert reading(zeros, told) == [[], []]
     view = grade("x", [Items(*map(np.array, reading(zeros, told)))], [Items(*[np.arange(2)] * 2)],
                  np.arange(6))  # fmt: skip
-    assert (view.likes, view.guessing) == (Share(precision=None, recall=0.0), None)
+    assert (view.likes, view.guessing.precision) == (Share(precision=None, recall=0.0), None)
 
 
 def test_rows_of_histories_name_items_by_what_was_asked() -> None:
@@ -183,7 +183,12 @@ def test_every_recipe_is_read_off(
 def test_likes_stand_out_among_negatives() -> None:
     data = privrec.load("synthetic:users=60,items=200,longest=40")
     (view,) = read_off(prepared_of("privrec", data, hidden=[8], embedding_size=8), people=40)
-    figures = (view.likes.precision, view.likes.recall, view.items.precision, view.guessing)
+    figures = (
+        view.likes.precision,
+        view.likes.recall,
+        view.items.precision,
+        view.guessing.precision,
+    )
     precision, recall, touched, guessing = (value or 0.0 for value in figures)
     # Rows are also those of one negative for each like, and of dislikes.
     assert 0.5 < touched < 0.75
@@ -212,9 +217,9 @@ def test_a_reading_does_not_look_at_the_truth(data: Federation) -> None:
     (wrong,) = read_off(replace(prepared, stages=lambda: (swapped,)), people=40)
     assert right.likes.precision == 1.0
     assert wrong.likes.precision is not None
-    assert wrong.guessing is not None
-    assert wrong.likes.precision < wrong.guessing + 0.05
-    assert wrong.guessing < 0.6
+    assert wrong.guessing.precision is not None
+    assert wrong.likes.precision < wrong.guessing.precision + 0.05
+    assert wrong.guessing.precision < 0.6
 
 
 def test_the_model_of_a_finished_run_is_used(data: Federation) -> None:

@@ -41,6 +41,8 @@ _COMPARED, _BEGIN, _FEWEST = 50_000, 500, 50
 _PLACES = 500
 """As many of the largest noises are compared in any order, in as many equally likely places. More
 places would be as narrow as the grid that published sums are rounded to."""
+_MISSING = 0.01
+"""The share of entries without noise that is accepted, and the coarsest step of such entries."""
 _COARSE = 0.05
 _ALIKE = 0.9
 _LARGEST = 600.0
@@ -216,6 +218,8 @@ def wrong_noise(rounds: Sequence[WatchedRound]) -> list[str]:
                 findings.append(
                     f"{played.name}: the noise on {name!r} is not {law.name} of scale {scale:.4g}"
                 )
+            if _is_missing(noise, np.ravel(played.published.update[name]) / scale):
+                findings.append(f"{played.name}: entries of {name!r} have no noise")
         whole = _as_normal(played)[:_COMPARED]
         if len(whole) >= _FEWEST and _most_alike(whole, whole, itself=True) > _DEVIATIONS:
             findings.append(f"{played.name}: the noise repeats itself")
@@ -229,6 +233,16 @@ def _is_of_another_law(noise: F64, law: stats.rv_continuous) -> bool:
     if len(noise) < _FEWEST:
         return False
     return bool(stats.kstest(noise[:_COMPARED], law.cdf).pvalue < _CHANCE)
+
+
+def _is_missing(noise: F64, published: F64) -> bool:
+    """Return whether more entries have no noise at all than by chance, about one in 10,000.
+
+    Of numbers so large that the steps of 32 bits are coarse beside the noise, nothing is said.
+    """
+    fine = noise[np.spacing(np.abs(published).astype(np.float32)) <= _MISSING]
+    zeros = np.count_nonzero(fine == 0)
+    return bool(stats.binom.sf(zeros - 1, len(fine), _MISSING) < _CHANCE)
 
 
 def noise_again(rounds: Sequence[WatchedRound]) -> list[str]:

@@ -9,7 +9,7 @@ published or sent instead: they need no models.
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -36,32 +36,12 @@ from privrec.data.sources import load
 from privrec.errors import PrivacyWarning, RunFolderError, SettingsError
 from privrec.privacy.paper import PRINTED_ATTACKS
 from privrec.runs import folder as records
+from privrec.runs.documents import Attack, Attacks
 from privrec.runs.journal import load_params
 from privrec.runs.loop import check_same, train
 from privrec.seeds import rng
 from privrec.settings import Budget
 from privrec.types import IntArray, OnProgress
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Membership:
-    """What the attacks on one recipe reached.
-
-    `epsilon` is the budget that was asked for, None where none was; `delta` is None without noise.
-    `attacks` has figures by kind, as JSON has them.
-    """
-
-    recipe: str
-    data: str
-    epsilon: float | None
-    delta: float | None
-    repetitions: int
-    seed: int
-    attacks: Mapping[str, Any]
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the content of the attack's JSON file."""
-        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -127,7 +107,7 @@ def attack(
     workers: int | None = None,
     on_progress: OnProgress | None = None,
     **settings: Any,
-) -> Membership:
+) -> Attack:
     """Return how well each kind of attack tells who trained; the same as `privrec attack`.
 
     `Options` says what is asked. Models lie in `out`; what is there is not trained again.
@@ -182,7 +162,7 @@ def prepare_attack(
 
 def play_attack(
     prepared: Prepared, *, workers: int | None = None, on_progress: OnProgress | None = None
-) -> Membership:
+) -> Attack:
     """Return what the attacks reached; trains the models that are not there yet."""
     if workers is not None and workers < 1:
         raise SettingsError(f"`workers` must be >= 1; got {workers}")
@@ -199,14 +179,14 @@ def play_attack(
     if "paper" in figures:
         of_recipe = PRINTED_ATTACKS.get(federation.name, {}).get(recipe, {})
         figures["paper"]["printed"] = of_recipe.get(budget.epsilon)
-    return Membership(
+    return Attack(
         recipe=recipe,
         data=federation.name,
         epsilon=budget.epsilon,
         delta=None if budget.mechanism == "none" else budget.delta,
         repetitions=prepared.games.options.repetitions,
         seed=prepared.games.options.seed,
-        attacks=figures | read_along(prepared, on_progress),
+        attacks=Attacks.model_validate(figures | read_along(prepared, on_progress), strict=False),
     )
 
 
@@ -231,7 +211,7 @@ def read_along(prepared: Prepared, on_progress: OnProgress | None = None) -> dic
     if "server" in options.kinds:
         config = configure(recipe, federation.name, prepared.settings)
         if readings := read_off(prepare(config, federation), seed=options.seed):
-            figures["server"] = [reading.as_json() for reading in readings]
+            figures["server"] = readings
     return figures
 
 

@@ -10,7 +10,7 @@ server that gets the sum of a cohort of one reads the same.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,6 +29,7 @@ from privrec.data.clients import Clients, nobody
 from privrec.data.federation import Federation, chunks
 from privrec.data.schema import Bag, Bags, Side
 from privrec.errors import SettingsError
+from privrec.runs.documents import ServerView, Share
 from privrec.seeds import rng
 from privrec.types import F64, BoolArray, IntArray, Leaf, Params
 
@@ -60,40 +61,9 @@ _LIKED = 2 / 3
 """The share of likes among them."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Share:
-    """How good named items are, over all people together; None if there are none to count.
-
-    `precision` is the share of the named items that are right, `recall` the share of the right
-    items that are named.
-    """
-
-    precision: float | None
-    recall: float | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class View:
-    """What the server reads off the contributions of some people in one phase.
-
-    `items` are those that a person has, `likes` those that she likes. `guessing` is the precision
-    of naming as many of the most liked items instead of the likes that were read.
-    """
-
-    phase: str
-    people: int
-    items: Share
-    likes: Share
-    guessing: float | None
-
-    def as_json(self) -> dict[str, Any]:
-        """Return it as JSON has it."""
-        return {**asdict(self), "guessing": {"precision": self.guessing}}
-
-
 def read_off(
     prepared: PreparedRun, params: Params | None = None, people: int = 200, seed: int = 0
-) -> list[View]:
+) -> list[ServerView]:
     """Return the server's view of each phase, on a sample of the phase's people.
 
     The model is that of `params`, a finished run's, or else a fresh one. A phase of one round that
@@ -115,21 +85,27 @@ def read_off(
     return views
 
 
-def grade(phase: str, readings: Sequence[Items], truth: Sequence[Items], popular: IntArray) -> View:
-    """Return how good readings are; `popular` has the items, the most liked first."""
+def grade(
+    phase: str, readings: Sequence[Items], truth: Sequence[Items], popular: IntArray
+) -> ServerView:
+    """Return how good readings are, over all people together.
+
+    `popular` has the items, the most liked first: `guessing` is the precision of naming as many of
+    these instead of the likes that were read.
+    """
     guesses = [popular[: len(reading.likes)] for reading in readings]
-    return View(
+    return ServerView(
         phase=phase,
         people=len(readings),
         items=_share([each.items for each in readings], [each.items for each in truth]),
         likes=_share([each.likes for each in readings], [each.likes for each in truth]),
-        guessing=_share(guesses, [each.likes for each in truth]).precision,
+        guessing=Share(precision=_share(guesses, [each.likes for each in truth]).precision),
     )
 
 
 def _view(
     prepared: PreparedRun, stage: Phase, state: ServerState, *, people: int, seed: int
-) -> View:
+) -> ServerView:
     federation, n_items = prepared.federation, prepared.federation.n_items
     told = {name: np.asarray(leaf) for name, leaf in stage.tell(state).items()}
     draw = rng(seed, stage.first, "curious server")

@@ -33,6 +33,7 @@ from privrec.cli.options import (
 
 if TYPE_CHECKING:
     from privrec.attacks.games import Options
+    from privrec.runs.documents import Attack, Audit, ServerView
 
 EXIT_DOES_NOT_HOLD = EXIT_WRONG_INPUT + 1
 _COLUMNS = (
@@ -126,30 +127,30 @@ def attack(
             seed=seed,
         )
         jobs = _jobs(runs or [], data, recipes, epsilons, set_ or [], seed)
-        found = _play(jobs, out, workers, options)
+        results = _play(jobs, out, workers, options)
         if json_:
-            print_json(list(found.values()))
+            print_json([result.as_json() for result in results.values()])
             return
-        _show(found)
+        _print_attacks(results)
 
 
-def _show(found: Mapping[Path, Mapping[str, Any]]) -> None:
-    rows = [row for one in found.values() for row in _rows(one)]
+def _print_attacks(results: Mapping[Path, "Attack"]) -> None:
+    rows = [row for result in results.values() for row in _rows(result)]
     if rows:
         print_table("Who took part in training?", _COLUMNS, rows)
         print_line(
             "Guessing has accuracy and AUC 0.5. Except for paper, accuracy is that of the best"
             " threshold. A dash: not measured, or too few people (fewer than 100 for 1 %)."
         )
-    for one in found.values():
-        for line in _server_lines(one):
-            print_line(line)
-    print_line(f"figures: {', '.join(map(str, found))}; pages beside them")
+    for result in results.values():
+        for view in result.attacks.server:
+            print_line(f"{result.recipe}, {view.phase}: {_server_line(view)}")
+    print_line(f"figures: {', '.join(map(str, results))}; pages beside them")
 
 
 def _play(
     jobs: Sequence[_Job], out: Path | None, workers: int | None, options: "Options"
-) -> dict[Path, dict[str, Any]]:
+) -> dict[Path, "Attack"]:
     """Return what each attack reached, by the file that it was written to."""
     from privrec.attacks.membership import play_attack, prepare_attack
     from privrec.data.sources import load
@@ -176,30 +177,30 @@ def _play(
         )
         for job, folder in zip(jobs, folders, strict=True)
     ]
-    found = {}
+    results = {}
     for job, folder, one in zip(jobs, folders, prepared, strict=True):
         with progress() as on_progress:
-            result = play_attack(one, workers=workers, on_progress=on_progress).as_json()
+            result = play_attack(one, workers=workers, on_progress=on_progress)
         place = folder / job.result
-        result = _with_earlier(place, result)
-        document = Attack.model_validate(result, strict=False)
-        write_whole(place, document.text())
-        write_whole(place.with_suffix(".html"), render_attacks([document], []).encode())
+        results[place] = _with_earlier(Attack.read(place), result)
+        write_whole(place, results[place].text())
+        write_whole(place.with_suffix(".html"), render_attacks([results[place]], []).encode())
         if job.run is not None:
             refresh_report(open_run(job.run))
-        found[place] = result
-    return found
+    return results
 
 
-def _with_earlier(place: Path, result: dict[str, Any]) -> dict[str, Any]:
-    """Return the result with the kinds that the file has from an earlier attack of the same."""
-    from privrec.runs.documents import Attack
-
-    before = Attack.read(place)
+def _with_earlier(before: "Attack | None", result: "Attack") -> "Attack":
+    """Return the result with the kinds of an earlier attack of the same."""
     same = ("recipe", "data", "epsilon", "delta", "repetitions", "seed")
-    if before is None or any(getattr(before, name) != result[name] for name in same):
+    if before is None or any(getattr(before, key) != getattr(result, key) for key in same):
         return result
-    return {**result, "attacks": {**before.attacks.as_json(), **result["attacks"]}}
+    kinds = result.attacks
+    earlier = {
+        kind: getattr(before.attacks, kind)
+        for kind in before.attacks.model_fields_set - kinds.model_fields_set
+    }
+    return result.model_copy(update={"attacks": kinds.model_copy(update=earlier)})
 
 
 def _jobs(
@@ -254,55 +255,57 @@ def _like(run: Path, settings: Mapping[str, Any], seed: int) -> _Job:
     )
 
 
-def _rows(found: Mapping[str, Any]) -> list[tuple[str, ...]]:
+def _rows(result: "Attack") -> list[tuple[str, ...]]:
     """Return the lines of the table, one for each kind of attack."""
     from privrec.attacks.roc import RATES
-    from privrec.runs.documents import Kind
+    from privrec.runs.documents import Area
+    from privrec.runs.figures import KINDS
 
-    epsilon = "none" if found["epsilon"] is None else f"{found['epsilon']:g}"
+    epsilon = "none" if result.epsilon is None else f"{result.epsilon:g}"
     rows = []
-    for kind, figures in found["attacks"].items():
-        if kind == "server":
+    for kind in KINDS:
+        figures = getattr(result.attacks, kind)
+        if figures is None:
             continue
-        measured = Kind.model_validate(figures, strict=False)
-        accuracy, area = figures["accuracy"], figures["auc"]
-        value = accuracy["value"] if isinstance(accuracy, dict) else accuracy
-        rates = figures.get("rates", {})
-        printed = figures.get("printed")
+        accuracy, auc = figures.accuracy, figures.auc
+        value = accuracy.value if isinstance(accuracy, Area) else accuracy
+        rates = [figures.rates.get(f"{rate:g}") for rate in RATES if figures.can_tell(rate)]
         rows.append(
             (
-                found["recipe"],
-                found["data"],
+                result.recipe,
+                result.data,
                 epsilon,
                 kind,
                 f"{value:.3f}",
-                f"{area['value']:.3f}",
-                f"{area['low']:.3f} to {area['high']:.3f}",
-                *(
-                    f"{rates[f'{r:g}']['value']:.4f}" if rates and measured.can_tell(r) else "-"
-                    for r in RATES
-                ),
-                "-" if printed is None else f"{printed:.2f}",
+                f"{auc.value:.3f}",
+                f"{auc.low:.3f} to {auc.high:.3f}",
+                *("-" if rate is None else f"{rate.value:.4f}" for rate in rates),
+                *["-"] * (len(RATES) - len(rates)),
+                "-" if figures.printed is None else f"{figures.printed:.2f}",
             )
         )
     return rows
 
 
-def _server_lines(found: Mapping[str, Any]) -> list[str]:
-    """Return what a curious server reads off one contribution, a line for each phase."""
+def _server_line(view: "ServerView") -> str:
+    """Return what a curious server reads off one contribution."""
+    values = (
+        view.items.precision,
+        view.items.recall,
+        view.likes.precision,
+        view.likes.recall,
+        view.guessing.precision,
+    )
+    items, found, likes, liked, popular = (
+        "-" if value is None else f"{value:.2f}" for value in values
+    )
+    return (
+        f"a server that sees one contribution names items with precision {items}, recall {found};"
+        f" likes {likes}, {liked} (popular ones: {popular})"
+    )
 
-    def share(value: float | None) -> str:
-        return "-" if value is None else f"{value:.2f}"
 
-    return [
-        f"{found['recipe']}, {view['phase']}: a server that sees one contribution names items with"
-        f" precision {share(view['items']['precision'])}, recall {share(view['items']['recall'])};"
-        f" likes {share(view['likes']['precision'])}, {share(view['likes']['recall'])}"
-        f" (popular ones: {share(view['guessing']['precision'])})"
-        for view in found["attacks"].get("server", [])
-    ]
-
-
+_BOUNDS = {"curve": "the ROC area", "one_run": "one run", "clopper_pearson": "Clopper-Pearson"}
 AuditOutOption = Annotated[
     Path | None,
     typer.Option(
@@ -347,7 +350,7 @@ def audit(
         _check_place(out)
         place, named, settings = _asked(recipe, data, epsilon, set_)
         with progress() as on_progress:
-            found = run_audit(
+            audited = run_audit(
                 named,
                 settings.pop("data"),
                 canaries=canaries,
@@ -356,13 +359,14 @@ def audit(
                 on_progress=on_progress,
                 **settings,
             )
-        where, document = out or place, found.as_json()
-        _write(where, document, recipe if place else None)
+        where = out or place
+        if where is not None:
+            _write(where, audited, recipe if place else None)
         if json_:
-            print_json(document)
+            print_json(audited.as_json())
         else:
-            _print_audit(document, where)
-    if not found.holds:
+            _print_audit(audited, where)
+    if audited.holds is False:
         raise typer.Exit(EXIT_DOES_NOT_HOLD)
 
 
@@ -399,57 +403,49 @@ def _asked(
     return place, config.recipe, {**own, **given}
 
 
-def _write(where: Path | None, document: dict[str, Any], run: str | None) -> None:
+def _write(where: Path, audited: "Audit", run: str | None) -> None:
     """Write the JSON and the page, and the report of a run that was audited."""
-    if where is None:
-        return
     from privrec.runs.api import open_run
-    from privrec.runs.documents import Audit
     from privrec.runs.folder import write_whole
     from privrec.show.attacks import render_attacks
     from privrec.show.write import refresh_report
 
     where.parent.mkdir(parents=True, exist_ok=True)
-    audit = Audit.model_validate(document, strict=False)
-    write_whole(where, audit.text())
-    write_whole(where.with_suffix(".html"), render_attacks([], [audit]).encode())
+    write_whole(where, audited.text())
+    write_whole(where.with_suffix(".html"), render_attacks([], [audited]).encode())
     if run is not None:
         refresh_report(open_run(run))
 
 
-def _print_audit(found: dict[str, Any], where: Path | None) -> None:
-    ledger, bounds = found["epsilon_ledger"], found["bounds"]
+def _print_audit(audited: "Audit", where: Path | None) -> None:
+    ledger, most, area = audited.epsilon_ledger, audited.epsilon_most, audited.auc
     shown = "none (infinite)" if ledger is None else f"{ledger:.3f}"
-    rows = [
-        ("ledger", shown),
-        ("proved, at least", f"{found['epsilon_lower']:.3f}"),
-        ("  by the ROC area", "-" if bounds["curve"] is None else f"{bounds['curve']:.3f}"),
-        ("  by one run", f"{bounds['one_run']:.3f}"),
-        ("  by Clopper-Pearson", f"{bounds['clopper_pearson']:.3f}"),
-    ]
-    title = f"epsilon of {found['recipe']} on {found['data']}, delta {found['delta']:g}"
+    rows = [("ledger", shown), ("proved, at least", f"{audited.epsilon_lower:.3f}")]
+    for key, name in _BOUNDS.items():
+        bound = audited.bounds.get(key)
+        rows.append((f"  by {name}", "-" if bound is None else f"{bound:.3f}"))
+    title = f"epsilon of {audited.recipe} on {audited.data}, delta {audited.delta:g}"
     print_table(title, ("", "epsilon"), rows)
-    area = found["auc"]
+    measured = "-" if area is None else f"{area.value:.3f} ({area.low:.3f} to {area.high:.3f})"
     print_line(
-        f"{found['canaries']:,} canaries, {found['releases']} releases: AUC {area['value']:.3f}"
-        f" ({area['low']:.3f} to {area['high']:.3f}), allowed {found['auc_allowed']:.3f};"
-        f" confidence {found['confidence']:g}, noise {found['noise']}"
+        f"{audited.canaries:,} canaries, {audited.releases} releases: AUC {measured}, allowed"
+        f" {audited.auc_allowed:.3f}; confidence {audited.confidence:g}, noise {audited.noise}"
     )
-    for finding in found["findings"]:
+    for finding in audited.findings:
         print_line(f"finding: {finding}")
-    if found["holds"] is None:
+    if audited.holds is None:
         print_line("The ledger promises nothing, so there is nothing to break.")
-    elif found["holds"] and found["epsilon_most"] < ledger:
+    elif audited.holds and most is not None and ledger is not None and most < ledger:
         print_line(
-            f"Nothing contradicts the ledger, but {found['canaries']:,} canaries can prove at most"
-            f" epsilon {found['epsilon_most']:.2f}: take more to test it."
+            f"Nothing contradicts the ledger, but {audited.canaries:,} canaries can prove at most"
+            f" epsilon {most:.2f}: take more to test it."
         )
-    elif found["holds"]:
+    elif audited.holds:
         print_line("Holds: nothing contradicts the ledger. This is no proof that it is right.")
     elif ledger is None:
         print_line("DOES NOT HOLD: a budget was asked for, and the ledger promises nothing.")
     else:
-        chance = 1 - found["confidence"]
+        chance = 1 - audited.confidence
         print_line(
             "DOES NOT HOLD: more is given away than the ledger says. A right ledger ends like this"
             f" with probability {chance:.2g} at most, unless there is a finding: audit again with"

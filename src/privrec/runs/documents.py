@@ -398,18 +398,25 @@ class Attack(OfRun):
 
     epsilon: float | None = None
     delta: float | None = None
-    repetitions: float | None = None
+    repetitions: int | float | None = None
     attacks: Attacks
 
 
 class Audit(OfRun):
-    """`audit.json`: what planted people prove about epsilon."""
+    """`audit.json`: what planted people prove about epsilon.
+
+    `epsilon_most` is the largest lower bound that so many canaries can give by the ROC area; None
+    where nothing is promised. If the ledger is above it, only `findings` can contradict the ledger:
+    mistakes that need no statistics. `allowed` is the ROC curve that the ledger allows.
+    """
 
     canaries: int
+    releases: int | None = None
     confidence: float
     delta: float
     epsilon_lower: float
     epsilon_ledger: float | None
+    epsilon_most: float | None = None
     holds: bool | None
     auc: Area | None = None
     auc_allowed: float | None = None
