@@ -2,20 +2,17 @@
 
 The folder itself has what may be released: `config.toml`, which is written first and never
 changed; `catalogue.json`; `ledger.jsonl`, a line per release, on the disk before the release is
-used (`ledgerfile.py`); `rounds.jsonl`, a line per round; `params.safetensors`, which marks a
-finished run; and `privacy.html`, the page of what is promised. During a run,
-`checkpoint.safetensors` has the whole server state (and, where the best one by validation is kept,
-that one), and `published-N.safetensors` has what round N published until the checkpoint has it.
+used (`ledger.py`); `rounds.jsonl`, a line per round; `params.safetensors`, which marks a finished
+run; and `privacy.html`, the page of what is promised. During a run, `checkpoint.safetensors` has
+the whole server state (and, where the best one by validation is kept, that one), and
+`published-N.safetensors` has what round N published until the checkpoint has it.
 
 `simulation/` has what is computed from raw data: the fingerprint of the data, losses, counts
-and timings, progress, validation, evaluation, attacks, audits, report. No guarantee covers it.
+and timings, validation, evaluation, attacks, audits, report. No guarantee covers it. In it
+`progress.json` says how far a training is, and `evaluating.json` an evaluation. Each is written a
+few times a second at most, and not flushed to the disk, because nothing depends on it.
 
-`simulation/progress.json`: how far a training is, and `evaluating.json` for an evaluation.
-
-Each is written a few times a second at most, under a temporary name that is then renamed. It is not
-flushed to the disk, because nothing depends on it.
-
-Where a run lies: in a temporary folder that goes with its object, or in a copy to keep.
+A run in Python without a folder has a temporary one, which is removed with its object.
 """
 
 import contextlib
@@ -54,7 +51,7 @@ _TEMPORARY = ".tmp"
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, kw_only=True)
 class RunFolder:
-    """The files of one run. A temporary folder is removed with this object (`places.py`)."""
+    """The files of one run. A temporary folder is removed with this object."""
 
     path: Path
     is_temporary: bool = field(default=False, compare=False)

@@ -1,8 +1,7 @@
-"""Quality against privacy: one run for each ε, drawn beside results without privacy.
+"""Runs that are trained and tested for figures, and the curve of quality against privacy.
 
-Runs that are trained and tested for figures: what is in the folder is not trained again.
-
-The noise of such runs is seeded, so that figures can be repeated. They protect nobody.
+What is in the folder is not trained again. The noise of these runs is seeded, so that figures can
+be repeated. They protect nobody.
 """
 
 import json

@@ -1,10 +1,8 @@
 """Training: prepare a run, play its rounds, and leave its parameters in a run folder.
 
-The best state of a training by its validation people, where there is no noise.
-
-Under noise nothing is kept by validation: a look at raw data would have to be paid for.
-
-Whether there are enough people to learn anything from under noise, before a training.
+Without noise, the best state by the validation people can be kept. Under noise nothing is kept by
+validation: a look at raw data would have to be paid for. Whether there are enough people to learn
+anything from under noise is told before a training.
 """
 
 import math

@@ -3,9 +3,8 @@
 Under secure noise without `diagnostics` the file has no timings, no counts of people and no memory:
 a step inside a round is told in per cent, and the file is removed when the training is finished.
 
-A progress bar for Python: one line in a terminal, one small output in a notebook.
-
-The command line has a bar of its own.
+Python has a progress bar: one line in a terminal, one small output in a notebook. The command line
+has one of its own.
 """
 
 import contextlib

@@ -1,10 +1,7 @@
-"""Recommendations for many people: the model is read once, and lists are written as they come.
+"""Recommendations for many people: of the run's data by their ids, or newcomers from a file.
 
-Who gets recommendations: people of the run's data by their ids, or newcomers from a file.
-
-What rounds did and what tests found, as frames.
-
-Some test people with what they liked and what they get, of public and made-up data alone.
+The model is read once, and lists are written as they come. Example people, with what they liked and
+what they get, are of public and made-up data alone.
 """
 
 import os

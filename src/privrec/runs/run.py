@@ -1,8 +1,7 @@
-"""A run folder, opened: evaluate it, ask what it promises, recommend from it.
+"""A run folder, opened: evaluate it, ask what it promises, recommend from it, export it.
 
-What may be released of a run, as one file that a phone can rank with.
-
-A zip archive: `model.json` (settings and what the run promises), `statement.txt`, `ledger.jsonl`,
+An export has what may be released of a run, as one file that a phone can rank with. It is a zip
+archive: `model.json` (settings and what the run promises), `statement.txt`, `ledger.jsonl`,
 `catalogue.json`, and the parameters as `params/NAME.npy`. The same run gives the same bytes.
 """
 
