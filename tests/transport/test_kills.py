@@ -307,5 +307,5 @@ def kept(local: LocalFederation, node: int) -> list[bytes]:
 def helped(local: LocalFederation, node: int) -> dict[int, int]:
     """Return how often a node answered in which rounds, by the file in its own folder."""
     path = NodeFolder(path=local.node(node)).reveals(local.terms.fingerprint)
-    found = json.loads(path.read_text()) if path.is_file() else {}
-    return {int(number): count for number, count in found.items()}
+    times = json.loads(path.read_text())["times"] if path.is_file() else {}
+    return {int(number): count for number, count in times.items()}
