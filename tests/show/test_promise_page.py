@@ -13,6 +13,7 @@ from privrec.algorithms.recipes import RECIPES
 from privrec.privacy.ledger import PrivacyLedger, ledger_in, most_certain, most_right, percent
 from privrec.privacy.release import Release, Sampling
 from privrec.privacy.statement import TITLES, NodeNoise, Strength, epsilon_text, privacy_report
+from privrec.runs.documents import Privacy
 from privrec.show.promise import promise_part, render_privacy
 from svg import points_of
 
@@ -37,12 +38,12 @@ def line(n: int, release: Release = RELEASE, **changes: Any) -> dict[str, Any]:
     }
 
 
-def privacy(lines: list[dict[str, Any]], **changes: Any) -> dict[str, Any]:
+def privacy(lines: list[dict[str, Any]], **changes: Any) -> Privacy:
     asked = {"delta": DELTA, "noise": "secure", "without": "No guarantee.", **changes}
-    return privacy_report(ledger_in(lines), **asked).as_json()
+    return Privacy.model_validate(privacy_report(ledger_in(lines), **asked).as_json())
 
 
-def rows_of(lines: list[dict[str, Any]], found: dict[str, Any]) -> dict[str, str]:
+def rows_of(lines: list[dict[str, Any]], found: Privacy) -> dict[str, str]:
     cells = check_page(render_privacy("t", found, lines)).cells
     first = cells[: cells.index("stage")]
     return dict(zip(first[::2], first[1::2], strict=True))
@@ -113,7 +114,7 @@ def test_epsilon_by_release_ends_where_the_ledger_does(count: int) -> None:
     steps = all(a[0] == b[0] or a[1] == b[1] for a, b in pairwise(curve))
     assert steps == (count == 2)
     assert len(at) <= 9
-    assert at[-1][1] == pytest.approx(found["epsilon"], rel=1e-5)
+    assert at[-1][1] == pytest.approx(found.epsilon, rel=1e-5)
     middle, spent = at[len(at) // 2]
     assert spent == pytest.approx(PrivacyLedger(((RELEASE, middle),)).epsilon(DELTA), rel=1e-5)
 
@@ -147,9 +148,9 @@ def test_a_server_that_is_covered_is_named_with_its_strength() -> None:
     nodes = NodeNoise(nodes=5, honest=3, sums=2, epsilon=5.5)
     lines = [line(0), line(1)]
     found = privacy(lines, server=nodes)
-    assert "Against the server, epsilon is 5.50 (weak), if at least 3 of 5 nodes" in found["short"]
-    assert found["not_covered"][0].startswith("the people kept for validation")
-    assert not any("server" in one for one in found["not_covered"])
+    assert "Against the server, epsilon is 5.50 (weak), if at least 3 of 5 nodes" in found.short
+    assert found.not_covered[0].startswith("the people kept for validation")
+    assert not any("server" in one for one in found.not_covered)
 
 
 @pytest.mark.parametrize(("noise", "strength"), [(5.0, "strong"), (0.8, "moderate"), (0.4, "weak")])
@@ -159,22 +160,22 @@ def test_people_who_decide_read_a_short_paragraph(noise: float, strength: Streng
     lines, ledger = [line(0, release)], PrivacyLedger(((release, 1),))
     found = privacy(lines, undeclared=["the catalogue"])
     certain = percent(most_certain(ledger, DELTA))
-    assert found["strength"] == strength
-    assert found["short"] == (
+    assert found.strength == strength
+    assert found.short == (
         "Each of about 1,600 people who train is protected against anybody who sees the model, with"
         " all of her data. An attacker who gave it 50 % that she took part can get to at most"
         f" {certain}, apart from a chance of 1e-06."
     )
-    assert len(found["short"].split()) < 50
+    assert len(found.short.split()) < 50
     # It leaves out nothing that the statement in full has.
-    assert len(found["not_covered"]) == 6
-    assert all(one in found["statement"] for one in found["not_covered"])
+    assert len(found.not_covered) == 6
+    assert all(one in found.statement for one in found.not_covered)
     page = render_privacy("t", found, lines)
     boxes = re.findall('class="(privacy [^"]*)"><b>(.*?)</b> (.*?)</p>', page)
-    assert boxes == [(f"privacy {strength}", f"{TITLES[strength]}.", found["short"])]
+    assert boxes == [(f"privacy {strength}", f"{TITLES[strength]}.", found.short)]
     assert len(re.findall("<li>", page)) == 6
     assert f'class="{strength} on"' in page
-    assert f"ε = {epsilon_text(found['epsilon'])}</text>" in page
+    assert f"ε = {epsilon_text(found.epsilon)}</text>" in page
     assert "Ponomareva et al. 2023" in page
     assert "The statement in full" in page
 
@@ -206,7 +207,7 @@ def test_a_ledger_that_costs_more_than_the_statement_gives_no_figure() -> None:
 
 
 def test_an_older_document_without_delta_is_shown() -> None:
-    text = promise_part({"statement": "Words.", "epsilon": 1.0}, [])
+    text = promise_part(Privacy(statement="Words.", epsilon=1.0), [])
     assert '<p class="privacy strong"><b>Strong protection.</b> Words.</p>' in text
     assert "in full" not in text
     assert "smaller is stronger" in text

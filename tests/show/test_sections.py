@@ -7,7 +7,7 @@ from typing import Any
 from test_report import PLAYED, ROUNDS, SETTINGS, evaluation, figures, values
 
 from pages import Page, charts_in, check_page
-from privrec.runs.documents import Evaluation, Example, Listed
+from privrec.runs.documents import Evaluation, Example, Listed, Privacy
 from privrec.show.report import Beside, render_begun, render_report
 from svg import points_of
 
@@ -130,7 +130,7 @@ def test_a_run_without_an_evaluation_has_a_page() -> None:
     rounds = [{**PLAYED, "round": n, "loss": 1 / (n + 1)} for n in range(5)]
     text = render_begun(
         EVIL,
-        {"statement": "No guarantee.", "epsilon": None},
+        Privacy(statement="No guarantee."),
         rounds,
         {"key": EVIL},
         next_step=f"privrec evaluate '{EVIL}'",

@@ -192,6 +192,7 @@ class Privacy(Document):
     epsilon: float | None = None
     epsilon_of_mechanism: float | None = None
     delta: float | None = None
+    adjacency: str | None = None
     stage_two_epsilon: float | None = None
     statement: str
     short: str = ""

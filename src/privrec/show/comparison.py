@@ -70,7 +70,7 @@ def render_comparison(
             }
         )
     promises = [
-        (_linked(name, known), statement_of(evaluation.privacy.as_json()))
+        (_linked(name, known), statement_of(evaluation.privacy))
         for name, evaluation in evaluations.items()
     ]
     return render(

@@ -8,6 +8,7 @@ from markupsafe import Markup
 from privrec.privacy.ledger import PrivacyLedger, ledger_in, most_certain, most_right, percent
 from privrec.privacy.release import Release
 from privrec.privacy.statement import MODERATE, SCALE, STRONG, TITLES, epsilon_text, strength_of
+from privrec.runs.documents import Privacy
 from privrec.show.charts import Axis, line_chart, log_axis
 from privrec.show.page import Table, part, render, with_code
 
@@ -23,7 +24,7 @@ _DELTA = "a chance that ε alone is not kept"
 _ZONES = (("strong", 0.1, STRONG), ("moderate", STRONG, MODERATE), ("weak", MODERATE, 20.0))
 
 
-def render_privacy(title: str, privacy: Mapping[str, Any], lines: Sequence[Line]) -> str:
+def render_privacy(title: str, privacy: Privacy, lines: Sequence[Line]) -> str:
     """Return the page of what a run promises. It has nothing that may not be released.
 
     It leads to no other page: those may not be released.
@@ -31,14 +32,14 @@ def render_privacy(title: str, privacy: Mapping[str, Any], lines: Sequence[Line]
     return render("privacy.html", title=f"Privacy of {title}", promise=promise_part(privacy, lines))
 
 
-def statement_of(privacy: Mapping[str, Any]) -> dict[str, str]:
+def statement_of(privacy: Privacy) -> dict[str, str]:
     """Return what is promised in short, and how strong that is; older files lack the short text."""
-    strength = strength_of(privacy.get("epsilon"))
-    text = str(privacy.get("short") or privacy["statement"])
+    strength = strength_of(privacy.epsilon)
+    text = privacy.short or privacy.statement
     return {"strength": strength, "title": TITLES[strength], "text": text}
 
 
-def promise_part(privacy: Mapping[str, Any], lines: Sequence[Line]) -> Markup:
+def promise_part(privacy: Privacy, lines: Sequence[Line]) -> Markup:
     """Return what is promised: in short, on a scale, in figures, by release, and in full."""
     ledger = ledger_in(lines)
     rows = [
@@ -48,13 +49,13 @@ def promise_part(privacy: Mapping[str, Any], lines: Sequence[Line]) -> Markup:
     return part(
         "promise.html",
         in_short=statement_of(privacy),
-        scale=_scale(privacy.get("epsilon")),
-        not_covered=privacy.get("not_covered", ()),
+        scale=_scale(privacy.epsilon),
+        not_covered=privacy.not_covered,
         figures=Table(head=(), rows=rows, name="What is promised", look="text"),
         before=before,
         releases=_releases(lines),
         spending=_spending(privacy, lines),
-        in_full=str(privacy["statement"]) if privacy.get("short") else "",
+        in_full=privacy.statement if privacy.short else "",
     )
 
 
@@ -63,7 +64,7 @@ def _scale(epsilon: float | None) -> dict[str, object] | None:
     if epsilon is None:
         return None
     axis = log_axis([_ZONES[0][1], _ZONES[-1][2]])
-    at = _place(axis, float(epsilon))
+    at = _place(axis, epsilon)
     zones = [(name, _place(axis, low), _place(axis, high)) for name, low, high in _ZONES]
     return {
         "label": f"ε = {epsilon_text(epsilon)}",
@@ -87,17 +88,17 @@ def _place(axis: Axis, epsilon: float) -> float:
     return 20 + 600 * axis.share(epsilon)
 
 
-def _rows(privacy: Mapping[str, Any], ledger: PrivacyLedger) -> list[tuple[str, str]]:
+def _rows(privacy: Privacy, ledger: PrivacyLedger) -> list[tuple[str, str]]:
     """Return the table of the promise: a question and its answer in each row."""
-    if privacy.get("epsilon") is None:
+    if privacy.epsilon is None:
         return _rows_without(privacy)
-    epsilon, delta = float(privacy["epsilon"]), privacy.get("delta")
-    compared = privacy.get("adjacency")
+    epsilon, delta = privacy.epsilon, privacy.delta
+    compared = privacy.adjacency
     return [
         ("ε (epsilon)", f"{epsilon_text(epsilon)}; smaller is stronger"),
         *([] if delta is None else [("δ (delta)", f"{delta:g}; {_DELTA}")]),
-        *([("What is compared", str(compared))] if compared else []),
-        *([] if delta is None else _attacker(ledger, epsilon, float(delta))),
+        *([("What is compared", compared)] if compared else []),
+        *([] if delta is None else _attacker(ledger, epsilon, delta)),
         ("The noise", "from the operating system's secure generator; nobody can take it off"),
     ]
 
@@ -125,10 +126,10 @@ def _attacker(ledger: PrivacyLedger, epsilon: float, delta: float) -> list[tuple
     ]
 
 
-def _rows_without(privacy: Mapping[str, Any]) -> list[tuple[str, str]]:
-    known = privacy.get("epsilon_of_mechanism")
-    alone = privacy.get("stage_two_epsilon")
-    at = "" if privacy.get("delta") is None else f" at δ {privacy['delta']:g}"
+def _rows_without(privacy: Privacy) -> list[tuple[str, str]]:
+    known = privacy.epsilon_of_mechanism
+    alone = privacy.stage_two_epsilon
+    at = "" if privacy.delta is None else f" at δ {privacy.delta:g}"
     rows = [("ε (epsilon)", "infinite: there is no guarantee")]
     if known is not None:
         rows.append(
@@ -141,7 +142,7 @@ def _rows_without(privacy: Mapping[str, Any]) -> list[tuple[str, str]]:
         rows.append(
             ("ε of stage two alone", f"{epsilon_text(alone)}; the first stage had no noise")
         )
-    if privacy.get("local_noise"):
+    if privacy.local_noise:
         rows.append(("Noise on devices", "some, which is no guarantee for a person"))
     rows.append(
         (
@@ -188,19 +189,19 @@ def _range(lines: Sequence[Line], key: str) -> str:
     return low if low == high else f"{low} to {high}"
 
 
-def _spending(privacy: Mapping[str, Any], lines: Sequence[Line]) -> dict[str, object] | None:
+def _spending(privacy: Privacy, lines: Sequence[Line]) -> dict[str, object] | None:
     """Return the chart of ε by release; None where it is infinite, or where one release is all."""
     counted = [line for line in lines if line["people"] != "volunteers"]
-    delta, last = privacy.get("delta"), len(counted)
-    known = privacy.get("epsilon_of_mechanism") is not None
+    delta, last = privacy.delta, len(counted)
+    known = privacy.epsilon_of_mechanism is not None
     if delta is None or not known or last < 2 or last < len(lines):
         return None
     most = min(last, _POINTS)
     places = sorted({round(last * (k + 1) / most) for k in range(most)})
     points = [(0.0, 0.0)]
-    points += [(float(n), ledger_in(counted[:n]).epsilon(float(delta))) for n in places]
+    points += [(float(n), ledger_in(counted[:n]).epsilon(delta)) for n in places]
     is_each = last == len(places)
     chart = line_chart({"ε": points}, x_label="releases", y_label="ε so far", steps=is_each)
-    is_seeded = privacy.get("epsilon") is None
+    is_seeded = privacy.epsilon is None
     found = {"chart": chart, "delta": f"{delta:g}", "is_each": is_each, "is_seeded": is_seeded}
     return found if chart else None

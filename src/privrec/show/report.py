@@ -9,7 +9,7 @@ from privrec.data.text import data_title
 from privrec.evaluation.intervals import Difference
 from privrec.evaluation.metrics import KS
 from privrec.privacy.paper import PRINTED_HITS
-from privrec.runs.documents import Attacked, Evaluation, Example, Group
+from privrec.runs.documents import Attacked, Evaluation, Example, Group, Privacy
 from privrec.runs.figures import (
     Document,
     around,
@@ -69,7 +69,7 @@ def render_report(
     beside = beside or Beside()
     return render(
         "report.html",
-        **_shared(evaluation.privacy.as_json(), rounds, settings, beside),
+        **_shared(evaluation.privacy, rounds, settings, beside),
         title=f"{evaluation.recipe} on {data_words(evaluation)}, seed {evaluation.seed}",
         lead=_lead(evaluation, beside),
         quality=_quality(evaluation, rounds),
@@ -79,7 +79,7 @@ def render_report(
 
 def render_begun(
     title: str,
-    privacy: Document,
+    privacy: Privacy,
     rounds: Sequence[Document],
     settings: Document,
     *,
@@ -99,7 +99,7 @@ def render_begun(
 
 
 def _shared(
-    privacy: Document, rounds: Sequence[Document], settings: Document, beside: Beside
+    privacy: Privacy, rounds: Sequence[Document], settings: Document, beside: Beside
 ) -> dict[str, object]:
     """Return what the report of every run shows."""
     rows = [(key, str(value)) for key, value in settings.items()]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from privrec.data.text import data_title
 from privrec.runs.api import open_run
-from privrec.runs.documents import Attack, Audit, Evaluation, Examples
+from privrec.runs.documents import Attack, Audit, Evaluation, Examples, Privacy
 from privrec.runs.folder import RunFolder, read_evaluation, write_whole
 from privrec.runs.ledger import settled_ledger
 from privrec.runs.run import Run, attacked_in, examples_path
@@ -71,7 +71,8 @@ def _write_pages(run: Run, place: Path) -> None:
     folder, settings = run.folder, run.config.model_dump()
     data = data_title(run.catalogue.name, run.config.data)
     title = f"{run.config.recipe} on {data}, seed {run.config.seed}"
-    ledger, privacy = settled_ledger(folder), run.privacy().as_json()
+    ledger = settled_ledger(folder)
+    privacy = Privacy.model_validate(run.privacy().as_json())
     examples = Examples.read(examples_path(place))
     shown = Beside(
         summary=run.recipe.summary,
