@@ -17,6 +17,7 @@ import privrec
 from commands import TINY, document, done, invoke
 from privrec.algorithms.recipes import RECIPES
 from privrec.cli.console import print_table, progress
+from privrec.evaluation.intervals import Difference
 from privrec.runs.figures import figure_and_arm, signed_with_arm
 from privrec.runs.folder import RunFolder
 from tiny import DATA
@@ -128,7 +129,7 @@ def test_evaluation_for_people_shows_the_same_figures(copy: RunFolder) -> None:
         if name != "privrec":
             by = found["differences"][name]["20"]
             # A difference has its sign, and stands below no "better".
-            assert beside[0] == signed_with_arm(by)
+            assert beside[0] == signed_with_arm(Difference(**by))
             assert beside[0].startswith("-") == (by["by"] <= -0.0005)
     assert "better" not in said.split("The first 20 of each list")[1].splitlines()[2]
     # A script gets what is promised and the path on one line each.

@@ -271,6 +271,12 @@ class Evaluation(Figures, OfRun):
     _config: RunSettings | None = PrivateAttr(default=None)
     _people: People | None = PrivateAttr(default=None)
 
+    def as_json(self) -> dict[str, Any]:
+        """Return the keys and values of the file; what it is of comes before its figures."""
+        values = super().as_json()
+        first = ("recipe", "data", "data_name", "seed", "users")
+        return {key: values[key] for key in first if key in values} | values
+
     def keep(self, config: RunSettings, people: People) -> None:
         """Keep the settings of the run and the figures of each person, which no file has."""
         self._config, self._people = config, people
