@@ -30,7 +30,7 @@ from privrec.protocol.enrolment import read_server
 from privrec.protocol.masks import Roster, default_degree
 from privrec.protocol.secure_sum import NodeRound, route
 from privrec.protocol.server import Server, executor
-from privrec.protocol.terms import bind, traffic_of
+from privrec.protocol.terms import phases_of, plan_of, traffic_of
 from privrec.runs import folder as records
 from privrec.runs.loop import play_stages
 from privrec.transport.link import Link, open_link
@@ -102,10 +102,10 @@ def exchanges() -> list[Figure]:
             settings={"force_delta": True, "deadline": 60.0},
         )
         _, terms, catalogue = read_server(local.server.path)
-        bound = bind(terms, catalogue)
-        phase = bound.phases()[0]
+        plan = plan_of(terms, catalogue)
+        phase = phases_of(plan)[0]
         state = phase.start(None)
-        cohort = Cohort(np.arange(terms.people), bound.federation.take)
+        cohort = Cohort(np.arange(terms.people), plan.task.federation.take)
         with started(local, free_port()) as link:
             run = executor(server_of(local, link))
             ours, floor = [], []
@@ -187,7 +187,7 @@ def two_nodes(rounds: int = 30) -> list[Figure]:
         )
         loading = time.monotonic() - began
         _, terms, catalogue = read_server(local.server.path)
-        prepared = bind(terms, catalogue).prepared(terms.settings)
+        prepared = plan_of(terms, catalogue)
         with started(local, free_port(), pinned=True) as link:
             bare = statistics.median(nothing(link, 2) for _ in range(9)) * (2 + rounds)
             _, moments, train = traffic_of(terms, catalogue)

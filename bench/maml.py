@@ -16,7 +16,7 @@ import numpy as np
 
 from engine import ask_peer, check_same, start_peer, workload_arrays
 from figures import Figure
-from privrec.algorithms.recipe import PreparedRun
+from privrec.algorithms.recipe import Plan
 from privrec.algorithms.recipes import configure, prepare
 from privrec.algorithms.reptile.dssm import network_of
 from privrec.algorithms.reptile.pack import PackedTask
@@ -43,7 +43,11 @@ def maml() -> list[Figure]:
         "server_lr": 1.0,
     }
     prepared = prepare(configure("nn-self", "movielens-1m", settings), load("movielens-1m"))
-    config, federation, split = prepared.config, prepared.federation, prepared.split
+    config, federation, split = (
+        prepared.task.settings,
+        prepared.task.federation,
+        prepared.task.split,
+    )
     network = network_of(config, federation.catalogue)  # type: ignore[arg-type]
     training = maml_training(config, network, federation, split)  # type: ignore[arg-type]
     (phase,) = one_stage(config, network, training, split)  # type: ignore[arg-type]
@@ -72,7 +76,7 @@ def maml() -> list[Figure]:
     ]
 
 
-def _write_workload(path: Path, prepared: PreparedRun, params: Any, tasks: Sequence[Any]) -> None:
+def _write_workload(path: Path, prepared: Plan, params: Any, tasks: Sequence[Any]) -> None:
     """Write what the peer trains on: for each client its support, then its query."""
 
     def places(task: PackedTask) -> Any:
@@ -82,7 +86,7 @@ def _write_workload(path: Path, prepared: PreparedRun, params: Any, tasks: Seque
     clients = [(task.client, places(task)) for task in tasks]
     np.savez(
         path,
-        **workload_arrays(prepared.federation, params, clients, COHORT),
+        **workload_arrays(prepared.task.federation, params, clients, COHORT),
         support=np.array([int(task.support) for task in tasks]),
         # All instances of a part in one step.
         batch_size=max(int(task.size) for task in tasks),
@@ -91,13 +95,11 @@ def _write_workload(path: Path, prepared: PreparedRun, params: Any, tasks: Seque
     )
 
 
-def _take_turns(
-    workload: Path, prepared: PreparedRun, phase: Phase
-) -> tuple[list[float], list[float]]:
+def _take_turns(workload: Path, prepared: Plan, phase: Phase) -> tuple[list[float], list[float]]:
     """Return the seconds of each round, ours and the peer's."""
     ours, theirs = [], []
     peer = start_peer("torch_maml.py", workload)
-    state, around = phase.start(None), surroundings(prepared.federation)
+    state, around = phase.start(None), surroundings(prepared.task.federation)
     for r in range(ROUNDS):
         before = state.params
         started = time.perf_counter()

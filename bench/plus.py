@@ -70,10 +70,10 @@ def _to_the_mark(run: Run) -> Figure:
 
 def _popularity(run: Run) -> float:
     experiment, reference = run.prepared, popularity()
-    arrays = reference.fit(experiment.federation, experiment.split.train)
+    arrays = reference.fit(experiment.task.federation, experiment.task.split.train)
     report = evaluate(
-        experiment.federation,
-        experiment.split.validation,
+        experiment.task.federation,
+        experiment.task.split.validation,
         reference.scorer(arrays),
         seed=run.config.seed,
     )

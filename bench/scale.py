@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from figures import Figure
-from privrec.algorithms.recipe import PreparedRun
+from privrec.algorithms.recipe import Plan
 from privrec.algorithms.recipes import configure, prepare
 from privrec.algorithms.reptile.dssm import dssm
 from privrec.algorithms.reptile.local import local_sgd
@@ -26,11 +26,11 @@ from privrec.data.sources import load
 from privrec.seeds import key
 
 
-def seconds_of_rounds(made: Sequence[PreparedRun], rounds: int = 25) -> list[float]:
+def seconds_of_rounds(made: Sequence[Plan], rounds: int = 25) -> list[float]:
     """Return the median time of a round of each run's first stage; they take turns."""
     stages: list[Stage] = [prepared.stages()[0] for prepared in made]
     states = [stage.start(None) for stage in stages]
-    around = [surroundings(prepared.federation) for prepared in made]
+    around = [surroundings(prepared.task.federation) for prepared in made]
     for stage, state in zip(stages, states, strict=True):
         if stage.device is not None:
             stage.device.prepare(state.params)

@@ -32,7 +32,7 @@ def stage_one() -> list[Figure]:
         item_weight=config.item_mask_weight, segment_weight=config.segment_mask_weight
     )
     local = local_views(config, ssl, config.stage1_lr)
-    people = prepare(config, federation).split.train[:COHORT]
+    people = prepare(config, federation).task.split.train[:COHORT]
     clients = draw_views(
         federation.take(people), views, n_items=federation.n_items, seed=0, round_index=0
     )

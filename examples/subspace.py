@@ -7,20 +7,19 @@ docs/extending.md walks through this file.
 """
 
 from dataclasses import replace
+from functools import partial
 
 import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 
 from privrec.algorithms.budgets import noised, sampling_of
-from privrec.algorithms.recipe import Recipe
+from privrec.algorithms.recipe import Plan, Recipe, Task
 from privrec.algorithms.settings import NoiseSettings
 from privrec.core.contribution import Contribution, TouchedRows
 from privrec.core.phase import TRAIN, DeviceHalf, Phase, ServerState, Told
-from privrec.core.scorer import Rankers, Scorer, check_shapes
-from privrec.data.catalogue import Catalogue
-from privrec.data.clients import Clients, Split
-from privrec.data.federation import Federation
+from privrec.core.scorer import Scorer, check_shapes
+from privrec.data.clients import Clients
 from privrec.evaluation.references import own_first
 from privrec.privacy.aggregate import Published
 from privrec.privacy.ledger import PrivacyLedger
@@ -71,8 +70,9 @@ def absorb(state: ServerState, published: Published) -> ServerState:
     return replace(state, params={VECTORS: jnp.asarray(basis, jnp.float32)})
 
 
-def stages(settings: SubspaceSettings, federation: Federation, split: Split) -> tuple[Phase, ...]:
+def stages(task: Task[SubspaceSettings]) -> tuple[Phase, ...]:
     """Return the one phase of the recipe."""
+    settings, federation, split = task.settings, task.federation, task.split
     aggregator = noised(
         settings,
         sampling_of(settings.sampling, settings.cohort, split),
@@ -107,27 +107,30 @@ def stages(settings: SubspaceSettings, federation: Federation, split: Split) -> 
 # --- ranking, on the device ----------------------------------------------------------------------
 
 
-def rankers(settings: SubspaceSettings, catalogue: Catalogue) -> Rankers:
+def by_taste(rank: int, n_items: int, params: Params) -> Scorer:
     """Return how a device ranks: by how well an item fits the vectors of what its person likes."""
+    check_shapes(params, {VECTORS: (n_items, min(rank, n_items))})
+    vectors = np.asarray(params[VECTORS])
 
-    def ranker(params: Params) -> Scorer:
-        shape = (catalogue.n_items, min(settings.rank, catalogue.n_items))
-        check_shapes(params, {VECTORS: shape})
-        vectors = np.asarray(params[VECTORS])
+    def score(people: Clients) -> npt.NDArray[np.float32]:
+        tastes = [vectors[likes_of(people, k)].sum(0) for k in range(len(people))]
+        return np.asarray(np.stack(tastes) @ vectors.T, np.float32)
 
-        def score(people: Clients) -> npt.NDArray[np.float32]:
-            tastes = [vectors[likes_of(people, k)].sum(0) for k in range(len(people))]
-            return np.asarray(np.stack(tastes) @ vectors.T, np.float32)
+    return own_first(n_items, score)
 
-        return own_first(catalogue.n_items, score)
 
-    return Rankers(adapted=ranker)
+# --- the recipe ----------------------------------------------------------------------------------
+
+
+def plan(task: Task[SubspaceSettings]) -> Plan:
+    """Return how the recipe trains and how it ranks."""
+    ranker = partial(by_taste, task.settings.rank, task.federation.n_items)
+    return Plan(task=task, stages=partial(stages, task), ranker=ranker)
 
 
 SUBSPACE = Recipe(
     summary="item vectors by a federated subspace iteration",
     settings=SubspaceSettings,
     server_sees="items",
-    stages=stages,
-    rankers=rankers,
+    plan=plan,
 )

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from privrec.algorithms.recipe import PreparedRun
+from privrec.algorithms.recipe import Plan
 from privrec.data import catalogue as catalogues
 from privrec.protocol.certificates import (
     make_node_key,
@@ -17,7 +17,7 @@ from privrec.protocol.certificates import (
 )
 from privrec.protocol.node import Node, Reveals
 from privrec.protocol.server import Server
-from privrec.protocol.terms import Member, Terms, bind, catalogue_hash
+from privrec.protocol.terms import Member, Terms, catalogue_hash, phases_of, plan_of
 from privrec.types import IntArray
 
 Tap = Callable[[int, bytes, bytes | None], bytes | None]
@@ -29,7 +29,7 @@ class Loopback:
 
     def __init__(
         self,
-        prepared: PreparedRun,
+        prepared: Plan,
         path: Path,
         *,
         nodes: int = 3,
@@ -37,18 +37,20 @@ class Loopback:
         **more: Any,
     ) -> None:
         self.prepared, self.tap = prepared, tap
-        slices = np.array_split(prepared.split.train, nodes)
+        slices = np.array_split(prepared.task.split.train, nodes)
         paths = [path / f"node{k}" for k in range(nodes)]
         for place in paths:
             place.mkdir(parents=True)
             make_node_key(place / "key")
         self.keys = [public_key_text(place / "key") for place in paths]
-        public = catalogues.to_json(prepared.federation.catalogue)
-        settings = prepared.config
+        public = catalogues.to_json(prepared.task.federation.catalogue)
+        settings = prepared.task.settings
         if "train_people" in type(settings).model_fields:
-            settings = settings.model_copy(update={"train_people": prepared.split.public_train})
+            settings = settings.model_copy(
+                update={"train_people": prepared.task.split.public_train}
+            )
         self.terms = Terms(
-            name=prepared.federation.population,
+            name=prepared.task.federation.population,
             settings=settings,
             catalogue=catalogue_hash(public),
             members=tuple(
@@ -64,14 +66,14 @@ class Loopback:
     def node(self, node: int) -> Node:
         """Return a node, as it is after a restart."""
         private = read_private_key(self.paths[node] / "key")
-        catalogue = self.prepared.federation.catalogue
-        people = self.prepared.federation.take(self.slices[node])
-        bound = bind(self.terms, catalogue, people, node)
+        catalogue = self.prepared.task.federation.catalogue
+        people = self.prepared.task.federation.take(self.slices[node])
+        bound = plan_of(self.terms, catalogue, people, node)
         return Node(
             self.terms,
             node,
-            phases=bound.phases,
-            take=bound.federation.take,
+            phases=lambda: phases_of(bound),
+            take=bound.task.federation.take,
             schema=catalogue.schema,
             sign=lambda content: sign(private, content),
             verify=self.verify,
@@ -99,9 +101,9 @@ class Loopback:
             if reply is not None:
                 yield node, reply
 
-    def run(self) -> PreparedRun:
+    def run(self) -> Plan:
         """Return the run as the server prepares it: without anybody's data."""
-        return bind(self.terms, self.prepared.federation.catalogue).prepared(self.terms.settings)
+        return plan_of(self.terms, self.prepared.task.federation.catalogue)
 
     def everybody(self) -> IntArray:
         """Return the positions of all enrolled people."""

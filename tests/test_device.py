@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 import privrec
-from privrec.algorithms.recipe import PreparedRun
+from privrec.algorithms.recipe import Plan
 from privrec.core.scorer import Scores
 from privrec.data.catalogue import Catalogue
 from privrec.data.clients import Clients
@@ -262,7 +262,7 @@ def test_there_may_be_nobody_to_rank_for(tmp_path: Path) -> None:
     settings = {**TINY, "rounds": 1, "cohort": 1, "validation_share": 0.4, "validate_every": 1}
     # A seed for which some of the four train, some validate and some are tested.
     run = privrec.train("privrec", data, out=tmp_path / "run", **settings, seed=1)
-    assert len(run.prepared.split.validation) == 1
+    assert len(run.prepared.task.split.validation) == 1
     with pytest.raises(DataError, match="none of the 1 test people has two likes"):
         run.evaluate()
     assert not run.folder.evaluation_path.exists()
@@ -279,7 +279,7 @@ def test_recommending_leaves_no_trace(run: privrec.Run) -> None:
             for path in folder.rglob("*")
         }
 
-    def asked() -> PreparedRun:
+    def asked() -> Plan:
         raise AssertionError("a newcomer's device asked for the data")
 
     before = state()

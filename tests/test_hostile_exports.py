@@ -15,7 +15,7 @@ import pytest
 import privrec
 from commands import Refused, done
 from privrec.algorithms.fedgnn.matching import empty_table
-from privrec.algorithms.recipes import configure, rankers
+from privrec.algorithms.recipes import configure, plan_on_device
 from privrec.algorithms.reptile import adapt
 from privrec.data.manifest import Manifest
 from privrec.data.tables import Tables, write_folder
@@ -242,10 +242,11 @@ def test_a_model_cannot_keep_a_phone_busy_for_ever(
 def test_adaptation_has_a_last_step(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
     monkeypatch.setattr(adapt, "local_sgd", lambda model, **how: asked.append(how["max_steps"]))
-    monkeypatch.setattr(adapt, "adapted_scorer", lambda *_, **__: None)
+    monkeypatch.setattr(adapt, "check_shapes", lambda *_: None)
+    monkeypatch.setattr(adapt, "adapted_scorer", lambda *_, **__: lambda params: None)
     for steps in (0, 7):
         settings = configure("privrec", DATA, {"adapt_steps": steps, "adapt_epochs": 1000})
-        rankers(settings, privrec.load(DATA).catalogue)
+        plan_on_device(settings, privrec.load(DATA).catalogue).ranker({})
     assert {*asked} == {200_000, 7}
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from privrec.algorithms.recipe import PreparedRun
+from privrec.algorithms.recipe import Plan
 from privrec.algorithms.recipes import RECIPES
 from privrec.core.phase import Executor, Journal, RoundReport, ServerState, Stage, Unwritten
 from privrec.core.round import Surroundings, cohort_draw, fastest, play_stage_round
@@ -27,11 +27,11 @@ MODEL: dict[str, Any] = {
 }
 
 
-def new_folder(path: Path, prepared: PreparedRun) -> records.RunFolder:
+def new_folder(path: Path, prepared: Plan) -> records.RunFolder:
     """Return the folder of a run that is about to begin."""
-    federation = prepared.federation
+    federation = prepared.task.federation
     public = to_json(federation.catalogue)
-    return records.create_run(path, prepared.config, public, federation.fingerprint)
+    return records.create_run(path, prepared.task.settings, public, federation.fingerprint)
 
 
 class FixedNoise(Unwritten):

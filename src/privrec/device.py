@@ -30,7 +30,7 @@ from privrec.algorithms.privrec_plus.scoring import (
     row_scorer,
     tower_shapes,
 )
-from privrec.core.scorer import Rankers, Scorer, check_shapes, moments, top_items
+from privrec.core.scorer import Scorer, check_shapes, moments, top_items
 from privrec.data.catalogue import Catalogue, from_json
 from privrec.data.clients import Clients
 from privrec.data.schema import check_names, encode_one
@@ -284,8 +284,9 @@ class Model:
             return tower_scorer(self.params, self.catalogue)
         # By its name: nothing here depends on what trains, because a phone has numpy alone.
         recipes = importlib.import_module("privrec.algorithms.recipes")
-        own: Rankers = recipes.rankers(recipes.settings_of(self.settings), self.catalogue)
-        return own.adapted(self.params)
+        plan = recipes.plan_on_device(recipes.settings_of(self.settings), self.catalogue)
+        scorer: Scorer = plan.ranker(self.params)
+        return scorer
 
 
 def tower_scorer(params: Mapping[str, npt.NDArray[Any]], catalogue: Catalogue) -> Scorer:

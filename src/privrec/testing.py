@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from privrec.algorithms.recipe import PreparedRun, Recipe
+from privrec.algorithms.recipe import Plan, Recipe
 from privrec.algorithms.recipes import RECIPES, configure, prepare, recipe_named
 from privrec.core.bound import bounded
 from privrec.core.contribution import (
@@ -156,7 +156,7 @@ class Place(NamedTuple):
     told: Told
 
 
-def phases_of(prepared: PreparedRun) -> Iterator[Place]:
+def phases_of(prepared: Plan) -> Iterator[Place]:
     """Yield the phases of a run, each after one round of what comes before it.
 
     A recipe that is trained in one place has none.
@@ -169,7 +169,7 @@ def phases_of(prepared: PreparedRun) -> Iterator[Place]:
         if isinstance(stage, Phase):
             yield Place(stage, state, stage.tell(state))
         around = Surroundings(
-            take=prepared.federation.take,
+            take=prepared.task.federation.take,
             run=fastest,
             draw=cohort_draw(0, secret=False),
             journal=Unwritten(),
@@ -571,7 +571,7 @@ class RecipeContract:
     def test_garbage_in_the_test_peoples_data_changes_nothing(self, tmp_path: Path) -> None:
         """No parameter learns from the people on whom it is tested."""
         run = _run(self._name, json.dumps(self._small))
-        test = prepare(configure(self._name, DATA, self._small), _people()).split.test
+        test = prepare(configure(self._name, DATA, self._small), _people()).task.split.test
         assert len(test) > 0
         spoilt = with_garbage(_people(), test)
         other = loop.train(self._name, spoilt, out=tmp_path / "other", **self._small)

@@ -11,7 +11,7 @@ from privrec.algorithms.factors import dpals as shares
 from privrec.algorithms.factors import fcf
 from privrec.algorithms.factors.dpals import (
     DpalsSettings,
-    dpals_rankers,
+    by_factors,
     item_vectors,
     rank_for,
     squares_of,
@@ -241,7 +241,7 @@ def test_items_without_a_vector_come_last_the_most_popular_first() -> None:
     vectors[[0, 1]] = [[1, 0, 0], [0, 1, 0]]
     popularity = jnp.array([9.0, 8.0, 1.0, 3.0, 2.0, 5.0])
     params = {shares.VECTORS: jnp.asarray(vectors), shares.POPULARITY: popularity}
-    scorer = dpals_rankers(settings, data.catalogue).adapted(params)
+    scorer = by_factors(settings, data.n_items, params, adapted=True)
     people = data.take(np.array([1]))
     (scores,) = scorer(people, people)
     # Her own item first, then those with a vector, then the others by popularity.
@@ -261,7 +261,7 @@ def test_fcf_keeps_items_vectors_short_by_the_ridge() -> None:
     state = phase.start(None)
     nothing = {fcf.VECTORS: np.zeros((data.n_items, 3))}
     after = phase.absorb(state, Published(nothing, 1.0))
-    shrunk = 1 - 0.5 * 3.0 / prepared.split.public_train
+    shrunk = 1 - 0.5 * 3.0 / prepared.task.split.public_train
     np.testing.assert_allclose(
         after.params[fcf.VECTORS], shrunk * np.asarray(state.params[fcf.VECTORS]), rtol=1e-5
     )

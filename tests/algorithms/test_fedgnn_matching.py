@@ -56,7 +56,7 @@ def sent_by(data: Federation, secret: bytes) -> list[Offer]:
     settings = configure("fedgnn", data.name, small("fedgnn"))
     prepared = prepare(settings, data)
     params = trained_of(prepared.stages()[0].start(None).params)
-    return list(offers_of(data.take(prepared.split.train), params, secret, settings))
+    return list(offers_of(data.take(prepared.task.split.train), params, secret, settings))
 
 
 def test_tokens_follow_the_item_and_the_key() -> None:
@@ -121,7 +121,9 @@ def test_a_device_gets_its_items_neighbours_and_never_itself(data: Federation) -
     table = table_of(matched, KEYS[0], n_items, most, 4)
     directory = directory_of(table)
     assert directory is not None
-    people = data.take(prepare(configure("fedgnn", data.name, small("fedgnn")), data).split.train)
+    people = data.take(
+        prepare(configure("fedgnn", data.name, small("fedgnn")), data).task.split.train
+    )
     persons = [items_of(people, k) for k in range(len(people))]
     by_mark = {mark: offer.vector for offer in offers for mark in offer.marks}
     # Marks differ from item to item, so they do not join one person's items.
@@ -215,15 +217,15 @@ def test_expanded_graphs_have_neighbours_and_the_matching_reads_training_people_
     state, _ = round_of(data, first, first.start(None))
     before = exchange.start(state.params)
     after, report = exchange.play(before, take)
-    assert sorted(np.concatenate(asked).tolist()) == sorted(prepared.split.train.tolist())
-    assert (after.round_index, report.clients) == (2, len(prepared.split.train))
+    assert sorted(np.concatenate(asked).tolist()) == sorted(prepared.task.split.train.tolist())
+    assert (after.round_index, report.clients) == (2, len(prepared.task.split.train))
     told = last.tell(last.start(after.params))
     for name, leaf in trained_of(before.params).items():
         np.testing.assert_array_equal(after.params[name], leaf)
-    assert isinstance(prepared.config, FedGnnSettings)
+    assert isinstance(prepared.task.settings, FedGnnSettings)
     (client, *_) = pack(
-        data.take(prepared.split.train),
-        prepared.config,
+        data.take(prepared.task.split.train),
+        prepared.task.settings,
         n_items=data.n_items,
         round_index=2,
         directory=directory_of(told),

@@ -170,7 +170,7 @@ def test_a_new_person_changes_only_her_vectors_and_her_loss_falls(data: Federati
 def test_the_tested_half_and_other_people_never_matter(own: bool, data: Federation) -> None:
     prepared, _, state = start_and_next(data, own_first=own)
     held = prepared.protocol.testing(data)(prepared.split.test)
-    scorer = prepared.rankers.adapted(state.params)
+    scorer = prepared.ranker(state.params)
     usual = list(scorer(held.kept, held.tested))
     garbage = replace(
         held.tested,
@@ -184,14 +184,14 @@ def test_the_tested_half_and_other_people_never_matter(own: bool, data: Federati
     for one, other in zip(usual, scorer(held.kept, garbage), strict=True):
         np.testing.assert_array_equal(one, other)
     assert any(not np.allclose(one, usual[0]) for one in usual)
-    flat = list(prepared.rankers.unadapted(state.params)(held.kept, held.tested))
+    flat = list(prepared.unadapted(state.params)(held.kept, held.tested))
     assert all(np.array_equal(one, flat[0]) for one in flat)
 
 
 def test_own_items_come_first_where_asked(data: Federation) -> None:
     prepared, _, state = start_and_next(data, own_first=True)
     held = prepared.protocol.testing(data)(prepared.split.test)
-    for k, row in enumerate(prepared.rankers.adapted(state.params)(held.kept, held.tested)):
+    for k, row in enumerate(prepared.ranker(state.params)(held.kept, held.tested)):
         one = held.kept.take(np.array([k]))
         likes = np.unique(one.item[one.liked])
         assert set(np.argsort(-row[0])[: len(likes)]) == set(likes)

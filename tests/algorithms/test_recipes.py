@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from privrec.algorithms.recipe import Plan, Task
 from privrec.algorithms.recipes import RECIPES, configure, prepare, recipe_named
-from privrec.core.phase import Stage
 from privrec.data.sources import load
 from privrec.errors import SettingsError
 from privrec.privacy.ledger import PrivacyLedger
@@ -155,11 +155,11 @@ def test_phases_that_share_round_numbers_are_refused(monkeypatch: pytest.MonkeyP
     """Two rounds of one number would be one line of the ledger."""
     plus = RECIPES["privrec-plus"]
 
-    def twice(*arguments: Any) -> tuple[Stage, ...]:
-        first, *_ = plus.stages(*arguments)
-        return first, first
+    def twice(task: Task[Any]) -> Plan:
+        made = plus.plan(task)
+        return replace(made, stages=lambda: (made.stages()[0], made.stages()[0]))
 
-    monkeypatch.setitem(RECIPES, "privrec-plus", replace(plus, stages=twice))
+    monkeypatch.setitem(RECIPES, "privrec-plus", replace(plus, plan=twice))
     made = prepare(configure("privrec-plus", DATA_SET, {}), load(DATA_SET))
     with pytest.raises(ValueError, match="popularity must begin with round 1; got 0"):
         made.stages()

@@ -8,7 +8,7 @@ import pytest
 
 import privrec
 from privrec.algorithms.privrec_plus.sums import SQUARES, TRIANGLE
-from privrec.algorithms.recipe import PreparedRun
+from privrec.algorithms.recipe import Plan
 from privrec.algorithms.recipes import configure, prepare
 from privrec.attacks.server import (
     Items,
@@ -39,7 +39,7 @@ def data() -> Federation:
     return privrec.load(DATA)
 
 
-def prepared_of(recipe: str, data: Federation, **more: Any) -> PreparedRun:
+def prepared_of(recipe: str, data: Federation, **more: Any) -> Plan:
     usual = own(recipe, {**MODEL, "validation_share": 0.0, "rounds": 2, "stage1_rounds": 2})
     return prepare(configure(recipe, data.name, {**usual, **more}), data)
 
@@ -59,7 +59,7 @@ def test_a_popularity_row_is_the_list_of_her_items() -> None:
     first = read_off(prepared)[0]
     assert first.as_json() == {
         "phase": "popularity",
-        "people": len(prepared.split.train),
+        "people": len(prepared.task.split.train),
         "items": {"precision": 1.0, "recall": 1.0},
         "likes": {"precision": 1.0, "recall": 1.0},
         "guessing": {"precision": first.guessing.precision},
@@ -201,7 +201,7 @@ def test_likes_stand_out_among_negatives() -> None:
 def test_a_reading_does_not_look_at_the_truth(data: Federation) -> None:
     """Devices that send somebody else's contribution: the right names are gone with it."""
     prepared = prepared_of("privrec-plus", data)
-    stage, train = prepared.stages()[0], prepared.split.train
+    stage, train = prepared.stages()[0], prepared.task.split.train
     assert isinstance(stage, Phase)
     device, everybody = stage.device, data.take(train)
     place = {int(one): k for k, one in enumerate(everybody.ids)}

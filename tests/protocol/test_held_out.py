@@ -49,8 +49,8 @@ def play(config: Any, path: Path, place: Path) -> None:
     prepared = prepare(config, privrec.load("club"))
     net = Loopback(prepared, path)
     run = net.run()
-    public = to_json(prepared.federation.catalogue)
-    folder = records.create_run(place, run.config, public, None)
+    public = to_json(prepared.task.federation.catalogue)
+    folder = records.create_run(place, run.task.settings, public, None)
     play_stages(run, folder, network=net.server.network())
 
 
@@ -69,7 +69,7 @@ def test_a_federation_on_this_machine_knows_whom_it_left_out(club: Path, refused
     found = document("evaluate", place, "--json")
     assert found["users"]["train"] == local.terms.people
     everybody = prepare(configure("privrec-plus", "club", SETTINGS), privrec.load("club"))
-    assert found["users"]["test"] + found["users"]["skipped"] == len(everybody.split.test)
+    assert found["users"]["test"] + found["users"]["skipped"] == len(everybody.task.split.test)
     # Other people in a folder of the same name are not them.
     write_club(club, seed=1)
     assert "the data has changed" in refused("evaluate", place)
@@ -103,7 +103,7 @@ def test_a_node_tests_the_model_on_those_it_held_out(node: Path) -> None:
     folder = NodeFolder(path=node)
     ids = read_people(folder, folder.held_out)[0].ids
     positions = np.flatnonzero(np.isin(data.ids(np.arange(PEOPLE)), ids))
-    scorer = run.prepared.rankers.adapted(load_params(run.folder))
+    scorer = run.prepared.ranker(load_params(run.folder))
     exact = evaluate(data, positions, scorer, seed=0)
     assert found["people"] == {"test": exact.tested, "skipped": exact.skipped}
     assert found["hits"] == pytest.approx({str(k): value for k, value in exact.hits.items()})

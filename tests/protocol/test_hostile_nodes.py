@@ -27,7 +27,7 @@ from privrec.protocol import server as network
 from privrec.protocol.certificates import read_private_key, sign
 from privrec.protocol.secure_sum import _keys_statement, check_keys
 from privrec.protocol.server import executor, liars
-from privrec.protocol.terms import bind
+from privrec.protocol.terms import phases_of, plan_of
 from privrec.testing import small
 from privrec.types import F64
 from tiny import DATA
@@ -85,7 +85,7 @@ def play(net: Loopback, people: Any = None, server: network.Server | None = None
     """Return the sum over everybody in the first round."""
     phase, run = phase_of(net), net.run()
     state = phase.start(None)
-    cohort = Cohort(net.everybody() if people is None else people, run.federation.take)
+    cohort = Cohort(net.everybody() if people is None else people, run.task.federation.take)
     return executor(server or net.server)(phase, phase.tell(state), cohort, 0, state.clip_norm)
 
 
@@ -442,10 +442,10 @@ def test_a_node_whose_keys_repeat_is_named_and_left_out(data: Federation, tmp_pa
         return wire.signed(made, request, lambda content: sign(private, content))
 
     net.tap = copies
-    bound = bind(net.terms, data.catalogue)
-    phase = bound.phases()[0]
+    bound = plan_of(net.terms, data.catalogue)
+    phase = phases_of(bound)[0]
     state = phase.start(None)
-    cohort = Cohort(phase.population, bound.federation.take)
+    cohort = Cohort(phase.population, bound.task.federation.take)
     executor(net.server)(phase, phase.tell(state), cohort, 0, state.clip_norm)
     assert net.server.status.refused["a key of another node"] >= 1
 
@@ -467,10 +467,10 @@ def test_one_lost_reply_of_two_nodes_costs_an_attempt_and_not_the_round(
     kind: str, data: Federation, tmp_path: Path
 ) -> None:
     net = Loopback(noised("dp-privrec-plus", data), tmp_path, nodes=2, tap=drops(1, kind, 1))
-    bound = bind(net.terms, data.catalogue)
-    phase = bound.phases()[0]
+    bound = plan_of(net.terms, data.catalogue)
+    phase = phases_of(bound)[0]
     state = phase.start(None)
-    cohort = Cohort(phase.population, bound.federation.take)
+    cohort = Cohort(phase.population, bound.task.federation.take)
     executor(net.server)(phase, phase.tell(state), cohort, 0, state.clip_norm)
     assert net.server.status.abandoned == 1
 

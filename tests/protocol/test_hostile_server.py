@@ -14,7 +14,7 @@ import privrec
 import raw
 from loopback import Loopback
 from privrec.algorithms.privrec_plus.rows import Frequent
-from privrec.algorithms.recipe import PreparedRun
+from privrec.algorithms.recipe import Plan
 from privrec.algorithms.recipes import configure, prepare
 from privrec.core.phase import Cohort, Phase, check_told
 from privrec.data.federation import Federation
@@ -33,7 +33,7 @@ def data() -> Federation:
     return privrec.load(DATA)
 
 
-def prepared_for(recipe: str, data: Federation, **more: Any) -> PreparedRun:
+def prepared_for(recipe: str, data: Federation, **more: Any) -> Plan:
     settings = {**small(recipe, cohort=40, stage1_cohort=40, **NOISE), **more}
     return prepare(configure(recipe, data.name, settings), data)
 
@@ -124,7 +124,7 @@ def play_once(net: Loopback) -> CohortTotal:
     assert isinstance(first, Phase)
     assert isinstance(phase, Phase)
     state = phase.start(first.start(None).params)
-    cohort = Cohort(net.everybody(), net.run().federation.take)
+    cohort = Cohort(net.everybody(), net.run().task.federation.take)
     return executor(net.server)(phase, phase.tell(state), cohort, phase.first, state.clip_norm)
 
 
@@ -213,7 +213,7 @@ def test_no_node_gets_an_adaptive_bound_of_its_own(
         return reply
 
     monkeypatch.setattr(net.nodes[0], "handle", handle)
-    cohort = Cohort(net.everybody(), net.run().federation.take)
+    cohort = Cohort(net.everybody(), net.run().task.federation.take)
     with pytest.raises(FederationError, match="nothing of it was published"):
         executor(net.server)(phase, phase.tell(state), cohort, 0, state.clip_norm)
     kinds = [reply.about["kind"] for reply in found]

@@ -13,7 +13,7 @@ import privrec
 import raw
 from loopback import Loopback
 from privrec.algorithms.privrec_plus import solve as fit
-from privrec.algorithms.recipe import PreparedRun
+from privrec.algorithms.recipe import Plan
 from privrec.algorithms.recipes import configure, prepare
 from privrec.core.phase import Cohort, Phase, Told
 from privrec.core.round import Network, fastest
@@ -49,7 +49,7 @@ def data() -> Federation:
     return privrec.load(DATA)
 
 
-def prepared_for(recipe: str, data: Federation, **more: Any) -> PreparedRun:
+def prepared_for(recipe: str, data: Federation, **more: Any) -> Plan:
     settings = {**small(recipe, cohort=40, stage1_cohort=40, **NOISE), **more}
     return prepare(configure(recipe, data.name, settings), data)
 
@@ -73,7 +73,7 @@ def noises(net: Loopback, folder: records.RunFolder, gone: set[int]) -> dict[int
     """Play the whole run; return for each round what its sum has beyond the true one."""
     found: dict[int, F64] = {}
     run, work = net.run(), executor(net.server)
-    federation = net.prepared.federation
+    federation = net.prepared.task.federation
     places = np.concatenate(net.slices)
 
     def play(phase: Phase, told: Told, cohort: Cohort, number: int, clip: float) -> CohortTotal:
@@ -115,7 +115,7 @@ def test_the_noise_is_what_the_ledger_counts_and_more_for_each_node_that_is_not_
         missing=MISSING,
         colluding=colluding,
     )
-    folder = records.create_run(tmp_path / "run", net.run().config, "{}", None)
+    folder = records.create_run(tmp_path / "run", net.run().task.settings, "{}", None)
     # Who is silent at the end only has given its sum already.
     found = noises(net, folder, set() if step == "reveal" else away)
     [counted] = [line for line in read_ledger(folder) if line["stage"] == "moments"]
@@ -138,7 +138,7 @@ def test_with_one_more_missing_nothing_is_published(
         noise_from="nodes",
         missing=MISSING,
     )
-    folder = records.create_run(tmp_path / "run", net.run().config, "{}", None)
+    folder = records.create_run(tmp_path / "run", net.run().task.settings, "{}", None)
     before = {path for path in folder.path.rglob("*") if path.is_file()}
     with pytest.raises(FederationError, match="nothing of it was published"):
         noises(net, folder, set())
@@ -170,7 +170,7 @@ def test_a_node_adds_its_share_of_noise_to_sums_and_to_the_count(
     assert isinstance(phase, Phase)
     state = phase.start(None)
     told, clip = phase.tell(state), 0.37 * state.clip_norm
-    layout = layout_of(phase, told, run.federation.take(np.arange(1)), 0, clip)
+    layout = layout_of(phase, told, run.task.federation.take(np.arange(1)), 0, clip)
     coding = coding_of(net.terms.people, phase, layout, clip)
     drawn = [net.nodes[0]._noise(phase, clip, coding) for _ in range(4000)]
     totals = [layout.total(coding.decode(words), noised=True) for words in drawn]
@@ -195,7 +195,7 @@ def test_the_count_of_adaptive_clipping_has_its_own_noise(data: Federation, tmp_
     [phase] = run.stages()
     assert isinstance(phase, Phase)
     state = phase.start(None)
-    cohort = Cohort(net.everybody(), run.federation.take)
+    cohort = Cohort(net.everybody(), run.task.federation.take)
     place = phase, phase.tell(state), cohort
     counts = []
     for number in range(rounds):
@@ -230,7 +230,7 @@ def test_the_ledger_is_that_of_the_simulator(
     play_stages(made, alone)
     net = Loopback(made, tmp_path / "net", noise_from=noise_from, missing=0.0)
     run = net.run()
-    together = records.create_run(tmp_path / "run", run.config, "{}", None)
+    together = records.create_run(tmp_path / "run", run.task.settings, "{}", None)
     play_stages(run, together, network=net.server.network())
     assert ledger_of(together).entries == ledger_of(alone).entries
     assert ledger_of(together).epsilon(1e-6) == ledger_of(alone).epsilon(1e-6)

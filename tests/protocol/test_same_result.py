@@ -18,7 +18,7 @@ from privrec.data.federation import Federation
 from privrec.errors import FederationError
 from privrec.protocol.coding import coding_of, layout_of
 from privrec.protocol.server import executor
-from privrec.protocol.terms import bind
+from privrec.protocol.terms import phases_of, plan_of
 from privrec.runs import folder as records
 from privrec.runs.ledger import ledger_of
 from privrec.runs.loop import play_stages
@@ -85,7 +85,7 @@ def test_a_federation_learns_what_the_simulator_learns(
     play_stages(prepared, alone)
     net = Loopback(prepared, tmp_path / "net", secure_sum=how == "masked")
     run = net.run()
-    together = records.create_run(tmp_path / "run", run.config, "{}", None)
+    together = records.create_run(tmp_path / "run", run.task.settings, "{}", None)
     play_stages(run, together, network=net.server.network())
     one, other = params_of(alone), params_of(together)
     assert one.keys() == other.keys()
@@ -106,9 +106,9 @@ def test_a_secure_sum_is_as_exact_as_its_coding_says_beforehand(
         secure: Loopback(prepared, tmp_path / str(secure), secure_sum=secure)
         for secure in (False, True)
     }
-    bound = bind(nets[True].terms, data.catalogue)
-    phase, state = bound.phases()[0], bound.phases()[0].start(None)
-    told, cohort = phase.tell(state), Cohort(phase.population, bound.federation.take)
+    bound = plan_of(nets[True].terms, data.catalogue)
+    phase, state = phases_of(bound)[0], phases_of(bound)[0].start(None)
+    told, cohort = phase.tell(state), Cohort(phase.population, bound.task.federation.take)
     sums = {
         secure: executor(net.server)(phase, told, cohort, 0, state.clip_norm).update
         for secure, net in nets.items()

@@ -35,7 +35,7 @@ from privrec.protocol.coding import Coding, coding_of, layout_of
 from privrec.protocol.masks import Roster, Words
 from privrec.protocol.secure_sum import _pair_seed
 from privrec.protocol.server import executor
-from privrec.protocol.terms import bind
+from privrec.protocol.terms import plan_of
 from privrec.runs import folder as records
 from privrec.runs.loop import play_stages
 from privrec.testing import small
@@ -85,7 +85,7 @@ class Tapped:
     def play(self) -> F64:
         """Play one round with everybody, and return the sum that the server gets."""
         phase, told, clip = self.place()
-        cohort = Cohort(self.net.everybody(), self.run.federation.take)
+        cohort = Cohort(self.net.everybody(), self.run.task.federation.take)
         total = executor(self.net.server)(phase, told, cohort, ROUND, clip)
         return np.concatenate([np.ravel(total.update[name]) for name in sorted(total.update)])
 
@@ -102,14 +102,16 @@ class Tapped:
         return self.truth(node, *self.place(), np.array(self.net.terms.positions(node)))
 
     def truth(self, node: int, phase: Phase, told: Any, clip: float, people: Any) -> F64:
-        terms, mine = self.net.terms, self.net.prepared.federation.take(self.net.slices[node])
-        take = bind(terms, self.net.prepared.federation.catalogue, mine, node).federation.take
+        terms, mine = self.net.terms, self.net.prepared.task.federation.take(self.net.slices[node])
+        take = plan_of(
+            terms, self.net.prepared.task.federation.catalogue, mine, node
+        ).task.federation.take
         total = one_by_one(phase, told, Cohort(people, take), phase.first, clip)
         return np.concatenate([np.ravel(total.update[name]) for name in sorted(total.update)])
 
     def coding(self) -> Coding:
         phase, told, clip = self.place()
-        nobody = self.run.federation.take(np.arange(1))
+        nobody = self.run.task.federation.take(np.arange(1))
         layout = layout_of(phase, told, nobody, ROUND, clip)
         return coding_of(self.net.terms.people, phase, layout, clip)
 
@@ -308,7 +310,7 @@ def test_neither_the_server_nor_its_disk_ever_holds_one_nodes_vector(
                 vectors.extend((coding.encode(truth, len(people)), truth))
         return total
 
-    folder = records.create_run(disk / "run", tapped.run.config, "{}", None)
+    folder = records.create_run(disk / "run", tapped.run.task.settings, "{}", None)
     play_stages(tapped.run, folder, network=Network(run=run, about=server.network().about))
     remember(None)
     everything = b"\0".join(dict.fromkeys(kept))

@@ -13,7 +13,7 @@ from loopback import Loopback
 from privrec.algorithms.recipes import configure, prepare
 from privrec.data.federation import Federation
 from privrec.errors import FederationError
-from privrec.protocol.terms import Member, Terms, bind, promised, read_terms
+from privrec.protocol.terms import Member, Terms, phases_of, plan_of, promised, read_terms
 from privrec.testing import small
 from tiny import DATA
 
@@ -58,9 +58,9 @@ def test_epsilon_against_the_server_counts_rounds_that_the_budget_does_not_play(
 ) -> None:
     more = {"rounds": 40, "epsilon": 5.0, "sampling": "poisson"}
     net = Loopback(noised("dp-privrec-one", data, **more), tmp_path, noise_from="nodes")
-    bound = bind(net.terms, data.catalogue)
-    epsilon, hostile = promised(net.terms, bound.phases())
-    assert bound.phases()[0].rounds == 40
+    bound = plan_of(net.terms, data.catalogue)
+    epsilon, hostile = promised(net.terms, phases_of(bound))
+    assert phases_of(bound)[0].rounds == 40
     assert hostile > epsilon > 5.0  # The budget ends the run before its 40 rounds.
 
 

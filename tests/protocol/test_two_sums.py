@@ -65,7 +65,7 @@ class Curious:
         phase = self.phase()
         state = phase.start(None)
         everybody = self.net.everybody() if people is None else people
-        cohort = Cohort(everybody, self.net.run().federation.take)
+        cohort = Cohort(everybody, self.net.run().task.federation.take)
         return executor(self.net.server)(phase, phase.tell(state), cohort, 0, state.clip_norm)
 
     def phase(self) -> Phase:

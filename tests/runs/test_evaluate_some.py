@@ -100,10 +100,10 @@ def test_a_sample_is_drawn_by_the_persons_id(trained_popularity: Path) -> None:
     prepared = privrec.open_run(trained_popularity).prepared
     small, large = _drawn(prepared, 10), _drawn(prepared, 40)
     assert (len(small), len(large)) == (10, 40)
-    assert set(small) < set(large) < set(prepared.split.test)
-    assert small.tolist() != prepared.split.test[:10].tolist()
+    assert set(small) < set(large) < set(prepared.task.split.test)
+    assert small.tolist() != prepared.task.split.test[:10].tolist()
     other = privrec.train("popularity", DATA, seed=1).prepared
-    both = np.intersect1d(prepared.split.test, other.split.test)
+    both = np.intersect1d(prepared.task.split.test, other.task.split.test)
     # Another seed draws others, also among those who are tested under both.
     assert set(_drawn(prepared, 40)) & set(both) != set(_drawn(other, 40)) & set(both)
 
@@ -122,7 +122,7 @@ def test_a_look_between_rounds_is_at_the_first_validation_people_alone(
     trained_popularity: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = privrec.open_run(trained_popularity)
-    people, asked = run.prepared.split.validation, []
+    people, asked = run.prepared.task.split.validation, []
 
     def seen(view: Any, positions: Any, *rest: Any, **how: Any) -> Any:
         asked.append(positions.tolist())

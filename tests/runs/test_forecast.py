@@ -100,9 +100,12 @@ def test_nothing_is_solved_and_nobody_is_asked_who_is_tested(
     prepared = prepare(configure("privrec-plus", DATA, settings), replace(data, take=take))
     stages = forecast.forecast(prepared)
     assert [share.stage for share in stages] == ["popularity", "moments", "train"]
-    assert set(asked) <= {*prepared.split.train.tolist(), *prepared.split.validation.tolist()}
-    assert set(asked) & set(prepared.split.validation.tolist())
-    assert len(prepared.split.test)
+    assert set(asked) <= {
+        *prepared.task.split.train.tolist(),
+        *prepared.task.split.validation.tolist(),
+    }
+    assert set(asked) & set(prepared.task.split.validation.tolist())
+    assert len(prepared.task.split.test)
 
 
 def test_the_server_sees_sums_of_the_size_of_the_whole_cohort(
@@ -117,7 +120,7 @@ def test_the_server_sees_sums_of_the_size_of_the_whole_cohort(
     sample = forecast._of_phase(prepared, first, first.start(None))  # type: ignore[arg-type]
     found = np.asarray(sample.params["items/popularity"])
     # Each person adds a vector of length 1 and of at most 20 items: a sum between 1 and √20.
-    assert len(prepared.split.train) <= found.sum() <= len(prepared.split.train) * 20**0.5
+    assert len(prepared.task.split.train) <= found.sum() <= len(prepared.task.split.train) * 20**0.5
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from test_resume import Stopped
 import privrec
 from commands import done
 from privrec.algorithms.privrec_plus.scoring import learned_of
-from privrec.algorithms.recipe import PreparedRun
+from privrec.algorithms.recipe import Plan
 from privrec.algorithms.recipes import RECIPES, configure, prepare
 from privrec.core.round import play_stage_round
 from privrec.data.sources import load
@@ -92,7 +92,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch, hits: Sequence[float]) -> list[Par
         rounds[:] = [after[0].round_index - stage.first]
         return after
 
-    def validate(prepared: PreparedRun, params: Params) -> dict[str, Any]:
+    def validate(prepared: Plan, params: Params) -> dict[str, Any]:
         seen.append(params)
         return {"validation": {"20": hits[rounds[0] - 1]}}
 
@@ -101,7 +101,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch, hits: Sequence[float]) -> list[Par
     return seen
 
 
-def prepared_for(recipe: str, **settings: Any) -> PreparedRun:
+def prepared_for(recipe: str, **settings: Any) -> Plan:
     given = own(recipe, {**EVERY_ROUND, **settings})
     return prepare(configure(recipe, DATA, given), load(DATA))
 

@@ -11,11 +11,11 @@ import pytest
 
 from commands import Refused, done
 from loopback import Loopback
-from privrec.algorithms.recipe import PreparedRun
+from privrec.algorithms.recipe import Plan
 from privrec.algorithms.recipes import configure, prepare
 from privrec.data.sources import load
 from privrec.errors import SettingsError
-from privrec.protocol.terms import bind
+from privrec.protocol.terms import phases_of, plan_of
 from privrec.simulate import cost as machine
 from privrec.transport import run_server as server
 from tiny import DATA, as_options, round_of
@@ -29,7 +29,7 @@ def free(monkeypatch: pytest.MonkeyPatch) -> Free:
     return lambda count: monkeypatch.setattr(machine, "available_memory", lambda: count)
 
 
-def prepared_run(recipe: str, data: str, **settings: Any) -> PreparedRun:
+def prepared_run(recipe: str, data: str, **settings: Any) -> Plan:
     return prepare(configure(recipe, data, settings), load(data))
 
 
@@ -125,10 +125,10 @@ def test_a_server_is_refused_and_a_node_is_not(
     free(1000)
     prepared = prepared_run("privrec-plus", DATA, rounds=0)
     federation = Loopback(prepared, tmp_path)
-    assert bind(federation.terms, prepared.federation.catalogue).phases()
+    assert phases_of(plan_of(federation.terms, prepared.task.federation.catalogue))
     run = tmp_path / "run"
     folder = SimpleNamespace(run=run, catalogue=tmp_path / "none")
-    catalogue = prepared.federation.catalogue
+    catalogue = prepared.task.federation.catalogue
     found = (folder, federation.terms, catalogue)
     monkeypatch.setattr(server, "read_server", lambda path, settings: found)
     with pytest.raises(SettingsError, match="the closed form over 40 items needs"):
@@ -149,14 +149,14 @@ def test_the_memory_of_a_tower_is_as_counted(recipe: str, settings: dict[str, An
     """The truth is what numpy asks for, all of it, at its peak."""
     prepared = prepared_run(recipe, "synthetic:users=300,items=900,longest=200", **settings)
     first, second = prepared.stages()
-    state, _ = round_of(prepared.federation, first, first.start(None))
+    state, _ = round_of(prepared.task.federation, first, first.start(None))
     state = second.start(state.params)
     work = second.work
     assert work is not None
     counted = work(second.tell(state)).bytes  # type: ignore[union-attr]
     tracemalloc.start()
     for _ in range(second.rounds):
-        state, _ = round_of(prepared.federation, second, state)
+        state, _ = round_of(prepared.task.federation, second, state)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak / 1.5 < counted < peak * 1.5, (peak, counted)

@@ -72,12 +72,12 @@ def test_what_it_is_given() -> None:
 
     privrec.evaluate(watching, data, references=[])
     prepared = prepare(configure("popularity", LARGER, {}), data)
-    train = data.take(prepared.split.fitted)
+    train = data.take(prepared.task.split.fitted)
     expected = np.zeros((len(train), data.n_items))
     expected[train.owner[train.liked], train.item[train.liked]] = 1
     assert np.array_equal(given["likes"].toarray(), expected)
     assert given["catalogue"].item_ids == data.catalogue.item_ids
-    held = prepared.protocol.testing(data)(prepared.split.test)
+    held = prepared.task.protocol.testing(data)(prepared.task.split.test)
     some = held.tested.sizes > 0
     devices = sp.vstack(given["seen"]).toarray()
     assert devices.shape == (int(some.sum()), data.n_items)

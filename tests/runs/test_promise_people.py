@@ -22,7 +22,7 @@ import privrec
 from privrec.algorithms.privrec_plus.rows import rows_of
 from privrec.algorithms.privrec_plus.scoring import Layout
 from privrec.algorithms.privrec_plus.sums import popularity_of
-from privrec.algorithms.recipe import PreparedRun
+from privrec.algorithms.recipe import Plan
 from privrec.algorithms.recipes import configure, prepare
 from privrec.algorithms.two_stage.recipe import volunteers_among
 from privrec.core.phase import Stage
@@ -89,7 +89,7 @@ def published_without(name: str) -> tuple[Callable[[int | None], Federation], li
     return read, [0, 7, 23, *(people.index(user) for user in alone[:1])]
 
 
-def sums_of(prepared: PreparedRun) -> list[tuple[Stage, dict[str, npt.NDArray[np.float64]]]]:
+def sums_of(prepared: Plan) -> list[tuple[Stage, dict[str, npt.NDArray[np.float64]]]]:
     """Return each stage's un-noised sum in its first round, from the same state for any data."""
     found = []
     params = None
@@ -105,14 +105,14 @@ def sums_of(prepared: PreparedRun) -> list[tuple[Stage, dict[str, npt.NDArray[np
             totals.append(fastest(*round_))
             return totals[0]
 
-        round_of(prepared.federation, stage, state, run=run)
+        round_of(prepared.task.federation, stage, state, run=run)
         update = totals[0].update
         found.append((stage, {name: np.asarray(update[name], np.float64) for name in update}))
         params = state.params
     return found
 
 
-def experiment_on(federation: Federation, recipe: str) -> PreparedRun:
+def experiment_on(federation: Federation, recipe: str) -> Plan:
     """Return the recipe with all people in the cohort, so that only her own draw differs."""
     config = configure(recipe, federation.name, {"noise": "seeded", "test_share": 0.1})
     given = RECIPES[recipe]
@@ -127,13 +127,13 @@ def check_without(read: Callable[[int | None], Federation], recipe: str, gone: i
     before, after = experiment_on(whole, recipe), experiment_on(part, recipe)
     # Nobody else's role.
     for role in ("train", "validation", "test"):
-        had = set(whole.ids(getattr(before.split, role)).tolist())
-        has = set(part.ids(getattr(after.split, role)).tolist())
+        had = set(whole.ids(getattr(before.task.split, role)).tolist())
+        has = set(part.ids(getattr(after.task.split, role)).tolist())
         assert has == had - set(whole.ids(np.array([gone])).tolist())
     # No shape, and nothing else that is released.
     assert to_json(part.catalogue) == to_json(whole.catalogue)
     assert population_mark(part.population) == population_mark(whole.population)
-    trains = gone in before.split.train
+    trains = gone in before.task.split.train
     for (stage, had_sum), (same, has_sum) in zip(sums_of(before), sums_of(after), strict=True):
         assert stage.release == same.release
         assert stage.aggregator.clip_norm == same.aggregator.clip_norm
@@ -231,7 +231,7 @@ def test_volunteers_are_chosen_by_their_own_id() -> None:
         whole, part = synthetic_without(None), synthetic_without(gone)
         config = configure("dp-privrec", "synthetic", {"stage1": "public", "volunteers": 0.5})
         had, has = (
-            set(f.ids(volunteers_among(config, f, prepare(config, f).split)).tolist())
+            set(f.ids(volunteers_among(config, f, prepare(config, f).task.split)).tolist())
             for f in (whole, part)
         )
         assert has == had - {gone}

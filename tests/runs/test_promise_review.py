@@ -149,7 +149,8 @@ def test_figures_are_of_the_data_that_was_trained_on(tmp_path: Path) -> None:
 
 
 def replace_data(run: privrec.Run) -> Any:
-    return replace(run.prepared, federation=to_federation(CHANGES["which item is which"]()))
+    other = to_federation(CHANGES["which item is which"]())
+    return replace(run.prepared, task=replace(run.prepared.task, federation=other))
 
 
 def test_two_processes_do_not_train_in_one_folder(run: Path, refused: Refused) -> None:

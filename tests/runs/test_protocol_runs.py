@@ -162,11 +162,11 @@ def test_what_trains_has_no_way_to_what_is_held_out() -> None:
     federation = with_test_lines(privrec.load(DATA))
     for name in ("leave-last", "files"):
         prepared = prepare(configure("popularity", DATA, {"protocol": name}), federation)
-        assert prepared.federation.take_test is None
-        assert prepared.federation is not prepared.whole
-        assert prepared.split.public_train == federation.people
+        assert prepared.task.federation.take_test is None
+        assert prepared.task.federation is not prepared.task.whole
+        assert prepared.task.split.public_train == federation.people
     prepared = prepare(configure("popularity", DATA, {"protocol": "halves"}), federation)
-    assert prepared.federation is prepared.whole is federation
+    assert prepared.task.federation is prepared.task.whole is federation
 
 
 def test_a_network_trains_where_somebody_has_no_line_at_all(tmp_path: Path) -> None:
@@ -239,7 +239,9 @@ def test_a_run_of_halves_is_tested_by_leave_last_on_its_own_test_people(tmp_path
     assert json.loads(place.read_text()) == found
     assert run.folder.evaluation_path.read_bytes() == before
     assert found["users"] == {**own["users"], **{k: found["users"][k] for k in ("test", "skipped")}}
-    assert found["users"]["test"] + found["users"]["skipped"] == len(run.prepared.split.test) < 20
+    assert (
+        found["users"]["test"] + found["users"]["skipped"] == len(run.prepared.task.split.test) < 20
+    )
     assert (found["protocol"], found["candidates"]) == ("leave-last", "unseen")
     page = privrec.write_report(run, protocol="leave-last")
     assert (page.name, "last like" in page.read_text()) == ("report-leave-last.html", True)
@@ -264,9 +266,9 @@ def test_leave_last_after_halves_asks_for_test_people_alone(tmp_path: Path) -> N
         return federation.take(positions)
 
     run = privrec.train("popularity", replace(federation, take=take), out=tmp_path / "r", seed=SEED)
-    view = run.prepared.protocol.testing(run.prepared.whole)
-    assert view(run.prepared.split.test).tested.liked.all()
-    split = run.prepared.split
+    view = run.prepared.task.protocol.testing(run.prepared.task.whole)
+    assert view(run.prepared.task.split.test).tested.liked.all()
+    split = run.prepared.task.split
     seen: list[int] = []
 
     class Stop(Exception):

@@ -96,7 +96,7 @@ def test_everybody_gets_the_list_that_her_device_would_show(
     frame = run.recommend_many(top=6, on_progress=lambda *said: done.append(said))
     assert frame.columns == ["user", "rank", "item", "title", "score"]
     found = lists_in(frame)
-    data = run.prepared.whole
+    data = run.prepared.task.whole
     assert list(found) == [f"p{n:02d}" for n in range(40)]
     for n in range(40):
         mine = data.take(np.array([n]))

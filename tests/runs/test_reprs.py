@@ -62,8 +62,14 @@ def test_every_public_object_has_a_short_repr(run: privrec.Run) -> None:
     evaluation, me = run.evaluate(references=["popularity"]), run.device(likes=["3", 4])
     sampling = privrec.Sampling(law="fixed", users=10**12, cohort=10**9)
     shown = [run, evaluation, me, me.recommend(1), me.recommend(50), me.recommend(1)[0]]
-    shown += [run.model(), run.privacy(), run.prepared.whole, run.prepared.stages()[0], sampling]
-    shown += [privrec.compare({HOSTILE: run}), privrec.plan("popularity", run.prepared.whole)]
+    shown += [
+        run.model(),
+        run.privacy(),
+        run.prepared.task.whole,
+        run.prepared.stages()[0],
+        sampling,
+    ]
+    shown += [privrec.compare({HOSTILE: run}), privrec.plan("popularity", run.prepared.task.whole)]
     shown += [privrec.Release(mechanism="gaussian", sampling=sampling, noise_multiplier=1 / 3)]
     kinds = {type(one) for thing in shown for one in inside(thing)}
     for thing in shown:
@@ -78,13 +84,15 @@ def test_every_public_object_has_a_short_repr(run: privrec.Run) -> None:
 def test_a_hundred_thousand_long_titles_are_not_shown(run: privrec.Run) -> None:
     names = [HOSTILE[:2000]] * 100_000
     catalogue = dataclasses.replace(run.catalogue, titles=names, item_ids=names)
-    whole = dataclasses.replace(run.prepared.whole, catalogue=catalogue, names=names)
+    whole = dataclasses.replace(run.prepared.task.whole, catalogue=catalogue, names=names)
     model = dataclasses.replace(run.model(), catalogue=catalogue)
     device = dataclasses.replace(run.device(), catalogue=catalogue)
     listed = [
         privrec.Recommendation(item=name, title=name, score=0.0, better_than=0.0) for name in names
     ]
-    prepared = dataclasses.replace(run.prepared, whole=whole)
+    prepared = dataclasses.replace(
+        run.prepared, task=dataclasses.replace(run.prepared.task, whole=whole)
+    )
     for thing in (catalogue, whole, model, device, prepared, privrec.Recommendations(listed)):
         check(thing)
 

@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from privrec.algorithms.recipe import PreparedRun
+from privrec.algorithms.recipe import Plan
 from privrec.algorithms.recipes import configure, prepare
 from privrec.data.sources import load
 from privrec.errors import RunFolderError, SettingsError
@@ -193,12 +193,12 @@ def stop_after(rounds: int) -> OnProgress:
 
 
 @pytest.fixture(scope="module")
-def here() -> PreparedRun:
+def here() -> Plan:
     return prepare(configure("privrec", DATA, TINY), load(DATA))
 
 
 @pytest.fixture(scope="module")
-def whole_here(here: PreparedRun, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def whole_here(here: Plan, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("resume") / "here"
     loop.play_stages(here, new_folder(path, here))
     return path
@@ -206,7 +206,7 @@ def whole_here(here: PreparedRun, tmp_path_factory: pytest.TempPathFactory) -> P
 
 @pytest.mark.parametrize("seconds", [-1.0, 0.02, 1e9])
 def test_stopping_after_any_round_changes_nothing(
-    here: PreparedRun,
+    here: Plan,
     whole_here: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -227,7 +227,7 @@ def test_stopping_after_any_round_changes_nothing(
 
 @pytest.mark.parametrize("seconds", [-1.0, 0.02])
 def test_stopping_between_any_two_steps_changes_nothing(
-    here: PreparedRun,
+    here: Plan,
     whole_here: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -355,7 +355,7 @@ def test_other_data_is_refused_and_nothing_is_touched(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_that_does_not_fit_is_refused(
-    here: PreparedRun, whole_here: Path, tmp_path: Path
+    here: Plan, whole_here: Path, tmp_path: Path
 ) -> None:
     """For example that of the same folder before its data was changed."""
     folder = new_folder(tmp_path / "run", here)

@@ -134,8 +134,8 @@ def test_an_example_is_a_test_person_and_a_hit_is_a_hidden_like_of_hers(tmp_path
     place = run.folder.evaluation_path.with_name("examples.json")
     shown = json.loads(place.read_text(encoding="utf-8"))["examples"]
     prepared = run.prepared
-    held = prepared.protocol.testing(prepared.whole)(prepared.split.test)
-    titles = np.array(prepared.whole.catalogue.titles)
+    held = prepared.task.protocol.testing(prepared.task.whole)(prepared.task.split.test)
+    titles = np.array(prepared.task.whole.catalogue.titles)
 
     def of(clients: Clients, k: int, *, liked: bool) -> set[str]:
         rows = slice(int(clients.offsets[k]), int(clients.offsets[k + 1]))

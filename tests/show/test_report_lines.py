@@ -111,9 +111,9 @@ def test_an_evaluation_has_them_and_the_report_shows_them(tmp_path: Path) -> Non
     assert reference["few_items"]["without_adaptation"] is None
     # Without adaptation the history tower has only popularity here: all people get one list.
     alone = train("dp-privrec-plus", DATA, out=tmp_path / "history", delta=1e-3)
-    unadapted = alone.prepared.rankers.unadapted
+    unadapted = alone.prepared.unadapted
     assert unadapted is not None
     params = alone.prepared.stages()[0].start(None).params
-    test = alone.prepared.federation.take(alone.prepared.split.test)
+    test = alone.prepared.task.federation.take(alone.prepared.task.split.test)
     lists = [one.tolist() for one in unadapted(params)(test, test)]
     assert all(one == lists[0] for one in lists)

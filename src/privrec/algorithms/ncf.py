@@ -21,13 +21,12 @@ import numpy as np
 import optax
 from pydantic import Field
 
-from privrec.algorithms.recipe import Recipe
+from privrec.algorithms.recipe import Plan, Recipe, Task
 from privrec.algorithms.reptile.pack import Instances, PackedClient, pack
 from privrec.core.model import implicit_loss
 from privrec.core.phase import TRAIN, Advance, CentralFit, RoundReport, ServerState, silent
-from privrec.core.scorer import Ranker, Rankers, Scorer, Scores, check_shapes
-from privrec.data.catalogue import Catalogue
-from privrec.data.clients import Clients, Split
+from privrec.core.scorer import Scorer, Scores, check_shapes
+from privrec.data.clients import Clients
 from privrec.data.federation import Federation, chunks
 from privrec.data.schema import Bags
 from privrec.evaluation.references import own_first
@@ -200,10 +199,9 @@ Pass = Callable[[Params, Memory, Batches], tuple[dict[str, Array], Memory, Array
 """(params, memory, batches) -> the first two after a step for each batch; mean loss."""
 
 
-def ncf_stages(
-    settings: NcfSettings, federation: Federation, split: Split
-) -> tuple[CentralFit, ...]:
+def ncf_stages(task: Task[NcfSettings]) -> tuple[CentralFit, ...]:
     """Return the training of NeuMF on the people who train."""
+    settings, federation, split = task.settings, task.federation, task.split
     people, size = split.train, settings.embedding_size
     sampling = Sampling(law="fixed", users=len(people), cohort=len(people))
     one_pass, optimizer = _compiled_pass(settings.learning_rate, settings.weight_decay)
@@ -319,39 +317,37 @@ _PADDED = 64
 """Instances of a person are padded to 2, 4, 8, … times this many."""
 
 
-def ncf_rankers(settings: NcfSettings, catalogue: Catalogue) -> Rankers:
+def by_network(settings: NcfSettings, n_items: int, steps: int, params: Params) -> Scorer:
     """Return how a device ranks: learn the person's two vectors, then score all items."""
-    n_items = catalogue.n_items
-    shapes = shapes_of(n_items, settings.embedding_size, settings.hidden)
+    check_shapes(params, shapes_of(n_items, settings.embedding_size, settings.hidden))
     instances = Instances(
         negatives=settings.adapt_negatives,
         batch_size=_PADDED,
         dislike_target=settings.dislike_target,
     )
+    serve = _compiled_adaptation(steps, settings.adapt_lr, settings.adapt_decay)
 
-    def ranker(steps: int) -> Ranker:
-        serve = _compiled_adaptation(steps, settings.adapt_lr, settings.adapt_decay)
+    def whole(first: Clients) -> Scores:
+        packed = pack(first, instances, n_items=n_items, seed=settings.seed, round_index=0)
+        return np.stack([np.asarray(row) for row in map_clients(serve, params, {}, packed)])
 
-        def score_all(params: Params, first: Clients) -> Scores:
-            packed = pack(first, instances, n_items=n_items, seed=settings.seed, round_index=0)
-            return np.stack([np.asarray(row) for row in map_clients(serve, params, {}, packed)])
+    def scorer(first: Clients, lines: Clients) -> Iterable[Scores]:
+        del lines
+        return whole(first)[:, None, :] if len(first) else []
 
-        def fitting(params: Params) -> Scorer:
-            check_shapes(params, shapes)
-            whole = partial(score_all, params)
-            if settings.own_first and steps:
-                return own_first(n_items, whole)
+    return own_first(n_items, whole) if settings.own_first and steps else scorer
 
-            def scorer(first: Clients, lines: Clients) -> Iterable[Scores]:
-                del lines
-                return whole(first)[:, None, :] if len(first) else []
 
-            return scorer
-
-        return fitting
-
-    steps = settings.adapt_steps
-    return Rankers(adapted=ranker(steps), unadapted=ranker(0) if steps else None)
+def ncf_plan(task: Task[NcfSettings]) -> Plan:
+    """Return the training of NCF, and how a device ranks."""
+    ranker = partial(by_network, task.settings, task.federation.n_items)
+    steps = task.settings.adapt_steps
+    return Plan(
+        task=task,
+        stages=partial(ncf_stages, task),
+        ranker=partial(ranker, steps),
+        unadapted=partial(ranker, 0) if steps else None,
+    )
 
 
 @lru_cache(maxsize=16)
@@ -400,8 +396,7 @@ NCF = Recipe(
     " the device",
     settings=NcfSettings,
     server_sees="everything",
-    stages=ncf_stages,
-    rankers=ncf_rankers,
+    plan=ncf_plan,
     # Validation would take 77 of 766 people out of training.
     presets={"frappe": {"rounds": 10, "validation_share": 0.0}},
 )

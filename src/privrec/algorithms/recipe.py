@@ -1,15 +1,13 @@
-"""What a recipe is: a name for a way of training, with its own settings.
-
-A recipe together with a data set.
-"""
+"""What a recipe is, the task that it is planned from, and the plan that it makes."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from functools import cache, partial
+from itertools import pairwise
+from typing import Any, Generic, Literal, TypeVar
 
 from privrec.core.phase import Stage
-from privrec.core.scorer import Rankers
-from privrec.data.catalogue import Catalogue
+from privrec.core.scorer import Ranker
 from privrec.data.clients import Split
 from privrec.data.federation import Federation
 from privrec.data.text import short
@@ -23,14 +21,68 @@ list of her items, her locally noised updates and what she sends to be matched, 
 """
 
 
+Settings_co = TypeVar("Settings_co", bound=RunSettings, covariant=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Task(Generic[Settings_co]):
+    """What a recipe is planned from: its settings, and the people of a data set in their roles.
+
+    `federation` is what training sees; on a device it has the catalogue and nobody. `whole` also
+    has what the `protocol` holds out: it is for evaluation alone.
+    """
+
+    settings: Settings_co
+    federation: Federation
+    split: Split
+    whole: Federation
+    protocol: Protocol
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Plan:
+    """What follows from a task: the stages of the training, and how a device ranks.
+
+    `stages()` calibrates the noise at its first call, because it takes time and ranking does not
+    need it. `ranker(params)` ranks on the device; `unadapted(params)` ranks without the person's
+    likes and dislikes, None if that is the same.
+    """
+
+    task: Task[RunSettings]
+    stages: Callable[[], tuple[Stage, ...]]
+    ranker: Ranker
+    unadapted: Ranker | None = None
+
+    def __post_init__(self) -> None:
+        recipe = self.task.settings.recipe
+        object.__setattr__(self, "stages", cache(partial(_in_order, self.stages, recipe)))
+
+    def __repr__(self) -> str:
+        task = self.task
+        return f"Plan({task.settings!r},\n  {task.whole!r},\n  {task.split!r})"
+
+
+def _in_order(make: Callable[[], tuple[Stage, ...]], recipe: str) -> tuple[Stage, ...]:
+    """Return the stages; raise unless each begins with the round after the last of the one before.
+
+    Two rounds of one number would be one line of the ledger.
+    """
+    stages = make()
+    for before, after in pairwise(stages):
+        if after.first != before.last:
+            raise ValueError(
+                f"{recipe}: {after.name} must begin with round {before.last}; got {after.first}"
+            )
+    return stages
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
     """A recipe: its settings, how it trains and how it ranks.
 
     `settings` has its keys; `values` are its defaults where they differ from those of the keys, and
     `presets` better ones for data sets we know. They were chosen on validation people
-    (docs/results.md), never on test people. `stages(settings, federation, split)` returns its
-    phases, or one fit in one place. `rankers(settings, catalogue)` returns how it ranks.
+    (docs/results.md), never on test people. `plan(task)` returns its stages and how it ranks.
     `items_with_vector(settings, n_items)` is how many items it can tell apart by more than their
     popularity, where that depends on the settings.
     """
@@ -38,8 +90,7 @@ class Recipe:
     summary: str
     settings: type[RunSettings]
     server_sees: ServerSees
-    stages: Callable[[Any, Federation, Split], tuple[Stage, ...]]
-    rankers: Callable[[Any, Catalogue], Rankers]
+    plan: Callable[[Task[Any]], Plan]
     items_with_vector: Callable[[Any, int], int] | None = None
     values: Mapping[str, Any] = field(default_factory=dict)
     presets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -70,24 +121,3 @@ class Recipe:
     def statement(self) -> str:
         """Who is protected, from whom, how strongly, and what is not covered."""
         return statement.noised(self.server) if self.has_noise else self.without_noise
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class PreparedRun:
-    """A recipe on a data set: `stages()` finds the noise, `rankers` rank on the device.
-
-    The noise is calibrated at the first call of `stages()`, because it takes time and ranking does
-    not need it.
-    `federation` is what training sees, `whole` has what is held out too: for evaluation alone.
-    """
-
-    config: RunSettings
-    protocol: Protocol
-    federation: Federation
-    whole: Federation
-    split: Split
-    stages: Callable[[], tuple[Stage, ...]]
-    rankers: Rankers
-
-    def __repr__(self) -> str:
-        return f"PreparedRun({self.config!r},\n  {self.whole!r},\n  {self.split!r})"

@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
-from itertools import pairwise
 from typing import Any
+
+import numpy as np
 
 from privrec.algorithms import references
 from privrec.algorithms.factors.dpals import DPALS
@@ -13,16 +14,14 @@ from privrec.algorithms.factors.fcf import FCF
 from privrec.algorithms.fedgnn.recipe import FEDGNN
 from privrec.algorithms.ncf import NCF
 from privrec.algorithms.privrec_plus.recipe import DP_PRIVREC_PLUS, PRIVREC_PLUS
-from privrec.algorithms.recipe import PreparedRun, Recipe
+from privrec.algorithms.recipe import Plan, Recipe, Task
 from privrec.algorithms.reptile import recipe as reptile
 from privrec.algorithms.reptile.recipe import LM_PRIVREC
 from privrec.algorithms.settings import NEED_NOISE
 from privrec.algorithms.two_stage.recipe import DP_PRIVREC, SSL_ITEMS
-from privrec.core.phase import Stage
-from privrec.core.scorer import Rankers
 from privrec.data.catalogue import Catalogue
 from privrec.data.clients import Split
-from privrec.data.federation import Federation
+from privrec.data.federation import Federation, without_people
 from privrec.errors import SettingsError, by_likeness, check_kind, got, nearest
 from privrec.evaluation.protocols import Protocol, protocol_named, resolve
 from privrec.privacy.calibrate import refuse_large_delta
@@ -126,13 +125,22 @@ def settings_of(values: Mapping[str, Any]) -> RunSettings:
     return make_settings(recipe_named(str(values.get("recipe"))).settings, values)
 
 
-def rankers(settings: RunSettings, catalogue: Catalogue) -> Rankers:
-    """Return how the recipe of these settings ranks."""
-    return recipe_named(settings.recipe).rankers(settings, catalogue)
+def plan_on_device(settings: RunSettings, catalogue: Catalogue) -> Plan:
+    """Return the plan of a device, which ranks: it has the catalogue, and nobody's data."""
+    nobody = without_people(catalogue)
+    none = np.zeros(0, np.int64)
+    task = Task(
+        settings=settings,
+        federation=nobody,
+        split=Split(public_train=0, train=none, validation=none, test=none),
+        whole=nobody,
+        protocol=protocol_named("halves", candidates="unseen", seed=settings.seed),
+    )
+    return recipe_named(settings.recipe).plan(task)
 
 
-def prepare(settings: RunSettings, whole: Federation) -> PreparedRun:
-    """Return the recipe bound to its data; wrong settings are found before any file is written."""
+def prepare(settings: RunSettings, whole: Federation) -> Plan:
+    """Return the plan of a run; wrong settings are found before any file is written."""
     budget = settings.budget
     settings, protocol = with_protocol(settings, whole)
     split, federation = protocol.roles(whole), protocol.training(whole)
@@ -141,29 +149,10 @@ def prepare(settings: RunSettings, whole: Federation) -> PreparedRun:
         refuse_large_delta(budget.delta, most, forced=budget.force_delta)
     if budget.train_people:
         split = replace(split, public_train=budget.train_people)
-
-    return PreparedRun(
-        config=settings,
-        protocol=protocol,
-        federation=federation,
-        whole=whole,
-        split=split,
-        stages=cache(lambda: stages_of(settings, federation, split)),
-        rankers=rankers(settings, federation.catalogue),
+    task = Task(
+        settings=settings, federation=federation, split=split, whole=whole, protocol=protocol
     )
-
-
-def stages_of(settings: RunSettings, federation: Federation, split: Split) -> tuple[Stage, ...]:
-    """Return the stages of a recipe on the people who train."""
-    made = recipe_named(settings.recipe).stages(settings, federation, split)
-    for before, after in pairwise(made):
-        if after.first != before.last:
-            # Two rounds of one number would be one line of the ledger.
-            raise ValueError(
-                f"{settings.recipe}: {after.name} must begin with round {before.last};"
-                f" got {after.first}"
-            )
-    return made
+    return recipe_named(settings.recipe).plan(task)
 
 
 def with_protocol(settings: RunSettings, data: Federation) -> tuple[RunSettings, Protocol]:

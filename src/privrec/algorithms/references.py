@@ -2,12 +2,13 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
-from privrec.algorithms.recipe import Recipe
+from privrec.algorithms.recipe import Plan, Recipe, Task
 from privrec.core.phase import (
     TRAIN,
     Advance,
@@ -18,8 +19,7 @@ from privrec.core.phase import (
     Told,
     silent,
 )
-from privrec.core.scorer import Rankers, Scorer, check_shapes
-from privrec.data.catalogue import Catalogue
+from privrec.core.scorer import Scorer, check_shapes
 from privrec.data.clients import Split
 from privrec.data.federation import Federation
 from privrec.evaluation.references import (
@@ -54,25 +54,26 @@ def reference_recipe(
 ) -> Recipe:
     """Return the recipe of a reference; `make(settings)` returns how it fits and ranks."""
 
-    def stages(config: RunSettings, federation: Federation, split: Split) -> tuple[CentralFit, ...]:
-        return (_one_fit(federation, split, make(config)),)
-
-    def rankers(config: RunSettings, catalogue: Catalogue) -> Rankers:
-        reference = make(config)
-
-        def ranker(params: Params) -> Scorer:
-            check_shapes(params, reference.shapes(catalogue.n_items))
-            return reference.scorer({name: np.asarray(array) for name, array in params.items()})
-
-        return Rankers(adapted=ranker)
+    def plan(task: Task[Any]) -> Plan:
+        reference = make(task.settings)
+        return Plan(
+            task=task,
+            stages=lambda: (_one_fit(task.federation, task.split, reference),),
+            ranker=partial(_fitted, reference, task.federation.n_items),
+        )
 
     return Recipe(
         summary=summary,
         settings=settings,
         server_sees="everything",
-        stages=stages,
-        rankers=rankers,
+        plan=plan,
     )
+
+
+def _fitted(reference: Reference, n_items: int, params: Params) -> Scorer:
+    """Return how a fitted reference ranks."""
+    check_shapes(params, reference.shapes(n_items))
+    return reference.scorer({name: np.asarray(array) for name, array in params.items()})
 
 
 def _one_fit(federation: Federation, split: Split, reference: Reference) -> CentralFit:

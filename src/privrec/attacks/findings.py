@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
-from privrec.algorithms.recipes import stages_of
+from privrec.algorithms.recipes import recipe_named
 from privrec.attacks.canaries import Canaries, join, odd_people
 from privrec.attacks.cohorts import drawn_again, drawn_together, few_places, in_common, too_many
 from privrec.attacks.watch import Trial, WatchedRound, by_phase, flattened
@@ -55,7 +55,8 @@ def findings_of(trial: Trial, canaries: Canaries, others: Federation) -> tuple[s
     if not trial.ledger.is_private:
         return tuple(over_budget(trial))
     run, rounds = trial.prepared, trial.rounds
-    stages = stages_of(run.config, without_data(run.federation), run.split)
+    unseen = replace(run.task, federation=without_data(run.task.federation))
+    stages = recipe_named(run.task.settings.recipe).plan(unseen).stages()
     return (
         *untold(stages, rounds, trial.params),
         *over_bound(rounds, canaries.people, others),
@@ -64,7 +65,7 @@ def findings_of(trial: Trial, canaries: Canaries, others: Federation) -> tuple[s
         *noise_again(rounds),
         *same_noise(rounds),
         *wrong_count(rounds),
-        *(same_generator() if run.config.budget.draws_in_secret else []),
+        *(same_generator() if run.task.settings.budget.draws_in_secret else []),
         *too_many(rounds),
         *drawn_together(rounds),
         *drawn_again(rounds),
@@ -443,7 +444,7 @@ def uncounted(rounds: Sequence[WatchedRound], ledger: PrivacyLedger) -> list[str
 
 def over_budget(trial: Trial) -> list[str]:
     """Return a finding if the ledger's epsilon is above the budget that was asked for."""
-    config, ledger = trial.prepared.config, trial.ledger
+    config, ledger = trial.prepared.task.settings, trial.ledger
     budget, why = config.budget, "" if ledger.is_private else ": some sums have no noise"
     # The first stage of the paper has no noise, and the budget is that of the second alone.
     asked_for = bool(why) and getattr(config, "stage1", None) == "paper"

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from privrec.algorithms.recipes import configure, prepare, rankers, settings_of
+from privrec.algorithms.recipes import configure, plan_on_device, prepare, settings_of
 from privrec.attacks.attackers import results_of
 from privrec.attacks.games import (
     EVERYBODY_TRAINS,
@@ -299,7 +299,7 @@ def finish(model: Model, federation: Federation) -> None:
             model.recipe, people, out=model.place, resume=model.begun, progress=False, **how
         )
     asking = run.config.model_copy(update={"seed": model.asking_seed})
-    scorer = rankers(asking, federation.catalogue).adapted(load_params(run.folder))
+    scorer = plan_on_device(asking, federation.catalogue).ranker(load_params(run.folder))
     write_views(model.views_path, views_of(federation, model.asked, scorer))
 
 

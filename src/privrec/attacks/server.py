@@ -18,7 +18,7 @@ import numpy as np
 from privrec.algorithms.factors.fcf import VECTORS
 from privrec.algorithms.privrec_plus.scoring import DISLIKES, LIKES
 from privrec.algorithms.privrec_plus.sums import BASIS, SCALE, SQUARES, TRIANGLE
-from privrec.algorithms.recipe import PreparedRun
+from privrec.algorithms.recipe import Plan
 from privrec.attacks.watch import sender
 from privrec.core.contribution import Contribution, TouchedRows
 from privrec.core.model import ITEM_TABLE
@@ -62,7 +62,7 @@ _LIKED = 2 / 3
 
 
 def read_off(
-    prepared: PreparedRun, params: Params | None = None, people: int = 200, seed: int = 0
+    prepared: Plan, params: Params | None = None, people: int = 200, seed: int = 0
 ) -> list[ServerView]:
     """Return the server's view of each phase, on a sample of the phase's people.
 
@@ -81,7 +81,7 @@ def read_off(
         if isinstance(stage, Phase) and len(stage.population):
             views.append(_view(prepared, stage, state, people=people, seed=seed))
         if params is None and stage is not stages[-1]:
-            before = _after(stage, state, prepared.federation, seed).params
+            before = _after(stage, state, prepared.task.federation, seed).params
     return views
 
 
@@ -104,7 +104,7 @@ def grade(
 
 
 def _view(
-    prepared: PreparedRun, stage: Phase, state: ServerState, *, people: int, seed: int
+    prepared: Plan, stage: Phase, state: ServerState, *, people: int, seed: int
 ) -> ServerView:
     federation, n_items = prepared.federation, prepared.federation.n_items
     told = {name: np.asarray(leaf) for name, leaf in stage.tell(state).items()}
@@ -113,7 +113,7 @@ def _view(
     send = sender(stage, told, stage.first, state.clip_norm, nobody(federation.schema, 1))
     looks_liked = _learned(send, federation.catalogue, draw)
     dislikes = federation.catalogue.has_dislikes and (
-        getattr(prepared.config, "dislike_input", 0) > 0
+        getattr(prepared.task.settings, "dislike_input", 0) > 0
     )
     everybody = [federation.take(who[k : k + 1]) for k in range(len(who))]
     readings = [

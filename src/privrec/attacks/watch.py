@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from privrec.algorithms.recipe import PreparedRun
+from privrec.algorithms.recipe import Plan
 from privrec.attacks.games import EVERYBODY_TRAINS
 from privrec.core.bound import bounded
 from privrec.core.contribution import Contribution, shapes_of
@@ -72,7 +72,7 @@ class WatchedRound:
 class Trial:
     """A finished training: all its rounds, its ledger as it was on the disk, and its model."""
 
-    prepared: PreparedRun
+    prepared: Plan
     rounds: list[WatchedRound]
     ledger: PrivacyLedger
     params: Params
@@ -135,16 +135,16 @@ def law_of(config: RunSettings) -> Law:
 class _Watcher:
     """Notes the runs that it is given, and their rounds."""
 
-    runs: list[PreparedRun] = field(default_factory=list)
+    runs: list[Plan] = field(default_factory=list)
     rounds: list[WatchedRound] = field(default_factory=list)
 
-    def watch(self, prepared: PreparedRun) -> PreparedRun:
+    def watch(self, prepared: Plan) -> Plan:
         """Return the run with stages that note each round; nothing else about them changes."""
         self.runs.append(prepared)
         stages: list[Stage] = []
         return replace(prepared, stages=partial(self._stages, prepared, stages))
 
-    def _stages(self, prepared: PreparedRun, made: list[Stage]) -> tuple[Stage, ...]:
+    def _stages(self, prepared: Plan, made: list[Stage]) -> tuple[Stage, ...]:
         if not made:
             made += (
                 _WatchedPhase(stage, self.rounds).stage() if isinstance(stage, Phase) else stage

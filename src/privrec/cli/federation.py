@@ -189,11 +189,11 @@ def agreed_by_node(path: Path, terms_path: Path) -> None:
     from privrec.privacy.statement import epsilon_text
     from privrec.protocol.certificates import public_key_text
     from privrec.protocol.enrolment import NodeFolder
-    from privrec.protocol.terms import bind, promised, read_terms
+    from privrec.protocol.terms import phases_of, plan_of, promised, read_terms
 
     terms, folder = read_terms(terms_path), NodeFolder(path=path)
     text = folder.catalogue.read_text(encoding="utf-8")
-    epsilon, hostile = promised(terms, bind(terms, from_json(text, str(path))).phases())
+    epsilon, hostile = promised(terms, phases_of(plan_of(terms, from_json(text, str(path)))))
     agreed(terms, public_key_text(folder.key))
     if epsilon == math.inf:
         print_line("against who sees the model: no guarantee; against the server: no guarantee")

@@ -54,17 +54,6 @@ class TableScorer:
             yield scores
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rankers:
-    """`adapted(params)` ranks on the device.
-
-    `unadapted(params)` ranks without the person's likes and dislikes; None if that is the same.
-    """
-
-    adapted: Ranker
-    unadapted: Ranker | None = None
-
-
 def people_at_a_time(n_items: int, most: int = 1024) -> int:
     """Return for how many people a table of scores may be made at a time.
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from privrec.data.catalogue import Catalogue
-from privrec.data.clients import Clients
+from privrec.data.clients import Clients, nobody
 from privrec.data.schema import SIDES, Bags, Schema
 from privrec.data.text import short
 from privrec.types import IntArray
@@ -72,6 +72,21 @@ class Federation:
     def n_items(self) -> int:
         """How many items the catalogue has."""
         return self.catalogue.n_items
+
+
+def without_people(catalogue: Catalogue) -> Federation:
+    """Return a federation of nobody: what a device knows of the others."""
+    return Federation(
+        catalogue=catalogue,
+        n_clients=0,
+        take=lambda positions: nobody(catalogue.schema, len(positions)),
+        ids=lambda positions: positions,
+        largest=1,
+        repeats=True,
+        population=catalogue.name,
+        people=0,
+        fingerprint="",
+    )
 
 
 def part_of(federation: Federation, positions: IntArray) -> Federation:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from privrec.algorithms.recipes import rankers, settings_of
+from privrec.algorithms.recipes import plan_on_device, settings_of
 from privrec.data.catalogue import to_json
 from privrec.data.federation import Federation
 from privrec.device import open_model
@@ -56,7 +56,7 @@ def tested_on_held_out(path: Path, model: Path) -> EvalReport:
         people=len(people),
         fingerprint="",
     )
-    scorer = rankers(settings, catalogue).adapted(released.params)
+    scorer = plan_on_device(settings, catalogue).ranker(released.params)
     everybody = np.arange(len(people))
     report = evaluate(data, everybody, scorer, seed=settings.seed, halving=settings.halving)
     if not report.tested:

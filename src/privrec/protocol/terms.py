@@ -10,7 +10,7 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -26,8 +26,8 @@ from pydantic import (
     model_validator,
 )
 
-from privrec.algorithms.recipe import PreparedRun
-from privrec.algorithms.recipes import rankers, settings_of, stages_of
+from privrec.algorithms.recipe import Plan, Task
+from privrec.algorithms.recipes import recipe_named, settings_of
 from privrec.core.contribution import told_to_bytes
 from privrec.core.phase import Exchange, Phase
 from privrec.data.catalogue import Catalogue
@@ -269,36 +269,13 @@ def catalogue_hash(text: str) -> str:
     ).hexdigest()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Bound:
-    """The recipe on the enrolled people; `phases()` finds the noise at its first call."""
-
-    federation: Federation
-    split: Split
-    phases: Callable[[], tuple[Phase, ...]]
-
-    def prepared(self, settings: RunSettings) -> PreparedRun:
-        """Return the same as a run is prepared from."""
-        name, candidates = resolve(settings.protocol, settings.candidates, self.federation)
-        protocol = protocol_named(name, candidates=candidates, seed=settings.seed)
-        return PreparedRun(
-            config=settings,
-            protocol=protocol,
-            federation=self.federation,
-            whole=self.federation,
-            split=self.split,
-            stages=self.phases,
-            rankers=rankers(settings, self.federation.catalogue),
-        )
-
-
 _MOST_NOISE = 2.0**12
 """What discrete noise in units of the coding can be drawn for."""
 
 
 def check_terms(terms: Terms, catalogue: Catalogue) -> None:
     """Raise for terms that could not be kept, before any file is written."""
-    phases = bind(terms, catalogue).phases()
+    phases = phases_of(plan_of(terms, catalogue))
     bare = [phase.name for phase in phases if not phase.release.is_private]
     if terms.noise_from == "nodes" and bare:
         raise SettingsError(f"noise from nodes needs noise in every phase; {bare[0]} has none")
@@ -326,8 +303,8 @@ def promised(terms: Terms, phases: Sequence[Phase]) -> tuple[float, float]:
     return planned.epsilon(delta), hostile
 
 
-def bind(terms: Terms, catalogue: Catalogue, mine: Clients | None = None, node: int = 0) -> Bound:
-    """Return the recipe of the terms on all enrolled people, as one party sees them.
+def plan_of(terms: Terms, catalogue: Catalogue, mine: Clients | None = None, node: int = 0) -> Plan:
+    """Return the plan of the terms' recipe on all enrolled people, as one party sees them.
 
     A node has the data of its own people, `mine`. Everybody else is there and has none.
     """
@@ -356,27 +333,36 @@ def bind(terms: Terms, catalogue: Catalogue, mine: Clients | None = None, node: 
         test=everybody[:0],
     )
 
-    @cache
-    def phases() -> tuple[Phase, ...]:
-        made = stages_of(settings, federation, split)
-        for stage in made:
-            if isinstance(stage, Exchange):
-                raise FederationError(
-                    f"{settings.recipe} has an exchange that is not a sum ({stage.name}), and a"
-                    " federation only adds up; set `neighbours` to 0"
-                )
-            if not isinstance(stage, Phase):
-                raise FederationError(
-                    f"{settings.recipe} needs all data in one place; a federation has it nowhere"
-                )
-            if stage.volunteers:
-                raise FederationError(
-                    f"{settings.recipe}: {stage.name} asks volunteers alone, and an enrolment does"
-                    " not say who volunteered; choose another `stage1`"
-                )
-        return tuple(stage for stage in made if isinstance(stage, Phase))
+    name, candidates = resolve(settings.protocol, settings.candidates, federation)
+    task = Task(
+        settings=settings,
+        federation=federation,
+        split=split,
+        whole=federation,
+        protocol=protocol_named(name, candidates=candidates, seed=settings.seed),
+    )
+    return recipe_named(settings.recipe).plan(task)
 
-    return Bound(federation=federation, split=split, phases=phases)
+
+def phases_of(plan: Plan) -> tuple[Phase, ...]:
+    """Return the stages of a plan; raise unless a federation can play them all."""
+    recipe = plan.task.settings.recipe
+    for stage in plan.stages():
+        if isinstance(stage, Exchange):
+            raise FederationError(
+                f"{recipe} has an exchange that is not a sum ({stage.name}), and a"
+                " federation only adds up; set `neighbours` to 0"
+            )
+        if not isinstance(stage, Phase):
+            raise FederationError(
+                f"{recipe} needs all data in one place; a federation has it nowhere"
+            )
+        if stage.volunteers:
+            raise FederationError(
+                f"{recipe}: {stage.name} asks volunteers alone, and an enrolment does"
+                " not say who volunteered; choose another `stage1`"
+            )
+    return tuple(stage for stage in plan.stages() if isinstance(stage, Phase))
 
 
 def _taker(catalogue: Catalogue, mine: Clients | None, first: int) -> Callable[[IntArray], Clients]:
@@ -413,8 +399,7 @@ class Traffic:
 def traffic_of(terms: Terms, catalogue: Catalogue) -> list[Traffic]:
     """Return what each phase sends at most. Keys and shares are not counted: some kilobytes."""
     traffic, params = [], None
-    bound = bind(terms, catalogue)
-    phases = bound.phases()
+    phases = phases_of(plan_of(terms, catalogue))
     for phase in phases:
         state = phase.start(params)
         told = {name: np.asarray(leaf) for name, leaf in phase.tell(state).items()}

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from privrec.algorithms.recipe import PreparedRun
+from privrec.algorithms.recipe import Plan as RunPlan
 from privrec.algorithms.recipes import configure, prepare, recipe_named, settings_of
 from privrec.core.phase import Stage
 from privrec.data.clients import Clients
@@ -100,7 +100,7 @@ def plan(recipe: str, data: object, **settings: Any) -> Plan:
     name, read = named(data)
     config = configure(recipe, name, settings)
     prepared = prepare(config, read())
-    federation, people = prepared.federation, prepared.split.train
+    federation, people = prepared.task.federation, prepared.task.split.train
     check_memory(prepared.stages())
     machine = forecast(prepared)
     ledger, shares, params = PrivacyLedger(), [], None
@@ -126,9 +126,9 @@ def plan(recipe: str, data: object, **settings: Any) -> Plan:
     )
 
 
-def _ranking(prepared: PreparedRun, params: Params, person: Clients) -> DeviceCost:
+def _ranking(prepared: RunPlan, params: Params, person: Clients) -> DeviceCost:
     """Return what it costs one device to get the model once, adapt it and rank all items."""
-    scorer = prepared.rankers.adapted(params)
+    scorer = prepared.ranker(params)
     return DeviceCost(
         what="get the model, rank for herself",
         bytes_down=sum(int(array.nbytes) for array in params.values()),
@@ -148,12 +148,12 @@ def open_run(path: str | Path, *, data: object = None) -> Run:
     folder, config = records.read_settings(Path(path), settings_of)
 
     @cache
-    def load_prepared() -> PreparedRun:
+    def load_prepared() -> RunPlan:
         found = _name_of_data(config) if data is None else data
         return prepare(config, load_begun(found, lambda: records.read_catalogue(folder)))
 
     if data is not None and folder.data_path.is_file():
-        records.check_data(folder, load_prepared().federation.fingerprint)
+        records.check_data(folder, load_prepared().task.federation.fingerprint)
 
     return Run(
         folder=folder,

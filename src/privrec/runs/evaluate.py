@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from privrec.algorithms.recipe import PreparedRun
+from privrec.algorithms.recipe import Plan
 from privrec.core.contribution import to_bytes
 from privrec.core.phase import Phase
 from privrec.core.scorer import Scorer
@@ -65,7 +65,7 @@ _K = 20
 
 
 def evaluate_run(
-    prepared: PreparedRun,
+    prepared: Plan,
     params: Params,
     privacy: PrivacyReport,
     *,
@@ -74,16 +74,16 @@ def evaluate_run(
 ) -> Evaluation:
     """Return the figures on the test people, for the run and for the reference recommenders."""
     asked = asked or Asked()
-    config, split, protocol = prepared.config, prepared.split, prepared.protocol
+    config, split, protocol = prepared.task.settings, prepared.task.split, prepared.task.protocol
     if nobody := nobody_to_test(prepared):
         raise DataError(nobody)
     people = split.test if asked.people is None else _drawn(prepared, asked.people)
     fitted = _fitted(prepared, asked, on_progress)
-    scorers: dict[str, Scorer] = {_OURS: prepared.rankers.adapted(params), **fitted.scorers}
-    unadapted = prepared.rankers.unadapted
+    scorers: dict[str, Scorer] = {_OURS: prepared.ranker(params), **fitted.scorers}
+    unadapted = prepared.unadapted
     if unadapted is not None:
         scorers[_UNADAPTED] = unadapted(params)
-    view = protocol.testing(prepared.whole)
+    view = protocol.testing(prepared.task.whole)
     measured = _measure(prepared, view, people, scorers, fitted.surprise, on_progress)
     found = {name: one.in_order() for name, one in measured.items()}
     ours = found.pop(_OURS)
@@ -102,14 +102,14 @@ def evaluate_run(
 
 
 def _evaluation(
-    prepared: PreparedRun,
+    prepared: Plan,
     privacy: PrivacyReport,
     ours: Tested,
     references: dict[str, Tested],
     left_out: Mapping[str, str],
 ) -> Evaluation:
     """Return what was measured as a document; `references` loses the figures without adaptation."""
-    config, split, protocol = prepared.config, prepared.split, prepared.protocol
+    config, split, protocol = prepared.task.settings, prepared.task.split, prepared.task.protocol
     few = references.pop(_UNADAPTED, None)
     with_recall = protocol.name != "halves"
     mine, theirs = ours.figures, {name: one.figures for name, one in references.items()}
@@ -124,7 +124,7 @@ def _evaluation(
         {
             "recipe": config.recipe,
             "data": config.data,
-            "data_name": prepared.whole.name or config.data,
+            "data_name": prepared.task.whole.name or config.data,
             "seed": config.seed,
             "users": {
                 "train": len(split.train),
@@ -244,7 +244,7 @@ def _sentence(where: str, rule: str, hits: tuple[float, float], by: Difference) 
     )
 
 
-def tested_by(prepared: PreparedRun, name: str | None, candidates: str | None) -> PreparedRun:
+def tested_by(prepared: Plan, name: str | None, candidates: str | None) -> Plan:
     """Return the run as another protocol tests it; its own where nothing else is asked for.
 
     What the run was trained on stays as it is, so a protocol is allowed only where nobody who
@@ -253,47 +253,48 @@ def tested_by(prepared: PreparedRun, name: str | None, candidates: str | None) -
     Raises:
         SettingsError: Somebody may have, or the data does not have what the protocol needs.
     """
-    own = prepared.protocol
-    asked, default = resolve(name or own.name, None, prepared.whole)
+    own = prepared.task.protocol
+    asked, default = resolve(name or own.name, None, prepared.task.whole)
     if asked == own.name:
-        _, among = resolve(own.name, candidates or own.candidates, prepared.whole)
-        return replace(prepared, protocol=replace(own, candidates=among))
+        _, among = resolve(own.name, candidates or own.candidates, prepared.task.whole)
+        other = replace(own, candidates=among)
+        return replace(prepared, task=replace(prepared.task, protocol=other))
     if own.name != "halves":
         raise SettingsError(
             f"`protocol` must be {own.name!r} for a run that was trained under it, because"
             f" everybody trained, perhaps on lines that others would test; got {asked!r}"
         )
-    _, among = resolve(asked, candidates or default, prepared.whole)
+    _, among = resolve(asked, candidates or default, prepared.task.whole)
     # Nobody who is tested held lines back for validation: that was done by other people.
     protocol = protocol_named(
-        asked, candidates=among, seed=prepared.config.seed, validation_share=0.0
+        asked, candidates=among, seed=prepared.task.settings.seed, validation_share=0.0
     )
-    split = prepared.split
+    split = prepared.task.split
     if asked == "files":
         # Nobody can train on a line of the test file: everybody may be tested on it.
-        split = replace(split, test=np.arange(prepared.whole.n_clients))
-    return replace(prepared, protocol=protocol, split=split)
+        split = replace(split, test=np.arange(prepared.task.whole.n_clients))
+    return replace(prepared, task=replace(prepared.task, protocol=protocol, split=split))
 
 
-def ending_of(prepared: PreparedRun, tested: PreparedRun, people: int | None = None) -> str:
+def ending_of(prepared: Plan, tested: Plan, people: int | None = None) -> str:
     """Return what the names of an evaluation's files end in: "" for the run's own protocol.
 
     The number of people is in it where they are a sample.
     """
     sample = "" if people is None else f"-people-{people}"
-    own, other = prepared.protocol, tested.protocol
+    own, other = prepared.task.protocol, tested.task.protocol
     if (own.name, own.candidates) == (other.name, other.candidates):
         return sample
-    _, usual = resolve(other.name, None, prepared.whole)
+    _, usual = resolve(other.name, None, prepared.task.whole)
     among = "" if other.candidates == usual else f"-{other.candidates}"
     return f"-{other.name}{among}{sample}"
 
 
-def nobody_to_test(prepared: PreparedRun) -> str:
+def nobody_to_test(prepared: Plan) -> str:
     """Return that nobody was drawn to be tested, and what would draw somebody; "" if there is."""
-    if len(prepared.split.test):
+    if len(prepared.task.split.test):
         return ""
-    config, people = prepared.config, prepared.whole.n_clients
+    config, people = prepared.task.settings, prepared.task.whole.n_clients
     who = "the 1 person" if people == 1 else f"any of the {people:,} people"
     return (
         f"nobody can be tested: the seed {config.seed} did not draw {who} to be a test person"
@@ -306,23 +307,23 @@ _OURS, _UNADAPTED = "ours", "unadapted"
 """No reference has one of these names."""
 
 
-def _drawn(prepared: PreparedRun, count: int) -> IntArray:
+def _drawn(prepared: Plan, count: int) -> IntArray:
     """Return `count` of the test people, or all if there are fewer.
 
     A hash of (seed, her id) draws a person: the same people are drawn again, and a larger sample
     has all of a smaller one.
     """
-    test = prepared.split.test
-    ids = prepared.whole.ids(test)
-    words = client_words(prepared.config.seed, 0, "sample test", ids, np.zeros(1, np.int64))
+    test = prepared.task.split.test
+    ids = prepared.task.whole.ids(test)
+    words = client_words(prepared.task.settings.seed, 0, "sample test", ids, np.zeros(1, np.int64))
     return np.sort(test[np.argsort(words, kind="stable")[:count]])
 
 
-def _fitted(prepared: PreparedRun, asked: Asked, on_progress: OnProgress | None) -> Fitted:
-    people = prepared.split.fitted
+def _fitted(prepared: Plan, asked: Asked, on_progress: OnProgress | None) -> Fitted:
+    people = prepared.task.split.fitted
     advance = counting(on_progress, "people read for references", len(people))
     return fit_references(
-        prepared.federation,
+        prepared.task.federation,
         people,
         asked.references,
         memory_gb=asked.memory_gb,
@@ -334,7 +335,7 @@ def _fitted(prepared: PreparedRun, asked: Asked, on_progress: OnProgress | None)
 
 
 def _measure(
-    prepared: PreparedRun,
+    prepared: Plan,
     view: View,
     people: IntArray,
     scorers: Mapping[str, Scorer],
@@ -345,8 +346,8 @@ def _measure(
         view,
         people,
         scorers,
-        n_items=prepared.whole.n_items,
-        candidates=prepared.protocol.candidates,
+        n_items=prepared.task.whole.n_items,
+        candidates=prepared.task.protocol.candidates,
         few_only=[_UNADAPTED],
         fewer_than=FEW_ITEMS,
         surprise=surprise,
@@ -366,7 +367,7 @@ def counting(on_progress: OnProgress | None, what: str, total: int) -> Callable[
     return advance
 
 
-def bytes_sent(prepared: PreparedRun, params: Params) -> int:
+def bytes_sent(prepared: Plan, params: Params) -> int:
     """Return the bytes of the largest message of the person of usual size; 0 if nobody sends any.
 
     The message is the one that a round would ask for with these parameters, as it goes over the
@@ -377,20 +378,22 @@ def bytes_sent(prepared: PreparedRun, params: Params) -> int:
         if not isinstance(stage, Phase) or not len(stage.population):
             continue
         state = stage.start(params if stage.first else None)
-        person = prepared.federation.take(usual_person(prepared.federation, stage.population))
+        person = prepared.task.federation.take(
+            usual_person(prepared.task.federation, stage.population)
+        )
         told = {name: np.asarray(leaf) for name, leaf in stage.tell(state).items()}
         sizes.append(len(to_bytes(stage.device.contribute(told, person, stage.first))))
     return max(sizes)
 
 
-def validate(prepared: PreparedRun, params: Params, most: int = VALIDATED) -> dict[str, Any]:
+def validate(prepared: Plan, params: Params, most: int = VALIDATED) -> dict[str, Any]:
     """Return Hits@k on the first `most` validation people, as a line about a round has it.
 
     `validation` has the figures by k, `validation_interval` their 95 % ends over people.
     """
-    view = prepared.protocol.validating(prepared.whole)
-    scorers = {_OURS: prepared.rankers.adapted(params)}
-    people = prepared.split.validation[:most]
+    view = prepared.task.protocol.validating(prepared.task.whole)
+    scorers = {_OURS: prepared.ranker(params)}
+    people = prepared.task.split.validation[:most]
     found = _measure(prepared, view, people, scorers)
     report = found[_OURS].report().as_json()
     hits, ends = report["hits"], report.get("interval", {})

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from privrec.algorithms.recipe import PreparedRun
+from privrec.algorithms.recipe import Plan
 from privrec.core.phase import CentralFit, Cohort, Phase, ServerState, ServerWork, Stage
 from privrec.core.round import fastest
 from privrec.privacy.aggregate import CohortTotal, Published
@@ -50,7 +50,7 @@ class _Sample(NamedTuple):
     params: Params
 
 
-def forecast(prepared: PreparedRun) -> tuple[Forecast, ...]:
+def forecast(prepared: Plan) -> tuple[Forecast, ...]:
     """Return what each stage of a run would take on this machine."""
     found: list[Forecast] = []
     params: Params | None = None
@@ -73,7 +73,7 @@ def forecast(prepared: PreparedRun) -> tuple[Forecast, ...]:
     return tuple(found)
 
 
-def _of_phase(prepared: PreparedRun, phase: Phase, state: ServerState) -> _Sample:
+def _of_phase(prepared: Plan, phase: Phase, state: ServerState) -> _Sample:
     """Return what all rounds of a phase take."""
     before, _ = _timed(lambda: phase.device.prepare(state.params))
     phase.tell(state)
@@ -82,7 +82,7 @@ def _of_phase(prepared: PreparedRun, phase: Phase, state: ServerState) -> _Sampl
     people = _some(phase.population, min(cohort, _MOST))
 
     def run(count: int) -> CohortTotal:
-        chosen = Cohort(people[:count], prepared.federation.take)
+        chosen = Cohort(people[:count], prepared.task.federation.take)
         return fastest(phase, told, chosen, state.round_index, state.clip_norm)
 
     compiling, asking, count, total = _grown(run, cohort)
@@ -90,7 +90,9 @@ def _of_phase(prepared: PreparedRun, phase: Phase, state: ServerState) -> _Sampl
     scale = cohort / max(count, 1)
     update = {name: np.asarray(leaf) * scale for name, leaf in total.update.items()}
     total = total._replace(update=update, clients=cohort)
-    noise = secure() if prepared.config.budget.draws_in_secret else seeded(rng(0, 0, "forecast"))
+    noise = (
+        secure() if prepared.task.settings.budget.draws_in_secret else seeded(rng(0, 0, "forecast"))
+    )
     publishing, published = _timed(
         partial(phase.aggregator.publish_round, total, state.clip_norm, noise)
     )
@@ -157,9 +159,9 @@ def _grown(run: Callable[[int], Any], whole: int) -> tuple[float, float, int, An
     return compiling, seconds + slope * (whole - count), count, found
 
 
-def _of_validation(prepared: PreparedRun, stage: Stage, params: Params) -> float:
+def _of_validation(prepared: Plan, stage: Stage, params: Params) -> float:
     """Return the seconds of the looks at validation people between the rounds of a stage."""
-    config, people = prepared.config, prepared.split.validation[:VALIDATED]
+    config, people = prepared.task.settings, prepared.task.split.validation[:VALIDATED]
     looks = sum(config.validates_after(k, stage.rounds) for k in range(1, stage.rounds + 1))
     if not (looks and config.budget.shows_raw_figures and stage.ranks and len(people) and params):
         return 0.0

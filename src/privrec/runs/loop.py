@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from privrec.algorithms.recipe import PreparedRun
+from privrec.algorithms.recipe import Plan
 from privrec.algorithms.recipes import configure, prepare, recipe_named, settings_of
 from privrec.core.phase import Cohort, Phase, RoundReport, ServerState, Stage
 from privrec.core.round import (
@@ -98,14 +98,14 @@ def from_arrays(arrays: Arrays) -> Best | None:
     )
 
 
-def too_few_to_learn(prepared: PreparedRun) -> str:
+def too_few_to_learn(prepared: Plan) -> str:
     """Return that nothing can be learned from so few people under the run's noise; "" if it can."""
-    if prepared.config.budget.mechanism == "none":
+    if prepared.task.settings.budget.mechanism == "none":
         return ""
-    return too_few_words(prepared.split.public_train, people_needed(_planned(prepared)))
+    return too_few_words(prepared.task.split.public_train, people_needed(_planned(prepared)))
 
 
-def _planned(prepared: PreparedRun) -> list[Sums]:
+def _planned(prepared: Plan) -> list[Sums]:
     """Return what the stages would publish: how many numbers, a sum over nobody tells."""
     found, params = [], None
     for stage in prepared.stages():
@@ -113,7 +113,7 @@ def _planned(prepared: PreparedRun) -> list[Sums]:
         params = state.params
         numbers = 0
         if isinstance(stage, Phase) and stage.release.is_private:
-            nobody = Cohort(stage.population[:0], prepared.federation.take)
+            nobody = Cohort(stage.population[:0], prepared.task.federation.take)
             total = fastest(stage, stage.tell(state), nobody, stage.first, state.clip_norm)
             numbers = sum(int(np.size(leaf)) for leaf in total.update.values())
         found.append(Sums(release=stage.release, count=stage.rounds, numbers=numbers))
@@ -134,7 +134,7 @@ def train(
     strict: bool = False,
     progress: bool = True,
     on_progress: OnProgress | None = None,
-    watch: Callable[[PreparedRun], PreparedRun] | None = None,
+    watch: Callable[[Plan], Plan] | None = None,
     **settings: Any,
 ) -> Run:
     """Return a finished run of a recipe; the same as `privrec train`.
@@ -155,7 +155,7 @@ def train(
     config = _settings_of(started, recipe, name, settings)
     prepared = prepare(config, read() if started is None else _read_begun(data, started[0]))
     prepared = prepared if watch is None else watch(prepared)
-    config, federation = prepared.config, prepared.federation
+    config, federation = prepared.task.settings, prepared.task.federation
     if strict and config.budget.mechanism != "none":
         _refuse_undeclared(federation)
     # Wrong settings, and too little memory, are found before any file is written.
@@ -224,7 +224,7 @@ def _refuse_undeclared(federation: Federation) -> None:
 
 
 def play_stages(
-    prepared: PreparedRun,
+    prepared: Plan,
     folder: records.RunFolder,
     *,
     resume: bool = False,
@@ -240,13 +240,13 @@ def play_stages(
     they publish the same again: from the same seed, or from the disk. Without a `network` the
     cohorts are simulated on this machine.
     """
-    stages, figures = prepared.stages(), prepared.config.budget.shows_raw_figures
+    stages, figures = prepared.stages(), prepared.task.settings.budget.shows_raw_figures
     with progress_of(folder, stages, on_progress, figures=figures) as progress:
         _play_stages(prepared, stages, folder, progress, resume=resume, network=network)
 
 
 def _play_stages(
-    prepared: PreparedRun,
+    prepared: Plan,
     stages: Sequence[Stage],
     folder: records.RunFolder,
     progress: Progress,
@@ -277,7 +277,7 @@ def _play_stages(
     if state is not None:
         records.drop_published(folder, played)
         kept = state.params if best is None else best.params
-        write_params(folder, kept, recipe=prepared.config.recipe, rounds=played)
+        write_params(folder, kept, recipe=prepared.task.settings.recipe, rounds=played)
 
 
 Reached = tuple[ServerState, Best | None]
@@ -285,7 +285,7 @@ Reached = tuple[ServerState, Best | None]
 
 
 def _play_stage(
-    prepared: PreparedRun,
+    prepared: Plan,
     stage: Stage,
     reached: Reached,
     folder: records.RunFolder,
@@ -296,7 +296,7 @@ def _play_stage(
 ) -> Reached:
     """Return the state after the rounds that the budget allows; `keep` gets it after each one."""
     state, best = reached
-    config, federation = prepared.config, prepared.federation
+    config, federation = prepared.task.settings, prepared.task.federation
     journal = open_journal(
         folder,
         stage,
@@ -353,10 +353,10 @@ def _compile(stage: Stage, state: ServerState, progress: Progress) -> None:
 
 
 def _look(
-    prepared: PreparedRun, state: ServerState, best: Best | None, last: int
+    prepared: Plan, state: ServerState, best: Best | None, last: int
 ) -> tuple[dict[str, Any], Best | None]:
     """Return what a round's line has of a look at the validation people, and the best state now."""
-    config, figures = prepared.config, validate(prepared, state.params)
+    config, figures = prepared.task.settings, validate(prepared, state.params)
     hits = figures["validation"][K]
     if not config.worse_looks or hits is None:
         return figures, best

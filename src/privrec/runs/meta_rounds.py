@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from privrec.algorithms.recipe import PreparedRun
+from privrec.algorithms.recipe import Plan
 from privrec.algorithms.recipes import configure, prepare
 from privrec.core.phase import Phase, ServerState, Unwritten
 from privrec.core.round import Surroundings, cohort_draw, fastest, play_round
@@ -133,14 +133,14 @@ class _Race:
     state: ServerState
 
     @classmethod
-    def of(cls, prepared: PreparedRun) -> "_Race":
+    def of(cls, prepared: Plan) -> "_Race":
         (phase,) = prepared.stages()
         if not isinstance(phase, Phase):
-            raise TypeError(f"{prepared.config.recipe} has no rounds of devices")
+            raise TypeError(f"{prepared.task.settings.recipe} has no rounds of devices")
         around = Surroundings(
-            take=prepared.federation.take,
+            take=prepared.task.federation.take,
             run=fastest,
-            draw=cohort_draw(prepared.config.seed, secret=False),
+            draw=cohort_draw(prepared.task.settings.seed, secret=False),
             journal=Unwritten(),
         )
         state = phase.start(None)

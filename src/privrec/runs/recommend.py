@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import polars as pl
 
-from privrec.algorithms.recipe import PreparedRun
+from privrec.algorithms.recipe import Plan
 from privrec.core.scorer import Scorer, Scores, TableScorer, moments, people_at_a_time, top_items
 from privrec.data.catalogue import Catalogue
 from privrec.data.clients import Clients
@@ -344,21 +344,21 @@ Lists = Callable[[pl.Series, Clients, int], pl.DataFrame]
 """(names of people, what is on their devices, how many items) -> their lists, best first."""
 
 
-def examples_of(prepared: PreparedRun, lists: Lists) -> list[dict[str, Any]]:
+def examples_of(prepared: Plan, lists: Lists) -> list[dict[str, Any]]:
     """Return ten test people or fewer, from the fewest items on the device to the most.
 
     Of each: titles that she `liked` on her device, how many `more`, how many likes are `held_out`,
     and her `list` with the `title` of each item and whether it is a `hit`, one of those likes.
     """
-    test = prepared.split.test
+    test = prepared.task.split.test
     places = np.unique(np.linspace(0, len(test) - 1, _LOOKED_AT).round().astype(np.int64))
-    held = prepared.protocol.testing(prepared.whole)(test[places])
+    held = prepared.task.protocol.testing(prepared.task.whole)(test[places])
     chosen = _chosen(held)
     if not len(chosen):
         return []
     kept, tested = held.kept.take(chosen), held.tested.take(chosen)
     names = pl.Series("user", [str(k) for k in range(len(chosen))])
-    catalogue = prepared.whole.catalogue
+    catalogue = prepared.task.whole.catalogue
     by_name = lists(names, kept, _TOP).partition_by("user", as_dict=True)
     found = []
     for k in range(len(chosen)):

@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from privrec.algorithms.recipe import PreparedRun
+from privrec.algorithms.recipe import Plan, Task
 from privrec.algorithms.recipes import recipe_names, with_protocol
-from privrec.core.scorer import Rankers, Scores, TableScorer
+from privrec.core.scorer import Scores, TableScorer
 from privrec.data.clients import Clients
 from privrec.data.federation import Federation, chunks
 from privrec.data.sources import named
@@ -118,7 +118,7 @@ def _check_of_run(run: Run, *, data: object, seed: int, name: object, out: objec
             raise SettingsError(f"a run has its own `{what}`: leave it out; got {got(given)}")
 
 
-def _prepared(settings: RunSettings, whole: Federation, fit: Fit, flat: list[bool]) -> PreparedRun:
+def _prepared(settings: RunSettings, whole: Federation, fit: Fit, flat: list[bool]) -> Plan:
     """Return the recommender, fitted, as a run that has nothing to train.
 
     `flat` gets for each person who is scored whether no item is before another.
@@ -142,15 +142,9 @@ def _prepared(settings: RunSettings, whole: Federation, fit: Fit, flat: list[boo
         flat.extend(_are_flat(scores, own))
         return scores
 
-    return PreparedRun(
-        config=config,
-        protocol=protocol,
-        federation=federation,
-        whole=whole,
-        split=split,
-        stages=lambda: (),
-        rankers=Rankers(adapted=lambda params: TableScorer(table=table)),
-    )
+    task = Task(settings=config, federation=federation, split=split, whole=whole, protocol=protocol)
+    ranker = TableScorer(table=table)
+    return Plan(task=task, stages=tuple, ranker=lambda params: ranker)
 
 
 def _guarded(name: str, what: str, call: Callable[[], Any]) -> Any:

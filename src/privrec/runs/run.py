@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from privrec.algorithms.recipe import PreparedRun, Recipe
+from privrec.algorithms.recipe import Plan, Recipe
+from privrec.algorithms.recipes import plan_on_device
 from privrec.data.catalogue import ITEM_LIST, Catalogue, to_json
 from privrec.data.clients import Clients
 from privrec.data.frames import as_polars
@@ -76,7 +77,7 @@ class Run:
     folder: records.RunFolder
     config: RunSettings
     recipe: Recipe
-    load_prepared: Callable[[], PreparedRun]
+    load_prepared: Callable[[], Plan]
 
     def __repr__(self) -> str:
         place, config = self.folder, self.config
@@ -112,7 +113,7 @@ class Run:
         return history_frame(self.figures or records.read_rounds(self.folder.rounds_path))
 
     @property
-    def prepared(self) -> PreparedRun:
+    def prepared(self) -> Plan:
         """The recipe bound to its data."""
         return self.load_prepared()
 
@@ -167,7 +168,7 @@ class Run:
     def _check_people(self) -> None:
         """Raise unless it is known that those to be tested are not those who trained."""
         if records.has_data_mark(self.folder):
-            records.check_data(self.folder, self.prepared.federation.fingerprint)
+            records.check_data(self.folder, self.prepared.task.federation.fingerprint)
         if self.is_of_strangers:
             raise RunFolderError(
                 f"{self.folder.path} was trained by a federation: only its nodes know who took"
@@ -290,13 +291,13 @@ class Run:
             names, devices = newcomers_of(new, catalogue)
             count, groups = len(devices), groups_of(names, devices, catalogue.n_items)
         else:
-            whole = self.prepared.whole
+            whole = self.prepared.task.whole
             if records.has_data_mark(self.folder):
-                records.check_data(self.folder, self.prepared.federation.fingerprint)
+                records.check_data(self.folder, self.prepared.task.federation.fingerprint)
             names = names_of(self.config.data, whole)
             asked = np.arange(whole.n_clients) if ids is None else positions_of(ids, names)
             count, groups = len(asked), groups_in(whole, asked, names)
-        scorer = self.recipe.rankers(self.config, catalogue).adapted(load_params(self.folder))
+        scorer = plan_on_device(self.config, catalogue).ranker(load_params(self.folder))
         advance = counting(on_progress, "people", count)
         return lists_for(scorer, catalogue, groups, top=top, on_progress=advance)
 
@@ -320,29 +321,29 @@ def examples_path(report: Path) -> Path:
     return report.with_name(f"examples{report.stem.removeprefix('report')}.json")
 
 
-def _is_public(prepared: PreparedRun) -> bool:
+def _is_public(prepared: Plan) -> bool:
     """Return whether a run's data is a built-in data set: made up, or published by others.
 
     The name alone does not tell: a user's own data may have the same one. So the data itself must
     be the built-in one.
     """
-    data = prepared.config.data
+    data = prepared.task.settings.data
     if data.partition(":")[0] not in BUILT_IN:
         return False
     try:
-        return load(data).fingerprint == prepared.whole.fingerprint
+        return load(data).fingerprint == prepared.task.whole.fingerprint
     except PrivrecError:
         return False  # The built-in data is not on this machine, so this is not it.
 
 
 def _lists(
-    prepared: PreparedRun, params: Params, names: pl.Series, kept: Clients, top: int
+    prepared: Plan, params: Params, names: pl.Series, kept: Clients, top: int
 ) -> pl.DataFrame:
     """Return lists for people of a data set, as `recommend` makes them."""
-    scorer = prepared.rankers.adapted(params)
+    scorer = prepared.ranker(params)
     frames = lists_for(
         scorer,
-        prepared.whole.catalogue,
+        prepared.task.whole.catalogue,
         [Group(names, kept)],
         top=top,
         on_progress=counting(None, "", 0),

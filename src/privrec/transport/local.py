@@ -65,7 +65,7 @@ def make_local(
     settings = dict(settings)
     options = take_terms(settings)
     prepared = prepare(configure(recipe, data, settings), load(data))
-    people, config = prepared.split.train, prepared.config
+    people, config = prepared.task.split.train, prepared.task.settings
     if users is not None and not 1 <= users <= len(people):
         raise SettingsError(
             f"`users` must be >= 1 and <= {len(people):,}, the people who train; got {users}"
@@ -75,22 +75,22 @@ def make_local(
         raise SettingsError(f"`nodes` must be <= {len(people):,}, the people; got {nodes}")
     if config.budget.mechanism != "none" and users is None and not config.budget.train_people:
         # The same public number as in the simulator, so that the two cost the same.
-        public = {"train_people": prepared.split.public_train}
+        public = {"train_people": prepared.task.split.public_train}
         config = config.model_copy(update=public)
     enrolments = [
-        enrol(prepared.federation, part, path / "nodes" / f"{number:02d}")
+        enrol(prepared.task.federation, part, path / "nodes" / f"{number:02d}")
         for number, part in enumerate(np.array_split(people, nodes))
     ]
     terms = create_federation(
         path / "server",
-        catalogue=to_json(prepared.federation.catalogue),
+        catalogue=to_json(prepared.task.federation.catalogue),
         enrolments=enrolments,
-        options={**options, "name": prepared.federation.population, "settings": config},
+        options={**options, "name": prepared.task.federation.population, "settings": config},
         hosts=[LOCAL],
     )
     # Here it is known who was left out, so that the run can be tested on them.
     run = RunFolder(path=ServerFolder(path=path / "server").run)
-    mark_data(run, prepared.federation.fingerprint)
+    mark_data(run, prepared.task.federation.fingerprint)
     return LocalFederation(path=path, terms=terms)
 
 

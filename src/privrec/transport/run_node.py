@@ -18,7 +18,7 @@ from privrec.protocol.certificates import (
 )
 from privrec.protocol.enrolment import NodeFolder, read_people
 from privrec.protocol.node import Node, Reveals
-from privrec.protocol.terms import Terms, bind, catalogue_hash, read_terms
+from privrec.protocol.terms import Terms, catalogue_hash, phases_of, plan_of, read_terms
 from privrec.transport.processes import end_with_parent
 from privrec.transport.supernode import serve
 
@@ -39,14 +39,14 @@ def open_node(path: Path, terms: Terms) -> Node:
             f"the terms have {terms.members[node].people:,} people of the node in {path}, which has"
             f" {len(people):,}"
         )
-    bound = bind(terms, catalogue, people, node)
+    plan = plan_of(terms, catalogue, people, node)
     # What fails here could depend on people's data; it must not become a reply to the server.
-    bound.phases()
+    phases_of(plan)
     return Node(
         terms,
         node,
-        phases=bound.phases,
-        take=bound.federation.take,
+        phases=lambda: phases_of(plan),
+        take=plan.task.federation.take,
         schema=catalogue.schema,
         sign=lambda content: sign(private, content),
         verify=lambda node, content, made: (

@@ -10,7 +10,7 @@ from privrec.errors import FederationError
 from privrec.protocol.certificates import verify
 from privrec.protocol.enrolment import read_server, running
 from privrec.protocol.server import Server, ServerStatus, Unmasking
-from privrec.protocol.terms import bind, promised
+from privrec.protocol.terms import phases_of, plan_of, promised
 from privrec.runs import folder as records
 from privrec.runs.loop import play_stages
 from privrec.simulate.cost import check_memory
@@ -37,9 +37,8 @@ def serve(
     and then while they are waited for, and may raise.
     """
     folder, terms, catalogue = read_server(path)
-    bound = bind(terms, catalogue)
-    prepared = bound.prepared(terms.settings)
-    check_memory(bound.phases())
+    plan = plan_of(terms, catalogue)
+    check_memory(phases_of(plan))
     keys = [member.public_key for member in terms.members]
     if folder.run.is_dir() and not records.is_untouched(folder.run):
         place, resume = records.read_run(folder.run)[0], True
@@ -57,13 +56,13 @@ def serve(
                     online=partial(status.look, link.online),
                     status=status,
                     verify=lambda node, content, made: verify(keys[node], content, made),
-                    epsilon=promised(terms, bound.phases())[1],
+                    epsilon=promised(terms, phases_of(plan))[1],
                     watch=partial(_show, watch, folder.status),
                     unmasking=Unmasking(folder.unmasking),
                 )
                 _gather(server, wait, check)
                 play_stages(
-                    prepared,
+                    plan,
                     place,
                     resume=resume,
                     on_progress=on_progress,

@@ -181,9 +181,9 @@ def test_a_budget_that_ends_after_popularity_leaves_what_is_popular(tmp_path: Pa
     state = made.stages()[0].start(None)
     folder = new_folder(tmp_path / "run", made)
     journal = open_journal(
-        folder, made.stages()[0], made.config, population="people", fingerprint="data"
+        folder, made.stages()[0], made.task.settings, population="people", fingerprint="data"
     )
-    after, _ = round_of(made.federation, made.stages()[0], state, journal)
+    after, _ = round_of(made.task.federation, made.stages()[0], state, journal)
     assert len(read_ledger(folder)) == 1
     order = np.argsort(-np.asarray(after.params[BIAS]), kind="stable")
     popular = np.argsort(-np.asarray(after.params[POPULARITY]), kind="stable")
@@ -202,7 +202,7 @@ def test_a_rounds_noise_is_on_every_learned_number_and_nowhere_else() -> None:
             return np.full(count, size)
 
         noise = NoiseSource(normal=fill, laplace=fill)
-        after, _ = round_of(made.federation, stage, before, FixedNoise(noise))
+        after, _ = round_of(made.task.federation, stage, before, FixedNoise(noise))
         return {name: np.asarray(value) for name, value in after.params.items()}
 
     still, moved = played(0.0), played(1.0)

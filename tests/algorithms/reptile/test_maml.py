@@ -285,6 +285,6 @@ def test_items_ids_alone_rank_the_same_in_every_moment() -> None:
     settings = {**small("fofl-self"), "validation_share": 0.0}
     prepared = prepare(configure("fofl-self", data.name, settings), data)
     (stage,) = prepared.stages()
-    scorer = prepared.rankers.adapted(stage.start(None).params)
+    scorer = prepared.ranker(stage.start(None).params)
     people = data.take(np.arange(3))
     assert {scores.shape[0] for scores in scorer(people, people)} == {1}

@@ -22,8 +22,8 @@ def test_neighbours_of_stage_one_beat_popularity_and_random_vectors_do_not(tmp_p
     shape = run.prepared.stages()[0].start(None).params[ITEM_TABLE].shape
     chance = np.random.default_rng(0).normal(size=shape).astype(np.float32)
     drawn = evaluate(
-        run.prepared.federation,
-        run.prepared.split.test,
+        run.prepared.task.federation,
+        run.prepared.task.split.test,
         neighbours(chance),
         seed=0,
         halving="random",

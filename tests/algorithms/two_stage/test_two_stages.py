@@ -13,7 +13,7 @@ import pytest
 from dp_accounting.pld import privacy_loss_distribution as pld
 
 import privrec
-from privrec.algorithms.recipe import PreparedRun
+from privrec.algorithms.recipe import Plan
 from privrec.algorithms.recipes import configure, prepare
 from privrec.algorithms.reptile.pack import Instances, pack
 from privrec.algorithms.two_stage.joint import join, local_joint, vectors_of_features
@@ -71,9 +71,9 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, privrec.Run]:
     return made
 
 
-def stage_one(made: PreparedRun) -> StageOneSettings:
-    assert isinstance(made.config, StageOneSettings)
-    return made.config
+def stage_one(made: Plan) -> StageOneSettings:
+    assert isinstance(made.task.settings, StageOneSettings)
+    return made.task.settings
 
 
 @pytest.mark.slow
@@ -179,8 +179,8 @@ def test_only_volunteers_take_part_in_a_public_first_stage(tmp_path: Path) -> No
     with pytest.raises(KeyboardInterrupt):
         privrec.train("dp-privrec", replace(data, take=take), out=tmp_path / "run", **wanted)
     made = prepare(configure("dp-privrec", DATA, {**TINY, "stage1": "public"}), data)
-    people = volunteers_among(stage_one(made), data, made.split)
-    assert 0 < len(people) < len(made.split.train)
+    people = volunteers_among(stage_one(made), data, made.task.split)
+    assert 0 < len(people) < len(made.task.split.train)
     assert asked
     assert set.union(*asked) <= set(people.tolist())
 
@@ -188,11 +188,14 @@ def test_only_volunteers_take_part_in_a_public_first_stage(tmp_path: Path) -> No
 def test_a_volunteer_is_one_whoever_else_is_there() -> None:
     many = {**TINY, "delta": 1e-6}
     made = prepare(configure("dp-privrec", DATA, many), load("synthetic:users=4000"))
-    split, people = made.split, volunteers_among(stage_one(made), made.federation, made.split)
+    split, people = (
+        made.task.split,
+        volunteers_among(stage_one(made), made.task.federation, made.task.split),
+    )
     assert 0.08 < len(people) / len(split.train) < 0.12
     assert set(people.tolist()) <= set(split.train.tolist())
     some = replace(split, train=split.train[1::3])
-    left = volunteers_among(stage_one(made), made.federation, some)
+    left = volunteers_among(stage_one(made), made.task.federation, some)
     assert left.tolist() == [person for person in people.tolist() if person in some.train]
 
 
@@ -323,7 +326,7 @@ def test_item_vectors_that_stage_two_leaves_alone_stay_as_they_are() -> None:
         )
         stage = prepared.stages()[1]
         before = stage.start(prepared.stages()[0].start(None).params)
-        after, _ = round_of(prepared.federation, stage, before)
+        after, _ = round_of(prepared.task.federation, stage, before)
         moved = {
             name: bool(np.any(np.asarray(after.params[name]) != np.asarray(before.params[name])))
             for name in before.params

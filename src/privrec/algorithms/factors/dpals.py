@@ -17,6 +17,7 @@ The device's half of private alternating least squares: what one person adds to 
 
 import math
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Annotated, NamedTuple
 
 import jax.numpy as jnp
@@ -27,7 +28,7 @@ from pydantic import Field
 
 from privrec.algorithms.budgets import BOUND, popularity_and_sums, sampling_of
 from privrec.algorithms.factors.fcf import Rated, rated, solve
-from privrec.algorithms.recipe import Recipe
+from privrec.algorithms.recipe import Plan, Recipe, Task
 from privrec.algorithms.settings import NoiseSettings
 from privrec.core.bound import ROUNDING
 from privrec.core.contribution import Contribution, TouchedRows
@@ -42,8 +43,7 @@ from privrec.core.phase import (
     positions,
     weights,
 )
-from privrec.core.scorer import Rankers, Scorer, check_shapes
-from privrec.data.catalogue import Catalogue
+from privrec.core.scorer import Scorer, check_shapes
 from privrec.data.clients import Clients, Split
 from privrec.data.federation import Federation
 from privrec.errors import SettingsError
@@ -312,10 +312,9 @@ def _scale(aggregator: Aggregator) -> float:
     return aggregator.noise_scale(BOUND) if aggregator.release.is_private else 0.0
 
 
-def dpals_stages(
-    settings: DpalsSettings, federation: Federation, split: Split
-) -> tuple[Phase, ...]:
+def dpals_stages(of: Task[DpalsSettings]) -> tuple[Phase, ...]:
     """Return the two phases: popularity, and the alternations."""
+    settings, federation, split = of.settings, of.federation, of.split
     first, second, noise = split_budget(settings, split, federation.n_items)
     task = _Task(
         settings=settings,
@@ -435,33 +434,36 @@ def _psd(triangles: F64, width: int) -> F64:
 # --- ranking, on the device ----------------------------------------------------------------------
 
 
-def dpals_rankers(settings: DpalsSettings, catalogue: Catalogue) -> Rankers:
+def by_factors(settings: DpalsSettings, n_items: int, params: Params, *, adapted: bool) -> Scorer:
     """Return how a device ranks: her vector from the items' vectors, then xᵀv.
 
     Items without a vector come after all others, the most popular first.
     """
-    n_items, how = catalogue.n_items, squares_of(settings)
+    width = (0, *np.shape(params.get(VECTORS, 0)))[-1]
+    check_shapes(params, {VECTORS: (n_items, width), POPULARITY: (n_items,)})
+    vectors = np.asarray(params[VECTORS], np.float64)
+    popularity = np.asarray(params[POPULARITY], np.float64)
+    kept, how = np.flatnonzero(vectors.any(1)), squares_of(settings)
+    last = _UNKNOWN - np.argsort(np.argsort(-popularity, kind="stable"), kind="stable")
 
-    def ranker(params: Params, *, adapted: bool) -> Scorer:
-        width = (0, *np.shape(params.get(VECTORS, 0)))[-1]
-        check_shapes(params, {VECTORS: (n_items, width), POPULARITY: (n_items,)})
-        vectors = np.asarray(params[VECTORS], np.float64)
-        popularity = np.asarray(params[POPULARITY], np.float64)
-        kept = np.flatnonzero(vectors.any(1))
-        last = _UNKNOWN - np.argsort(np.argsort(-popularity, kind="stable"), kind="stable")
+    def score(people: Clients) -> npt.NDArray[np.float32]:
+        table = np.tile(last, (len(people), 1))
+        if adapted:
+            own = among(rated(people, n_items), kept, n_items)
+            table[:, kept] = person_vectors(how, vectors[kept], own) @ vectors[kept].T
+        return np.asarray(table, np.float32)
 
-        def score(people: Clients) -> npt.NDArray[np.float32]:
-            table = np.tile(last, (len(people), 1))
-            if adapted:
-                own = among(rated(people, n_items), kept, n_items)
-                table[:, kept] = person_vectors(how, vectors[kept], own) @ vectors[kept].T
-            return np.asarray(table, np.float32)
+    return own_first(n_items, score)
 
-        return own_first(n_items, score)
 
-    return Rankers(
-        adapted=lambda params: ranker(params, adapted=True),
-        unadapted=lambda params: ranker(params, adapted=False),
+def dpals_plan(task: Task[DpalsSettings]) -> Plan:
+    """Return the two phases, and how a device ranks."""
+    ranker = partial(by_factors, task.settings, task.federation.n_items)
+    return Plan(
+        task=task,
+        stages=partial(dpals_stages, task),
+        ranker=partial(ranker, adapted=True),
+        unadapted=partial(ranker, adapted=False),
     )
 
 
@@ -469,7 +471,6 @@ DPALS = Recipe(
     summary="alternating least squares from noised sums: DPALS, with weights for rare items",
     settings=DpalsSettings,
     server_sees="items",
-    stages=dpals_stages,
-    rankers=dpals_rankers,
+    plan=dpals_plan,
     values={"mechanism": "gaussian", "epsilon": 8.0, "validation_share": 0.0},
 )

@@ -12,6 +12,7 @@ of J with respect to Y. The server adds slopes up and takes a step of Adam.
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Annotated, Any
 
 import jax
@@ -21,16 +22,14 @@ import numpy.typing as npt
 from pydantic import Field
 
 from privrec.algorithms.budgets import aggregator_of
-from privrec.algorithms.recipe import Recipe
+from privrec.algorithms.recipe import Plan, Recipe, Task
 from privrec.algorithms.settings import FederatedSettings
 from privrec.core.bound import shrink
 from privrec.core.contribution import Contribution
 from privrec.core.phase import TRAIN, Cohort, DeviceHalf, Phase, ServerState, Told
-from privrec.core.scorer import Rankers, Scorer, check_shapes
+from privrec.core.scorer import Scorer, check_shapes
 from privrec.core.training import decayed, mean_step, server_optimizer
-from privrec.data.catalogue import Catalogue
-from privrec.data.clients import Clients, Split
-from privrec.data.federation import Federation
+from privrec.data.clients import Clients
 from privrec.evaluation.references import own_first
 from privrec.privacy.aggregate import CohortTotal, Published
 from privrec.seeds import rng
@@ -176,8 +175,9 @@ def fcf_device(settings: FcfSettings, n_items: int, norm: Norm = "l2") -> Device
 # --- the server's half ---------------------------------------------------------------------------
 
 
-def fcf_stages(settings: FcfSettings, federation: Federation, split: Split) -> tuple[Phase, ...]:
+def fcf_stages(task: Task[FcfSettings]) -> tuple[Phase, ...]:
     """Return the one phase of FCF."""
+    settings, federation, split = task.settings, task.federation, task.split
     aggregator = aggregator_of(settings, split)
     # The mean over people is J divided by their number, and so is the ridge.
     optimizer = decayed(
@@ -220,24 +220,22 @@ def fcf_stages(settings: FcfSettings, federation: Federation, split: Split) -> t
 # --- ranking, on the device ----------------------------------------------------------------------
 
 
-def fcf_rankers(settings: FcfSettings, catalogue: Catalogue) -> Rankers:
+def by_vectors(settings: FcfSettings, n_items: int, params: Params) -> Scorer:
     """Return how a device ranks: her vector from the frozen items' vectors, then xᵀy."""
-    n_items = catalogue.n_items
+    check_shapes(params, {VECTORS: (n_items, settings.rank)})
+    items = np.asarray(params[VECTORS], np.float64)
 
-    def items_of(params: Params) -> F64:
-        check_shapes(params, {VECTORS: (n_items, settings.rank)})
-        return np.asarray(params[VECTORS], np.float64)
+    def score(people: Clients) -> npt.NDArray[np.float32]:
+        vectors = person_vectors(settings, items, rated(people, n_items))
+        return np.asarray(vectors @ items.T, np.float32)
 
-    def adapted(params: Params) -> Scorer:
-        items = items_of(params)
+    return own_first(n_items, score)
 
-        def score(people: Clients) -> npt.NDArray[np.float32]:
-            vectors = person_vectors(settings, items, rated(people, n_items))
-            return np.asarray(vectors @ items.T, np.float32)
 
-        return own_first(n_items, score)
-
-    return Rankers(adapted=adapted)
+def fcf_plan(task: Task[FcfSettings]) -> Plan:
+    """Return the phase of FCF, and how a device ranks."""
+    ranker = partial(by_vectors, task.settings, task.federation.n_items)
+    return Plan(task=task, stages=partial(fcf_stages, task), ranker=ranker)
 
 
 _VALUES: Mapping[str, Any] = {
@@ -252,8 +250,7 @@ FCF = Recipe(
     summary="federated collaborative filtering: people's vectors solved on devices, items' by Adam",
     settings=FcfSettings,
     server_sees="updates",
-    stages=fcf_stages,
-    rankers=fcf_rankers,
+    plan=fcf_plan,
     values=_VALUES,
     presets={
         "movielens-1m": {"patience": 0},  # The number of rounds was chosen on these people.

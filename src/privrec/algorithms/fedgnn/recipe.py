@@ -21,13 +21,12 @@ from privrec.algorithms.fedgnn.matching import (
 )
 from privrec.algorithms.fedgnn.pack import FedGnnSettings, Graph, items_of, marks_of, whole_graph
 from privrec.algorithms.fedgnn.rounds import Rounds, gradient_phase, trained_of
-from privrec.algorithms.recipe import Recipe
+from privrec.algorithms.recipe import Plan, Recipe, Task
 from privrec.core.model import ITEM_TABLE
 from privrec.core.phase import TRAIN, Exchange, RoundReport, ServerState, Stage
-from privrec.core.scorer import Rankers, Scorer, check_shapes
-from privrec.data.catalogue import Catalogue
+from privrec.core.scorer import Scorer, check_shapes
 from privrec.data.clients import Clients, Split
-from privrec.data.federation import Federation, chunks
+from privrec.data.federation import chunks
 from privrec.data.schema import Bags
 from privrec.evaluation.references import own_first
 from privrec.privacy.aggregate import plain
@@ -38,8 +37,9 @@ from privrec.types import Array, IntArray, Params
 ALONE, MATCHING = "warm-up", "matching"
 
 
-def stages(settings: FedGnnSettings, federation: Federation, split: Split) -> tuple[Stage, ...]:
+def stages(task: Task[FedGnnSettings]) -> tuple[Stage, ...]:
     """Return rounds on graphs without neighbours, the matching, and rounds on expanded graphs."""
+    settings, federation, split = task.settings, task.federation, task.split
     n_items, size, most = federation.n_items, settings.embedding_size, settings.neighbours
 
     def begin(before: Params | None) -> Params:
@@ -142,33 +142,34 @@ def _rank(params: Params, catalogue: Bags, graph: Graph) -> npt.NDArray[np.float
     return np.asarray(_score_all(params, graph), np.float32)
 
 
-def rankers(settings: FedGnnSettings, catalogue: Catalogue) -> Rankers:
+def by_graph(settings: FedGnnSettings, n_items: int, params: Params) -> Scorer:
     """Return how a device ranks: own items first, all by the graph of everything on the device."""
     size = settings.embedding_size
+    check_shapes(params, shapes(n_items, size))
+    directory = directory_of(params)
 
-    def ranker(params: Params) -> Scorer:
-        check_shapes(params, shapes(catalogue.n_items, size))
-        directory = directory_of(params)
+    def score(people: Clients) -> npt.NDArray[np.float32]:
+        graphs = [
+            whole_graph(items_of(people, k), size, directory, seed=settings.seed)
+            for k in range(len(people))
+        ]
+        found = map_clients(_rank, trained_of(params), {}, graphs)
+        return np.stack(found) if found else np.zeros((0, n_items), np.float32)
 
-        def score(people: Clients) -> npt.NDArray[np.float32]:
-            graphs = [
-                whole_graph(items_of(people, k), size, directory, seed=settings.seed)
-                for k in range(len(people))
-            ]
-            found = map_clients(_rank, trained_of(params), {}, graphs)
-            return np.stack(found) if found else np.zeros((0, catalogue.n_items), np.float32)
+    return own_first(n_items, score)
 
-        return own_first(catalogue.n_items, score)
 
-    return Rankers(adapted=ranker)
+def plan(task: Task[FedGnnSettings]) -> Plan:
+    """Return the stages of FedGNN, and how a device ranks."""
+    ranker = partial(by_graph, task.settings, task.federation.n_items)
+    return Plan(task=task, stages=partial(stages, task), ranker=ranker)
 
 
 FEDGNN = Recipe(
     summary="a graph attention network on each device, matched neighbours, noise on the device",
     settings=FedGnnSettings,
     server_sees="graph",
-    stages=stages,
-    rankers=rankers,
+    plan=plan,
     values={
         "rounds": 400,
         "cohort": 150,

@@ -58,10 +58,9 @@ from privrec.algorithms.privrec_plus.sums import (
     popularity_device,
     taste_device,
 )
-from privrec.algorithms.recipe import Recipe
+from privrec.algorithms.recipe import Plan, Recipe, Task
 from privrec.core.phase import Accepted, Phase, ServerState, Told, positions, weights
-from privrec.core.scorer import Rankers, Scorer, check_shapes
-from privrec.data.catalogue import Catalogue
+from privrec.core.scorer import Scorer, check_shapes
 from privrec.data.clients import Split
 from privrec.data.federation import Federation
 from privrec.errors import RunFolderError
@@ -156,8 +155,9 @@ class _Task:
         )
 
 
-def plus_stages(settings: SumsSettings, federation: Federation, split: Split) -> tuple[Phase, ...]:
+def plus_stages(of: Task[SumsSettings]) -> tuple[Phase, ...]:
     """Return the phases of PrivRec+: popularity, moments, and rounds on top if there are any."""
+    settings, federation, split = of.settings, of.federation, of.split
     layout = layout_for(settings, federation.catalogue)
     rank = rank_for(settings, federation.catalogue)
     task = _Task(settings=settings, federation=federation, split=split, layout=layout, rank=rank)
@@ -319,19 +319,23 @@ def _with(state: ServerState, found: Mapping[str, npt.ArrayLike]) -> ServerState
     return replace(state, params={**state.params, **new})
 
 
-def plus_rankers(settings: SumsSettings, catalogue: Catalogue) -> Rankers:
+def by_history(layout: Layout, params: Params, *, adapted: bool) -> Scorer:
     """Return how the history tower ranks: by what is on the device."""
-    layout = layout_for(settings, catalogue)
+    tower = {name: np.asarray(array) for name, array in params.items()}
+    if LIKES not in tower:
+        raise RunFolderError(f"the parameters have no {LIKES!r}: they are of another recipe")
+    check_shapes(tower, tower_shapes(tower, layout))
+    return history_scorer(tower, layout, adapted=adapted)
 
-    def by_history(params: Params, *, adapted: bool) -> Scorer:
-        tower = {name: np.asarray(array) for name, array in params.items()}
-        if LIKES not in tower:
-            raise RunFolderError(f"the parameters have no {LIKES!r}: they are of another recipe")
-        check_shapes(tower, tower_shapes(tower, layout))
-        return history_scorer(tower, layout, adapted=adapted)
 
-    return Rankers(
-        adapted=partial(by_history, adapted=True), unadapted=partial(by_history, adapted=False)
+def plus_plan(task: Task[SumsSettings]) -> Plan:
+    """Return the stages of PrivRec+, and the history tower that ranks."""
+    layout = layout_for(task.settings, task.federation.catalogue)
+    return Plan(
+        task=task,
+        stages=partial(plus_stages, task),
+        ranker=partial(by_history, layout, adapted=True),
+        unadapted=partial(by_history, layout, adapted=False),
     )
 
 
@@ -351,8 +355,7 @@ PRIVREC_PLUS = Recipe(
     summary="finds what goes with the items on a person's device; learned from sums over people",
     settings=PlusSettings,
     server_sees="items",
-    stages=plus_stages,
-    rankers=plus_rankers,
+    plan=plus_plan,
     items_with_vector=items_with_vector,
     values={**_VALUES, "dislike_target": 0.6, "patience": 3},
     presets={

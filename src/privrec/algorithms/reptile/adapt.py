@@ -2,18 +2,21 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from privrec.algorithms.recipe import Plan, Task
 from privrec.algorithms.reptile.dssm import instances_of, known, recommender_of
 from privrec.algorithms.reptile.local import apply_update, local_sgd
 from privrec.algorithms.reptile.pack import Instances, PackedClient, pack, seen
 from privrec.algorithms.reptile.settings import MOST_STEPS, DssmSettings
 from privrec.core.model import ITEM_TABLE, Recommender, dense_of, look_up
-from privrec.core.scorer import Ranker, Rankers, Scorer, Scores, check_shapes
+from privrec.core.phase import Stage
+from privrec.core.scorer import Scorer, Scores, check_shapes
 from privrec.core.training import LocalTrain, jit_in_place
 from privrec.data.catalogue import Catalogue
 from privrec.data.clients import Clients
@@ -25,33 +28,40 @@ _CONTEXTS = 16
 """How many contexts are scored in one compiled call. Chosen by hand; no measurement on record."""
 
 
-def dssm_rankers(settings: DssmSettings, catalogue: Catalogue) -> Rankers:
+def dssm_plan(stages: Callable[[Any], tuple[Stage, ...]]) -> Callable[[Task[Any]], Plan]:
+    """Return what plans a recipe that trains the DSSM by `stages(task)`."""
+    return partial(_plan, stages)
+
+
+def _plan(stages: Callable[[Any], tuple[Stage, ...]], task: Task[DssmSettings]) -> Plan:
+    settings, catalogue = task.settings, task.federation.catalogue
+    epochs = settings.adapt_epochs
+    return Plan(
+        task=task,
+        stages=partial(stages, task),
+        ranker=partial(by_adapting, settings, catalogue, epochs),
+        unadapted=partial(by_adapting, settings, catalogue, 0) if epochs else None,
+    )
+
+
+def by_adapting(
+    settings: DssmSettings, catalogue: Catalogue, epochs: int, params: Params
+) -> Scorer:
     """Return how a device ranks: adapt the DSSM to the person's own data, then score all items."""
     recommender = recommender_of(settings, catalogue)
     expected = jax.eval_shape(recommender.init, jax.random.key(0))
-    shapes = {name: leaf.shape for name, leaf in expected.items()}
-
-    def adapted(epochs: int) -> Ranker:
-        local = local_sgd(
-            recommender,
-            learning_rate=settings.adapt_lr,
-            epochs=epochs,
-            batch_size=settings.batch_size,
-            max_steps=settings.adapt_steps or MOST_STEPS,
-            whole_batch=settings.whole_batch,
-        )
-        instances = replace(instances_of(settings), negatives=settings.adapt_negatives)
-        public = known(settings, catalogue)
-        ranker = adapted_scorer(recommender, local, public, instances, seed=settings.seed)
-
-        def fitting(params: Params) -> Scorer:
-            check_shapes(params, shapes)
-            return ranker(params)
-
-        return fitting
-
-    epochs = settings.adapt_epochs
-    return Rankers(adapted=adapted(epochs), unadapted=adapted(0) if epochs else None)
+    check_shapes(params, {name: leaf.shape for name, leaf in expected.items()})
+    local = local_sgd(
+        recommender,
+        learning_rate=settings.adapt_lr,
+        epochs=epochs,
+        batch_size=settings.batch_size,
+        max_steps=settings.adapt_steps or MOST_STEPS,
+        whole_batch=settings.whole_batch,
+    )
+    instances = replace(instances_of(settings), negatives=settings.adapt_negatives)
+    public = known(settings, catalogue)
+    return adapted_scorer(recommender, local, public, instances, seed=settings.seed)(params)
 
 
 def adapted_scorer(

@@ -13,6 +13,7 @@ import numpy as np
 import optax
 
 from privrec.algorithms.budgets import aggregator_of
+from privrec.algorithms.recipe import Task
 from privrec.algorithms.reptile.dssm import Network, empty_pairs, instances_of, network_of
 from privrec.algorithms.reptile.local import local_maml, local_sgd
 from privrec.algorithms.reptile.pack import (
@@ -236,10 +237,9 @@ def training_work(
     )
 
 
-def reptile_stages(
-    settings: ReptileSettings, federation: Federation, split: Split
-) -> tuple[Phase, ...]:
+def reptile_stages(task: Task[ReptileSettings]) -> tuple[Phase, ...]:
     """Return the one phase of federated Reptile on the DSSM."""
+    settings, federation, split = task.settings, task.federation, task.split
     network = network_of(settings, federation.catalogue)
     return one_stage(settings, network, training_of(settings, network, federation, split), split)
 
@@ -289,8 +289,9 @@ def training_of(
     )
 
 
-def maml_stages(settings: MamlSettings, federation: Federation, split: Split) -> tuple[Phase, ...]:
+def maml_stages(task: Task[MamlSettings]) -> tuple[Phase, ...]:
     """Return the one phase of federated MAML on the DSSM."""
+    settings, federation, split = task.settings, task.federation, task.split
     network = network_of(settings, federation.catalogue)
     return one_stage(settings, network, maml_training(settings, network, federation, split), split)
 

@@ -17,8 +17,8 @@ import numpy as np
 import optax
 
 from privrec.algorithms.budgets import aggregator_of, sampling_of
-from privrec.algorithms.recipe import Recipe
-from privrec.algorithms.reptile.adapt import dssm_rankers
+from privrec.algorithms.recipe import Recipe, Task
+from privrec.algorithms.reptile.adapt import dssm_plan
 from privrec.algorithms.reptile.dssm import Network, network_of
 from privrec.algorithms.reptile.phase import (
     local_of,
@@ -60,7 +60,6 @@ from privrec.core.phase import (
 )
 from privrec.core.round import cohort_draw
 from privrec.core.training import LocalResult, LocalTrain, mean_step, server_optimizer
-from privrec.data.clients import Split
 from privrec.data.federation import Federation
 from privrec.data.schema import Bags
 from privrec.privacy.aggregate import plain
@@ -68,10 +67,9 @@ from privrec.simulate.lanes import cohort_runner
 from privrec.types import IntArray, Params
 
 
-def laplace_stages(
-    settings: LaplaceSettings, federation: Federation, split: Split
-) -> tuple[Phase, ...]:
+def laplace_stages(task: Task[LaplaceSettings]) -> tuple[Phase, ...]:
     """Return the one phase of federated Reptile in which item rows have their own weight."""
+    settings, federation, split = task.settings, task.federation, task.split
     network = network_of(settings, federation.catalogue)
     training = training_of(settings, network, federation, split)
     return (
@@ -104,8 +102,7 @@ LM_PRIVREC = Recipe(
     summary="privrec under Laplace noise, updates bounded in the L1 norm, in a few rounds",
     settings=LaplaceSettings,
     server_sees="updates",
-    stages=laplace_stages,
-    rankers=dssm_rankers,
+    plan=dssm_plan(laplace_stages),
     values=LAPLACE_VALUES,
     presets=LAPLACE_PRESETS,
 )
@@ -148,10 +145,9 @@ def central_round(
     return play
 
 
-def central_stages(
-    settings: CentralSettings, federation: Federation, split: Split
-) -> tuple[CentralFit, ...]:
+def central_stages(task: Task[CentralSettings]) -> tuple[CentralFit, ...]:
     """Return the training of the same network where all data lies in one place."""
+    settings, federation, split = task.settings, task.federation, task.split
     network = network_of(settings, federation.catalogue)
     optimizer = server_optimizer(settings.server_optimizer, settings.server_lr)
     sampling = sampling_of(settings.sampling, settings.cohort, split)
@@ -186,8 +182,7 @@ PRIVREC = Recipe(
     summary="federated Reptile on the DSSM, server Adam, many short local trainings",
     settings=ReptileSettings,
     server_sees="updates",
-    stages=reptile_stages,
-    rankers=dssm_rankers,
+    plan=dssm_plan(reptile_stages),
     values={**PRIVREC_VALUES, "patience": 3},
     presets=PRIVREC_PRESETS,
 )
@@ -207,7 +202,7 @@ NN_SELF = replace(
     PRIVREC,
     summary="federated MAML of second order on the same network (Chen and others, 2018)",
     settings=MamlSettings,
-    stages=maml_stages,
+    plan=dssm_plan(maml_stages),
     values=MAML_VALUES,
     presets=MAML_PRESETS,
 )
@@ -221,8 +216,7 @@ PRIVREC_CEN = Recipe(
     summary="the same network and tasks trained in one place, adapted on the device as usual",
     settings=CentralSettings,
     server_sees="everything",
-    stages=central_stages,
-    rankers=dssm_rankers,
+    plan=dssm_plan(central_stages),
     values=CENTRAL_VALUES,
     presets=PRIVREC_PRESETS,
 )

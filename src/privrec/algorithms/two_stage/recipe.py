@@ -10,8 +10,8 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from privrec.algorithms.budgets import aggregator_of, noised
-from privrec.algorithms.recipe import Recipe
-from privrec.algorithms.reptile.adapt import dssm_rankers
+from privrec.algorithms.recipe import Plan, Recipe, Task
+from privrec.algorithms.reptile.adapt import dssm_plan
 from privrec.algorithms.reptile.dssm import Network, dssm, empty_pairs, fresh, network_of
 from privrec.algorithms.reptile.local import local_sgd
 from privrec.algorithms.reptile.pack import steps_of
@@ -35,9 +35,8 @@ from privrec.algorithms.two_stage.views import (
 )
 from privrec.core.model import ITEM_TABLE
 from privrec.core.phase import TRAIN, Phase
-from privrec.core.scorer import Rankers, Scorer, check_shapes
+from privrec.core.scorer import Scorer, check_shapes
 from privrec.core.training import LocalTrain, Packed, server_optimizer
-from privrec.data.catalogue import Catalogue
 from privrec.data.clients import Clients, Split, chosen
 from privrec.data.federation import Federation
 from privrec.errors import SettingsError
@@ -123,12 +122,11 @@ ITEMS = "items"
 """The name of the first stage."""
 
 
-def two_stages(
-    settings: TwoStageSettings, federation: Federation, split: Split
-) -> tuple[Phase, ...]:
+def two_stages(of: Task[TwoStageSettings]) -> tuple[Phase, ...]:
     """Return both phases; only the second where item vectors come from public features alone."""
+    settings, federation, split = of.settings, of.federation, of.split
     if settings.stage1 == "none":
-        return reptile_stages(settings, federation, split)
+        return reptile_stages(of)
     task = _task(settings, federation, split)
     share = settings.stage1_share
     first = _stage_one_aggregator(settings, federation, split, share=share)
@@ -142,10 +140,9 @@ def two_stages(
     return (*items, _joint_phase(settings, task, network, second, begin))
 
 
-def item_stage(
-    settings: StageOneSettings, federation: Federation, split: Split
-) -> tuple[Phase, ...]:
+def item_stage(of: Task[StageOneSettings]) -> tuple[Phase, ...]:
     """Return stage one alone."""
+    settings, federation, split = of.settings, of.federation, of.split
     if settings.stage1 == "none":
         raise SettingsError(f'`stage1` must not be "none" for {settings.recipe}: it has no other')
     if settings.mechanism != "none" and settings.stage1 != "private":
@@ -353,14 +350,16 @@ def _joint_phase(
     )
 
 
-def item_rankers(settings: StageOneSettings, catalogue: Catalogue) -> Rankers:
+def by_neighbours(settings: StageOneSettings, n_items: int, params: Params) -> Scorer:
     """Return how item vectors rank: by nearness to what a person likes."""
+    check_shapes(params, {ITEM_TABLE: (n_items, settings.embedding_size)})
+    return neighbours(np.asarray(params[ITEM_TABLE]))
 
-    def by_neighbours(params: Params) -> Scorer:
-        check_shapes(params, {ITEM_TABLE: (catalogue.n_items, settings.embedding_size)})
-        return neighbours(np.asarray(params[ITEM_TABLE]))
 
-    return Rankers(adapted=by_neighbours)
+def item_plan(task: Task[StageOneSettings]) -> Plan:
+    """Return stage one, and how its item vectors rank."""
+    ranker = partial(by_neighbours, task.settings, task.federation.n_items)
+    return Plan(task=task, stages=partial(item_stage, task), ranker=ranker)
 
 
 _STAGE_ONE: Mapping[str, Any] = {
@@ -374,8 +373,7 @@ DP_PRIVREC = Recipe(
     summary="item vectors by self-supervision first, then privrec; both under noise",
     settings=TwoStageSettings,
     server_sees="updates",
-    stages=two_stages,
-    rankers=dssm_rankers,
+    plan=dssm_plan(two_stages),
     # Under noise, few rounds with large cohorts are better, in both stages. Noisy steps would
     # destroy the item vectors of stage one, so stage two changes them slowly (`item_rate`).
     values={
@@ -395,8 +393,7 @@ SSL_ITEMS = Recipe(
     summary="stage one alone: neighbours of item vectors learned from sequences",
     settings=StageOneSettings,
     server_sees="updates",
-    stages=item_stage,
-    rankers=item_rankers,
+    plan=item_plan,
     values=_STAGE_ONE,
     presets={"movielens-1m": {"stage1_rounds": 600}},
 )
