@@ -106,7 +106,7 @@ def start_and_next(data: Federation, **more: Any) -> tuple[Any, Any, Any]:
 
 def test_what_is_released_holds_nobody_and_the_start_is_the_mean(data: Federation) -> None:
     prepared, before, state = start_and_next(data)
-    people = len(prepared.split.train)
+    people = len(prepared.task.split.train)
     assert people not in {data.n_items, 4}
     assert not [name for name, leaf in state.params.items() if people in leaf.shape]
     for half, table in state.opt_state.people._asdict().items():
@@ -131,7 +131,7 @@ def test_a_round_lowers_the_loss_and_one_step_is_adams(data: Federation) -> None
     prepared, before, _ = start_and_next(data, batch_size=10_000, learning_rate=0.01)
     (fit,) = prepared.stages()
     assert isinstance(fit, CentralFit)
-    lines = lines_of(data, prepared.split.train, 0.5)
+    lines = lines_of(data, prepared.task.split.train, 0.5)
     batch = batches_of(lines, rng(0, 0, "ncf"), data.n_items, 1, 10_000)
     touched = np.unique(batch.item[batch.weight > 0])
     after = fit.play(before)[0].params["ncf/gmf/item"]
@@ -147,7 +147,7 @@ def test_a_round_lowers_the_loss_and_one_step_is_adams(data: Federation) -> None
 def test_a_new_person_changes_only_her_vectors_and_her_loss_falls(data: Federation) -> None:
     prepared, _, state = start_and_next(data)
     params = {name: np.array(leaf) for name, leaf in state.params.items()}
-    kept = prepared.protocol.testing(data)(prepared.split.test[:6]).kept
+    kept = prepared.task.protocol.testing(data)(prepared.task.split.test[:6]).kept
     instances = Instances(negatives=3, batch_size=64)
     packed = pack(kept, instances, n_items=data.n_items, seed=0, round_index=0)
     start = start_of(state.params)
@@ -169,7 +169,7 @@ def test_a_new_person_changes_only_her_vectors_and_her_loss_falls(data: Federati
 @pytest.mark.parametrize("own", [False, True])
 def test_the_tested_half_and_other_people_never_matter(own: bool, data: Federation) -> None:
     prepared, _, state = start_and_next(data, own_first=own)
-    held = prepared.protocol.testing(data)(prepared.split.test)
+    held = prepared.task.protocol.testing(data)(prepared.task.split.test)
     scorer = prepared.ranker(state.params)
     usual = list(scorer(held.kept, held.tested))
     garbage = replace(
@@ -190,7 +190,7 @@ def test_the_tested_half_and_other_people_never_matter(own: bool, data: Federati
 
 def test_own_items_come_first_where_asked(data: Federation) -> None:
     prepared, _, state = start_and_next(data, own_first=True)
-    held = prepared.protocol.testing(data)(prepared.split.test)
+    held = prepared.task.protocol.testing(data)(prepared.task.split.test)
     for k, row in enumerate(prepared.ranker(state.params)(held.kept, held.tested)):
         one = held.kept.take(np.array([k]))
         likes = np.unique(one.item[one.liked])
