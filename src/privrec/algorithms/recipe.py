@@ -10,7 +10,7 @@ from privrec.core.phase import Stage
 from privrec.core.scorer import Ranker
 from privrec.data.clients import Split
 from privrec.data.federation import Federation
-from privrec.data.text import short
+from privrec.data.text import brief, short
 from privrec.evaluation.protocols import Protocol
 from privrec.privacy import statement
 from privrec.settings import RunSettings
@@ -37,6 +37,8 @@ class Task(Generic[Settings_co]):
     split: Split
     whole: Federation
     protocol: Protocol
+
+    __repr__ = brief
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
