@@ -78,9 +78,7 @@ class Reveals:
         self._helped.times[round_index] = times + 1
         self._write()
 
-    def bind(
-        self, round_index: int, content: str, survivors: Sequence[int] | None = None
-    ) -> None:
+    def bind(self, round_index: int, content: str, survivors: Sequence[int] | None = None) -> None:
         """Help with this sum of a round alone from now on; raise if the node helped with another.
 
         `content` stands for all that the node's own part depends on, and `survivors` are the nodes
