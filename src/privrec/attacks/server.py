@@ -106,7 +106,7 @@ def grade(
 def _view(
     prepared: Plan, stage: Phase, state: ServerState, *, people: int, seed: int
 ) -> ServerView:
-    federation, n_items = prepared.federation, prepared.federation.n_items
+    federation, n_items = prepared.task.federation, prepared.task.federation.n_items
     told = {name: np.asarray(leaf) for name, leaf in stage.tell(state).items()}
     draw = rng(seed, stage.first, "curious server")
     who = draw.choice(stage.population, min(people, len(stage.population)), replace=False)
