@@ -41,7 +41,7 @@ def test_the_number_of_sums_is_by_hand(
 ) -> None:
     terms = Terms(
         name="people",
-        settings=noised("dp-privrec-plus", data).config,
+        settings=noised("dp-privrec-plus", data).task.settings,
         catalogue="",
         members=members(nodes),
         noise_from="nodes",
@@ -68,7 +68,7 @@ def test_epsilon_against_the_server_counts_rounds_that_the_budget_does_not_play(
 def written(data: Federation, tmp_path: Path) -> Path:
     """The terms of a federation in a file."""
     named = tuple(Member(public_key=str(k), people=5, name=f"n{k}") for k in range(3))
-    settings = noised("dp-privrec-plus", data).config
+    settings = noised("dp-privrec-plus", data).task.settings
     terms = Terms(name="people", settings=settings, catalogue="", members=named)
     path = tmp_path / "terms.json"
     path.write_text(terms.json_text)
