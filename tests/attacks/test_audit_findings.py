@@ -41,6 +41,7 @@ from privrec.privacy.aggregate import (
 from privrec.privacy.ledger import PrivacyLedger, ledger_in
 from privrec.privacy.release import NoiseSource, Sampling, secure, seeded
 from privrec.runs import journal as publisher
+from privrec.runs import ledger as ledger_file
 from privrec.runs import loop
 from privrec.runs.documents import Audit
 from privrec.testing import noised, phases_of
@@ -414,7 +415,7 @@ def test_a_ledger_of_another_sampling_than_was_drawn(monkeypatch: pytest.MonkeyP
             )
         )
 
-    monkeypatch.setattr(publisher, "ledger_in", counted)
+    monkeypatch.setattr(ledger_file, "ledger_in", counted)
     check_found(audited(stage1_cohort=60), "and the ledger counts 0")
 
 

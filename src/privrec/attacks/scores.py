@@ -9,13 +9,18 @@ contribution or nothing, plus the noise. That is the best test that there is, so
 it lies on the curve that the ledger allows. Several releases of the same people are several looks
 at one coin.
 
+Any score is allowed in an audit, as long as it is computed from what was published. So
+`canary_scores` also looks for mistakes: entries without noise, and rounds that share theirs.
+
 The contribution to a matrix over items is a single vector, and so are products with it: the inner
 product of r rᵀ and s sᵀ is (r·s)², and that of their upper triangles ((r·s)² + Σ r²s²) / 2.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -24,8 +29,8 @@ import scipy.sparse as sp
 from privrec.algorithms.recipes import configure
 from privrec.attacks.canaries import Canaries, with_canaries
 from privrec.attacks.roc import measured
-from privrec.attacks.watch import WatchedRound, law_of, sender, watch_training
-from privrec.core.contribution import Contribution
+from privrec.attacks.watch import WatchedRound, flattened, law_of, sender, watch_training
+from privrec.core.contribution import Contribution, add_to
 from privrec.core.phase import Cohort
 from privrec.core.round import fastest
 from privrec.data.clients import Clients
@@ -39,6 +44,15 @@ _LEAST_NOISE = 1e-3
 """The least noise that the attacker reckons with, relative to what is promised."""
 _FEWEST = 50
 """Fewer entries say little about their noise."""
+_MANY_ZEROS = 0.01
+"""Noise on a grid is exactly 0 about once in 10,000 entries. Above this share, some have none."""
+_SILENT = 1e3
+"""What an entry that a person touches takes off her score where it is 0 and has no noise."""
+_COMPARED = 20_000
+"""Of so many entries of each round the attacker compares the noise with that of other rounds."""
+_ALIKE, _MOST_PAIRS = 0.7, 3
+_SHARED = 0.1
+"""The noise in the difference of two rounds that share theirs, relative to the noise of one."""
 _MUCH_ALIKE = 0.05
 """The largest mean correlation of two people's scores; it raises the area from Φ(μ/√2) to about
 Φ(μ/√1.9). Chosen by hand."""
@@ -92,6 +106,7 @@ def canary_scores(
     `others` are all other people who train.
     """
     total = np.zeros(len(canaries))
+    beginnings: list[F64] = []
     # Volunteers gave up the guarantee for their phase.
     rounds = [played for played in rounds if not played.phase.volunteers]
     for count, played in enumerate(rounds):
@@ -99,9 +114,15 @@ def canary_scores(
             on_progress("rounds scored", count, len(rounds))
         left, share = rest(played, others), played.phase.release.sampling.share
         noises = noises_of(left, played.published.update, played.noise_scale)
+        beginnings.append(flattened(left)[:_COMPARED] / (played.noise_scale or 1.0))
         stack = stacked(contributions(played, canaries))
         ratio = ratios(stack, left, noises, mean=share / 2, variance=share / 2 * (1 - share / 2))
         total += np.logaddexp(np.log1p(-share), np.log(share) + ratio) if share < 1 else ratio
+        if np.mean(flattened(played.published.update) == 0) > _MANY_ZEROS:
+            total -= _SILENT * stack.silent(played.published.update)
+    for first, second in rounds_alike(beginnings):
+        pair = (rounds[first], beginnings[first]), (rounds[second], beginnings[second])
+        total += _ratios_of_difference(*pair, canaries)
     if on_progress is not None:
         on_progress("rounds scored", len(rounds), len(rounds))
     return total
@@ -204,6 +225,39 @@ def ratios(
     return np.asarray(ratio - weight / 2)
 
 
+def rounds_alike(noises: Sequence[F64]) -> list[tuple[int, int]]:
+    """Return the pairs of rounds that share their noise, the most alike first.
+
+    The difference of two independent noises of scale 1 has scale √2, whatever else is in the sums,
+    and that of two smaller ones is still larger than each.
+    """
+    pairs = []
+    for first, second in combinations(range(len(noises)), 2):
+        size = min(len(noises[first]), len(noises[second]))
+        ours, theirs = noises[first][:size], noises[second][:size]
+        change = _scale(ours - theirs)
+        if size >= _FEWEST and change < _ALIKE * min(1.0, math.hypot(_scale(ours), _scale(theirs))):
+            pairs.append((change, first, second))
+    return [(first, second) for _, first, second in sorted(pairs)[:_MOST_PAIRS]]
+
+
+def _ratios_of_difference(
+    first: tuple[WatchedRound, F64], second: tuple[WatchedRound, F64], canaries: Clients
+) -> F64:
+    """Return the ratios from the difference of two rounds, in which shared noise cancels."""
+    size = min(len(first[1]), len(second[1]))
+    ours, theirs = (
+        [
+            beginning(sent, size) / (played.noise_scale or 1.0)
+            for sent in contributions(played, canaries)
+        ]
+        for played, _ in (first, second)
+    )
+    changes = [Contribution(dense={"d": a - b}) for a, b in zip(ours, theirs, strict=True)]
+    left = {"d": first[1][:size] - second[1][:size]}
+    return ratios(stacked(changes), left, {"d": _SHARED}, mean=0.5, variance=0.25)
+
+
 def _scale(values: F64) -> float:
     """Return the standard deviation of normal values; outliers do not count."""
     return float(np.median(np.abs(values - np.median(values)))) / 0.6745
@@ -250,6 +304,15 @@ class Stack:
             total += ((vectors @ matrix) * vectors).sum(1) / noises[name] ** 2
         return total
 
+    def silent(self, sums: Mapping[str, Leaf]) -> F64:
+        """Return how many entries each person touches that are exactly 0 in the sums, (m,)."""
+        total = np.zeros(self.size)
+        for name, rows in self.flat.items():
+            touched = rows.copy()
+            touched.data = np.asarray(touched.data != 0, np.float64)
+            total += touched @ np.ravel(np.asarray(sums[name]) == 0).astype(np.float64)
+        return total
+
 
 def stacked(contributions: Sequence[Contribution]) -> Stack:
     """Return the contributions, which all have the same names and shapes, as one stack."""
@@ -276,6 +339,13 @@ def stacked(contributions: Sequence[Contribution]) -> Stack:
         outer={name: _vectors(contributions, "outer", name) for name in first.outer},
         triangle={name: _vectors(contributions, "triangle", name) for name in first.triangle},
     )
+
+
+def beginning(contribution: Contribution, size: int) -> F64:
+    """Return the first `size` entries of all that is added, in the order in which noise is."""
+    total: dict[str, Leaf] = {}
+    add_to(total, contribution)
+    return flattened(total)[:size]
 
 
 def _vectors(contributions: Sequence[Contribution], part: str, name: str) -> F64:
