@@ -32,6 +32,7 @@ from privrec.algorithms.recipes import configure, prepare
 from privrec.core.phase import Exchange, Phase
 from privrec.data.federation import Federation
 from privrec.errors import FederationError
+from privrec.protocol.terms import phases_of
 from privrec.runs import loop
 from privrec.seeds import rng
 from privrec.testing import small
@@ -239,7 +240,7 @@ def test_expanded_graphs_have_neighbours_and_the_matching_reads_training_people_
 def test_a_federation_refuses_what_is_no_sum(data: Federation, tmp_path: Path) -> None:
     prepared = prepare(configure("fedgnn", data.name, small("fedgnn")), data)
     with pytest.raises(FederationError, match="fedgnn has an exchange that is not a sum"):
-        Loopback(prepared, tmp_path, secure_sum=False).run().stages()
+        phases_of(Loopback(prepared, tmp_path, secure_sum=False).run())
 
 
 def test_a_newcomer_gets_neighbours_when_she_ranks(run: privrec.Run) -> None:

@@ -79,7 +79,7 @@ def test_a_federation_learns_what_the_simulator_learns(
     prepared = prepare(configure(recipe, data.name, without_noise(recipe, **steps)), data)
     if recipe in CENTRAL:
         with pytest.raises(FederationError, match="all data in one place"):
-            Loopback(prepared, tmp_path, secure_sum=False).run().stages()
+            phases_of(Loopback(prepared, tmp_path, secure_sum=False).run())
         return
     alone = new_folder(tmp_path / "alone", prepared)
     play_stages(prepared, alone)

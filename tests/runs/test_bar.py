@@ -39,7 +39,9 @@ def screen(written: str) -> str:
 def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
     # Not `sys.stderr` itself, which pytest sets again when the test begins.
     stream = Terminal()
-    monkeypatch.setattr(bar, "sys", SimpleNamespace(stderr=stream, modules=sys.modules))
+    monkeypatch.setattr(
+        bar, "sys", SimpleNamespace(stderr=stream, modules=sys.modules, platform=sys.platform)
+    )
     monkeypatch.setattr(bar, "_EVERY", 0.0)
     return stream
 
@@ -84,7 +86,9 @@ def test_no_bar_where_it_is_not_wanted(terminal: Terminal, monkeypatch: pytest.M
     assert terminal.getvalue() == ""
     plain = io.StringIO()
     for stream in (plain, None):
-        monkeypatch.setattr(bar, "sys", SimpleNamespace(stderr=stream, modules={}))
+        monkeypatch.setattr(
+            bar, "sys", SimpleNamespace(stderr=stream, modules={}, platform=sys.platform)
+        )
         privrec.train("popularity", DATA)
     assert plain.getvalue() == ""
     with pytest.raises(SettingsError, match="`on_progress` must be a function; got 3"):

@@ -123,6 +123,7 @@ def test_the_best_state_is_kept_and_training_stops(
     assert records.read_about(folder.params_path)["rounds"] == "5"
 
 
+@pytest.mark.slow
 def test_a_training_that_stops_in_an_early_stage_plays_no_later_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

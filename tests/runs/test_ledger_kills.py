@@ -138,7 +138,8 @@ def victims(pytestconfig: pytest.Config, tmp_path: Path) -> list[Victim]:
     ]
 
 
-@pytest.mark.parametrize("kills", [3, pytest.param(100, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kills", [3, 100])
 def test_kills_lose_no_release(pytestconfig: pytest.Config, tmp_path: Path, kills: int) -> None:
     """Many kills with each kind of noise, in parallel."""
     with ThreadPoolExecutor(2) as pool:

@@ -130,7 +130,7 @@ def test_a_server_is_refused_and_a_node_is_not(
     folder = SimpleNamespace(run=run, catalogue=tmp_path / "none")
     catalogue = prepared.task.federation.catalogue
     found = (folder, federation.terms, catalogue)
-    monkeypatch.setattr(server, "read_server", lambda path, settings: found)
+    monkeypatch.setattr(server, "read_server", lambda path: found)
     with pytest.raises(SettingsError, match="the closed form over 40 items needs"):
         server.serve(tmp_path, host="", port=0)
     assert not run.exists()

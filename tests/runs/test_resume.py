@@ -141,6 +141,7 @@ def has_played(path: Path, rounds: int, pause: float) -> Callable[[], bool]:
     return when
 
 
+@pytest.mark.slow
 def test_two_kills_change_nothing(killable: Killable, whole: Path, tmp_path: Path) -> None:
     """One before the first checkpoint, and one at a random time after it."""
     path = tmp_path / "run"

@@ -30,6 +30,7 @@ from privrec.privacy.ledger import PrivacyLedger
 from privrec.runs import folder as records
 from privrec.runs import loop
 from privrec.runs.compare import comparison
+from privrec.runs.folder import read_evaluation
 from privrec.runs.ledger import ledger_of, read_ledger, release_of
 from privrec.show.comparison import render_comparison
 from privrec.types import IntArray, Params
@@ -130,7 +131,7 @@ def test_the_papers_first_stage_leaves_no_number_to_be_misread(
     assert "which protects nobody here" in statement
     page = privrec.write_report(run).read_text()
     assert "No differential privacy guarantee end to end" in page
-    evaluations = {"mine": json.loads(run.folder.evaluation_path.read_text())}
+    evaluations = {"mine": read_evaluation(run.folder.path)}
     (mine, *_) = comparison(evaluations, {})[DATA]
     assert re.fullmatch(r"none; stage two alone [45]\.?\d*", mine.privacy)
     assert "ε = " not in render_comparison(evaluations, {})
