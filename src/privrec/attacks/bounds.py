@@ -125,7 +125,7 @@ def epsilon_of_area(ledger: PrivacyLedger, area: float, delta: float) -> float:
         return 0.0
     if ledger.gaussian_shift is not None:
         return gaussian_epsilon(math.sqrt(2) * float(ndtri(area)), delta)
-    low, high = 1.0, 1.0  # Factors with at least, and with at most, the given area.
+    low, high = 1.0, 1.0  # `low` has at least the given area, `high` at most.
     while best_area(ledger.with_noise(high)) > area and high < _MOST:
         low, high = high, 2 * high
     while best_area(ledger.with_noise(low)) < area and low > 1 / _MOST:

@@ -247,7 +247,7 @@ def share_bound(trials: int, share: float, hits: float) -> float:
 def binomial_squares(trials: int, share: float) -> ChanceLaw:
     """Return the law of (count - its mean)², in units of its variance, of a binomial count."""
     mean, variance = trials * share, max(trials * share * (1 - share), 1e-12)
-    counts = _near(mean, 0, trials)
+    counts = _possible_counts(mean, 0, trials)
     return np.square(counts - np.float64(mean)) / variance, stats.binom.logpmf(
         counts, trials, share
     )
@@ -256,11 +256,11 @@ def binomial_squares(trials: int, share: float) -> ChanceLaw:
 def common_law(size: int, first: int, second: int) -> ChanceLaw:
     """Return the law of the number of common members of two random parts of `size` things."""
     least, most = max(first + second - size, 0), min(first, second)
-    numbers = _near(first * second / max(size, 1), least, most)
+    numbers = _possible_counts(first * second / max(size, 1), least, most)
     return numbers.astype(np.float64), stats.hypergeom.logpmf(numbers, size, first, second)
 
 
-def _near(mean: float, least: int, most: int) -> IntArray:
+def _possible_counts(mean: float, least: int, most: int) -> IntArray:
     """Return the counts from `least` to `most` whose chance is above 0 in floating point."""
     reach = _FAR * (np.sqrt(mean) + 1)
     return np.arange(max(int(mean - reach), least), min(int(mean + reach), most) + 1)

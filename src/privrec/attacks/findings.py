@@ -31,7 +31,7 @@ from privrec.privacy.release import secure
 from privrec.seeds import rng
 from privrec.types import F64, IntArray, Leaf, Params
 
-_EACH = 4
+_PEOPLE_PER_KIND = 4
 """How many random people and people of many lines are tried, and half of the canaries' number."""
 _SAMPLE = 300
 _SLACK = 1e-3
@@ -143,13 +143,13 @@ def over_bound(rounds: Sequence[WatchedRound], canaries: Clients, others: Federa
     """
     sample = np.arange(min(_SAMPLE, others.n_clients))
     lines = others.take(sample)
-    most = sample[np.argsort(-lines.sizes, kind="stable")[:_EACH]]
+    most = sample[np.argsort(-lines.sizes, kind="stable")[:_PEOPLE_PER_KIND]]
     # The most popular items first: rare ones may not be asked about.
     items = np.argsort(-np.bincount(lines.item, minlength=others.n_items), kind="stable")
     odd = odd_people(canaries.take(_FIRST), items)
-    company = reduce(join, odd.values(), canaries.take(np.arange(2 * _EACH)))
-    kinds = [*["like others"] * (2 * _EACH), *odd]
-    real = np.unique(np.concatenate([sample[:_EACH], most]))
+    company = reduce(join, odd.values(), canaries.take(np.arange(2 * _PEOPLE_PER_KIND)))
+    kinds = [*["like others"] * (2 * _PEOPLE_PER_KIND), *odd]
+    real = np.unique(np.concatenate([sample[:_PEOPLE_PER_KIND], most]))
     findings = []
     for played in _ends(rounds):
         lengths = {"of the data": max(_length(played, _sum(played, others.take, k)) for k in real)}

@@ -1,4 +1,4 @@
-"""The one place where a contribution is bounded: v · min(1, S/‖v‖), for a bound S.
+"""How a contribution is bounded: v · min(1, S/‖v‖), for a bound S.
 
 Noise hides one person only if what she adds is no longer than the bound. Three functions do it,
 because three kinds of code add people up; tests compare them (tests/algorithms/test_contract.py):

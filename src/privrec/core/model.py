@@ -23,10 +23,10 @@ Weights = Mapping[str, Array]
 class Recommender:
     """A model as functions; `dense` are the parameters that are not tables.
 
-    `init(key)` returns fresh parameters. `user(dense, rows, weights)` returns the user side,
-    shape (1 or n, h); `item(dense, rows, weights)` the item side, shape (n, h); `head(dense, user,
-    item)` the scores, shape (n,), of the pairs; the user side broadcasts, so that one client's
-    user tower is computed once per batch. `loss(score, target)` is the loss of each pair.
+    `init(key)` returns fresh parameters. `user(dense, rows, weights)` returns the user side, shape
+    (1 or n, h), `item(dense, rows, weights)` the item side, shape (n, h), and `head(dense, user,
+    item)` the scores of the pairs, shape (n,). One client's user side is computed once per batch,
+    and broadcast. `loss(score, target)` is the loss of each pair.
 
     Models have no other state: everything that training changes is a parameter.
     """

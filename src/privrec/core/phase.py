@@ -2,13 +2,12 @@
 
 All that is learned from people is sums over a cohort of one bounded contribution per person. So a
 phase is a device's half (`contribute`), a server's half (`start`, `tell`, `absorb`) and an
-aggregator, which draws cohorts, bounds contributions, adds noise to sums and is counted.
+aggregator, which draws cohorts, adds noise to sums and is counted.
 
-What a device accepts of what a server tells it: checked before any person's data is read.
-
-A server could choose numbers whose effect shows what a person has: an infinite weight of an item
-makes a sum infinite for those alone who have it. So every array that is told has a declared shape,
-kind and range. Within these ranges, a person whose part is not finite adds nothing to the sum.
+A device checks what it is told before it reads any person's data (`Accepted`). A server could
+choose numbers whose effect shows what a person has: an infinite weight of an item makes a sum
+infinite for those alone who have it. So every array that is told has a declared shape, kind and
+range. Within these ranges, a person whose part is not finite adds nothing to the sum.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -56,7 +56,7 @@ def read_contents(path: Path) -> Contents:
         contents = replace(packed, name=path.name.removesuffix(".gz"), raw=raw)
     elif packed.raw.startswith(_ZIP):
         contents = _from_zip(packed)
-    for begin, advice in _OTHERS.items():
+    for begin, advice in _UNREADABLE_FORMATS.items():
         if contents.raw.startswith(begin):
             raise DataError(f"{path} is {advice}")
     if contents.raw[257:262] == b"ustar":
@@ -67,7 +67,7 @@ def read_contents(path: Path) -> Contents:
 
 
 _ZIP = (b"PK\x03\x04", b"PK\x05\x06")
-_OTHERS = {
+_UNREADABLE_FORMATS = {
     **dict.fromkeys((b"\x1f\x8b", *_ZIP), "packed more than once; unpack it first"),
     **dict.fromkeys(
         (b"\xfd7zXZ\0", b"BZh", b"\x28\xb5\x2f\xfd", b"7z\xbc\xaf\x27\x1c", b"Rar!\x1a\x07"),
@@ -490,7 +490,7 @@ def _read_json(text: str, file: str) -> RawTable:
     """
     if text.lstrip().startswith("["):
         raise DataError(f"{file} must have one JSON object on each line; it is a list")
-    frame = None if _HALF.search(text) else _json_frame(text)
+    frame = None if _SURROGATE.search(text) else _json_frame(text)
     height = text.count("\n") + (not text.endswith("\n"))
     if frame is not None and frame.height == height and not _may_hide_lists(frame):
         return replace(typed_table(frame, file, np.arange(1, height + 1)), unit="line")
@@ -506,7 +506,7 @@ def _read_json(text: str, file: str) -> RawTable:
     return replace(table, bad=tuple(bad), unit="line")
 
 
-_HALF = re.compile(r"\\ud[89a-f]", re.IGNORECASE)
+_SURROGATE = re.compile(r"\\ud[89a-f]", re.IGNORECASE)
 """A half of a character that is written in two. One without the other is no text."""
 
 

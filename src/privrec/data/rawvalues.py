@@ -278,7 +278,7 @@ _LOCAL_DATE = (
 
 
 def _local_dates(column: pl.Series, dates: Dates) -> pl.Series:
-    """Return dates with the day or the month first, with or without a time of the day."""
+    """Parse dates that have the day or the month first; a time of day may follow."""
     parts = column.str.extract_groups(_LOCAL_DATE).struct.unnest()
     order = ("day", "month") if dates == "day-first" else ("month", "day")
     parts.columns = [*order, "year", "hour", "minute", "second", "half"]

@@ -68,7 +68,7 @@ def short(text: object, most: int = 60) -> str:
 
 
 def brief(record: Any) -> str:
-    """Return a record in one line, for `__repr__`: what is large by its size, functions left out.
+    """Return a record in one line, for `__repr__`: arrays as their sizes, no functions.
 
     Of more than some 900 characters the rest is left out.
     """

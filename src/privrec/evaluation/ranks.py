@@ -74,7 +74,7 @@ def rank_table(
     best = _at_least(scores, least)
     above, equal = _rivals(best, least, entry_row, own)
     known = _is_in(likes.pair, seen)
-    among = _among(entry_row, own, ~known[like])
+    among = _standings(entry_row, own, ~known[like])
     rank = 1 + above + equal / 2
     if compete:
         rank += among.rivals_above + among.rivals_equal / 2
@@ -232,7 +232,7 @@ def _padded(entries: _Entries, rows: int) -> Scores:
     return padded
 
 
-class _Among(NamedTuple):
+class _Standings(NamedTuple):
     """How each entry stands among the entries of its row, best first.
 
     `place` from 1 on, in the order given where they tie; how many are `above`; how many `tied`,
@@ -246,7 +246,7 @@ class _Among(NamedTuple):
     rivals_equal: IntArray
 
 
-def _among(row: IntArray, own: F64, candidate: BoolArray) -> _Among:
+def _standings(row: IntArray, own: F64, candidate: BoolArray) -> _Standings:
     count = len(own)
     order = np.lexsort((-own, row))
     in_order, of_row = own[order], row[order]
@@ -268,4 +268,4 @@ def _among(row: IntArray, own: F64, candidate: BoolArray) -> _Among:
         before[tie_start[tie]] - before[row_start],
         before[tie_end[tie]] - before[tie_start[tie]] - candidate[order],
     )
-    return _Among(*standing)
+    return _Standings(*standing)

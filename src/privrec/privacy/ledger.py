@@ -232,7 +232,7 @@ _ABOVE = np.concatenate([np.linspace(0.02, 2, 100), np.linspace(2.1, 12, 100)])
 
 @lru_cache(maxsize=64)
 def most_certain(ledger: PrivacyLedger, delta: float) -> float:
-    """Return the belief that he exceeds with a probability of at most δ; 1 without a guarantee.
+    """Return the belief that an attacker exceeds with probability <= δ; 1 without a guarantee.
 
     For Gaussian noise on sums over everybody, P(L > t) = Φ(μ/2 - t/μ). In general δ(ε) =
     E max(0, 1 - e^(ε - L)) bounds it: P(L > t) <= δ(ε) / (1 - e^(ε - t)) for every ε < t. So t is

@@ -88,8 +88,8 @@ def _below(words: _Source, size: int, limit: int) -> IntArray:
 def _bernoulli_exp(words: _Source, exponents: F64) -> BoolArray:
     """Return true with probability exp(-x) for every x >= 0 (algorithm 1).
 
-    exp(-x) is exp(-1) floor(x) times, times exp(-rest), so a comparison with 53 bits is always
-    with a number above 1/e.
+    exp(-x) = exp(-1)^floor(x) · exp(-rest), so 53 random bits are compared only with a number
+    above 1/e.
     """
     whole = np.floor(exponents)
     passed = _geometric(words, len(exponents)) >= whole

@@ -265,11 +265,12 @@ def _add_up(
             LOG.warning("round %d, attempt %d: %s", round_index, attempt + 1, error)
     raise FederationError(
         f"round {round_index} was abandoned {terms.attempts} times and nothing of it was"
-        f" published ({last}); go on later with the same command{_unless(server, round_index)}"
+        f" published ({last}); go on later with the same command"
+        f"{_retry_limit_text(server, round_index)}"
     )
 
 
-def _unless(server: Server, round_index: int) -> str:
+def _retry_limit_text(server: Server, round_index: int) -> str:
     if server.terms.noise_from == "nodes":
         return f", unless nodes have answered the round {server.terms.reveals} times already"
     begun = server.unmasking.begun(round_index)

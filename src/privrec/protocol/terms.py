@@ -380,7 +380,7 @@ def _taker(catalogue: Catalogue, mine: Clients | None, first: int) -> Callable[[
     return take
 
 
-_MANY = 1e6
+_POPULAR_SUM = 1e6
 """A sum by which every item counts as popular, so that the sums after it are as large as can be."""
 
 
@@ -416,7 +416,7 @@ def traffic_of(terms: Terms, catalogue: Catalogue) -> list[Traffic]:
             )
         )
         if phase is not phases[-1]:
-            largest = layout.total(np.full(layout.size, _MANY)).update
+            largest = layout.total(np.full(layout.size, _POPULAR_SUM)).update
             after = phase.absorb(state, Published(dict(largest), state.clip_norm))
             params = after.params
     return traffic

@@ -161,7 +161,7 @@ def comparison(
 
 
 def _reference_lines(name: str, runs: Evaluations, people: PeopleOfRuns) -> list[Line]:
-    """Return the line of a reference, the mean over seeds; none if it is not there for all seeds.
+    """Return a reference's line (mean over seeds), or no line if a seed lacks it.
 
     Runs of the same seed may have tested other people or items. Then there is a line for each
     figure, which says beside which run it was found.

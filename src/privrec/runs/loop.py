@@ -324,12 +324,12 @@ def _play_stage(
         started = time.monotonic()
         state, report = play_stage_round(stage, state, around)
         line: dict[str, Any] = {"round": report.round_index, "stage": stage.name}
-        line |= {"seconds": round(time.monotonic() - started, 4), **_rest(report)}
+        line |= {"seconds": round(time.monotonic() - started, 4), **_round_figures(report)}
         played = state.round_index - stage.first
         looks = config.validates_after(played, last - stage.first)
         if budget.shows_raw_figures and stage.ranks and looks:
             progress.step("validation", 0, 1)
-            seen, best = _look(prepared, state, best, last)
+            seen, best = _validation_figures(prepared, state, best, last)
             line |= seen
         records.append_round(folder, line, figures=budget.shows_raw_figures)
         keep((state, best))
@@ -352,7 +352,7 @@ def _compile(stage: Stage, state: ServerState, progress: Progress) -> None:
     progress.compiling(1)
 
 
-def _look(
+def _validation_figures(
     prepared: Plan, state: ServerState, best: Best | None, last: int
 ) -> tuple[dict[str, Any], Best | None]:
     """Return what a round's line has of a look at the validation people, and the best state now."""
@@ -427,8 +427,8 @@ def restore(
     return state, from_arrays(arrays)
 
 
-def _rest(report: RoundReport) -> dict[str, Any]:
-    """Return the figures of a round; None for the loss of a training that diverged."""
+def _round_figures(report: RoundReport) -> dict[str, Any]:
+    """Return a round's figures; the loss is None if the training diverged."""
     found = {name: value for name, value in asdict(report).items() if name != "round_index"}
     loss = report.loss
     return found | {"loss": loss if loss is not None and math.isfinite(loss) else None}

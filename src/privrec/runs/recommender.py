@@ -212,10 +212,10 @@ def code_mark(fit: object) -> str:
 
     Two functions with one name have other marks. Values of global names are not part of it.
     """
-    return hashlib.sha256(repr(_told(fit)).encode()).hexdigest()[:16]
+    return hashlib.sha256(repr(_plain_value(fit)).encode()).hexdigest()[:16]
 
 
-def _told(thing: object, depth: int = 5) -> object:
+def _plain_value(thing: object, depth: int = 5) -> object:
     """Return what a thing is, as plain values that are the same in another process."""
     if isinstance(thing, bool | int | float | complex | str | bytes | None):
         return thing
@@ -238,7 +238,7 @@ def _told(thing: object, depth: int = 5) -> object:
         kind = thing if isinstance(thing, type) else type(thing)
         made = {} if isinstance(thing, type) else getattr(thing, "__dict__", {})
         parts = [kind.__module__, kind.__qualname__, sorted(made.items())]
-    return [_told(part, depth - 1) for part in parts] if depth else type(thing).__qualname__
+    return [_plain_value(part, depth - 1) for part in parts] if depth else type(thing).__qualname__
 
 
 def _is_empty(cell: types.CellType) -> bool:

@@ -30,8 +30,8 @@ class Table:
     """A table in a box that scrolls sideways where there is no room.
 
     `kinds` are the classes of its rows: "ours", "reference", "paper". `name` is read aloud. `look`
-    is "text" where all cells are words, "words" where the last one is, "short" where the first one
-    is, and "wide" makes small print for many columns; also several of them, "wide words".
+    is "text" (all columns are words), "words" (the last one is), "short" (the first one does not
+    wrap) or "wide" (small print for many columns), or several of them: "wide words".
     """
 
     head: Sequence[Cell]

@@ -112,7 +112,7 @@ def _flops(compiled: Any) -> float:
 _PROC, _GROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 NOISE_COPIES = 14
 """Arrays of float32 that take as much as the noise, its parts and the noised sum."""
-_SIDE = 1536
+_MATRIX_ROWS = 1536
 """Rows of the matrices whose product measures the speed: a quarter of a second. Chosen by hand."""
 
 
@@ -187,11 +187,11 @@ def process_memory() -> int:
 
 def multiply_speed() -> float:
     """Return the multiply-adds per second of a product of two matrices in 32 bits."""
-    matrix = np.ones((_SIDE, _SIDE), np.float32)
+    matrix = np.ones((_MATRIX_ROWS, _MATRIX_ROWS), np.float32)
     np.matmul(matrix, matrix)
     started = time.perf_counter()
     np.matmul(matrix, matrix)
-    return _SIDE**3 / (time.perf_counter() - started)
+    return _MATRIX_ROWS**3 / (time.perf_counter() - started)
 
 
 def _free_of_machine() -> int | None:

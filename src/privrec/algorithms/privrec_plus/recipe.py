@@ -234,7 +234,7 @@ def _popularity_phase(task: _Task, aggregator: Aggregator) -> Phase:
         if task.exact_subspace:
             new[FREQUENCY] = published.update[FREQUENCY]
             new[MEAN_WEIGHT] = published.update[WEIGHT] / max(published.update[PEOPLE], 1.0)
-        return _with(state, new)
+        return _state_with_params(state, new)
 
     exact = task.exact_subspace
     frequency = regression_of(exact) if exact else None
@@ -260,7 +260,7 @@ def _exact_phase(task: _Task, settings: PlusSettings, aggregator: Aggregator) ->
     def absorb(state: ServerState, published: Published) -> ServerState:
         kept = tell(state)["kept"]
         tower = exact_tower(published.update, layout, kept, how, task.rank)
-        return _with(state, {**tower, BIAS: bias_of(_popularity(state), kept)})
+        return _state_with_params(state, {**tower, BIAS: bias_of(_popularity(state), kept)})
 
     device = history_device(layout, how)
     cost = partial(task.cost, "moments round", 4 * min(layout.n_items, most), True)
@@ -294,7 +294,7 @@ def _noisy_phase(task: _Task, aggregator: Aggregator) -> Phase:
             rank=task.rank,
             noise_scale=scale,
         )
-        return _with(state, {**tower, BIAS: bias_of(_popularity(state), items.kept)})
+        return _state_with_params(state, {**tower, BIAS: bias_of(_popularity(state), items.kept)})
 
     # A phone receives the positions of the items and their weights.
     device = taste_device(layout, dislike)
@@ -314,7 +314,7 @@ def _popularity(state: ServerState) -> npt.NDArray[np.float64]:
     return np.asarray(state.params[POPULARITY], np.float64)
 
 
-def _with(state: ServerState, found: Mapping[str, npt.ArrayLike]) -> ServerState:
+def _state_with_params(state: ServerState, found: Mapping[str, npt.ArrayLike]) -> ServerState:
     new = {name: jnp.asarray(array, jnp.float32) for name, array in found.items()}
     return replace(state, params={**state.params, **new})
 

@@ -163,8 +163,8 @@ def denoised(squares: Matrix, *, noise_scale: float, rank: int) -> Factors:
 
 
 _FEWEST = 50
-_UNKNOWN = -1e3
-_HAIR = 1e-6
+_RARE_ITEM_BIAS = -1e3
+_TIE_BREAK = 1e-6
 
 
 def frequent(popularity: F64, *, noise_scale: float, most: int) -> IntArray:
@@ -257,6 +257,8 @@ def bias_of(popularity: npt.NDArray[np.floating], kept: npt.NDArray[np.integer])
     # By rank in popularity, not by popularity: near -1000, float32 resolves integers well, but
     # not small differences.
     places = 1 + np.searchsorted(np.sort(-popularity), -popularity)
-    bias = _UNKNOWN - places
-    bias[kept] = _HAIR * popularity[kept] / max(float(np.max(np.abs(popularity), initial=0)), 1e-12)
+    bias = _RARE_ITEM_BIAS - places
+    bias[kept] = (
+        _TIE_BREAK * popularity[kept] / max(float(np.max(np.abs(popularity), initial=0)), 1e-12)
+    )
     return np.asarray(bias, np.float32)
