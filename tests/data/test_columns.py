@@ -367,6 +367,7 @@ def test_decimal_commas_of_features(tmp_path: Path) -> None:
     ("text", "rows"),
     [
         ("u;1;4,5\nu;2;3,5\n", [("u", "1", 4.5), ("u", "2", 3.5)]),
+        ("u 1 4,5\nu 2 3,5\n", [("u", "1", 4.5), ("u", "2", 3.5)]),
         ('u,1,"4,5"\nu,2,"3,5"\n', [("u", "1", 4.5), ("u", "2", 3.5)]),
         ("user;item;rating\nu;1;4,5\nu;2;3\n", [("u", "1", 4.5), ("u", "2", 3.0)]),
     ],
@@ -432,16 +433,58 @@ def test_a_date_that_is_none_is_a_bad_row(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "width"),
     [
+        ("ann b1 5 100\nann b2 4 90\n", 4),
+        ("  ann   b1    5  \n \nben    b22   4\n", 3),
+        ("user item rating\nann b1 5\nben b1 4\n", 3),
+        ("1 5 4\n1 6 3\n2 5 4\n", 3),
         ("1|A Film, The (1995)|x\n2|A Day, The|y\n3|Some|z\n", 3),
         ("1|A Film (1995)|0|1\n2|Days|1|0\n", 4),
     ],
 )
-def test_bars_separate(tmp_path: Path, text: str, width: int) -> None:
+def test_spaces_and_bars_separate(tmp_path: Path, text: str, width: int) -> None:
     from privrec.data.rawfiles import read_raw
 
     table = read_raw(put(tmp_path, "lines.txt", text), form="auto")
     assert table.frame.width == width
     assert not table.bad
+
+
+def test_numbers_with_spaces_may_be_lists(tmp_path: Path) -> None:
+    text = "1 5 4\n2 6 3\n3 5 4\n"
+    message = said(tmp_path, text)
+    assert "--format lists" in message
+    assert "--format table" in message
+    assert loaded(tmp_path, text, form="table").tables.interactions.height == 3
+    assert loaded(tmp_path, text, form="lists").tables.interactions.height == 6
+
+
+def test_the_history_of_one_person(tmp_path: Path) -> None:
+    for text in ("title,date\nHeat,2023-01-01\nUp,2023-01-02\n", "Heat,1\nUp,2\n"):
+        mapping = {"item": "title"} if text.startswith("title") else {}
+        result = loaded(tmp_path, text, user="me", mapping=mapping)
+        assert result.tables.users["id"].to_list() == ["me"]
+        assert result.tables.interactions["item"].to_list() == ["Heat", "Up"]
+    assert "(or --user NAME if all lines are of one person)" in said(tmp_path, "item\nHeat\n")
+    assert loaded(tmp_path, "7\n9\n", user="me").tables.items["id"].to_list() == ["7", "9"]
+
+
+def test_the_command_imports_the_history_of_one_person(scratch: Path) -> None:
+    put(scratch, "mine.csv", "item\nHeat\nUp\n")
+    assert (
+        document("data", "import", "mine.csv", "--user", "me", "--out", "mine", "--json")["people"]
+        == 1
+    )
+
+
+def test_one_person_has_no_user_column(tmp_path: Path) -> None:
+    two = "user,item\nann,1\nben,2\n"
+    assert "'user' names 2 people" in said(tmp_path, two, user="me")
+    assert "`--user`" in said(tmp_path, two, user="me", mapping={"user": "user"})
+    assert "`--user`" in said(tmp_path, two, user="me", users=put(tmp_path, "u", "id\nme\n"))
+    assert "`--user`" in said(tmp_path, two, user="")
+    # An account's own export may name her in each line.
+    mine = loaded(tmp_path, "profile,item\nann,1\nann,2\n", user="me")
+    assert mine.tables.users["id"].to_list() == ["me"]
 
 
 @pytest.fixture

@@ -106,7 +106,7 @@ def test_a_long_file_is_recognised_by_its_beginning() -> None:
 
 
 def test_a_file_that_may_be_a_table_must_be_asked_for(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="or --format lists if a line is a person") as caught:
+    with pytest.raises(DataError, match="say --format table or --format lists") as caught:
         imported(tmp_path, "0 5\n1 6\n")
     assert "\n" not in str(caught.value)
     assert pairs(imported(tmp_path, "0 5\n1 6\n", form="lists")) == [("0", "5"), ("1", "6")]

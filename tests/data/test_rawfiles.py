@@ -4,7 +4,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from privrec.data import rawfiles
@@ -269,6 +269,7 @@ even = st.lists(st.lists(st.sampled_from(["", "a", " b", '"', "#", "é "]), min_
     text=uneven | even.map(lambda rows: "\n".join(map(",".join, rows))),
     end=st.sampled_from(["", "\n", "\r\n"]),
 )
+@example(text="a,b\x1f", end="")
 @pytest.mark.parametrize("separator", [",", "::"])
 def test_even_files_are_split_as_a_plain_loop_does(separator: str, text: str, end: str) -> None:
     text = f"x{separator}y\n{text.replace(',', separator)}{end}"

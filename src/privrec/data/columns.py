@@ -74,7 +74,8 @@ ALIASES: dict[str, tuple[str, ...]] = {
 _SURE_TIMES = ("time", "timestamp", "ts", "unixtime", "datetime", "date")
 """A column of such a name must hold times. One of another name is a time only if it looks so."""
 _PLACES = {"user": "1", "item": "2", "value": "3", "time": "4", "id": "1", "title": "2"}
-"""The meaning of the columns of a file without a header."""
+_PLACES_OF_ONE = {**_PLACES, "item": "1", "value": "2", "time": "3"}
+"""The meaning of the columns of a file without a header, and of one that is about one person."""
 _LOOKED_AT = 1000
 """Rows that decide what an unknown column may be. Chosen by hand."""
 _MOST_NAMES = 12
@@ -106,7 +107,8 @@ class Reader:
     people and items are features: multi-valued if values are separated by `|`, numeric if they are
     numbers with a decimal point. `flags` makes one feature of items of columns that are 0 or 1:
     {"genres": "Action..Western"}. Columns in `ignore` are no features: of people or items, or of
-    one of them as "users:zip" and "items:url".
+    one of them as "users:zip" and "items:url". `user` is the only person of a file of interactions
+    that has no user column.
 
     `decimal` and `dates` say how numbers and dates are written where they are text. A file of the
     form "lists" has one line for each person, her number and then her items'. `skip_bad` leaves
@@ -123,6 +125,7 @@ class Reader:
     form: Form = "auto"
     decimal: Decimal = "."
     dates: Dates = "iso"
+    user: str | None = None
     flags: Mapping[str, str] = field(default_factory=dict)
     ignore: Sequence[str] = ()
     skipped: list[BadRow] = field(default_factory=list)
@@ -183,7 +186,7 @@ class Reader:
         And the form that the file has. Where it has a list for each person, the item is null for
         somebody whose list is empty.
         """
-        table = self._read(path, form)
+        table = self._read(path, "table" if self.user and form == "auto" else form)
         meanings = self._meanings(table)
         columns: list[pl.Series] = []
         checks: list[Check] = []
@@ -196,6 +199,8 @@ class Reader:
             if known is not None:
                 strange = (~column.is_in(known["id"].implode())).fill_null(value=False).to_numpy()
                 checks.append(Check(theirs, strange, f"must be one of the {ours}s listed"))
+        if self.user:
+            columns.insert(0, pl.Series("user", [self.user]).new_from_index(0, table.frame.height))
         for name in self.context:
             self._add_feature(table, name, columns, checks, may_split=False)
         kept = self._without_bad(table, pl.DataFrame(columns), checks)
@@ -267,16 +272,20 @@ class Reader:
         context = self.context
         taken = {*context, *(self.mapping[ours] for ours in ROLES if ours in self.mapping)}
         meanings: dict[str, str] = {}
-        for ours in ROLES:
+        roles = ROLES[1:] if self.user else ROLES
+        for ours in roles:
             theirs = self._find(table, ours, taken=taken)
             if theirs is not None:
                 meanings[ours] = theirs
                 taken.add(theirs)
-        if missing := [ours for ours in ROLES[:2] if ours not in meanings]:
+        if missing := [ours for ours in ("user", "item") if ours in roles and ours not in meanings]:
             options = " ".join(f"--map {ours}=…" for ours in missing)
             lists = ", or --format lists if a line is a person and her items"
             options += lists if table.frame.width == 1 else ""
-            raise DataError(f"{_lacks(table, *missing)} (say which it is with {options})")
+            one = " (or --user NAME if all lines are of one person)" if "user" in missing else ""
+            raise DataError(f"{_lacks(table, *missing)} (say which it is with {options}){one}")
+        if self.user and table.has_header:
+            _check_one_person(table)
         for name in context:
             if name not in table.frame.columns:
                 raise DataError(_lacks(table, name))
@@ -310,7 +319,7 @@ class Reader:
             return theirs
         if table.has_header:
             return _by_alias(table, ours, taken=taken)
-        place = _PLACES[ours]
+        place = (_PLACES_OF_ONE if self.user else _PLACES)[ours]
         if place not in table.frame.columns or place in taken:
             return None
         return place if ours != "title" or _looks_like_titles(table.frame[place]) else None
@@ -361,6 +370,15 @@ def _by_alias(table: RawTable, ours: str, *, taken: set[str]) -> str | None:
         if ours != "time" or alias in _SURE_TIMES or _looks_like_times(table, name):
             return name
     return None
+
+
+def _check_one_person(table: RawTable) -> None:
+    """Raise if a file about one person has a column of several."""
+    name = _by_alias(table, "user", taken=set())
+    if name is not None and (people := table.frame[name].drop_nulls().n_unique()) > 1:
+        raise DataError(
+            f"{table.file}: {name!r} names {people:,} people; --user is for the file of one"
+        )
 
 
 def _how_chosen(table: RawTable, ours: str, theirs: str, said: str | None) -> str:

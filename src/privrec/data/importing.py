@@ -206,6 +206,9 @@ def _check_files(reader: Reader, *, has_users: bool, has_items: bool) -> None:
         raise SettingsError("`--map id=…` is about the users and items files, but none is given")
     if reader.flags and not has_items:
         raise SettingsError("`--flags` is about the items file, but none is given")
+    has_people = "user" in mapping or has_users or reader.form == "lists"
+    if reader.user == "" or (reader.user is not None and has_people):
+        raise SettingsError("`--user` names the only person of a file without a user column")
     taken = [mapping[ours] for ours in ROLES if ours in mapping]
     if twice := [theirs for theirs in taken if taken.count(theirs) > 1]:
         raise SettingsError(f"`--map` gives the column {twice[0]!r} two meanings")

@@ -262,6 +262,13 @@ def _read_text(source: _Text, form: Form, decimal: Decimal) -> RawTable:
     if form == "lists" or (form == "auto" and not atomic and looks_like_lists(text)):
         return split_lists(text, path)
     separator = "\t" if atomic else _sniff(text, decimal)
+    if separator == " ":
+        if form == "auto" and _rows_of_lists(text):
+            raise DataError(
+                f"{path} may have columns with spaces between them, or a line for each person with"
+                " her items: say --format table or --format lists"
+            )
+        text = re.sub("^ | $", "", _SPACES.sub(" ", text), flags=re.MULTILINE)
     fields = _split(text, separator, path, quoted=not atomic and separator != "::")
     first = [str(field) for field in fields.frame.row(0)]
     has_header = atomic or not any(_NUMBER.fullmatch(field) for field in first)
@@ -286,6 +293,7 @@ def _read_text(source: _Text, form: Form, decimal: Decimal) -> RawTable:
 _NUMBER = re.compile(
     r"[+-]?(\d+[.,]?\d*|[.,]\d+)([eE][+-]?\d+)?|\d{1,4}[./-]\d{1,2}[./-]\d{1,4}([ T].*)?"
 )
+_SPACES = re.compile(" {2,}")
 
 
 def _atomic_types(header: list[str], path: str) -> dict[str, str]:
@@ -309,20 +317,27 @@ def _sniff(text: str, decimal: Decimal) -> str:
     The first of these groups with one that fits; of a group, the one that is there most often.
     """
     sample = re.sub(r'"[^"\n]*"', "quoted", text[:65536]).split("\n")[:50]
-    sample = [line for line in sample if line.strip()]
-    groups: tuple[tuple[str, ...], ...] = (("::",), ("\t",), (";", ","), ("|",))
+    sample = [_SPACES.sub(" ", line.strip(" ")) for line in sample if line.strip()]
+    groups: tuple[tuple[str, ...], ...] = (("::",), ("\t",), (";", ","), ("|",), (" ",))
     if decimal == ",":
-        groups = (("::",), ("\t",), (";",), ("|",), (",",))
+        groups = (("::",), ("\t",), (";",), ("|",), (",", " "))
     counts = {name: sample[0].count(name) for group in groups for name in group}
     present = [name for name in counts if counts[name]]
     fits = {n: sum(line.count(n) == counts[n] for line in sample) / len(sample) for n in present}
     for group in groups:
         fitting = [name for name in group if fits.get(name, 0) >= 0.5]
+        if group == (" ",) and (present != [" "] or not _has_numbers(sample)):
+            break  # Spaces are in words too.
         if fitting:
             best = max(fitting, key=lambda name: counts[name])
             # Titles may have commas, in a file that has bars between its columns.
             return "|" if best in ",;" and fits[best] < fits.get("|", 0) == 1 else best
-    return present[0] if present else ","
+    return next((name for name in present if name != " "), ",")
+
+
+def _has_numbers(lines: list[str]) -> bool:
+    """Return whether at least half of the lines have a number among their words."""
+    return 2 * sum(any(map(_NUMBER.fullmatch, line.split())) for line in lines) >= len(lines)
 
 
 @dataclass(frozen=True, slots=True)
@@ -578,17 +593,21 @@ def looks_like_lists(text: str) -> bool:
     All cells are whole numbers, no two lines begin with the same one, and no number of cells is
     that of more than half of the lines. A table of numbers with a few short rows is no such file.
     """
+    widths = Counter(map(len, _rows_of_lists(text)))
+    return bool(widths) and 2 * max(widths.values()) <= widths.total()
+
+
+def _rows_of_lists(text: str) -> list[list[str]]:
+    """Return the cells of the first lines if they may be people and their items, else nothing."""
     lines = text[:_SAMPLE].split("\n")
     if any(_EMPTY.search(line) for line in lines):
-        return False  # An empty cell is a missing value of a table.
+        return []  # An empty cell is a missing value of a table.
     # The last line of the sample may be cut.
     rows = [re.findall(_CELL, line) for line in (lines[:-1] if len(text) > _SAMPLE else lines)]
     rows = [row for row in rows if row]
     if len(rows) < 2 or not all(re.match(_WHOLE, cell) for row in rows for cell in row):
-        return False
-    widths = Counter(map(len, rows))
-    people = {row[0] for row in rows}
-    return len(people) == len(rows) and 2 * max(widths.values()) <= len(rows)
+        return []
+    return rows if len({row[0] for row in rows}) == len(rows) else []
 
 
 def split_lists(text: str, file: str) -> RawTable:
