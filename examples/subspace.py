@@ -18,9 +18,8 @@ from privrec.algorithms.recipe import Plan, Recipe, Task
 from privrec.algorithms.settings import NoiseSettings
 from privrec.core.contribution import Contribution, TouchedRows
 from privrec.core.phase import TRAIN, DeviceHalf, Phase, ServerState, Told
-from privrec.core.scorer import Scorer, check_shapes
+from privrec.core.scorer import Scorer, TableScorer, check_shapes
 from privrec.data.clients import Clients
-from privrec.evaluation.references import own_first
 from privrec.privacy.aggregate import Published
 from privrec.privacy.ledger import PrivacyLedger
 from privrec.seeds import rng
@@ -116,7 +115,7 @@ def by_taste(rank: int, n_items: int, params: Params) -> Scorer:
         tastes = [vectors[likes_of(people, k)].sum(0) for k in range(len(people))]
         return np.asarray(np.stack(tastes) @ vectors.T, np.float32)
 
-    return own_first(n_items, score)
+    return TableScorer(table=score, own_first=True)
 
 
 # --- the recipe ----------------------------------------------------------------------------------

@@ -17,8 +17,6 @@ from privrec.evaluation.protocols import protocol_named
 from privrec.evaluation.ranks import Rows, rank_table
 from protocol_toys import everybody, items, report_of, returning
 
-BONUS = 100.0
-
 
 @dataclass
 class Person:
@@ -59,29 +57,31 @@ def groups(draw: st.DrawFn) -> list[Person]:
     return people
 
 
-def worth(person: Person, row: int, item: int, bonus: float) -> tuple[float, float]:
+def worth(person: Person, row: int, item: int, own_first: bool) -> tuple[float, float]:
     """What orders items: not a number comes last, then minus infinity."""
-    score = person.lists[row][item] + bonus * (item in person.kept)
+    score = person.lists[row][item] + 1e6 * (own_first and item in person.kept)
     return (0, 0) if math.isnan(score) else (1, score)
 
 
-def slow(person: Person, *, compete: bool, bonus: float) -> tuple[list[float], list[list[float]]]:
+def slow(
+    person: Person, *, compete: bool, own_first: bool
+) -> tuple[list[float], list[list[float]]]:
     """Return the rank of each line, and the places in each list, one candidate at a time."""
     n_items = len(person.lists[0])
     away = {*person.kept, *person.dislikes, *([] if compete else person.hidden)}
     found, places = [], []
     for line, item in enumerate(person.tested):
         row = line if len(person.lists) > 1 else 0
-        mine, rank = worth(person, row, item, bonus), 1.0
+        mine, rank = worth(person, row, item, own_first), 1.0
         for other in range(n_items):
             if other != item and other not in away:
-                theirs = worth(person, row, other, bonus)
+                theirs = worth(person, row, other, own_first)
                 rank += (theirs > mine) + 0.5 * (theirs == mine)
         found.append(rank)
     likes = set(person.tested)
     for row in range(len(person.lists)):
         listed = [i for i in range(n_items) if i in likes or i not in away]
-        value = {i: worth(person, row, i, bonus) for i in listed}
+        value = {i: worth(person, row, i, own_first) for i in listed}
         own: list[float] = []
         for each in sorted({value[i] for i in likes}, reverse=True):
             mine_here = sum(value[i] == each for i in likes)
@@ -98,10 +98,10 @@ def best(person: Person, row: int, depth: int) -> list[int]:
     """Return what the device would show: its best items without those that it keeps."""
     n_items = len(person.lists[0])
     shown = [i for i in range(n_items) if i not in (*person.kept, *person.dislikes)]
-    return sorted(shown, key=lambda item: worth(person, row, item, 0.0), reverse=True)[:depth]
+    return sorted(shown, key=lambda item: worth(person, row, item, False), reverse=True)[:depth]
 
 
-def fast(people: list[Person], *, compete: bool, bonus: float) -> Ranks:
+def fast(people: list[Person], *, compete: bool, own_first: bool) -> Ranks:
     liked = clients([person.kept for person in people])
     disliked = clients([person.dislikes for person in people], liked=False)
     kept = clients([[*items(liked, k), *items(disliked, k)] for k in range(len(people))])
@@ -122,7 +122,7 @@ def fast(people: list[Person], *, compete: bool, bonus: float) -> Ranks:
         hidden=clients([person.hidden for person in people]),
         tested=clients([person.tested for person in people]),
         compete=compete,
-        bonus=bonus,
+        own_first=own_first,
     )
     assert np.array_equal(table, before, equal_nan=True)
     return found
@@ -137,21 +137,21 @@ def same(found: npt.NDArray[np.float64], expected: list[float], depth: int) -> b
 
 
 @pytest.mark.parametrize("compete", [False, True])
-@pytest.mark.parametrize("bonus", [0.0, BONUS])
+@pytest.mark.parametrize("own_first", [False, True])
 @pytest.mark.parametrize("depth", [1, 3, 30])
 @settings(deadline=None, max_examples=60)
 @given(people=groups())
 def test_ranks_equal_a_slow_loop(
-    people: list[Person], compete: bool, bonus: float, depth: int
+    people: list[Person], compete: bool, own_first: bool, depth: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ranks, "DEPTH", depth)
         patch.setattr(ranks, "_COMPARED", 3)
         patch.setattr(ranks, "_GROUPS", 5)
-        found = fast(people, compete=compete, bonus=bonus)
+        found = fast(people, compete=compete, own_first=own_first)
     row = 0
     for k, person in enumerate(people):
-        expected, places = slow(person, compete=compete, bonus=bonus)
+        expected, places = slow(person, compete=compete, own_first=own_first)
         mine = found.person == k
         assert same(found.rank[mine], expected, depth)
         away = [*person.kept, *person.dislikes]
@@ -169,7 +169,7 @@ def test_own_items_of_nearly_the_same_score_do_not_tie() -> None:
     table = np.array([[0.001, 0.002, 0.5, 0.0]], np.float32)
     own = clients([[0, 1]])
     rows = Rows(np.zeros(1, np.int64), np.zeros(2, np.int64))
-    found = rank_table(table, rows, kept=own, hidden=own, tested=own, bonus=1e6)
+    found = rank_table(table, rows, kept=own, hidden=own, tested=own, own_first=True)
     assert found.rank.tolist() == [1, 1]
     assert found.place.tolist() == [2, 1]
 

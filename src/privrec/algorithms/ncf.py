@@ -10,7 +10,7 @@ people and one for items, which is the same as joining p' and q'. One round is o
 everybody's lines.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, lru_cache, partial
 from typing import Annotated, Any, NamedTuple
@@ -25,11 +25,10 @@ from privrec.algorithms.recipe import Plan, Recipe, Task
 from privrec.algorithms.reptile.pack import Instances, PackedClient, pack
 from privrec.core.model import implicit_loss
 from privrec.core.phase import TRAIN, Advance, CentralFit, RoundReport, ServerState, silent
-from privrec.core.scorer import Scorer, Scores, check_shapes
+from privrec.core.scorer import Scorer, Scores, TableScorer, check_shapes
 from privrec.data.clients import Clients
 from privrec.data.federation import Federation, chunks
 from privrec.data.schema import Bags
-from privrec.evaluation.references import own_first
 from privrec.privacy.aggregate import plain
 from privrec.privacy.release import Sampling
 from privrec.seeds import key, rng
@@ -329,13 +328,10 @@ def by_network(settings: NcfSettings, n_items: int, steps: int, params: Params) 
 
     def whole(first: Clients) -> Scores:
         packed = pack(first, instances, n_items=n_items, seed=settings.seed, round_index=0)
-        return np.stack([np.asarray(row) for row in map_clients(serve, params, {}, packed)])
+        rows = [np.asarray(row) for row in map_clients(serve, params, {}, packed)]
+        return np.reshape(rows, (len(first), n_items))
 
-    def scorer(first: Clients, lines: Clients) -> Iterable[Scores]:
-        del lines
-        return whole(first)[:, None, :] if len(first) else []
-
-    return own_first(n_items, whole) if settings.own_first and steps else scorer
+    return TableScorer(table=whole, own_first=settings.own_first and steps > 0)
 
 
 def ncf_plan(task: Task[NcfSettings]) -> Plan:

@@ -6,10 +6,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 from scipy.special import logsumexp
 
-from privrec.core.scorer import OWN_BONUS, Scorer
+from privrec.core.scorer import Scorer
 from privrec.data.clients import Clients
 from privrec.data.federation import Federation, chunks
 from privrec.errors import RunFolderError
@@ -44,8 +43,8 @@ def views_of(federation: Federation, people: IntArray, scorer: Scorer) -> Views:
     A device keeps all of its person's lines, as it does in training, and adapts to them. Her loss
     is the mean over her liked lines of -log p(item), where p is the softmax over the scores of all
     items. Where the data has contexts, each line has the scores of its own context, and at most
-    `_LINES` of her likes are asked about. The constant that puts own items first is taken away: it
-    is a rule and not learnt.
+    `_LINES` of her likes are asked about. The rule that own items rank first does not count: it
+    is not learnt.
 
     Her list has the ten best items among those she has no line of, by the mean of these scores.
     """
@@ -62,7 +61,9 @@ def views_of(federation: Federation, people: IntArray, scorer: Scorer) -> Views:
             lines = asked.take(np.array([k]))
             whole = clients.take(np.array([k]))
             own = whole.item.astype(np.int64)
-            table = _plain(scores, own[whole.liked])
+            table = np.nan_to_num(
+                np.asarray(scores, np.float64), nan=-_LARGEST, posinf=_LARGEST, neginf=-_LARGEST
+            )
             losses[place] = loss_of(table, lines.item.astype(np.int64), lines.liked)
             best = best_items(table, own)
             lists[place, : len(best)] = best
@@ -141,11 +142,3 @@ def _without_items(clients: Clients) -> Clients:
         value=np.zeros_like(clients.value),
         liked=np.ones_like(clients.liked),
     )
-
-
-def _plain(scores: npt.NDArray[np.floating], likes: IntArray) -> F64:
-    """Return finite scores in which own items have no bonus."""
-    table = np.array(scores, np.float64)
-    own = np.unique(likes)
-    table[:, own] -= OWN_BONUS * (table[:, own] > OWN_BONUS / 2)
-    return np.nan_to_num(table, nan=-_LARGEST, posinf=_LARGEST, neginf=-_LARGEST)

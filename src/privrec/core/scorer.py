@@ -27,31 +27,23 @@ Ranker = Callable[[Params], Scorer]
 
 TABLE_SIZE = 2**22
 """Scores in memory at a time, where people are scored one after another: 16 MB. Chosen by hand."""
-OWN_BONUS = 1e6
-"""What is added to the score of an own item, so that it ranks first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableScorer:
     """A scorer that needs no context, so that it can score many people in one table.
 
-    `table(devices)` has shape (people, n_items). `bonus` is added to the items that a person likes
-    on her device. It matters for those items alone, so who does not rank them uses the table.
+    `table(devices)` has shape (people, n_items). If `own_first`, the items that a person likes on
+    her device rank before all others; their scores do not show it.
     """
 
     table: Callable[[Clients], Scores]
-    bonus: float = 0.0
+    own_first: bool = False
 
     def __call__(self, first: Clients, lines: Clients) -> Iterator[Scores]:
         """Return each client's scores, as every scorer does."""
         del lines
-        table = self.table(first)
-        for k in range(len(first)):
-            mine = slice(int(first.offsets[k]), int(first.offsets[k + 1]))
-            # Float64, because in float32 own items whose scores differ by less than 1/16 would tie.
-            scores = np.array(table[k : k + 1], np.float64 if self.bonus else table.dtype)
-            scores[0, np.unique(first.item[mine][first.liked[mine]])] += self.bonus
-            yield scores
+        yield from self.table(first)[:, None, :]
 
 
 def people_at_a_time(n_items: int, most: int = 1024) -> int:

@@ -262,7 +262,7 @@ def _mark(listed: BoolArray, ranks: Ranks) -> None:
 
 def _ranks(held: Held, scorer: Scorer, *, compete: bool) -> Ranks:
     """Return the ranks of people who all have something to test."""
-    table, rows, bonus = _scores(held, scorer)
+    table, rows = _scores(held, scorer)
     return rank_table(
         table,
         rows,
@@ -270,15 +270,15 @@ def _ranks(held: Held, scorer: Scorer, *, compete: bool) -> Ranks:
         hidden=held.hidden,
         tested=held.tested,
         compete=compete,
-        bonus=bonus,
+        own_first=isinstance(scorer, TableScorer) and scorer.own_first,
     )
 
 
-def _scores(held: Held, scorer: Scorer) -> tuple[Scores, Rows, float]:
+def _scores(held: Held, scorer: Scorer) -> tuple[Scores, Rows]:
     """Return the scores of all items, a row for each person or for each of her tested lines."""
     everybody, owner = np.arange(len(held.kept)), held.tested.owner
     if isinstance(scorer, TableScorer):
-        return scorer.table(held.kept), Rows(everybody, owner), scorer.bonus
+        return scorer.table(held.kept), Rows(everybody, owner)
     # A scorer gets the context of the tested lines, never their items.
     asked = replace(
         held.tested,
@@ -293,7 +293,7 @@ def _scores(held: Held, scorer: Scorer) -> tuple[Scores, Rows, float]:
     # Where each line has a row, they are in the order of the lines.
     place = np.arange(len(owner)) - held.tested.offsets[owner]
     rows = Rows(np.repeat(everybody, sizes), of_line + np.where(sizes[owner] > 1, place, 0))
-    return np.concatenate(tables), rows, 0.0
+    return np.concatenate(tables), rows
 
 
 def _testable(held: Held) -> Held:

@@ -45,14 +45,14 @@ def rank_table(
     hidden: Clients,
     tested: Clients,
     compete: bool = False,
-    bonus: float = 0.0,
+    own_first: bool = False,
 ) -> Ranks:
     """Return the ranks of the people's held-out likes by a table of scores, shape (rows, n_items).
 
     The same people, in the same order, are in `kept`, `hidden` and `tested` (`protocols.Held`).
     Candidates are all items that are neither kept nor hidden; with `compete` the hidden ones too,
-    so that held-out items compete with each other. `bonus` is added to the scores of items that
-    the device's likes have. A score that is not a number ranks last.
+    so that held-out items compete with each other. If `own_first`, items that a person likes in
+    `kept` rank before all others. A score that is not a number ranks last.
     """
     n_items = table.shape[1]
     scores = _comparable(table)
@@ -62,9 +62,9 @@ def rank_table(
     entry_row = np.repeat(np.arange(len(rows.person)), sizes)
     like = ranges(likes.start[rows.person], sizes)
     own = np.asarray(scores[entry_row, likes.pair[like] % n_items], np.float64)
-    if bonus:
+    if own_first:
         liked = kept.keep(kept.liked)
-        own += bonus * _is_in(likes.pair, np.sort(_pairs(liked, n_items)))[like]
+        own += _OWN_BONUS * _is_in(likes.pair, np.sort(_pairs(liked, n_items)))[like]
     seen = np.sort(_pairs(kept, n_items))
     away = [likes.pair] if compete else [likes.pair, _pairs(hidden, n_items)]
     others = _distinct(np.concatenate(away))
@@ -87,6 +87,10 @@ def rank_table(
     new = ~known[likes.of_line]
     listed = _listed(best, least, shown)
     return Ranks(person, rank[entry], new, entry_row, place, rows.person, listed)
+
+
+_OWN_BONUS = 1e6
+"""What is added to the score of an own item, in float64: in float32 close ones would tie."""
 
 
 def _comparable(table: Scores) -> Scores:

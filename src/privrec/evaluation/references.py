@@ -16,7 +16,7 @@ import scipy.sparse as sp
 from scipy.linalg.blas import sgemm
 from scipy.linalg.lapack import spotrf, spotri
 
-from privrec.core.scorer import OWN_BONUS, Scores, TableScorer
+from privrec.core.scorer import Scores, TableScorer
 from privrec.data.clients import Clients
 from privrec.data.federation import Federation, chunks
 from privrec.errors import DataError, SettingsError, nearest
@@ -99,7 +99,7 @@ def own_items() -> Reference:
 
     def scorer(arrays: Arrays) -> TableScorer:
         counts = arrays["popularity"]
-        return own_first(len(counts), lambda first: _same_for_all(counts, first))
+        return TableScorer(table=lambda first: _same_for_all(counts, first), own_first=True)
 
     return Reference(solve=_popularity, scorer=scorer)
 
@@ -230,13 +230,7 @@ def neighbours(vectors: F32) -> TableScorer:
         table[owner, likes.indices] -= with_itself[likes.indices]
         return np.asarray(table)
 
-    return own_first(len(unit), score)
-
-
-def own_first(n_items: int, score_all: Callable[[Clients], Scores]) -> TableScorer:
-    """Return the scorer that ranks own items first and everything else by `score_all`."""
-    del n_items
-    return TableScorer(table=score_all, bonus=OWN_BONUS)
+    return TableScorer(table=score, own_first=True)
 
 
 def sums_of(
@@ -330,4 +324,4 @@ def _with_ties_by_popularity(weights: F32, likes: F32) -> F32:
 
 def _item_to_item(arrays: Arrays) -> TableScorer:
     weights = arrays["weights"]
-    return own_first(len(weights), lambda first: likes_of(first, len(weights)) @ weights)
+    return TableScorer(table=lambda first: likes_of(first, len(weights)) @ weights, own_first=True)

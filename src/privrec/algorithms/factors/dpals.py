@@ -43,11 +43,10 @@ from privrec.core.phase import (
     positions,
     weights,
 )
-from privrec.core.scorer import Scorer, check_shapes
+from privrec.core.scorer import Scorer, TableScorer, check_shapes
 from privrec.data.clients import Clients, Split
 from privrec.data.federation import Federation
 from privrec.errors import SettingsError
-from privrec.evaluation.references import own_first
 from privrec.privacy.aggregate import Aggregator, CohortTotal, Published, plain
 from privrec.seeds import client_words, rng
 from privrec.settings import Count, Positive, Size, Weight
@@ -453,7 +452,7 @@ def by_factors(settings: DpalsSettings, n_items: int, params: Params, *, adapted
             table[:, kept] = person_vectors(how, vectors[kept], own) @ vectors[kept].T
         return np.asarray(table, np.float32)
 
-    return own_first(n_items, score)
+    return TableScorer(table=score, own_first=True)
 
 
 def dpals_plan(task: Task[DpalsSettings]) -> Plan:

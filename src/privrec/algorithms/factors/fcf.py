@@ -27,10 +27,9 @@ from privrec.algorithms.settings import FederatedSettings
 from privrec.core.bound import shrink
 from privrec.core.contribution import Contribution
 from privrec.core.phase import TRAIN, Cohort, DeviceHalf, Phase, ServerState, Told
-from privrec.core.scorer import Scorer, check_shapes
+from privrec.core.scorer import Scorer, TableScorer, check_shapes
 from privrec.core.training import decayed, mean_step, server_optimizer
 from privrec.data.clients import Clients
-from privrec.evaluation.references import own_first
 from privrec.privacy.aggregate import CohortTotal, Published
 from privrec.seeds import rng
 from privrec.settings import Positive, Size, Weight
@@ -229,7 +228,7 @@ def by_vectors(settings: FcfSettings, n_items: int, params: Params) -> Scorer:
         vectors = person_vectors(settings, items, rated(people, n_items))
         return np.asarray(vectors @ items.T, np.float32)
 
-    return own_first(n_items, score)
+    return TableScorer(table=score, own_first=True)
 
 
 def fcf_plan(task: Task[FcfSettings]) -> Plan:

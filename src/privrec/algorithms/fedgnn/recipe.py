@@ -24,11 +24,10 @@ from privrec.algorithms.fedgnn.rounds import Rounds, gradient_phase, trained_of
 from privrec.algorithms.recipe import Plan, Recipe, Task
 from privrec.core.model import ITEM_TABLE
 from privrec.core.phase import TRAIN, Exchange, RoundReport, ServerState, Stage
-from privrec.core.scorer import Scorer, check_shapes
+from privrec.core.scorer import Scorer, TableScorer, check_shapes
 from privrec.data.clients import Clients, Split
 from privrec.data.federation import chunks
 from privrec.data.schema import Bags
-from privrec.evaluation.references import own_first
 from privrec.privacy.aggregate import plain
 from privrec.seeds import key, rng
 from privrec.simulate.lanes import map_clients
@@ -156,7 +155,7 @@ def by_graph(settings: FedGnnSettings, n_items: int, params: Params) -> Scorer:
         found = map_clients(_rank, trained_of(params), {}, graphs)
         return np.stack(found) if found else np.zeros((0, n_items), np.float32)
 
-    return own_first(n_items, score)
+    return TableScorer(table=score, own_first=True)
 
 
 def plan(task: Task[FedGnnSettings]) -> Plan:

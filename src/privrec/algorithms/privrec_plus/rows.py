@@ -7,7 +7,7 @@ has a closed form, so the triangle itself is never built.
 The weights of columns and items are also here: `Regression` without noise, `Frequent` under noise.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,7 +16,7 @@ import scipy.sparse as sp
 
 from privrec.algorithms.privrec_plus.scoring import Arrays, Layout, entries_of, row_scorer
 from privrec.core.phase import Accepted, positions, weights
-from privrec.core.scorer import OWN_BONUS, Scorer, TableScorer
+from privrec.core.scorer import TableScorer
 from privrec.data.clients import Clients
 from privrec.types import F32, F64, IntArray, Leaf
 
@@ -121,7 +121,7 @@ def activity_weights(rows: SparseRows, layout: Layout, power: float) -> F64:
     return np.asarray(np.maximum(likes, 1.0) ** -power)
 
 
-def history_scorer(tower: Arrays, layout: Layout, *, adapted: bool = True) -> Scorer:
+def history_scorer(tower: Arrays, layout: Layout, *, adapted: bool = True) -> TableScorer:
     """Return a scorer: own items first, then the tower's scores from the data on the device.
 
     If `adapted` is false, likes and dislikes are ignored: people with the same features get the
@@ -133,16 +133,7 @@ def history_scorer(tower: Arrays, layout: Layout, *, adapted: bool = True) -> Sc
         rows = rows_of(first, layout)
         return score_rows(rows if adapted else without_items(rows, layout))
 
-    if adapted:
-        return TableScorer(table=score, bonus=OWN_BONUS)
-
-    def alike(first: Clients, lines: Clients) -> Iterator[F32]:
-        del lines
-        table = score(first)
-        for k in range(len(first)):
-            yield table[k : k + 1]
-
-    return alike
+    return TableScorer(table=score, own_first=adapted)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
