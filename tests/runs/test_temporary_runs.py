@@ -106,7 +106,6 @@ def test_nothing_is_left_when_python_ends(ending: str, tmp_path: Path) -> None:
     code = (
         "import warnings; warnings.simplefilter('ignore')\n"
         "from types import SimpleNamespace\n"
-        "from privrec.runs import records\n"
         "from privrec.runs.folder import temporary_run\n"
         "from privrec.settings import RunSettings\n"
         "made = temporary_run(RunSettings(recipe='a', data='b'), '{}', 'mark')\n"
