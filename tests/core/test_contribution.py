@@ -17,6 +17,7 @@ from privrec.core.contribution import (
     add_to,
     from_bytes,
     length,
+    scaled,
     shapes_of,
     to_bytes,
 )
@@ -68,6 +69,11 @@ def test_the_length_is_that_of_all_that_is_added(
     found = bounded(sent, 2.0, norm, expected=EXPECTED)
     assert np.linalg.norm(summed(found.contribution), order) <= 2.0
     assert found.was_long == (length(sent, norm) > 2)
+
+
+@pytest.mark.parametrize("factor", [0.0, 0.25, 3.0])
+def test_a_scaled_contribution_adds_so_many_times_as_much_to_every_sum(factor: float) -> None:
+    assert summed(scaled(HONEST, factor)) == pytest.approx(factor * summed(HONEST))
 
 
 ONE = np.ones(1)

@@ -278,6 +278,14 @@ def test_a_delta_that_is_no_probability_is_refused(delta: float) -> None:
 # --- calibration -----------------------------------------------------------------------------
 
 
+def test_calibration_stays_within_its_target() -> None:
+    sampling = Sampling(law="poisson", users=1000, cohort=1000)
+    for epsilon in np.linspace(0.5, 8, 16):
+        z = calibrate(sampling, rounds=2, epsilon=float(epsilon), delta=1e-6)
+        release = Release(mechanism="gaussian", sampling=sampling, noise_multiplier=z)
+        assert PrivacyLedger().record(release, 2).epsilon(1e-6) <= epsilon
+
+
 @pytest.mark.slow
 @settings(deadline=None, max_examples=8)  # each takes up to a second
 @given(
