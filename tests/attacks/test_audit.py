@@ -22,6 +22,7 @@ from privrec.privacy import ledger
 from privrec.privacy.aggregate import Aggregator
 from privrec.privacy.release import NoiseSource, Sampling, seeded
 from privrec.runs import journal as publisher
+from privrec.runs import ledger as ledger_file
 from privrec.runs.documents import Audit
 from privrec.types import IntArray, Leaf
 
@@ -140,7 +141,7 @@ def test_a_ledger_that_counts_every_second_round(monkeypatch: pytest.MonkeyPatch
     def counted(lines: list[Any], *, only_noised: bool) -> Any:
         return whole(lines[::2], only_noised=only_noised)
 
-    monkeypatch.setattr(publisher, "ledger_in", counted)
+    monkeypatch.setattr(ledger_file, "ledger_in", counted)
     check_fails(audited("dpals", "synthetic", epsilon=8.0, canaries=300))
 
 
