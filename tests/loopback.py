@@ -6,8 +6,12 @@ from typing import Any
 
 import numpy as np
 
+import raw
 from privrec.algorithms.recipe import Plan
+from privrec.algorithms.recipes import configure, prepare
 from privrec.data import catalogue as catalogues
+from privrec.data.federation import Federation
+from privrec.protocol import wire
 from privrec.protocol.certificates import (
     make_node_key,
     public_key_text,
@@ -18,6 +22,7 @@ from privrec.protocol.certificates import (
 from privrec.protocol.node import Node, Reveals
 from privrec.protocol.server import Server
 from privrec.protocol.terms import Member, Terms, catalogue_hash, phases_of, plan_of
+from privrec.testing import small
 from privrec.types import IntArray
 
 Tap = Callable[[int, bytes, bytes | None], bytes | None]
@@ -108,3 +113,18 @@ class Loopback:
     def everybody(self) -> IntArray:
         """Return the positions of all enrolled people."""
         return np.arange(self.terms.people)
+
+
+def noised(recipe: str, data: Federation, **more: Any) -> Any:
+    settings = {**small(recipe), "noise": "secure", "noise_multiplier": 1.0, "epsilon": None}
+    return prepare(configure(recipe, data.name, {**settings, **more}), data)
+
+
+def ask(net: Loopback, node: int, kind: str, attempt: int, **about: Any) -> raw.Message:
+    """Ask a node as a hostile server would; return its reply."""
+    arrays = about.pop("arrays", None)
+    words = {"kind": kind, "terms": net.terms.fingerprint, "run": "", "round": 0, "clip_norm": 1.0}
+    words |= about
+    request = raw.pack({**words, "attempt": attempt}, arrays)
+    reply = net.nodes[node].handle(request)
+    return raw.unpack(wire.verified(reply, request, lambda content, made: True))

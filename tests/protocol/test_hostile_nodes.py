@@ -14,7 +14,7 @@ import pytest
 
 import privrec
 import raw
-from loopback import Loopback
+from loopback import Loopback, ask, noised
 from privrec.algorithms.recipes import configure, prepare
 from privrec.core.contribution import told_to_bytes
 from privrec.core.phase import Cohort, Phase
@@ -398,21 +398,6 @@ def test_a_node_whose_shares_do_not_fit_together_can_stop_a_round_and_is_named(
     with pytest.raises(FederationError, match="shares of node 1 do not fit together"):
         play(net)
     assert net.server.status.abandoned == net.terms.attempts
-
-
-def noised(recipe: str, data: Federation, **more: Any) -> Any:
-    settings = {**small(recipe), "noise": "secure", "noise_multiplier": 1.0, "epsilon": None}
-    return prepare(configure(recipe, data.name, {**settings, **more}), data)
-
-
-def ask(net: Loopback, node: int, kind: str, attempt: int, **about: Any) -> raw.Message:
-    """Ask a node as a hostile server would; return its reply."""
-    arrays = about.pop("arrays", None)
-    words = {"kind": kind, "terms": net.terms.fingerprint, "run": "", "round": 0, "clip_norm": 1.0}
-    words |= about
-    request = raw.pack({**words, "attempt": attempt}, arrays)
-    reply = net.nodes[node].handle(request)
-    return raw.unpack(wire.verified(reply, request, lambda content, made: True))
 
 
 def test_a_node_whose_keys_repeat_is_named_and_left_out(data: Federation, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 import privrec
 import raw
-from loopback import Loopback
+from loopback import Loopback, ask, noised
 from privrec.algorithms.privrec_plus.rows import Frequent
 from privrec.algorithms.recipe import Plan
 from privrec.algorithms.recipes import configure, prepare
@@ -238,21 +238,6 @@ def test_coarse_numbers_do_not_make_a_contribution_longer_than_its_bound(
         arrays = {**coarse, "people": np.array([person])}
         reply = body_of(net.nodes[0].handle(raw.pack({**words, "clip_norm": clip}, arrays)))
         assert reply.about["kind"] == "refused"
-
-
-def noised(recipe: str, data: Federation, **more: Any) -> Any:
-    settings = {**small(recipe), "noise": "secure", "noise_multiplier": 1.0, "epsilon": None}
-    return prepare(configure(recipe, data.name, {**settings, **more}), data)
-
-
-def ask(net: Loopback, node: int, kind: str, attempt: int, **about: Any) -> raw.Message:
-    """Ask a node as a hostile server would; return its reply."""
-    arrays = about.pop("arrays", None)
-    words = {"kind": kind, "terms": net.terms.fingerprint, "run": "", "round": 0, "clip_norm": 1.0}
-    words |= about
-    request = raw.pack({**words, "attempt": attempt}, arrays)
-    reply = net.nodes[node].handle(request)
-    return raw.unpack(wire.verified(reply, request, lambda content, made: True))
 
 
 def unmasks(net: Loopback, attempt: int, helpers: list[int]) -> bool:

@@ -16,16 +16,16 @@ import jax
 import numpy as np
 import optax
 
-from privrec.algorithms.budgets import aggregator_of, sampling_of
+from privrec.algorithms.budgets import sampling_of
 from privrec.algorithms.recipe import Recipe, Task
 from privrec.algorithms.reptile.adapt import dssm_plan
 from privrec.algorithms.reptile.dssm import Network, network_of
 from privrec.algorithms.reptile.phase import (
     local_of,
     maml_stages,
+    one_stage,
     reptile_stages,
     training_of,
-    training_phase,
     training_work,
 )
 from privrec.algorithms.reptile.settings import (
@@ -72,19 +72,8 @@ def laplace_stages(task: Task[LaplaceSettings]) -> tuple[Phase, ...]:
     settings, federation, split = task.settings, task.federation, task.split
     network = network_of(settings, federation.catalogue)
     training = training_of(settings, network, federation, split)
-    return (
-        training_phase(
-            replace(training, local=weighted(training.local, settings.item_weight)),
-            name=TRAIN,
-            first=0,
-            rounds=settings.rounds,
-            population=split.train,
-            aggregator=aggregator_of(settings, split),
-            optimizer=server_optimizer(settings.server_optimizer, settings.server_lr),
-            start=lambda before: network.fresh(),
-            model=network.fresh,
-        ),
-    )
+    weighted_training = replace(training, local=weighted(training.local, settings.item_weight))
+    return one_stage(settings, network, weighted_training, split)
 
 
 @lru_cache(maxsize=16)
