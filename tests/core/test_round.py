@@ -22,7 +22,7 @@ from privrec.core.round import Draw, Surroundings, cohort_draw, play_round
 from privrec.core.training import mean_step, server_optimizer
 from privrec.data.clients import Clients
 from privrec.privacy.aggregate import Aggregator, CohortTotal, Published, gaussian, plain
-from privrec.privacy.release import NoiseSource, Sampling
+from privrec.privacy.release import NoiseSource, Sampling, seeded
 from privrec.types import IntArray, Law, Params, ServerOptimizer
 from tiny import FixedNoise
 
@@ -194,6 +194,25 @@ def test_a_round_publishes_what_its_cohort_adds_up_to() -> None:
     np.testing.assert_allclose(after.params["w"], [2.0, -1.5])
     # The loss is a mean over the two clients that answered and had data to train on.
     assert (report.clients, report.loss, report.clipped, report.dropped) == (COHORT, 3.0, 2, 1)
+
+
+def test_a_sum_is_written_before_it_is_used_and_only_with_its_noise() -> None:
+    asked = Asked([8.0, 4.0])
+
+    class Checked(Notes):
+        def write(self, state: ServerState, published: Published) -> None:
+            super().write(state, published)
+            assert not np.array_equal(published.update["w"], asked.total)
+
+    notes = Checked(asked)
+    notes.source = seeded(np.random.default_rng(0))
+    made = phase("plain", 0.5, gaussian(SAMPLING, clip_norm=2.0, noise_multiplier=1.0))
+
+    def absorb(state: ServerState, published: Published) -> ServerState:
+        assert notes.calls == ["kept", "noise", "write"]
+        return made.absorb(state, published)
+
+    play_round(replace(made, absorb=absorb), made.start(None), around(asked, notes))
 
 
 def test_a_round_that_nobody_answered_has_no_loss() -> None:
