@@ -24,7 +24,6 @@ from functools import lru_cache, reduce
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy.optimize import brentq
 from scipy.special import log_ndtr, ndtr, ndtri
 
 from privrec.errors import SettingsError, check_kind
@@ -218,6 +217,8 @@ def gaussian_epsilon(shift: float, delta: float) -> float:
     """
     if shift <= 0 or _excess(0.0, shift, delta) <= 0:
         return 0.0
+    from scipy.optimize import brentq  # It takes a quarter of a second to import.
+
     return float(brentq(_excess, 0.0, shift * (shift + 40), args=(shift, delta)))
 
 

@@ -296,8 +296,12 @@ def _summed(
 
     parts = map_clients(local, learned, {}, batches)
     home = jax.local_devices()[0]
-    whole: CohortTotal = jax.tree.map(lambda *leaves: sum(jax.device_put(leaves, home)), *parts)
-    return whole
+    # Each leaf costs three calls of JAX a round, so only those that the devices filled are added.
+    update, loss, clipped, dropped = jax.tree.map(
+        lambda *leaves: sum(jax.device_put(leaves, home)),
+        *[(part.update, part.loss, part.clipped, part.dropped) for part in parts],
+    )
+    return CohortTotal(update, loss=loss, clipped=clipped, dropped=dropped)
 
 
 def _cost(params: Params, layout: Layout, batch: Histories, settings: SumsSettings) -> DeviceCost:
