@@ -1,15 +1,12 @@
 """Every command's help fits a screen and has examples that work; shells complete names."""
 
 import itertools
-import json
 import os
 import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import click
 import pytest
@@ -19,8 +16,8 @@ from commands import document, done
 from privrec.algorithms.recipes import RECIPES
 from privrec.cli import options as completion
 from privrec.cli.app import app
-from privrec.cli.recipes import names_text
 from privrec.data.published import PUBLISHED
+from privrec.data.sources import BUILT_IN
 
 ROOT = typer.main.get_command(app)
 LINES = 50
@@ -115,10 +112,9 @@ def test_rare_options_are_shown_by_help_all_and_only_there(words: list[str]) -> 
 # --- what a shell completes ------------------------------------------------------------------
 
 
-def test_the_names_for_the_shell_are_those_of_the_recipes() -> None:
-    written = completion.NAMES_PATH.read_text(encoding="utf-8")
-    assert written == names_text(), "write it anew: python -m privrec.cli.recipes"
-    assert list(json.loads(written)["recipes"]) == list(RECIPES)
+def test_the_names_for_the_shell_are_those_of_recipes_and_data() -> None:
+    assert list(RECIPES) == list(completion.RECIPES)
+    assert list(BUILT_IN) == list(completion.DATA_SETS)
 
 
 def offered(line: str, folder: Path) -> tuple[list[str], str]:
@@ -152,47 +148,20 @@ def test_bash_is_offered_recipes_without_importing_what_trains(tmp_path: Path) -
     assert heavy == "[]"
 
 
-def test_bash_is_offered_the_keys_of_the_recipe(tmp_path: Path) -> None:
-    assert offered("privrec train ease --set eas", tmp_path)[0] == ["ease_l2=", "ease_l2=500.0"]
-
-
-def context(**params: Any) -> Any:
-    return SimpleNamespace(params=params)
-
-
-def test_keys_are_those_of_the_recipe_and_values_those_that_are_allowed() -> None:
-    def texts(incomplete: str, **params: Any) -> list[str]:
-        return [text for text, _ in completion.offer_settings(context(**params), incomplete)]
-
-    assert texts("hist", recipe="privrec-plus")[:2] == ["history=", "history_items="]
-    assert texts("hist", recipe="ease") == []
-    assert "history_rank=" in texts("hist", recipe=None)
-    assert "history_rank=" in texts("hist")
-    wanted = ["activation=", "activation=relu", "activation=sigmoid", "activation=tanh"]
-    assert texts("act", recipe="privrec-cen") == wanted
-    assert texts("activation=r", recipe="privrec") == ["activation=relu"]
-    assert set(texts("", recipe="ease")) == {
-        f"{key}=" for key in RECIPES["ease"].settings.model_fields if key not in ("recipe", "data")
-    }
-
-
 def test_data_sets_and_runs_are_offered_with_folders(scratch: Path) -> None:
     for place, file in (("films", "dataset.toml"), ("runs/first", "config.toml"), (".git", "x")):
         (scratch / place).mkdir(parents=True)
         (scratch / place / file).touch()
 
-    def names(found: list[tuple[str, str]]) -> list[str]:
-        return [name for name, _ in found]
-
     built_in = ["synthetic", "movielens-1m", "frappe", "gowalla"]
-    assert names(completion.offer_data("")) == [*built_in, "films", "runs/"]
-    assert names(completion.offer_data("f")) == ["frappe", "films"]
-    assert names(completion.offer_published("")) == list(PUBLISHED)
-    assert names(completion.offer_published("f")) == ["frappe"]
-    assert names(completion.offer_runs("")) == ["films/", "runs/"]
-    assert names(completion.offer_runs("runs/")) == ["runs/first"]
-    assert names(completion.offer_runs("runs/f")) == ["runs/first"]
-    assert names(completion.offer_runs("nowhere/f")) == []
+    assert completion.offer_data("") == [*built_in, "films", "runs/"]
+    assert completion.offer_data("f") == ["frappe", "films"]
+    assert completion.offer_published("") == list(PUBLISHED)
+    assert completion.offer_published("f") == ["frappe"]
+    assert completion.offer_runs("") == ["films/", "runs/"]
+    assert completion.offer_runs("runs/") == ["runs/first"]
+    assert completion.offer_runs("runs/f") == ["runs/first"]
+    assert completion.offer_runs("nowhere/f") == []
     assert completion.offer_recipe_lists("ease,pop") == ["ease,popularity"]
 
 

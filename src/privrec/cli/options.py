@@ -1,14 +1,8 @@
-"""Options that several commands share, what a shell offers for them, and wrong usage as one line.
+"""Options that several commands share, what a shell offers for them, wrong usage as one line."""
 
-`recipes.json` has the names that a shell offers, so that TAB imports neither JAX nor data:
-`python -m privrec.cli.recipes` writes it, and a test compares it with the recipes.
-"""
-
-import json
 import re
 import sys
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -64,75 +58,49 @@ def _line(error: Any) -> str:
     return f"{said}{' See' if said.endswith('?') else '; see'} '{' '.join(words)}'"
 
 
-NAMES_PATH = Path(__file__).with_name("recipes.json")
+RECIPES = (
+    *("privrec-plus", "dp-privrec-plus", "privrec", "privrec-paper", "privrec-sgd", "privrec-cen"),
+    *("fofl-self", "nn-self", "dp-privrec-one", "dp-privrec", "ssl-items", "lm-privrec", "fcf"),
+    *("dpals", "fedgnn", "ncf", "popularity", "own-items", "item-knn", "ease"),
+)
+DATA_SETS = ("synthetic", "movielens-1m", "frappe", "gowalla")
+"""What a shell offers, so that TAB imports neither JAX nor data. A test compares both lists."""
 
 
-@cache
-def _names() -> Any:
-    return json.loads(NAMES_PATH.read_text(encoding="utf-8"))
-
-
-Offers = list[tuple[str, str]]
-"""What may be typed, and what is said about each."""
-
-
-def offer_recipes(incomplete: str) -> Offers:
-    """Return the recipes that begin so, with their summaries."""
-    recipes = _names()["recipes"].items()
-    return [(name, about["summary"]) for name, about in recipes if name.startswith(incomplete)]
+def offer_recipes(incomplete: str) -> list[str]:
+    """Return the recipes that begin so."""
+    return [name for name in RECIPES if name.startswith(incomplete)]
 
 
 def offer_recipe_lists(incomplete: str) -> list[str]:
     """Return lists of recipes with commas: what is there, and one more."""
     before, comma, last = incomplete.rpartition(",")
-    return [f"{before}{comma}{name}" for name in _names()["recipes"] if name.startswith(last)]
+    return [f"{before}{comma}{name}" for name in offer_recipes(last)]
 
 
-def offer_data(incomplete: str) -> Offers:
-    """Return the built-in data sets and the folders that begin so; data folders are marked."""
-    built_in = [offer for offer in _names()["data"].items() if offer[0].startswith(incomplete)]
-    return built_in + _folders(incomplete, "dataset.toml", "a data folder")
+def offer_data(incomplete: str) -> list[str]:
+    """Return the built-in data sets and the folders that begin so."""
+    built_in = [name for name in DATA_SETS if name.startswith(incomplete)]
+    return built_in + _folders(incomplete, "dataset.toml")
 
 
-def offer_published(incomplete: str) -> Offers:
+def offer_published(incomplete: str) -> list[str]:
     """Return the data sets to fetch that begin so: all built-in ones but those made here."""
-    built_in = _names()["data"].items()
-    return [(n, about) for n, about in built_in if n.startswith(incomplete) and n != "synthetic"]
+    return [name for name in DATA_SETS[1:] if name.startswith(incomplete)]
 
 
-def offer_runs(incomplete: str) -> Offers:
-    """Return the folders that begin so; run folders are marked."""
-    return _folders(incomplete, "config.toml", "a run")
+def offer_runs(incomplete: str) -> list[str]:
+    """Return the folders that begin so."""
+    return _folders(incomplete, "config.toml")
 
 
-def offer_recipes_and_runs(incomplete: str) -> Offers:
+def offer_recipes_and_runs(incomplete: str) -> list[str]:
     """Return the recipes and the folders that begin so."""
     return offer_recipes(incomplete) + offer_runs(incomplete)
 
 
-def offer_settings(ctx: typer.Context, incomplete: str) -> Offers:
-    """Return `key=` for the keys of the recipe that begin so; of a single key also its values.
-
-    Where the command names no recipe yet, the keys of all of them.
-    """
-    recipes, about = _names()["recipes"], _names()["about"]
-    recipe = ctx.params.get("recipe")
-    values: dict[str, list[str]] = {}
-    for name in [recipe] if recipe in recipes else recipes:
-        for key, usual in recipes[name]["keys"].items():
-            values[key] = list(dict.fromkeys([*values.get(key, []), *usual]))
-    typed, equals, _ = incomplete.partition("=")
-    keys = [key for key in values if (key == typed if equals else key.startswith(typed))]
-    offers = [(f"{key}=", about[key]) for key in keys]
-    if len(keys) == 1:
-        # Two offers at least: after a single one, bash would begin the next word.
-        [key] = keys
-        offers += [(f"{key}={value}", about[key]) for value in values[key]]
-    return [offer for offer in offers if offer[0].startswith(incomplete)]
-
-
-def _folders(incomplete: str, file: str, kind: str) -> Offers:
-    """Return the folders whose path begins so; those with the file are of this kind.
+def _folders(incomplete: str, file: str) -> list[str]:
+    """Return the folders whose path begins so; those without the file have more to type.
 
     Hidden folders are offered only if they are asked for.
     """
@@ -144,7 +112,7 @@ def _folders(incomplete: str, file: str, kind: str) -> Offers:
     except OSError:
         return []
     return [
-        (str(path), kind) if (path / file).is_file() else (f"{path}/", "a folder")
+        str(path) if (path / file).is_file() else f"{path}/"
         for path in inside
         if path.name.startswith(last) and (last or not path.name.startswith("."))
     ]
@@ -179,7 +147,6 @@ SetOption = Annotated[
         "--set",
         metavar="KEY=VALUE",
         help="One setting; repeat. 'privrec recipes RECIPE' explains them.",
-        autocompletion=offer_settings,
     ),
 ]
 RoundsOption = Annotated[

@@ -1,18 +1,24 @@
 """`privrec recipes`: the recipes, and what each key of one means."""
 
-import json
-import types
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from privrec.cli.console import plain_errors, print_json, print_line
-from privrec.cli.options import NAMES_PATH, JsonOption, offer_data, offer_recipes
+from privrec.cli.options import JsonOption, offer_data, offer_recipes
 from privrec.errors import SettingsError
 
-_TYPES = {int: "whole number", float: "number", str: "text", bool: "true or false"}
-_SIGNS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
+if TYPE_CHECKING:
+    from privrec.settings import RunSettings
+
+_TYPES = {
+    "integer": "whole number",
+    "number": "number",
+    "string": "text",
+    "boolean": "true or false",
+}
+_SIGNS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
 
 
 def recipes(
@@ -51,45 +57,30 @@ def _summary(name: str) -> dict[str, Any]:
     return {"name": name, "summary": recipe.summary, "privacy": recipe.statement}
 
 
-def keys_of(fields: Mapping[str, Any], values: Mapping[str, Any]) -> list[dict[str, Any]]:
+def keys_of(settings: type["RunSettings"], values: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return what is known of each key: its value, type, what is allowed, and what it is."""
-    found = []
-    for key, field in fields.items():
-        kind, options, limits = _kind(field.annotation)
-        allowed = options or _limits([*limits, *field.metadata])
-        about = " ".join((field.description or "").split())
-        found.append(
+    keys = []
+    for key, schema in settings.model_json_schema()["properties"].items():
+        kind, allowed = _kind(schema)
+        about = " ".join(schema.get("description", "").split())
+        keys.append(
             {"key": key, "value": values[key], "type": kind, "allowed": allowed, "about": about}
         )
-    return found
+    return keys
 
 
-def names() -> dict[str, Any]:
-    """Return what a shell completes: recipes, their keys with usual values, and data sets."""
-    from privrec.algorithms.recipes import RECIPES, configure
-    from privrec.data.sources import BUILT_IN
-
-    recipes: dict[str, Any] = {}
-    about: dict[str, str] = {}
-    for name, recipe in RECIPES.items():
-        known = keys_of(
-            recipe.settings.model_fields, configure(name, "synthetic", {}).model_dump()
-        )[2:]
-        recipes[name] = {
-            "summary": recipe.summary,
-            "keys": {one["key"]: _usual(one["value"], one["allowed"]) for one in known},
-        }
-        about |= {one["key"]: one["about"] for one in known}
-    return {"recipes": recipes, "about": about, "data": BUILT_IN}
-
-
-def _usual(value: Any, allowed: Any) -> list[str]:
-    """Return the values that a shell offers for a key: all where there is a list, or its own."""
-    if isinstance(allowed, list):
-        return allowed
-    if isinstance(value, bool):
-        return ["true", "false"]
-    return ["1.0"] if value is None else [_text(value)]
+def _kind(schema: Mapping[str, Any]) -> tuple[str, str | list[str]]:
+    """Return the type of a JSON schema in words, and its limits or the list of its values."""
+    if "anyOf" in schema:
+        kind, allowed = _kind(schema["anyOf"][0])
+        return f"{kind} or not set", allowed
+    if "items" in schema:
+        kind, allowed = _kind(schema["items"])
+        return f"list of {kind}s", allowed
+    if "enum" in schema or "const" in schema:
+        return "text", [str(value) for value in schema.get("enum") or [schema["const"]]]
+    limits = [f"{sign} {schema[name]:g}" for name, sign in _SIGNS.items() if name in schema]
+    return _TYPES[schema["type"]], ", ".join(limits)
 
 
 def _explain(name: str, data: str, json_: bool) -> None:
@@ -98,7 +89,7 @@ def _explain(name: str, data: str, json_: bool) -> None:
 
     recipe = recipe_named(name)
     settings = configure(name, data, {}).model_dump()
-    keys = keys_of(recipe.settings.model_fields, settings)
+    keys = keys_of(recipe.settings, settings)
     if json_:
         print_json({**settings, "keys": keys})
         return
@@ -117,50 +108,3 @@ def _text(value: Any) -> str:
     if isinstance(value, tuple | list):
         return f"[{', '.join(map(str, value))}]"
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _kind(annotation: Any) -> tuple[str, list[str], list[Any]]:
-    """Return the type in words, the values where there is a list of them, and the limits."""
-    origin, inner = get_origin(annotation), get_args(annotation)
-    if origin is Annotated:
-        kind, options, limits = _kind(inner[0])
-        more = [limit for part in inner[1:] for limit in getattr(part, "metadata", [part])]
-        return kind, options, [*limits, *more]
-    if origin is Literal:
-        return "text", [str(value) for value in inner], []
-    if origin in (Union, types.UnionType):
-        parts = [_kind(part) for part in inner if part is not type(None)]
-        none = " or not set" if type(None) in inner else ""
-        kinds = " or ".join(dict.fromkeys(kind for kind, _, _ in parts))
-        options = [value for _, values, _ in parts for value in values]
-        return kinds + none, options, [limit for _, _, limits in parts for limit in limits]
-    if origin is tuple:
-        kind, _, limits = _kind(inner[0])
-        return f"list of {kind}s", [], limits
-    return _TYPES.get(annotation, str(annotation)), [], []
-
-
-def _limits(limits: list[Any]) -> str:
-    """Return the limits of a number in signs, such as ">= 0, < 1"."""
-    found = [
-        f"{sign} {getattr(limit, name):g}"
-        for limit in limits
-        for name, sign in _SIGNS.items()
-        if getattr(limit, name, None) is not None
-    ]
-    return ", ".join(dict.fromkeys(found))
-
-
-def names_text() -> str:
-    """Return the content of `recipes.json`, a line for each recipe and key."""
-    parts = [
-        f'"{part}": {{\n'
-        + ",\n".join(f"{json.dumps(name)}: {json.dumps(one)}" for name, one in found.items())
-        + "\n}"
-        for part, found in names().items()
-    ]
-    return "{\n" + ",\n".join(parts) + "\n}\n"
-
-
-if __name__ == "__main__":
-    NAMES_PATH.write_text(names_text(), encoding="utf-8")
