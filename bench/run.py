@@ -11,6 +11,7 @@ from federation import exchanges, masking, two_nodes
 from figures import Figure
 from large import large, ten_times_the_items
 from maml import maml
+from meta import meta
 from plus import cohorts
 from private import accounting, private_round
 from scale import catalogue, memory, population
@@ -20,6 +21,7 @@ from watch import watch
 BENCHMARKS: dict[str, Callable[[], list[Figure]]] = {
     "engine": engine,
     "maml": maml,
+    "meta": meta,
     "population": population,
     "catalogue": catalogue,
     "memory": memory,

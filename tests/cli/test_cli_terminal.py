@@ -81,7 +81,7 @@ def test_a_wide_table_loses_its_frame_and_then_becomes_blocks(
         ["recipes"],
         ["recipes", "ease"],
         ["compare", "RUN"],
-        ["evaluate", "RUN", "--people", "5"],
+        ["evaluate", "RUN"],
         ["privacy", "spent", "RUN"],
         ["recommend", "RUN"],
         ["train", "popularity", "--data", DATA, "--dry-run"],

@@ -255,7 +255,6 @@ def test_signs() -> None:
     assert better.low > 0.1
     assert worse.by == pytest.approx(-0.2)
     assert worse.high < -0.1
-    assert Difference(by=1.0, low=0.5, high=2.0).as_json() == {"by": 1.0, "low": 0.5, "high": 2.0}
 
 
 def test_the_draws_are_those_of_a_plain_bootstrap() -> None:

@@ -170,8 +170,8 @@ def test_the_page_escapes_names_and_says_what_has_no_guarantee() -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--epsilons", "0,3"), "`epsilons` must be > 0, or inf; got 0.0"),
-        (("--epsilons", "nan"), "`epsilons` must be > 0, or inf; got nan"),
+        (("--epsilons", "0,3"), "`epsilons` must be > 0, or inf; got [0.0, 3.0]"),
+        (("--epsilons", "nan"), "`epsilons` must be > 0, or inf; got [nan]"),
         (("--epsilons", "two"), "`epsilons` must be numbers with commas; got 'two'"),
         (("--epsilons", ""), "`epsilons` must be numbers with commas; got ''"),
         (("--seeds", "0.5"), "`seeds` must be whole numbers with commas; got '0.5'"),

@@ -340,28 +340,6 @@ def test_other_items_of_the_same_people_are_not_paired(tmp_path: Path) -> None:
     assert not are_paired(kept._replace(digest=""), both[0]._replace(digest=""))
 
 
-def test_one_name_with_other_code_is_another_line() -> None:
-    def weighted(by: float) -> Callable[..., Any]:
-        def fit(likes: sp.csr_array) -> Callable[[sp.csr_array], Any]:
-            counts = by * np.asarray(likes.sum(axis=0))
-            return lambda seen: np.tile(counts, (seen.shape[0], 1))
-
-        return fit
-
-    def names(*fits: Callable[..., Any]) -> list[str]:
-        rows = [
-            privrec.evaluate(fit, LARGER, seed=seed, name="mine", references=[])
-            for seed, fit in enumerate(fits)
-        ]
-        return [line.name for line in privrec.compare(rows).tables[LARGER]]
-
-    assert names(weighted(1), weighted(1)) == ["mine (2 seeds)"]
-    assert names(weighted(1), weighted(-1)) == ["mine", "mine (2)"]
-    assert names(popular, weighted(1)) == ["mine", "mine (2)"]
-    part = functools.partial(popular)
-    assert names(part, functools.partial(popular)) == ["mine (2 seeds)"]
-
-
 def test_what_follows_a_difference_never_contradicts_it() -> None:
     def sentence(by: float, low: float, high: float) -> str:
         found = {20: Difference(by=by, low=low, high=high)}

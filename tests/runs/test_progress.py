@@ -188,7 +188,8 @@ def test_each_reference_is_named_while_it_is_solved(tmp_path: Path) -> None:
 def test_the_runs_of_an_experiment_tell_how_far_they_are(tmp_path: Path) -> None:
     jobs: set[str] = set()
     listed = jobs_of(["popularity"], seeds=[0], epsilons=[8.0])
-    run_jobs(listed, DATA, tmp_path / "jobs", lambda what, *_: jobs.add(what))
+    places = {tmp_path / job.name: job for job in listed}
+    run_jobs(places, DATA, lambda what, *_: jobs.add(what))
     frontier: set[str] = set()
     asked: Any = {"delta": 1e-3, "seeds": [0], "out": tmp_path / "frontier"}
     find_frontier(DATA, [8.0], **asked, on_progress=lambda what, *_: frontier.add(what))

@@ -21,7 +21,7 @@ from privrec.core.scorer import Scores, top_items
 from privrec.data.clients import Clients
 from privrec.data.manifest import Manifest
 from privrec.data.tables import Tables, to_federation, write_folder
-from privrec.errors import DataError, SettingsError
+from privrec.errors import SettingsError
 from privrec.runs import recommend as recommend_module
 from privrec.runs.recommend import Group, lists_for, write_lists
 
@@ -110,20 +110,6 @@ def test_everybody_gets_the_list_that_her_device_would_show(
     assert {(what, total) for what, _, total in done} == {("people", 40)}
 
 
-def test_only_those_asked_for_in_their_order(run: privrec.Run) -> None:
-    everybody = lists_in(run.recommend_many(top=4))
-    some = lists_in(run.recommend_many(people=["p07", "p39", "p07", "p02"], top=4))
-    assert list(some) == ["p07", "p39", "p02"]
-    for name, own in some.items():
-        assert [item for item, _ in own] == [item for item, _ in everybody[name]]
-    with pytest.raises(DataError, match=r"the frame row 1: unknown user 'p99'; did you mean 'p"):
-        run.recommend_many(people=["p07", "p99"])
-    with pytest.raises(SettingsError, match="`frame` is about newcomers"):
-        run.recommend_many(pl.DataFrame({"user": ["a"], "item": ["1"]}), people=["p07"])
-    with pytest.raises(SettingsError, match="`top` must be >= 1; got 0"):
-        run.recommend_many(top=0)
-
-
 def test_newcomers_get_the_list_of_a_device(run: privrec.Run) -> None:
     # Lines of one person need not be side by side, and an item may be named by its title.
     frame = pl.DataFrame(
@@ -147,6 +133,11 @@ def test_newcomers_get_the_list_of_a_device(run: privrec.Run) -> None:
     assert [item for item, _ in liked["al"]] == [entry.item for entry in everything]
     model = run.model().recommend_many({"zoe": ["2", "4"]}, top=5)
     assert [entry.item for entry in model["zoe"]] == [item for item, _ in found["zoe"]]
+
+
+def test_no_list_has_less_than_one_item(run: privrec.Run) -> None:
+    with pytest.raises(SettingsError, match="`top` must be >= 1; got 0"):
+        run.recommend_many(top=0)
 
 
 def test_a_list_ends_where_nothing_is_left(run: privrec.Run) -> None:
@@ -217,20 +208,6 @@ def test_the_file_has_what_python_has(
     assert [path.name for path in out.parent.iterdir()] == [out.name]
 
 
-@pytest.mark.parametrize(
-    "content", ["p03\np01\n", "\n p03 \n\np01", "age,user\n3,p03\n4,p01\n", '"user"\np03\np01\n']
-)
-def test_people_are_ids_one_a_line_or_a_column(
-    content: str, run: privrec.Run, tmp_path: Path
-) -> None:
-    (tmp_path / "ids.txt").write_text(content)
-    out = tmp_path / "lists.csv"
-    found = command(run.folder.path, "--people", tmp_path / "ids.txt", "--out", out, "--json")
-    assert found.exit_code == 0, found.output
-    assert '"people": 2' in found.output
-    assert pl.read_csv(out)["user"].unique(maintain_order=True).to_list() == ["p03", "p01"]
-
-
 def test_newcomers_from_a_file(run: privrec.Run, tmp_path: Path) -> None:
     frame = pl.DataFrame({"user": ["al", "al", "bo"], "item": ["2", "4", "5"]})
     frame.write_parquet(tmp_path / "new.parquet")
@@ -246,18 +223,13 @@ def test_newcomers_from_a_file(run: privrec.Run, tmp_path: Path) -> None:
     assert len(lists[0].splitlines()) == 21
 
 
-WRONG: dict[str, tuple[str, str, str]] = {
-    "unknown item": (
-        "newcomers",
-        "user,item\nal,3\nal,Filn 4\n",
-        "line 3: unknown item 'Filn 4'; did",
-    ),
-    "no number": ("newcomers", "user,item,value\nal,3,good\n", "line 2: value must be a finite"),
-    "other column": ("newcomers", "user,item,rating\nal,3,1\n", "has the column 'rating'"),
-    "no items": ("newcomers", "user,thing\nal,3\n", "has no column 'item'"),
-    "unknown person": ("people", "p01\n\np1\n", "line 3: unknown user 'p1'; did you mean 'p"),
-    "nobody": ("people", "\n", "names nobody"),
-    "no file": ("people", "", "does not exist"),
+WRONG: dict[str, tuple[str, str]] = {
+    "unknown item": ("user,item\nal,3\nal,Filn 4\n", "line 3: unknown item 'Filn 4'; did"),
+    "no number": ("user,item,value\nal,3,good\n", "line 2: value must be a finite"),
+    "other column": ("user,item,rating\nal,3,1\n", "has the column 'rating'"),
+    "no items": ("user,thing\nal,3\n", "has no column 'item'"),
+    "nobody": ("user,item\n", "has a header but no rows"),
+    "no file": ("", "does not exist"),
 }
 
 
@@ -265,12 +237,12 @@ WRONG: dict[str, tuple[str, str, str]] = {
 def test_wrong_files_are_one_line_and_write_nothing(
     case: str, run: privrec.Run, tmp_path: Path
 ) -> None:
-    option, content, words = WRONG[case]
+    content, words = WRONG[case]
     given_file = tmp_path / "given.csv"
     if content:
         given_file.write_text(content)
     out = tmp_path / "lists.csv"
-    found = command(run.folder.path, f"--{option}", given_file, "--out", out)
+    found = command(run.folder.path, "--newcomers", given_file, "--out", out)
     assert found.exit_code == 2
     assert len(found.stderr.splitlines()) == 1
     assert words in found.stderr
@@ -311,7 +283,7 @@ def test_a_failure_in_the_middle_leaves_the_file_as_it_was(
     monkeypatch.setattr(recommend_module, "_ROWS", 1)
 
     def frames() -> Iterator[pl.DataFrame]:
-        yield run.recommend_many(people=["p01"], top=2)
+        yield run.recommend_many(top=2)
         raise RuntimeError("in the middle")
 
     with pytest.raises(RuntimeError, match="in the middle"):

@@ -4,7 +4,6 @@ import copy
 import gc
 import os
 import shutil
-import signal
 import stat
 import subprocess
 import sys
@@ -17,8 +16,6 @@ import pytest
 import privrec
 from privrec.errors import RunFolderError, SettingsError
 from privrec.runs import folder as records
-from privrec.runs.folder import temporary_run
-from privrec.settings import RunSettings
 from tiny import DATA, MODEL
 
 ROUNDS = {**MODEL, "rounds": 2, "validate_every": 0}
@@ -123,38 +120,6 @@ def test_nothing_is_left_when_python_ends(ending: str, tmp_path: Path) -> None:
     assert "AssertionError" not in ran.stderr
     assert "ImportError" not in ran.stderr
     assert list(tmp_path.iterdir()) == []
-
-
-BEGUN = """
-from privrec.runs.folder import temporary_run
-from privrec.settings import RunSettings
-made = temporary_run(RunSettings(recipe="a", data="b"), "{}", "mark")
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("stop", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
-def test_what_a_killed_process_left_is_removed_by_the_next_run(
-    stop: signal.Signals, place: Path
-) -> None:
-    """The folders of processes that are alive stay, and whatever else has such a name."""
-    # Whoever started the tests may have asked to be deaf to some signals, as `nohup` does.
-    code = f"{BEGUN}import os, signal\n"
-    if stop != signal.SIGKILL:
-        code += f"signal.signal({int(stop)}, signal.SIG_DFL)\n"
-    left = subprocess.run(
-        [sys.executable, "-c", f"{code}os.kill(os.getpid(), {int(stop)})"],
-        env={**os.environ, "TMPDIR": str(place)},
-        check=False,
-    )
-    assert left.returncode == -stop
-    [abandoned] = place.iterdir()
-    (place / "privrec-mine").mkdir()
-    first = temporary_run(RunSettings(recipe="a", data="b"), "{}", "mark")
-    second = temporary_run(RunSettings(recipe="a", data="b"), "{}", "mark")
-    names = {path.name for path in place.iterdir()}
-    assert names == {first.path.name, second.path.name, "privrec-mine"}
-    assert abandoned.name not in names
 
 
 def test_a_deep_copy_keeps_the_folder(place: Path) -> None:

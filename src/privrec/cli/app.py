@@ -7,7 +7,7 @@ import typer
 
 from privrec import __version__
 from privrec.cli.attack import attack, audit
-from privrec.cli.compare import bench_app, compare, frontier
+from privrec.cli.compare import compare, frontier
 from privrec.cli.console import print_line
 from privrec.cli.data import data_app
 from privrec.cli.federate import federate_app
@@ -72,7 +72,6 @@ for _group, _name in (
     (data_app, "data"),
     (privacy_app, "privacy"),
     (federate_app, "federate"),
-    (bench_app, "bench"),
 ):
     app.add_typer(_group, name=_name)
 

@@ -1,4 +1,4 @@
-"""Experiments: `privrec compare`, `privrec frontier` (quality against epsilon), `privrec bench`."""
+"""Experiments: `privrec compare` and `privrec frontier` (quality against epsilon)."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -18,7 +18,6 @@ from privrec.cli.options import (
     DataOption,
     EpsilonsOption,
     JsonOption,
-    examples,
     numbers,
     offer_data,
     offer_recipe_lists,
@@ -85,7 +84,7 @@ def compare(
             )
             folder = out or Path("runs") / f"compare-{file_name(data)}"
             with progress() as on_progress:
-                places = run_jobs(jobs, data, folder, on_progress)
+                places = list(run_jobs({folder / job.name: job for job in jobs}, data, on_progress))
             write_missing_reports(places)
         compared = side_by_side(places)
         if html is not None:
@@ -209,58 +208,3 @@ def _print_frontier(measured: "Frontier") -> None:
         print_line(f"{line}: Hits@20 {level:.3f}")
     for line in (*(f"warning: {one}" for one in measured.warnings), experiment_line(measured)):
         print_line(line)
-
-
-_META = "privrec bench meta --data synthetic --rounds 3"
-bench_app = typer.Typer(
-    help="Measure on this machine what the paper measures.",
-    no_args_is_help=True,
-    epilog=examples(_META),
-)
-
-
-@bench_app.callback()
-def _group() -> None:
-    """Keep `meta` a command of its own, although there is no other."""
-
-
-@bench_app.command(epilog=examples(_META))
-def meta(
-    data: DataOption = "movielens-1m",
-    cohorts: Annotated[
-        str, typer.Option(help="The numbers of people in a round, with commas.")
-    ] = "5,10,20,30,40",
-    rounds: Annotated[int, typer.Option(help="Rounds to time for each number of people.")] = 15,
-    json_: JsonOption = False,
-) -> None:
-    """Time rounds of Reptile and of MAML on the same network, data and cohorts.
-
-    They take turns, round by round. What is printed is the median.
-    """
-    with plain_errors():
-        from privrec.runs.meta_rounds import CONTENDERS, PAPER, SECOND, time_rounds
-
-        sizes = whole_numbers(cohorts, "cohorts")
-        with progress() as on_progress:
-            timed = time_rounds(data, sizes, rounds=rounds, on_progress=on_progress)
-        if json_:
-            print_json(timed.as_json())
-            return
-        others = [name for name in CONTENDERS if name != SECOND]
-        columns = ("people", *CONTENDERS, *(f"{SECOND} / {name}" for name in others))
-        rows = [
-            (
-                str(cohort),
-                *(f"{1000 * times[name]:.1f}" for name in CONTENDERS),
-                *(f"{timed.ratio(cohort, name):.2f}" for name in others),
-            )
-            for cohort, times in timed.seconds.items()
-        ]
-        print_table(f"Milliseconds of a round on {data}, median of {rounds}", columns, rows)
-        for name, contender in CONTENDERS.items():
-            print_line(f"{name}: {contender.does}")
-        low, high = PAPER
-        print_line(
-            f"the paper: a round of second-order MAML takes {low:g} to {high:g} times as long as"
-            " one of Reptile; it does not say how many steps either takes"
-        )

@@ -47,10 +47,6 @@ def evaluate(
     memory: Annotated[
         float | None, typer.Option(help="GB that references may take.", show_default="4")
     ] = None,
-    people: Annotated[
-        int | None,
-        typer.Option(help="Test only so many people, drawn at random: faster, and less sure."),
-    ] = None,
     json_: JsonOption = False,
 ) -> None:
     """Rank all items for every test person, after adapting on the device."""
@@ -66,11 +62,10 @@ def evaluate(
                 protocol=protocol,
                 candidates=candidates,
                 references=asked,
-                people=people,
                 memory_gb=MEMORY_GB if memory is None else memory,
                 on_progress=on_progress,
             )
-        page = write_report(opened, protocol=protocol, candidates=candidates, people=people)
+        page = write_report(opened, protocol=protocol, candidates=candidates)
         if json_:
             print_json(found.as_json())
             return
@@ -97,10 +92,6 @@ def recommend(
     everybody: Annotated[
         bool, typer.Option("--everybody", help="Recommend to everybody in the run's data.")
     ] = False,
-    people: Annotated[
-        Path | None,
-        typer.Option(help="Recommend to people of the run's data: a file of ids, one a line."),
-    ] = None,
     newcomers: Annotated[
         Path | None,
         typer.Option(help="Recommend to the people of a file with columns user, item[, value]."),
@@ -114,9 +105,10 @@ def recommend(
     """Adapt the model to one person and rank, or to many; nothing about them is stored or sent."""
     with plain_errors():
         one = {"--like": like, "--dislike": dislike, "--feature": feature}
-        many = {"--everybody": everybody, "--people": people, "--newcomers": newcomers}
+        many = {"--everybody": everybody, "--newcomers": newcomers}
         if any(many.values()) or out is not None:
-            _recommend_many(run, {**one, **many}, top, out, json_)
+            options = [name for name, value in {**one, **many}.items() if value]
+            _recommend_many(run, options, newcomers, top, out, json_)
             return
         from privrec.data.text import short
         from privrec.runs.api import open_released
@@ -160,56 +152,36 @@ _LONGEST = 500
 
 
 def _recommend_many(
-    run: Path, given: Mapping[str, Any], top: int, out: Path | None, json_: bool
+    run: Path, options: list[str], newcomers: Path | None, top: int, out: Path | None, json_: bool
 ) -> None:
-    """Write many people's lists to a file."""
+    """Write many people's lists to a file; `options` are the names of those that were given."""
     from privrec.errors import SettingsError
     from privrec.runs.api import open_run
-    from privrec.runs.recommend import check_out, read_ids, read_source, write_lists
+    from privrec.runs.recommend import check_out, read_source, write_lists
 
-    options = [name for name, value in given.items() if value]
     if len(options) != 1 or options[0] in ("--like", "--dislike", "--feature"):
         raise SettingsError(
-            "--out takes the lists of many people: give one of --everybody, --people or"
-            f" --newcomers; got {' and '.join(options) or 'none of them'}"
+            "--out takes the lists of many people: give --everybody or --newcomers;"
+            f" got {' and '.join(options) or 'none of them'}"
         )
     if out is None:
         raise SettingsError(f"{options[0]} needs --out, the file for the lists")
     if run.is_file():
         raise SettingsError(f"{options[0]} needs a run folder; {run} is a file")
     check_out(out)
-    ids, new = given["--people"], given["--newcomers"]
-    done = 0
-
+    new = None if newcomers is None else read_source(newcomers)
     with progress() as on_progress:
-
-        def advance(what: str, count: int, total: int) -> None:
-            nonlocal done
-            done = count
-            on_progress(what, count, total)
-
-        lists = open_run(run).lists(
-            new=None if new is None else read_source(new),
-            ids=None if ids is None else read_ids(ids),
-            top=top,
-            on_progress=advance,
-        )
-        rows = write_lists(out, lists)
+        lists = open_run(run).lists(new=new, top=top, on_progress=on_progress)
+        people, rows = write_lists(out, lists)
     if json_:
-        print_json({"people": done, "rows": rows, "out": str(out)})
+        print_json({"people": people, "rows": rows, "out": str(out)})
     else:
-        print_line(f"recommended {rows:,} items to {done:,} people: {out}")
+        print_line(f"recommended {rows:,} items to {people:,} people: {out}")
 
 
 def _say_evaluation(evaluation: "Evaluation", figures: Sequence[Mapping[str, Any]]) -> None:
     from privrec.runs.figures import protocol_words
-    from privrec.show.report import (
-        data_words,
-        few_items_line,
-        left_out_lines,
-        mark_of,
-        sample_line,
-    )
+    from privrec.show.report import data_words, few_items_line, left_out_lines, mark_of
 
     users = evaluation.users
     protocol = protocol_words(evaluation.protocol, evaluation.candidates)
@@ -219,7 +191,7 @@ def _say_evaluation(evaluation: "Evaluation", figures: Sequence[Mapping[str, Any
         evaluation,
     )
     _print_beside(evaluation)
-    lines = (sample_line(evaluation), few_items_line(evaluation), mark_of(evaluation, figures))
+    lines = (few_items_line(evaluation), mark_of(evaluation, figures))
     for line in (*lines, *left_out_lines(evaluation)):
         if line:
             print_line(line)

@@ -45,10 +45,6 @@ class Difference:
     low: float
     high: float
 
-    def as_json(self) -> dict[str, float]:
-        """Return the difference as `evaluation.json` has it."""
-        return {"by": self.by, "low": self.low, "high": self.high}
-
 
 Differences = Mapping[str, Mapping[int, Difference]]
 """By the name of what is compared with, and by k."""

@@ -2,7 +2,7 @@
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,6 @@ from privrec.runs.figures import (
     paragraph,
     protocol_words,
     signed,
-    text_table,
 )
 from privrec.runs.run import Run, attacked_in
 
@@ -49,15 +48,10 @@ _K = 20
 _SHOWN = (10, 20)
 """The k of a table in text; all of them would make it too wide."""
 
-
 Evaluations = Mapping[str, Evaluation]
 """By the name of the run."""
 Settings = Mapping[str, Mapping[str, Any]]
 """The settings of each run, by its name."""
-
-
-PeopleOfRuns = Mapping[str, People | None]
-"""The figures of each person, by the name of the run."""
 
 
 PAPER_NAMES = {
@@ -136,65 +130,79 @@ class Line:
         )
 
 
-def comparison(
-    evaluations: Evaluations, settings: Settings, people: PeopleOfRuns | None = None
-) -> dict[str, list[Line]]:
-    """Return for each data set and protocol the runs, the references and the paper's other systems.
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Row:
+    """One evaluation, the settings, and each person's figures."""
 
-    `settings` has the settings of each run, `people` the figures of each person where they are
-    known. Runs that differ in their seed alone are one line. References depend on the split, so
-    they are the mean over the seeds among the runs. One that was also trained as a recipe is not
-    shown twice.
+    name: str
+    evaluation: Evaluation
+    settings: Mapping[str, Any]
+    people: People | None = None
+
+    __repr__ = brief
+
+
+Group = Sequence[Row]
+"""Rows that differ in their seed alone: one line."""
+
+
+def comparison(evaluations: Evaluations, settings: Settings) -> dict[str, list[Line]]:
+    """Return for each data set and protocol the lines of these runs, as `lines_of` has them."""
+    rows = [
+        Row(name=name, evaluation=one, settings=settings.get(name, {"run": name}))
+        for name, one in evaluations.items()
+    ]
+    return {title: lines_of(groups) for title, groups in groups_of(rows).items()}
+
+
+def lines_of(groups: Sequence[Group]) -> list[Line]:
+    """Return the lines of runs, of their references, and of the paper's other systems.
+
+    References depend on the split, so they are the mean over the seeds among the runs. One that was
+    also trained as a recipe is not shown twice.
     """
-    known = people or {}
-    tables: dict[str, list[Line]] = {}
-    for title, groups in groups_of(evaluations, settings).items():
-        names = [name for group in groups for name in group]
-        runs = [evaluations[name] for name in names]
-        lines = [_line(group, evaluations, known) for group in groups]
-        shown = {run.recipe for run in runs}
-        for reference in dict.fromkeys(one for run in runs for one in run.references):
-            if reference not in shown:
-                lines += _reference_lines(reference, {n: evaluations[n] for n in names}, known)
-        tables[title] = lines + _others(runs)
-    return tables
+    rows = [row for group in groups for row in group]
+    shown = {row.evaluation.recipe for row in rows}
+    lines = [_line(group) for group in groups]
+    for reference in dict.fromkeys(name for row in rows for name in row.evaluation.references):
+        if reference not in shown:
+            lines += _reference_lines(reference, rows)
+    return lines + _others(rows)
 
 
-def _reference_lines(name: str, runs: Evaluations, people: PeopleOfRuns) -> list[Line]:
+def _reference_lines(name: str, rows: Sequence[Row]) -> list[Line]:
     """Return a reference's line (mean over seeds), or no line if a seed lacks it.
 
     Runs of the same seed may have tested other people or items. Then there is a line for each
     figure, which says beside which run it was found.
     """
-    found: dict[tuple[int, tuple[float, ...]], str] = {}
-    for run, evaluation in runs.items():
-        if name in evaluation.references:
-            hits = evaluation.references[name].hits
-            key = evaluation.seed, tuple(round(hits[k], 9) for k in KS)
-            if people.get(found.setdefault(key, run)) is None and people.get(run) is not None:
-                found[key] = run
-    seeds = {seed for seed, _ in found}
-    if seeds != {evaluation.seed for evaluation in runs.values()}:
+    beside: dict[tuple[int, tuple[float, ...]], Row] = {}
+    for row in rows:
+        if name in row.evaluation.references:
+            hits = row.evaluation.references[name].hits
+            key = row.evaluation.seed, tuple(round(hits[k], 9) for k in KS)
+            if beside.setdefault(key, row).people is None and row.people is not None:
+                beside[key] = row
+    seeds = {seed for seed, _ in beside}
+    if seeds != {row.evaluation.seed for row in rows}:
         return []
-    if len(found) > len(seeds):
-        return [
-            _reference_line(name, f"beside {run}", {run: runs[run]}, people)
-            for run in found.values()
-        ]
-    chosen = {run: runs[run] for run in found.values()}
-    return [_reference_line(name, _seeds(len(found), min(seeds)), chosen, people)]
+    if len(beside) > len(seeds):
+        return [_reference_line(name, f"beside {row.name}", [row]) for row in beside.values()]
+    count = len(seeds)
+    where = f"seed {min(seeds)}" if count == 1 else f"{count} seeds"
+    return [_reference_line(name, where, list(beside.values()))]
 
 
-def _reference_line(name: str, where: str, runs: Evaluations, people: PeopleOfRuns) -> Line:
-    found = [run.references[name] for run in runs.values()]
+def _reference_line(name: str, where: str, rows: Group) -> Line:
+    figures = [row.evaluation.references[name] for row in rows]
     return Line(
         name=f"{name} ({where})",
         kind="reference",
-        hits=_mean_hits(found),
+        hits=_mean_hits(figures),
         printed={},
         privacy="none",
-        interval=mean_interval(found, [people.get(run) for run in runs], name),
-        by_seed={run.seed: run.references[name].hits[_K] for run in runs.values()},
+        interval=mean_interval(figures, [row.people for row in rows], name),
+        by_seed={row.evaluation.seed: one.hits[_K] for row, one in zip(rows, figures, strict=True)},
     )
 
 
@@ -207,41 +215,27 @@ def table_title(evaluation: Evaluation, settings: Mapping[str, Any]) -> str:
     return f"{data}{protocol_words(evaluation.protocol, evaluation.candidates)}{how}"
 
 
-def groups_of(evaluations: Evaluations, settings: Settings) -> dict[str, list[list[str]]]:
-    """Return for each data set and protocol the runs, those together that differ in their seed."""
-    titles = {name: table_title(e, settings.get(name, {})) for name, e in evaluations.items()}
-    return {
-        title: _groups(
-            [name for name in evaluations if titles[name] == title], evaluations, settings
-        )
-        for title in dict.fromkeys(titles.values())
-    }
-
-
-def _groups(names: Sequence[str], evaluations: Evaluations, settings: Settings) -> list[list[str]]:
-    """Return the runs, those together that differ in their seed alone.
-
-    Recommenders of one's own must have the same code too, not only the same name.
-    """
-
-    def asked(name: str) -> dict[str, Any]:
-        made = settings.get(name, {"run": name})
-        return {**made, "seed": None, "scorer": evaluations[name].scorer}
-
-    groups: list[list[str]] = []
-    for name in names:
+def groups_of(rows: Sequence[Row]) -> dict[str, list[list[Row]]]:
+    """Return for each data set and protocol the rows, those together that differ in their seed."""
+    tables: dict[str, list[list[Row]]] = {}
+    for row in rows:
+        groups = tables.setdefault(table_title(row.evaluation, row.settings), [])
         for group in groups:
-            known = {evaluations[one].seed for one in group}
-            if asked(name) == asked(group[0]) and evaluations[name].seed not in known:
-                group.append(name)
+            seeds = {member.evaluation.seed for member in group}
+            if _without_seed(row) == _without_seed(group[0]) and row.evaluation.seed not in seeds:
+                group.append(row)
                 break
         else:
-            groups.append([name])
-    return groups
+            groups.append([row])
+    return tables
 
 
-def _line(group: Sequence[str], evaluations: Evaluations, people: PeopleOfRuns) -> Line:
-    runs = [evaluations[name] for name in group]
+def _without_seed(row: Row) -> dict[str, Any]:
+    return {**row.settings, "seed": None}
+
+
+def _line(group: Group) -> Line:
+    runs = [row.evaluation for row in group]
     first = runs[0]
     printed = PRINTED_HITS.get(first.data, {}).get(PAPER_NAMES.get(first.recipe, ""), {})
     if not is_papers_protocol(first.protocol, first.candidates):
@@ -249,7 +243,7 @@ def _line(group: Sequence[str], evaluations: Evaluations, people: PeopleOfRuns) 
     seconds = [run.cost.seconds for run in runs if run.cost.seconds is not None]
     sent = [run.cost.bytes_sent for run in runs if run.cost.bytes_sent is not None]
     return Line(
-        name=group[0] if len(group) == 1 else f"{first.recipe} ({_seeds(len(group), first.seed)})",
+        name=_name(group),
         kind="ours",
         hits=_mean_hits(runs),
         printed={int(k): value for k, value in printed.items()},
@@ -257,9 +251,15 @@ def _line(group: Sequence[str], evaluations: Evaluations, people: PeopleOfRuns) 
         bytes_sent=round(statistics.fmean(sent)) if len(sent) == len(runs) else None,
         privacy=weakest([run.privacy for run in runs]),
         attacked=attacked_cell([run.attacked for run in runs if run.attacked]),
-        interval=mean_interval(runs, [people.get(name) for name in group]),
+        interval=mean_interval(runs, [row.people for row in group]),
         by_seed={run.seed: run.hits[_K] for run in runs},
     )
+
+
+def _name(group: Group) -> str:
+    if len(group) == 1:
+        return group[0].name
+    return f"{group[0].evaluation.recipe} ({len(group)} seeds)"
 
 
 def attacked_cell(summaries: Sequence[Attacked]) -> str:
@@ -294,20 +294,23 @@ def mean_with_ends(
     known = mean_hits(people, reference) if len(runs) > 1 else None
     if known is not None:
         return dict(known)
-    return {k: mean_of([_with_ends(run, k) for run in runs]) for k in KS}
+    return {
+        k: mean_of(
+            [
+                Difference(by=run.hits[k], low=run.interval[k][0], high=run.interval[k][1])
+                for run in runs
+            ]
+        )
+        for k in KS
+    }
 
 
-def _with_ends(run: Figures, k: int) -> Difference:
-    low, high = run.interval[k]
-    return Difference(by=run.hits[k], low=low, high=high)
-
-
-def _others(runs: Sequence[Evaluation]) -> list[Line]:
+def _others(rows: Sequence[Row]) -> list[Line]:
     """Return the paper's systems that are not beside a run of ours."""
-    first = runs[0]
+    first = rows[0].evaluation
     if not is_papers_protocol(first.protocol, first.candidates):
         return []
-    beside = {PAPER_NAMES.get(run.recipe) for run in runs}
+    beside = {PAPER_NAMES.get(row.evaluation.recipe) for row in rows}
     return [
         Line(
             name=f"{name} (paper)",
@@ -322,10 +325,6 @@ def _others(runs: Sequence[Evaluation]) -> list[Line]:
 
 def _mean_hits(runs: Sequence[Figures]) -> dict[int, float]:
     return {k: statistics.fmean(run.hits[k] for run in runs) for k in KS}
-
-
-def _seeds(count: int, first: int) -> str:
-    return f"seed {first}" if count == 1 else f"{count} seeds"
 
 
 def weakest(promises: Sequence[Privacy]) -> str:
@@ -348,17 +347,6 @@ def guarantee(privacy: Privacy) -> str:
     if privacy.epsilon_of_mechanism is not None:
         return f"seeded; ε of the mechanism = {epsilon_text(privacy.epsilon_of_mechanism)}{delta}"
     return "local noise: none for a person" if privacy.local_noise else "none"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Row:
-    """One evaluation, the settings, and each person's figures."""
-
-    evaluation: Evaluation
-    settings: Mapping[str, Any]
-    people: People | None = None
-
-    __repr__ = brief
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -395,7 +383,7 @@ class Against:
 
     def as_json(self) -> dict[str, Any]:
         """Return it for JSON."""
-        by = {str(k): one.as_json() for k, one in self.by.items()}
+        by = {str(k): asdict(difference) for k, difference in self.by.items()}
         return {"hits": by, "paired": self.paired, "people": self.people}
 
 
@@ -425,11 +413,11 @@ class Comparison:
 
     def as_json(self) -> dict[str, Any]:
         """Return each evaluation by the name of its row, with the differences that it begins."""
-        named = [one for found in self.against.values() for one in found]
+        differences = [one for title in self.against for one in self.against[title]]
         return {
             name: {
                 **row.evaluation.as_json(),
-                "against": {one.other: one.as_json() for one in named if name in one.members},
+                "against": {one.other: one.as_json() for one in differences if name in one.members},
             }
             for name, row in self.rows.items()
         }
@@ -460,7 +448,7 @@ class Comparison:
             rows, schema_overrides={**numbers, "bytes_sent": pl.Int64}, infer_schema_length=None
         )
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         """Return the tables as text, and the differences as sentences."""
         parts = []
         for title, lines in self.tables.items():
@@ -475,12 +463,6 @@ class Comparison:
                 parts.append(f"{name:{width}}{cells}{arm:>10}".rstrip())
             parts += [one.sentence() for one in self.against.get(title, ())]
         return "\n".join([*parts, *(f"warning: {line}" for line in self.warnings)])
-
-    def __repr__(self) -> str:
-        lines = [line for found in self.tables.values() for line in found]
-        title = f"Comparison of {len(self.rows)} runs: Hits@k"
-        rows = [(line.name, *(figure(line.hits[k]) for k in _SHOWN)) for line in lines]
-        return f"{title}\n{text_table(('', *(f'@{k}' for k in _SHOWN)), rows)}"
 
     def _repr_html_(self) -> str:
         attacked = any_attacked(self.evaluations)
@@ -503,59 +485,54 @@ def compare(runs: Sequence[Comparable] | Mapping[str, Comparable]) -> Comparison
     named = runs.items() if isinstance(runs, Mapping) else ((None, run) for run in runs)
     rows: dict[str, Row] = {}
     for given, run in named:
-        name, row = _row(run)
-        name = name if given is None else str(given)
+        row = _row(run)
+        name = row.name if given is None else str(given)
         alike = sum(other == name or other.startswith(f"{name} (") for other in rows)
-        rows[f"{name} ({alike + 1})" if alike else name] = row
+        name = f"{name} ({alike + 1})" if alike else name
+        rows[name] = replace(row, name=name)
     if not rows:
         raise SettingsError("`runs` must have at least one run, folder or evaluation")
-    evaluations = {name: row.evaluation for name, row in rows.items()}
-    settings = {name: row.settings for name, row in rows.items()}
+    tables = groups_of(list(rows.values()))
     return Comparison(
         rows=rows,
-        tables=comparison(evaluations, settings, {name: row.people for name, row in rows.items()}),
-        against={
-            title: _against(groups, rows)
-            for title, groups in groups_of(evaluations, settings).items()
-        },
+        tables={title: lines_of(groups) for title, groups in tables.items()},
+        against={title: _against(groups) for title, groups in tables.items()},
     )
 
 
-def _row(run: object) -> tuple[str, Row]:
-    """Return a name and the row: a folder is named by its path, a run by its settings."""
+def _row(run: object) -> Row:
+    """Return the row of a run: a folder is named by its path, a run by its settings."""
     if isinstance(run, Evaluation):
         config = run.config
         settings = config.model_dump(mode="json", exclude_none=True) if config else {}
-        return run.recipe, Row(evaluation=run, settings=settings, people=run.people)
+        return Row(name=run.recipe, evaluation=run, settings=settings, people=run.people)
     if isinstance(run, Run):
         if not run.folder.evaluation_path.is_file():
             run.evaluate()
         budget = run.config.budget.epsilon
         parts = [run.config.recipe, *([] if budget is None else [f"epsilon {budget:g}"])]
-        return short(", ".join([*parts, f"seed {run.config.seed}"])), read_row(run.folder.path)
+        name = short(", ".join([*parts, f"seed {run.config.seed}"]))
+        return replace(read_row(run.folder.path), name=name)
     if not isinstance(run, str | PathLike):
         raise SettingsError(f"`runs` must be runs, run folders or evaluations; got {got(run)}")
-    return str(run), read_row(Path(run))
+    return read_row(Path(run))
 
 
 def read_row(path: Path) -> Row:
     """Return the evaluation in a run folder, or in one of a recommender of one's own."""
     folder = records.RunFolder(path=path)
-    place, settings = folder.evaluation_path, None
     is_run = folder.config_path.exists() or folder.config_path.is_symlink()
-    own = None if is_run else Evaluation.read(place)
-    if own is not None:
-        found = own
-        settings = {"own": found.recipe, "data": found.data}
+    evaluation = None if is_run else Evaluation.read(folder.evaluation_path)
+    if evaluation is not None:
+        settings = {"own": evaluation.recipe, "data": evaluation.data}
     else:
-        found, settings = records.read_evaluation(path), records.read_run(path)[1]
-        added: dict[str, object] = {
-            "cost": Cost(bytes_sent=found.cost.bytes_sent, seconds=seconds_of(path))
-        }
-        if attacked := attacked_in(folder):
-            added["attacked"] = attacked
-        found = found.model_copy(update=added)
-    return Row(evaluation=found, settings=settings, people=read_people(place, found.hits))
+        evaluation, settings = records.read_evaluation(path), records.read_run(path)[1]
+        cost = Cost(bytes_sent=evaluation.cost.bytes_sent, seconds=seconds_of(path))
+        attacked = attacked_in(folder)
+        added = {"cost": cost, **({"attacked": attacked} if attacked else {})}
+        evaluation = evaluation.model_copy(update=added)
+    people = read_people(folder.evaluation_path, evaluation.hits)
+    return Row(name=str(path), evaluation=evaluation, settings=settings, people=people)
 
 
 def seconds_of(place: Path) -> float | None:
@@ -564,83 +541,73 @@ def seconds_of(place: Path) -> float | None:
     return sum(line["seconds"] for line in figures) if figures else None
 
 
-def _against(groups: Sequence[Sequence[str]], rows: Mapping[str, Row]) -> list[Against]:
+def _against(groups: Sequence[Group]) -> list[Against]:
     """Return each line against the best reference of its own people, and against the first line."""
-    found = []
+    differences = []
     for group in groups:
-        mine = [rows[one] for one in group]
-        if (best := _best_reference(group, rows)) is not None:
-            found.append(
+        if (best := _best_reference(group)) is not None:
+            differences.append(
                 Against(
-                    name=_name(group, rows),
-                    members=group,
+                    name=_name(group),
+                    members=[row.name for row in group],
                     other=best,
-                    by=_above(mine, best),
+                    by=_above(group, best),
                     paired=True,
-                    people=_count(mine),
+                    people=_count(group),
                 )
             )
-        if group is not groups[0]:
-            against = _of_groups(group, groups[0], rows)
-            found += [against] if against is not None else []
-    return found
+        if group is not groups[0] and (against := _between(group, groups[0])) is not None:
+            differences.append(against)
+    return differences
 
 
-def _above(mine: Sequence[Row], reference: str) -> dict[int, Difference]:
+def _above(group: Group, reference: str) -> dict[int, Difference]:
     """Return by how much a line is above a reference, by k."""
-    known = mean_above([row.people for row in mine], reference) if len(mine) > 1 else None
+    known = mean_above([row.people for row in group], reference) if len(group) > 1 else None
     if known is not None:
         return dict(known)
-    each = [row.evaluation.differences[reference] for row in mine]
-    return {k: mean_of([one[k] for one in each]) for k in KS}
+    each = [row.evaluation.differences[reference] for row in group]
+    return {k: mean_of([by_k[k] for by_k in each]) for k in KS}
 
 
-def _of_groups(
-    ours: Sequence[str], first: Sequence[str], rows: Mapping[str, Row]
-) -> Against | None:
+def _between(ours: Group, first: Group) -> Against | None:
     """Return one line against another: paired seed by seed, or else as two independent figures."""
-    theirs = {rows[name].evaluation.seed: rows[name] for name in first}
-    mine = {rows[name].evaluation.seed: rows[name] for name in ours}
+    mine = {row.evaluation.seed: row for row in ours}
+    theirs = {row.evaluation.seed: row for row in first}
     pairs = None
     if mine.keys() == theirs.keys():
         people = [(row.people, theirs[seed].people) for seed, row in mine.items()]
         pairs = mean_difference(*zip(*people, strict=True))
     if pairs:
         by = dict(pairs)
-    elif all(row.evaluation.interval for row in (*mine.values(), *theirs.values())):
-        two = [_mean(list(rows.values())) for rows in (mine, theirs)]
+    elif all(row.evaluation.interval for row in (*ours, *first)):
+        two = [
+            mean_with_ends([row.evaluation for row in rows], [row.people for row in rows])
+            for rows in (ours, first)
+        ]
         by = {k: apart(two[0][k], two[1][k]) for k in KS}
     else:
         return None
     return Against(
-        name=_name(ours, rows),
-        members=ours,
-        other=_name(first, rows),
+        name=_name(ours),
+        members=[row.name for row in ours],
+        other=_name(first),
         by=by,
         paired=bool(pairs),
-        people=_count(list(mine.values())),
+        people=_count(ours),
     )
 
 
-def _mean(rows: Sequence[Row]) -> dict[int, Difference]:
-    return mean_with_ends([row.evaluation for row in rows], [row.people for row in rows])
-
-
-def _count(rows: Sequence[Row]) -> int:
+def _count(group: Group) -> int:
     """Return how many different people there are; at least so many where that is not known."""
-    known = distinct([row.people for row in rows])
-    return max(row.evaluation.users.test for row in rows) if known is None else known
+    known = distinct([row.people for row in group])
+    return max(row.evaluation.users.test for row in group) if known is None else known
 
 
-def _best_reference(group: Sequence[str], rows: Mapping[str, Row]) -> str | None:
+def _best_reference(group: Group) -> str | None:
     """Return the reference with the highest mean Hits@20; None if not all runs have one."""
-    runs = [rows[name].evaluation for name in group]
+    runs = [row.evaluation for row in group]
     known = [(run.differences.keys() & run.references.keys()) - {run.recipe} for run in runs]
     names = sorted(set.intersection(*known))
     hits = {name: sum(run.references[name].hits[_K] for run in runs) for name in names}
     return max(hits, key=lambda name: hits[name]) if hits else None
-
-
-def _name(group: Sequence[str], rows: Mapping[str, Row]) -> str:
-    recipe = rows[group[0]].evaluation.recipe
-    return group[0] if len(group) == 1 else f"{recipe} ({len(group)} seeds)"

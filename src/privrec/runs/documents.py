@@ -157,13 +157,6 @@ class Users(Document):
     skipped: int
 
 
-class Sampled(Document):
-    """How many of the test people were drawn."""
-
-    people: int
-    of: int
-
-
 class Group(Document):
     """People who have so many items on their device; figures by k."""
 
@@ -246,17 +239,14 @@ def verdict(epsilon: float | None, holds: bool | None) -> str:
 class Evaluation(Figures, OfRun):
     """`evaluation.json`: figures on the test people, and the references of the same run.
 
-    `scorer` tells the code of a recommender of one's own from another's. `differences` are ours
-    minus each reference's, paired over people. `by_items` are people by the number of items on
-    their device. `references_left_out` says why references are not there. `attacked` is not in the
-    file: a comparison adds it. `config` and `people` (the figures of each person) are known only
-    where it was evaluated in this process.
+    `differences` are ours minus each reference's, paired over people. `by_items` are people by the
+    number of items on their device. `references_left_out` says why references are not there.
+    `attacked` is not in the file: a comparison adds it. `config` and `people` (the figures of each
+    person) are known only where it was evaluated in this process.
     """
 
     data_name: str = ""
-    scorer: str | None = None
     users: Users
-    sampled: Sampled | None = None
     protocol: str = "halves"
     candidates: str = "unseen"
     differences: dict[str, Above] = Field(default_factory=dict)

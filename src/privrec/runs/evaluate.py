@@ -6,13 +6,14 @@ her id.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import BaseModel, ConfigDict, Field, Strict, ValidationError
 
 from privrec.algorithms.recipe import Plan
 from privrec.core.contribution import to_bytes
@@ -26,9 +27,9 @@ from privrec.evaluation.ranking import EvalReport, Tested, measure
 from privrec.evaluation.references import MEMORY_GB, Fitted, fit_references
 from privrec.privacy.statement import PrivacyReport
 from privrec.runs import folder as records
-from privrec.runs.documents import Cost, Evaluation, FewItems, Figures, Group, Sampled
+from privrec.runs.documents import Cost, Evaluation, FewItems, Figures, Group
 from privrec.runs.figures import ADVICE, signed
-from privrec.seeds import client_words
+from privrec.settings import first_fault
 from privrec.simulate.cost import usual_person
 from privrec.types import F64, IntArray, OnProgress, Params
 
@@ -40,25 +41,26 @@ stay cheap where there are hundreds of thousands. Of 5,000, a share of 0.2 has a
 0.006."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class Asked(BaseModel):
     """What an evaluation is to test, beside the run itself.
 
-    `references` are names; None means all that fit into `memory_gb` together. `people` is how many
-    of the test people are drawn; None means all.
+    `references` are names; None means all that fit into `memory_gb` together.
     """
 
-    references: Sequence[str] | None = None
-    people: int | None = None
-    memory_gb: float = MEMORY_GB
+    model_config = ConfigDict(frozen=True, strict=True)
 
-    def __post_init__(self) -> None:
-        if isinstance(self.references, str):
-            raise SettingsError(f"`references` must be a list of names; got {self.references!r}")
-        if self.people is not None and self.people < 1:
-            raise SettingsError(f"`people` must be >= 1; got {self.people}")
-        if not self.memory_gb > 0:
-            raise SettingsError(f"`memory_gb` must be > 0; got {self.memory_gb:g}")
+    protocol: str | None = None
+    candidates: str | None = None
+    references: Annotated[list[str], Strict(False)] | None = None
+    memory_gb: Annotated[float, Field(gt=0)] = MEMORY_GB
+
+
+def checked_asked(**given: object) -> Asked:
+    """Return what is asked of an evaluation; the first wrong argument is raised as one line."""
+    try:
+        return Asked.model_validate(given)
+    except ValidationError as error:
+        raise SettingsError(first_fault(error)) from error
 
 
 _K = 20
@@ -73,30 +75,25 @@ def evaluate_run(
     on_progress: OnProgress | None = None,
 ) -> Evaluation:
     """Return the figures on the test people, for the run and for the reference recommenders."""
-    asked = asked or Asked()
     config, split, protocol = prepared.task.settings, prepared.task.split, prepared.task.protocol
     if nobody := nobody_to_test(prepared):
         raise DataError(nobody)
-    people = split.test if asked.people is None else _drawn(prepared, asked.people)
-    fitted = _fitted(prepared, asked, on_progress)
+    fitted = _fitted(prepared, asked or Asked(), on_progress)
     scorers: dict[str, Scorer] = {_OURS: prepared.ranker(params), **fitted.scorers}
     unadapted = prepared.unadapted
     if unadapted is not None:
         scorers[_UNADAPTED] = unadapted(params)
     view = protocol.testing(prepared.task.whole)
-    measured = _measure(prepared, view, people, scorers, fitted.surprise, on_progress)
+    measured = _measure(prepared, view, split.test, scorers, fitted.surprise, on_progress)
     found = {name: one.in_order() for name, one in measured.items()}
     ours = found.pop(_OURS)
     if not len(ours.items):
         raise DataError(
-            f"none of the {len(people)} test people has two likes, one of them to be tested"
+            f"none of the {len(split.test)} test people has two likes, one of them to be tested"
         )
     evaluation = _evaluation(prepared, privacy, ours, found, fitted.left_out)
-    added: dict[str, object] = {"cost": Cost(bytes_sent=bytes_sent(prepared, params))}
-    if asked.people is not None:
-        users = evaluation.users
-        added["sampled"] = Sampled(people=users.test + users.skipped, of=len(split.test))
-    evaluation = evaluation.model_copy(update={**added, "warnings": warnings_of(evaluation)})
+    cost = Cost(bytes_sent=bytes_sent(prepared, params))
+    evaluation = evaluation.model_copy(update={"cost": cost, "warnings": warnings_of(evaluation)})
     evaluation.keep(config, people_of(ours, found))
     return evaluation
 
@@ -155,16 +152,14 @@ def _figures(report: EvalReport) -> Figures:
 
 
 def _few_items(adapted: EvalReport, unadapted: EvalReport | None) -> FewItems:
-    few, bare = adapted.as_json(), {} if unadapted is None else unadapted.as_json()
-    document = {
-        "fewer_than": FEW_ITEMS,
-        "people": adapted.tested,
-        "hits": few["hits"],
-        "interval": few.get("interval", {}),
-        "without_adaptation": bare.get("hits"),
-        "interval_without": bare.get("interval", {}),
-    }
-    return FewItems.model_validate(document, strict=False)
+    return FewItems(
+        fewer_than=FEW_ITEMS,
+        people=adapted.tested,
+        hits=_known(adapted.hits),
+        interval=adapted.interval,
+        without_adaptation=None if unadapted is None else _known(unadapted.hits),
+        interval_without={} if unadapted is None else unadapted.interval,
+    )
 
 
 def _groups(ours: Tested, references: Mapping[str, Tested]) -> list[Group]:
@@ -276,18 +271,14 @@ def tested_by(prepared: Plan, name: str | None, candidates: str | None) -> Plan:
     return replace(prepared, task=replace(prepared.task, protocol=protocol, split=split))
 
 
-def ending_of(prepared: Plan, tested: Plan, people: int | None = None) -> str:
-    """Return what the names of an evaluation's files end in: "" for the run's own protocol.
-
-    The number of people is in it where they are a sample.
-    """
-    sample = "" if people is None else f"-people-{people}"
+def ending_of(prepared: Plan, tested: Plan) -> str:
+    """Return what the names of an evaluation's files end in: "" for the run's own protocol."""
     own, other = prepared.task.protocol, tested.task.protocol
     if (own.name, own.candidates) == (other.name, other.candidates):
-        return sample
+        return ""
     _, usual = resolve(other.name, None, prepared.task.whole)
     among = "" if other.candidates == usual else f"-{other.candidates}"
-    return f"-{other.name}{among}{sample}"
+    return f"-{other.name}{among}"
 
 
 def nobody_to_test(prepared: Plan) -> str:
@@ -305,18 +296,6 @@ def nobody_to_test(prepared: Plan) -> str:
 
 _OURS, _UNADAPTED = "ours", "unadapted"
 """No reference has one of these names."""
-
-
-def _drawn(prepared: Plan, count: int) -> IntArray:
-    """Return `count` of the test people, or all if there are fewer.
-
-    A hash of (seed, her id) draws a person: the same people are drawn again, and a larger sample
-    has all of a smaller one.
-    """
-    test = prepared.task.split.test
-    ids = prepared.task.whole.ids(test)
-    words = client_words(prepared.task.settings.seed, 0, "sample test", ids, np.zeros(1, np.int64))
-    return np.sort(test[np.argsort(words, kind="stable")[:count]])
 
 
 def _fitted(prepared: Plan, asked: Asked, on_progress: OnProgress | None) -> Fitted:
@@ -434,16 +413,18 @@ def tested_path(evaluation: Path) -> Path:
     return evaluation.with_name(f"tested{ending}.safetensors")
 
 
-def write_people(evaluation: Path, people: People) -> None:
-    """Write the figures of each person beside an `evaluation….json`, in 32 bits."""
-    arrays: dict[str, npt.NDArray[Any]] = {
-        "ids": people.ids,
-        "hits": people.hits.astype(np.float32),
-        "new_only": people.new_only.astype(np.float32),
-    }
-    for name, hits in people.references.items():
-        arrays[f"{_OF_REFERENCE}{name}"] = hits.astype(np.float32)
-    records.write_arrays(tested_path(evaluation), arrays, {"digest": people.digest})
+def write_evaluation(path: Path, evaluation: Evaluation) -> None:
+    """Write an `evaluation….json`, and beside it the figures of each person, in 32 bits."""
+    if (people := evaluation.people) is not None:
+        arrays: dict[str, npt.NDArray[Any]] = {
+            "ids": people.ids,
+            "hits": people.hits.astype(np.float32),
+            "new_only": people.new_only.astype(np.float32),
+        }
+        for name, hits in people.references.items():
+            arrays[f"{_OF_REFERENCE}{name}"] = hits.astype(np.float32)
+        records.write_arrays(tested_path(path), arrays, {"digest": people.digest})
+    records.write_whole(path, evaluation.text())
 
 
 def read_people(evaluation: Path, hits: Mapping[int, float]) -> People | None:

@@ -17,11 +17,9 @@ A run in Python without a folder has a temporary one, which is removed with its 
 
 import contextlib
 import fcntl
-import hashlib
 import json
 import os
 import platform
-import re
 import shutil
 import tempfile
 import threading
@@ -500,23 +498,14 @@ def process_mark(pid: int) -> str | None:
     return stat.rpartition(")")[2].split()[19]
 
 
-_OWNER = re.compile(r"privrec-[0-9a-f]{8}-([1-9]\d{0,9})-(\d+)-.*")
-"""A temporary folder's name: the machine, then the process and when it began."""
-
-
 def temporary_run(config: RunSettings, catalogue: str, fingerprint: str) -> RunFolder:
     """Return a new run folder that is removed when nothing holds the returned object any more.
 
-    At the latest it is removed at the end of the process. If that is killed, it is removed when the
-    next temporary run begins.
+    At the latest it is removed at the end of the process, unless that is killed.
     """
-    _remove_abandoned(Path(tempfile.gettempdir()))
-    pid = os.getpid()
-    prefix = f"privrec-{_machine()}-{pid}-{process_mark(pid) or 0}-"
-    path = Path(tempfile.mkdtemp(prefix=prefix))
+    path = Path(tempfile.mkdtemp(prefix="privrec-"))
     try:
-        made = create_run(path, config, catalogue, fingerprint)
-        folder = replace(made, is_temporary=True)
+        folder = replace(create_run(path, config, catalogue, fingerprint), is_temporary=True)
         weakref.finalize(folder, _remove, path, os.getpid())
     except BaseException:
         shutil.rmtree(path, ignore_errors=True)
@@ -550,21 +539,6 @@ def copied(folder: RunFolder, path: Path) -> RunFolder:
         finally:
             shutil.rmtree(part, ignore_errors=True)
     return RunFolder(path=path)
-
-
-def _machine() -> str:
-    """Return a mark of this machine: others may have the same temporary folder."""
-    return hashlib.sha256(platform.node().encode()).hexdigest()[:8]
-
-
-def _remove_abandoned(place: Path) -> None:
-    """Remove the user's temporary runs whose process was killed; their names say which it was."""
-    with contextlib.suppress(OSError):
-        for path in place.glob(f"privrec-{_machine()}-*"):
-            owner = _OWNER.fullmatch(path.name)
-            is_own = not path.is_symlink() and path.stat().st_uid == os.getuid()
-            if owner and is_own and not is_alive(int(owner[1]), owner[2]):
-                shutil.rmtree(path, ignore_errors=True)
 
 
 def _remove(path: Path, owner: int) -> None:

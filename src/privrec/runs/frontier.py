@@ -7,7 +7,7 @@ be repeated. They protect nobody.
 import json
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,9 +23,9 @@ from privrec.runs import folder as records
 from privrec.runs.api import open_run
 from privrec.runs.compare import mean_interval
 from privrec.runs.documents import Evaluation
-from privrec.runs.evaluate import read_people
+from privrec.runs.evaluate import read_people, report_progress
 from privrec.runs.figures import without_advice
-from privrec.runs.loop import check_each_once, train_and_evaluate
+from privrec.runs.loop import train_and_evaluate
 from privrec.types import OnProgress
 
 WITH_NOISE, WITHOUT = "dp-privrec-plus", "privrec-plus"
@@ -85,27 +85,32 @@ def find_frontier(
     Leaves one run folder for each ε and seed, and `frontier.json`. The noise is
     seeded, so that the curve can be reproduced. The runs are experiments and protect nobody.
     """
-    _check(epsilons, seeds)
+    if not epsilons or not all(epsilon > 0 for epsilon in epsilons):
+        raise SettingsError(f"`epsilons` must be > 0, or inf; got {list(epsilons)}")
+    _check_seeds(seeds)
     wanted = sorted(set(epsilons))
-    jobs = [(epsilon, seed) for epsilon in wanted for seed in seeds]
-    found: dict[tuple[float, int], Evaluation] = {}
-    for done, job in enumerate(jobs):
-        _tell(on_progress, done, len(jobs))
-        found[job] = _evaluated(data, *job, delta=delta, out=out, on_progress=on_progress)
-    _tell(on_progress, len(jobs), len(jobs))
+    jobs = {
+        place_of(out, epsilon, seed): Job(recipe=WITHOUT, seed=seed)
+        if math.isinf(epsilon)
+        else Job(recipe=WITH_NOISE, seed=seed, epsilon=epsilon, delta=delta)
+        for epsilon in wanted
+        for seed in seeds
+    }
+    runs = run_jobs(jobs, data, on_progress)
     frontier = Frontier(
         data=data,
         delta=delta,
-        together=_together([place_of(out, *job) for job in jobs if math.isfinite(job[0])], delta),
+        together=_together([place for place in jobs if jobs[place].epsilon is not None], delta),
         points=tuple(
-            _point(epsilon, {seed: found[epsilon, seed] for seed in seeds}, out)
+            _point(epsilon, {place: runs[place] for place in _places(out, epsilon, seeds)})
             for epsilon in wanted
         ),
-        lines=_lines(data, list(found.values())),
+        lines=_lines(data, list(runs.values())),
         warnings=tuple(
             f"epsilon {epsilon:g}, seed {seed}: {line}"
-            for (epsilon, seed), one in found.items()
-            for line in without_advice(one.warnings)
+            for epsilon in wanted
+            for seed in seeds
+            for line in without_advice(runs[place_of(out, epsilon, seed)].warnings)
         ),
     )
     text = json.dumps(frontier.as_json(), indent=2) + "\n"
@@ -113,39 +118,11 @@ def find_frontier(
     return frontier
 
 
-def _check(epsilons: Sequence[float], seeds: Sequence[int]) -> None:
-    if not epsilons or not seeds:
-        raise SettingsError("give at least one epsilon and one seed")
-    for epsilon in epsilons:
-        if not epsilon > 0:
-            raise SettingsError(f"`epsilons` must be > 0, or inf; got {epsilon!r}")
-    for seed in seeds:
-        if seed < 0:
-            raise SettingsError(f"`seeds` must be >= 0; got {seed}")
-    check_each_once(seeds)
-
-
-def _evaluated(
-    data: str,
-    epsilon: float,
-    seed: int,
-    *,
-    delta: float,
-    out: Path,
-    on_progress: OnProgress | None,
-) -> Evaluation:
-    place, bare = place_of(out, epsilon, seed), math.isinf(epsilon)
-    noised = {"epsilon": epsilon, "delta": delta, "noise": "seeded"}
-    settings: dict[str, Any] = {} if bare else noised
-    recipe = WITHOUT if bare else WITH_NOISE
-    return train_and_evaluate(recipe, data, place, on_progress=on_progress, seed=seed, **settings)
-
-
-def _point(epsilon: float, by_seed: Mapping[int, Evaluation], out: Path) -> Point:
-    found = list(by_seed.values())
+def _point(epsilon: float, runs: Mapping[Path, Evaluation]) -> Point:
+    found = list(runs.values())
     people = [
-        read_people(records.RunFolder(path=place_of(out, epsilon, seed)).evaluation_path, one.hits)
-        for seed, one in by_seed.items()
+        read_people(records.RunFolder(path=place).evaluation_path, one.hits)
+        for place, one in runs.items()
     ]
     spent = [one.privacy.epsilon_of_mechanism for one in found]
     known = [one for one in spent if one is not None]
@@ -210,29 +187,30 @@ def _together(places: Sequence[Path], delta: float) -> float | None:
     return whole.epsilon(delta) if places else None
 
 
+def _places(out: Path, epsilon: float, seeds: Sequence[int]) -> list[Path]:
+    return [place_of(out, epsilon, seed) for seed in seeds]
+
+
 def place_of(out: Path, epsilon: float, seed: int) -> Path:
     """Return the run folder of one ε and seed."""
     return out / f"epsilon-{epsilon:g}-seed-{seed}"
 
 
-def _tell(on_progress: OnProgress | None, done: int, total: int) -> None:
-    if on_progress is not None:
-        on_progress("runs", done, total)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One run: a recipe, a seed, and ε where it has noise."""
+    """One run: a recipe, a seed, and ε and δ where it has noise; the usual δ is None."""
 
     recipe: str
     seed: int
-    epsilon: float | None
+    epsilon: float | None = None
+    delta: float | None = None
 
     @property
     def settings(self) -> dict[str, Any]:
         """What is asked of it besides its recipe's own values."""
-        noised = {} if self.epsilon is None else {"epsilon": self.epsilon, "noise": "seeded"}
-        return {"seed": self.seed, **noised}
+        budget = {"epsilon": self.epsilon, "delta": self.delta}
+        given = {key: value for key, value in budget.items() if value is not None}
+        return {"seed": self.seed, **given, **({"noise": "seeded"} if given else {})}
 
     @property
     def name(self) -> str:
@@ -241,13 +219,23 @@ class Job:
         return f"{self.recipe}{budget}-seed-{self.seed}"
 
 
+def _check_seeds(seeds: Sequence[int]) -> None:
+    """Raise for no seed, a wrong one, or one that is there twice: that is no second figure."""
+    if not seeds:
+        raise SettingsError("`seeds` must have at least one seed")
+    for seed in seeds:
+        if seed < 0:
+            raise SettingsError(f"`seeds` must be >= 0; got {seed}")
+        if (times := list(seeds).count(seed)) > 1:
+            often = "twice" if times == 2 else f"{times} times"
+            raise SettingsError(f"`seeds` has {seed} {often}; give each seed once")
+
+
 def jobs_of(
     recipes: Sequence[str], *, seeds: Sequence[int], epsilons: Sequence[float]
 ) -> list[Job]:
     """Return a run of each recipe for each seed; one with noise also for each ε."""
-    if not seeds or min(seeds) < 0:
-        raise SettingsError(f"`seeds` must be >= 0, at least one; got {list(seeds)}")
-    check_each_once(seeds)
+    _check_seeds(seeds)
     if not epsilons or any(not 0 < epsilon < float("inf") for epsilon in epsilons):
         raise SettingsError(f"`epsilons` must be > 0 and finite; got {list(epsilons)}")
     named = [name.strip() for name in recipes]
@@ -260,30 +248,26 @@ def jobs_of(
     return jobs
 
 
-def check_jobs(jobs: Sequence[Job], data: str) -> None:
+def _check_jobs(jobs: Iterable[Job], data: str) -> None:
     """Raise, before anything is trained, if a recipe cannot be trained on the data."""
-    people, known = load(data), set()
-    for job in jobs:
-        if (job.recipe, job.epsilon) not in known:
-            known.add((job.recipe, job.epsilon))
-            try:
-                prepare(configure(job.recipe, data, job.settings), people).stages()
-            except SettingsError as error:
-                raise SettingsError(f"{job.recipe}: {error}") from error
+    people = load(data)
+    for job in {(job.recipe, job.epsilon): job for job in jobs}.values():
+        try:
+            prepare(configure(job.recipe, data, job.settings), people).stages()
+        except SettingsError as error:
+            raise SettingsError(f"{job.recipe}: {error}") from error
 
 
 def run_jobs(
-    jobs: Sequence[Job], data: str, out: Path, on_progress: OnProgress | None = None
-) -> list[Path]:
-    """Train and evaluate what the folder does not have yet; return the runs' folders."""
-    check_jobs(jobs, data)
-    places = []
-    for done, job in enumerate(jobs):
-        if on_progress is not None:
-            on_progress("runs", done, len(jobs))
-        place = out / job.name
-        train_and_evaluate(job.recipe, data, place, on_progress=on_progress, **job.settings)
-        places.append(place)
-    if on_progress is not None:
-        on_progress("runs", len(jobs), len(jobs))
-    return places
+    jobs: Mapping[Path, Job], data: str, on_progress: OnProgress | None = None
+) -> dict[Path, Evaluation]:
+    """Train and evaluate what the folders do not have yet; return what each was evaluated to."""
+    _check_jobs(jobs.values(), data)
+    evaluations = {}
+    for done, (place, job) in enumerate(jobs.items()):
+        report_progress(on_progress, "runs", done, len(jobs))
+        evaluations[place] = train_and_evaluate(
+            job.recipe, data, place, on_progress=on_progress, **job.settings
+        )
+    report_progress(on_progress, "runs", len(jobs), len(jobs))
+    return evaluations

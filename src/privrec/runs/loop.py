@@ -207,14 +207,6 @@ def train_and_evaluate(
     return records.read_evaluation(place)
 
 
-def check_each_once(seeds: Sequence[int]) -> None:
-    """Raise if a seed is there twice: one run that is counted twice is no second figure."""
-    for seed in seeds:
-        if (times := list(seeds).count(seed)) > 1:
-            often = "twice" if times == 2 else f"{times} times"
-            raise SettingsError(f"`seeds` has {seed} {often}; give each seed once")
-
-
 def _refuse_undeclared(federation: Federation) -> None:
     if undeclared := federation.catalogue.undeclared:
         raise DataError(

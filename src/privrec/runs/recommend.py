@@ -1,4 +1,4 @@
-"""Recommendations for many people: of the run's data by their ids, or newcomers from a file.
+"""Recommendations for many people: everybody in the run's data, or newcomers from a file.
 
 The model is read once, and lists are written as they come. Example people, with what they liked and
 what they get, are of public and made-up data alone.
@@ -24,10 +24,11 @@ from privrec.data.rawfiles import read_raw
 from privrec.data.schema import encode_one
 from privrec.data.tables import ids_of, person_ids, require
 from privrec.device import find_item
-from privrec.errors import DataError, RunFolderError, SettingsError, nearest
+from privrec.errors import DataError, RunFolderError, SettingsError
 from privrec.evaluation.protocols import Held
 from privrec.runs import folder as records
-from privrec.types import IntArray
+from privrec.runs.documents import Example, Examples, Listed
+from privrec.types import IntArray, Params
 
 SCHEMA = {
     "user": pl.String,
@@ -47,16 +48,12 @@ class Group(NamedTuple):
     people: Clients
 
 
-def groups_in(federation: Federation, positions: IntArray, names: pl.Series) -> Iterator[Group]:
-    """Return people of a data set, with all of their lines on their devices."""
-    for part in chunks(positions, people_at_a_time(federation.n_items)):
-        yield Group(names.gather(part), federation.take(part))
-
-
-def groups_of(names: pl.Series, people: Clients, n_items: int) -> Iterator[Group]:
-    """Return newcomers, with what they like on their devices."""
-    for part in chunks(np.arange(len(people)), people_at_a_time(n_items)):
-        yield Group(names.gather(part), people.take(part))
+def groups_of(
+    names: pl.Series, take: Callable[[IntArray], Clients], n_items: int
+) -> Iterator[Group]:
+    """Return people, some at a time; `take` returns those at some positions."""
+    for part in chunks(np.arange(names.len()), people_at_a_time(n_items)):
+        yield Group(names.gather(part), take(part))
 
 
 def lists_for(
@@ -65,7 +62,7 @@ def lists_for(
     groups: Iterable[Group],
     *,
     top: int,
-    on_progress: Callable[[int], None],
+    on_progress: Callable[[int], None] = lambda count: None,
 ) -> Iterator[pl.DataFrame]:
     """Return the lists of each group, best first; `on_progress` is told how many people had one.
 
@@ -112,34 +109,33 @@ def check_out(path: Path) -> None:
         raise RunFolderError(f"{path} is a folder: --out takes the name of a file")
 
 
-def write_lists(path: Path, frames: Iterable[pl.DataFrame]) -> int:
-    """Write the frames to one file as they come, whole or not at all; return the number of rows.
+def write_lists(path: Path, frames: Iterable[pl.DataFrame]) -> tuple[int, int]:
+    """Write the frames to one file as they come, whole or not at all; count people and rows.
 
     They lie beside it in a folder of a temporary name until all are there.
     """
     check_out(path)
     parts = path.with_name(f".{path.name}.{os.getpid()}.parts")
-    rows, whole = 0, parts / "whole"
+    people, rows, whole = 0, 0, parts / "whole"
     written: list[Path] = []
     with records.words(path, "write"):
         path.parent.mkdir(parents=True, exist_ok=True)
         parts.mkdir()
         try:
             for frame in _larger(frames):
+                people += frame["user"].n_unique()
                 rows += frame.height
-                if path.suffix.lower() == ".csv":
-                    with whole.open("ab") as out:
-                        frame.write_csv(out, include_header=not written)
-                    written.append(whole)
-                else:
-                    written.append(parts / f"{len(written)}.parquet")
-                    frame.write_parquet(written[-1])
-            if path.suffix.lower() == ".parquet":
-                pl.scan_parquet(written, glob=False).sink_parquet(whole)
+                written.append(parts / f"{len(written)}.parquet")
+                frame.write_parquet(written[-1])
+            lists = pl.scan_parquet(written, glob=False)
+            if path.suffix.lower() == ".csv":
+                lists.sink_csv(whole)
+            else:
+                lists.sink_parquet(whole)
             whole.replace(path)
         finally:
             shutil.rmtree(parts, ignore_errors=True)
-    return rows
+    return people, rows
 
 
 _ROWS = 2**17
@@ -185,25 +181,6 @@ def read_source(path: Path) -> Source:
     return Source(frame=raw.frame, file=raw.file, lines=raw.lines)
 
 
-def read_ids(path: Path) -> Source:
-    """Return a column `user`: of a table that has it, or else each line of a text file."""
-    if path.suffix.lower() not in _PARQUET:
-        try:
-            lines = path.read_text(encoding="utf-8-sig").splitlines()
-        except FileNotFoundError as error:
-            raise DataError(f"{path} does not exist") from error
-        except (OSError, UnicodeDecodeError) as error:
-            raise DataError(f"cannot read {path}: {error}") from error
-        head = lines[0].replace("\t", ",").replace('"', "").split(",") if lines else []
-        if "user" not in [field.strip() for field in head]:
-            filled = [n for n, line in enumerate(lines) if line.strip()]
-            names = [lines[n].strip() for n in filled]
-            numbers = np.array(filled, np.int64) + 1
-            frame = pl.DataFrame({"user": names}, schema={"user": pl.String})
-            return Source(frame=frame, file=str(path), lines=numbers)
-    return read_source(path)
-
-
 def names_of(data: str, federation: Federation) -> pl.Series:
     """Return the ids of all people of a run's data, in their order.
 
@@ -228,23 +205,6 @@ def names_of(data: str, federation: Federation) -> pl.Series:
     ):
         raise DataError(f"the people in {data} are others than those of the run")
     return names
-
-
-def positions_of(source: Source, names: pl.Series) -> IntArray:
-    """Return the positions of the people in the column `user`, each once, in that order."""
-    require(source.frame, "user", source.file)
-    asked = ids_of(source.frame["user"], f"{source.file} column 'user'")
-    known = pl.DataFrame({"id": names, "position": np.arange(names.len())})
-    found = asked.to_frame("id").join(known, on="id", how="left", maintain_order="left")
-    missing = found["position"].is_null().arg_true()
-    if missing.len():
-        row = int(missing[0])
-        raise DataError(
-            f"{source.at(row)}: unknown user {asked[row]!r}{nearest(asked[row], names)}"
-        )
-    if found.height == 0:
-        raise DataError(f"{source.file} names nobody")
-    return found["position"].unique(maintain_order=True).to_numpy().astype(np.int64)
 
 
 def newcomers_of(source: Source, catalogue: Catalogue) -> tuple[pl.Series, Clients]:
@@ -315,10 +275,6 @@ def _values(source: Source, catalogue: Catalogue) -> np.ndarray[tuple[int], np.d
     return np.asarray(numbers, np.float32)
 
 
-FIGURES = ("hits", "ndcg", "list_ndcg", "recall")
-"""The figures of an `evaluation.json` that have a value for each k."""
-
-
 def history_frame(lines: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
     """Return a row for each round: round, stage, and what is known of it.
 
@@ -340,27 +296,20 @@ _LOOKED_AT = 8 * _PEOPLE
 """Test people among whom those are sought who have likes on the device and likes to test."""
 
 
-Lists = Callable[[pl.Series, Clients, int], pl.DataFrame]
-"""(names of people, what is on their devices, how many items) -> their lists, best first."""
-
-
-def examples_of(prepared: Plan, lists: Lists) -> list[dict[str, Any]]:
-    """Return ten test people or fewer, from the fewest items on the device to the most.
-
-    Of each: titles that she `liked` on her device, how many `more`, how many likes are `held_out`,
-    and her `list` with the `title` of each item and whether it is a `hit`, one of those likes.
-    """
+def examples_of(prepared: Plan, params: Params) -> Examples:
+    """Return ten test people or fewer, from the fewest items on the device to the most."""
     test = prepared.task.split.test
     places = np.unique(np.linspace(0, len(test) - 1, _LOOKED_AT).round().astype(np.int64))
     held = prepared.task.protocol.testing(prepared.task.whole)(test[places])
     chosen = _chosen(held)
     if not len(chosen):
-        return []
+        return Examples(examples=[])
     kept, tested = held.kept.take(chosen), held.tested.take(chosen)
     names = pl.Series("user", [str(k) for k in range(len(chosen))])
     catalogue = prepared.task.whole.catalogue
-    by_name = lists(names, kept, _TOP).partition_by("user", as_dict=True)
-    found = []
+    lists = lists_for(prepared.ranker(params), catalogue, [Group(names, kept)], top=_TOP)
+    by_name = pl.concat(lists).partition_by("user", as_dict=True)
+    examples = []
     for k in range(len(chosen)):
         mine = slice(int(kept.offsets[k]), int(kept.offsets[k + 1]))
         likes = np.unique(kept.item[mine][kept.liked[mine]])
@@ -368,15 +317,15 @@ def examples_of(prepared: Plan, lists: Lists) -> list[dict[str, Any]]:
         ids = {catalogue.item_ids[item] for item in hidden}
         listed = by_name.get((str(k),))
         rows = [] if listed is None else listed.select("item", "title").iter_rows()
-        found.append(
-            {
-                "liked": [str(catalogue.titles[item]) for item in likes[:_LIKES]],
-                "more": max(0, len(likes) - _LIKES),
-                "held_out": len(hidden),
-                "list": [{"title": title, "hit": item in ids} for item, title in rows],
-            }
+        examples.append(
+            Example(
+                liked=[str(catalogue.titles[item]) for item in likes[:_LIKES]],
+                more=max(0, len(likes) - _LIKES),
+                held_out=len(hidden),
+                list=[Listed(title=title, hit=item in ids) for item, title in rows],
+            )
         )
-    return found
+    return Examples(examples=examples)
 
 
 def _chosen(held: Held) -> IntArray:

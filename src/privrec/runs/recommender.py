@@ -1,9 +1,7 @@
 """A recommender of one's own, tested on the people and lines that a run is tested on."""
 
 import functools
-import hashlib
 import inspect
-import types
 import warnings
 from collections.abc import Callable, Sequence
 from copy import deepcopy
@@ -29,7 +27,7 @@ from privrec.privacy.ledger import PrivacyLedger
 from privrec.privacy.statement import CENTRAL, privacy_report
 from privrec.runs import folder as records
 from privrec.runs.documents import Evaluation
-from privrec.runs.evaluate import Asked, evaluate_run, write_people
+from privrec.runs.evaluate import checked_asked, evaluate_run, write_evaluation
 from privrec.runs.progress import progress_bar
 from privrec.runs.run import Run
 from privrec.settings import RunSettings, make_settings
@@ -50,7 +48,6 @@ def evaluate(
     seed: int = 0,
     name: str | None = None,
     references: Sequence[str] | None = None,
-    people: int | None = None,
     out: str | Path | None = None,
     progress: bool = True,
     on_progress: OnProgress | None = None,
@@ -69,12 +66,16 @@ def evaluate(
 
     For a run this is `run.evaluate`.
     """
-    asked = Asked(references=references, people=people)
+    asked = checked_asked(protocol=protocol, candidates=candidates, references=references)
     if isinstance(scorer, Run):
         _check_of_run(scorer, data=data, seed=seed, name=name, out=out)
-        how: dict[str, Any] = {"protocol": protocol, "candidates": candidates, "people": people}
-        how |= {"references": references, "progress": progress, "on_progress": on_progress}
-        return scorer.evaluate(**how)
+        return scorer.evaluate(
+            protocol=protocol,
+            candidates=candidates,
+            references=references,
+            progress=progress,
+            on_progress=on_progress,
+        )
     if not callable(scorer):
         raise SettingsError(f"`scorer` must be a function fit(likes) -> score; got {got(scorer)}")
     if data is None:
@@ -93,9 +94,9 @@ def evaluate(
         found = evaluate_run(prepared, {}, _NO_PRIVACY, asked=asked, on_progress=tell)
     if 2 * sum(flat) > len(flat):
         warnings.warn(_FLAT.format(called, sum(flat), len(flat)), UserWarning, stacklevel=2)
-    found = found.model_copy(update={"scorer": code_mark(scorer)})
     if place is not None:
-        _write(place, found)
+        # As a run folder has them: all of them come from raw data.
+        write_evaluation(place, found)
     return found
 
 
@@ -207,47 +208,6 @@ def _name_of(fit: Fit) -> str:
     return "own" if found == "<lambda>" else found
 
 
-def code_mark(fit: object) -> str:
-    """Return a mark of a function's code and of the plain values that it was made with.
-
-    Two functions with one name have other marks. Values of global names are not part of it.
-    """
-    return hashlib.sha256(repr(_plain_value(fit)).encode()).hexdigest()[:16]
-
-
-def _plain_value(thing: object, depth: int = 5) -> object:
-    """Return what a thing is, as plain values that are the same in another process."""
-    if isinstance(thing, bool | int | float | complex | str | bytes | None):
-        return thing
-    parts: Sequence[object]
-    if isinstance(thing, tuple | list):
-        parts = thing
-    elif isinstance(thing, np.ndarray):
-        parts = [thing.shape, thing.tobytes()]
-    elif isinstance(thing, types.CodeType):
-        parts = [thing.co_code, thing.co_names, thing.co_consts]
-    elif isinstance(thing, types.MethodType):
-        parts = [thing.__func__, thing.__self__]
-    elif isinstance(thing, functools.partial):
-        parts = [thing.func, thing.args, sorted(thing.keywords.items())]
-    elif isinstance(thing, types.FunctionType):
-        cells = [cell.cell_contents for cell in thing.__closure__ or () if not _is_empty(cell)]
-        named = (thing.__module__, thing.__qualname__)
-        parts = [named, thing.__code__, thing.__defaults__, thing.__kwdefaults__, cells]
-    else:
-        kind = thing if isinstance(thing, type) else type(thing)
-        made = {} if isinstance(thing, type) else getattr(thing, "__dict__", {})
-        parts = [kind.__module__, kind.__qualname__, sorted(made.items())]
-    return [_plain_value(part, depth - 1) for part in parts] if depth else type(thing).__qualname__
-
-
-def _is_empty(cell: types.CellType) -> bool:
-    try:
-        return cell.cell_contents is cell
-    except ValueError:
-        return True
-
-
 def _check_name(name: object) -> None:
     if not isinstance(name, str) or not name.strip():
         raise SettingsError(f"`name` must be a text; got {name!r}")
@@ -265,10 +225,3 @@ def _place(out: str | Path) -> Path:
     if path.exists() and not (path.is_dir() and {p.name for p in path.iterdir()} <= known):
         raise RunFolderError(f"{path} is in the way: choose another `out`")
     return records.RunFolder(path=path).evaluation_path
-
-
-def _write(place: Path, found: Evaluation) -> None:
-    """Write the figures as a run folder has them: all of them come from raw data."""
-    if found.people is not None:
-        write_people(place, found.people)
-    records.write_whole(place, found.text())

@@ -9,9 +9,8 @@ import io
 import json
 import warnings
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,6 @@ import polars as pl
 from privrec.algorithms.recipe import Plan, Recipe
 from privrec.algorithms.recipes import plan_on_device
 from privrec.data.catalogue import ITEM_LIST, Catalogue, to_json
-from privrec.data.clients import Clients
 from privrec.data.frames import as_polars
 from privrec.data.sources import BUILT_IN, load
 from privrec.data.text import natural_order, short
@@ -32,7 +30,6 @@ from privrec.errors import (
     RunFolderError,
     SettingsError,
     check_kind,
-    got,
 )
 from privrec.evaluation.references import MEMORY_GB
 from privrec.privacy.calibrate import refuse_large_delta
@@ -40,7 +37,14 @@ from privrec.privacy.ledger import PrivacyLedger
 from privrec.privacy.statement import PrivacyReport, epsilon_text, privacy_report
 from privrec.runs import folder as records
 from privrec.runs.documents import Attack, Attacked, Audit, Evaluation, summary
-from privrec.runs.evaluate import Asked, counting, ending_of, evaluate_run, tested_by, write_people
+from privrec.runs.evaluate import (
+    checked_asked,
+    counting,
+    ending_of,
+    evaluate_run,
+    tested_by,
+    write_evaluation,
+)
 from privrec.runs.figures import html_table, paragraph
 from privrec.runs.folder import copied, folder_path
 from privrec.runs.journal import load_params
@@ -55,19 +59,16 @@ from privrec.runs.ledger import (
 from privrec.runs.progress import evaluation_progress, progress_bar
 from privrec.runs.recommend import (
     SCHEMA,
-    Group,
     Source,
     examples_of,
-    groups_in,
     groups_of,
     history_frame,
     lists_for,
     names_of,
     newcomers_of,
-    positions_of,
 )
 from privrec.settings import RunSettings
-from privrec.types import OnProgress, Params
+from privrec.types import OnProgress
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +124,6 @@ class Run:
         protocol: str | None = None,
         candidates: str | None = None,
         references: Sequence[str] | None = None,
-        people: int | None = None,
         memory_gb: float = MEMORY_GB,
         progress: bool = True,
         on_progress: OnProgress | None = None,
@@ -131,15 +131,15 @@ class Run:
         """Return the figures on the test people, by the run's own protocol or another one.
 
         `references` are the names of those to be tested too; None means all that fit into
-        `memory_gb` together. `people` draws a sample of the test people. In a notebook and in a
-        terminal a bar shows how far it is, unless `progress` is false; `on_progress` replaces it.
+        `memory_gb` together. In a notebook and in a terminal a bar shows how far it is, unless
+        `progress` is false; `on_progress` replaces it.
 
         Writes `evaluation.json` to `simulation/`, or a file that is named for the protocol where it
-        is not the run's own, and for the sample where there is one. `privrec.write_report` makes
-        a page of it.
+        is not the run's own. `privrec.write_report` makes a page of it.
         """
-        _check_asked(protocol, candidates, references, people, memory_gb)
-        asked = Asked(references=references, people=people, memory_gb=memory_gb)
+        asked = checked_asked(
+            protocol=protocol, candidates=candidates, references=references, memory_gb=memory_gb
+        )
         self._check_people()
         tested = tested_by(self.prepared, protocol, candidates)
         params = load_params(self.folder)
@@ -148,16 +148,13 @@ class Run:
             evaluation_progress(self.folder, bar) as tell,
         ):
             evaluation = evaluate_run(tested, params, self.privacy(), asked=asked, on_progress=tell)
-        ending = ending_of(self.prepared, tested, people)
+        ending = ending_of(self.prepared, tested)
         place = self.folder.evaluation_path.with_stem(f"evaluation{ending}")
-        if evaluation.people is not None:
-            write_people(place, evaluation.people)
-        records.write_whole(place, evaluation.text())
+        write_evaluation(place, evaluation)
         report = self.folder.report_path.with_stem(f"report{ending}")
         report.unlink(missing_ok=True)  # It is of another evaluation.
         if _is_public(tested):
-            shown = {"examples": examples_of(tested, partial(_lists, tested, params))}
-            records.write_whole(examples_path(report), json.dumps(shown).encode())
+            records.write_whole(examples_path(report), examples_of(tested, params).text())
         return evaluation
 
     @property
@@ -165,10 +162,14 @@ class Run:
         """Whether a federation trained it, and only its nodes know who took part."""
         return not records.has_data_mark(self.folder) and server_of(self.folder) is not None
 
-    def _check_people(self) -> None:
-        """Raise unless it is known that those to be tested are not those who trained."""
+    def _check_data(self) -> None:
+        """Raise if the data is known to be other data than the run began with."""
         if records.has_data_mark(self.folder):
             records.check_data(self.folder, self.prepared.task.federation.fingerprint)
+
+    def _check_people(self) -> None:
+        """Raise unless it is known that those to be tested are not those who trained."""
+        self._check_data()
         if self.is_of_strangers:
             raise RunFolderError(
                 f"{self.folder.path} was trained by a federation: only its nodes know who took"
@@ -176,17 +177,11 @@ class Run:
                 " people who were held out: privrec federate test (docs/federation.md)"
             )
 
-    def report_path(
-        self,
-        protocol: str | None = None,
-        candidates: str | None = None,
-        people: int | None = None,
-    ) -> Path:
+    def report_path(self, protocol: str | None = None, candidates: str | None = None) -> Path:
         """Return where the report of what `evaluate` found with these arguments is written."""
-        if protocol is None and candidates is None and people is None:
+        if protocol is None and candidates is None:
             return self.folder.report_path  # Without the data, which is not needed for it.
-        tested = tested_by(self.prepared, protocol, candidates)
-        ending = ending_of(self.prepared, tested, people)
+        ending = ending_of(self.prepared, tested_by(self.prepared, protocol, candidates))
         return self.folder.report_path.with_stem(f"report{ending}")
 
     @property
@@ -255,7 +250,6 @@ class Run:
         self,
         frame: object = None,
         *,
-        people: Sequence[str] | None = None,
         top: int = 20,
         progress: bool = True,
         on_progress: OnProgress | None = None,
@@ -263,25 +257,19 @@ class Run:
         """Return lists for many people: columns user, rank, item, title and score.
 
         With a `frame` of the columns user, item and perhaps value, for newcomers who like (or by
-        their values dislike) these items. Without, for everybody in the run's data, or only for
-        `people`, by their ids. Nobody is recommended an item that she has a line of.
+        their values dislike) these items. Without, for everybody in the run's data. Nobody is
+        recommended an item that she has a line of.
         """
-        if frame is not None and people is not None:
-            raise SettingsError("`people` are of the run's data, and `frame` is about newcomers")
         check_kind("top", top, int, "a whole number")
-        if isinstance(people, str) or not isinstance(people, Iterable | None):
-            raise SettingsError(f"`people` must be a list of ids; got {got(people)}")
         new = None if frame is None else Source(frame=as_polars(frame))
-        ids = None if people is None else Source(frame=pl.DataFrame({"user": list(people)}))
         with progress_bar(on_progress, progress) as tell:
-            frames = self.lists(new=new, ids=ids, top=top, on_progress=tell)
+            frames = self.lists(new=new, top=top, on_progress=tell)
             return pl.concat([pl.DataFrame(schema=SCHEMA), *frames])
 
     def lists(
         self,
         *,
         new: Source | None = None,
-        ids: Source | None = None,
         top: int,
         on_progress: OnProgress | None = None,
     ) -> Iterator[pl.DataFrame]:
@@ -289,31 +277,15 @@ class Run:
         catalogue = self.catalogue
         if new is not None:
             names, devices = newcomers_of(new, catalogue)
-            count, groups = len(devices), groups_of(names, devices, catalogue.n_items)
+            take = devices.take
         else:
+            self._check_data()
             whole = self.prepared.task.whole
-            if records.has_data_mark(self.folder):
-                records.check_data(self.folder, self.prepared.task.federation.fingerprint)
-            names = names_of(self.config.data, whole)
-            asked = np.arange(whole.n_clients) if ids is None else positions_of(ids, names)
-            count, groups = len(asked), groups_in(whole, asked, names)
+            names, take = names_of(self.config.data, whole), whole.take
+        groups = groups_of(names, take, catalogue.n_items)
         scorer = plan_on_device(self.config, catalogue).ranker(load_params(self.folder))
-        advance = counting(on_progress, "people", count)
+        advance = counting(on_progress, "people", names.len())
         return lists_for(scorer, catalogue, groups, top=top, on_progress=advance)
-
-
-def _check_asked(
-    protocol: object, candidates: object, references: object, people: object, memory_gb: object
-) -> None:
-    """Raise for the first argument of `evaluate` that is of the wrong kind."""
-    for name, value in (("protocol", protocol), ("candidates", candidates)):
-        check_kind(name, value or "", str, "a name")
-    if references is not None and not isinstance(references, str):
-        check_kind("references", references, (list, tuple), "a list of names")
-        for name in references if isinstance(references, list | tuple) else ():
-            check_kind("references", name, str, "a list of names")
-    check_kind("people", 1 if people is None else people, int, "a whole number")
-    check_kind("memory_gb", memory_gb, (int, float), "a number")
 
 
 def examples_path(report: Path) -> Path:
@@ -334,21 +306,6 @@ def _is_public(prepared: Plan) -> bool:
         return load(data).fingerprint == prepared.task.whole.fingerprint
     except PrivrecError:
         return False  # The built-in data is not on this machine, so this is not it.
-
-
-def _lists(
-    prepared: Plan, params: Params, names: pl.Series, kept: Clients, top: int
-) -> pl.DataFrame:
-    """Return lists for people of a data set, as `recommend` makes them."""
-    scorer = prepared.ranker(params)
-    frames = lists_for(
-        scorer,
-        prepared.task.whole.catalogue,
-        [Group(names, kept)],
-        top=top,
-        on_progress=counting(None, "", 0),
-    )
-    return pl.concat([pl.DataFrame(schema=SCHEMA), *frames])
 
 
 def attacked_in(folder: records.RunFolder) -> Attacked | None:

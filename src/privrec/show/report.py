@@ -122,13 +122,12 @@ def _quality(evaluation: Evaluation, rounds: Sequence[Document]) -> dict[str, ob
     """Return what a report says of the people tested."""
     recipe, new = evaluation.recipe, _new_only(evaluation)
     new_differences = evaluation.new_only.differences if evaluation.new_only else {}
-    sampled = sample_line(evaluation)
     return {
         "recipe": recipe,
         "warnings": evaluation.warnings,
         "protocol": protocol_words(evaluation.protocol, evaluation.candidates),
         "hits": hits_table(table_rows(evaluation), intervals_of(evaluation)),
-        "notes": [*([sampled] if sampled else []), *left_out_lines(evaluation)],
+        "notes": left_out_lines(evaluation),
         "differences": differences_table(evaluation.differences, recipe),
         "new_hits": new,
         "new_differences": new and differences_table(new_differences, recipe),
@@ -345,14 +344,6 @@ def hits_table(rows: Sequence[Row], intervals: Intervals | None = None) -> Table
         kinds=[kind for _, _, kind in rows],
         name="Hits@k",
     )
-
-
-def sample_line(evaluation: Evaluation) -> str:
-    """Return that only some of the test people were drawn; "" if all were tested."""
-    drawn = evaluation.sampled
-    if drawn is None:
-        return ""
-    return f"A sample of {drawn.people:,} of {drawn.of:,} test people was drawn"
 
 
 def left_out_lines(evaluation: Evaluation) -> list[str]:

@@ -21,21 +21,20 @@ def write_report(
     *,
     protocol: str | None = None,
     candidates: str | None = None,
-    people: int | None = None,
 ) -> Path:
     """Write the report of a run from what is in its folder, and return its path.
 
     `run` is a run, its folder, or a folder that `privrec.evaluate(…, out=…)` wrote. The other
-    arguments are those of `run.evaluate`, where it was asked for another protocol or a sample. A
-    run that was not evaluated gets a page of what is known: its promise, its rounds and its
-    settings. The pages of what is promised, and of attacks and audits, are written too.
+    arguments are those of `run.evaluate`, where it was asked for another protocol. A run that was
+    not evaluated gets a page of what is known: its promise, its rounds and its settings. The pages
+    of what is promised, and of attacks and audits, are written too.
     """
     if not isinstance(run, Run):
         folder = RunFolder(path=Path(run))
         if folder.evaluation_path.is_file() and not folder.config_path.exists():
             return _write_own(folder)
         run = open_run(run)
-    place = run.report_path(protocol, candidates, people)
+    place = run.report_path(protocol, candidates)
     _write_pages(run, place)
     write_attacks(run.folder)
     return place
