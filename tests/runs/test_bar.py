@@ -9,8 +9,8 @@ import pytest
 
 import privrec
 from privrec.errors import SettingsError
-from privrec.runs import progress as bar
-from privrec.runs.progress import line_of, progress_bar
+from privrec.runs import bar
+from privrec.runs.bar import line_of, progress_bar
 from tiny import DATA
 
 
@@ -39,9 +39,7 @@ def screen(written: str) -> str:
 def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
     # Not `sys.stderr` itself, which pytest sets again when the test begins.
     stream = Terminal()
-    monkeypatch.setattr(
-        bar, "sys", SimpleNamespace(stderr=stream, modules=sys.modules, platform=sys.platform)
-    )
+    monkeypatch.setattr(bar, "sys", SimpleNamespace(stderr=stream, modules=sys.modules))
     monkeypatch.setattr(bar, "_EVERY", 0.0)
     return stream
 
@@ -86,9 +84,7 @@ def test_no_bar_where_it_is_not_wanted(terminal: Terminal, monkeypatch: pytest.M
     assert terminal.getvalue() == ""
     plain = io.StringIO()
     for stream in (plain, None):
-        monkeypatch.setattr(
-            bar, "sys", SimpleNamespace(stderr=stream, modules={}, platform=sys.platform)
-        )
+        monkeypatch.setattr(bar, "sys", SimpleNamespace(stderr=stream, modules={}))
         privrec.train("popularity", DATA)
     assert plain.getvalue() == ""
     with pytest.raises(SettingsError, match="`on_progress` must be a function; got 3"):

@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-import pytest
-
 import privrec
 from commands import Refused, document, done
 from privrec.algorithms.recipes import configure, prepare
@@ -71,28 +69,3 @@ def test_bytes_sent_are_those_of_the_largest_message() -> None:
     ]
     assert bytes_sent(prepared, params) == max(sizes)
     assert sizes[0] < sizes[1]
-
-
-def test_what_cannot_be_trained_is_said_before_anything_is(refused: Refused, scratch: Path) -> None:
-    assert "fcf: `cohort` must be <= " in refused(
-        "compare", "--data", DATA, "--recipes", "popularity, fcf", "--out", "all"
-    )
-    assert not list(scratch.iterdir())
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (["--data", DATA, "--recipes", "dpal"], "did you mean 'dpals'"),
-        (["--data", DATA, "--recipes", "ease", "--seeds", "-1"], "`seeds` must be >= 0"),
-        (["--data", DATA, "--recipes", "ease", "--seeds", "a"], "`seeds` must be whole numbers"),
-        (["--data", DATA, "--recipes", "ease", "--epsilons", "0"], "`epsilons` must be > 0"),
-        ([], "give either run folders or --data"),
-        (["run", "--data", DATA], "give either run folders or --data"),
-    ],
-)
-def test_wrong_input_is_one_line(
-    options: list[str], said: str, refused: Refused, scratch: Path
-) -> None:
-    assert said in refused("compare", *options)
-    assert not list(scratch.iterdir())

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from commands import Refused, document, done
+from commands import document, done
 from pages import Page, charts_in, check_page
 from privrec.privacy.ledger import PrivacyLedger
 from privrec.privacy.paper import PRINTED_HITS
@@ -165,30 +165,6 @@ def test_the_page_escapes_names_and_says_what_has_no_guarantee() -> None:
     quiet = experiment_line(replace(made, together=None, points=(bare,)))
     assert "together" not in quiet
     assert "no protection" in quiet
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("--epsilons", "0,3"), "`epsilons` must be > 0, or inf; got [0.0, 3.0]"),
-        (("--epsilons", "nan"), "`epsilons` must be > 0, or inf; got [nan]"),
-        (("--epsilons", "two"), "`epsilons` must be numbers with commas; got 'two'"),
-        (("--epsilons", ""), "`epsilons` must be numbers with commas; got ''"),
-        (("--seeds", "0.5"), "`seeds` must be whole numbers with commas; got '0.5'"),
-        (("--seeds", "-1"), "`seeds` must be >= 0; got -1"),
-        (("--delta", "2"), "`delta` must be < 1; got 2.0"),
-        (("--data", "synthetik"), "did you mean 'synthetic'?"),
-    ],
-)
-def test_wrong_input_is_one_line(refused: Refused, words: tuple[str, str], said: str) -> None:
-    data = () if "--data" in words else ("--data", DATA)
-    assert said in refused("frontier", *data, *words)
-
-
-def test_a_seed_counts_once(refused: Refused) -> None:
-    for command in ("frontier", "compare"):
-        said = refused(command, "--data", DATA, "--seeds", "0,1,0")
-        assert "`seeds` has 0 twice" in said
 
 
 def test_epsilon_is_a_number_and_no_line_leads_to_another_recipe() -> None:

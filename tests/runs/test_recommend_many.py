@@ -250,31 +250,6 @@ def test_wrong_files_are_one_line_and_write_nothing(
     assert {path.name for path in tmp_path.iterdir()} <= {given_file.name}
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--everybody"], "--everybody needs --out"),
-        (["--out", "x.csv"], "got none of them"),
-        (["--everybody", "--newcomers", "n.csv", "--out", "x.csv"], "--everybody and --newcomers"),
-        (["--everybody", "--like", "3", "--out", "x.csv"], "--like and --everybody"),
-        (["--everybody", "--out", "x.json"], "must end in .parquet or .csv; got 'x.json'"),
-        (["--everybody", "--top", "0", "--out", "x.csv"], "`top` must be >= 1; got 0"),
-    ],
-)
-def test_wrong_options_are_refused(
-    words: list[str],
-    said: str,
-    run: privrec.Run,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    found = command(run.folder.path.resolve(), *words)
-    assert found.exit_code == 2
-    assert said in found.stderr
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_failure_in_the_middle_leaves_the_file_as_it_was(
     run: privrec.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

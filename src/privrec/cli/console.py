@@ -1,4 +1,4 @@
-"""What the commands share: tables, progress bars, JSON, and errors as one line."""
+"""What the commands share: tables, the progress bar, JSON, and errors as one line."""
 
 import contextlib
 import json
@@ -17,15 +17,6 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.padding import Padding
 from rich.panel import Panel
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    Task,
-    TextColumn,
-    TimeRemainingColumn,
-)
 from rich.table import Table
 from rich.text import Text
 
@@ -151,52 +142,13 @@ def time_text(seconds: float) -> str:
     return f"{seconds / 60:.0f} minutes" if seconds < 5400 else f"{seconds / 3600:.1f} hours"
 
 
-class _Count(MofNCompleteColumn):
-    """The column that shows how many are done; empty for a single step, which counts nothing."""
-
-    def render(self, task: Task) -> Text:
-        return Text() if task.total is None else super().render(task)
-
-
-class _Rate(ProgressColumn):
-    """The column that shows the rate per second."""
-
-    def render(self, task: Task) -> Text:
-        speed = task.finished_speed or task.speed
-        return Text(f"{speed:,.1f}/s" if speed else "")
-
-
 @contextmanager
 def progress() -> Iterator[Callable[[str, int, int], None]]:
     """Yield a callback (what, done, total) that draws a bar if stderr is a terminal."""
-    # `err.is_terminal` is not used: with FORCE_COLOR it is true for a file.
-    if not sys.stderr.isatty():
-        yield lambda what, done, total: None
-        return
-    columns = [TextColumn("{task.description}"), BarColumn(), _Count(), _Rate()]
-    with Progress(*columns, TimeRemainingColumn(), console=err, transient=True) as bar:
-        tasks: dict[str, Any] = {}
-        counts: dict[str, int] = {}
-        singles: set[str] = set()
+    from privrec.runs.bar import progress_bar
 
-        def advance(what: str, done: int, total: int) -> None:
-            # Of a single step nothing is known but that it lasts: its bar moves back and forth,
-            # and is hidden when it is over.
-            single = total == 1
-            for other in (name for name in singles if name != what):
-                bar.update(tasks[other], visible=False)
-            if what not in tasks:
-                tasks[what] = bar.add_task(what, total=None if single else total)
-            if single:
-                singles.add(what)
-                bar.update(tasks[what], visible=not done)
-                return
-            if done < counts.get(what, 0):  # The next round has begun.
-                bar.reset(tasks[what], total=total)
-            counts[what] = done
-            bar.update(tasks[what], completed=done, total=total)
-
-        yield advance
+    with progress_bar(None) as tell:
+        yield tell or (lambda what, done, total: None)
 
 
 @contextmanager

@@ -8,7 +8,6 @@ from io import TextIOWrapper
 from types import FrameType
 
 _STOPPED = 130
-_SHOW_CURSOR = "\x1b[?25h"
 _AGAIN = 0.05
 """Seconds after which a dropped Ctrl-C comes again, until it is raised: a signal just before a wait
 does not end the wait. Chosen by hand."""
@@ -78,7 +77,7 @@ def _count_interrupts(pipe: int) -> None:
         new = numbers.count(signal.SIGINT)  # The pipe has other signals, too.
         count += new
         if count >= 2:
-            _say(f"{_SHOW_CURSOR if sys.stderr.isatty() else ''}privrec: ended\n")
+            _say("privrec: ended\n")
             os._exit(_STOPPED)
         if new:
             late = threading.Timer(_PATIENCE, _say, ["privrec: stopping; Ctrl-C again ends it\n"])

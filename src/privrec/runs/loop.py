@@ -8,8 +8,7 @@ anything from under noise is told before a training.
 import math
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -35,11 +34,12 @@ from privrec.data.sources import load_begun, named
 from privrec.errors import DataError, PrivacyWarning, RunFolderError, SettingsError
 from privrec.privacy.calibrate import Sums, people_needed, too_few_words
 from privrec.runs import folder as records
+from privrec.runs.bar import progress_bar
 from privrec.runs.documents import Evaluation
 from privrec.runs.evaluate import validate
 from privrec.runs.folder import Arrays, discard, folder_path, temporary_run
 from privrec.runs.journal import open_journal, write_params
-from privrec.runs.progress import Progress, progress_bar, progress_of
+from privrec.runs.progress import Progress, progress_of
 from privrec.runs.run import Run
 from privrec.settings import RunSettings
 from privrec.simulate.cost import check_memory
@@ -259,10 +259,7 @@ def _play_stages(
             if state.round_index != stage.first:
                 raise ValueError(f"{stage.name} must start at round {stage.first}; got {state}")
         if not stopped:
-            with _kept_at_a_stop(folder) as keep:
-                state, best = _play_stage(
-                    prepared, stage, (state, best), folder, progress, network, keep=keep
-                )
+            state, best = _play_stage(prepared, stage, (state, best), folder, progress, network)
             played = state.round_index
         # If the budget or the training ended inside a stage, later stages are not played.
         stopped = stopped or played < stage.last
@@ -283,11 +280,58 @@ def _play_stage(
     folder: records.RunFolder,
     progress: Progress,
     network: Network | None,
-    *,
-    keep: Callable[[Reached], None],
 ) -> Reached:
-    """Return the state after the rounds that the budget allows; `keep` gets it after each one."""
+    """Return the state after the rounds that the budget allows.
+
+    After Ctrl-C, the last complete round is on the disk.
+    """
     state, best = reached
+    config = prepared.task.settings
+    around, last = _surroundings(prepared, stage, state, folder, progress, network)
+    progress.begin_stage(stage, played=state.round_index, last=last)
+    if state.round_index < last and network is None:
+        _compile(stage, state, progress)
+    saved, complete = time.monotonic(), None
+    try:
+        while state.round_index < last and not _is_over(config, best):
+            progress.begin_round()
+            started = time.monotonic()
+            state, report = play_stage_round(stage, state, around)
+            line: dict[str, Any] = {"round": report.round_index, "stage": stage.name}
+            line |= {"seconds": round(time.monotonic() - started, 4), **_round_figures(report)}
+            played = state.round_index - stage.first
+            looks = config.validates_after(played, last - stage.first)
+            if config.budget.shows_raw_figures and stage.ranks and looks:
+                progress.step("validation", 0, 1)
+                figures, best = _validation_figures(prepared, state, best, last)
+                line |= figures
+            records.append_round(folder, line, figures=config.budget.shows_raw_figures)
+            complete = state, best
+            # A secretly drawn cohort cannot be drawn again, and a network is slow: write a
+            # checkpoint after every round.
+            due = config.budget.draws_in_secret or network is not None
+            due = due or time.monotonic() - saved > CHECKPOINT_SECONDS
+            if due or state.round_index == last or _is_over(config, best):
+                checkpoint(folder, state, best)
+                records.drop_published(folder, state.round_index)
+                saved = time.monotonic()
+            progress.end_round(played)
+    except KeyboardInterrupt:
+        if complete is not None:
+            checkpoint(folder, *complete)
+        raise
+    return state, best
+
+
+def _surroundings(
+    prepared: Plan,
+    stage: Stage,
+    state: ServerState,
+    folder: records.RunFolder,
+    progress: Progress,
+    network: Network | None,
+) -> tuple[Surroundings, int]:
+    """Return what the rounds of a stage need, and the last round that the budget allows."""
     config, federation = prepared.task.settings, prepared.task.federation
     journal = open_journal(
         folder,
@@ -297,44 +341,15 @@ def _play_stage(
         fingerprint=federation.fingerprint,
         about={} if network is None else network.about,
     )
-    last = journal.last_round(state.round_index)
-    budget = config.budget
     around = Surroundings(
         take=federation.take,
         run=fastest if network is None else network.run,
-        draw=cohort_draw(config.seed, secret=budget.draws_in_secret),
+        draw=cohort_draw(config.seed, secret=config.budget.draws_in_secret),
         journal=journal,
         on_step=progress.step,
         begun=none_begun if network is None else network.begun,
     )
-    progress.begin_stage(stage, played=state.round_index, last=last)
-    if state.round_index < last and network is None:
-        _compile(stage, state, progress)
-    saved = time.monotonic()
-    while state.round_index < last and not _is_over(config, best):
-        progress.begin_round()
-        started = time.monotonic()
-        state, report = play_stage_round(stage, state, around)
-        line: dict[str, Any] = {"round": report.round_index, "stage": stage.name}
-        line |= {"seconds": round(time.monotonic() - started, 4), **_round_figures(report)}
-        played = state.round_index - stage.first
-        looks = config.validates_after(played, last - stage.first)
-        if budget.shows_raw_figures and stage.ranks and looks:
-            progress.step("validation", 0, 1)
-            seen, best = _validation_figures(prepared, state, best, last)
-            line |= seen
-        records.append_round(folder, line, figures=budget.shows_raw_figures)
-        keep((state, best))
-        # A secretly drawn cohort cannot be drawn again, and a network is slow: write a checkpoint
-        # after every round.
-        due = budget.draws_in_secret or network is not None
-        due = due or time.monotonic() - saved > CHECKPOINT_SECONDS
-        if due or state.round_index == last or _is_over(config, best):
-            checkpoint(folder, state, best)
-            records.drop_published(folder, state.round_index)
-            saved = time.monotonic()
-        progress.end_round(played)
-    return state, best
+    return around, journal.last_round(state.round_index)
 
 
 def _compile(stage: Stage, state: ServerState, progress: Progress) -> None:
@@ -360,22 +375,6 @@ def _validation_figures(
 def _is_over(config: RunSettings, best: Best | None) -> bool:
     """Return whether so many looks were worse than the best one that training stops."""
     return best is not None and 0 < config.worse_looks <= best.worse
-
-
-@contextmanager
-def _kept_at_a_stop(folder: records.RunFolder) -> Iterator[Callable[[Reached], None]]:
-    """Yield what is told of each complete round; after Ctrl-C the last one is on the disk."""
-    complete: list[Reached] = []
-
-    def keep(reached: Reached) -> None:
-        complete[:] = [reached]
-
-    try:
-        yield keep
-    except KeyboardInterrupt:
-        for reached in complete:
-            checkpoint(folder, *reached)
-        raise
 
 
 def checkpoint(folder: records.RunFolder, state: ServerState, best: Best | None = None) -> None:

@@ -26,10 +26,9 @@ from privrec.evaluation.references import likes_of
 from privrec.privacy.ledger import PrivacyLedger
 from privrec.privacy.statement import CENTRAL, privacy_report
 from privrec.runs import folder as records
+from privrec.runs.bar import progress_bar
 from privrec.runs.documents import Evaluation
 from privrec.runs.evaluate import checked_asked, evaluate_run, write_evaluation
-from privrec.runs.progress import progress_bar
-from privrec.runs.run import Run
 from privrec.settings import RunSettings, make_settings
 from privrec.types import OnProgress
 
@@ -40,8 +39,8 @@ Fit = Callable[..., Score]
 
 
 def evaluate(
-    scorer: Fit | Run,
-    data: object = None,
+    scorer: Fit,
+    data: object,
     *,
     protocol: str | None = None,
     candidates: str | None = None,
@@ -63,23 +62,10 @@ def evaluate(
     everybody's raw data, so there is no privacy. `out` is a folder for the figures, which
     `privrec compare` takes beside run folders, and `privrec.write_report` too. `progress` and
     `on_progress` are as in `run.evaluate`.
-
-    For a run this is `run.evaluate`.
     """
     asked = checked_asked(protocol=protocol, candidates=candidates, references=references)
-    if isinstance(scorer, Run):
-        _check_of_run(scorer, data=data, seed=seed, name=name, out=out)
-        return scorer.evaluate(
-            protocol=protocol,
-            candidates=candidates,
-            references=references,
-            progress=progress,
-            on_progress=on_progress,
-        )
     if not callable(scorer):
         raise SettingsError(f"`scorer` must be a function fit(likes) -> score; got {got(scorer)}")
-    if data is None:
-        raise SettingsError("`data` must be a built-in name, a folder or loaded data; got None")
     called = _name_of(scorer) if name is None else name
     _check_name(called)
     place = None if out is None else _place(out)
@@ -106,17 +92,6 @@ _FLAT = (
 )
 
 _NO_PRIVACY = privacy_report(PrivacyLedger(), delta=1e-6, noise="secure", without=CENTRAL)
-
-
-def _check_of_run(run: Run, *, data: object, seed: int, name: object, out: object) -> None:
-    """Raise for what a run has of its own and nobody can choose for its evaluation."""
-    if data is not None:
-        raise SettingsError("a run is tested on its own data: leave out `data`, or train on it")
-    if seed not in (0, run.config.seed):
-        raise SettingsError(f"a run is tested with its own seed, {run.config.seed}; got {seed!r}")
-    for what, given in (("name", name), ("out", out)):
-        if given is not None:
-            raise SettingsError(f"a run has its own `{what}`: leave it out; got {got(given)}")
 
 
 def _prepared(settings: RunSettings, whole: Federation, fit: Fit, flat: list[bool]) -> Plan:

@@ -36,6 +36,7 @@ from privrec.privacy.calibrate import refuse_large_delta
 from privrec.privacy.ledger import PrivacyLedger
 from privrec.privacy.statement import PrivacyReport, epsilon_text, privacy_report
 from privrec.runs import folder as records
+from privrec.runs.bar import progress_bar
 from privrec.runs.documents import Attack, Attacked, Audit, Evaluation, summary
 from privrec.runs.evaluate import (
     checked_asked,
@@ -56,7 +57,7 @@ from privrec.runs.ledger import (
     too_few_have_learned,
     volunteer_count,
 )
-from privrec.runs.progress import evaluation_progress, progress_bar
+from privrec.runs.progress import evaluation_progress
 from privrec.runs.recommend import (
     SCHEMA,
     Source,
@@ -277,12 +278,12 @@ class Run:
         catalogue = self.catalogue
         if new is not None:
             names, devices = newcomers_of(new, catalogue)
-            take = devices.take
+            groups = groups_of(names, devices.take, catalogue.n_items)
         else:
             self._check_data()
             whole = self.prepared.task.whole
-            names, take = names_of(self.config.data, whole), whole.take
-        groups = groups_of(names, take, catalogue.n_items)
+            names = names_of(self.config.data, whole)
+            groups = groups_of(names, whole.take, catalogue.n_items)
         scorer = plan_on_device(self.config, catalogue).ranker(load_params(self.folder))
         advance = counting(on_progress, "people", names.len())
         return lists_for(scorer, catalogue, groups, top=top, on_progress=advance)
