@@ -3,7 +3,6 @@
 import io
 import sys
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -104,28 +103,18 @@ def test_an_interrupted_bar_is_cleared(terminal: Terminal) -> None:
     assert screen(terminal.getvalue()) == ""
 
 
-def test_a_notebook_shows_one_output_and_empties_it(
+def test_a_notebook_shows_one_line_and_clears_it(
     terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    outputs: list[dict[str, str]] = []
-    handle = SimpleNamespace(update=lambda bundle, raw: outputs.append(bundle))
-
-    def display(bundle: dict[str, str], raw: bool, display_id: bool) -> Any:
-        assert raw
-        assert display_id
-        assert not outputs
-        outputs.append(bundle)
-        return handle
-
-    shell = SimpleNamespace(kernel=object())
-    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
-    monkeypatch.setitem(sys.modules, "IPython.display", SimpleNamespace(display=display))
+    cell, shell = io.StringIO(), SimpleNamespace(kernel=object())
+    ipython = SimpleNamespace(get_ipython=lambda: shell)
+    streams = {"stderr": terminal, "stdout": cell}
+    monkeypatch.setattr(bar, "sys", SimpleNamespace(**streams, modules={"IPython": ipython}))
     with progress_bar(None) as tell:
         assert tell is not None
-        tell("<b>", 1, 2)
-    assert 'value="0.500"' in outputs[0]["text/html"]
-    assert "&lt;b&gt;" in outputs[0]["text/html"]
-    assert outputs[-1] == {"text/plain": "", "text/html": ""}
+        tell("rounds", 1, 2)
+        assert "██████████░░░░░░░░░░ rounds 1/2" in screen(cell.getvalue())
+    assert screen(cell.getvalue()) == ""
     assert terminal.getvalue() == ""
 
 

@@ -1,22 +1,17 @@
-"""The progress bar of Python and of the command line: one line in a terminal, or in a notebook.
+"""The progress bar of Python and of the command line: one line in a terminal or a notebook.
 
 It imports little, so that a command which needs no JAX can show it.
 """
 
-import html
-import importlib
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TextIO
 
 from privrec.errors import SettingsError, got
 from privrec.types import OnProgress
-
-_Draw = Callable[[str, float], None]
-"""Shows a line of text and the share that is done; an empty text removes the bar."""
 
 _EVERY = 0.1
 """Seconds between two drawings. Chosen by hand."""
@@ -34,36 +29,47 @@ def progress_bar(
     """
     if on_progress is not None and not callable(on_progress):
         raise SettingsError(f"`on_progress` must be a function; got {got(on_progress)}")
-    draw = _in_notebook() or _in_terminal() if on_progress is None and progress else None
-    if draw is None:
+    out = _screen() if on_progress is None and progress else None
+    if out is None:
         yield on_progress
         return
+    bar = _Bar(out)
     try:
-        yield _timed(draw)
+        yield bar.tell
     finally:
-        draw("", 0.0)
+        bar.draw("")
 
 
-def _timed(draw: _Draw) -> OnProgress:
-    """Return what draws a step's count, rate and time left, and not too often."""
-    begun: dict[str, tuple[float, int]] = {}
-    reached: dict[str, int] = {}
-    drawn = -_EVERY
+class _Bar:
+    """Draws a step's count, rate and time left, and not too often."""
 
-    def tell(what: str, done: int, total: int) -> None:
-        nonlocal drawn
+    def __init__(self, out: TextIO) -> None:
+        self._out, self._length, self._drawn = out, 0, -_EVERY
+        self._begun: dict[str, tuple[float, int]] = {}
+        self._reached: dict[str, int] = {}
+
+    def tell(self, what: str, done: int, total: int) -> None:
+        """Of a step, `done` of `total` are done."""
         now = time.monotonic()
-        if done < reached.get(what, done):
-            del begun[what]  # The same step again, in another round.
-        start, before = begun.setdefault(what, (now, done))
-        reached[what] = done
-        if now - drawn < _EVERY and 0 < done < total:
+        if done < self._reached.get(what, done):
+            del self._begun[what]  # The same step again, in another round.
+        start, before = self._begun.setdefault(what, (now, done))
+        self._reached[what] = done
+        if now - self._drawn < _EVERY and 0 < done < total:
             return
-        drawn = now
+        self._drawn = now
         rate = (done - before) / (now - start) if now > start else 0.0
-        draw(line_of(what, done, total, rate), done / total if total else 1.0)
+        full = round(_WIDTH * done / total) if total else _WIDTH
+        blocks = "█" * full + "░" * (_WIDTH - full)
+        self.draw(f"{blocks} {line_of(what, done, total, rate)}")
 
-    return tell
+    def draw(self, line: str) -> None:
+        """Show a line in place of the one before; an empty one removes the bar."""
+        # One column is left free: some terminals begin a new line after the last one.
+        line = line[: max(shutil.get_terminal_size().columns - 1, 1)]
+        self._out.write(f"\r{line:<{self._length}}" + ("" if line else "\r"))
+        self._out.flush()
+        self._length = len(line)
 
 
 def line_of(what: str, done: int, total: int, rate: float) -> str:
@@ -79,41 +85,9 @@ def line_of(what: str, done: int, total: int, rate: float) -> str:
     return ", ".join(parts)
 
 
-def _in_terminal() -> _Draw | None:
-    out = sys.stderr
-    if out is None or not out.isatty():
-        return None
-    last = 0
-
-    def draw(text: str, share: float) -> None:
-        nonlocal last
-        full = round(_WIDTH * share)
-        line = f"{'█' * full}{'░' * (_WIDTH - full)} {text}" if text else ""
-        # One column is left free: some terminals begin a new line after the last one.
-        line = line[: max(shutil.get_terminal_size().columns - 1, 1)]
-        out.write(f"\r{line:<{last}}" + ("" if text else "\r"))
-        out.flush()
-        last = len(line)
-
-    return draw
-
-
-def _in_notebook() -> _Draw | None:
-    """Return a bar in the output of a notebook's cell; None if Python does not run in one."""
+def _screen() -> TextIO | None:
+    """Return where a bar can be drawn; a notebook has it beside the other output of a cell."""
     ipython: Any = sys.modules.get("IPython")
-    shell = None if ipython is None else ipython.get_ipython()
-    if not hasattr(shell, "kernel"):
-        return None
-    display = importlib.import_module("IPython.display").display
-    handle: Any = None
-
-    def draw(text: str, share: float) -> None:
-        nonlocal handle
-        shape = f'<progress value="{share:.3f}" max="1"></progress> {html.escape(text)}'
-        bundle = {"text/plain": text, "text/html": f"<div>{shape}</div>" if text else ""}
-        if handle is not None:
-            handle.update(bundle, raw=True)
-        elif text:
-            handle = display(bundle, raw=True, display_id=True)
-
-    return draw
+    if ipython is not None and hasattr(ipython.get_ipython(), "kernel"):
+        return sys.stdout
+    return sys.stderr if sys.stderr is not None and sys.stderr.isatty() else None

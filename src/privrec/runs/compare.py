@@ -527,18 +527,15 @@ def read_row(path: Path) -> Row:
         settings = {"own": evaluation.recipe, "data": evaluation.data}
     else:
         evaluation, settings = records.read_evaluation(path), records.read_run(path)[1]
-        cost = Cost(bytes_sent=evaluation.cost.bytes_sent, seconds=seconds_of(path))
+        # Under secure noise without `diagnostics`, times are not known.
+        rounds = records.read_rounds(folder.figures_path)
+        seconds = sum(line["seconds"] for line in rounds) if rounds else None
+        cost = Cost(bytes_sent=evaluation.cost.bytes_sent, seconds=seconds)
         attacked = attacked_in(folder)
         added = {"cost": cost, **({"attacked": attacked} if attacked else {})}
         evaluation = evaluation.model_copy(update=added)
     people = read_people(folder.evaluation_path, evaluation.hits)
     return Row(name=str(path), evaluation=evaluation, settings=settings, people=people)
-
-
-def seconds_of(place: Path) -> float | None:
-    """Return the time of a run's rounds; None under secure noise without `diagnostics`."""
-    figures = records.read_rounds(records.RunFolder(path=place).figures_path)
-    return sum(line["seconds"] for line in figures) if figures else None
 
 
 def _against(groups: Sequence[Group]) -> list[Against]:

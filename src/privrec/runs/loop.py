@@ -232,41 +232,30 @@ def play_stages(
     they publish the same again: from the same seed, or from the disk. Without a `network` the
     cohorts are simulated on this machine.
     """
-    stages, figures = prepared.stages(), prepared.task.settings.budget.shows_raw_figures
+    config, stages = prepared.task.settings, prepared.stages()
+    figures = config.budget.shows_raw_figures
     with progress_of(folder, stages, on_progress, figures=figures) as progress:
-        _play_stages(prepared, stages, folder, progress, resume=resume, network=network)
-
-
-def _play_stages(
-    prepared: Plan,
-    stages: Sequence[Stage],
-    folder: records.RunFolder,
-    progress: Progress,
-    *,
-    resume: bool,
-    network: Network | None,
-) -> None:
-    state, best = restore(folder, stages) if resume else (None, None)
-    done = 0 if state is None else state.round_index
-    if resume:
-        records.keep_rounds(folder, done)
-    stopped, played = False, done
-    for stage in stages:
-        if done >= stage.last and stage is not stages[-1]:
-            continue  # Finished: the next stage starts from its result.
-        if state is None or done <= stage.first:
-            state = stage.start(None if state is None else state.params)
-            if state.round_index != stage.first:
-                raise ValueError(f"{stage.name} must start at round {stage.first}; got {state}")
-        if not stopped:
-            state, best = _play_stage(prepared, stage, (state, best), folder, progress, network)
-            played = state.round_index
-        # If the budget or the training ended inside a stage, later stages are not played.
-        stopped = stopped or played < stage.last
-    if state is not None:
-        records.drop_published(folder, played)
-        kept = state.params if best is None else best.params
-        write_params(folder, kept, recipe=prepared.task.settings.recipe, rounds=played)
+        state, best = restore(folder, stages) if resume else (None, None)
+        done = played = 0 if state is None else state.round_index
+        if resume:
+            records.keep_rounds(folder, done)
+        stopped = False
+        for stage in stages:
+            if done >= stage.last and stage is not stages[-1]:
+                continue  # Finished: the next stage starts from its result.
+            if state is None or done <= stage.first:
+                state = stage.start(None if state is None else state.params)
+                if state.round_index != stage.first:
+                    raise ValueError(f"{stage.name} must start at round {stage.first}; got {state}")
+            if not stopped:
+                state, best = _play_stage(prepared, stage, (state, best), folder, progress, network)
+                played = state.round_index
+            # If the budget or the training ended inside a stage, later stages are not played.
+            stopped = stopped or played < stage.last
+        if state is not None:
+            records.drop_published(folder, played)
+            kept = state.params if best is None else best.params
+            write_params(folder, kept, recipe=config.recipe, rounds=played)
 
 
 Reached = tuple[ServerState, Best | None]
