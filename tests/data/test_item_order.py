@@ -165,7 +165,7 @@ def test_a_run_of_an_older_version_opens_with_the_order_it_was_saved_with(
     run = privrec.open_run("run")
     assert list(run.catalogue.item_ids) == in_lines(people)
     assert run.evaluate().hits[20] >= 0
-    names = run.recommend_many(people=["p3"], top=3)["item"].to_list()
+    names = run.recommend_many(top=3).filter(user="p3")["item"].to_list()
     assert len(names) == 3
     assert not set(names) & set(people["p3"])
     liked = people["p0"][0]

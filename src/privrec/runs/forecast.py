@@ -17,7 +17,7 @@ import numpy as np
 from privrec.algorithms.recipe import Plan
 from privrec.core.phase import CentralFit, Cohort, Phase, ServerState, ServerWork, Stage
 from privrec.core.round import fastest
-from privrec.privacy.aggregate import CohortTotal, Published
+from privrec.privacy.aggregate import CohortTotal
 from privrec.privacy.release import secure, seeded
 from privrec.runs.evaluate import VALIDATED, validate
 from privrec.seeds import rng
@@ -108,17 +108,9 @@ def _of_phase(prepared: Plan, phase: Phase, state: ServerState) -> _Sample:
     seconds = before + compiling + rounds * (telling + asking + publishing)
     if rounds == 1 and last is not None:
         return _Sample(seconds + last, needed, state.params)
-    after, absorbing = _absorbed(phase, state, published)
+    absorbing, after = _timed_again(lambda: phase.absorb(state, published))
     seconds += (rounds - 1) * absorbing + (absorbing if last is None else last)
     return _Sample(seconds, needed, after.params)
-
-
-def _absorbed(phase: Phase, state: ServerState, published: Published) -> tuple[ServerState, float]:
-    """Return the state after a round, and the seconds that the server needs for it."""
-    seconds, state = _timed(lambda: phase.absorb(state, published))
-    if seconds < _LONG:
-        seconds, state = _timed(lambda: phase.absorb(state, published))
-    return state, seconds
 
 
 def _of_fit(fit: CentralFit, state: ServerState) -> _Sample:
@@ -166,9 +158,7 @@ def _of_validation(prepared: Plan, stage: Stage, params: Params) -> float:
     if not (looks and config.budget.shows_raw_figures and stage.ranks and len(people) and params):
         return 0.0
     few = min(len(people), _LOOKED_AT)
-    seconds, _ = _timed(lambda: validate(prepared, params, few))
-    if seconds < _LONG:
-        seconds, _ = _timed(lambda: validate(prepared, params, few))
+    seconds, _ = _timed_again(lambda: validate(prepared, params, few))
     return looks * seconds * len(people) / few
 
 
@@ -186,6 +176,12 @@ def _size(tree: Any) -> int:
 def _some(people: IntArray, count: int) -> IntArray:
     """Return some people in random order: the first ones of them are a sample too."""
     return people[rng(0, 0, "forecast").choice(len(people), min(count, len(people)), replace=False)]
+
+
+def _timed_again(call: Callable[[], Any]) -> tuple[float, Any]:
+    """Return the same as `_timed`, after whatever the first call had to compile."""
+    seconds, found = _timed(call)
+    return _timed(call) if seconds < _LONG else (seconds, found)
 
 
 def _timed(call: Callable[[], Any]) -> tuple[float, Any]:
