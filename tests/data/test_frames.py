@@ -13,6 +13,7 @@ import privrec
 from commands import invoke
 from privrec.data.sources import load
 from privrec.errors import DataError, PrivrecError, SettingsError
+from privrec.runs.folder import RunFolder
 
 RATINGS = pl.DataFrame(
     {
@@ -245,9 +246,8 @@ def test_a_comparison_has_the_figures_of_its_runs(evaluated: tuple[Path, Any]) -
             privrec.compare(wrong)  # type: ignore[arg-type]
 
 
-def test_an_evaluation_is_a_frame(evaluated: tuple[Path, Any]) -> None:
-    path, _ = evaluated
-    frame = privrec.open_run(path).evaluate(references=["popularity"], people=5).frame()
+def test_an_evaluation_is_a_frame(copy: RunFolder) -> None:
+    frame = privrec.open_run(copy.path).evaluate(references=["popularity"]).frame()
     assert frame["k"].to_list() == [5, 10, 20, 30] * 2
     assert frame["name"].unique(maintain_order=True).to_list() == ["privrec", "popularity"]
     assert set(frame.columns) >= {"hits", "ndcg", "list_ndcg", "new_only", "low", "high"}

@@ -56,6 +56,21 @@ def test_a_terminal_shows_one_line_and_clears_it(terminal: Terminal) -> None:
     assert "\n" not in terminal.getvalue()
 
 
+def test_steps_inside_a_round_come_and_go(terminal: Terminal) -> None:
+    with progress_bar(None) as tell:
+        assert tell is not None
+        for what, done, total, shown in (
+            ("rounds", 1, 3, "rounds 1/3"),
+            ("people", 900, 1000, "rounds 1/3 · people 900/1,000"),
+            ("people", 1000, 1000, "rounds 1/3 · people 1,000/1,000"),
+            ("server", 0, 1, "rounds 1/3 · server 0/1"),
+            ("server", 1, 1, "rounds 1/3 · server 1/1"),
+            ("people", 100, 1000, "rounds 1/3 · people 100/1,000"),
+        ):
+            tell(what, done, total)
+            assert screen(terminal.getvalue()).partition(" ")[2] == shown
+
+
 def test_the_line_fits_a_narrow_terminal(
     terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,18 +1,14 @@
 """Progress inside long rounds: told by a clock of our own, and cheap where rounds are short."""
 
-import io
 import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import rich.progress
-from rich.console import Console
 
 import privrec
 from privrec.algorithms.recipes import configure, prepare
-from privrec.cli import console
 from privrec.core.phase import Cohort, Unwritten
 from privrec.core.round import PEOPLE, SERVER, Surroundings, cohort_draw, fastest, play_stage_round
 from privrec.data.sources import load
@@ -196,42 +192,3 @@ def test_the_runs_of_an_experiment_tell_how_far_they_are(tmp_path: Path) -> None
     steps = {"runs", "compiling", "solving the reference ease", "people tested"}
     assert steps <= jobs
     assert steps <= frontier
-
-
-def test_bars_of_steps_come_and_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    shown = io.StringIO()
-    monkeypatch.setattr(console, "err", Console(file=shown, force_terminal=True, width=100))
-    monkeypatch.setattr("sys.stderr", Terminal())
-
-    def drawn() -> str:
-        shown.seek(0)
-        shown.truncate()
-        bars[0].refresh()
-        return shown.getvalue()
-
-    bars: list[Any] = []
-    real = rich.progress.Progress.__enter__
-
-    def enter(self: Any) -> Any:
-        bars.append(self)
-        return real(self)
-
-    monkeypatch.setattr(rich.progress.Progress, "__enter__", enter)
-    with console.progress() as advance:
-        advance("solving the reference ease", 0, 1)
-        assert "solving the reference ease" in drawn()
-        assert "?" not in drawn()
-        advance("solving the reference ease", 1, 1)
-        assert "solving" not in drawn()
-        advance("rounds", 1, 3)
-        advance(PEOPLE, 900, 1000)
-        advance(SERVER, 0, 1)
-        assert all(words in drawn() for words in ("1/3", "900/1000", SERVER))
-        advance(PEOPLE, 100, 1000)
-        assert "100/1000" in drawn()
-        assert SERVER not in drawn()
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True

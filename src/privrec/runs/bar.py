@@ -41,12 +41,13 @@ def progress_bar(
 
 
 class _Bar:
-    """Draws a step's count, rate and time left, and not too often."""
+    """Draws the count, rate and time left of each step that is not over, and not too often."""
 
     def __init__(self, out: TextIO) -> None:
         self._out, self._length, self._drawn = out, 0, -_EVERY
         self._begun: dict[str, tuple[float, int]] = {}
         self._reached: dict[str, int] = {}
+        self._lines: dict[str, str] = {}
 
     def tell(self, what: str, done: int, total: int) -> None:
         """Of a step, `done` of `total` are done."""
@@ -61,7 +62,10 @@ class _Bar:
         rate = (done - before) / (now - start) if now > start else 0.0
         full = round(_WIDTH * done / total) if total else _WIDTH
         blocks = "█" * full + "░" * (_WIDTH - full)
-        self.draw(f"{blocks} {line_of(what, done, total, rate)}")
+        self._lines[what] = line_of(what, done, total, rate)
+        self.draw(f"{blocks} {' · '.join(self._lines.values())}")
+        if done >= total:
+            del self._lines[what]
 
     def draw(self, line: str) -> None:
         """Show a line in place of the one before; an empty one removes the bar."""
