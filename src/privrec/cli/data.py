@@ -22,16 +22,12 @@ data_app = typer.Typer(
 SourceArgument = Annotated[
     Path,
     typer.Argument(
-        help="Text with , ; | :: tabs or spaces between columns, JSON lines, Parquet, RecBole, or"
-        " lists; also as gz or zip."
+        help="Text with , ; | :: tabs or spaces between columns, Parquet, RecBole, or lists; also"
+        " as gz or zip."
     ),
 ]
 ItemsOption = Annotated[
     Path | None, typer.Option(help="The public catalogue: a file of items and features.")
-]
-UserOption = Annotated[
-    str | None,
-    typer.Option(metavar="NAME", help="The only person of a file without a user column."),
 ]
 FlagsOption = Annotated[
     list[str] | None,
@@ -143,7 +139,6 @@ def import_data(
     ignore: Annotated[
         list[str] | None, typer.Option(metavar="COLUMN", help="A column to leave out; repeat.")
     ] = None,
-    user: UserOption = None,
     positive_above: Annotated[float | None, typer.Option(help="Values above are likes.")] = None,
     name: Annotated[
         str | None, typer.Option(help="The name to show.", show_default="that of --out")
@@ -179,7 +174,6 @@ def import_data(
             form=format_,
             decimal=decimal,
             dates=dates,
-            user=user,
             flags=_pairs("--flags", "NAME=FIRST..LAST", flags or []),
             ignore=ignore or [],
             drop_duplicates=drop_duplicates,

@@ -12,7 +12,7 @@ from typing import Any
 
 import polars as pl
 
-from privrec.data.columns import ALIASES, ROLES, Reader, Use
+from privrec.data.columns import ROLES, USUAL_NAMES, Reader, Use
 from privrec.data.manifest import Manifest, Public
 from privrec.data.rawvalues import BadRow, RawTable, Table
 from privrec.data.tables import Tables, in_order, write_folder
@@ -76,7 +76,7 @@ def import_files(
     drop_duplicates: bool = False,
     **how: Any,
 ) -> ImportResult:
-    """Return the tables of separated text, JSON lines, Parquet or RecBole files, or of lists.
+    """Return the tables of separated text, Parquet or RecBole files, or of lists.
 
     `how` are fields of `Reader`: which column is what, and how files are written. Without `users`
     and `items` those of `source` are listed. An atomic `source` (its .inter file or folder)
@@ -111,35 +111,29 @@ def import_files(
     reader.check_ignored()
     height = lines.height
     lines = lines.unique(maintain_order=True) if drop_duplicates else lines
-    manifest = _manifest(
-        lines,
+    manifest = Manifest(
         name=name or Path(str(source)).name.partition(".")[0],
+        value="value" if "value" in lines.columns else None,
+        time="time" if "time" in lines.columns else None,
+        context=tuple(column for column in lines.columns if column not in ROLES),
         positive_above=_threshold(lines, positive_above, source),
+        population=secrets.token_hex(16),
         public=Public(items=is_public, threshold=positive_above is not None),
     )
-    tables = _tables(manifest, lines, asked, people, things)
+    tables = Tables(
+        manifest=manifest,
+        # A person whose list is empty has a line without an item.
+        interactions=lines.drop_nulls("item"),
+        users=_listed("user", lines, asked) if people is None else people,
+        items=in_order(_listed("item", lines, asked) if things is None else things),
+        test=None if asked is None else asked.drop_nulls("item"),
+    )
     return ImportResult(
         tables=tables,
         skipped=reader.skipped,
         dropped=height - lines.height,
         warnings=(*reader.warnings, *_repeated(tables), *_unhelpful(tables)),
         uses=tuple(sorted(reader.uses, key=lambda use: use.file not in (str(source), str(test)))),
-    )
-
-
-def _tables(
-    manifest: Manifest,
-    lines: pl.DataFrame,
-    asked: pl.DataFrame | None,
-    people: pl.DataFrame | None,
-    things: pl.DataFrame | None,
-) -> Tables:
-    return Tables(
-        manifest=manifest,
-        interactions=_with_items(lines),
-        users=_listed("user", lines, asked) if people is None else people,
-        items=in_order(_listed("item", lines, asked) if things is None else things),
-        test=None if asked is None else _with_items(asked),
     )
 
 
@@ -195,10 +189,10 @@ def _check_files(reader: Reader, *, has_users: bool, has_items: bool) -> None:
     """Raise if something is said about a file that is not given, or contradicts itself."""
     mapping = reader.mapping
     for ours in mapping:
-        if ours not in ALIASES:
+        if ours not in USUAL_NAMES:
             raise SettingsError(
-                f"`--map` must name one of {', '.join(ALIASES)}; got {ours!r}"
-                f"{nearest(ours, ALIASES)}"
+                f"`--map` must name one of {', '.join(USUAL_NAMES)}; got {ours!r}"
+                f"{nearest(ours, USUAL_NAMES)}"
             )
     if "title" in mapping and not has_items:
         raise SettingsError("`--map title=…` is about the items file, but none is given")
@@ -206,24 +200,9 @@ def _check_files(reader: Reader, *, has_users: bool, has_items: bool) -> None:
         raise SettingsError("`--map id=…` is about the users and items files, but none is given")
     if reader.flags and not has_items:
         raise SettingsError("`--flags` is about the items file, but none is given")
-    has_people = "user" in mapping or has_users or reader.form == "lists"
-    if reader.user == "" or (reader.user is not None and has_people):
-        raise SettingsError("`--user` names the only person of a file without a user column")
     taken = [mapping[ours] for ours in ROLES if ours in mapping]
     if twice := [theirs for theirs in taken if taken.count(theirs) > 1]:
         raise SettingsError(f"`--map` gives the column {twice[0]!r} two meanings")
-
-
-def _manifest(lines: pl.DataFrame, *, name: str, positive_above: float, public: Public) -> Manifest:
-    return Manifest(
-        name=name,
-        value="value" if "value" in lines.columns else None,
-        time="time" if "time" in lines.columns else None,
-        context=tuple(column for column in lines.columns if column not in ROLES),
-        positive_above=positive_above,
-        population=secrets.token_hex(16),
-        public=public,
-    )
 
 
 def _alike(asked: pl.DataFrame, lines: pl.DataFrame, test: Table, source: Table) -> pl.DataFrame:
@@ -237,11 +216,6 @@ def _alike(asked: pl.DataFrame, lines: pl.DataFrame, test: Table, source: Table)
         return asked.cast(lines.schema)
     except pl.exceptions.PolarsError as error:
         raise DataError(f"{test} must have the same kinds of columns as {source}") from error
-
-
-def _with_items(lines: pl.DataFrame) -> pl.DataFrame:
-    """Return the lines without those of people whose list is empty."""
-    return lines.drop_nulls("item") if lines["item"].null_count() else lines
 
 
 def _listed(what: str, lines: pl.DataFrame, asked: pl.DataFrame | None) -> pl.DataFrame:

@@ -16,7 +16,6 @@ from privrec.data.federation import Federation, chunks
 from privrec.data.frames import as_polars, column_name, is_frame
 from privrec.data.importing import ImportResult, import_files
 from privrec.data.published import PUBLISHED, load_published, places, search_folders
-from privrec.data.rawfiles import typed_table
 from privrec.data.rawvalues import RawTable
 from privrec.data.synthetic import SyntheticSettings, synthetic
 from privrec.data.tables import read_folder, to_federation
@@ -104,7 +103,7 @@ def _import_frames(population: str, **how: Any) -> Federation:
 def _table(data: object, file: str) -> RawTable:
     """Return a frame as a table; `file` stands for the name of a file."""
     frame = as_polars(data, file)
-    return typed_table(frame, file, np.arange(frame.height))
+    return RawTable(file=file, frame=frame, lines=np.arange(frame.height), is_text=False)
 
 
 def _warn(result: ImportResult) -> None:
