@@ -83,7 +83,7 @@ def test_every_column_is_accounted_for(tmp_path: Path) -> None:
 
 def test_a_mapping_wins_over_every_guess(tmp_path: Path) -> None:
     mapping = {"value": "points", "time": "points", "item": "memo"}
-    with pytest.raises(SettingsError, match="two meanings"):
+    with pytest.raises(SettingsError, match="must be different columns"):
         shop(tmp_path, mapping=mapping)
     result = shop(tmp_path, mapping={"time": "points", "item": "memo"})
     assert became(result)["points"] == "time"
@@ -226,7 +226,6 @@ def test_the_command_as_json(scratch: Path) -> None:
         "has_times": True,
         "ignored": ["channel", "memo"],
         "skipped": 1,
-        "duplicates_dropped": 0,
         "warnings": [],
         "skipped_in": "mine/skipped.csv",
     }
@@ -270,14 +269,10 @@ def test_an_error_names_some_of_many_columns() -> None:
 LINES = "user,item,rating,time\n" + "".join(f"u{k % 4},i{k % 6},{k % 5},{k}\n" for k in range(12))
 
 
-def test_lines_that_are_there_twice_are_warned_of_or_dropped(tmp_path: Path) -> None:
+def test_lines_that_are_there_twice_are_warned_of(tmp_path: Path) -> None:
     text = LINES + "u0,i0,0,0\nu0,i0,1,0\nu1,i1,2,99\n"
     [warning] = loaded(tmp_path, text).warnings
     assert warning.startswith("1 of the 15 lines are the same as another one")
-    assert "(--drop-duplicates keeps one of each)" in warning
-    result = loaded(tmp_path, text, drop_duplicates=True)
-    assert (result.warnings, result.tables.interactions.height) == ((), 14)
-    assert result.as_json()["duplicates_dropped"] == 1
     # Without a time these may be two visits.
     assert loaded(tmp_path, "user,item\na,b\na,b\n").warnings == ()
 
@@ -289,10 +284,9 @@ def test_lines_to_be_tested_that_train_are_warned_of(tmp_path: Path) -> None:
     )
 
 
-def test_the_command_tells_of_dropped_lines_and_of_values_that_are_all_likes(scratch: Path) -> None:
+def test_the_command_tells_of_values_that_are_all_likes(scratch: Path) -> None:
     put(scratch, "lines.csv", "user,item,rating\nu,1,20\nu,1,20\nv,1,40\n")
-    answer = done("data", "import", "lines.csv", "--out", "shop", "--drop-duplicates")
-    assert "dropped 1 line that was there already" in answer
+    answer = done("data", "import", "lines.csv", "--out", "shop")
     assert "every line is one, and --positive-above sets another limit" in answer
     answer = done("data", "import", "lines.csv", "--out", "b", "--positive-above", "30")
     assert "every line" not in answer

@@ -107,7 +107,11 @@ def test_a_float_of_an_atomic_file_must_be_one(tmp_path: Path, value: str) -> No
         (RATINGS, {"mapping": {"time": "Rating"}}, r"no column 'Rating'; did you mean 'rating'\?"),
         (RATINGS, {"context": ["plce"]}, r"no column 'plce'"),
         (RATINGS, {"mapping": {"usr": "user"}}, r"must name one of .*'usr'; did you mean 'user'\?"),
-        (RATINGS, {"mapping": {"value": "item", "item": "item"}}, "'item' two meanings"),
+        (
+            RATINGS,
+            {"mapping": {"value": "item", "item": "item"}},
+            "`value` and `item` must be diff.*'item'",
+        ),
         (RATINGS, {"mapping": {"title": "item"}}, "about the items file, but none is given"),
         (RATINGS, {"mapping": {"id": "item"}}, "users and items files, but none is given"),
         (RATINGS, {"mapping": {"value": "rating"}, "context": ["rating"]}, "nothing else already"),

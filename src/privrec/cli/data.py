@@ -147,9 +147,6 @@ def import_data(
     dates: DatesOption = "iso",
     encoding: EncodingOption = "utf-8",
     format_: FormatOption = "auto",
-    drop_duplicates: Annotated[
-        bool, typer.Option("--drop-duplicates", help="Keep one of the same lines.")
-    ] = False,
     skip_bad: Annotated[
         bool, typer.Option("--skip-bad", help="Skip, count and list bad rows.")
     ] = False,
@@ -176,7 +173,6 @@ def import_data(
             dates=dates,
             flags=_pairs("--flags", "NAME=FIRST..LAST", flags or []),
             ignore=ignore or [],
-            drop_duplicates=drop_duplicates,
         )
         write_import(result, out)
         _say_imported(result, out, json_)
@@ -218,9 +214,6 @@ def _say_imported(result: "ImportResult", out: Path, json_: bool) -> None:
         print_line("there is no time: each person's lines stay in the order of the file")
     for warning in found["warnings"]:
         print_line(f"warning: {warning}")
-    if dropped := found["duplicates_dropped"]:
-        was = "line that was" if dropped == 1 else "lines that were"
-        print_line(f"dropped {dropped:,} {was} there already")
     if found["skipped"]:
         print_line(f"skipped {found['skipped']:,} bad rows, listed in {found['skipped_in']}")
     print_line(f"next: privrec data describe {shlex.quote(found['data'])}")

@@ -2,7 +2,7 @@
 
 import re
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from os import PathLike, fspath
 from pathlib import Path
@@ -72,7 +72,6 @@ def load(
     check_kind("skip_bad", skip_bad, (bool, np.bool_), "True or False")
     if positive_above is not None:
         check_kind("positive_above", positive_above, (int, float, np.number), "a number")
-    _check_meanings(mapping)
     return _import_frames(
         population=_text("population", population) or own_name(name),
         source=_table(data, "the frame"),
@@ -158,13 +157,6 @@ def own_name(name: str | None) -> str:
 def _text(what: str, given: str | None) -> str:
     check_kind(what, given or "", str, "text")
     return given or ""
-
-
-def _check_meanings(mapping: Mapping[str, str]) -> None:
-    columns = [column for role, column in mapping.items() if role != "title"]
-    if twice := [column for column in columns if columns.count(column) > 1]:
-        roles = " and ".join(f"`{role}`" for role in mapping if mapping[role] == twice[0])
-        raise SettingsError(f"{roles} must be different columns; got {twice[0]!r}")
 
 
 def _load_named(given: object) -> Federation:
