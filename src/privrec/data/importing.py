@@ -302,8 +302,8 @@ def _telling_features(tables: Tables) -> list[str]:
     """Return a warning for each feature that nearly identifies a person."""
     lines = tables.interactions
     return [
-        f"{name!r} has {values:,} values for {people:,} people: a value nearly names a person, so it"
-        " helps little, and the list of values becomes part of every model; make it coarser, or"
+        f"{name!r} has {values:,} values for {people:,} people: a value nearly names a person, so"
+        " it helps little, and the list of values becomes part of every model; make it coarser, or"
         " leave it out (--ignore)"
         for frame, people in (
             (tables.users, tables.users.height),

@@ -196,15 +196,12 @@ def _split(text: str, separator: str, file: str, *, quoted: bool) -> _Fields:
     fields = _split_even(text, separator, quoted=quoted)
     if fields is None and quoted:
         try:
-            fields = _split_uneven(_quoted_rows(text, separator, file), text, file)
+            fields = _split_quoted(text, separator, file)
         except DataError:
             # Many tab-separated files use quotes as ordinary characters.
             if separator != "\t":
                 raise
-    if fields is None:
-        rows = (_Row(line, row.split(separator)) for line, row in enumerate(text.split("\n"), 1))
-        fields = _split_uneven(rows, text, file)
-    return fields
+    return fields or _split_lines(text, separator, file)
 
 
 _RARE = "\x1f"
@@ -251,6 +248,22 @@ def _split_even(text: str, separator: str, *, quoted: bool) -> _Fields | None:
     return _Fields(frame, np.arange(1, lines + 1), [])
 
 
+def _split_lines(text: str, separator: str, file: str) -> _Fields:
+    """Return the fields of a text in which quotes are ordinary characters."""
+    lines = pl.Series("line", [text.rstrip("\n")]).str.split("\n").explode()
+    filled = (lines.str.strip_chars(" ") != "").to_numpy()
+    width = lines[int(np.flatnonzero(filled)[0])].count(separator) + 1
+    # Allow one field too many, so that a line with too many fields is detected.
+    frame = lines.str.split_exact(separator, width).struct.unnest()
+    whole = (frame[:, width - 1].is_not_null() & frame[:, width].is_null()).to_numpy()
+    bad = [
+        BadRow(file, int(row) + 1, "", str(lines[int(row)]), f"must have {width} columns")
+        for row in np.flatnonzero(filled & ~whole)
+    ]
+    frame = frame[:, :width].filter(filled & whole).select(pl.all().str.strip_chars(" "))
+    return _Fields(frame, np.flatnonzero(filled & whole) + 1, bad)
+
+
 class _Row(NamedTuple):
     """The first line of a row, and its fields; None if a quote is not closed where they end."""
 
@@ -279,8 +292,9 @@ _ROWS_AT_A_TIME = 2**16
 """Rows that are Python objects at once, to bound memory. Chosen by hand."""
 
 
-def _split_uneven(rows: Iterator[_Row], text: str, file: str) -> _Fields:
-    """Return the fields of the rows that have as many as the first one; the others are bad."""
+def _split_quoted(text: str, separator: str, file: str) -> _Fields:
+    """Return the fields of a text in which quoted fields may have any content."""
+    rows = _quoted_rows(text, separator, file)
     parts: list[pl.DataFrame] = []
     lines: list[int] = []
     bad: list[_Row] = []
@@ -288,8 +302,8 @@ def _split_uneven(rows: Iterator[_Row], text: str, file: str) -> _Fields:
     while some := list(islice(rows, _ROWS_AT_A_TIME)):
         whole: list[list[str]] = []
         for row in some:
-            fields = None if row.fields is None else [field.strip(" ") for field in row.fields]
-            if fields in ([], [""]):
+            fields = row.fields
+            if fields is not None and len(fields) <= 1 and not "".join(fields).strip(" "):
                 continue
             width = width or len(fields or [])
             if fields is None or len(fields) != width:
@@ -297,8 +311,9 @@ def _split_uneven(rows: Iterator[_Row], text: str, file: str) -> _Fields:
                 continue
             whole.append(fields)
             lines.append(row.line)
-        schema = {f"field_{place}": pl.String for place in range(width)}
-        parts += [pl.DataFrame(whole, schema=schema, orient="row")] if whole else []
+        if whole:
+            columns = {f"field_{k}": column for k, column in enumerate(zip(*whole, strict=True))}
+            parts.append(pl.DataFrame(columns).select(pl.all().str.strip_chars(" ")))
     source = text.split("\n") if bad else []
     must = f"must have {width} columns"
     faults = [

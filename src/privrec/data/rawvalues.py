@@ -178,42 +178,35 @@ _MUST_BE_TIME: dict[Dates, str] = {
     "day-first": "must be a time: a finite number or a date with the day first, as 31.12.2023",
     "month-first": "must be a time: a finite number or a date with the month first, as 12/31/2023",
 }
-_ISO = r"^(\d{4})-(\d{2})-(\d{2})"
-_LOCAL = r"^(\d{1,2})[./-](\d{1,2})[./-](\d{4}|\d{2})"
-_CLOCK = r"(?:[T ,]+(\d{1,2}:\d{2}(?::\d{2}(?:\.\d+)?)?)(?: ?([AaPp])\.?[Mm]\.?)?)?"
+_ISO = r"^([12]\d{3})-(\d{2})-(\d{2})"
+_LOCAL = r"^(\d{1,2})[./-](\d{1,2})[./-]([12]\d{3}|\d{2})"
+_CLOCK = r"(?:[T ,]+(\d{1,2}):(\d{2})(?::(\d{2}(?:\.\d+)?))?(?: ?([AaPp])\.?[Mm]\.?)?)?"
 _ZONE = r" ?(Z|UTC|[+-]\d{2}:?\d{2})?$"
-_CLOCKS = ("%H:%M", "%H:%M:%S%.f", "%I:%M %p", "%I:%M:%S%.f %p")
+_ORDER: dict[Dates, tuple[str, str, str]] = {
+    "iso": ("year", "month", "day"),
+    "day-first": ("day", "month", "year"),
+    "month-first": ("month", "day", "year"),
+}
 
 
 def _dates(column: pl.Series, dates: Dates) -> pl.Series:
     """Return the dates, of which ISO ones are always read; those without a zone count as UTC."""
-    times = _dates_in(column, _ISO, ("%Y-%m-%d",))
-    if dates == "iso":
-        return times
-    order = "%d-%m" if dates == "day-first" else "%m-%d"
-    # The shorter year goes first: %Y reads 23 as the year 23.
-    local = _dates_in(column, _LOCAL, (f"{order}-%y", f"{order}-%Y"))
-    return times.zip_with(times.is_not_null(), local)
-
-
-def _dates_in(column: pl.Series, begin: str, days: Sequence[str]) -> pl.Series:
-    """Return the dates of these forms; null where a text is none."""
-    parts = column.str.extract_groups(begin + _CLOCK + _ZONE).struct.unnest()
-    parts.columns = ["first", "second", "third", "clock", "half", "zone"]
-    clock = pl.concat_str(
-        pl.col("clock").fill_null("0:00"),
-        pl.when(pl.col("half").is_not_null()).then(pl.col("half") + "m"),
-        separator=" ",
-        ignore_nulls=True,
-    )
+    day = _ISO if dates == "iso" else _LOCAL
+    parts = column.str.extract_groups(day + _CLOCK + _ZONE).struct.unnest()
+    parts.columns = [*_ORDER[dates], "hour", "minute", "second", "half", "zone"]
+    year, hour = pl.col("year").cast(pl.Int64), pl.col("hour").fill_null("0").cast(pl.Int64)
+    # 23 is 2023 and 99 is 1999.
+    year = pl.when(year < 70).then(year + 2000).when(year < 100).then(year + 1900).otherwise(year)
+    is_late = pl.col("half").str.to_lowercase() == "p"
+    hour = pl.when(is_late.is_null()).then(hour).otherwise(hour % 12 + 12 * is_late)
+    minute, second = (pl.col(name).fill_null("0") for name in ("minute", "second"))
     zone = pl.col("zone").str.replace("^(Z|UTC)$", "+00:00").fill_null("+00:00")
-    text = pl.format("{}-{}-{} {} {}", "first", "second", "third", clock, zone)
-    ways = [
-        text.str.to_datetime(f"{day} {time} %#z", strict=False, time_unit="us")
-        for day in days
-        for time in _CLOCKS
-    ]
-    return parts.select(pl.coalesce(ways).dt.replace_time_zone(None)).to_series().alias(column.name)
+    text = pl.format("{}-{}-{} {}:{}:{} {}", year, "month", "day", hour, minute, second, zone)
+    times = text.str.to_datetime("%Y-%m-%d %H:%M:%S%.f %#z", strict=False, time_unit="us")
+    found = parts.select(times.dt.replace_time_zone(None)).to_series().alias(column.name)
+    if dates == "iso":
+        return found
+    return found.zip_with(found.is_not_null(), _dates(column, "iso"))
 
 
 def read_title(table: RawTable, name: str) -> pl.Series:
