@@ -11,6 +11,7 @@ import pytest
 
 import privrec
 from commands import Refused, document, done
+from packing import put
 from privrec.data.columns import USUAL_NAMES, plain_column
 from privrec.data.importing import ImportResult, import_files
 from privrec.data.rawfiles import read_raw
@@ -26,12 +27,6 @@ EXCEL = (
     "Zoë;Möbel;4,5;3.1.2023\r\n"
 )
 MAPPED = {"user": "Käufer", "item": "Artikel", "value": "Bewertung", "time": "Datum"}
-
-
-def put(folder: Path, name: str, text: str, encoding: str = "utf-8") -> Path:
-    path = folder / name
-    path.write_bytes(text.encode(encoding))
-    return path
 
 
 def loaded(folder: Path, text: str, **settings: Any) -> ImportResult:

@@ -10,18 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from packing import put
 from privrec.data.importing import ImportResult, import_files, write_import
 from privrec.data.manifest import Manifest
 from privrec.data.tables import read_folder, to_federation
 from privrec.errors import DataError
 
 RATINGS = "user,item,rating,timestamp\nann,7,5,100\nbob,7,3,90\nann,8,1.5,80\n"
-
-
-def put(folder: Path, name: str, text: str | bytes) -> Path:
-    path = folder / name
-    path.write_bytes(text.encode() if isinstance(text, str) else text)
-    return path
 
 
 def load(folder: Path, text: str | bytes, **settings: Any) -> ImportResult:

@@ -7,17 +7,12 @@ from typing import Any
 import polars as pl
 import pytest
 
+from packing import put
 from privrec.data.importing import ImportResult, import_files
 from privrec.errors import DataError, PrivrecError, SettingsError
 
 RATINGS = "user,item,rating,timestamp\nann,7,5,100\nbob,7,3,90\nann,8,1.5,80\n"
 INTER = "user_id:token\titem_id:token\n1\t7\n2\t8\n"
-
-
-def put(folder: Path, name: str, text: str | bytes) -> Path:
-    path = folder / name
-    path.write_bytes(text.encode() if isinstance(text, str) else text)
-    return path
 
 
 def load(folder: Path, text: str | bytes, **settings: Any) -> ImportResult:

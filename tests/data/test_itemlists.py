@@ -9,18 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commands import Refused, invoke
+from packing import put
 from privrec.data.importing import ImportResult, import_files, write_import
 from privrec.data.rawfiles import looks_like_lists, split_lists
 from privrec.data.sources import load
 from privrec.errors import DataError, SettingsError
 
 TRAIN = "0 5 7 6\n1 5\n2\n10 7 9\n"
-
-
-def put(folder: Path, name: str, text: str | bytes) -> Path:
-    path = folder / name
-    path.write_bytes(text.encode() if isinstance(text, str) else text)
-    return path
 
 
 def imported(folder: Path, text: str | bytes, **settings: Any) -> ImportResult:

@@ -10,18 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packing import PACK, zipped
+from packing import PACK, put, zipped
 from privrec.data import unpack
 from privrec.data.unpack import read_bytes
 from privrec.errors import DataError
 
 LINES = b"user,item\n" + b"".join(b"u%d,i%d\n" % (k, k * k % 37) for k in range(60))
-
-
-def put(folder: Path, name: str, raw: bytes) -> Path:
-    path = folder / name
-    path.write_bytes(raw)
-    return path
 
 
 @pytest.mark.parametrize("ending", PACK)
