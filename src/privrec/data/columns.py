@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Literal, get_args
 
 import numpy as np
@@ -203,6 +204,11 @@ class Reader:
         self._note_interactions(table, meanings, kept)
         if table.lists and kept["item"].null_count() == kept.height:
             raise DataError(f"{path} has people but no items")
+        if table.lists and form == "auto":
+            self.warnings.append(
+                f"{Path(table.file).name} was read as one line a person (--format table reads it as"
+                " columns)"
+            )
         return kept, "lists" if table.lists else "table"
 
     def check_ignored(self) -> None:

@@ -94,27 +94,21 @@ def import_files(
     things = reader.entities(items, "item") if items else None
     listed = {"user": people, "item": things}
     lines, form = reader.interactions(source, listed=listed, form=reader.form)
-    if reader.form == "auto" and form == "lists":
-        reader.warnings.append(
-            f"{Path(str(source)).name} was read as one line a person (--format table reads it as"
-            " columns)"
-        )
     asked = None
     if test:
         asked = reader.interactions(test, listed=listed, form=form)[0]
         asked = _alike(asked, lines, test, source)
     reader.check_ignored()
-    manifest = Manifest(
-        name=name or Path(str(source)).name.partition(".")[0],
-        value="value" if "value" in lines.columns else None,
-        time="time" if "time" in lines.columns else None,
-        context=tuple(column for column in lines.columns if column not in ROLES),
-        positive_above=_threshold(lines, positive_above, source),
-        population=secrets.token_hex(16),
-        public=Public(items=is_public, threshold=positive_above is not None),
-    )
     tables = Tables(
-        manifest=manifest,
+        manifest=Manifest(
+            name=name or Path(str(source)).name.partition(".")[0],
+            value="value" if "value" in lines.columns else None,
+            time="time" if "time" in lines.columns else None,
+            context=tuple(column for column in lines.columns if column not in ROLES),
+            positive_above=_threshold(lines, positive_above, source),
+            population=secrets.token_hex(16),
+            public=Public(items=is_public, threshold=positive_above is not None),
+        ),
         # A person whose list is empty has a line without an item.
         interactions=lines.drop_nulls("item"),
         users=_listed("user", lines, asked) if people is None else people,
@@ -124,12 +118,7 @@ def import_files(
     return ImportResult(
         tables=tables,
         skipped=reader.skipped,
-        warnings=(
-            *reader.warnings,
-            *_repeated(tables),
-            *_telling_features(tables),
-            *_telling_ids(tables),
-        ),
+        warnings=(*reader.warnings, *_warnings(tables)),
         uses=tuple(sorted(reader.uses, key=lambda use: use.file not in (str(source), str(test)))),
     )
 
@@ -270,6 +259,10 @@ def _usual_threshold(lines: pl.DataFrame) -> float:
 
 def _most(answers: pl.Series) -> bool:
     return 2 * int(answers.sum()) >= answers.len()
+
+
+def _warnings(tables: Tables) -> list[str]:
+    return [*_repeated(tables), *_telling_features(tables), *_telling_ids(tables)]
 
 
 def _repeated(tables: Tables) -> list[str]:
