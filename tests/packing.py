@@ -1,9 +1,17 @@
-"""Packed files for tests."""
+"""Files for tests, plain and packed."""
 
 import gzip
 import io
 import zipfile
 from collections.abc import Callable
+from pathlib import Path
+
+
+def put(folder: Path, name: str, text: str | bytes, encoding: str = "utf-8") -> Path:
+    """Write a file, and return its path."""
+    path = folder / name
+    path.write_bytes(text.encode(encoding) if isinstance(text, str) else text)
+    return path
 
 
 def zipped(files: dict[str, bytes]) -> bytes:

@@ -1,6 +1,7 @@
 """What the columns of ordinary files become: of shops, of Excel, of older data sets."""
 
 import datetime
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,10 @@ import pytest
 
 import privrec
 from commands import Refused, document, done
-from privrec.data.columns import ALIASES, plain_column
+from packing import put
+from privrec.data.columns import USUAL_NAMES, plain_column
 from privrec.data.importing import ImportResult, import_files
+from privrec.data.rawfiles import read_raw
 from privrec.data.tables import to_federation
 from privrec.errors import DataError, SettingsError
 
@@ -24,12 +27,6 @@ EXCEL = (
     "Zoë;Möbel;4,5;3.1.2023\r\n"
 )
 MAPPED = {"user": "Käufer", "item": "Artikel", "value": "Bewertung", "time": "Datum"}
-
-
-def put(folder: Path, name: str, text: str, encoding: str = "utf-8") -> Path:
-    path = folder / name
-    path.write_bytes(text.encode(encoding))
-    return path
 
 
 def loaded(folder: Path, text: str, **settings: Any) -> ImportResult:
@@ -71,8 +68,7 @@ def test_every_column_is_accounted_for(tmp_path: Path) -> None:
         "points": "ignored",
         "memo": "ignored",
     }
-    assert note(result, "user_id") == "guessed from its name"
-    assert note(result, "item") == "its name"
+    assert note(result, "user_id") == note(result, "item") == "its name"
     assert note(result, "event_time_ms").endswith(f"{SECONDS + 1}000 to {SECONDS + 9}000")
     assert note(result, "channel") == "you said so; categorical, 1 values"
     # The order in time is known now: it is the reverse of that of the file.
@@ -82,7 +78,7 @@ def test_every_column_is_accounted_for(tmp_path: Path) -> None:
 
 def test_a_mapping_wins_over_every_guess(tmp_path: Path) -> None:
     mapping = {"value": "points", "time": "points", "item": "memo"}
-    with pytest.raises(SettingsError, match="two meanings"):
+    with pytest.raises(SettingsError, match="must be different columns"):
         shop(tmp_path, mapping=mapping)
     result = shop(tmp_path, mapping={"time": "points", "item": "memo"})
     assert became(result)["points"] == "time"
@@ -158,7 +154,7 @@ def test_files_of_people_and_items_are_listed_too(tmp_path: Path) -> None:
         ("items.csv", "name", "title"),
         ("items.csv", "genres", "feature"),
     ]
-    assert note(result, "1") == "guessed: it is column 1 of a file without a header"
+    assert note(result, "1") == "its place"
     assert note(result, "age") == "categorical, 2 values"
     assert note(result, "height") == "numeric"
     assert note(result, "none") == "empty"
@@ -166,10 +162,33 @@ def test_files_of_people_and_items_are_listed_too(tmp_path: Path) -> None:
     assert result.as_json()["people_without_lines"] == 1
 
 
-def test_no_name_has_two_meanings() -> None:
-    names = [name for ours in ("user", "item", "value", "time") for name in set(ALIASES[ours])]
-    assert len(names) == len(set(names))
-    assert all(plain_column(name) == name for name in names)
+USUAL = {
+    "user": "user user_id uid customerId Member-ID username account",
+    "item": "item item_id movieId ISBN parent_asin asin product StockCode sku",
+    "value": "value rating Score stars label Book-Rating review_score",
+    "time": "time ts date created_at createdOn orderPurchaseTimestamp unixReviewTime epoch_ms"
+    " event.time.utc invoice_date started-at created",
+}
+
+
+@pytest.mark.parametrize("ours", USUAL)
+def test_a_usual_name_has_one_meaning(ours: str) -> None:
+    for name in USUAL[ours].split():
+        fitting = [
+            role
+            for role in USUAL
+            for pattern in USUAL_NAMES[role]
+            if re.fullmatch(pattern, plain_column(name))
+        ]
+        assert set(fitting) == {ours}, name
+
+
+@pytest.mark.parametrize(
+    "name", ["birth_date", "release_date", "signup time", "id", "genre", "price", "userage"]
+)
+def test_other_names_have_none(name: str) -> None:
+    patterns = [pattern for role in USUAL for pattern in USUAL_NAMES[role]]
+    assert not any(re.fullmatch(pattern, plain_column(name)) for pattern in patterns)
 
 
 def test_the_command_says_what_it_did(scratch: Path) -> None:
@@ -202,7 +221,6 @@ def test_the_command_as_json(scratch: Path) -> None:
         "has_times": True,
         "ignored": ["channel", "memo"],
         "skipped": 1,
-        "duplicates_dropped": 0,
         "warnings": [],
         "skipped_in": "mine/skipped.csv",
     }
@@ -214,9 +232,9 @@ def test_odd_files_are_refused_in_one_line(scratch: Path, refused: Refused) -> N
     assert "cut.csv.gz is damaged or cut off" in refused(
         "data", "import", "cut.csv.gz", "--out", "a"
     )
-    (scratch / "a.jsonl").write_text('{"user": 1, "item": 2}\n[3]\n', encoding="utf-8")
+    (scratch / "a.jsonl").write_text('{"user": 1, "item": 2}\n', encoding="utf-8")
     line = refused("data", "import", "a.jsonl", "--out", "a")
-    assert "a.jsonl line 2 must be a JSON object on one line; got '[3]'" in line
+    assert "a.jsonl is JSON, which is not read: use CSV or Parquet, or a frame in Python" in line
     assert "a.csv/b.csv does not exist" in refused("data", "import", "a.csv/b.csv", "--out", "a")
 
 
@@ -246,14 +264,10 @@ def test_an_error_names_some_of_many_columns() -> None:
 LINES = "user,item,rating,time\n" + "".join(f"u{k % 4},i{k % 6},{k % 5},{k}\n" for k in range(12))
 
 
-def test_lines_that_are_there_twice_are_warned_of_or_dropped(tmp_path: Path) -> None:
+def test_lines_that_are_there_twice_are_warned_of(tmp_path: Path) -> None:
     text = LINES + "u0,i0,0,0\nu0,i0,1,0\nu1,i1,2,99\n"
     [warning] = loaded(tmp_path, text).warnings
     assert warning.startswith("1 of the 15 lines are the same as another one")
-    assert "(--drop-duplicates keeps one of each)" in warning
-    result = loaded(tmp_path, text, drop_duplicates=True)
-    assert (result.warnings, result.tables.interactions.height) == ((), 14)
-    assert result.as_json()["duplicates_dropped"] == 1
     # Without a time these may be two visits.
     assert loaded(tmp_path, "user,item\na,b\na,b\n").warnings == ()
 
@@ -265,10 +279,9 @@ def test_lines_to_be_tested_that_train_are_warned_of(tmp_path: Path) -> None:
     )
 
 
-def test_the_command_tells_of_dropped_lines_and_of_values_that_are_all_likes(scratch: Path) -> None:
+def test_the_command_tells_of_values_that_are_all_likes(scratch: Path) -> None:
     put(scratch, "lines.csv", "user,item,rating\nu,1,20\nu,1,20\nv,1,40\n")
-    answer = done("data", "import", "lines.csv", "--out", "shop", "--drop-duplicates")
-    assert "dropped 1 line that was there already" in answer
+    answer = done("data", "import", "lines.csv", "--out", "shop")
     assert "every line is one, and --positive-above sets another limit" in answer
     answer = done("data", "import", "lines.csv", "--out", "b", "--positive-above", "30")
     assert "every line" not in answer
@@ -342,7 +355,7 @@ def test_each_refusal_of_a_csv_file_of_excel_offers_what_to_say(
     words += ["--map", "value=Bewertung", "--map", "time=Datum"]
     assert "(--decimal , reads a decimal comma); got '4,5'" in refused(*words)
     words += ["--decimal", ","]
-    assert "(--dates day-first reads it); got '31.12.2023'" in refused(*words)
+    assert "--dates day-first reads 31.12.2023" in refused(*words)
     done(*words, "--dates", "day-first")
 
 
@@ -393,6 +406,11 @@ def dated(*dates: str) -> str:
         ("month-first", "3/4/2023 12:05 pm", "2023-03-04 12:05:00"),
         ("month-first", "3/4/2023 1:05 PM", "2023-03-04 13:05:00"),
         ("day-first", "2023-12-31", "2023-12-31 00:00:00"),
+        ("day-first", "31.12.69", "2069-12-31 00:00:00"),
+        ("day-first", "31.12.99", "1999-12-31 00:00:00"),
+        ("iso", "2023-12-31 7:05", "2023-12-31 07:05:00"),
+        ("iso", "2023-12-31T07:05:09.25+02:00", "2023-12-31 05:05:09.250000"),
+        ("iso", "2023-12-31 07:05:09 UTC", "2023-12-31 07:05:09"),
     ],
 )
 def test_dates_with_the_day_or_the_month_first(
@@ -402,28 +420,27 @@ def test_dates_with_the_day_or_the_month_first(
     assert f"{lines['time'][0]}" == found
 
 
-@pytest.mark.parametrize(
-    ("dates", "offered"),
-    [
-        (("31.12.2023", "1.2.2023"), "(--dates day-first reads it)"),
-        (("1/2/2023", "12/31/2023"), "(--dates month-first reads it)"),
-        (("1/2/2023", "2/1/2023"), "(say --dates day-first or --dates month-first)"),
-    ],
-)
-def test_a_date_that_can_be_two_days_is_never_guessed(
-    tmp_path: Path, dates: tuple[str, str], offered: str
-) -> None:
-    assert f"{offered}; got '{dates[0]}'" in said(tmp_path, dated(*dates))
+@pytest.mark.parametrize("date", ["31.12.2023", "12/31/2023", "1/2/2023"])
+def test_a_date_that_can_be_two_days_is_never_guessed(tmp_path: Path, date: str) -> None:
+    message = said(tmp_path, dated(date, "1/1/2023"))
+    assert "--dates day-first reads 31.12.2023, --dates month-first 12/31/2023" in message
+    assert f"; got '{date}'" in message
 
 
 def test_a_date_that_is_none_is_a_bad_row(tmp_path: Path) -> None:
-    for way, date in (("day-first", "12/31/2023"), ("month-first", "31.12.2023")):
+    for way, date in (
+        ("day-first", "12/31/2023"),
+        ("month-first", "31.12.2023"),
+        ("day-first", "1.2.202"),
+        ("day-first", "1.2.2023 25:00"),
+        ("month-first", "1.2.2023 and more"),
+    ):
         message = said(tmp_path, dated("1.2.2023", date), dates=way)
         assert f"line 3: 'date' must be a time: a finite number or a date with the {way[:-6]}" in (
             message
         )
         assert f"; got '{date}'" in message
-    assert "(--dates" not in said(tmp_path, dated("2023-13-01"))
+    assert "; got '2023-13-01'" in said(tmp_path, dated("2023-13-01"))
     assert "`--dates` must be iso or day-first or month-first" in said(
         tmp_path, dated("1.2.2023"), dates="dayfirst"
     )
@@ -442,8 +459,6 @@ def test_a_date_that_is_none_is_a_bad_row(tmp_path: Path) -> None:
     ],
 )
 def test_spaces_and_bars_separate(tmp_path: Path, text: str, width: int) -> None:
-    from privrec.data.rawfiles import read_raw
-
     table = read_raw(put(tmp_path, "lines.txt", text), form="auto")
     assert table.frame.width == width
     assert not table.bad
@@ -456,35 +471,6 @@ def test_numbers_with_spaces_may_be_lists(tmp_path: Path) -> None:
     assert "--format table" in message
     assert loaded(tmp_path, text, form="table").tables.interactions.height == 3
     assert loaded(tmp_path, text, form="lists").tables.interactions.height == 6
-
-
-def test_the_history_of_one_person(tmp_path: Path) -> None:
-    for text in ("title,date\nHeat,2023-01-01\nUp,2023-01-02\n", "Heat,1\nUp,2\n"):
-        mapping = {"item": "title"} if text.startswith("title") else {}
-        result = loaded(tmp_path, text, user="me", mapping=mapping)
-        assert result.tables.users["id"].to_list() == ["me"]
-        assert result.tables.interactions["item"].to_list() == ["Heat", "Up"]
-    assert "(or --user NAME if all lines are of one person)" in said(tmp_path, "item\nHeat\n")
-    assert loaded(tmp_path, "7\n9\n", user="me").tables.items["id"].to_list() == ["7", "9"]
-
-
-def test_the_command_imports_the_history_of_one_person(scratch: Path) -> None:
-    put(scratch, "mine.csv", "item\nHeat\nUp\n")
-    assert (
-        document("data", "import", "mine.csv", "--user", "me", "--out", "mine", "--json")["people"]
-        == 1
-    )
-
-
-def test_one_person_has_no_user_column(tmp_path: Path) -> None:
-    two = "user,item\nann,1\nben,2\n"
-    assert "'user' names 2 people" in said(tmp_path, two, user="me")
-    assert "`--user`" in said(tmp_path, two, user="me", mapping={"user": "user"})
-    assert "`--user`" in said(tmp_path, two, user="me", users=put(tmp_path, "u", "id\nme\n"))
-    assert "`--user`" in said(tmp_path, two, user="")
-    # An account's own export may name her in each line.
-    mine = loaded(tmp_path, "profile,item\nann,1\nann,2\n", user="me")
-    assert mine.tables.users["id"].to_list() == ["me"]
 
 
 @pytest.fixture
@@ -529,7 +515,7 @@ def test_files_in_the_form_of_movielens_100k(hundred: Path) -> None:
     assert set(tables.items["genres"].explode()) == {"6", "7", "8", "9", "10"}
     uses = {(Path(use.file).name, use.column): use for use in result.uses}
     assert uses["u.item", "2"].became == "title"
-    assert "guessed" in uses["u.item", "2"].note
+    assert uses["u.item", "2"].note == "its place"
     assert uses["u.item", "genres"].note == "multi-valued, 5 values"
     assert uses["u.item", "5"].became == uses["u.user", "5"].became == "ignored"
     names = [feature.name for feature in to_federation(tables).catalogue.schema.features]

@@ -10,18 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from packing import put
 from privrec.data.importing import ImportResult, import_files, write_import
 from privrec.data.manifest import Manifest
 from privrec.data.tables import read_folder, to_federation
 from privrec.errors import DataError
 
 RATINGS = "user,item,rating,timestamp\nann,7,5,100\nbob,7,3,90\nann,8,1.5,80\n"
-
-
-def put(folder: Path, name: str, text: str | bytes) -> Path:
-    path = folder / name
-    path.write_bytes(text.encode() if isinstance(text, str) else text)
-    return path
 
 
 def load(folder: Path, text: str | bytes, **settings: Any) -> ImportResult:
@@ -169,8 +164,8 @@ ATOMIC = {
     "ml.inter": "user_id:token\titem_id:token\trating:float\ttimestamp:float\tmood:token\n"
     "1\t7\t4\t10\tok\n2\t8\t2.5\t20.5\tsad\n",
     "ml.user": "user_id:token\tage:token\tscore:float\n1\t25\t3\n2\t025\t\n",
-    "ml.item": "item_id:token\tmovie_title:token_seq\tclass:token_seq\tpos:float_seq\n"
-    "7\tToy Story\tAnimation Comedy\t1.5 2\n8\tHeat\t\t3\n",
+    "ml.item": "item_id:token\tmovie_title:token_seq\tclass:token_seq\tpos:float\n"
+    "7\tToy Story\tAnimation Comedy\t1.5\n8\tHeat\t\t3\n",
 }
 
 
@@ -192,10 +187,9 @@ def test_recbole_files_are_read_together(tmp_path: Path, given_as: str) -> None:
         "id": ["7", "8"],
         "title": ["Toy Story", "Heat"],
         "class": [["Animation", "Comedy"], None],
-        "pos.1": [1.5, 3.0],
-        "pos.2": [2.0, None],
+        "pos": [1.5, 3.0],
     }
-    assert to_federation(tables).schema.named("pos.2", "item").kind == "numeric"
+    assert to_federation(tables).schema.named("pos", "item").kind == "numeric"
 
 
 def test_a_users_file_by_name_goes_before_the_one_beside(tmp_path: Path) -> None:

@@ -127,11 +127,3 @@ def test_a_moments_feature_that_nearly_names_people_is_warned_of(tmp_path: Path)
     [warning] = import_files(ratings, mapping={}, context=["weather", "place"]).warnings
     # 60 values of 20 people, not of 60 lines.
     assert warning.startswith("'place' has 60 values for 20 people:")
-
-
-def test_items_may_be_named_by_their_features(tmp_path: Path) -> None:
-    items = put(tmp_path, "items.csv", ["id,title,code", *(f"{k},T{k},x{k}" for k in range(30))])
-    ratings = put(tmp_path, "ratings.csv", ["user,item", *(f"u{k},{k}" for k in range(30))])
-    [warning] = import_files(ratings, mapping={}, items=items).warnings
-    # It reveals nobody, but it helps nothing either.
-    assert warning.startswith("'code' has 30 values for 30 items: nearly each item has its own")

@@ -143,10 +143,9 @@ def test_vocabularies_stand_in_no_order_of_people(tmp_path: Path) -> None:
 
 def test_features_stand_in_no_order_of_people_either(tmp_path: Path) -> None:
     """A key that the first person alone has is not the first feature."""
-    people = [{"id": "u", "zeal": "x"}, {"id": "v", "town": "y"}, {"id": "w", "age": "z"}]
-    (tmp_path / "users.jsonl").write_text("\n".join(map(json.dumps, people)))
+    (tmp_path / "users.csv").write_text("id,zeal,town,age\nu,x,,\nv,,y,\nw,,,z\n")
     (tmp_path / "lines.csv").write_text("user,item\nu,1\nv,1\nw,1\n")
-    result = import_files(tmp_path / "lines.csv", mapping={}, users=tmp_path / "users.jsonl")
+    result = import_files(tmp_path / "lines.csv", mapping={}, users=tmp_path / "users.csv")
     features = to_federation(result.tables).catalogue.schema.features
     assert [feature.name for feature in features] == ["age", "town", "zeal"]
 

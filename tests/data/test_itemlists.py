@@ -9,18 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commands import Refused, invoke
+from packing import put
 from privrec.data.importing import ImportResult, import_files, write_import
 from privrec.data.rawfiles import looks_like_lists, split_lists
 from privrec.data.sources import load
 from privrec.errors import DataError, SettingsError
 
 TRAIN = "0 5 7 6\n1 5\n2\n10 7 9\n"
-
-
-def put(folder: Path, name: str, text: str | bytes) -> Path:
-    path = folder / name
-    path.write_bytes(text.encode() if isinstance(text, str) else text)
-    return path
 
 
 def imported(folder: Path, text: str | bytes, **settings: Any) -> ImportResult:
@@ -125,7 +120,7 @@ def test_a_file_that_may_be_a_table_must_be_asked_for(tmp_path: Path) -> None:
         (b"0 5 7\n1 x7 8\n", "train.txt line 2 must be whole numbers: .*; got 'x7'"),
         (b"0 5 7\n\n1 7 8.5 z\n", "train.txt line 3 must be whole numbers: .*; got '8.5'"),
         (b"0 5 7\n-1 7\n", "train.txt line 2 must be whole numbers: .*; got '-1'"),
-        (b"0 5 7\n\xff 7\n", "train.txt line 2 must be whole numbers: .*; got '�'"),
+        (b"0 5 7\n\xff 7\n", "train.txt line 2 is not utf-8; got '� 7'"),
         (b"0 5\n1 6\n0 7\n", "train.txt line 3 must be the only line of its person; got '0'"),
         (b"0 5\n1 6\n0 seven\n", "train.txt line 3 must be whole numbers: .*; got 'seven'"),
         (b"0\n1\n", "train.txt has people but no items"),

@@ -8,13 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from privrec.data import rawfiles
-from privrec.data.rawfiles import (
-    _split_even,
-    _split_lines,
-    _split_quoted,
-    _unquoted,
-    read_raw,
-)
+from privrec.data.rawfiles import _split, _split_even, _split_quoted, read_raw
 from privrec.data.rawvalues import RawTable
 from privrec.errors import DataError
 
@@ -130,9 +124,12 @@ def test_text_behind_a_closed_quote_is_a_bad_row(tmp_path: Path) -> None:
         (b"\xef\xbb\xbf\n", "is empty"),
         (b"user,item\n", "has a header but no rows"),
         (b"user,user\n1,2\n", "has the column 'user' more than once"),
-        ("user,item\n1,2\n".encode("utf-16"), r"line 1 is not text in utf-8; .*--encoding"),
-        ("user,item\n1,2\n".encode("utf-16-le"), r"line 1 is not text in utf-8"),
-        ("usér,item\n1,2\n".encode("latin-1"), r"line 1 is not text in utf-8"),
+        ("user,item\n1,2\n".encode("utf-16"), r"line 1 is not utf-8; .*--encoding cp1252"),
+        ("user,item\n1,2\n".encode("utf-16-le"), r"line 1 is not utf-8 .*--encoding cp1252"),
+        ("usér,item\n1,2\n".encode("latin-1"), r"line 1 is not utf-8; got 'us�r,item'"),
+        ("user\n1\nJörg,2\n".encode("latin-1"), r"line 3 is not utf-8; got 'J�rg,2'"),
+        (b'{"user": 1, "item": 2}\n', "is JSON, which is not read: use CSV or Parquet, or a"),
+        (b' [{"user": 1, "item": 2}]', "is JSON, which is not read"),
     ],
 )
 def test_hopeless_files_are_named(tmp_path: Path, text: bytes, message: str) -> None:
@@ -147,14 +144,15 @@ def test_a_file_that_is_not_there_or_a_folder_is_named(tmp_path: Path) -> None:
         read_raw(tmp_path)
 
 
-def test_bytes_in_another_encoding_are_bad_rows(tmp_path: Path) -> None:
+def test_json_is_recognised_by_its_name_too_and_braces_are_no_json(tmp_path: Path) -> None:
+    for name in ("some.json", "some.jsonl", "some.NDJSON"):
+        with pytest.raises(DataError, match="is JSON, which is not read"):
+            read(tmp_path, "7\n", name)
+    assert read(tmp_path, "{a},b\nx,y\n").frame.columns == ["{a}", "b"]
+
+
+def test_the_encoding_may_be_named(tmp_path: Path) -> None:
     raw = "user,title\n1,Amélie\n2,Heat\n".encode("latin-1")
-    table = read(tmp_path, raw)
-    assert table.frame.rows() == [("2", "Heat")]
-    (bad,) = table.bad
-    assert (bad.line, bad.column, bad.value) == (2, "title", "Am\N{REPLACEMENT CHARACTER}lie")
-    assert "not utf-8" in bad.reason
-    assert "--encoding" in bad.reason
     assert read(tmp_path, raw, encoding="latin-1").frame["title"].to_list() == ["Amélie", "Heat"]
 
 
@@ -237,8 +235,7 @@ def test_double_colons_are_read_back(
 @given(st.text(st.sampled_from('ab,"\n'), min_size=1, max_size=12))
 def test_the_quick_way_through_quotes_agrees_with_the_careful_one(text: str) -> None:
     text = f"x,y\n{text}"
-    even = _split_even(text, ",")
-    quick = None if even is None else _unquoted(even)
+    quick = _split_even(text, ",", quoted=True)
     if quick is None:
         return
     careful = _split_quoted(text, ",", "some.csv")
@@ -247,18 +244,18 @@ def test_the_quick_way_through_quotes_agrees_with_the_careful_one(text: str) -> 
     assert not careful.bad
 
 
+@pytest.mark.parametrize("quote", ["", '"'])
 @given(rows=st.lists(st.sampled_from(["a,b", "c", "", " d , e", "f,g,h"]), max_size=12))
-def test_two_ways_to_split_uneven_lines_agree(rows: list[str]) -> None:
-    text = "\n".join(["x,y", *rows])
-    whole = _split_lines(text, ",", "some.csv")
+def test_uneven_lines_are_bad_rows(quote: str, rows: list[str]) -> None:
+    lines = [f"{quote}x{quote},y", *rows]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rawfiles, "_ROWS_AT_A_TIME", 2)
-        parts = _split_quoted(text, ",", "some.csv")
-    assert parts.frame.equals(whole.frame)
-    assert (parts.lines.tolist(), parts.bad) == (whole.lines.tolist(), whole.bad)
+        fields = _split("\n".join(lines), ",", "some.csv", quoted=True)
     good = [(k, row.split(",")) for k, row in enumerate(["x,y", *rows], 1) if row.count(",") == 1]
-    assert whole.lines.tolist() == [line for line, _ in good]
-    assert whole.frame.rows() == [tuple(f.strip() for f in fields) for _, fields in good]
+    assert fields.lines.tolist() == [line for line, _ in good]
+    assert fields.frame.rows() == [tuple(field.strip() for field in row) for _, row in good]
+    wrong = [(k, row) for k, row in enumerate(rows, 2) if row and row.count(",") != 1]
+    assert [(bad.line, bad.value) for bad in fields.bad] == wrong
 
 
 uneven = st.text(st.sampled_from('ab,: \n\r"#é\x1f'), min_size=1, max_size=14)
@@ -273,8 +270,8 @@ even = st.lists(st.lists(st.sampled_from(["", "a", " b", '"', "#", "é "]), min_
 @pytest.mark.parametrize("separator", [",", "::"])
 def test_even_files_are_split_as_a_plain_loop_does(separator: str, text: str, end: str) -> None:
     text = f"x{separator}y\n{text.replace(',', separator)}{end}"
-    found = _split_even(text, separator)
-    rows = [line.split(separator) for line in text.removesuffix("\n").split("\n")]
+    found = _split_even(text, separator, quoted=False)
+    rows = [line.split(separator) for line in text.rstrip("\n").split("\n")]
     # It may leave a strange file to the careful way, but not an ordinary one.
     ordinary = not {"\r", "\x1f"} & set(text) and all(len(row) == 2 for row in rows)
     assert found is not None or not ordinary
@@ -283,7 +280,6 @@ def test_even_files_are_split_as_a_plain_loop_does(separator: str, text: str, en
         assert found.lines.tolist() == list(range(1, len(rows) + 1))
 
 
-def test_one_field_too_few_and_one_too_many_are_not_even() -> None:
-    assert _split_even("x,y\n1\n2,3,4\n", ",") is None
-    assert _split_even("x,y\n1,2\n\n3,4\n", ",") is None
-    assert _split_even("x,y\n1,2\n  \n3,4\n", ",") is None
+@pytest.mark.parametrize("lines", ["1\n2,3,4", "1,2\n\n3,4", "1,2\n  \n3,4"])
+def test_one_field_too_few_and_one_too_many_are_not_even(lines: str) -> None:
+    assert _split_even(f"x,y\n{lines}\n", ",", quoted=False) is None

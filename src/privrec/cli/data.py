@@ -22,16 +22,12 @@ data_app = typer.Typer(
 SourceArgument = Annotated[
     Path,
     typer.Argument(
-        help="Text with , ; | :: tabs or spaces between columns, JSON lines, Parquet, RecBole, or"
-        " lists; also as gz or zip."
+        help="Text with , ; | :: tabs or spaces between columns, Parquet, RecBole, or lists; also"
+        " as gz or zip."
     ),
 ]
 ItemsOption = Annotated[
     Path | None, typer.Option(help="The public catalogue: a file of items and features.")
-]
-UserOption = Annotated[
-    str | None,
-    typer.Option(metavar="NAME", help="The only person of a file without a user column."),
 ]
 FlagsOption = Annotated[
     list[str] | None,
@@ -143,7 +139,6 @@ def import_data(
     ignore: Annotated[
         list[str] | None, typer.Option(metavar="COLUMN", help="A column to leave out; repeat.")
     ] = None,
-    user: UserOption = None,
     positive_above: Annotated[float | None, typer.Option(help="Values above are likes.")] = None,
     name: Annotated[
         str | None, typer.Option(help="The name to show.", show_default="that of --out")
@@ -152,9 +147,6 @@ def import_data(
     dates: DatesOption = "iso",
     encoding: EncodingOption = "utf-8",
     format_: FormatOption = "auto",
-    drop_duplicates: Annotated[
-        bool, typer.Option("--drop-duplicates", help="Keep one of the same lines.")
-    ] = False,
     skip_bad: Annotated[
         bool, typer.Option("--skip-bad", help="Skip, count and list bad rows.")
     ] = False,
@@ -179,10 +171,8 @@ def import_data(
             form=format_,
             decimal=decimal,
             dates=dates,
-            user=user,
             flags=_pairs("--flags", "NAME=FIRST..LAST", flags or []),
             ignore=ignore or [],
-            drop_duplicates=drop_duplicates,
         )
         write_import(result, out)
         _say_imported(result, out, json_)
@@ -224,9 +214,6 @@ def _say_imported(result: "ImportResult", out: Path, json_: bool) -> None:
         print_line("there is no time: each person's lines stay in the order of the file")
     for warning in found["warnings"]:
         print_line(f"warning: {warning}")
-    if dropped := found["duplicates_dropped"]:
-        was = "line that was" if dropped == 1 else "lines that were"
-        print_line(f"dropped {dropped:,} {was} there already")
     if found["skipped"]:
         print_line(f"skipped {found['skipped']:,} bad rows, listed in {found['skipped_in']}")
     print_line(f"next: privrec data describe {shlex.quote(found['data'])}")

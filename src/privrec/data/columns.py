@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Literal, get_args
 
 import numpy as np
@@ -28,54 +29,45 @@ from privrec.data.rawvalues import (
 from privrec.data.text import short
 from privrec.errors import DataError, SettingsError, nearest
 
-_THINGS = (
-    *("movie", "product", "book", "song", "track", "artist", "business", "article", "news", "app"),
-    *("film", "game", "video", "show", "recipe", "poi", "venue", "place", "location", "hotel"),
-    *("restaurant", "content", "goods", "podcast", "anime", "joke", "course", "beer", "sku"),
-)
 _PEOPLE = (
-    *("customer", "member", "reviewer", "visitor", "person", "client", "account", "profile"),
-    *("player", "subscriber", "viewer", "listener", "reader", "buyer", "shopper"),
+    "customer|member|reviewer|visitor|person|client|account|profile|player|subscriber|viewer"
+    "|listener|reader|buyer|shopper"
 )
-_MOMENTS = (
-    *("time", "timestamp", "ts", "unixtime", "datetime", "date", "eventtime", "eventtimestamp"),
-    *("eventts", "eventdate", "unixtimestamp", "epoch", "epochtime", "createdat", "createdon"),
-    *("created", "createdtime", "creationtime", "creationdate", "occurredat", "loggedat"),
-    *("ratedat", "watchedat", "playedat", "clickedat", "viewedat", "purchasedat", "orderedat"),
-    *("reviewedat", "visitedat", "ratingtime", "reviewtime", "unixreviewtime", "reviewdate"),
-    *("orderdate", "purchasedate", "orderpurchasetimestamp", "checkintime", "interactiontime"),
-    *("invoicedate", "ordertime", "purchasetime", "transactiondate", "transactiontime", "addedat"),
-    *("clicktime", "playtime", "starttime", "startedat", "starttimestamp"),
+_THINGS = (
+    "movie|product|book|song|track|artist|business|article|news|app|film|game|video|show|recipe"
+    "|poi|venue|place|location|hotel|restaurant|content|goods|podcast|anime|joke|course|beer|sku"
 )
-_UNITS = ("", "ms", "millis", "milliseconds", "s", "sec", "seconds", "us", "micros", "utc", "unix")
-
-ALIASES: dict[str, tuple[str, ...]] = {
-    "user": (
-        *("user", "userid", "uid", "customerid", "memberid", "reviewerid", "visitorid"),
-        *(f"{who}id" for who in _PEOPLE),
-        *("userkey", "username", "userhash", *_PEOPLE),
-    ),
+_ACTS = (
+    "event|unix|epoch|created|creation|rating|review|unixreview|order|purchase|orderpurchase"
+    "|checkin|interaction|invoice|transaction|click|play|start"
+)
+_DONE = (
+    "created|occurred|logged|rated|watched|played|clicked|viewed|purchased|ordered|reviewed"
+    "|visited|added|started"
+)
+_UNITS = "ms|millis|milliseconds|s|sec|seconds|us|micros|utc|unix"
+_SURE_TIMES = ("time", "timestamp", "ts", "unixtime", "datetime", "date")
+"""A column of such a name must hold times. One of another name is a time only if it looks so."""
+USUAL_NAMES: dict[str, tuple[str, ...]] = {
+    "user": ("user", "userid", "uid", f"({_PEOPLE})id", f"user(key|name|hash)|{_PEOPLE}"),
     "item": (
-        *("item", "itemid", "iid", "movieid", "productid", "bookid", "isbn", "songid", "trackid"),
-        *("artistid", "parentasin", "asin", "businessid", "articleid", "newsid", "appid"),
-        *(f"{what}id" for what in _THINGS),
-        *("stockcode", "productcode", "itemcode", "productsku", *_THINGS),
+        *("item", "itemid", "iid", "movieid", "productid", "bookid", "isbn", "parentasin", "asin"),
+        *(f"({_THINGS})id", f"(stock|product|item)code|productsku|{_THINGS}"),
     ),
     "value": (
         *("value", "rating", "score", "stars", "overall", "label"),
-        *("ratings", "userrating", "bookrating", "movierating", "reviewrating", "reviewscore"),
-        *("starrating", "ratingvalue", "ratingscore"),
+        "ratings|(user|book|movie|review|star)rating|reviewscore|rating(value|score)",
     ),
-    "time": tuple(f"{moment}{unit}" for unit in _UNITS for moment in _MOMENTS),
+    "time": (
+        *_SURE_TIMES,
+        f"((({_ACTS})?({'|'.join(_SURE_TIMES)})|({_DONE})(at|on)|created|epoch)({_UNITS})?)",
+    ),
     "id": ("id",),
     "title": ("title", "name", "movietitle", "itemtitle", "itemname"),
 }
-"""Column names that need no mapping, preferred names first, as `plain_column` writes them."""
-_SURE_TIMES = ("time", "timestamp", "ts", "unixtime", "datetime", "date")
-"""A column of such a name must hold times. One of another name is a time only if it looks so."""
+"""Column names that need no mapping, preferred ones first, as `plain_column` writes them."""
 _PLACES = {"user": "1", "item": "2", "value": "3", "time": "4", "id": "1", "title": "2"}
-_PLACES_OF_ONE = {**_PLACES, "item": "1", "value": "2", "time": "3"}
-"""The meaning of the columns of a file without a header, and of one that is about one person."""
+"""The meaning of the columns of a file without a header."""
 _LOOKED_AT = 1000
 """Rows that decide what an unknown column may be. Chosen by hand."""
 _MOST_NAMES = 12
@@ -107,8 +99,7 @@ class Reader:
     people and items are features: multi-valued if values are separated by `|`, numeric if they are
     numbers with a decimal point. `flags` makes one feature of items of columns that are 0 or 1:
     {"genres": "Action..Western"}. Columns in `ignore` are no features: of people or items, or of
-    one of them as "users:zip" and "items:url". `user` is the only person of a file of interactions
-    that has no user column.
+    one of them as "users:zip" and "items:url".
 
     `decimal` and `dates` say how numbers and dates are written where they are text. A file of the
     form "lists" has one line for each person, her number and then her items'. `skip_bad` leaves
@@ -125,7 +116,6 @@ class Reader:
     form: Form = "auto"
     decimal: Decimal = "."
     dates: Dates = "iso"
-    user: str | None = None
     flags: Mapping[str, str] = field(default_factory=dict)
     ignore: Sequence[str] = ()
     skipped: list[BadRow] = field(default_factory=list)
@@ -133,13 +123,17 @@ class Reader:
     warnings: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        _check_choice("--format", self.form, get_args(Form))
-        _check_choice("--decimal", self.decimal, get_args(Decimal))
-        _check_choice("--dates", self.dates, get_args(Dates))
+        choices = (("format", self.form, Form), ("decimal", self.decimal, Decimal))
+        for option, given, kind in (*choices, ("dates", self.dates, Dates)):
+            if given not in (allowed := get_args(kind)):
+                raise SettingsError(
+                    f"`--{option}` must be {' or '.join(allowed)}; got {given!r}"
+                    f"{nearest(given, allowed)}"
+                )
 
     def entities(self, path: Table, what: Literal["user", "item"]) -> pl.DataFrame:
         """Return a users or items file as a table: `id`, `title` if it has one, and features."""
-        table = self._read(path)
+        table = self._read(path, "table")
         ignored = {name.removeprefix(f"{what}s:") for name in self.ignore}
         left_out = [name for name in table.frame.columns if name in ignored]
         for name in left_out:
@@ -150,25 +144,28 @@ class Reader:
         ids, missing = read_ids(table, key)
         twice = Check(key, (~ids.is_first_distinct()).to_numpy(), "must not be there twice")
         columns, checks = [ids.alias("id")], [missing, twice]
-        self._note(table, key, "id", _how_chosen(table, "id", key, self.mapping.get("id")))
+        self._note(table, key, "id", self._how_chosen(table, "id", key))
         if title is not None:
             columns.append(read_title(table, title).alias("title"))
-            said = self.mapping.get("title")
-            self._note(table, title, "title", _how_chosen(table, "title", title, said))
+            self._note(table, title, "title", self._how_chosen(table, "title", title))
         known = [name for name in table.frame.columns if name not in (key, title)]
-        for name in known:
-            if (taken := {"id": key, "title": title}.get(name)) is not None:
+        for ours, theirs in (("id", key), ("title", title)):
+            if theirs is not None and ours in known:
                 raise DataError(
-                    f"{path}: the column {name!r} is in the way, as {taken!r} is read as {name};"
-                    f" rename or remove one of them"
+                    f"{path}: the column {ours!r} is in the way, as {theirs!r} is read as {ours};"
+                    " rename or remove one of them"
                 )
-        flags = self.flags if what == "item" else {}
-        spans = {name: _span(table, known, name, span) for name, span in flags.items()}
+        spans = {
+            name: _span(table, known, name, span)
+            for name, span in (self.flags if what == "item" else {}).items()
+        }
         flagged = [name for span in spans.values() for name in span]
-        # The order of people's keys in a JSON file would tell what the first people have.
+        # The order of columns that were made from people's records may tell what the first one has.
         for name in sorted(known) if what == "user" else known:
             if name not in flagged:
-                self._add_feature(table, name, columns, checks, may_split=True)
+                feature, check = self._feature(table, name, may_split=True)
+                columns.append(feature)
+                checks.append(check)
         for name, span in spans.items():
             values, more = read_flags(table, span)
             columns.append(values.alias(name))
@@ -186,7 +183,7 @@ class Reader:
         And the form that the file has. Where it has a list for each person, the item is null for
         somebody whose list is empty.
         """
-        table = self._read(path, "table" if self.user and form == "auto" else form)
+        table = self._read(path, form)
         meanings = self._meanings(table)
         columns: list[pl.Series] = []
         checks: list[Check] = []
@@ -199,14 +196,19 @@ class Reader:
             if known is not None:
                 strange = (~column.is_in(known["id"].implode())).fill_null(value=False).to_numpy()
                 checks.append(Check(theirs, strange, f"must be one of the {ours}s listed"))
-        if self.user:
-            columns.insert(0, pl.Series("user", [self.user]).new_from_index(0, table.frame.height))
         for name in self.context:
-            self._add_feature(table, name, columns, checks, may_split=False)
+            column, check = self._feature(table, name, may_split=False)
+            columns.append(column)
+            checks.append(check)
         kept = self._without_bad(table, pl.DataFrame(columns), checks)
         self._note_interactions(table, meanings, kept)
         if table.lists and kept["item"].null_count() == kept.height:
             raise DataError(f"{path} has people but no items")
+        if table.lists and form == "auto":
+            self.warnings.append(
+                f"{Path(table.file).name} was read as one line a person (--format table reads it as"
+                " columns)"
+            )
         return kept, "lists" if table.lists else "table"
 
     def check_ignored(self) -> None:
@@ -218,46 +220,39 @@ class Reader:
                 close = nearest(plain, {use.column for use in self.uses})
                 raise DataError(f"no file of people or items has the column {plain!r}{close}")
 
-    def _read(self, path: Table, form: Form = "table") -> RawTable:
+    def _read(self, path: Table, form: Form) -> RawTable:
         table = read_raw(path, encoding=self.encoding, form=form, decimal=self.decimal)
         return replace(table, decimal=self.decimal, dates=self.dates)
 
     def _note(self, table: RawTable, column: str, became: Became, note: str) -> None:
         self.uses.append(Use(file=table.file, column=column, became=became, note=note))
 
-    def _add_feature(
-        self,
-        table: RawTable,
-        name: str,
-        columns: list[pl.Series],
-        checks: list[Check],
-        *,
-        may_split: bool,
-    ) -> None:
+    def _how_chosen(self, table: RawTable, ours: str, theirs: str) -> str:
+        if self.mapping.get(ours) == theirs:
+            return "you said so"
+        return "its name" if table.has_header and not table.lists else "its place"
+
+    def _feature(self, table: RawTable, name: str, *, may_split: bool) -> tuple[pl.Series, Check]:
         if self.decimal == "." and has_commas(table.frame[name].head(_LOOKED_AT)):
             self.warnings.append(
                 f"{name!r} has decimal commas, and so its numbers are read as words"
                 " (--decimal , reads a decimal comma)"
             )
-        features, more = read_feature(table, name, may_split=may_split)
-        columns += features
-        checks += more
+        return read_feature(table, name, may_split=may_split)
 
     def _note_interactions(
-        self, table: RawTable, meanings: Mapping[str, str], kept: pl.DataFrame
+        self, table: RawTable, meanings: Mapping[Role, str], kept: pl.DataFrame
     ) -> None:
         """Record what became of the columns of an interactions file."""
+        roles = {theirs: ours for ours, theirs in meanings.items()}
         for name in table.frame.columns:
-            ours = next((ours for ours in ROLES if meanings.get(ours) == name), None)
-            if ours is not None:
-                note = _how_chosen(table, ours, name, self.mapping.get(ours))
+            if ours := roles.get(name):
+                note = self._how_chosen(table, ours, name)
                 if ours == "time":
                     note += f"; {kept['time'].min()!s} to {kept['time'].max()!s}"
                 self._note(table, name, ours, note)
             elif name in self.context:
-                # Numbers with spaces between them become one column for each place.
-                note = _kind(kept[name]) if name in kept.columns else "numbers"
-                self._note(table, name, "context", f"you said so; {note}")
+                self._note(table, name, "context", f"you said so; {_kind(kept[name])}")
             else:
                 self._note(table, name, "ignored", "empty" if _is_empty(table.frame[name]) else "")
                 ways = [replace(table, dates=dates) for dates in get_args(Dates)]
@@ -267,25 +262,21 @@ class Reader:
                         f" file; {name!r} looks like a time (--map time=…)"
                     )
 
-    def _meanings(self, table: RawTable) -> dict[str, str]:
+    def _meanings(self, table: RawTable) -> dict[Role, str]:
         """Return which column of the file is the user, item, value and time."""
         context = self.context
         taken = {*context, *(self.mapping[ours] for ours in ROLES if ours in self.mapping)}
-        meanings: dict[str, str] = {}
-        roles = ROLES[1:] if self.user else ROLES
-        for ours in roles:
+        meanings: dict[Role, str] = {}
+        for ours in ROLES:
             theirs = self._find(table, ours, taken=taken)
             if theirs is not None:
                 meanings[ours] = theirs
                 taken.add(theirs)
-        if missing := [ours for ours in ("user", "item") if ours in roles and ours not in meanings]:
+        if missing := [ours for ours in ROLES[:2] if ours not in meanings]:
             options = " ".join(f"--map {ours}=…" for ours in missing)
             lists = ", or --format lists if a line is a person and her items"
             options += lists if table.frame.width == 1 else ""
-            one = " (or --user NAME if all lines are of one person)" if "user" in missing else ""
-            raise DataError(f"{_lacks(table, *missing)} (say which it is with {options}){one}")
-        if self.user and table.has_header:
-            _check_one_person(table)
+            raise DataError(f"{_lacks(table, *missing)} (say which it is with {options})")
         for name in context:
             if name not in table.frame.columns:
                 raise DataError(_lacks(table, name))
@@ -302,7 +293,7 @@ class Reader:
                 return self.mapping[what]
             if "id" in table.frame.columns:
                 return "id"
-            by_name = _by_alias(table, what, taken=set())
+            by_name = _by_name(table, what, taken=set())
             if by_name is not None:
                 return by_name
         key = self._find(table, "id", taken=set())
@@ -318,8 +309,8 @@ class Reader:
                 raise DataError(_lacks(table, theirs))
             return theirs
         if table.has_header:
-            return _by_alias(table, ours, taken=taken)
-        place = (_PLACES_OF_ONE if self.user else _PLACES)[ours]
+            return _by_name(table, ours, taken=taken)
+        place = _PLACES[ours]
         if place not in table.frame.columns or place in taken:
             return None
         return place if ours != "title" or _looks_like_titles(table.frame[place]) else None
@@ -328,19 +319,18 @@ class Reader:
         self, table: RawTable, frame: pl.DataFrame, checks: Sequence[Check]
     ) -> pl.DataFrame:
         """Return the rows that pass all checks; raise for the first bad row, or list bad rows."""
-        seen = np.zeros(frame.height, np.bool_)
+        is_bad = np.zeros(frame.height, np.bool_)
         bad = list(table.bad)
         for check in checks:
-            fresh = check.mask & ~seen
-            seen |= check.mask
+            fresh = np.flatnonzero(check.mask & ~is_bad)
+            is_bad |= check.mask
             # The error names one bad row: building messages for a million rows would be slow.
-            rows = np.flatnonzero(fresh) if self.skip_bad else np.flatnonzero(fresh)[:1]
-            bad += table.bad_rows(rows, check.column, check.reason)
+            bad += table.bad_rows(fresh if self.skip_bad else fresh[:1], check.column, check.reason)
         bad.sort(key=lambda row: row.line)
         if bad and not self.skip_bad:
             raise DataError(f"{bad[0]} (--skip-bad leaves such rows out)")
         self.skipped.extend(bad)
-        kept = frame.filter(~seen) if seen.any() else frame
+        kept = frame.filter(~is_bad) if is_bad.any() else frame
         if kept.height == 0:
             raise DataError(f"{table.file} has no row that can be used; the first: {bad[0]}")
         return kept
@@ -358,38 +348,18 @@ def plain_column(name: str) -> str:
     return re.sub("[ _.-]", "", name.casefold())
 
 
-def _by_alias(table: RawTable, ours: str, *, taken: set[str]) -> str | None:
+def _by_name(table: RawTable, ours: str, *, taken: set[str]) -> str | None:
     """Return the column with a usual name of this meaning."""
-    plain = {
-        plain_column(name): name for name in reversed(table.frame.columns) if name not in taken
-    }
-    for alias in ALIASES[ours]:
-        name = plain.get(alias)
-        if name is None or (ours in ("value", "time") and _is_empty(table.frame[name])):
-            continue
-        if ours != "time" or alias in _SURE_TIMES or _looks_like_times(table, name):
-            return name
+    free = [name for name in table.frame.columns if name not in taken]
+    for pattern in USUAL_NAMES[ours]:
+        for name in free:
+            if not re.fullmatch(pattern, plain_column(name)):
+                continue
+            if ours in ("value", "time") and _is_empty(table.frame[name]):
+                continue
+            if ours != "time" or pattern in _SURE_TIMES or _looks_like_times(table, name):
+                return name
     return None
-
-
-def _check_one_person(table: RawTable) -> None:
-    """Raise if a file about one person has a column of several."""
-    name = _by_alias(table, "user", taken=set())
-    if name is not None and (people := table.frame[name].drop_nulls().n_unique()) > 1:
-        raise DataError(
-            f"{table.file}: {name!r} names {people:,} people; --user is for the file of one"
-        )
-
-
-def _how_chosen(table: RawTable, ours: str, theirs: str, said: str | None) -> str:
-    """Return how it was decided that a column is ours; `said` is the column that --map names."""
-    if said == theirs:
-        return "you said so"
-    if table.lists:
-        return "the file has one line a person"
-    if not table.has_header:
-        return f"guessed: it is column {theirs} of a file without a header"
-    return "its name" if theirs.casefold() == ours else "guessed from its name"
 
 
 def _kind(column: pl.Series) -> str:
@@ -409,8 +379,14 @@ def _is_empty(column: pl.Series) -> bool:
     return bool((gone | (column == "")).all() if column.dtype == pl.String else gone.all())
 
 
+_YEAR = 365.25 * 86400
+
+
 def _looks_like_times(table: RawTable, name: str) -> bool:
-    """Return whether at least half of the first values are dates or numbers of an epoch."""
+    """Return whether at least half of the first values are dates or numbers of an epoch.
+
+    These are times of 1985 to 2060, in s, ms, µs or ns since 1970.
+    """
     first = table.frame[name].head(_LOOKED_AT).drop_nulls()
     first = first.filter(first != "") if first.dtype == pl.String else first
     if first.is_empty() or first.dtype == pl.Duration or plain_column(name).endswith("id"):
@@ -421,16 +397,10 @@ def _looks_like_times(table: RawTable, name: str) -> bool:
         return False
     is_time = ~check.mask
     if not times.dtype.is_temporal():
-        is_time &= [time is not None and _is_recent(float(time)) for time in times]
+        numbers = times.cast(pl.Float64).fill_null(0.0).to_numpy()
+        seconds = [numbers / unit for unit in (1, 10**3, 10**6, 10**9)]
+        is_time &= np.any([(part >= 15 * _YEAR) & (part <= 91 * _YEAR) for part in seconds], axis=0)
     return 2 * int(is_time.sum()) >= times.len()
-
-
-_YEAR = 365.25 * 86400
-
-
-def _is_recent(time: float) -> bool:
-    """Return whether a number is a time of 1985 to 2060, in s, ms, µs or ns since 1970."""
-    return any(15 * _YEAR <= time / unit <= 91 * _YEAR for unit in (1, 10**3, 10**6, 10**9))
 
 
 def _looks_like_titles(column: pl.Series) -> bool:
@@ -453,12 +423,6 @@ def _span(table: RawTable, known: list[str], name: str, span: str) -> list[str]:
     if name in ("id", "title") or name in {*table.frame.columns}.difference(columns):
         raise SettingsError(f"`--flags` must have a new name; got {name!r}")
     return columns
-
-
-def _check_choice(option: str, given: str, allowed: tuple[str, ...]) -> None:
-    if given not in allowed:
-        names = " or ".join(allowed)
-        raise SettingsError(f"`{option}` must be {names}; got {given!r}{nearest(given, allowed)}")
 
 
 def _lacks(table: RawTable, *names: str) -> str:

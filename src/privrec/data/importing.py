@@ -12,7 +12,7 @@ from typing import Any
 
 import polars as pl
 
-from privrec.data.columns import ALIASES, ROLES, Reader, Use
+from privrec.data.columns import ROLES, USUAL_NAMES, Reader, Use
 from privrec.data.manifest import Manifest, Public
 from privrec.data.rawvalues import BadRow, RawTable, Table
 from privrec.data.tables import Tables, in_order, write_folder
@@ -23,13 +23,11 @@ from privrec.errors import DataError, SettingsError, nearest
 class ImportResult:
     """The result of an import: the tables, the rows that were left out, and warnings.
 
-    `uses` says what became of each column of each file, and `dropped` how many lines were left out
-    because they were there already.
+    `uses` says what became of each column of each file.
     """
 
     tables: Tables
     skipped: list[BadRow]
-    dropped: int = 0
     warnings: tuple[str, ...] = ()
     uses: tuple[Use, ...] = ()
 
@@ -60,7 +58,6 @@ class ImportResult:
             "columns": [asdict(use) for use in self.uses],
             "ignored": [use.column for use in self.uses if use.became == "ignored"],
             "skipped": len(self.skipped),
-            "duplicates_dropped": self.dropped,
             "warnings": list(self.warnings),
         }
 
@@ -73,16 +70,14 @@ def import_files(
     test: Table | None = None,
     positive_above: float | None = None,
     name: str | None = None,
-    drop_duplicates: bool = False,
     **how: Any,
 ) -> ImportResult:
-    """Return the tables of separated text, JSON lines, Parquet or RecBole files, or of lists.
+    """Return the tables of separated text, Parquet or RecBole files, or of lists.
 
     `how` are fields of `Reader`: which column is what, and how files are written. Without `users`
     and `items` those of `source` are listed. An atomic `source` (its .inter file or folder)
     includes the .user and .item files next to it. `test` has the same form and columns and holds
-    lines to be tested; only ids are read off it. With `drop_duplicates` a line that is the same as
-    another one, in every column that is used, is left out.
+    lines to be tested; only ids are read off it.
 
     A given `items` file counts as the public catalogue, a given `positive_above` as a public
     choice. Everything else is computed from the data and not declared public (docs/data.md).
@@ -99,47 +94,32 @@ def import_files(
     things = reader.entities(items, "item") if items else None
     listed = {"user": people, "item": things}
     lines, form = reader.interactions(source, listed=listed, form=reader.form)
-    if reader.form == "auto" and form == "lists":
-        reader.warnings.append(
-            f"{Path(str(source)).name} was read as one line a person (--format table reads it as"
-            " columns)"
-        )
     asked = None
     if test:
         asked = reader.interactions(test, listed=listed, form=form)[0]
         asked = _alike(asked, lines, test, source)
     reader.check_ignored()
-    height = lines.height
-    lines = lines.unique(maintain_order=True) if drop_duplicates else lines
-    manifest = _manifest(
-        lines,
-        name=name or Path(str(source)).name.partition(".")[0],
-        positive_above=_threshold(lines, positive_above, source),
-        public=Public(items=is_public, threshold=positive_above is not None),
+    tables = Tables(
+        manifest=Manifest(
+            name=name or Path(str(source)).name.partition(".")[0],
+            value="value" if "value" in lines.columns else None,
+            time="time" if "time" in lines.columns else None,
+            context=tuple(column for column in lines.columns if column not in ROLES),
+            positive_above=_threshold(lines, positive_above, source),
+            population=secrets.token_hex(16),
+            public=Public(items=is_public, threshold=positive_above is not None),
+        ),
+        # A person whose list is empty has a line without an item.
+        interactions=lines.drop_nulls("item"),
+        users=_listed("user", lines, asked) if people is None else people,
+        items=in_order(_listed("item", lines, asked) if things is None else things),
+        test=None if asked is None else asked.drop_nulls("item"),
     )
-    tables = _tables(manifest, lines, asked, people, things)
     return ImportResult(
         tables=tables,
         skipped=reader.skipped,
-        dropped=height - lines.height,
-        warnings=(*reader.warnings, *_repeated(tables), *_unhelpful(tables)),
+        warnings=(*reader.warnings, *_warnings(tables)),
         uses=tuple(sorted(reader.uses, key=lambda use: use.file not in (str(source), str(test)))),
-    )
-
-
-def _tables(
-    manifest: Manifest,
-    lines: pl.DataFrame,
-    asked: pl.DataFrame | None,
-    people: pl.DataFrame | None,
-    things: pl.DataFrame | None,
-) -> Tables:
-    return Tables(
-        manifest=manifest,
-        interactions=_with_items(lines),
-        users=_listed("user", lines, asked) if people is None else people,
-        items=in_order(_listed("item", lines, asked) if things is None else things),
-        test=None if asked is None else _with_items(asked),
     )
 
 
@@ -195,10 +175,10 @@ def _check_files(reader: Reader, *, has_users: bool, has_items: bool) -> None:
     """Raise if something is said about a file that is not given, or contradicts itself."""
     mapping = reader.mapping
     for ours in mapping:
-        if ours not in ALIASES:
+        if ours not in USUAL_NAMES:
             raise SettingsError(
-                f"`--map` must name one of {', '.join(ALIASES)}; got {ours!r}"
-                f"{nearest(ours, ALIASES)}"
+                f"`--map` must name one of {', '.join(USUAL_NAMES)}; got {ours!r}"
+                f"{nearest(ours, USUAL_NAMES)}"
             )
     if "title" in mapping and not has_items:
         raise SettingsError("`--map title=…` is about the items file, but none is given")
@@ -206,24 +186,10 @@ def _check_files(reader: Reader, *, has_users: bool, has_items: bool) -> None:
         raise SettingsError("`--map id=…` is about the users and items files, but none is given")
     if reader.flags and not has_items:
         raise SettingsError("`--flags` is about the items file, but none is given")
-    has_people = "user" in mapping or has_users or reader.form == "lists"
-    if reader.user == "" or (reader.user is not None and has_people):
-        raise SettingsError("`--user` names the only person of a file without a user column")
     taken = [mapping[ours] for ours in ROLES if ours in mapping]
     if twice := [theirs for theirs in taken if taken.count(theirs) > 1]:
-        raise SettingsError(f"`--map` gives the column {twice[0]!r} two meanings")
-
-
-def _manifest(lines: pl.DataFrame, *, name: str, positive_above: float, public: Public) -> Manifest:
-    return Manifest(
-        name=name,
-        value="value" if "value" in lines.columns else None,
-        time="time" if "time" in lines.columns else None,
-        context=tuple(column for column in lines.columns if column not in ROLES),
-        positive_above=positive_above,
-        population=secrets.token_hex(16),
-        public=public,
-    )
+        roles = " and ".join(f"`{ours}`" for ours in mapping if mapping[ours] == twice[0])
+        raise SettingsError(f"{roles} must be different columns; got {twice[0]!r}")
 
 
 def _alike(asked: pl.DataFrame, lines: pl.DataFrame, test: Table, source: Table) -> pl.DataFrame:
@@ -237,11 +203,6 @@ def _alike(asked: pl.DataFrame, lines: pl.DataFrame, test: Table, source: Table)
         return asked.cast(lines.schema)
     except pl.exceptions.PolarsError as error:
         raise DataError(f"{test} must have the same kinds of columns as {source}") from error
-
-
-def _with_items(lines: pl.DataFrame) -> pl.DataFrame:
-    """Return the lines without those of people whose list is empty."""
-    return lines.drop_nulls("item") if lines["item"].null_count() else lines
 
 
 def _listed(what: str, lines: pl.DataFrame, asked: pl.DataFrame | None) -> pl.DataFrame:
@@ -300,6 +261,10 @@ def _most(answers: pl.Series) -> bool:
     return 2 * int(answers.sum()) >= answers.len()
 
 
+def _warnings(tables: Tables) -> list[str]:
+    return [*_repeated(tables), *_telling_features(tables), *_telling_ids(tables)]
+
+
 def _repeated(tables: Tables) -> list[str]:
     """Return a warning of lines that are there twice, or both to train on and to be tested.
 
@@ -312,8 +277,8 @@ def _repeated(tables: Tables) -> list[str]:
     if tables.manifest.time is not None and (twice := lines.height - known.n_unique()):
         warnings.append(
             f"{twice:,} of the {lines.height:,} lines are the same as another one, in every column"
-            " that is used: each counts, and one may be on a device when the other is tested"
-            " (--drop-duplicates keeps one of each)"
+            " that is used: each counts, and one may be on a device when the other is tested; keep"
+            " one of each if they are one visit"
         )
     if asked is not None and (both := int(asked.hash_rows().is_in(known.implode()).sum())):
         warnings.append(
@@ -324,34 +289,22 @@ def _repeated(tables: Tables) -> list[str]:
 
 _TELLING = 5
 """A feature with fewer people per value, on average, gets a warning. Chosen by hand; not tuned."""
-_OWN, _MANY_ITEMS = 0.9, 20
-"""An item's feature with more values per item than this gets a warning, in a catalogue of at least
-so many items. Chosen by hand."""
 
 
-def _unhelpful(tables: Tables) -> list[str]:
-    """Return a warning for each feature that nearly identifies a person or an item."""
-    lines, items = tables.interactions, tables.items
-    warnings = []
-    for frame, people in (
-        (tables.users, tables.users.height),
-        (lines.select(tables.manifest.context), lines["user"].n_unique()),
-    ):
-        warnings += [
-            f"{name!r} has {values:,} values for {people:,} people: a value nearly names a person,"
-            " so it helps little, and the list of values becomes part of every model; make it"
-            " coarser, or leave it out (--ignore)"
-            for name, values in _value_counts(frame)
-            if values * _TELLING > people > _TELLING
-        ]
-    warnings += [
-        f"{name!r} has {values:,} values for {items.height:,} items: nearly each item has its own,"
-        " so it helps nothing and makes every model larger; leave it out (--ignore), or if it is"
-        " their name, say so (--map title=…)"
-        for name, values in _value_counts(items)
-        if values > _OWN * items.height and items.height >= _MANY_ITEMS
+def _telling_features(tables: Tables) -> list[str]:
+    """Return a warning for each feature that nearly identifies a person."""
+    lines = tables.interactions
+    return [
+        f"{name!r} has {values:,} values for {people:,} people: a value nearly names a person, so"
+        " it helps little, and the list of values becomes part of every model; make it coarser, or"
+        " leave it out (--ignore)"
+        for frame, people in (
+            (tables.users, tables.users.height),
+            (lines.select(tables.manifest.context), lines["user"].n_unique()),
+        )
+        for name, values in _value_counts(frame)
+        if values * _TELLING > people > _TELLING
     ]
-    return warnings if tables.manifest.public.items else [*warnings, *_telling_ids(tables)]
 
 
 def _value_counts(frame: pl.DataFrame) -> list[tuple[str, int]]:
@@ -363,18 +316,20 @@ def _value_counts(frame: pl.DataFrame) -> list[tuple[str, int]]:
     ]
 
 
-_OFTEN, _SELDOM = 0.5, 0.1
+_FEWEST_ITEMS, _OFTEN, _SELDOM = 20, 0.5, 0.1
 """Neighbours that first appear with one person: warned of where they are more than the first share
-though they would be less than the second by chance. Chosen by hand."""
+though they would be less than the second by chance, of so many items or more. Chosen by hand."""
 
 
 def _telling_ids(tables: Tables) -> list[str]:
     """Return a warning if the ids themselves tell the order of people's lines."""
+    if tables.manifest.public.items:
+        return []
     first = tables.interactions.unique("item", keep="first", maintain_order=True)
     owner = tables.items.join(
         first.select("user", id="item"), on="id", how="inner", maintain_order="left"
     )["user"]
-    if owner.len() < _MANY_ITEMS:
+    if owner.len() < _FEWEST_ITEMS:
         return []
     share = float((owner[1:] == owner[:-1]).mean())  # type: ignore[arg-type]
     chance = float((owner.value_counts()["count"] / owner.len()).pow(2).sum())

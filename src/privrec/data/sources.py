@@ -2,7 +2,7 @@
 
 import re
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from os import PathLike, fspath
 from pathlib import Path
@@ -16,7 +16,6 @@ from privrec.data.federation import Federation, chunks
 from privrec.data.frames import as_polars, column_name, is_frame
 from privrec.data.importing import ImportResult, import_files
 from privrec.data.published import PUBLISHED, load_published, places, search_folders
-from privrec.data.rawfiles import typed_table
 from privrec.data.rawvalues import RawTable
 from privrec.data.synthetic import SyntheticSettings, synthetic
 from privrec.data.tables import read_folder, to_federation
@@ -73,7 +72,6 @@ def load(
     check_kind("skip_bad", skip_bad, (bool, np.bool_), "True or False")
     if positive_above is not None:
         check_kind("positive_above", positive_above, (int, float, np.number), "a number")
-    _check_meanings(mapping)
     return _import_frames(
         population=_text("population", population) or own_name(name),
         source=_table(data, "the frame"),
@@ -104,7 +102,7 @@ def _import_frames(population: str, **how: Any) -> Federation:
 def _table(data: object, file: str) -> RawTable:
     """Return a frame as a table; `file` stands for the name of a file."""
     frame = as_polars(data, file)
-    return typed_table(frame, file, np.arange(frame.height))
+    return RawTable(file=file, frame=frame, lines=np.arange(frame.height), is_text=False)
 
 
 def _warn(result: ImportResult) -> None:
@@ -159,13 +157,6 @@ def own_name(name: str | None) -> str:
 def _text(what: str, given: str | None) -> str:
     check_kind(what, given or "", str, "text")
     return given or ""
-
-
-def _check_meanings(mapping: Mapping[str, str]) -> None:
-    columns = [column for role, column in mapping.items() if role != "title"]
-    if twice := [column for column in columns if columns.count(column) > 1]:
-        roles = " and ".join(f"`{role}`" for role in mapping if mapping[role] == twice[0])
-        raise SettingsError(f"{roles} must be different columns; got {twice[0]!r}")
 
 
 def _load_named(given: object) -> Federation:
