@@ -8,9 +8,11 @@ import pytest
 from pages import Page, charts_in, check_page
 from privrec.algorithms.recipes import RECIPES
 from privrec.privacy.paper import PRINTED_HITS
+from privrec.privacy.release import Release, Sampling
 from privrec.privacy.statement import TITLES, Strength
 from privrec.runs.compare import comparison
 from privrec.runs.documents import Evaluation
+from privrec.runs.ledger import LedgerLine
 from privrec.show.comparison import render_comparison
 from privrec.show.report import Beside, looks_in, render_report, table_rows
 from privrec.show.server import run_charts
@@ -269,11 +271,17 @@ def test_settings_that_a_recipe_lacks_do_not_hide_those_that_differ() -> None:
 
 def test_how_many_trained_is_what_was_released() -> None:
     """A reference also fits the people who are kept for validation."""
-    release = {
-        **{"people": "everybody", "stage": "train", "noise": "none", "mechanism": "none"},
-        **{"sampling": {"law": "fixed", "users": 4831, "cohort": 4831}, "noise_multiplier": 0.0},
-        "quantile_multiplier": None,
-    }
+    everybody = Sampling(law="fixed", users=4831, cohort=4831)
+    release = LedgerLine(
+        **Release(mechanism="none", sampling=everybody).as_json(),
+        round=0,
+        stage="train",
+        people="everybody",
+        population="of a test",
+        noise="none",
+        clip_norm=None,
+        noise_scale=None,
+    )
     assert "Trained by 4,348 people" in render_report(evaluation(), [], {})
     page = render_report(evaluation(), [], {}, Beside(ledger=[release]))
     assert "Trained by 4,831 people" in page

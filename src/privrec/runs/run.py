@@ -45,12 +45,12 @@ from privrec.runs.figures import html_table, paragraph
 from privrec.runs.folder import copied, folder_path
 from privrec.runs.journal import load_params
 from privrec.runs.ledger import (
-    has_local_noise,
+    ledger_in,
     ledger_of,
     noise_of,
     server_of,
+    settled_ledger,
     too_few_have_learned,
-    volunteer_count,
 )
 from privrec.runs.progress import evaluation_progress, progress_bar
 from privrec.runs.recommend import (
@@ -163,7 +163,9 @@ class Run:
     @property
     def is_of_strangers(self) -> bool:
         """Whether a federation trained it, and only its nodes know who took part."""
-        return not records.has_data_mark(self.folder) and server_of(self.folder) is not None
+        if records.has_data_mark(self.folder):
+            return False
+        return server_of(settled_ledger(self.folder)) is not None
 
     def _check_people(self) -> None:
         """Raise unless it is known that those to be tested are not those who trained."""
@@ -211,24 +213,23 @@ class Run:
 
     def privacy(self) -> PrivacyReport:
         """Return what the run promises, by its ledger."""
-        ledger = self.ledger
+        lines, ledger = settled_ledger(self.folder), self.ledger
         if ledger.is_private and ledger.entries and not self.config.budget.force_delta:
             users = max(release.sampling.users for release, _ in ledger.entries)
             refuse_large_delta(self.config.budget.delta, users, forced=False)
         report = privacy_report(
             ledger,
             delta=self.config.budget.delta,
-            noise=noise_of(self.folder),
+            noise=noise_of(lines),
             without=self.recipe.without_noise,
-            server=server_of(self.folder) or self.recipe.server,
-            volunteers=volunteer_count(self.folder),
-            second=ledger_of(self.folder, only_noised=True),
+            server=server_of(lines) or self.recipe.server,
+            second=ledger_in(lines, only_noised=True),
             undeclared=self.catalogue.undeclared,
         )
-        if few := too_few_have_learned(self.folder):
+        if few := too_few_have_learned(lines):
             whole, short_ = (f"{words} {few}" for words in (report.statement, report.short))
             report = replace(report, statement=whole, short=short_)
-        return replace(report, local_noise=has_local_noise(self.folder))
+        return replace(report, local_noise=any(line.local_noise for line in lines))
 
     def model(self) -> Model:
         """Return everything that may be released, in the form that a phone gets."""

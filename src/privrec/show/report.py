@@ -20,6 +20,7 @@ from privrec.runs.figures import (
     protocol_words,
     signed,
 )
+from privrec.runs.ledger import LedgerLine
 from privrec.show.charts import line_chart
 from privrec.show.page import Cell, Link, Table, part, render, with_ends
 from privrec.show.promise import promise_part
@@ -53,7 +54,7 @@ class Beside:
     """
 
     summary: str = ""
-    ledger: Sequence[Document] = ()
+    ledger: Sequence[LedgerLine] = ()
     examples: Sequence[Example] = ()
     attacked: Attacked | None = None
     links: Sequence[Link] = ()
@@ -304,14 +305,14 @@ def _lead(evaluation: Evaluation, beside: Beside) -> str:
     return " ".join(filter(None, sentences))
 
 
-def _trained(ledger: Sequence[Document]) -> int | None:
+def _trained(ledger: Sequence[LedgerLine]) -> int | None:
     """Return how many people trained, where the ledger has no noise: then it counts exactly.
 
     Recipes that fit in one go also fit the people who are kept for validation.
     """
-    if not ledger or any(line["mechanism"] != "none" for line in ledger):
+    if not ledger or any(line.mechanism != "none" for line in ledger):
         return None
-    return max(int(line["sampling"]["users"]) for line in ledger)
+    return max(line.sampling.users for line in ledger)
 
 
 def _beside_popular(evaluation: Evaluation) -> str:

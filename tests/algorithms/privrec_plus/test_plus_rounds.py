@@ -119,8 +119,8 @@ def test_stopping_anywhere_makes_no_secure_release_twice(
     """The second and later attempts play one round each: a checkpoint follows every release."""
     folder = stopped_after_each_round(tmp_path / "run", "dp-privrec-plus", PRIVATE)
     lines = read_ledger(folder)
-    assert [line["round"] for line in lines] == list(range(ROUNDS + 2))
-    assert len({line["published"] for line in lines}) == ROUNDS + 2
+    assert [line.round for line in lines] == list(range(ROUNDS + 2))
+    assert len({line.published for line in lines}) == ROUNDS + 2
     assert ledger_of(folder) == whole["secure"].ledger
 
 
