@@ -158,7 +158,7 @@ def test_the_bound_can_follow_a_quantile_and_is_resumed_with_the_rest(
 
 def test_empty_cohorts_release_noise_and_are_counted(tmp_path: Path) -> None:
     run = train(tmp_path / "run", cohort=1, noise_multiplier=1.0, rounds=20, noise="seeded")
-    sizes = [line["clients"] for line in run.figures]
+    sizes = [line.clients for line in run.figures]
     assert len(sizes) == 20
     assert 0 in sizes
     assert run.ledger.releases == 20

@@ -120,6 +120,6 @@ def test_raw_figures_are_written_on_request_only(
     assert sorted(path.name for path in (folder.path / "simulation").iterdir()) == ["data.json"]
     folder = stopped(tmp_path / "told", monkeypatch, "use", 2, validate_every=1, diagnostics=True)
     figures = train(folder.path, resume=True).figures
-    assert [line["round"] for line in figures] == list(range(ROUNDS))
-    assert [line["clients"] is None for line in figures] == [False, True, False, False]
-    assert all("validation" in line for line in figures)
+    assert [line.round for line in figures] == list(range(ROUNDS))
+    assert [line.clients is None for line in figures] == [False, True, False, False]
+    assert all(line.validation for line in figures)

@@ -26,7 +26,7 @@ from privrec.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from privrec.runs.documents import Evaluation
+    from privrec.runs.documents import Evaluation, RoundFigures
 
 
 def evaluate(
@@ -201,7 +201,7 @@ def _recommend_many(
         print_line(f"recommended {rows:,} items to {done:,} people: {out}")
 
 
-def _say_evaluation(evaluation: "Evaluation", figures: Sequence[Mapping[str, Any]]) -> None:
+def _say_evaluation(evaluation: "Evaluation", figures: "Sequence[RoundFigures]") -> None:
     from privrec.runs.figures import protocol_words
     from privrec.show.report import (
         data_words,

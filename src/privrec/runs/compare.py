@@ -26,7 +26,7 @@ from privrec.evaluation.metrics import KS
 from privrec.privacy.paper import PRINTED_HITS
 from privrec.privacy.statement import epsilon_text
 from privrec.runs import folder as records
-from privrec.runs.documents import Attacked, Cost, Evaluation, Figures, Privacy
+from privrec.runs.documents import Attacked, Cost, Evaluation, Figures, Privacy, RoundFigures
 from privrec.runs.evaluate import read_people
 from privrec.runs.figures import (
     arm_text,
@@ -560,8 +560,8 @@ def read_row(path: Path) -> Row:
 
 def seconds_of(place: Path) -> float | None:
     """Return the time of a run's rounds; None under secure noise without `diagnostics`."""
-    figures = records.read_rounds(records.RunFolder(path=place).figures_path)
-    return sum(line["seconds"] for line in figures) if figures else None
+    figures = records.read_rounds(records.RunFolder(path=place).figures_path, RoundFigures)
+    return sum(line.seconds for line in figures) if figures else None
 
 
 def _against(groups: Sequence[Sequence[str]], rows: Mapping[str, Row]) -> list[Against]:

@@ -22,7 +22,7 @@ from privrec.privacy.calibrate import Sums, people_needed, refuse_large_delta, t
 from privrec.privacy.ledger import PrivacyLedger
 from privrec.privacy.release import Adjacency, Release, Sampling
 from privrec.privacy.statement import SEES_NODES, SEES_SUMS, NodeNoise
-from privrec.runs.documents import Document, fault_in
+from privrec.runs.documents import Document, RoundLine, fault_in
 from privrec.runs.folder import (
     RunFolder,
     played_rounds,
@@ -133,7 +133,7 @@ def read_ledger(folder: RunFolder) -> list[LedgerLine]:
     with words(folder.ledger_path, "read"):
         text = folder.ledger_path.read_bytes() if folder.ledger_path.is_file() else b""
     lines = checked_lines(folder.ledger_path, _whole_lines(text))
-    _check_has(folder, lines, {line["round"] for line in read_rounds(folder.rounds_path)})
+    _check_has(folder, lines, {line.round for line in read_rounds(folder.rounds_path, RoundLine)})
     return lines
 
 

@@ -27,6 +27,7 @@ from privrec.device import find_item
 from privrec.errors import DataError, RunFolderError, SettingsError, nearest
 from privrec.evaluation.protocols import Held
 from privrec.runs import folder as records
+from privrec.runs.documents import RoundLine
 from privrec.types import IntArray
 
 SCHEMA = {
@@ -319,13 +320,13 @@ FIGURES = ("hits", "ndcg", "list_ndcg", "recall")
 """The figures of an `evaluation.json` that have a value for each k."""
 
 
-def history_frame(lines: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
+def history_frame(lines: Sequence[RoundLine]) -> pl.DataFrame:
     """Return a row for each round: round, stage, and what is known of it.
 
     The figures of validation people are columns of their own, `validation@5` and so on.
     """
     rows = []
-    for line in lines:
+    for line in (line.as_json() for line in lines):
         row = {name: value for name, value in line.items() if not isinstance(value, Mapping)}
         looks = line.get("validation")
         for k, value in looks.items() if isinstance(looks, Mapping) else ():

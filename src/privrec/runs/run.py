@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import polars as pl
@@ -39,7 +38,15 @@ from privrec.privacy.calibrate import refuse_large_delta
 from privrec.privacy.ledger import PrivacyLedger
 from privrec.privacy.statement import PrivacyReport, epsilon_text, privacy_report
 from privrec.runs import folder as records
-from privrec.runs.documents import Attack, Attacked, Audit, Evaluation, summary
+from privrec.runs.documents import (
+    Attack,
+    Attacked,
+    Audit,
+    Evaluation,
+    RoundFigures,
+    RoundLine,
+    summary,
+)
 from privrec.runs.evaluate import Asked, counting, ending_of, evaluate_run, tested_by, write_people
 from privrec.runs.figures import html_table, paragraph
 from privrec.runs.folder import copied, folder_path
@@ -110,7 +117,7 @@ class Run:
 
         The rest is computed from raw data, and written under secure noise only by `diagnostics`.
         """
-        return history_frame(self.figures or records.read_rounds(self.folder.rounds_path))
+        return history_frame(self.figures or self._played)
 
     @property
     def prepared(self) -> Plan:
@@ -192,14 +199,18 @@ class Run:
         return self.folder.report_path.with_stem(f"report{ending}")
 
     @property
-    def figures(self) -> list[dict[str, Any]]:
+    def figures(self) -> list[RoundFigures]:
         """What each round did, from raw data; empty under secure noise without `diagnostics`."""
-        return records.read_rounds(self.folder.figures_path)
+        return records.read_rounds(self.folder.figures_path, RoundFigures)
+
+    @property
+    def _played(self) -> list[RoundLine]:
+        return records.read_rounds(self.folder.rounds_path, RoundLine)
 
     @property
     def rounds(self) -> int:
         """How many rounds were played; fewer than asked for if the budget ended first."""
-        return len(records.read_rounds(self.folder.rounds_path))
+        return len(self._played)
 
     @property
     def ledger(self) -> PrivacyLedger:

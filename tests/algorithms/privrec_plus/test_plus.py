@@ -51,8 +51,8 @@ def train(path: Path, **settings: Any) -> privrec.Run:
     return privrec.train("dp-privrec-plus", DATA, out=path, **settings)
 
 
-def clients_of(run: privrec.Run) -> list[int]:
-    return [line["clients"] for line in run.figures]
+def clients_of(run: privrec.Run) -> list[int | None]:
+    return [line.clients for line in run.figures]
 
 
 @pytest.fixture(scope="module")
