@@ -49,15 +49,14 @@ def cohorts() -> list[Figure]:
 
 def _kept_hits(run: Run) -> float:
     """Return Hits@20 on validation people of the state that was kept."""
-    kept = [line["validation"]["20"] for line in run.figures if line.get("best")]
-    return float(kept[-1])
+    return [line.validation["20"] or 0.0 for line in run.figures if line.best][-1]
 
 
 def _to_the_mark(run: Run) -> Figure:
     spent = 0.0
     for line in run.figures:
-        spent += line["seconds"]
-        if line.get("validation", {}).get("10", 0.0) >= MARK:
+        spent += line.seconds
+        if (line.validation.get("10") or 0.0) >= MARK:
             return Figure(
                 name=f"time of privrec-plus to Hits@10 = {MARK}",
                 value=spent,

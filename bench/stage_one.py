@@ -13,7 +13,6 @@ import numpy as np
 from engine import ask_peer, start_peer
 from figures import Figure
 from privrec.algorithms.recipes import configure, prepare
-from privrec.algorithms.two_stage.objectives import self_supervision
 from privrec.algorithms.two_stage.recipe import local_views, views_of
 from privrec.algorithms.two_stage.views import SequenceClient, draw_views, empty_client, row_buckets
 from privrec.core.model import ITEM_TABLE
@@ -28,10 +27,7 @@ def stage_one() -> list[Figure]:
     federation = load("movielens-1m")
     config = configure("ssl-items", "movielens-1m", {})
     views = views_of(config)
-    ssl = self_supervision(
-        item_weight=config.item_mask_weight, segment_weight=config.segment_mask_weight
-    )
-    local = local_views(config, ssl, config.stage1_lr)
+    local = local_views(config, config.stage1_lr)
     people = prepare(config, federation).task.split.train[:COHORT]
     clients = draw_views(
         federation.take(people), views, n_items=federation.n_items, seed=0, round_index=0

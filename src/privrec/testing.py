@@ -558,7 +558,6 @@ class RecipeContract:
             return  # It is central, and publishes no sum.
         for phase, state, told in self._noised_phases():
             assert type(phase.aggregator) is Aggregator
-            assert not phase.volunteers
             cohort = Cohort(phase.population[:4], _people().take)
             total = fastest(phase, told, cohort, 0, state.clip_norm)
             ones = NoiseSource(normal=np.ones, laplace=np.ones)

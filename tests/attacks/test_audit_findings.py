@@ -38,7 +38,7 @@ from privrec.privacy.aggregate import (
     laplace,
     plain,
 )
-from privrec.privacy.ledger import PrivacyLedger, ledger_in
+from privrec.privacy.ledger import PrivacyLedger
 from privrec.privacy.release import NoiseSource, Sampling, secure, seeded
 from privrec.runs import journal as publisher
 from privrec.runs import ledger as ledger_file
@@ -404,9 +404,9 @@ def test_people_are_drawn_with_replacement(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_ledger_of_another_sampling_than_was_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = ledger_in
+    whole = ledger_file.ledger_in
 
-    def counted(lines: Any, *, only_noised: bool) -> PrivacyLedger:
+    def counted(lines: Any, *, only_noised: bool = False) -> PrivacyLedger:
         found = whole(lines, only_noised=only_noised)
         return PrivacyLedger(
             tuple(

@@ -218,8 +218,8 @@ def test_the_history_has_a_row_for_each_round(trained: Path) -> None:
     run = privrec.open_run(trained)
     history = run.history
     assert history["round"].to_list() == [0, 1, 2]
-    assert history["loss"].to_list() == [line["loss"] for line in run.figures]
-    looks = [line.get("validation", {}).get("20") for line in run.figures]
+    assert history["loss"].to_list() == [line.loss for line in run.figures]
+    looks = [line.validation.get("20") for line in run.figures]
     assert any(looks)
     assert history["validation@20"].to_list() == looks
 

@@ -16,6 +16,7 @@ from privrec.privacy.aggregate import gaussian, laplace
 from privrec.privacy.calibrate import calibrate
 from privrec.privacy.ledger import PrivacyLedger
 from privrec.privacy.release import Release, Sampling, seeded
+from privrec.runs.ledger import LedgerLine
 from privrec.seeds import rng
 from privrec.types import Law, MechanismName
 
@@ -227,8 +228,6 @@ def test_without_noise_there_is_no_guarantee_ever() -> None:
         for ledger in (PrivacyLedger().record(kind), noised.record(kind), noised.record(kind, 5)):
             assert ledger.epsilon(1e-6) == ledger.epsilon_rdp(1e-6) == math.inf
             assert not ledger.is_private
-    assert noised.cost(bare, 1e-6) == math.inf
-    assert noised.record(bare).cost(release("poisson", 100, 10, 1.0), 1e-6) == math.inf
     assert PrivacyLedger().epsilon(1e-6) == 0.0  # Nothing was released.
 
 
@@ -242,12 +241,9 @@ def test_the_two_kinds_of_guarantee_do_not_mix() -> None:
         assert ledger.epsilon(1e-6) == ledger.epsilon_rdp(1e-6) == math.inf
 
 
-def test_the_cost_of_one_more_round_and_the_rounds_left() -> None:
+def test_the_rounds_that_are_left() -> None:
     kind = release("poisson", 1000, 50, 1.0)
     ledger = PrivacyLedger().record(kind, 20)
-    cost = ledger.cost(kind, 1e-6)
-    assert cost == pytest.approx(ledger.record(kind).epsilon(1e-6) - ledger.epsilon(1e-6))
-    assert cost > 0
     left = ledger.affordable(kind, epsilon=3.0, delta=1e-6, most=10_000)
     assert 0 < left < 10_000
     assert ledger.record(kind, left).epsilon(1e-6) <= 3.0
@@ -337,7 +333,11 @@ def test_a_ledger_line_says_all_that_counts() -> None:
             clip_quantile=0.5,
         ).release,
     ):
-        assert Release.from_json(kind.as_json()) == kind
+        about = {
+            **{"round": 0, "stage": "train", "people": "everybody", "population": ""},
+            **{"noise": "secure", "clip_norm": 1.0, "noise_scale": 1.0},
+        }
+        assert LedgerLine.model_validate({**about, **kind.as_json()}).release == kind
     made = laplace(Sampling(law="fixed", users=9, cohort=3), clip_norm=2.0, noise_multiplier=1.5)
     assert made.noise_scale(2.0) == 1.5 * 2 * 2.0
     assert replace(made.release, noise_multiplier=0.0).is_private is False

@@ -102,8 +102,8 @@ class Victim:
             return
         folder, _ = records.read_run(self.path)
         lines = read_ledger(folder)
-        assert [line["round"] for line in lines] == list(range(len(lines)))
-        assert {line["noise"] for line in lines} <= {self.settings["noise"]}
+        assert [line.round for line in lines] == list(range(len(lines)))
+        assert {line.noise for line in lines} <= {self.settings["noise"]}
         # Publishing the same numbers again is not another release.
         assert len(set(self.used())) <= len(lines)
 

@@ -17,7 +17,7 @@ from privrec.errors import PrivacyWarning, RunFolderError, SettingsError
 from privrec.privacy.aggregate import Published
 from privrec.runs import folder as records
 from privrec.runs import loop
-from privrec.runs.ledger import append_release, ledger_of, read_ledger
+from privrec.runs.ledger import LedgerLine, append_release, ledger_of, read_ledger
 from privrec.types import OnProgress
 from tiny import DATA, MODEL, each_recipe, own
 from witness import witness
@@ -158,7 +158,7 @@ def test_the_bound_can_follow_a_quantile_and_is_resumed_with_the_rest(
 
 def test_empty_cohorts_release_noise_and_are_counted(tmp_path: Path) -> None:
     run = train(tmp_path / "run", cohort=1, noise_multiplier=1.0, rounds=20, noise="seeded")
-    sizes = [line["clients"] for line in run.figures]
+    sizes = [line.clients for line in run.figures]
     assert len(sizes) == 20
     assert 0 in sizes
     assert run.ledger.releases == 20
@@ -262,17 +262,18 @@ def test_a_ledger_of_other_noise_is_not_gone_on_with(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         train(tmp_path / "run", epsilon=5.0, on_progress=stop_after(3))
     folder = records.RunFolder(path=tmp_path / "run")
-    before = lines_of(folder.path)
+    before = read_ledger(folder)
     folder.ledger_path.unlink()
-    made: list[dict[str, Any]] = []
+    made: list[LedgerLine] = []
     for line in before:
-        noise = line["noise_multiplier"] + 1
-        other = {**line, "noise_multiplier": noise, "noise_scale": noise * line["clip_norm"]}
+        noise = line.noise_multiplier + 1
+        scale = noise * (line.clip_norm or 0.0)
+        other = line.model_copy(update={"noise_multiplier": noise, "noise_scale": scale})
         made.append(append_release(folder, made, other))
     assert read_ledger(folder) == made
     with pytest.raises(RunFolderError, match="has releases of other noise or cohorts"):
         privrec.train("dp-privrec-one", DATA, out=tmp_path / "run", resume=True)
-    assert lines_of(folder.path) == made
+    assert read_ledger(folder) == made
 
 
 def stop_after(rounds: int) -> OnProgress:

@@ -9,7 +9,7 @@ import pytest
 import privrec
 from privrec.errors import RunFolderError
 from privrec.runs.folder import RunFolder
-from privrec.runs.ledger import append_release, read_ledger
+from privrec.runs.ledger import _chain, append_release, read_ledger
 from tiny import DATA, MODEL
 
 ROUNDS = 5
@@ -75,7 +75,9 @@ def test_a_line_without_a_part_is_noticed(run: privrec.Run, ledger: Path) -> Non
         ledger.write_bytes(whole.replace(f'"{name}"'.encode(), b'"else"'))
         assert "damaged at line 1: " in refusal(run), name
     ledger.write_bytes(whole.replace(b'"mechanism"', b'"mechanics"'))
-    assert "it names no release ('mechanism')" in refusal(run)
+    assert "it has no 'mechanism'" in refusal(run)
+    ledger.write_bytes(whole.replace(b'"users": 4', b'"users": -4'))
+    assert "it names no release (`cohort` must be <= -4" in refusal(run)
 
 
 CHANGES: dict[str, Any] = {
@@ -124,7 +126,8 @@ def test_whatever_is_changed_in_a_line_is_noticed(
         ({"noise_scale": 9.0}, "its noise_scale is 9, but its bound and multiplier make it "),
         ({"clip_norm": 0.5}, "its noise_scale is "),
         ({"clip_norm": None}, "it has no bound and scale"),
-        ({"noise_scale": "much"}, "it has no bound and scale"),
+        ({"noise_scale": "much"}, "it has 'much' for 'noise_scale', which must be a number"),
+        ({"people": "volunteers"}, "it is a release of volunteers alone, "),
         ({"adjacency": "replace one person"}, "its adjacency is not that of its sampling"),
     ],
 )
@@ -135,7 +138,10 @@ def test_numbers_that_disagree_are_noticed_even_where_the_hashes_fit(
     lines = read_ledger(run.folder)
     made = [append_release(folder, [], lines[0])]
     assert read_ledger(folder) == made
-    append_release(folder, made, {**lines[1], **change})
+    changed = {**lines[1].as_json(), **change}
+    changed["chain"] = _chain(made[0].chain, changed)
+    with folder.ledger_path.open("a") as file:
+        file.write(json.dumps(changed) + "\n")
     with pytest.raises(RunFolderError) as caught:
         read_ledger(folder)
     assert f"damaged at line 2: {said}" in str(caught.value)

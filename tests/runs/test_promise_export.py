@@ -17,6 +17,8 @@ import privrec
 from commands import Refused, document, done
 from privrec.data.manifest import Manifest, Public
 from privrec.data.tables import Tables, write_folder
+from privrec.device import open_model
+from privrec.errors import PrivrecError
 from tiny import DATA, MODEL, as_options
 
 SMALL = as_options({**MODEL, "rounds": 1})
@@ -205,3 +207,74 @@ def test_the_settings_of_an_export_make_the_same_model(data: Path, scratch: Path
     assert model.settings["data"] == "films"
     one, two = (it.device(likes=["film 2"]).recommend(5) for it in (run, model))
     assert one == two
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """The export of a small run."""
+    place = tmp_path_factory.mktemp("export")
+    done("train", "dp-privrec-plus", "--data", DATA, "--epsilon", "8", "--out", place / "run")
+    done("export", place / "run", "--out", place / "model")
+    return (place / "model").read_bytes()
+
+
+def with_member(exported: bytes, name: str, content: bytes) -> None:
+    """Write the export to the file `bad`, with other content of a member."""
+    with zipfile.ZipFile(io.BytesIO(exported)) as file, zipfile.ZipFile("bad", "w") as out:
+        for member in file.namelist():
+            out.writestr(member, content if member == name else file.read(member))
+
+
+def npy(header: str) -> bytes:
+    text = header.encode().ljust(118) + b"\n"
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text
+
+
+DEEP = b"[" * 200_000
+HOSTILE = {
+    "deep settings": ("model.json", DEEP),
+    "a deep catalogue": ("catalogue.json", DEEP),
+    "a huge array": (
+        "params/items/bias.npy",
+        npy("{'descr': '<f4', 'fortran_order': False, 'shape': (10000000000000,), }"),
+    ),
+    "text": ("params/items/bias.npy", b""),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_member_is_refused(
+    name: str, exported: bytes, scratch: Path, refused: Refused
+) -> None:
+    with_member(exported, *HOSTILE[name])
+    refused("recommend", "bad", "--like", "i1")
+
+
+@pytest.mark.parametrize("kind", ["<U3", "complex64", "float64", "int64"])
+def test_parameters_are_32_bit_numbers(
+    kind: str, exported: bytes, scratch: Path, refused: Refused
+) -> None:
+    np.save("array.npy", np.zeros(40).astype(kind))
+    with_member(exported, "params/items/bias.npy", Path("array.npy").read_bytes())
+    assert "32-bit" in refused("recommend", "bad", "--like", "i1")
+
+
+def test_any_damaged_byte_of_an_export_is_no_traceback(exported: bytes, scratch: Path) -> None:
+    """Some change only a title or a number and are not detected; none may raise another error."""
+    draw = np.random.default_rng(0)
+    for place in [*range(60), *draw.integers(0, len(exported), 200)]:
+        content = bytearray(exported)
+        content[place] ^= 1 << int(draw.integers(8))
+        Path("bad").write_bytes(content)
+        try:
+            open_model("bad").device(likes=["i1"]).recommend(3)
+        except PrivrecError:
+            continue
+
+
+def test_titles_of_an_export_are_safe(exported: bytes, scratch: Path) -> None:
+    with zipfile.ZipFile(io.BytesIO(exported)) as file:
+        catalogue = json.loads(file.read("catalogue.json"))
+    catalogue["titles"][0] = "\x1b[2J"
+    with_member(exported, "catalogue.json", json.dumps(catalogue).encode())
+    assert "\x1b" not in open_model("bad").catalogue.titles[0]

@@ -16,9 +16,11 @@ import privrec
 from commands import Refused, document, done, invoke
 from privrec.data.federation import Federation
 from privrec.data.manifest import Manifest, Public
+from privrec.data.sources import load
 from privrec.data.tables import Tables, to_federation, write_folder
-from privrec.runs.folder import RunFolder
-from tiny import DATA, MODEL, as_options
+from privrec.errors import PrivrecError
+from privrec.runs.folder import RunFolder, locked
+from tiny import DATA
 
 SUMS = {"rounds": 0}
 TRAINED = ["train", "dp-privrec-plus", "--data", DATA, "--epsilon", "8", "--out"]
@@ -170,41 +172,15 @@ def test_nobody_goes_on_with_one_person_less(noise: str, tmp_path: Path) -> None
 # 12: the ledger, and adding up several ledgers.
 
 
-def edit(path: Path, number: int, change: Callable[[dict[str, Any]], None]) -> None:
-    lines = path.read_text().splitlines()
-    line = json.loads(lines[number])
-    change(line)
-    lines[number] = json.dumps(line)
-    path.write_text("\n".join(lines) + "\n")
-
-
-CHANGES: dict[str, Callable[[dict[str, Any]], None]] = {
-    "noise_multiplier alone": lambda line: line.update(noise_multiplier=500.0),
-    "both numbers": lambda line: line.update(noise_multiplier=500.0, noise_scale=500.0),
-    "the bound": lambda line: line.update(clip_norm=0.1),
-    "seeded called secure": lambda line: line.update(noise="secure"),
-    "the people": lambda line: line["sampling"].update(users=10**6),
-    "volunteers": lambda line: line.update(people="volunteers"),
-    "the population": lambda line: line.update(population="0" * 16),
-    "the law": lambda line: line.update(adjacency="replace one person"),
-}
-
-
-@pytest.mark.parametrize("name", CHANGES)
-def test_a_changed_ledger_is_refused(
-    name: str, seeded: Path, scratch: Path, refused: Refused
-) -> None:
-    shutil.copytree(seeded, scratch / "run")
-    edit(scratch / "run" / "ledger.jsonl", 0, CHANGES[name])
-    line = refused("privacy", "spent", "run")
-    assert "ledger.jsonl is damaged at line 1" in line
-    assert "is damaged at line 1" in refused("evaluate", "run")
-
-
-def test_a_line_cannot_be_taken_out(seeded: Path, scratch: Path, refused: Refused) -> None:
+def test_a_changed_ledger_is_refused(seeded: Path, scratch: Path, refused: Refused) -> None:
+    """Commands say what `test_ledger_tampering.py` checks for every part of a line."""
     shutil.copytree(seeded, scratch / "run")
     path = scratch / "run" / "ledger.jsonl"
-    path.write_text(path.read_text().splitlines()[1] + "\n")
+    whole = path.read_text()
+    path.write_text(whole.replace('"noise": "seeded"', '"noise": "secure"', 1))
+    assert "ledger.jsonl is damaged at line 1" in refused("privacy", "spent", "run")
+    assert "is damaged at line 1" in refused("evaluate", "run")
+    path.write_text(whole.splitlines()[1] + "\n")
     assert "damaged at line 1" in refused("privacy", "spent", "run")
     path.write_text("")
     assert "lacks the release of round 0" in refused("privacy", "spent", "run")
@@ -228,16 +204,6 @@ def test_a_run_without_noise_costs_everything(secure: Path, tmp_path: Path) -> N
     assert (together["epsilon"], together["epsilon_of_mechanism"]) == (None, None)
     said = done("privacy", "spent", path, secure)
     assert f"no guarantee: {path} has releases without noise" in said
-
-
-def test_volunteers_are_named_where_costs_are_added_up(tmp_path: Path) -> None:
-    small = {**MODEL, "rounds": 1, "stage1_rounds": 1, "stage1_cohort": 4, "views": 4}
-    settings = {"stage1": "public", "volunteers": 0.5, **small}
-    path = tmp_path / "run"
-    done("train", "dp-privrec", "--data", DATA, "--out", path, *as_options(settings))
-    found = document("privacy", "spent", path, "--json")
-    assert found["together"]["volunteers"] == found["runs"][str(path)]["volunteers"] == 22
-    assert f"not covered: 22 volunteers of {path}" in done("privacy", "spent", path)
 
 
 @pytest.mark.parametrize("epsilon", [3.984, 3.9801, 3.98000001])
@@ -353,3 +319,104 @@ def test_the_adaptive_count_is_published_on_the_grid() -> None:
         bound = made.next_clip_norm(1.0, count=100 / 2 - 30, noise=source())
         count = (0.5 - np.log(bound) / 0.2 - 0.5) * 100
         assert abs(count / step - round(count / step)) < 1e-3
+
+
+@pytest.fixture
+def run(secure: Path, scratch: Path) -> Path:
+    """A copy that a test may damage."""
+    shutil.copytree(secure, scratch / "run")
+    return scratch / "run"
+
+
+# A missing file or line never makes the reported epsilon smaller.
+
+
+def cut_the_tail(run: Path) -> None:
+    lines = (run / "ledger.jsonl").read_text().splitlines()
+    (run / "ledger.jsonl").write_text(lines[0] + "\n")
+
+
+def cut_everything(run: Path) -> None:
+    (run / "ledger.jsonl").unlink()
+
+
+def leave_a_sum(run: Path) -> None:
+    cut_everything(run)
+    for name in ("params", "checkpoint"):
+        (run / f"{name}.safetensors").unlink()
+    (run / "published-0.safetensors").write_bytes(b"a noised sum")
+
+
+@pytest.mark.parametrize("damage", [cut_the_tail, cut_everything, leave_a_sum])
+@pytest.mark.parametrize("kept", [(), ("checkpoint",), ("params",)])
+def test_a_ledger_that_lacks_a_release_counts_nothing(
+    damage: Callable[[Path], None], kept: tuple[str, ...], run: Path, refused: Refused
+) -> None:
+    damage(run)
+    (run / "rounds.jsonl").unlink()
+    if kept and damage is not leave_a_sum:
+        (run / f"{kept[0]}.safetensors").unlink()
+    line = refused("privacy", "spent", "run")
+    assert "epsilon would be too small" in line
+    if (run / "params.safetensors").exists():
+        assert "epsilon would be too small" in refused("export", "run", "--out", "m")
+
+
+def test_a_large_delta_is_refused_wherever_it_comes_in(run: Path, refused: Refused) -> None:
+    assert "`delta` must be < 1/48" in refused("privacy", "spent", "run", "--delta", "0.9")
+    config = run / "config.toml"
+    config.write_text(config.read_text().replace("delta = 1e-06", "delta = 0.5"))
+    assert "`delta` must be < 1/48" in refused("export", "run", "--out", "m")
+    few = ["--set", "train_people=3", "--delta", "0.3"]
+    assert "`delta` must be < 1/48" in refused(*TRAINED, "other", *few)
+
+
+def test_figures_are_of_the_data_that_was_trained_on(tmp_path: Path) -> None:
+    run = privrec.train("dp-privrec-plus", load(DATA), out=tmp_path / "run")
+    other = replace(run.prepared.task, federation=load(f"{DATA},seed=3"))
+    changed = replace(run, load_prepared=lambda: replace(run.prepared, task=other))
+    with pytest.raises(PrivrecError, match="the data has changed"):
+        changed.evaluate()
+
+
+def test_two_processes_do_not_train_in_one_folder(run: Path, refused: Refused) -> None:
+    (run / "params.safetensors").unlink()
+    with locked(RunFolder(path=run)):
+        assert "in use by another process" in refused(*TRAINED, "run", "--resume")
+    done(*TRAINED, "run", "--resume")
+
+
+DAMAGES: dict[str, list[bytes | None]] = {
+    "rounds.jsonl": [b"{}\n", b"5\n"],
+    "checkpoint.safetensors": [b"", None],
+    "catalogue.json": [b"[]", b""],
+    "simulation/evaluation.json": [b'{"hits": 3}', b"[]"],
+    "simulation/data.json": [b"[]", b""],
+}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_a_damaged_folder_is_refused_in_one_line(name: str, run: Path, refused: Refused) -> None:
+    for content in DAMAGES[name]:
+        other = (run / "params.safetensors").read_bytes()
+        (run / name).write_bytes(other if content is None else content)
+        if name == "simulation/evaluation.json":
+            refused("compare", "run")
+        elif name == "simulation/data.json":
+            refused("evaluate", "run")
+        elif name == "checkpoint.safetensors" and content is None:
+            params = run / "params.safetensors"
+            params.rename(run.parent / "params")
+            refused(*TRAINED, "run", "--resume")
+            (run.parent / "params").rename(params)
+        else:
+            refused("export", "run", "--out", "m")
+
+
+def test_small_mistakes_get_their_own_words(scratch: Path, refused: Refused) -> None:
+    noised = ["--set", "mechanism=gaussian", "--epsilon", "1"]
+    assert "unknown key 'mechanism' for popularity" in refused(
+        "train", "popularity", "--out", "run", *noised
+    )
+    assert "`epsilon`" in refused(*TRAINED, "run", "--epsilon", "nan")
+    assert "dataset.toml is missing" in refused("train", "popularity", "--data", "", "--out", "r")

@@ -226,3 +226,26 @@ def time_of(out: Path, witness: Path) -> float:
     victim = start(out.with_name("again"), witness)
     assert victim.wait() == 0
     return time.monotonic() - began
+
+
+def test_a_lost_sum_ends_the_run_and_nothing_stands_on_it(
+    scratch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first release is counted and lost: the rest of the budget does not allow both."""
+
+    def stop(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("privrec.runs.loop.checkpoint", stop)
+        with pytest.raises(KeyboardInterrupt):
+            privrec.train("dp-privrec-plus", DATA, out="run", epsilon=8.0)
+    Path("run/published-0.safetensors").unlink()
+    run = privrec.train("dp-privrec-plus", DATA, out="run", resume=True, epsilon=8.0)
+    lines = Path("run/ledger.jsonl").read_text().splitlines()
+    # Popularity is released and counted again; the rest of the budget allows no moments.
+    assert [json.loads(line)["stage"] for line in lines] == ["popularity", "popularity"]
+    assert run.rounds == 1
+    epsilon = run.privacy().epsilon
+    assert epsilon is not None
+    assert epsilon <= 8

@@ -24,7 +24,6 @@ from privrec.algorithms.privrec_plus.scoring import Layout
 from privrec.algorithms.privrec_plus.sums import popularity_of
 from privrec.algorithms.recipe import Plan
 from privrec.algorithms.recipes import configure, prepare
-from privrec.algorithms.two_stage.recipe import volunteers_among
 from privrec.core.phase import Stage
 from privrec.core.round import fastest
 from privrec.data import published
@@ -170,7 +169,7 @@ def test_a_role_is_a_matter_of_ones_own_id(names: list[str], seed: int, data: An
     stay = data.draw(st.lists(st.sampled_from(names), min_size=1, unique=True))
     whole, part = person_ids(names), person_ids(stay)
     place = {name: k for k, name in enumerate(names)}
-    for purpose, share in (("test", 0.2), ("validation", 0.1), ("volunteers", 0.5)):
+    for purpose, share in (("test", 0.2), ("validation", 0.1)):
         had = chosen(whole, share, seed=seed, purpose=purpose)
         has = chosen(part, share, seed=seed, purpose=purpose)
         assert [bool(x) for x in has] == [bool(had[place[name]]) for name in stay]
@@ -224,17 +223,6 @@ def test_the_movies_are_the_public_list() -> None:
 @pytest.mark.parametrize("name", ["movielens-1m", "frappe"])
 def test_built_in_sets_declare_everything(name: str) -> None:
     assert privrec.load(name).catalogue.undeclared == ()
-
-
-def test_volunteers_are_chosen_by_their_own_id() -> None:
-    for gone in (3, 17):
-        whole, part = synthetic_without(None), synthetic_without(gone)
-        config = configure("dp-privrec", "synthetic", {"stage1": "public", "volunteers": 0.5})
-        had, has = (
-            set(f.ids(volunteers_among(config, f, prepare(config, f).task.split)).tolist())
-            for f in (whole, part)
-        )
-        assert has == had - {gone}
 
 
 def small_tables(people: int) -> Tables:

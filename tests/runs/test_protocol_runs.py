@@ -88,7 +88,7 @@ def play(recipe: str, data: Federation, path: Path, protocol: str) -> privrec.Ru
 
 
 def figures_of(run: privrec.Run) -> list[dict[str, Any]]:
-    return [{key: line[key] for key in line if key != "seconds"} for line in run.figures]
+    return [line.model_dump(exclude={"seconds"}) for line in run.figures]
 
 
 def params_of(run: privrec.Run) -> bytes:

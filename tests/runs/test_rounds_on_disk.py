@@ -9,9 +9,10 @@ import pytest
 
 from privrec.errors import RunFolderError
 from privrec.runs import folder as records
+from privrec.runs.documents import RoundFigures, RoundLine
 
-NAMED = [{"round": k, "stage": "train"} for k in range(5)]
-LINES = [
+NAMED: list[dict[str, Any]] = [{"round": k, "stage": "train"} for k in range(5)]
+LINES: list[dict[str, Any]] = [
     {**line, "seconds": 0.25, "clients": 8, "loss": 0.5 / (k + 1)}
     for k, line in enumerate(NAMED[:4])
 ]
@@ -20,6 +21,14 @@ LINES = [
 def new_folder(path: Path) -> records.RunFolder:
     (path / "simulation").mkdir()
     return records.RunFolder(path=path)
+
+
+def rounds_in(folder: records.RunFolder) -> list[dict[str, Any]]:
+    return [line.as_json() for line in records.read_rounds(folder.rounds_path, RoundLine)]
+
+
+def figures_in(folder: records.RunFolder) -> list[dict[str, Any]]:
+    return [line.as_json() for line in records.read_rounds(folder.figures_path, RoundFigures)]
 
 
 def text_of(lines: list[dict[str, Any]]) -> str:
@@ -39,12 +48,11 @@ def folder_with_rounds(path: Path, rounds: str, figures: str | None = None) -> r
 def test_rounds_are_read_as_they_were_appended(tmp_path: Path, figures: bool) -> None:
     """Figures from raw data go to `simulation/`, and only if `figures` is true."""
     folder = new_folder(tmp_path)
-    assert records.read_rounds(folder.rounds_path) == []
-    assert records.read_rounds(folder.figures_path) == []
+    assert rounds_in(folder) == figures_in(folder) == []
     for line in LINES:
-        records.append_round(folder, line, figures=figures)
-    assert records.read_rounds(folder.rounds_path) == NAMED[:4]
-    assert records.read_rounds(folder.figures_path) == (LINES if figures else [])
+        records.append_round(folder, RoundFigures(**line), figures=figures)
+    assert rounds_in(folder) == NAMED[:4]
+    assert figures_in(folder) == (LINES if figures else [])
     assert (tmp_path / "rounds.jsonl").read_text() == text_of(NAMED[:4])
     raw = tmp_path / "simulation" / "rounds.jsonl"
     assert raw.exists() == figures
@@ -58,15 +66,14 @@ def test_a_line_torn_anywhere_costs_that_line_alone(tmp_path: Path) -> None:
     for cut in range(len(last)):
         torn = whole[: len(whole) - 1 - len(last) + cut]
         folder = folder_with_rounds(tmp_path, torn, torn)
-        assert records.read_rounds(folder.rounds_path) == LINES[:-1], torn
-        assert records.read_rounds(folder.figures_path) == LINES[:-1], torn
+        assert rounds_in(folder) == figures_in(folder) == LINES[:-1], torn
     # Only the line break is missing: the line is complete; the next one must start a new line.
     folder = folder_with_rounds(tmp_path, text_of(NAMED[:4])[:-1], whole[:-1])
     records.keep_rounds(folder, 4)
     more = {**NAMED[4], "seconds": 0.25, "clients": 9, "loss": None}
-    records.append_round(folder, more, figures=True)
-    assert records.read_rounds(folder.rounds_path) == NAMED
-    assert records.read_rounds(folder.figures_path) == [*LINES, more]
+    records.append_round(folder, RoundFigures(**more), figures=True)
+    assert rounds_in(folder) == NAMED
+    assert figures_in(folder) == [*LINES, more]
 
 
 @pytest.mark.parametrize("figures", [True, False])
@@ -78,7 +85,7 @@ def test_rounds_are_cut_back_to_those_before_the_checkpoint(
     folder = folder_with_rounds(tmp_path, rounds, raw if figures else None)
     records.keep_rounds(folder, before)
     kept = min(before, 4)
-    assert records.read_rounds(folder.rounds_path) == NAMED[:kept]
+    assert rounds_in(folder) == NAMED[:kept]
     assert folder.rounds_path.read_text() == text_of(NAMED[:kept])
     expected = {"rounds.jsonl"}
     if figures:
@@ -94,8 +101,9 @@ def test_a_full_disk_while_appending_is_one_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setattr(records.RunFolder, name, Path("/dev/full"))
+    line = RoundFigures(**LINES[0])
     with pytest.raises(RunFolderError, match=r"cannot write /dev/full: No space left on device"):
-        records.append_round(records.RunFolder(path=tmp_path), LINES[0], figures=True)
+        records.append_round(records.RunFolder(path=tmp_path), line, figures=True)
 
 
 def test_what_was_published_goes_when_the_checkpoint_has_it(tmp_path: Path) -> None:

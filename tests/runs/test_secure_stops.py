@@ -52,13 +52,13 @@ def test_each_round_is_released_once(
     # No ledger line is removed.
     assert folder.ledger_path.read_bytes().startswith(begun)
     lines = read_ledger(folder)
-    assert [line["round"] for line in lines] == list(range(ROUNDS))
+    assert [line.round for line in lines] == list(range(ROUNDS))
     assert run.rounds == run.ledger.releases == ROUNDS
-    assert len({line["published"] for line in lines}) == ROUNDS
+    assert len({line.published for line in lines}) == ROUNDS
     assert (run.privacy().epsilon or 0) <= BUDGET
     if is_kept:
-        assert lines[time - 1]["published"] == mark
-        assert time == ROUNDS or lines[time]["clip_norm"] == next_bound
+        assert lines[time - 1].published == mark
+        assert time == ROUNDS or lines[time].clip_norm == next_bound
     assert not list(folder.path.glob("published-*"))
 
 
@@ -104,7 +104,7 @@ def test_a_sum_that_was_lost_is_another_release_within_the_budget(
     folder = stopped(tmp_path / "run", monkeypatch, "use", 2)
     loss(folder.published_path(1))
     run = train(folder.path, resume=True)
-    assert [line["round"] for line in read_ledger(folder)] == [0, 1, 1, *range(2, run.rounds)]
+    assert [line.round for line in read_ledger(folder)] == [0, 1, 1, *range(2, run.rounds)]
     assert run.rounds < ROUNDS  # The budget was for that many releases.
     assert run.ledger.releases == run.rounds + 1
     assert run.ledger.epsilon(DELTA) <= BUDGET
@@ -120,6 +120,6 @@ def test_raw_figures_are_written_on_request_only(
     assert sorted(path.name for path in (folder.path / "simulation").iterdir()) == ["data.json"]
     folder = stopped(tmp_path / "told", monkeypatch, "use", 2, validate_every=1, diagnostics=True)
     figures = train(folder.path, resume=True).figures
-    assert [line["round"] for line in figures] == list(range(ROUNDS))
-    assert [line["clients"] is None for line in figures] == [False, True, False, False]
-    assert all("validation" in line for line in figures)
+    assert [line.round for line in figures] == list(range(ROUNDS))
+    assert [line.clients is None for line in figures] == [False, True, False, False]
+    assert all(line.validation for line in figures)

@@ -10,10 +10,11 @@ import pytest
 
 from pages import Page, charts_in, check_page
 from privrec.algorithms.recipes import RECIPES
-from privrec.privacy.ledger import PrivacyLedger, ledger_in, most_certain, most_right, percent
+from privrec.privacy.ledger import PrivacyLedger, most_certain, most_right, percent
 from privrec.privacy.release import Release, Sampling
 from privrec.privacy.statement import TITLES, NodeNoise, Strength, epsilon_text, privacy_report
 from privrec.runs.documents import Privacy
+from privrec.runs.ledger import LedgerLine, ledger_in
 from privrec.show.promise import promise_part, render_privacy
 from svg import points_of
 
@@ -23,27 +24,27 @@ RELEASE = Release(mechanism="gaussian", sampling=LAW, noise_multiplier=0.9)
 BARE = Release(mechanism="none", sampling=LAW)
 
 
-def line(n: int, release: Release = RELEASE, **changes: Any) -> dict[str, Any]:
+def line(n: int, release: Release = RELEASE, stage: str = "train") -> LedgerLine:
     bound = None if release.mechanism == "none" else 2.0 + n
     scale = None if bound is None else release.noise_multiplier * bound
-    return {
+    return LedgerLine(
         **release.as_json(),
-        "round": n,
-        "stage": "train",
-        "people": "everybody",
-        "noise": "none" if bound is None else "secure",
-        "clip_norm": bound,
-        "noise_scale": scale,
-        **changes,
-    }
+        round=n,
+        stage=stage,
+        people="everybody",
+        population="of a test",
+        noise="none" if bound is None else "secure",
+        clip_norm=bound,
+        noise_scale=scale,
+    )
 
 
-def privacy(lines: list[dict[str, Any]], **changes: Any) -> Privacy:
+def privacy(lines: list[LedgerLine], **changes: Any) -> Privacy:
     asked = {"delta": DELTA, "noise": "secure", "without": "No guarantee.", **changes}
     return Privacy.model_validate(privacy_report(ledger_in(lines), **asked).as_json())
 
 
-def rows_of(lines: list[dict[str, Any]], found: Privacy) -> dict[str, str]:
+def rows_of(lines: list[LedgerLine], found: Privacy) -> dict[str, str]:
     cells = check_page(render_privacy("t", found, lines)).cells
     first = cells[: cells.index("stage")]
     return dict(zip(first[::2], first[1::2], strict=True))
@@ -128,7 +129,7 @@ def test_epsilon_by_release_ends_where_the_ledger_does(count: int) -> None:
     ],
 )
 def test_where_nothing_is_promised_an_attacker_can_be_certain(
-    lines: list[dict[str, Any]], changes: dict[str, Any], said: str | None
+    lines: list[LedgerLine], changes: dict[str, Any], said: str | None
 ) -> None:
     found = privacy(lines, **changes)
     rows = rows_of(lines, found)
@@ -189,15 +190,6 @@ def test_every_reason_for_no_guarantee_has_a_short_form() -> None:
         assert found.statement == reason
         assert found.short != reason
         assert len(found.short.split()) < 50
-
-
-def test_volunteers_are_not_counted_and_named() -> None:
-    lines = [line(0, BARE, people="volunteers"), line(1)]
-    assert ledger_in(lines) == PrivacyLedger(((RELEASE, 1),))
-    found = privacy(lines, volunteers=7)
-    page = check_page(render_privacy("t", found, lines))
-    assert "about 40 of 1,600 volunteers, who are not covered" in page.cells
-    assert "did not volunteer (about 7 did, and are not covered)" in page.words
 
 
 def test_a_ledger_that_costs_more_than_the_statement_gives_no_figure() -> None:

@@ -8,9 +8,11 @@ import pytest
 from pages import Page, charts_in, check_page
 from privrec.algorithms.recipes import RECIPES
 from privrec.privacy.paper import PRINTED_HITS
+from privrec.privacy.release import Release, Sampling
 from privrec.privacy.statement import TITLES, Strength
 from privrec.runs.compare import comparison
-from privrec.runs.documents import Evaluation
+from privrec.runs.documents import Evaluation, RoundFigures
+from privrec.runs.ledger import LedgerLine
 from privrec.show.comparison import render_comparison
 from privrec.show.report import Beside, looks_in, render_report, table_rows
 from privrec.show.server import run_charts
@@ -47,11 +49,15 @@ def evaluation(**changes: Any) -> Evaluation:
     return Evaluation.model_validate(values(**changes), strict=False)
 
 
-PLAYED: dict[str, Any] = {"stage": "train", "seconds": 0.1}
-ROUNDS: list[dict[str, Any]] = [
-    {**PLAYED, "round": 0, "loss": 0.7},
-    {**PLAYED, "round": 1, "loss": 0.6, "validation": figures(0.01)},
-    {**PLAYED, "round": 2, "loss": 0.5, "validation": figures(0.02)},
+def played(n: int, loss: float | None, **more: Any) -> RoundFigures:
+    """What the n-th round did."""
+    return RoundFigures(round=n, stage="train", seconds=0.1, loss=loss, **more)
+
+
+ROUNDS = [
+    played(0, 0.7),
+    played(1, 0.6, validation=figures(0.01)),
+    played(2, 0.5, validation=figures(0.02)),
 ]
 SETTINGS = {"cohort": 50, "hidden": [64, 64], "data": "movielens-1m"}
 
@@ -126,7 +132,7 @@ def test_a_row_never_says_more_than_its_run_promises(privacy: dict[str, Any], sa
 
 
 @pytest.mark.parametrize("rounds", [ROUNDS, []])
-def test_a_page_needs_no_network_and_runs_no_script_of_others(rounds: list[dict[str, Any]]) -> None:
+def test_a_page_needs_no_network_and_runs_no_script_of_others(rounds: list[RoundFigures]) -> None:
     for text in (
         render_report(evaluation(), rounds, SETTINGS),
         render_comparison({"one": evaluation(), "two": evaluation(seed=4)}, {}),
@@ -180,17 +186,12 @@ def axis_of(chart: str) -> tuple[float, float]:
 def test_the_axis_of_validation_does_not_exaggerate() -> None:
     """Between 0.344 and 0.356 there is nothing to see where an interval is 0.046 long."""
     hits = [0.345, 0.353, 0.355, 0.348]
-    rounds: list[dict[str, Any]] = [
-        {
-            **PLAYED,
-            "round": 50 * n,
-            "loss": None,
-            "validation": dict.fromkeys(KS, hit),
-            "validation_interval": {k: [hit - 0.023, hit + 0.023] for k in KS},
-        }
-        for n, hit in enumerate(hits)
+    older = [played(50 * n, None, validation=dict.fromkeys(KS, hit)) for n, hit in enumerate(hits)]
+    ends = [{k: [hit - 0.023, hit + 0.023] for k in KS} for hit in hits]
+    rounds = [
+        line.model_copy(update={"validation_interval": both})
+        for line, both in zip(older, ends, strict=True)
     ]
-    older = [{k: v for k, v in line.items() if k != "validation_interval"} for line in rounds]
     for lines, bars in ((rounds, 4), (older, 0)):
         report = render_report(evaluation(), lines, SETTINGS)
         compared = render_comparison({"one": evaluation()}, {}, rounds={"one": lines})
@@ -206,7 +207,7 @@ def test_the_axis_of_validation_does_not_exaggerate() -> None:
 
 
 def test_a_recipe_has_the_same_colour_in_a_report_and_in_a_comparison() -> None:
-    curves = [{**PLAYED, "round": n, "loss": 1.0, "validation": figures(0.1)} for n in range(2)]
+    curves = [played(n, 1.0, validation=figures(0.1)) for n in range(2)]
     runs = {name: evaluation(recipe=name) for name in ("popularity", "privrec-plus", "ease")}
     text = render_comparison(runs, {}, rounds=dict.fromkeys(runs, curves))
     groups = [
@@ -231,17 +232,14 @@ def test_a_recipe_has_the_same_colour_in_a_report_and_in_a_comparison() -> None:
 
 
 def test_a_report_of_a_run_that_diverged_is_written_all_the_same() -> None:
-    rounds: list[dict[str, Any]] = [
-        {**PLAYED, "round": 0, "loss": 0.7},
-        {**PLAYED, "round": 1, "loss": 0.8},
-        {**PLAYED, "round": 2, "loss": math.nan, "validation": dict.fromkeys(KS, math.nan)},
-    ]
+    nothing = dict.fromkeys(KS, math.nan)
+    rounds = [played(0, 0.7), played(1, 0.8), played(2, math.nan, validation=nothing)]
     page = render_report(evaluation(), rounds, SETTINGS)
     assert len(charts_in(page)) == 1
 
 
 def test_long_runs_are_thinned_but_keep_their_span() -> None:
-    rounds = [{**PLAYED, "round": n, "loss": 1 / (n + 1)} for n in range(5000)]
+    rounds = [played(n, 1 / (n + 1)) for n in range(5000)]
     (svg,) = charts_in(render_report(evaluation(), rounds, SETTINGS))
     (line,) = points_of(ET.fromstring(svg))  # noqa: S314
     assert 300 < len(line) < 1000
@@ -269,11 +267,17 @@ def test_settings_that_a_recipe_lacks_do_not_hide_those_that_differ() -> None:
 
 def test_how_many_trained_is_what_was_released() -> None:
     """A reference also fits the people who are kept for validation."""
-    release = {
-        **{"people": "everybody", "stage": "train", "noise": "none", "mechanism": "none"},
-        **{"sampling": {"law": "fixed", "users": 4831, "cohort": 4831}, "noise_multiplier": 0.0},
-        "quantile_multiplier": None,
-    }
+    everybody = Sampling(law="fixed", users=4831, cohort=4831)
+    release = LedgerLine(
+        **Release(mechanism="none", sampling=everybody).as_json(),
+        round=0,
+        stage="train",
+        people="everybody",
+        population="of a test",
+        noise="none",
+        clip_norm=None,
+        noise_scale=None,
+    )
     assert "Trained by 4,348 people" in render_report(evaluation(), [], {})
     page = render_report(evaluation(), [], {}, Beside(ledger=[release]))
     assert "Trained by 4,831 people" in page

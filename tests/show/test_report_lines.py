@@ -8,7 +8,7 @@ import pytest
 from test_report import evaluation
 
 from privrec.cli.rank import _say_evaluation
-from privrec.runs.documents import Evaluation
+from privrec.runs.documents import Evaluation, RoundFigures
 from privrec.runs.loop import train
 from privrec.show.report import few_items_line, mark_line, render_report
 from tiny import DATA, MODEL
@@ -18,11 +18,9 @@ LESS = dict.fromkeys(HITS, 0.1)
 NONE = dict.fromkeys(HITS, None)
 
 
-def line(round_: int, seconds: float, ten: float | None = None) -> dict[str, Any]:
-    found: dict[str, Any] = {"round": round_, "stage": "train", "seconds": seconds, "loss": None}
-    if ten is not None:
-        found["validation"] = {**HITS, "10": ten}
-    return found
+def line(round_: int, seconds: float, ten: float | None = None) -> RoundFigures:
+    looks: dict[str, float | None] = {} if ten is None else {**HITS, "10": ten}
+    return RoundFigures(round=round_, stage="train", seconds=seconds, loss=None, validation=looks)
 
 
 def test_the_mark_is_reached_when_validation_people_first_are_there() -> None:

@@ -4,7 +4,7 @@ import re
 import xml.etree.ElementTree as ET
 from typing import Any
 
-from test_report import PLAYED, ROUNDS, SETTINGS, evaluation, figures, values
+from test_report import ROUNDS, SETTINGS, evaluation, figures, played, values
 
 from pages import Page, charts_in, check_page
 from privrec.runs.documents import Evaluation, Example, Listed, Privacy
@@ -127,7 +127,7 @@ def test_examples_mark_the_hits_and_isolate_titles() -> None:
 
 
 def test_a_run_without_an_evaluation_has_a_page() -> None:
-    rounds = [{**PLAYED, "round": n, "loss": 1 / (n + 1)} for n in range(5)]
+    rounds = [played(n, 1 / (n + 1)) for n in range(5)]
     text = render_begun(
         EVIL,
         Privacy(statement="No guarantee."),
@@ -143,7 +143,7 @@ def test_a_run_without_an_evaluation_has_a_page() -> None:
 
 
 def test_one_look_at_the_validation_people_is_a_sentence() -> None:
-    rounds = [{**PLAYED, "round": 4, "loss": None, "validation": figures(0.5)}]
+    rounds = [played(4, None, validation=figures(0.5))]
     text = render_report(evaluation(), rounds, SETTINGS)
     assert charts_in(text) == []
     assert "After round 5: Hits @5 0.500" in text

@@ -139,8 +139,8 @@ def check_exact(local: LocalFederation, rounds: int, tmp_path: Path) -> None:
     """Every round was released once, used as it was released, and counted as by the simulator."""
     run = privrec.open_run(local.server.run)
     lines = settled_ledger(run.folder)
-    assert [line["round"] for line in lines] == list(range(rounds))
-    assert len({line["published"] for line in lines}) == rounds
+    assert [line.round for line in lines] == list(range(rounds))
+    assert len({line.published for line in lines}) == rounds
     assert run.rounds == rounds
     used = {tuple(line.split()) for line in (local.path / "used").read_text().splitlines()}
     assert sorted(int(number) for number, _ in used) == list(range(rounds))

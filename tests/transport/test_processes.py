@@ -162,8 +162,8 @@ def test_a_node_dies_in_mid_round_and_nothing_else_is_lost(tmp_path: Path) -> No
     assert (*watch.killed_at, "reveal", "no mask") in watch.steps
     run = privrec.open_run(out / "server" / "run")
     lines = settled_ledger(run.folder)
-    assert [line["round"] for line in lines] == [0, 1]
-    assert {(line["sums"], line["noise"]) for line in lines} == {("masked", "secure")}
+    assert [line.round for line in lines] == [0, 1]
+    assert {(line.sums, line.noise) for line in lines} == {("masked", "secure")}
     epsilon = run.privacy().epsilon
     assert epsilon is not None
     assert 7.8 < epsilon <= 8

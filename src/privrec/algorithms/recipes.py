@@ -113,6 +113,10 @@ def _check_keys(recipe: str, overrides: Mapping[str, Any]) -> None:
             why = f"`{key}` needs a recipe with noise, and {recipe} adds none"
         elif key not in mine.settings.model_fields and has_it:
             others, why = has_it, f"unknown key {key!r} for {recipe}"
+        elif key in mine.settings.retired:
+            raise SettingsError(
+                f"unknown key {key!r} for {recipe}, which had it in earlier versions"
+            )
         else:
             continue
         first, *rest = by_likeness(recipe, others)

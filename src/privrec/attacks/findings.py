@@ -432,7 +432,7 @@ def _most_alike(noise: F64, other: F64, *, itself: bool = False) -> float:
 def uncounted(rounds: Sequence[WatchedRound], ledger: PrivacyLedger) -> list[str]:
     """Return the phases of which the ledger has fewer rounds, or others, than were played."""
     counted = dict(ledger.entries)
-    made = Counter(played.phase.release for played in rounds if not played.phase.volunteers)
+    made = Counter(played.phase.release for played in rounds)
     names = {played.phase.release: played.phase.name for played in rounds}
     return [
         f"{names[release]}: {times} such sums were published, and the ledger counts"

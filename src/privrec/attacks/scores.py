@@ -107,8 +107,6 @@ def canary_scores(
     """
     total = np.zeros(len(canaries))
     beginnings: list[F64] = []
-    # Volunteers gave up the guarantee for their phase.
-    rounds = [played for played in rounds if not played.phase.volunteers]
     for count, played in enumerate(rounds):
         if on_progress is not None:
             on_progress("rounds scored", count, len(rounds))
@@ -139,8 +137,6 @@ def exact_scores(rounds: Sequence[WatchedRound], targets: Canaries, others: Fede
     coins = targets.coins.astype(np.float64)
     total, shared = np.zeros(len(coins)), np.zeros((len(coins), len(coins)))
     for played in rounds:
-        if played.phase.volunteers:
-            continue
         if played.phase.release.sampling.share < 1:
             total += canary_scores([played], targets.people, others)
             continue

@@ -121,6 +121,7 @@ def _print_tables(compared: "Comparison") -> None:
 def _write_page(path: Path, compared: "Comparison") -> None:
     import os
 
+    from privrec.runs.documents import RoundFigures
     from privrec.runs.folder import RunFolder, read_rounds, write_whole
     from privrec.show.comparison import render_comparison
     from privrec.show.page import path_link
@@ -134,7 +135,9 @@ def _write_page(path: Path, compared: "Comparison") -> None:
     text = render_comparison(
         compared.evaluations,
         compared.settings,
-        rounds={name: read_rounds(folder.figures_path) for name, folder in folders.items()},
+        rounds={
+            name: read_rounds(folder.figures_path, RoundFigures) for name, folder in folders.items()
+        },
         reports=reports,
         said={title: [one.sentence() for one in all_] for title, all_ in compared.against.items()},
         tables=compared.tables,

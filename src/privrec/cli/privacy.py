@@ -82,9 +82,9 @@ def epsilon(
     """
     with plain_errors():
         from privrec.privacy.calibrate import refuse_large_delta
-        from privrec.privacy.ledger import PrivacyLedger, check_delta, ledger_in
+        from privrec.privacy.ledger import PrivacyLedger, check_delta
         from privrec.privacy.questions import listed_release
-        from privrec.runs.ledger import read_ledger_file
+        from privrec.runs.ledger import ledger_in, noise_of, read_ledger_file
 
         options = {
             "users": users,
@@ -102,7 +102,7 @@ def epsilon(
             whole = whole.compose(PrivacyLedger().record(*listed_release(text, given)))
         people = max((one.sampling.users for one, _ in whole.entries), default=1)
         refuse_large_delta(delta, people, forced=force_delta)
-        _print_epsilon(whole, delta, json_, seeded="seeded" in {line["noise"] for line in lines})
+        _print_epsilon(whole, delta, json_, seeded=noise_of(lines) == "seeded")
 
 
 @privacy_app.command(epilog=examples(_CALIBRATE))
@@ -151,31 +151,24 @@ def spent(
     with plain_errors():
         from privrec.runs.ledger import add_up
 
-        found = add_up(runs, delta, same_people=same_people)
+        of_runs, together = add_up(runs, delta, same_people=same_people)
         if json_:
-            print_json(found)
+            each = {name: asdict(figures) for name, figures in of_runs.items()}
+            print_json({"runs": each, "together": asdict(together)})
             return
-        everything = {**found["runs"], "together": found["together"]}
         rows = [
-            (
-                name,
-                str(f["releases"]),
-                _shown(f["epsilon"], "none"),
-                _shown(f["epsilon_rdp"], "none"),
-            )
-            for name, f in everything.items()
+            (name, str(f.releases), _shown(f.epsilon, "none"), _shown(f.epsilon_rdp, "none"))
+            for name, f in (*of_runs.items(), ("together", together))
         ]
         print_table(f"Spent at delta {delta:g}", ("", "releases", "epsilon", "by RDP"), rows)
-        for name, figures in found["runs"].items():
-            if figures["noise"] == "seeded":
+        for name, figures in of_runs.items():
+            if figures.noise == "seeded":
                 print_line(f"no guarantee: the noise of {name} came from its seed")
-            elif figures["epsilon"] is None:
+            elif figures.epsilon is None:
                 print_line(f"no guarantee: {name} has releases without noise")
-            if figures["volunteers"]:
-                print_line(f"not covered: {figures['volunteers']:,} volunteers of {name}")
-        mechanism = found["together"]["epsilon_of_mechanism"]
-        if found["together"]["epsilon"] is None and mechanism is not None:
-            print_line(f"with secure noise it would be {_shown(mechanism)} together")
+        if together.epsilon is None and together.epsilon_of_mechanism is not None:
+            known = _shown(together.epsilon_of_mechanism)
+            print_line(f"with secure noise it would be {known} together")
 
 
 @privacy_app.command(epilog=examples("privrec privacy paper-tables"))

@@ -1,10 +1,10 @@
 """`privrec evaluate`, `privrec recommend` and `privrec export`: what is done with a trained run."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from math import floor
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -26,7 +26,7 @@ from privrec.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from privrec.runs.documents import Evaluation
+    from privrec.runs.documents import Evaluation, RoundFigures
 
 
 def evaluate(
@@ -179,7 +179,7 @@ def _recommend_many(
         print_line(f"recommended {rows:,} items to {people:,} people: {out}")
 
 
-def _say_evaluation(evaluation: "Evaluation", figures: Sequence[Mapping[str, Any]]) -> None:
+def _say_evaluation(evaluation: "Evaluation", figures: "Sequence[RoundFigures]") -> None:
     from privrec.runs.figures import protocol_words
     from privrec.show.report import data_words, few_items_line, left_out_lines, mark_of
 

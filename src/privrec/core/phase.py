@@ -202,9 +202,9 @@ class Phase:
     parameters of the phase before; `tell(state)` what every device is told; `absorb(state,
     published)` the state with the new parameters.
 
-    `ranks` is true if the model can rank after the phase. `volunteers` is true if only people take
-    part who gave up the guarantee. `note` is what its ledger lines say besides. `work(told)` is
-    what the server needs, where that is known beforehand; with None for what is told, at most.
+    `ranks` is true if the model can rank after the phase. `note` is what its ledger lines say
+    besides. `work(told)` is what the server needs, where that is known beforehand; with None for
+    what is told, at most.
     `accepts` declares what a device accepts of what is told; None is arrays of the names, shapes
     and kinds of the first round.
     """
@@ -219,7 +219,6 @@ class Phase:
     tell: Callable[[ServerState], Told]
     absorb: Callable[[ServerState, Published], ServerState]
     ranks: bool = True
-    volunteers: bool = False
     note: Mapping[str, Any] = field(default_factory=dict)
     work: Callable[[Told | None], ServerWork] | None = None
     accepts: Mapping[str, Accepted] | None = None
@@ -280,7 +279,6 @@ class CentralFit:
 
     first = 0
     ranks = True
-    volunteers = False
     device = None
     note = MappingProxyType[str, Any]({})
 
@@ -314,7 +312,6 @@ class Exchange:
 
     rounds = 1
     ranks = True
-    volunteers = False
     device = None
     work = None
 

@@ -18,10 +18,9 @@ the releases are if she took part than if not, his belief is e^L / (1 + e^L).
 """
 
 import math
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, reduce
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from scipy.special import log_ndtr, ndtr, ndtri
@@ -141,11 +140,6 @@ class PrivacyLedger:
             tuple((release.with_noise(factor), count) for release, count in self.entries)
         )
 
-    def cost(self, release: Release, delta: float) -> float:
-        """Return by how much one more release would raise ε at this δ."""
-        now = self.epsilon(delta)
-        return math.inf if math.isinf(now) else self.record(release).epsilon(delta) - now
-
     def affordable(self, release: Release, *, epsilon: float, delta: float, most: int) -> int:
         """Return how many more such releases, at most `most`, keep ε at this δ within `epsilon`."""
         check_epsilon(epsilon)
@@ -157,19 +151,6 @@ class PrivacyLedger:
             fits = self.record(release, middle).epsilon(delta) <= epsilon
             low, high = (middle, high) if fits else (low, middle)
         return low
-
-
-def ledger_in(lines: Iterable[Mapping[str, Any]], *, only_noised: bool = False) -> PrivacyLedger:
-    """Return what the lines of a ledger count, of all releases or of those with noise alone.
-
-    Releases from volunteers alone are left out: they cost other people nothing.
-    """
-    ledger = PrivacyLedger()
-    for line in lines:
-        release = Release.from_json(line)
-        if line["people"] != "volunteers" and (release.is_private or not only_noised):
-            ledger = ledger.record(release)
-    return ledger
 
 
 def check_epsilon(epsilon: float) -> None:

@@ -6,7 +6,7 @@ generator, or from a seed for experiments.
 
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any, Literal
@@ -156,16 +156,6 @@ class Release:
     def as_json(self) -> dict[str, Any]:
         """Return the fields of a ledger line."""
         return {**asdict(self), "adjacency": self.sampling.adjacency}
-
-    @classmethod
-    def from_json(cls, line: Mapping[str, Any]) -> "Release":
-        """Return the release of a ledger line."""
-        return cls(
-            mechanism=line["mechanism"],
-            sampling=Sampling(**line["sampling"]),
-            noise_multiplier=line["noise_multiplier"],
-            quantile_multiplier=line["quantile_multiplier"],
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,8 @@ from decimal import ROUND_CEILING, Decimal
 from typing import Any, Literal
 
 from privrec.data.text import short
-from privrec.privacy.ledger import PrivacyLedger
+from privrec.privacy.ledger import PrivacyLedger, most_certain, percent
+from privrec.privacy.release import Sampling
 from privrec.types import NoiseKind
 
 Strength = Literal["none", "weak", "moderate", "strong"]
@@ -230,9 +231,9 @@ def uncovered(server: str | None, undeclared: Sequence[str] = ()) -> list[str]:
     return parts
 
 
-def not_covered(server: str | None, undeclared: Sequence[str] = ()) -> str:
-    """Return the same as a part of a sentence."""
-    *parts, last = uncovered(server, undeclared)
+def _listed(left_out: Sequence[str]) -> str:
+    """Return what is not covered as a part of a sentence."""
+    *parts, last = left_out
     return f"not covered: {'; '.join(parts)}; and {last}"
 
 
@@ -241,7 +242,8 @@ def noised(server: str) -> str:
     return (
         "User-level differential privacy for the people who train, against anybody who sees the "
         "model during or after training, with the epsilon and delta that a run is given or its "
-        f"noise amounts to; {not_covered(server)}; and what a data set does not declare public."
+        f"noise amounts to; {_listed(uncovered(server))}; and what a data set does not declare "
+        "public."
     )
 
 
@@ -257,17 +259,17 @@ class PrivacyReport:
     sentences, without what is `not_covered`.
     """
 
-    epsilon: float | None
-    epsilon_of_mechanism: float | None
-    epsilon_rdp: float | None
-    delta: float | None
-    noise: NoiseKind | None
-    sampling: str | None
-    adjacency: str | None
+    epsilon: float | None = None
+    epsilon_of_mechanism: float | None = None
+    epsilon_rdp: float | None = None
+    delta: float | None = None
+    noise: NoiseKind | None = None
+    sampling: str | None = None
+    adjacency: str | None = None
     rounds: int
-    noise_multiplier: float | None
-    end_to_end: bool
-    stage_two_epsilon: float | None
+    noise_multiplier: float | None = None
+    end_to_end: bool = True
+    stage_two_epsilon: float | None = None
     statement: str
     short: str
     strength: Strength = "none"
@@ -291,52 +293,45 @@ def privacy_report(
     delta: float,
     noise: NoiseKind,
     without: str,
-    server: "str | NodeNoise" = SEES_UPDATES,
-    volunteers: int = 0,
+    server: str | NodeNoise = SEES_UPDATES,
     second: PrivacyLedger | None = None,
     undeclared: Sequence[str] = (),
 ) -> PrivacyReport:
     """Return what the ledger's releases promise; if they promise nothing, say `without`.
 
-    `server` says what the server sees, or who adds the noise instead of it. `volunteers` people
-    took part in a first stage without
-    noise and are not covered. `second` is the ledger of a second stage after a first stage without
-    noise. `undeclared` was computed from people's data and is not covered either.
+    `server` says what the server sees, or who adds the noise instead of it. `second` is the ledger
+    of a second stage after a first stage without noise. `undeclared` was computed from people's
+    data and is not covered.
     """
     epsilon = ledger.epsilon(delta) if ledger.entries else math.inf
     if math.isinf(epsilon):
         return _without_guarantee(ledger, delta, noise, without, second)
-    first = ledger.entries[0][0]
-    multipliers = {release.joint_multiplier for release, _ in ledger.entries}
     secure, rdp = noise == "secure", ledger.epsilon_rdp(delta)
     if secure:
-        sentence = statement(
-            ledger,
-            epsilon=epsilon,
-            delta=delta,
-            server=server,
-            volunteers=volunteers,
-            undeclared=undeclared,
-        )
-        brief = _short(ledger, delta, server, volunteers)
-        left_out = uncovered(None if isinstance(server, NodeNoise) else server, undeclared)
+        trusted = None if isinstance(server, NodeNoise) else server
+        left_out = uncovered(trusted, undeclared)
+        sentence = _statement(ledger, epsilon, delta, left_out)
+        brief = _short(ledger, delta)
+        if isinstance(server, NodeNoise):
+            sentence += server.words(delta)
+            brief += server.short()
     else:
         figures = {"epsilon": epsilon_text(epsilon), "delta": delta}
         sentence = SEEDED.format(**figures, how=_how(ledger))
         brief = _SHORT_SEEDED.format(**figures, strength=strength_of(epsilon))
         left_out = []
+    sampling = ledger.entries[0][0].sampling
+    multipliers = {release.joint_multiplier for release, _ in ledger.entries}
     return PrivacyReport(
         epsilon=epsilon if secure else None,
         epsilon_of_mechanism=epsilon,
         epsilon_rdp=rdp if secure and not math.isinf(rdp) else None,
         delta=delta,
         noise=noise,
-        sampling=first.sampling.law,
-        adjacency=first.sampling.adjacency,
+        sampling=sampling.law,
+        adjacency=sampling.adjacency,
         rounds=ledger.releases,
         noise_multiplier=multipliers.pop() if len(multipliers) == 1 else None,
-        end_to_end=True,
-        stage_two_epsilon=None,
         statement=sentence,
         short=brief,
         strength=strength_of(epsilon if secure else None),
@@ -352,74 +347,46 @@ def _without_guarantee(
     second: PrivacyLedger | None,
 ) -> PrivacyReport:
     alone = second.epsilon(delta) if second is not None and second.entries else math.inf
-    broken = not math.isinf(alone)
+    if math.isinf(alone):
+        brief = _SHORT.get(without, without)
+        return PrivacyReport(rounds=ledger.releases, statement=without, short=brief)
     seeded = " and its noise were not seeded" if noise == "seeded" else ""
     figures = {"alone": epsilon_text(alone), "delta": delta}
     return PrivacyReport(
-        epsilon=None,
-        epsilon_of_mechanism=None,
-        epsilon_rdp=None,
-        delta=None,
-        noise=noise if broken else None,
-        sampling=None,
-        adjacency=None,
+        noise=noise,
         rounds=ledger.releases,
-        noise_multiplier=None,
-        end_to_end=not broken,
-        stage_two_epsilon=alone if broken else None,
-        statement=FIRST_STAGE_BARE.format(**figures, seeded=seeded) if broken else without,
-        short=_SHORT_FIRST_STAGE.format(**figures) if broken else _SHORT.get(without, without),
+        end_to_end=False,
+        stage_two_epsilon=alone,
+        statement=FIRST_STAGE_BARE.format(**figures, seeded=seeded),
+        short=_SHORT_FIRST_STAGE.format(**figures),
     )
 
 
-def statement(
-    ledger: PrivacyLedger,
-    *,
-    epsilon: float,
-    delta: float,
-    server: "str | NodeNoise" = SEES_UPDATES,
-    volunteers: int = 0,
-    undeclared: Sequence[str] = (),
-) -> str:
-    """Return one sentence: who is protected, from whom, how strongly, and what is not covered.
-
-    If nodes add the noise, a second one says what holds against the server.
-    """
+def _statement(ledger: PrivacyLedger, epsilon: float, delta: float, left_out: list[str]) -> str:
+    """Return one sentence: who is protected, from whom, how strongly, and what is not covered."""
     sampling = ledger.entries[-1][0].sampling
     return (
-        f"{_covered(ledger, volunteers)} is protected against anybody who sees "
+        f"{_covered(sampling)} is protected against anybody who sees "
         f"the model, during or after training: {_CHANGE[sampling.adjacency]}, whatever "
         f"can be seen of it is equally likely up to a factor of e^{epsilon_text(epsilon)}, apart "
         f"from a probability of {delta!r} (epsilon {epsilon_text(epsilon)}, delta {delta!r}; "
-        f"{_how(ledger)}); "
-        + (
-            f"{not_covered(None, undeclared)}.{server.words(delta)}"
-            if isinstance(server, NodeNoise)
-            else f"{not_covered(server, undeclared)}."
-        )
+        f"{_how(ledger)}); {_listed(left_out)}."
     )
 
 
-def _covered(ledger: PrivacyLedger, volunteers: int) -> str:
-    sampling = ledger.entries[-1][0].sampling
-    about = "about " if sampling.law == "poisson" else ""
-    covered = f"Each of {about or 'the '}{sampling.users - volunteers:,} people who train"
-    if volunteers:
-        covered += f" and did not volunteer ({about}{volunteers:,} did, and are not covered)"
-    return covered
-
-
-def _short(ledger: PrivacyLedger, delta: float, server: "str | NodeNoise", volunteers: int) -> str:
+def _short(ledger: PrivacyLedger, delta: float) -> str:
     """Return who is protected, against whom, and what an attacker can come to believe."""
-    from privrec.privacy.ledger import most_certain, percent
-
-    guess = _GUESS[ledger.entries[-1][0].sampling.adjacency]
+    sampling = ledger.entries[-1][0].sampling
     return (
-        f"{_covered(ledger, volunteers)} is protected against anybody who sees the model, with all"
-        f" of her data. An attacker who gave it 50 % {guess} can get to at most"
-        f" {percent(most_certain(ledger, delta))}, apart from a chance of {delta!r}."
-        + (server.short() if isinstance(server, NodeNoise) else "")
+        f"{_covered(sampling)} is protected against anybody who sees the model, with all"
+        f" of her data. An attacker who gave it 50 % {_GUESS[sampling.adjacency]} can get to at"
+        f" most {percent(most_certain(ledger, delta))}, apart from a chance of {delta!r}."
     )
+
+
+def _covered(sampling: Sampling) -> str:
+    about = "about" if sampling.law == "poisson" else "the"
+    return f"Each of {about} {sampling.users:,} people who train"
 
 
 def _how(ledger: PrivacyLedger) -> str:

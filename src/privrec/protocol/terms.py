@@ -357,11 +357,6 @@ def phases_of(plan: Plan) -> tuple[Phase, ...]:
             raise FederationError(
                 f"{recipe} needs all data in one place; a federation has it nowhere"
             )
-        if stage.volunteers:
-            raise FederationError(
-                f"{recipe}: {stage.name} asks volunteers alone, and an enrolment does"
-                " not say who volunteered; choose another `stage1`"
-            )
     return tuple(stage for stage in plan.stages() if isinstance(stage, Phase))
 
 

@@ -106,8 +106,7 @@ def plan(recipe: str, data: object, **settings: Any) -> Plan:
     ledger, shares, params = PrivacyLedger(), [], None
     for stage in prepared.stages():
         params = stage.start(params).params
-        if not stage.volunteers:
-            ledger = ledger.record(stage.release, stage.rounds)
+        ledger = ledger.record(stage.release, stage.rounds)
         if stage.device is not None and stage.device.cost is not None:
             shares.append(stage.device.cost(params))
     if params:

@@ -26,7 +26,7 @@ from privrec.evaluation.metrics import KS
 from privrec.privacy.paper import PRINTED_HITS
 from privrec.privacy.statement import epsilon_text
 from privrec.runs import folder as records
-from privrec.runs.documents import Attacked, Cost, Evaluation, Figures, Privacy
+from privrec.runs.documents import Attacked, Cost, Evaluation, Figures, Privacy, RoundFigures
 from privrec.runs.evaluate import read_people
 from privrec.runs.figures import (
     arm_text,
@@ -528,8 +528,8 @@ def read_row(path: Path) -> Row:
     else:
         evaluation, settings = records.read_evaluation(path), records.read_run(path)[1]
         # Under secure noise without `diagnostics`, times are not known.
-        rounds = records.read_rounds(folder.figures_path)
-        seconds = sum(line["seconds"] for line in rounds) if rounds else None
+        rounds = records.read_rounds(folder.figures_path, RoundFigures)
+        seconds = sum(line.seconds for line in rounds) if rounds else None
         cost = Cost(bytes_sent=evaluation.cost.bytes_sent, seconds=seconds)
         attacked = attacked_in(folder)
         added = {"cost": cost, **({"attacked": attacked} if attacked else {})}

@@ -516,14 +516,17 @@ class RoundLine(Document):
     stage: str = ""
 
 
-class RoundFigures(Document):
+class RoundFigures(RoundLine):
     """A line of `simulation/rounds.jsonl`: what a round did, from raw data."""
 
-    round: int
     stage: str
     seconds: float
+    clients: int | None = None
     loss: float | None
+    clipped: int = 0
+    dropped: int = 0
+    skipped: int = 0
     validation: dict[str, float | None] = Field(default_factory=dict)
     validation_interval: dict[str, list[float]] = Field(default_factory=dict)
-    best: bool = False
+    best: bool | None = None
     stopped: bool = False

@@ -29,7 +29,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -38,12 +38,13 @@ from safetensors.numpy import load, save
 
 from privrec.data.catalogue import Catalogue, from_json
 from privrec.errors import RunFolderError, SettingsError, check_kind, nearest
-from privrec.runs.documents import Document, Evaluation, RoundFigures, RoundLine, fault_in
+from privrec.runs.documents import Evaluation, RoundFigures, RoundLine, fault_in
 from privrec.settings import RunSettings, to_toml
 
 FORMAT = 4
 SIMULATION = "simulation"
 Arrays = Mapping[str, npt.NDArray[Any]]
+AnyRound = TypeVar("AnyRound", bound=RoundLine)
 _TEMPORARY = ".tmp"
 
 
@@ -247,23 +248,24 @@ def read_catalogue(folder: RunFolder) -> Catalogue:
         return from_json(path.read_bytes(), str(path))
 
 
-def append_round(folder: RunFolder, line: Mapping[str, Any], *, figures: bool) -> None:
+def append_round(folder: RunFolder, line: RoundFigures, *, figures: bool) -> None:
     """Add one line to `rounds.jsonl`, and with `figures` what it did to `simulation/`."""
-    named = {name: line[name] for name in ("round", "stage")}
-    lines = {folder.rounds_path: named, **({folder.figures_path: line} if figures else {})}
+    lines: dict[Path, RoundLine] = {
+        folder.rounds_path: RoundLine(round=line.round, stage=line.stage),
+        **({folder.figures_path: line} if figures else {}),
+    }
     for path, content in lines.items():
         with words(path, "write"), path.open("a", encoding="utf-8") as out:
-            out.write(json.dumps(content) + "\n")
+            out.write(json.dumps(content.as_json()) + "\n")
 
 
-def read_rounds(path: Path) -> list[dict[str, Any]]:
+def read_rounds(path: Path, kind: type[AnyRound]) -> list[AnyRound]:
     """Return the lines of a `rounds.jsonl`; a last line without its end is left out: a kill."""
     if not path.is_file():
         return []
-    lines: list[dict[str, Any]] = []
+    lines: list[AnyRound] = []
     with words(path, "read"):
         texts = path.read_text(encoding="utf-8", errors="replace").split("\n")
-    kind: type[Document] = RoundFigures if path.parent.name == SIMULATION else RoundLine
     for number, text in enumerate(filter(None, texts), start=1):
         try:
             found = json.loads(text)
@@ -273,16 +275,16 @@ def read_rounds(path: Path) -> list[dict[str, Any]]:
             raise RunFolderError(f"{path} is damaged at line {number}: {error}") from error
         if fault := fault_in(found, kind):
             raise RunFolderError(f"{path} is damaged at line {number}: it {fault}")
-        lines.append(found)
+        lines.append(kind.model_validate(found))
     return lines
 
 
 def keep_rounds(folder: RunFolder, before: int) -> None:
     """Cut both `rounds.jsonl` back to the rounds before the given one."""
-    for path in (folder.rounds_path, folder.figures_path):
+    for path, kind in ((folder.rounds_path, RoundLine), (folder.figures_path, RoundFigures)):
         if path.is_file():
-            lines = [line for line in read_rounds(path) if line["round"] < before]
-            write_whole(path, "".join(json.dumps(line) + "\n" for line in lines).encode())
+            kept = [line.as_json() for line in read_rounds(path, kind) if line.round < before]
+            write_whole(path, "".join(json.dumps(line) + "\n" for line in kept).encode())
 
 
 def published_rounds(folder: RunFolder) -> set[int]:

@@ -18,7 +18,7 @@ import numpy as np
 from privrec.core.phase import ServerState, Stage
 from privrec.errors import RunFolderError
 from privrec.privacy.aggregate import Published
-from privrec.privacy.ledger import PrivacyLedger, ledger_in
+from privrec.privacy.ledger import PrivacyLedger
 from privrec.privacy.release import NoiseSource, secure, seeded
 from privrec.runs import folder as records
 from privrec.runs.folder import (
@@ -30,11 +30,11 @@ from privrec.runs.folder import (
     write_arrays,
 )
 from privrec.runs.ledger import (
-    Line,
+    LedgerLine,
     append_release,
+    ledger_in,
     population_mark,
     read_ledger,
-    release_of,
     start_ledger,
 )
 from privrec.seeds import rng
@@ -47,9 +47,8 @@ class RunJournal:
     """The journal of a stage in its run folder: the noised sum, then its ledger line, then use.
 
     `about` is what every line says besides: how a network adds up. `lines` are all lines of the
-    ledger. `ledger` has the releases from before this stage started
-    or resumed, for the people whom the guarantee covers. `population` and `fingerprint` are those
-    of the data.
+    ledger. `ledger` has the releases from before this stage started or resumed. `population` and
+    `fingerprint` are those of the data.
     """
 
     folder: records.RunFolder
@@ -59,7 +58,7 @@ class RunJournal:
     fingerprint: str
     ledger: PrivacyLedger
     about: Mapping[str, Any] = field(default_factory=dict)
-    lines: list[Line] = field(default_factory=list)
+    lines: list[LedgerLine] = field(default_factory=list)
 
     @property
     def _keeps(self) -> bool:
@@ -80,7 +79,7 @@ class RunJournal:
         published, digest = _read_published(path)
         if line is None:
             self._append(state, published, digest)
-        elif line["published"] != digest:
+        elif line.published != digest:
             return None
         return published
 
@@ -129,30 +128,30 @@ class RunJournal:
         line, path = self._line(round_index), self.folder.published_path(round_index)
         if line is None or not self._keeps:
             return line is not None
-        return path.is_file() and line.get("published") == _digest(path.read_bytes())
+        return path.is_file() and line.published == _digest(path.read_bytes())
 
     def _append(self, state: ServerState, published: Published, digest: str | None) -> None:
         aggregator = self.stage.aggregator
         has_bound = aggregator.release.mechanism != "none"
-        line = {
-            "round": state.round_index,
-            "stage": self.stage.name,
-            "people": "volunteers" if self.stage.volunteers else "everybody",
-            "population": self.population,
-            "noise": self.config.budget.noise if has_bound else "none",
+        line = LedgerLine(
+            round=state.round_index,
+            stage=self.stage.name,
+            people="everybody",
+            population=self.population,
+            noise=self.config.budget.noise if has_bound else "none",
             **self.about,
             **self.stage.note,
             **aggregator.release.as_json(),
-            "clip_norm": state.clip_norm if has_bound else None,
-            "noise_scale": aggregator.noise_scale(state.clip_norm) if has_bound else None,
-            "numbers": sum(int(np.size(leaf)) for leaf in published.update.values()),
-            "published": digest,
-        }
+            clip_norm=state.clip_norm if has_bound else None,
+            noise_scale=aggregator.noise_scale(state.clip_norm) if has_bound else None,
+            numbers=sum(int(np.size(leaf)) for leaf in published.update.values()),
+            published=digest,
+        )
         self.lines.append(append_release(self.folder, self.lines, line))
 
-    def _line(self, round_index: int) -> Line | None:
+    def _line(self, round_index: int) -> LedgerLine | None:
         """Return the newest line of a round."""
-        return next((line for line in reversed(self.lines) if line["round"] == round_index), None)
+        return next((line for line in reversed(self.lines) if line.round == round_index), None)
 
 
 def open_journal(
@@ -168,7 +167,7 @@ def open_journal(
     start_ledger(folder)
     lines = read_ledger(folder)
     for line in lines:
-        if line["stage"] == stage.name and release_of(line) != stage.release:
+        if line.stage == stage.name and line.release != stage.release:
             raise RunFolderError(
                 f"{folder.ledger_path} has releases of other noise or cohorts than these settings"
                 " give: go on with the version of privrec that began the run"
@@ -249,5 +248,5 @@ def _mark(folder: RunFolder, rounds: object) -> str:
     # Data may be moved: its fingerprint is compared elsewhere, and its path is not part of a run.
     kept = b"".join(line for line in content if not line.startswith(b"data = "))
     settings = hashlib.sha256(kept).hexdigest()
-    parts = ["privrec run", settings, lines[-1]["chain"] if lines else "", str(rounds)]
+    parts = ["privrec run", settings, lines[-1].chain if lines else "", str(rounds)]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()

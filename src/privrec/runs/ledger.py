@@ -10,15 +10,19 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator
 
 from privrec.errors import PrivrecError, RunFolderError
 from privrec.privacy.calibrate import Sums, people_needed, refuse_large_delta, too_few_words
-from privrec.privacy.ledger import PrivacyLedger, ledger_in
-from privrec.privacy.release import Release
+from privrec.privacy.ledger import PrivacyLedger
+from privrec.privacy.release import Adjacency, Release, Sampling
 from privrec.privacy.statement import SEES_NODES, SEES_SUMS, NodeNoise
+from privrec.runs.documents import Document, RoundLine, fault_in
 from privrec.runs.folder import (
     RunFolder,
     played_rounds,
@@ -28,19 +32,78 @@ from privrec.runs.folder import (
     sync_folder,
     words,
 )
-from privrec.types import NoiseKind
-
-Line = dict[str, Any]
+from privrec.types import MechanismName, NoiseKind
 
 
-_KEYS = {"round", "stage", "people", "population", "noise", "clip_norm", "noise_scale"}
+def _as_sampling(value: object) -> object:
+    return Sampling(**value) if isinstance(value, dict) else value
 
 
-def append_release(folder: RunFolder, before: list[Line], line: Mapping[str, Any]) -> Line:
+class LedgerLine(Document):
+    """One release. The fields have the order of the file; a line has those that it was given.
+
+    A federation adds how it adds up (`sums` to `epsilon_of_server`), and `fedgnn` what its devices
+    do (`local_noise`, `exchange`). Lines of earlier versions do not have `numbers`.
+    """
+
+    round: int
+    stage: str
+    people: Literal["everybody"]
+    population: str
+    noise: NoiseKind | Literal["none"]
+    sums: Literal["masked", "plain"] | None = None
+    noise_from: Literal["server", "nodes"] | None = None
+    nodes: int = 0
+    honest: int = 0
+    sums_of_a_round: int = 0
+    epsilon_of_server: float = math.inf
+    local_noise: dict[str, Any] | None = None
+    exchange: str | None = None
+    mechanism: MechanismName
+    sampling: Annotated[Sampling, BeforeValidator(_as_sampling)]
+    noise_multiplier: float
+    quantile_multiplier: float | None
+    adjacency: Adjacency
+    clip_norm: float | None
+    noise_scale: float | None
+    numbers: int = 0
+    published: str | None = None
+    chain: str = ""
+
+    @property
+    def release(self) -> Release:
+        """What the accountant counts."""
+        return Release(
+            mechanism=self.mechanism,
+            sampling=self.sampling,
+            noise_multiplier=self.noise_multiplier,
+            quantile_multiplier=self.quantile_multiplier,
+        )
+
+    def fault(self) -> str | None:
+        """Return how numbers of the line disagree, or None."""
+        release = self.release
+        if self.adjacency != release.sampling.adjacency:
+            return "its adjacency is not that of its sampling"
+        if release.mechanism == "none":
+            return None
+        if self.clip_norm is None or self.noise_scale is None:
+            return "it has no bound and scale"
+        expected = release.noise_multiplier * release.sampling.reach * self.clip_norm
+        if math.isclose(self.noise_scale, expected, rel_tol=1e-9):
+            return None
+        return (
+            f"its noise_scale is {self.noise_scale:g}, but its bound and multiplier make it"
+            f" {expected:g}"
+        )
+
+
+def append_release(folder: RunFolder, before: Sequence[LedgerLine], line: LedgerLine) -> LedgerLine:
     """Add one line to `ledger.jsonl`, whose lines are `before`; return it once it is on disk."""
-    whole = {**line, "chain": _chain(before[-1]["chain"] if before else "", line)}
+    chain = _chain(before[-1].chain if before else "", line.as_json())
+    whole = line.model_copy(update={"chain": chain})
     with words(folder.ledger_path, "write"), folder.ledger_path.open("ab") as out:
-        out.write(json.dumps(whole).encode() + b"\n")
+        out.write(json.dumps(whole.as_json()).encode() + b"\n")
         out.flush()
         os.fsync(out.fileno())
     return whole
@@ -54,29 +117,27 @@ def start_ledger(folder: RunFolder) -> None:
     path = folder.ledger_path
     with words(path, "write"):
         text = path.read_bytes() if path.is_file() else b""
-        whole = text.rfind(b"\n") + 1
         with path.open("ab") as out:
-            out.truncate(whole)
+            out.truncate(len(_whole_lines(text)))
             os.fsync(out.fileno())
         sync_folder(folder.path)
 
 
-def read_ledger(folder: RunFolder) -> list[Line]:
+def _whole_lines(text: bytes) -> bytes:
+    """Return the text without an unfinished line at its end, whose release was never used."""
+    return text[: text.rfind(b"\n") + 1]
+
+
+def read_ledger(folder: RunFolder) -> list[LedgerLine]:
     """Return all lines of `ledger.jsonl`; raise if a line is not consistent."""
     with words(folder.ledger_path, "read"):
         text = folder.ledger_path.read_bytes() if folder.ledger_path.is_file() else b""
-    # Text after the last line break is an unfinished line; its release was never used.
-    lines = checked_lines(folder.ledger_path, text[: text.rfind(b"\n") + 1])
-    played = {line["round"] for line in read_rounds(folder.rounds_path)}
-    if missing := played - {line["round"] for line in lines}:
-        raise RunFolderError(
-            f"{folder.ledger_path} lacks the release of round {min(missing)}, which was played:"
-            " its epsilon would be too small"
-        )
+    lines = checked_lines(folder.ledger_path, _whole_lines(text))
+    _check_has(folder, lines, {line.round for line in read_rounds(folder.rounds_path, RoundLine)})
     return lines
 
 
-def read_ledger_file(path: Path) -> list[Line]:
+def read_ledger_file(path: Path) -> list[LedgerLine]:
     """Return the lines of a ledger that is not in its run folder; raise if it has none.
 
     What only the folder knows is not checked: whether lines are missing at the end.
@@ -85,31 +146,56 @@ def read_ledger_file(path: Path) -> list[Line]:
         raise RunFolderError(f"{path} is a folder: `privrec privacy spent` adds up runs")
     with words(path, "read"):
         text = path.read_bytes()
-    lines = checked_lines(path, text[: text.rfind(b"\n") + 1])
+    lines = checked_lines(path, _whole_lines(text))
     if not lines:
         raise RunFolderError(f"{path} has no release")
     return lines
 
 
-def checked_lines(path: Path, text: bytes, before: str = "", first: int = 1) -> list[Line]:
+def checked_lines(path: Path, text: bytes, before: str = "", first: int = 1) -> list[LedgerLine]:
     """Return whole lines of a ledger; raise if one is not consistent.
 
     `before` is the hash of the line before them, and `first` the number of the first of them.
     """
-    lines: list[Line] = []
-    for number, line in enumerate(text.splitlines(), start=first):
+    lines: list[LedgerLine] = []
+    for number, content in enumerate(text.splitlines(), start=first):
         try:
-            found = json.loads(line)
-            fault = _fault(found, lines[-1]["chain"] if lines else before)
+            line = _checked(json.loads(content), before)
         except (ValueError, OverflowError, RecursionError) as error:
-            fault = str(error)
-        if fault:
-            raise RunFolderError(f"{path} is damaged at line {number}: {fault}")
-        lines.append(found)
+            raise RunFolderError(f"{path} is damaged at line {number}: {error}") from error
+        except (TypeError, PrivrecError) as error:
+            raise RunFolderError(
+                f"{path} is damaged at line {number}: it names no release ({error})"
+            ) from error
+        lines.append(line)
+        before = line.chain
     return lines
 
 
-def settled_ledger(folder: RunFolder) -> list[Line]:
+def _checked(content: object, before: str) -> LedgerLine:
+    """Return a line, given the hash of the one before it; raise if anything is wrong with it."""
+    if isinstance(content, dict) and content.get("people") == "volunteers":
+        raise ValueError(
+            "it is a release of volunteers alone, whom an earlier version left out of the"
+            " guarantee; this one has no volunteers"
+        )
+    if fault := fault_in(content, LedgerLine):
+        raise ValueError(f"it {fault}")
+    line = LedgerLine.model_validate(content)
+    if fault := line.fault():
+        raise ValueError(fault)
+    # The hash is of the line as it was written, also if an earlier version wrote it.
+    if not isinstance(content, dict) or line.chain != _chain(before, content):
+        raise ValueError("it or a line before it was changed, or a line is missing")
+    return line
+
+
+def _chain(before: str, line: Mapping[str, object]) -> str:
+    content = {key: value for key, value in line.items() if key != "chain"}
+    return hashlib.sha256((before + json.dumps(content, sort_keys=True)).encode()).hexdigest()
+
+
+def settled_ledger(folder: RunFolder) -> list[LedgerLine]:
     """Return the lines of a ledger after checking that it is complete: to count what was spent.
 
     The checkpoint and the parameters say how many rounds were played, so missing lines at the end
@@ -117,13 +203,8 @@ def settled_ledger(folder: RunFolder) -> list[Line]:
     seen, so the ledger is refused until the run is resumed.
     """
     lines = read_ledger(folder)
-    known = {line["round"] for line in lines}
-    if missing := set(range(played_rounds(folder))) - known:
-        raise RunFolderError(
-            f"{folder.ledger_path} lacks the release of round {min(missing)}, which was played:"
-            " its epsilon would be too small"
-        )
-    if waiting := published_rounds(folder) - known:
+    _check_has(folder, lines, set(range(played_rounds(folder))))
+    if waiting := published_rounds(folder) - {line.round for line in lines}:
         raise RunFolderError(
             f"{folder.path} was interrupted while it published round {min(waiting)}, which its"
             " ledger does not have yet: go on with --resume, or epsilon would be too small"
@@ -131,43 +212,12 @@ def settled_ledger(folder: RunFolder) -> list[Line]:
     return lines
 
 
-def release_of(line: Line) -> Release:
-    """Return the release of a line."""
-    return Release.from_json(line)
-
-
-def _fault(line: object, before: str) -> str | None:
-    """Return what is wrong with a line, given the hash of the one before it."""
-    if not isinstance(line, dict) or not line.keys() >= _KEYS:
-        missing = sorted(_KEYS - line.keys()) if isinstance(line, dict) else ["anything"]
-        return f"it has no {missing[0]}"
-    try:
-        release = Release.from_json(line)
-    except (KeyError, TypeError, PrivrecError) as error:
-        return f"it names no release ({error})"
-    if line.get("adjacency") != release.sampling.adjacency:
-        return "its adjacency is not that of its sampling"
-    if release.mechanism != "none" and (fault := _disagreement(release, line)):
-        return fault
-    if line.get("chain") != _chain(before, line):
-        return "it or a line before it was changed, or a line is missing"
-    return None
-
-
-def _disagreement(release: Release, line: Line) -> str | None:
-    """Return how the bound, the multiplier and the scale of the noise disagree, or None."""
-    bound, scale = line["clip_norm"], line["noise_scale"]
-    if not all(isinstance(number, int | float) for number in (bound, scale)):
-        return "it has no bound and scale"
-    expected = release.noise_multiplier * release.sampling.reach * bound
-    if math.isclose(scale, expected, rel_tol=1e-9):
-        return None
-    return f"its noise_scale is {scale:g}, but its bound and multiplier make it {expected:g}"
-
-
-def _chain(before: str, line: Mapping[str, Any]) -> str:
-    content = {key: value for key, value in line.items() if key != "chain"}
-    return hashlib.sha256((before + json.dumps(content, sort_keys=True)).encode()).hexdigest()
+def _check_has(folder: RunFolder, lines: Sequence[LedgerLine], played: set[int]) -> None:
+    if missing := played - {line.round for line in lines}:
+        raise RunFolderError(
+            f"{folder.ledger_path} lacks the release of round {min(missing)}, which was played:"
+            " its epsilon would be too small"
+        )
 
 
 def population_mark(population: str) -> str:
@@ -175,129 +225,111 @@ def population_mark(population: str) -> str:
     return hashlib.sha256(f"privrec population {population}".encode()).hexdigest()[:16]
 
 
-def ledger_of(folder: RunFolder, *, only_noised: bool = False) -> PrivacyLedger:
-    """Return what a run's ledger counts, of all its releases or of those with noise alone.
-
-    Releases from volunteers alone are left out: they cost other people nothing. The statement says
-    how many volunteers there are.
-    """
-    return ledger_in(settled_ledger(folder), only_noised=only_noised)
-
-
-def volunteer_count(folder: RunFolder) -> int:
-    """Return how many people the guarantee does not cover, because they volunteered."""
-    lines = [line for line in settled_ledger(folder) if line["people"] == "volunteers"]
-    return max((release_of(line).sampling.users for line in lines), default=0)
+def ledger_in(lines: Iterable[LedgerLine], *, only_noised: bool = False) -> PrivacyLedger:
+    """Return what lines count, of all releases or of those with noise alone."""
+    ledger = PrivacyLedger()
+    for release in (line.release for line in lines):
+        if release.is_private or not only_noised:
+            ledger = ledger.record(release)
+    return ledger
 
 
-def server_of(folder: RunFolder) -> str | NodeNoise | None:
+def ledger_of(folder: RunFolder) -> PrivacyLedger:
+    """Return what a run's ledger counts."""
+    return ledger_in(settled_ledger(folder))
+
+
+def server_of(lines: Sequence[LedgerLine]) -> str | NodeNoise | None:
     """Return what the server of a network saw, or which nodes add noise; None in a simulation."""
-    lines = [line for line in settled_ledger(folder) if "sums" in line]
+    lines = [line for line in lines if line.sums]
     if not lines:
         return None
-    if any(line["sums"] == "plain" for line in lines):
+    if any(line.sums == "plain" for line in lines):
         return SEES_NODES
-    if any(line["noise_from"] != "nodes" for line in lines):
+    if any(line.noise_from != "nodes" for line in lines):
         return SEES_SUMS
     return NodeNoise(
-        nodes=min(line["nodes"] for line in lines),
-        honest=max(line["honest"] for line in lines),
-        sums=max(line["sums_of_a_round"] for line in lines),
-        epsilon=max(line["epsilon_of_server"] for line in lines),
+        nodes=min(line.nodes for line in lines),
+        honest=max(line.honest for line in lines),
+        sums=max(line.sums_of_a_round for line in lines),
+        epsilon=max(line.epsilon_of_server for line in lines),
     )
 
 
-def has_local_noise(folder: RunFolder) -> bool:
-    """Return whether devices added noise to what they sent."""
-    return any(line.get("local_noise") for line in settled_ledger(folder))
-
-
-def noise_of(folder: RunFolder) -> NoiseKind:
+def noise_of(lines: Sequence[LedgerLine]) -> NoiseKind:
     """Return the weakest kind of noise in the ledger: one seeded release ends the guarantee."""
-    kinds = {line["noise"] for line in settled_ledger(folder)} - {"none"}
-    return "secure" if kinds <= {"secure"} else "seeded"
+    return "seeded" if any(line.noise == "seeded" for line in lines) else "secure"
 
 
-def too_few_have_learned(folder: RunFolder) -> str:
+def too_few_have_learned(lines: Sequence[LedgerLine]) -> str:
     """Return that people were too few for the noise of a run, by its ledger; "" if they were not.
 
     Ledgers of earlier versions do not say how many numbers were published: "" too.
     """
-    lines = settled_ledger(folder)
-    stages = list(dict.fromkeys(line["stage"] for line in lines))
-    of_stages = [[line for line in lines if line["stage"] == stage] for stage in stages]
+    stages: dict[str, list[LedgerLine]] = {}
+    for line in lines:
+        stages.setdefault(line.stage, []).append(line)
     kinds = [
-        Sums(
-            release=release_of(some[0]),
-            count=len(some),
-            numbers=min(_numbers(line) for line in some),
-        )
-        for some in of_stages
+        Sums(release=some[0].release, count=len(some), numbers=min(line.numbers for line in some))
+        for some in stages.values()
     ]
     people = max((sums.release.sampling.users for sums in kinds), default=0)
     return too_few_words(people, people_needed(kinds))
 
 
-def _numbers(line: Line) -> int:
-    found = line.get("numbers")
-    return found if isinstance(found, int) else 0
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spent:
+    """What one run or several have cost; `epsilon` is None if there is no guarantee."""
+
+    releases: int
+    epsilon: float | None
+    epsilon_of_mechanism: float | None
+    epsilon_rdp: float | None
+    noise: NoiseKind | Literal["none"]
 
 
-def add_up(runs: Sequence[Path], delta: float, *, same_people: bool = False) -> dict[str, Any]:
-    """Return `{"runs": {path: figures}, "together": figures}` of the runs' ledgers.
+def add_up(
+    runs: Sequence[Path], delta: float, *, same_people: bool = False
+) -> tuple[dict[str, Spent], Spent]:
+    """Return what each run has cost by its ledger, by its path, and what all have together.
 
-    Figures are `releases`, `epsilon` (None for no guarantee), `epsilon_of_mechanism`,
-    `epsilon_rdp`, `noise` and `volunteers`; together this is an upper bound on the volunteers. The
-    same run given twice counts once. Runs whose populations have different names are refused,
+    The same run given twice counts once. Runs whose populations have different names are refused,
     unless `same_people`.
     """
-    folders = {str(path): read_run(path)[0] for path in runs}
+    found = {str(path): read_run(path) for path in runs}
+    lines = {name: settled_ledger(folder) for name, (folder, _) in found.items()}
     if not same_people:
-        _check_population(folders)
-    whole, ledgers = PrivacyLedger(), {name: ledger_of(f) for name, f in folders.items()}
-    for name, folder in folders.items():
-        _check_delta(folder, delta, ledgers[name])
-    distinct = {folder.path.resolve(): name for name, folder in folders.items()}
-    for name in distinct.values():
-        whole = whole.compose(ledgers[name])
-    seeded = [name for name, folder in folders.items() if noise_of(folder) == "seeded"]
-    volunteers = {name: volunteer_count(folder) for name, folder in folders.items()}
-    figures = {
-        name: _figures(ledger, delta, name in seeded, volunteers[name])
-        for name, ledger in ledgers.items()
-    }
-    uncovered = sum(volunteers[name] for name in distinct.values())
-    return {"runs": figures, "together": _figures(whole, delta, bool(seeded), uncovered)}
+        _check_population(lines)
+    for name, (_, settings) in found.items():
+        users = max((line.sampling.users for line in lines[name]), default=0)
+        if users and not settings.get("force_delta", False):
+            refuse_large_delta(delta, users, forced=False)
+    distinct = {Path(name).resolve(): name for name in lines}
+    together = [line for name in distinct.values() for line in lines[name]]
+    return {name: _spent(its, delta) for name, its in lines.items()}, _spent(together, delta)
 
 
-def _check_population(folders: dict[str, RunFolder]) -> None:
-    population, first = None, ""
-    for name, folder in folders.items():
-        for line in settled_ledger(folder):
-            if population is None:
-                population, first = line["population"], name
-            if line["population"] != population:
-                raise RunFolderError(
-                    f"{first} and {name} name different populations. If no person is in both, ask"
-                    " about each alone; if a person may be in both, --same-people adds them up"
-                )
+def _check_population(runs: Mapping[str, Sequence[LedgerLine]]) -> None:
+    first: dict[str, str] = {}
+    for name, lines in runs.items():
+        for line in lines:
+            first.setdefault(line.population, name)
+    if len(first) > 1:
+        one, other, *_ = first.values()
+        raise RunFolderError(
+            f"{one} and {other} name different populations. If no person is in both, ask"
+            " about each alone; if a person may be in both, --same-people adds them up"
+        )
 
 
-def _check_delta(folder: RunFolder, delta: float, ledger: PrivacyLedger) -> None:
-    users = max((release.sampling.users for release, _ in ledger.entries), default=1)
-    forced = read_run(folder.path)[1].get("force_delta", False)
-    if ledger.entries and not forced:
-        refuse_large_delta(delta, users, forced=False)
-
-
-def _figures(ledger: PrivacyLedger, delta: float, seeded: bool, volunteers: int) -> dict[str, Any]:
+def _spent(lines: Sequence[LedgerLine], delta: float) -> Spent:
+    ledger, seeded = ledger_in(lines), noise_of(lines) == "seeded"
     by_loss, by_rdp = ledger.epsilon(delta), ledger.epsilon_rdp(delta)
     no_guarantee = seeded or math.isinf(by_loss)
-    return {
-        "releases": ledger.releases,
-        "epsilon": None if no_guarantee else by_loss,
-        "epsilon_of_mechanism": None if math.isinf(by_loss) else by_loss,
-        "epsilon_rdp": None if no_guarantee or math.isinf(by_rdp) else by_rdp,
-        "noise": "none" if math.isinf(by_loss) else "seeded" if seeded else "secure",
-        "volunteers": volunteers,
-    }
+    return Spent(
+        releases=ledger.releases,
+        epsilon=None if no_guarantee else by_loss,
+        epsilon_of_mechanism=None if math.isinf(by_loss) else by_loss,
+        epsilon_rdp=None if no_guarantee or math.isinf(by_rdp) else by_rdp,
+        noise="none" if math.isinf(by_loss) else "seeded" if seeded else "secure",
+    )

@@ -9,7 +9,7 @@ import math
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ from privrec.errors import DataError, PrivacyWarning, RunFolderError, SettingsEr
 from privrec.privacy.calibrate import Sums, people_needed, too_few_words
 from privrec.runs import folder as records
 from privrec.runs.bar import progress_bar
-from privrec.runs.documents import Evaluation
+from privrec.runs.documents import Evaluation, RoundFigures
 from privrec.runs.evaluate import validate
 from privrec.runs.folder import Arrays, discard, folder_path, temporary_run
 from privrec.runs.journal import open_journal, write_params
@@ -286,14 +286,13 @@ def _play_stage(
             progress.begin_round()
             started = time.monotonic()
             state, report = play_stage_round(stage, state, around)
-            line: dict[str, Any] = {"round": report.round_index, "stage": stage.name}
-            line |= {"seconds": round(time.monotonic() - started, 4), **_round_figures(report)}
+            line = _figures_of(report, stage.name, seconds=round(time.monotonic() - started, 4))
             played = state.round_index - stage.first
             looks = config.validates_after(played, last - stage.first)
             if config.budget.shows_raw_figures and stage.ranks and looks:
                 progress.step("validation", 0, 1)
                 figures, best = _validation_figures(prepared, state, best, last)
-                line |= figures
+                line = line.model_copy(update=figures)
             records.append_round(folder, line, figures=config.budget.shows_raw_figures)
             complete = state, best
             # A secretly drawn cohort cannot be drawn again, and a network is slow: write a
@@ -407,11 +406,19 @@ def restore(
     return state, from_arrays(arrays)
 
 
-def _round_figures(report: RoundReport) -> dict[str, Any]:
+def _figures_of(report: RoundReport, stage: str, *, seconds: float) -> RoundFigures:
     """Return a round's figures; the loss is None if the training diverged."""
-    found = {name: value for name, value in asdict(report).items() if name != "round_index"}
     loss = report.loss
-    return found | {"loss": loss if loss is not None and math.isfinite(loss) else None}
+    return RoundFigures(
+        round=report.round_index,
+        stage=stage,
+        seconds=seconds,
+        clients=report.clients,
+        loss=loss if loss is not None and math.isfinite(loss) else None,
+        clipped=report.clipped,
+        dropped=report.dropped,
+        skipped=report.skipped,
+    )
 
 
 def _started(path: Path | None) -> tuple[records.RunFolder, RunSettings] | None:

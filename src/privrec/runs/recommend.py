@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
@@ -27,7 +27,7 @@ from privrec.device import find_item
 from privrec.errors import DataError, RunFolderError, SettingsError
 from privrec.evaluation.protocols import Held
 from privrec.runs import folder as records
-from privrec.runs.documents import Example, Examples, Listed
+from privrec.runs.documents import Example, Examples, Listed, RoundLine
 from privrec.types import IntArray, Params
 
 SCHEMA = {
@@ -275,13 +275,13 @@ def _values(source: Source, catalogue: Catalogue) -> np.ndarray[tuple[int], np.d
     return np.asarray(numbers, np.float32)
 
 
-def history_frame(lines: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
+def history_frame(lines: Sequence[RoundLine]) -> pl.DataFrame:
     """Return a row for each round: round, stage, and what is known of it.
 
     The figures of validation people are columns of their own, `validation@5` and so on.
     """
     rows = []
-    for line in lines:
+    for line in (line.as_json() for line in lines):
         row = {name: value for name, value in line.items() if not isinstance(value, Mapping)}
         looks = line.get("validation")
         for k, value in looks.items() if isinstance(looks, Mapping) else ():

@@ -12,7 +12,6 @@ import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import polars as pl
@@ -37,7 +36,15 @@ from privrec.privacy.ledger import PrivacyLedger
 from privrec.privacy.statement import PrivacyReport, epsilon_text, privacy_report
 from privrec.runs import folder as records
 from privrec.runs.bar import progress_bar
-from privrec.runs.documents import Attack, Attacked, Audit, Evaluation, summary
+from privrec.runs.documents import (
+    Attack,
+    Attacked,
+    Audit,
+    Evaluation,
+    RoundFigures,
+    RoundLine,
+    summary,
+)
 from privrec.runs.evaluate import (
     checked_asked,
     counting,
@@ -50,12 +57,12 @@ from privrec.runs.figures import html_table, paragraph
 from privrec.runs.folder import copied, folder_path
 from privrec.runs.journal import load_params
 from privrec.runs.ledger import (
-    has_local_noise,
+    ledger_in,
     ledger_of,
     noise_of,
     server_of,
+    settled_ledger,
     too_few_have_learned,
-    volunteer_count,
 )
 from privrec.runs.progress import evaluation_progress
 from privrec.runs.recommend import (
@@ -112,7 +119,7 @@ class Run:
 
         The rest is computed from raw data, and written under secure noise only by `diagnostics`.
         """
-        return history_frame(self.figures or records.read_rounds(self.folder.rounds_path))
+        return history_frame(self.figures or self._played)
 
     @property
     def prepared(self) -> Plan:
@@ -161,7 +168,9 @@ class Run:
     @property
     def is_of_strangers(self) -> bool:
         """Whether a federation trained it, and only its nodes know who took part."""
-        return not records.has_data_mark(self.folder) and server_of(self.folder) is not None
+        if records.has_data_mark(self.folder):
+            return False
+        return server_of(settled_ledger(self.folder)) is not None
 
     def _check_data(self) -> None:
         """Raise if the data is known to be other data than the run began with."""
@@ -186,14 +195,18 @@ class Run:
         return self.folder.report_path.with_stem(f"report{ending}")
 
     @property
-    def figures(self) -> list[dict[str, Any]]:
+    def figures(self) -> list[RoundFigures]:
         """What each round did, from raw data; empty under secure noise without `diagnostics`."""
-        return records.read_rounds(self.folder.figures_path)
+        return records.read_rounds(self.folder.figures_path, RoundFigures)
+
+    @property
+    def _played(self) -> list[RoundLine]:
+        return records.read_rounds(self.folder.rounds_path, RoundLine)
 
     @property
     def rounds(self) -> int:
         """How many rounds were played; fewer than asked for if the budget ended first."""
-        return len(records.read_rounds(self.folder.rounds_path))
+        return len(self._played)
 
     @property
     def ledger(self) -> PrivacyLedger:
@@ -207,24 +220,23 @@ class Run:
 
     def privacy(self) -> PrivacyReport:
         """Return what the run promises, by its ledger."""
-        ledger = self.ledger
+        lines, ledger = settled_ledger(self.folder), self.ledger
         if ledger.is_private and ledger.entries and not self.config.budget.force_delta:
             users = max(release.sampling.users for release, _ in ledger.entries)
             refuse_large_delta(self.config.budget.delta, users, forced=False)
         report = privacy_report(
             ledger,
             delta=self.config.budget.delta,
-            noise=noise_of(self.folder),
+            noise=noise_of(lines),
             without=self.recipe.without_noise,
-            server=server_of(self.folder) or self.recipe.server,
-            volunteers=volunteer_count(self.folder),
-            second=ledger_of(self.folder, only_noised=True),
+            server=server_of(lines) or self.recipe.server,
+            second=ledger_in(lines, only_noised=True),
             undeclared=self.catalogue.undeclared,
         )
-        if few := too_few_have_learned(self.folder):
+        if few := too_few_have_learned(lines):
             whole, short_ = (f"{words} {few}" for words in (report.statement, report.short))
             report = replace(report, statement=whole, short=short_)
-        return replace(report, local_noise=has_local_noise(self.folder))
+        return replace(report, local_noise=any(line.local_noise for line in lines))
 
     def model(self) -> Model:
         """Return everything that may be released, in the form that a phone gets."""

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from markupsafe import Markup, escape
 
@@ -15,13 +14,13 @@ from privrec.runs.compare import (
     comparison,
     table_title,
 )
-from privrec.runs.documents import NewOnly
+from privrec.runs.documents import NewOnly, RoundFigures
 from privrec.runs.figures import without_advice
 from privrec.show.page import Cell, Table, html_link, render
 from privrec.show.promise import statement_of
 from privrec.show.report import Row, are_same, hits_table, looks_in, validation_chart
 
-Rounds = Mapping[str, Sequence[Mapping[str, Any]]]
+Rounds = Mapping[str, Sequence[RoundFigures]]
 _K = 20
 _OPTIONAL = ("epsilon", "noise_multiplier")
 """Settings that a run of any recipe with noise may lack: then they differ."""

@@ -1,18 +1,17 @@
 """What a run promises, as a table and a chart: from its ledger, and never more than it says."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from markupsafe import Markup
 
-from privrec.privacy.ledger import PrivacyLedger, ledger_in, most_certain, most_right, percent
+from privrec.privacy.ledger import PrivacyLedger, most_certain, most_right, percent
 from privrec.privacy.release import Release
 from privrec.privacy.statement import MODERATE, SCALE, STRONG, TITLES, epsilon_text, strength_of
 from privrec.runs.documents import Privacy
+from privrec.runs.ledger import LedgerLine, ledger_in
 from privrec.show.charts import Axis, line_chart, log_axis
 from privrec.show.page import Table, part, render, with_code
 
-Line = Mapping[str, Any]
 _POINTS = 8
 """Points of the chart: ε of a part of a long ledger takes up to a second."""
 _BEFORE = {
@@ -24,7 +23,7 @@ _DELTA = "a chance that ε alone is not kept"
 _ZONES = (("strong", 0.1, STRONG), ("moderate", STRONG, MODERATE), ("weak", MODERATE, 20.0))
 
 
-def render_privacy(title: str, privacy: Privacy, lines: Sequence[Line]) -> str:
+def render_privacy(title: str, privacy: Privacy, lines: Sequence[LedgerLine]) -> str:
     """Return the page of what a run promises. It has nothing that may not be released.
 
     It leads to no other page: those may not be released.
@@ -39,7 +38,7 @@ def statement_of(privacy: Privacy) -> dict[str, str]:
     return {"strength": strength, "title": TITLES[strength], "text": text}
 
 
-def promise_part(privacy: Privacy, lines: Sequence[Line]) -> Markup:
+def promise_part(privacy: Privacy, lines: Sequence[LedgerLine]) -> Markup:
     """Return what is promised: in short, on a scale, in figures, by release, and in full."""
     ledger = ledger_in(lines)
     rows = [
@@ -153,53 +152,50 @@ def _rows_without(privacy: Privacy) -> list[tuple[str, str]]:
     return rows
 
 
-def _releases(lines: Sequence[Line]) -> Table | None:
+def _releases(lines: Sequence[LedgerLine]) -> Table | None:
     """Return the releases as a table, those of one kind in one row."""
-    groups: dict[tuple[Any, ...], list[Line]] = {}
+    groups: dict[tuple[str, str, Release], list[LedgerLine]] = {}
     for line in lines:
-        release = Release.from_json(line)
-        groups.setdefault((line["stage"], line["people"], line["noise"], release), []).append(line)
+        groups.setdefault((line.stage, line.noise, line.release), []).append(line)
     rows = []
-    for (stage, people, noise, release), found in groups.items():
+    for (stage, noise, release), found in groups.items():
         sampling = release.sampling
         about = "about " if sampling.law == "poisson" and sampling.share < 1 else ""
-        asked = f"{about}{sampling.cohort:,} of {sampling.users:,}"
         noised = release.mechanism != "none"
         rows.append(
             (
-                str(stage),
+                stage,
                 f"{len(found):,}",
-                asked + (" volunteers, who are not covered" if people == "volunteers" else ""),
+                f"{about}{sampling.cohort:,} of {sampling.users:,}",
                 f"{release.mechanism}, {noise}" if noised else "none",
                 f"{release.noise_multiplier:.4g}" if noised else "-",
-                _range(found, "clip_norm"),
-                _range(found, "noise_scale"),
+                _range([line.clip_norm for line in found]),
+                _range([line.noise_scale for line in found]),
             )
         )
     head = ("stage", "releases", "people", "noise", "multiplier", "bound", "scale of the noise")
     return Table(head=head, rows=rows, name="Releases", look="wide") if rows else None
 
 
-def _range(lines: Sequence[Line], key: str) -> str:
-    """Return the smallest and the largest value of the lines, or a dash."""
-    values = [float(line[key]) for line in lines if line.get(key) is not None]
-    if not values:
+def _range(values: Sequence[float | None]) -> str:
+    """Return the smallest and the largest of the values, or a dash."""
+    known = [value for value in values if value is not None]
+    if not known:
         return "-"
-    low, high = f"{min(values):.3g}", f"{max(values):.3g}"
+    low, high = f"{min(known):.3g}", f"{max(known):.3g}"
     return low if low == high else f"{low} to {high}"
 
 
-def _spending(privacy: Privacy, lines: Sequence[Line]) -> dict[str, object] | None:
+def _spending(privacy: Privacy, lines: Sequence[LedgerLine]) -> dict[str, object] | None:
     """Return the chart of ε by release; None where it is infinite, or where one release is all."""
-    counted = [line for line in lines if line["people"] != "volunteers"]
-    delta, last = privacy.delta, len(counted)
+    delta, last = privacy.delta, len(lines)
     known = privacy.epsilon_of_mechanism is not None
-    if delta is None or not known or last < 2 or last < len(lines):
+    if delta is None or not known or last < 2:
         return None
     most = min(last, _POINTS)
     places = sorted({round(last * (k + 1) / most) for k in range(most)})
     points = [(0.0, 0.0)]
-    points += [(float(n), ledger_in(counted[:n]).epsilon(delta)) for n in places]
+    points += [(float(n), ledger_in(lines[:n]).epsilon(delta)) for n in places]
     is_each = last == len(places)
     chart = line_chart({"ε": points}, x_label="releases", y_label="ε so far", steps=is_each)
     is_seeded = privacy.epsilon is None

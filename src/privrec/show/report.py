@@ -9,7 +9,7 @@ from privrec.data.text import data_title
 from privrec.evaluation.intervals import Difference
 from privrec.evaluation.metrics import KS
 from privrec.privacy.paper import PRINTED_HITS
-from privrec.runs.documents import Attacked, Evaluation, Example, Group, Privacy
+from privrec.runs.documents import Attacked, Evaluation, Example, Group, Privacy, RoundFigures
 from privrec.runs.figures import (
     Document,
     around,
@@ -20,6 +20,7 @@ from privrec.runs.figures import (
     protocol_words,
     signed,
 )
+from privrec.runs.ledger import LedgerLine
 from privrec.show.charts import line_chart
 from privrec.show.page import Cell, Link, Table, part, render, with_ends
 from privrec.show.promise import promise_part
@@ -53,7 +54,7 @@ class Beside:
     """
 
     summary: str = ""
-    ledger: Sequence[Document] = ()
+    ledger: Sequence[LedgerLine] = ()
     examples: Sequence[Example] = ()
     attacked: Attacked | None = None
     links: Sequence[Link] = ()
@@ -61,7 +62,7 @@ class Beside:
 
 def render_report(
     evaluation: Evaluation,
-    rounds: Sequence[Document],
+    rounds: Sequence[RoundFigures],
     settings: Document,
     beside: Beside | None = None,
 ) -> str:
@@ -80,7 +81,7 @@ def render_report(
 def render_begun(
     title: str,
     privacy: Privacy,
-    rounds: Sequence[Document],
+    rounds: Sequence[RoundFigures],
     settings: Document,
     *,
     next_step: str,
@@ -99,7 +100,7 @@ def render_begun(
 
 
 def _shared(
-    privacy: Privacy, rounds: Sequence[Document], settings: Document, beside: Beside
+    privacy: Privacy, rounds: Sequence[RoundFigures], settings: Document, beside: Beside
 ) -> dict[str, object]:
     """Return what the report of every run shows."""
     rows = [(key, str(value)) for key, value in settings.items()]
@@ -118,7 +119,7 @@ def data_words(evaluation: Evaluation) -> str:
     return data_title(evaluation.data_name or evaluation.data, evaluation.data)
 
 
-def _quality(evaluation: Evaluation, rounds: Sequence[Document]) -> dict[str, object]:
+def _quality(evaluation: Evaluation, rounds: Sequence[RoundFigures]) -> dict[str, object]:
     """Return what a report says of the people tested."""
     recipe, new = evaluation.recipe, _new_only(evaluation)
     new_differences = evaluation.new_only.differences if evaluation.new_only else {}
@@ -178,17 +179,17 @@ def _difference_cell(difference: Difference | None) -> Cell:
     return Markup('<span class="ends">{}</span> {}').format(*_difference(difference))
 
 
-def looks_in(rounds: Sequence[Document], k: int) -> Looks:
+def looks_in(rounds: Sequence[RoundFigures], k: int) -> Looks:
     """Return what the validation people showed at k, with its interval where that is known."""
     points, ends = [], {}
     for line in rounds:
-        hits = line.get("validation", {}).get(str(k))
+        hits = line.validation.get(str(k))
         if hits is None:
             continue
-        at = float(line["round"] + 1)
-        points.append((at, float(hits)))
-        if both := line.get("validation_interval", {}).get(str(k)):
-            ends[at] = (float(both[0]), float(both[1]))
+        at = float(line.round + 1)
+        points.append((at, hits))
+        if both := line.validation_interval.get(str(k)):
+            ends[at] = (both[0], both[1])
     return points, ends
 
 
@@ -303,14 +304,14 @@ def _lead(evaluation: Evaluation, beside: Beside) -> str:
     return " ".join(filter(None, sentences))
 
 
-def _trained(ledger: Sequence[Document]) -> int | None:
+def _trained(ledger: Sequence[LedgerLine]) -> int | None:
     """Return how many people trained, where the ledger has no noise: then it counts exactly.
 
     Recipes that fit in one go also fit the people who are kept for validation.
     """
-    if not ledger or any(line["mechanism"] != "none" for line in ledger):
+    if not ledger or any(line.mechanism != "none" for line in ledger):
         return None
-    return max(int(line["sampling"]["users"]) for line in ledger)
+    return max(line.sampling.users for line in ledger)
 
 
 def _beside_popular(evaluation: Evaluation) -> str:
@@ -385,13 +386,13 @@ def few_items_line(evaluation: Evaluation) -> str:
     return f"{line} with adaptation, {without} without"
 
 
-def mark_of(evaluation: Evaluation, rounds: Sequence[Document]) -> str:
+def mark_of(evaluation: Evaluation, rounds: Sequence[RoundFigures]) -> str:
     """Return `mark_line` of an evaluated run."""
     is_papers = is_papers_protocol(evaluation.protocol, evaluation.candidates)
     return mark_line(evaluation.data, rounds, evaluation.hits[10]) if is_papers else ""
 
 
-def mark_line(data: str, rounds: Sequence[Document], final: float | None = None) -> str:
+def mark_line(data: str, rounds: Sequence[RoundFigures], final: float | None = None) -> str:
     """Return how long training took to reach the paper's upper bound at 10; "" if not reached.
 
     It uses the validation figures of the rounds, else the final figure after the whole training,
@@ -402,12 +403,12 @@ def mark_line(data: str, rounds: Sequence[Document], final: float | None = None)
         return ""
     goal, spent = printed["10"], 0.0
     for line in rounds:
-        spent += line["seconds"]
-        hits = line.get("validation", {}).get("10")
+        spent += line.seconds
+        hits = line.validation.get("10")
         if hits is not None and hits >= goal:
             return (
                 f"Hits@10 {goal}, the paper's upper bound, was reached on the validation people"
-                f" after {spent:.1f} s of training (round {line['round'] + 1})"
+                f" after {spent:.1f} s of training (round {line.round + 1})"
             )
     if rounds and final is not None and final >= goal:
         return (
@@ -417,38 +418,38 @@ def mark_line(data: str, rounds: Sequence[Document], final: float | None = None)
     return ""
 
 
-def kept_line(rounds: Sequence[Document]) -> str:
+def kept_line(rounds: Sequence[RoundFigures]) -> str:
     """Return that an earlier state than the last one was kept, and why; "" if it was the last."""
-    looks = [line for line in rounds if "best" in line]
-    if not looks or looks[-1]["best"]:
+    looks = [line for line in rounds if line.best is not None]
+    if not looks or looks[-1].best:
         return ""
-    best, last = [line for line in looks if line["best"]][-1], looks[-1]
-    before, after = (f"{line['validation']['20']:.4f}" for line in (best, last))
-    end = "where training stopped early" if last.get("stopped") else "at the end"
+    best, last = [line for line in looks if line.best][-1], looks[-1]
+    before, after = (f"{line.validation['20']:.4f}" for line in (best, last))
+    end = "where training stopped early" if last.stopped else "at the end"
     return (
-        f"The state after round {best['round'] + 1:,} was kept: Hits@20 on the validation people"
-        f" was {before} there and {after} after round {last['round'] + 1:,}, {end}"
+        f"The state after round {best.round + 1:,} was kept: Hits@20 on the validation people"
+        f" was {before} there and {after} after round {last.round + 1:,}, {end}"
     )
 
 
-def _validation(rounds: Sequence[Document]) -> dict[str, object] | None:
+def _validation(rounds: Sequence[RoundFigures]) -> dict[str, object] | None:
     """Return the curves of the validation people, and their last figures; None without any."""
-    known = [line for line in rounds if None not in line.get("validation", {"": None}).values()]
+    known = [line for line in rounds if None not in (line.validation or {"": None}).values()]
     if not known:
         return None
     looks = {f"Hits@{k}": looks_in(rounds, k) for k in reversed(KS)}
     last = known[-1]
     return {
         "chart": validation_chart(looks, y_label="Hits@k after adaptation"),
-        "last_round": last["round"] + 1,
-        "last": ", ".join(f"@{k} {figure(last['validation'][str(k)])}" for k in KS),
+        "last_round": last.round + 1,
+        "last": ", ".join(f"@{k} {figure(last.validation[str(k)])}" for k in KS),
         "kept": kept_line(rounds),
     }
 
 
-def _loss_chart(rounds: Sequence[Document]) -> Markup:
+def _loss_chart(rounds: Sequence[RoundFigures]) -> Markup:
     losses: dict[str, list[tuple[float, float]]] = {}
     for line in rounds[:: max(1, len(rounds) // 400)]:
-        if line["loss"] is not None:
-            losses.setdefault(line["stage"], []).append((line["round"] + 1, line["loss"]))
+        if line.loss is not None:
+            losses.setdefault(line.stage, []).append((line.round + 1, line.loss))
     return line_chart(losses, x_label="rounds", y_label="mean local loss")

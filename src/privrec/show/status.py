@@ -168,7 +168,6 @@ class Watched:
         return {
             "releases": [as_listed(release, times) for release, times in counted.all.entries],
             "seeded": "seeded" in counted.kinds,
-            "volunteers": counted.volunteers,
         }
 
     def _read_rounds(self) -> None:

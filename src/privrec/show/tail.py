@@ -6,16 +6,15 @@ import math
 import stat
 import threading
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from privrec.errors import RunFolderError
 from privrec.privacy.ledger import PrivacyLedger
 from privrec.runs.documents import NOT_JSON, Document
 from privrec.runs.folder import RunFolder
-from privrec.runs.ledger import checked_lines, release_of
+from privrec.runs.ledger import LedgerLine, checked_lines
 
 AnyDocument = TypeVar("AnyDocument", bound=Document)
 SMALL = 2**20
@@ -107,15 +106,11 @@ Chosen by hand."""
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """What a ledger has so far: all releases, those with noise, and the kinds of noise.
-
-    Releases of `volunteers` alone are in neither: they cost other people nothing.
-    """
+    """What a ledger has so far: all releases, those with noise, and the kinds of noise."""
 
     all: PrivacyLedger = field(default_factory=PrivacyLedger)
     noised: PrivacyLedger = field(default_factory=PrivacyLedger)
     kinds: frozenset[str] = frozenset()
-    volunteers: int = 0
 
 
 class LedgerTail:
@@ -139,17 +134,14 @@ class LedgerTail:
             self._chain, self._lines, self.counted = "", 0, Counted()
         if text:
             lines = checked_lines(self._path, text, self._chain, self._lines + 1)
-            self._chain, self._lines = lines[-1]["chain"], self._lines + len(lines)
+            self._chain, self._lines = lines[-1].chain, self._lines + len(lines)
             for line in lines:
                 self._count(line)
         return self.counted
 
-    def _count(self, line: Mapping[str, Any]) -> None:
-        release, before = release_of(dict(line)), self.counted
-        if line["people"] == "volunteers":
-            self.counted = replace(before, volunteers=before.volunteers + 1)
-            return
-        kinds = before.kinds | {str(line["noise"])}
+    def _count(self, line: LedgerLine) -> None:
+        release, before = line.release, self.counted
+        kinds = before.kinds | {line.noise}
         noised = before.noised.record(release) if release.is_private else before.noised
         self.counted = replace(before, all=before.all.record(release), noised=noised, kinds=kinds)
 

@@ -26,7 +26,7 @@ from privrec.data.clients import Clients, split_clients
 from privrec.data.federation import Federation
 from privrec.errors import SettingsError
 from privrec.privacy.aggregate import Aggregator
-from privrec.privacy.release import NoiseSource
+from privrec.privacy.release import NoiseSource, Sampling
 from privrec.runs import folder as records
 from privrec.runs.journal import load_params
 from privrec.runs.ledger import read_ledger
@@ -51,8 +51,8 @@ def train(path: Path, **settings: Any) -> privrec.Run:
     return privrec.train("dp-privrec-plus", DATA, out=path, **settings)
 
 
-def clients_of(run: privrec.Run) -> list[int]:
-    return [line["clients"] for line in run.figures]
+def clients_of(run: privrec.Run) -> list[int | None]:
+    return [line.clients for line in run.figures]
 
 
 @pytest.fixture(scope="module")
@@ -79,15 +79,15 @@ def test_a_run_costs_what_one_accountant_says_of_both_sums(
 ) -> None:
     run = train(tmp_path / "run", **{**TINY, **settings})
     lines = read_ledger(run.folder)
-    assert [(line["round"], line["stage"]) for line in lines] == [(0, POPULAR), (1, MOMENTS)]
-    assert {line["mechanism"] for line in lines} == {"gaussian"}
+    assert [(line.round, line.stage) for line in lines] == [(0, POPULAR), (1, MOMENTS)]
+    assert {line.mechanism for line in lines} == {"gaussian"}
     law = settings.get("sampling", "poisson")
-    cohort = {"law": law, "users": USERS, "cohort": round(share * USERS)}
-    assert [line["sampling"] for line in lines] == [cohort] * 2
+    cohort = Sampling(law=law, users=USERS, cohort=round(share * USERS))
+    assert [line.sampling for line in lines] == [cohort] * 2
     reach = 2 if law == "fixed" else 1
-    assert all(line["noise_scale"] == reach * line["noise_multiplier"] for line in lines)
+    assert all(line.noise_scale == reach * line.noise_multiplier for line in lines)
     one, other = (
-        pld.from_gaussian_mechanism(line["noise_multiplier"], sampling_prob=share) for line in lines
+        pld.from_gaussian_mechanism(line.noise_multiplier, sampling_prob=share) for line in lines
     )
     found, target = run.privacy(), settings.get("epsilon", BUDGET)
     assert found.epsilon == pytest.approx(one.compose(other).get_epsilon_for_delta(DELTA), rel=0.01)
@@ -97,7 +97,7 @@ def test_a_run_costs_what_one_accountant_says_of_both_sums(
 def test_given_noise_is_split_between_the_sums(tmp_path: Path) -> None:
     """Precisions add: both sums together are one release of the noise that was given."""
     run = train(tmp_path / "run", **GIVEN)
-    first, second = (line["noise_multiplier"] for line in read_ledger(run.folder))
+    first, second = (line.noise_multiplier for line in read_ledger(run.folder))
     assert first**-2 + second**-2 == pytest.approx(Z**-2)
     assert first**-2 == pytest.approx(Z**-2 * popularity_share(USERS, ITEMS, Z))
     together = pld.from_gaussian_mechanism(Z).get_epsilon_for_delta(DELTA)

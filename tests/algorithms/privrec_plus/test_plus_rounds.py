@@ -119,8 +119,8 @@ def test_stopping_anywhere_makes_no_secure_release_twice(
     """The second and later attempts play one round each: a checkpoint follows every release."""
     folder = stopped_after_each_round(tmp_path / "run", "dp-privrec-plus", PRIVATE)
     lines = read_ledger(folder)
-    assert [line["round"] for line in lines] == list(range(ROUNDS + 2))
-    assert len({line["published"] for line in lines}) == ROUNDS + 2
+    assert [line.round for line in lines] == list(range(ROUNDS + 2))
+    assert len({line.published for line in lines}) == ROUNDS + 2
     assert ledger_of(folder) == whole["secure"].ledger
 
 
@@ -147,31 +147,31 @@ def test_rounds_on_top_learn(tmp_path: Path) -> None:
         cohort=200,
         validate_every=80,
     )
-    losses = [line["loss"] for line in run.figures[2:]]
+    losses = [line.loss for line in run.figures[2:] if line.loss is not None]
     assert len(losses) == 80
     assert np.mean(losses[-10:]) < np.mean(losses[:10]) - 0.02
-    assert all(line["dropped"] == 0 for line in run.figures)
+    assert all(line.dropped == 0 for line in run.figures)
 
 
 def test_a_noised_round_is_bounded(whole: dict[str, privrec.Run], tmp_path: Path) -> None:
     # With a bound of 1 hardly any update is clipped; with 0.001 every update is.
     rounds = whole["dp-privrec-plus"].figures[2:]
     assert len(rounds) == ROUNDS
-    assert all(found["clipped"] <= found["clients"] for found in rounds)
+    assert all(found.clipped <= (found.clients or 0) for found in rounds)
     # Under secure noise such figures are written only on request.
     assert not whole["secure"].figures
     settings = {**PRIVATE, "clip_norm": 1e-3, "diagnostics": True}
     tight = privrec.train("dp-privrec-plus", DATA, out=tmp_path / "tight", **settings)
     assert len(tight.figures) == ROUNDS + 2
     for found in tight.figures[2:]:
-        assert found["clipped"] == found["clients"] - found["skipped"]
+        assert found.clipped == (found.clients or 0) - found.skipped
 
 
 def test_a_cohort_of_nobody_is_noised_all_the_same(tmp_path: Path) -> None:
     run = privrec.train(
         "dp-privrec-plus", DATA, out=tmp_path / "run", **{**SEEDED, "cohort": 1, "rounds": 12}
     )
-    clients = [line["clients"] for line in run.figures[2:]]
+    clients = [line.clients for line in run.figures[2:]]
     assert 0 in clients
     assert len(lines_of(run)) == 14
 

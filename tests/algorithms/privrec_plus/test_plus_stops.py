@@ -69,10 +69,10 @@ def test_going_on_with_secure_noise_makes_no_release_twice(
     run = train(folder.path, resume=True)
     assert folder.ledger_path.read_bytes().startswith(begun)
     lines = read_ledger(folder)
-    assert [line["stage"] for line in lines] == [POPULAR, MOMENTS]
-    assert len({line["published"] for line in lines}) == 2
+    assert [line.stage for line in lines] == [POPULAR, MOMENTS]
+    assert len({line.published for line in lines}) == 2
     for index, mark in kept.items():
-        assert lines[index]["published"] == mark
+        assert lines[index].published == mark
     assert 0.98 * BUDGET < run.ledger.epsilon(DELTA) <= BUDGET
     assert run.privacy().epsilon == run.ledger.epsilon(DELTA)
     assert not list(folder.path.glob("published-*"))

@@ -304,9 +304,9 @@ def test_a_noised_run_costs_its_budget_in_four_releases(tmp_path: Path) -> None:
         "dp-privrec-plus", DATA, out=tmp_path / "run", history="subspace", epsilon=5.0, delta=1e-3
     )
     lines = read_ledger(run.folder)
-    assert [line["stage"] for line in lines] == ["popularity", *["subspace"] * 3]
-    assert [line["round"] for line in lines] == [0, 1, 2, 3]
-    one, *rest = (pld.from_gaussian_mechanism(line["noise_multiplier"]) for line in lines)
+    assert [line.stage for line in lines] == ["popularity", *["subspace"] * 3]
+    assert [line.round for line in lines] == [0, 1, 2, 3]
+    one, *rest = (pld.from_gaussian_mechanism(line.noise_multiplier) for line in lines)
     for other in rest:
         one = one.compose(other)
     assert run.privacy().epsilon == pytest.approx(one.get_epsilon_for_delta(1e-3), rel=0.01)

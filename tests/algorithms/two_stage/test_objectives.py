@@ -14,6 +14,7 @@ from privrec.algorithms.two_stage.objectives import (
     cut,
     encode_items,
     encode_sequences,
+    init_encoders,
     item_losses,
     local_ssl,
     segment_losses,
@@ -28,7 +29,7 @@ SEQUENCE = [5, 9, 2, 30, 31, 12, 17, 40, 8]
 
 
 def model(seed: int = 0) -> dict[str, jax.Array]:
-    encoders = self_supervision(item_weight=1.0, segment_weight=1.0).init(key(seed, 0, "e"), SIZE)
+    encoders = init_encoders(key(seed, 0, "e"), SIZE)
     table = jax.random.normal(key(seed, 0, "t"), (N_ITEMS, SIZE))
     return {**encoders, ITEM_TABLE: table}
 
@@ -103,7 +104,7 @@ def test_gradients_agree_with_finite_differences(item_weight: float, segment_wei
     mine = own(model(), client)
     with jax.enable_x64(True):
         exact = {name: jnp.asarray(np.asarray(value), jnp.float64) for name, value in mine.items()}
-        loss, slope = jax.jit(ssl.loss), jax.jit(jax.grad(ssl.loss))(exact, batch)
+        loss, slope = jax.jit(ssl), jax.jit(jax.grad(ssl))(exact, batch)
         draw = np.random.default_rng(0)
         checked = 0
         for name, value in exact.items():
@@ -128,7 +129,7 @@ def test_views_beyond_the_real_ones_count_for_nothing() -> None:
     spoilt = batch._replace(
         truth=jnp.asarray(batch.truth).at[3].set(2), masked=jnp.asarray(batch.masked).at[3].set(1)
     )
-    loss = jax.jit(ssl.loss)
+    loss = jax.jit(ssl)
     assert float(loss(mine, batch)) == float(loss(mine, spoilt)) > 0
 
 
@@ -139,7 +140,7 @@ def test_local_training_is_plain_sgd_over_the_views() -> None:
     local = local_ssl(ssl, learning_rate=0.3, epochs=2, batch_size=VIEWS.batch_size)
     found = jax.jit(local)(params, {}, client)
     current = own(params, client)
-    slope_of = jax.jit(jax.grad(ssl.loss))
+    slope_of = jax.jit(jax.grad(ssl))
     for _ in range(2):
         for begin in (0, 4):
             slope = slope_of(current, cut(client, begin, 4))
@@ -163,7 +164,7 @@ def test_training_on_the_views_finds_what_was_hidden() -> None:
     ssl = self_supervision(item_weight=1.0, segment_weight=1.0)
     local = jax.jit(local_ssl(ssl, learning_rate=0.3, epochs=3, batch_size=4))
     params = model()
-    evaluate = jax.jit(lambda params, client: ssl.loss(own(params, client), cut(client, 0, 8)))
+    evaluate = jax.jit(lambda params, client: ssl(own(params, client), cut(client, 0, 8)))
 
     def held_out() -> float:
         return float(

@@ -3,7 +3,6 @@
 import json
 import math
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +12,14 @@ import pytest
 from dp_accounting.pld import privacy_loss_distribution as pld
 
 import privrec
-from privrec.algorithms.recipe import Plan
 from privrec.algorithms.recipes import configure, prepare
 from privrec.algorithms.reptile.pack import Instances, pack
 from privrec.algorithms.two_stage.joint import join, local_joint, vectors_of_features
-from privrec.algorithms.two_stage.recipe import ITEMS, StageOneSettings, views_of, volunteers_among
+from privrec.algorithms.two_stage.recipe import ITEMS, views_of
 from privrec.algorithms.two_stage.views import draw_views
 from privrec.core.model import ITEM_TABLE
 from privrec.core.phase import TRAIN
 from privrec.core.training import LocalResult
-from privrec.data.clients import Clients
 from privrec.data.schema import Bags
 from privrec.data.sources import load
 from privrec.errors import SettingsError
@@ -31,9 +28,9 @@ from privrec.runs import folder as records
 from privrec.runs import loop
 from privrec.runs.compare import comparison
 from privrec.runs.folder import read_evaluation
-from privrec.runs.ledger import ledger_of, read_ledger, release_of
+from privrec.runs.ledger import ledger_of, read_ledger
 from privrec.show.comparison import render_comparison
-from privrec.types import IntArray, Params
+from privrec.types import Params
 from tiny import DATA, MODEL, new_folder, own, round_of
 
 FIRST, SECOND, DELTA = 4, 3, 1e-3
@@ -65,16 +62,10 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, privrec.Run]:
     """One run of each kind, evaluated."""
     place = tmp_path_factory.mktemp("stages")
     made = {kind: train(place / kind, stage1=kind) for kind in ("private", "paper", "public")}
-    made["features"] = train(place / "features", stage1="public", volunteers=0.0)
     made["seeded"] = train(place / "seeded", stage1="private", noise="seeded")
     for run in made.values():
         run.evaluate()
     return made
-
-
-def stage_one(made: Plan) -> StageOneSettings:
-    assert isinstance(made.task.settings, StageOneSettings)
-    return made.task.settings
 
 
 @pytest.mark.slow
@@ -106,8 +97,8 @@ def test_a_private_run_costs_what_one_accountant_says_of_both_stages(
     # Stage one costs at most its share.
     first = PrivacyLedger()
     for line in read_ledger(run.folder):
-        if line["stage"] == ITEMS:
-            first = first.record(release_of(line))
+        if line.stage == ITEMS:
+            first = first.record(line.release)
     assert first.epsilon(DELTA) == pytest.approx(0.3 * 5, rel=0.01)
 
 
@@ -147,63 +138,22 @@ def test_stage_two_has_the_same_noise_as_a_run_without_a_first_stage(
     assert paper["sampling"] == lines_of(one)[-1]["sampling"]
 
 
-def test_volunteers_are_listed_as_not_covered(runs: dict[str, privrec.Run]) -> None:
+def test_item_features_alone_need_no_stage_and_no_people(runs: dict[str, privrec.Run]) -> None:
     run = runs["public"]
-    lines = lines_of(run)
-    assert {line["people"] for line in lines[:FIRST]} == {"volunteers"}
-    assert {line["people"] for line in lines[FIRST:]} == {"everybody"}
-    # A tenth of about 43 training people, the public number.
-    assert {line["sampling"]["users"] for line in lines[:FIRST]} == {4}
+    assert [line["stage"] for line in lines_of(run)] == [TRAIN] * SECOND
     found = run.privacy()
+    assert "Each of about 43 people who train is protected" in found.statement
     assert 4.95 <= (found.epsilon or 0) <= 5
     assert found.end_to_end
-    assert (
-        "Each of about 39 people who train and did not volunteer (about 4 did, and are not"
-        in found.statement
-    )
 
 
-def test_only_volunteers_take_part_in_a_public_first_stage(tmp_path: Path) -> None:
-    """Until stage two begins nobody else's data is asked for."""
-    data = load(DATA)
-    asked: list[set[int]] = []
-
-    def take(positions: IntArray) -> Clients:
-        asked.append(set(positions.tolist()))
-        return data.take(positions)
-
-    def stop(what: str, done: int, total: int) -> None:
-        if (what, done) == (f"rounds for {ITEMS}", FIRST):
-            raise KeyboardInterrupt
-
-    wanted = {**TINY, "stage1": "public", "on_progress": stop}
-    with pytest.raises(KeyboardInterrupt):
-        privrec.train("dp-privrec", replace(data, take=take), out=tmp_path / "run", **wanted)
-    made = prepare(configure("dp-privrec", DATA, {**TINY, "stage1": "public"}), data)
-    people = volunteers_among(stage_one(made), data, made.task.split)
-    assert 0 < len(people) < len(made.task.split.train)
-    assert asked
-    assert set.union(*asked) <= set(people.tolist())
-
-
-def test_a_volunteer_is_one_whoever_else_is_there() -> None:
-    many = {**TINY, "delta": 1e-6}
-    made = prepare(configure("dp-privrec", DATA, many), load("synthetic:users=4000"))
-    split, people = (
-        made.task.split,
-        volunteers_among(stage_one(made), made.task.federation, made.task.split),
-    )
-    assert 0.08 < len(people) / len(split.train) < 0.12
-    assert set(people.tolist()) <= set(split.train.tolist())
-    some = replace(split, train=split.train[1::3])
-    left = volunteers_among(stage_one(made), made.task.federation, some)
-    assert left.tolist() == [person for person in people.tolist() if person in some.train]
-
-
-def test_item_features_alone_need_no_stage_and_no_people(runs: dict[str, privrec.Run]) -> None:
-    run = runs["features"]
-    assert [line["stage"] for line in lines_of(run)] == [TRAIN] * SECOND
-    assert "Each of about 43 people who train is protected" in run.privacy().statement
+def test_a_run_of_a_version_with_volunteers_opens(
+    runs: dict[str, privrec.Run], tmp_path: Path
+) -> None:
+    run = runs["private"].save(tmp_path / "run")
+    config = run.folder.config_path
+    config.write_text(config.read_text() + "volunteers = 0.1\n")
+    assert privrec.open_run(run.folder.path).privacy() == run.privacy()
 
 
 def test_vectors_of_features_are_equal_where_the_features_are() -> None:
@@ -253,8 +203,8 @@ def test_stopping_anywhere_in_two_stages_pays_each_secure_release_once(
 ) -> None:
     folder = stopped_often(tmp_path / "run", "secure", every=1)
     lines = read_ledger(folder)
-    assert [line["round"] for line in lines] == list(range(FIRST + SECOND))
-    assert len({line["published"] for line in lines}) == FIRST + SECOND
+    assert [line.round for line in lines] == list(range(FIRST + SECOND))
+    assert len({line.published for line in lines}) == FIRST + SECOND
     assert ledger_of(folder) == runs["private"].ledger
     assert not list(folder.path.glob("published-*"))
 
@@ -300,7 +250,7 @@ def test_stage_one_alone_ranks_by_neighbours(tmp_path: Path) -> None:
     ("settings", "said"),
     [
         ({"stage1": "pubic"}, "`stage1` must be 'none', 'paper', 'public' or 'private'"),
-        ({"volunteers": 1.0}, "`volunteers` must be < 1; got 1.0"),
+        ({"volunteers": 0.1}, "unknown key 'volunteers' for dp-privrec"),
         ({"stage1_share": 0.0}, "`stage1_share` must be > 0; got 0.0"),
         ({"view_window": 2}, "`view_window` must be >= 3; got 2"),
     ],

@@ -3,7 +3,6 @@
 Its item vectors may also start from the public features of the items, without any person's data.
 """
 
-from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -15,7 +14,6 @@ from privrec.algorithms.reptile.pack import PackedClient
 from privrec.algorithms.two_stage.views import SequenceClient
 from privrec.core.model import ITEM_TABLE
 from privrec.core.training import LocalResult, LocalTrain
-from privrec.data.clients import Clients
 from privrec.data.federation import Federation
 from privrec.data.schema import Bags
 from privrec.types import Array, Leaf, Params
@@ -55,20 +53,6 @@ def join(pairs: PackedClient, sequence: SequenceClient, n_items: int) -> JointCl
         sequence=sequence._replace(rows=rows, **moved),
         size=pairs.size,
     )
-
-
-def joint_packer(
-    pack_pairs: Callable[[Clients, int], Sequence[PackedClient]],
-    pack_views: Callable[[Clients, int], Sequence[SequenceClient]],
-    n_items: int,
-) -> Callable[[Clients, int], list[JointClient]]:
-    """Return what builds the instances and the views of some people in some round."""
-
-    def pack(people: Clients, round_index: int) -> list[JointClient]:
-        both = zip(pack_pairs(people, round_index), pack_views(people, round_index), strict=True)
-        return [join(pairs, views, n_items) for pairs, views in both]
-
-    return pack
 
 
 @lru_cache(maxsize=16)

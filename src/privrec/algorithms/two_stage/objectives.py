@@ -1,7 +1,6 @@
 """The two self-supervised objectives over masked views, and a client's training on them."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache, partial
 
 import jax
@@ -13,24 +12,15 @@ from privrec.core.training import LocalResult
 from privrec.data.schema import Bags
 from privrec.types import Array, Key, Leaf, Params
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SelfSupervision:
-    """`init(key, size)` returns the encoders' parameters; `loss(params, batch)` L_SSL of a batch.
-
-    `params` has the encoders and, as `embed/item`, the rows that the batch points into.
-    """
-
-    init: Callable[[Key, int], dict[str, Array]]
-    loss: Callable[[Params, "Batch"], Array]
-
-
 Batch = SequenceClient
 """Some views of one client; `size` counts how many of them are real."""
+Loss = Callable[[Params, Batch], Array]
+"""The loss of a batch. The parameters have the encoders and, as `embed/item`, the rows that the
+batch points into."""
 
 
 @lru_cache(maxsize=16)
-def self_supervision(*, item_weight: float, segment_weight: float) -> SelfSupervision:
+def self_supervision(*, item_weight: float, segment_weight: float) -> Loss:
     """Return L_SSL = λ_IM · L_IM + λ_SM · L_SM, both minimised, means over the views."""
 
     def loss(params: Params, batch: Batch) -> Array:
@@ -43,7 +33,7 @@ def self_supervision(*, item_weight: float, segment_weight: float) -> SelfSuperv
         each = each + segment_weight * segment_losses(params, batch, torn)
         return jnp.sum(share * each)
 
-    return SelfSupervision(init=init_encoders, loss=loss)
+    return loss
 
 
 def init_encoders(key: Key, size: int) -> dict[str, Array]:
@@ -138,7 +128,7 @@ def cut(client: SequenceClient, begin: Leaf, size: int) -> Batch:
 
 @lru_cache(maxsize=16)
 def local_ssl(
-    ssl: SelfSupervision, *, learning_rate: float, epochs: int, batch_size: int
+    loss_of: Loss, *, learning_rate: float, epochs: int, batch_size: int
 ) -> Callable[[Params, Bags, SequenceClient], LocalResult]:
     """Return `epochs` of mini-batch SGD on L_SSL over one client's views."""
 
@@ -151,7 +141,7 @@ def local_ssl(
         def step(i: Array, carry: tuple[dict[str, Array], Array]) -> tuple[dict[str, Array], Array]:
             current, total = carry
             batch = cut(client, (i % n_batches) * batch_size, batch_size)
-            loss, slope = jax.value_and_grad(ssl.loss)(current, batch)
+            loss, slope = jax.value_and_grad(loss_of)(current, batch)
             changed = {name: current[name] - learning_rate * slope[name] for name in current}
             return changed, total + loss
 

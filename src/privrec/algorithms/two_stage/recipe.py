@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import jax
 import numpy as np
@@ -19,13 +19,13 @@ from privrec.algorithms.reptile.phase import Training, reptile_stages, training_
 from privrec.algorithms.reptile.settings import NOISED_PRESETS, NOISED_VALUES, ReptileSettings
 from privrec.algorithms.settings import NoiseSettings
 from privrec.algorithms.two_stage.joint import (
+    JointClient,
     join,
-    joint_packer,
     local_joint,
     rescaled,
     vectors_of_features,
 )
-from privrec.algorithms.two_stage.objectives import SelfSupervision, local_ssl, self_supervision
+from privrec.algorithms.two_stage.objectives import init_encoders, local_ssl, self_supervision
 from privrec.algorithms.two_stage.views import (
     SequenceClient,
     Views,
@@ -37,7 +37,7 @@ from privrec.core.model import ITEM_TABLE
 from privrec.core.phase import TRAIN, Phase
 from privrec.core.scorer import Scorer, check_shapes
 from privrec.core.training import LocalTrain, Packed, server_optimizer
-from privrec.data.clients import Clients, Split, chosen
+from privrec.data.clients import Clients, Split
 from privrec.data.federation import Federation
 from privrec.errors import SettingsError
 from privrec.evaluation.references import neighbours
@@ -45,9 +45,9 @@ from privrec.privacy.aggregate import Aggregator, plain
 from privrec.privacy.ledger import PrivacyLedger
 from privrec.privacy.release import Sampling
 from privrec.seeds import key
-from privrec.settings import Positive, Share, Size, Weight
+from privrec.settings import Positive, Size, Weight
 from privrec.simulate.cost import usual_person
-from privrec.types import IntArray, Law, Params, ServerOptimizer
+from privrec.types import Array, Law, Params, ServerOptimizer
 
 Stage1 = Literal["none", "paper", "public", "private"]
 
@@ -55,12 +55,12 @@ Stage1 = Literal["none", "paper", "public", "private"]
 class StageOneSettings(NoiseSettings):
     """How item vectors are learned from sequences."""
 
+    retired: ClassVar[frozenset[str]] = frozenset({"volunteers"})
+
     stage1: Stage1 = "none"
     """How stage one learns item vectors. "none": no stage one. "paper": from all training people
-    without noise (no guarantee end to end). "public": from volunteers or public item features.
+    without noise (no guarantee end to end). "public": from public item features, without any round.
     "private": under noise."""
-    volunteers: Share = 0.1
-    """Share of the training people who are in a public stage one; 0 means item features alone."""
     stage1_rounds: Size = 100
     """Rounds of stage one."""
     stage1_cohort: Size = 100
@@ -127,24 +127,27 @@ def two_stages(of: Task[TwoStageSettings]) -> tuple[Phase, ...]:
     settings, federation, split = of.settings, of.federation, of.split
     if settings.stage1 == "none":
         return reptile_stages(of)
-    task = _task(settings, federation, split)
-    share = settings.stage1_share
-    first = _stage_one_aggregator(settings, federation, split, share=share)
-    spent = PrivacyLedger()
+    task = _Task(settings=settings, federation=federation, split=split)
+    network, spent = network_of(settings, federation.catalogue), PrivacyLedger()
+    if settings.stage1 == "public":
+        second = aggregator_of(settings, split, spent)
+        return (_joint_phase(settings, task, network, second, first=0),)
+    first = _stage_one_aggregator(settings, split, share=settings.stage1_share)
     if settings.stage1 == "private":
         spent = spent.record(first.release, settings.stage1_rounds)
-    network = network_of(settings, federation.catalogue)
     items = _item_phase(task, first, network.fresh)
     second = aggregator_of(settings, split, spent)
-    begin = sum(phase.rounds for phase in items)
-    return (*items, _joint_phase(settings, task, network, second, begin))
+    return (items, _joint_phase(settings, task, network, second, items.rounds))
 
 
 def item_stage(of: Task[StageOneSettings]) -> tuple[Phase, ...]:
     """Return stage one alone."""
     settings, federation, split = of.settings, of.federation, of.split
-    if settings.stage1 == "none":
-        raise SettingsError(f'`stage1` must not be "none" for {settings.recipe}: it has no other')
+    if settings.stage1 in ("none", "public"):
+        raise SettingsError(
+            f"`stage1` must have rounds for {settings.recipe}, which has no other stage;"
+            f" got {settings.stage1!r}"
+        )
     if settings.mechanism != "none" and settings.stage1 != "private":
         raise SettingsError(
             f'`stage1` must be "private" for {settings.recipe} with noise; got {settings.stage1!r}'
@@ -155,26 +158,28 @@ def item_stage(of: Task[StageOneSettings]) -> tuple[Phase, ...]:
         embedding_size=settings.embedding_size,
         embedding_scale=settings.embedding_scale,
     )
-    aggregator = _stage_one_aggregator(settings, federation, split, share=1.0)
-    phases = _item_phase(
-        _task(settings, federation, split), aggregator, partial(fresh, network, settings.seed)
-    )
-    if not phases:
-        raise SettingsError(
-            f"`volunteers` must be > 0 for {settings.recipe}; got {settings.volunteers}"
-        )
-    return phases
+    aggregator = _stage_one_aggregator(settings, split, share=1.0)
+    task = _Task(settings=settings, federation=federation, split=split)
+    return (_item_phase(task, aggregator, partial(fresh, network, settings.seed)),)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Task:
-    """What both stages are built from: the self-supervision, and the views that it sees."""
+    """What both stages are built from: the views of sequences, and the training on them."""
 
     settings: StageOneSettings
     federation: Federation
     split: Split
-    ssl: SelfSupervision
-    views: Views
+
+    @property
+    def views(self) -> Views:
+        """How sequences become views."""
+        return views_of(self.settings)
+
+    def encoders(self) -> dict[str, Array]:
+        """Return the encoders before training."""
+        settings = self.settings
+        return init_encoders(key(settings.seed, 0, "encoders"), settings.embedding_size)
 
     def pack(self, people: Clients, round_index: int) -> list[SequenceClient]:
         """Return the views of some people in some round."""
@@ -206,19 +211,6 @@ class _Task:
         )
 
 
-def _task(settings: StageOneSettings, federation: Federation, split: Split) -> _Task:
-    ssl = self_supervision(
-        item_weight=settings.item_mask_weight, segment_weight=settings.segment_mask_weight
-    )
-    return _Task(
-        settings=settings,
-        federation=federation,
-        split=split,
-        ssl=ssl,
-        views=views_of(settings),
-    )
-
-
 def views_of(settings: StageOneSettings) -> Views:
     """Return how sequences become views."""
     return Views(
@@ -231,31 +223,22 @@ def views_of(settings: StageOneSettings) -> Views:
     )
 
 
-def local_views(settings: StageOneSettings, ssl: SelfSupervision, rate: float) -> LocalTrain:
+def local_views(settings: StageOneSettings, rate: float) -> LocalTrain:
     """Return the self-supervised local training, with this learning rate."""
+    loss = self_supervision(
+        item_weight=settings.item_mask_weight, segment_weight=settings.segment_mask_weight
+    )
     return local_ssl(
-        ssl,
+        loss,
         learning_rate=rate,
         epochs=settings.local_epochs,
         batch_size=views_of(settings).batch_size,
     )
 
 
-def volunteers_among(settings: StageOneSettings, federation: Federation, split: Split) -> IntArray:
-    """Return who volunteered for stage one: each person by a hash of (seed, her id)."""
-    ids = federation.ids(split.train)
-    return split.train[chosen(ids, settings.volunteers, seed=settings.seed, purpose="volunteers")]
-
-
-def _stage_one_aggregator(
-    settings: StageOneSettings, federation: Federation, split: Split, *, share: float
-) -> Aggregator:
+def _stage_one_aggregator(settings: StageOneSettings, split: Split, *, share: float) -> Aggregator:
     """Return what bounds and noises stage one; a private one gets its share of epsilon."""
-    public, true = split.public_train, len(split.train)
-    if settings.stage1 == "public":
-        true = max(len(volunteers_among(settings, federation, split)), 1)
-        public = max(round(settings.volunteers * public), 1)
-    users = true if settings.sampling == "fixed" else public
+    users = len(split.train) if settings.sampling == "fixed" else split.public_train
     cohort = min(settings.stage1_cohort, users)
     sampling = Sampling(law=settings.sampling, users=users, cohort=cohort)
     if settings.stage1 != "private":
@@ -270,37 +253,29 @@ def _stage_one_aggregator(
     )
 
 
-def _item_phase(
-    task: _Task, aggregator: Aggregator, fresh_model: Callable[[], Params]
-) -> tuple[Phase, ...]:
-    """Return phase one; no phase where item vectors come from item features alone."""
+def _item_phase(task: _Task, aggregator: Aggregator, fresh_model: Callable[[], Params]) -> Phase:
+    """Return phase one: item vectors from sequences."""
     settings, federation, views = task.settings, task.federation, task.views
-    public = settings.stage1 == "public"
-    people = volunteers_among(settings, federation, task.split) if public else task.split.train
-    if len(people) == 0:
-        return ()
 
     def examples() -> list[Packed]:
         sizes = row_buckets(federation.largest, views)
         return [empty_client(views, size, federation.n_items) for size in sizes]
 
     def start(before: Params | None) -> Params:
-        encoders = task.ssl.init(key(settings.seed, 0, "encoders"), settings.embedding_size)
-        return {ITEM_TABLE: fresh_model()[ITEM_TABLE], **encoders}
+        return {ITEM_TABLE: fresh_model()[ITEM_TABLE], **task.encoders()}
 
-    local = local_views(settings, task.ssl, settings.stage1_lr)
     phase = training_phase(
-        task.training(task.pack, local, examples),
+        task.training(task.pack, local_views(settings, settings.stage1_lr), examples),
         name=ITEMS,
         first=0,
         rounds=settings.stage1_rounds,
-        population=people,
+        population=task.split.train,
         aggregator=aggregator,
         optimizer=server_optimizer(settings.server_optimizer, settings.stage1_server_lr),
         start=start,
         model=fresh_model,
     )
-    return (replace(phase, volunteers=public, ranks=False),)
+    return replace(phase, ranks=False)
 
 
 def _joint_phase(
@@ -314,17 +289,20 @@ def _joint_phase(
         empty = empty_pairs(network, settings, federation, task.split.train)
         return [join(pairs, nobody, n_items) for pairs in empty]
 
+    def pack(people: Clients, round_index: int) -> list[JointClient]:
+        both = zip(network.pack(people, round_index), task.pack(people, round_index), strict=True)
+        return [join(pairs, sequence, n_items) for pairs, sequence in both]
+
     def start(before: Params | None) -> Params:
         model: dict[str, jax.Array] = dict(network.fresh())
         scale = settings.embedding_scale
         if before is None:
             model[ITEM_TABLE] = vectors_of_features(federation, model[ITEM_TABLE], scale)
-            encoders = task.ssl.init(key(settings.seed, 0, "encoders"), settings.embedding_size)
-            return {**model, **encoders}
+            return {**model, **task.encoders()}
         return {**model, **rescaled(before, scale)}
 
     local = local_joint(
-        local_views(settings, task.ssl, settings.local_lr),
+        local_views(settings, settings.local_lr),
         local_sgd(
             network.recommender,
             learning_rate=settings.local_lr * settings.dssm_weight,
@@ -336,7 +314,7 @@ def _joint_phase(
         settings.item_rate,
     )
     return training_phase(
-        task.training(joint_packer(network.pack, task.pack, n_items), local, examples),
+        task.training(pack, local, examples),
         name=TRAIN,
         first=first,
         rounds=settings.rounds,

@@ -87,8 +87,6 @@ const load = async found => {
   kept = found.releases;
   seeded = found.seeded;
   await add_up();
-  if (found.volunteers && !many.textContent)
-    fail("Not counted: " + found.volunteers + " releases of volunteers, who are not covered.");
 };
 const release = line => {
   const { law, users, cohort } = line.sampling, z = line.noise_multiplier;
@@ -100,17 +98,17 @@ const release = line => {
 };
 const read = text => {
   const found = new Map();
-  let volunteers = 0, of_seed = false;
+  let of_seed = false;
   text.split("\n").slice(0, -1).forEach((text, n) => {
     try {
       const line = JSON.parse(text), one = release(line), key = JSON.stringify(one);
-      if (line.people === "volunteers") { volunteers += 1; return; }
+      if (line.people !== "everybody") throw new TypeError();
       of_seed ||= line.noise === "seeded";
       if (found.has(key)) found.get(key).rounds += 1; else found.set(key, one);
     } catch (error) { throw new Error("Line " + (n + 1) + " of the file is no release."); }
   });
   if (!found.size) throw new Error("The file has no release.");
-  return { releases: [...found.values()], seeded: of_seed, volunteers };
+  return { releases: [...found.values()], seeded: of_seed };
 };
 document.getElementById("add").addEventListener("click", () => {
   if (!last) { fail("The release above is not complete."); return; }
