@@ -11,7 +11,7 @@ import pytest
 
 import privrec
 from blocks import blocks_of, commands_in
-from privrec.cli import federate, federation
+from privrec.cli import federate
 
 KS = ("@5", "@10", "@20", "@30")
 
@@ -70,7 +70,7 @@ def test_every_figure_has_its_interval(
     evaluated: tuple[Path, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     run, found = evaluated
-    federation.result(run, Path("federation"), False)
+    federate.show_result(run, Path("federation"), False)
     shown = capsys.readouterr().out
     rows = [line for line in shown.splitlines() if re.search(r"\d\.\d{3}", line)]
     names = {found["recipe"], *found["references"]}

@@ -300,12 +300,12 @@ def test_a_restarted_node_goes_on_with_its_own_folder(tmp_path: Path) -> None:
 
 def kept(local: LocalFederation, node: int) -> list[bytes]:
     """Return what a node keeps for itself: its key, its people, its enrolment."""
-    folder = NodeFolder(path=local.node(node))
+    folder = NodeFolder(local.node(node))
     return [path.read_bytes() for path in (folder.key, folder.people, folder.enrolment)]
 
 
 def helped(local: LocalFederation, node: int) -> dict[int, int]:
     """Return how often a node answered in which rounds, by the file in its own folder."""
-    path = NodeFolder(path=local.node(node)).reveals(local.terms.fingerprint)
+    path = NodeFolder(local.node(node)).reveals(local.terms.fingerprint)
     times = json.loads(path.read_text())["times"] if path.is_file() else {}
     return {int(number): count for number, count in times.items()}

@@ -117,7 +117,7 @@ class Terms(Document):
         if self.secure_sum and len(self.members) < 2:
             raise FederationError(
                 "secure sums need at least 2 nodes, since a sum over one node hides nothing; got 1"
-                " (--no-secure-sum lets the server see this node's exact sums)"
+                " (--set secure_sum=false lets the server see this node's exact sums)"
             )
         if self.min_people > self.people:
             raise SettingsError(
@@ -224,10 +224,12 @@ def make_terms(values: Mapping[str, Any]) -> Terms:
         raise SettingsError(first_fault(error)) from error
 
 
-def take_terms(settings: dict[str, Any]) -> dict[str, Any]:
-    """Take the terms that a user can choose out of what was set; the rest is for the recipe."""
-    chosen = {name for name, field in Terms.model_fields.items() if not field.is_required()}
-    return {name: settings.pop(name) for name in chosen & settings.keys() - {"version"}}
+def split_terms(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the terms that a user chose among settings, and the rest, which is the recipe's."""
+    fields = Terms.model_fields
+    chosen = {n for n in settings if n in fields and not fields[n].is_required()} - {"version"}
+    rest = {name: value for name, value in settings.items() if name not in chosen}
+    return {name: settings[name] for name in chosen}, rest
 
 
 def read_terms(path: Path) -> Terms:
