@@ -41,6 +41,7 @@ from privrec.runs.loop import play_stages
 from privrec.testing import small
 from privrec.transport.run_server import _show
 from privrec.types import F64
+from rounding import coding_error
 
 NODES = 4
 RARE = 1e-9
@@ -242,7 +243,9 @@ def test_with_secure_sums_the_server_can_take_off_one_kind_of_mask_only(
     everybody = np.sum(list(truth.values()), axis=0)
     assert not looks_random(every)
     np.testing.assert_array_equal(coding.decode(every), total)
-    np.testing.assert_allclose(total, everybody, atol=coding.error(NODES, np.abs(total).max()))
+    np.testing.assert_allclose(
+        total, everybody, atol=coding_error(coding, NODES, np.abs(total).max())
+    )
 
 
 def test_the_attack_would_work_with_one_more_secret(data: Federation, tmp_path: Path) -> None:
@@ -255,7 +258,7 @@ def test_the_attack_would_work_with_one_more_secret(data: Federation, tmp_path: 
             pair = _pair_seed(roster, tapped.pair_keys[node], node, other)
             masks.add_mask(words, pair, sign=-1 if node < other else 1)
         truth = tapped.true_sum(node)
-        close = coding.error(1, np.abs(truth).max()) + 1e-9
+        close = coding_error(coding, 1, np.abs(truth).max()) + 1e-9
         np.testing.assert_allclose(coding.decode(words), truth, atol=close)
 
 

@@ -53,8 +53,6 @@ def test_every_first_try_that_is_shown_learns_more_than_popularity(command: str)
     def value(name: str) -> Any:
         return given[given.index(f"--{name}") + 1] if f"--{name}" in given else usual[name]
 
-    if "--dry-run" in given:
-        return
     users, epsilon = value("users"), value("epsilon")
     found = gain(
         value("recipe") or federate.RECIPE,

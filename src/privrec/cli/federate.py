@@ -1,26 +1,18 @@
 """`privrec federate`: the same training over a real network, on Flower."""
 
-import contextlib
 import logging
 import math
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import asdict
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.live import Live
-from rich.table import Table
-from rich.text import Text
 
 from privrec.cli.console import (
-    err,
     file_name,
     plain_errors,
     print_hits,
@@ -69,12 +61,7 @@ federate_app = typer.Typer(
 )
 
 
-@federate_app.command(
-    epilog=examples(
-        "privrec federate up --nodes 4 --epsilon 8",
-        "privrec federate up --recipe privrec-plus --dry-run",
-    )
-)
+@federate_app.command(epilog=examples("privrec federate up --nodes 4 --epsilon 8"))
 def up(
     recipe: RecipeOption = None,
     data: DataOption = "synthetic",
@@ -87,9 +74,6 @@ def up(
     set_: SetOption = None,
     seed: SeedOption = None,
     epsilon: EpsilonOption = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only print what would be sent.")
-    ] = False,
     json_: JsonOption = False,
 ) -> None:
     """Start a whole federation on this machine, train, evaluate, and shut it down.
@@ -99,7 +83,7 @@ def up(
     recipe = recipe or RECIPE
     path = out or Path("runs") / f"federation-{recipe}-{file_name(data)}"
     anew = f"to begin anew, remove {path} or choose another --out"
-    with plain_errors(lambda: _stopped(path / "server", anew)), contextlib.ExitStack() as stack:
+    with plain_errors(lambda: _stopped(path / "server", anew)):
         _needs_flower()
         from privrec.transport.local import make_local, run_local
         from privrec.transport.run_server import serve
@@ -107,15 +91,13 @@ def up(
         settings = settings_from(config, set_, {"seed": seed, "epsilon": epsilon})
         for key in ("recipe", "data"):
             settings.pop(key, None)
-        folder = Path(stack.enter_context(TemporaryDirectory())) if dry_run else path
-        local = make_local(folder, recipe, data, nodes=nodes, users=users, settings=settings)
-        if not json_:
+        local = make_local(path, recipe, data, nodes=nodes, users=users, settings=settings)
+        if json_:
+            run = run_local(local, serve)
+        else:
             print_line(_terms_line(local.terms))
-        if dry_run:
-            _show_traffic(local.server.path, json_)
-            return
-        watch = stack.enter_context(_live_table(local.terms, not json_))
-        run = run_local(local, partial(serve, watch=watch))
+            watch = partial(_print_progress, time.monotonic(), set())
+            run = run_local(local, partial(serve, watch=watch))
         show_result(run, path, json_)
 
 
@@ -210,8 +192,8 @@ def server(
         print_line(f"give every node: {place.terms} and {place.ca}")
         if prepare_only:
             return
-        with _live_table(terms, True) as watch:
-            run = serve(folder, host=host, port=port, wait=wait, watch=watch)
+        watch = partial(_print_progress, time.monotonic(), set())
+        run = serve(folder, host=host, port=port, wait=wait, watch=watch)
         _export(run, folder / "model.privrec")
 
 
@@ -412,32 +394,13 @@ def _since(when: float | None) -> str:
     return f"since {datetime.fromtimestamp(when):%Y-%m-%d %H:%M:%S} ({ago})"
 
 
-@contextlib.contextmanager
-def _live_table(terms: "Terms", shown: bool) -> Iterator[Callable[["ServerStatus"], None]]:
-    """Yield what draws a live table of the nodes, or prints a line a round without a terminal."""
-    began = time.monotonic()
-    if not shown:
-        yield lambda status: None
-    elif not sys.stderr.isatty():
-        yield partial(_print_round, began, set())
-    else:
-        with Live(console=err, transient=True, refresh_per_second=4) as live:
-            yield lambda status: live.update(_node_table(terms, status, began))
-
-
-def _print_round(began: float, printed: set[int], status: "ServerStatus") -> None:
-    if status.round_index not in printed and not status.step.startswith("waiting"):
-        printed.add(status.round_index)
-        print_line(f"round {status.round_index}, {time.monotonic() - began:.0f} s")
-
-
-def _node_table(terms: "Terms", status: "ServerStatus", began: float) -> Table:
-    title = f"round {status.round_index}: {status.step} ({time.monotonic() - began:.0f} s)"
-    table = Table("node", "name", "people", "last", title=title, title_justify="left")
-    for number, member in enumerate(terms.members[:40]):
-        state = status.state.get(number, "")
-        table.add_row(str(number), Text(member.name), f"{member.people:,}", state)
-    return table
+def _print_progress(began: float, printed: set[str], status: "ServerStatus") -> None:
+    """Print a line for each round, and when a node was waited for and came."""
+    waits = status.step.startswith("waiting")
+    text = status.step if waits else f"round {status.round_index}"
+    if text not in printed:
+        printed.add(text)
+        print_line(f"{text}, {time.monotonic() - began:.0f} s")
 
 
 def _show_agreement(path: Path, terms_path: Path) -> None:
@@ -463,24 +426,6 @@ def _show_agreement(path: Path, terms_path: Path) -> None:
     others = [p for p in path.glob("reveals-*.json") if p != folder.reveals(terms.fingerprint)]
     if others:
         print_line(f"this node took part in {len(others)} other federation(s): their costs add up")
-
-
-def _show_traffic(folder: Path, json_: bool) -> None:
-    """Print what a node gets and sends."""
-    from privrec.protocol.enrolment import read_server
-    from privrec.protocol.terms import traffic_of
-
-    _, terms, catalogue = read_server(folder)
-    phases = [asdict(phase) for phase in traffic_of(terms, catalogue)]
-    if json_:
-        print_json(phases)
-        return
-    rows = [
-        [value if isinstance(value, str) else f"{value:,}" for value in phase.values()]
-        for phase in phases
-    ]
-    columns = ("phase", "rounds", "exchanges", "numbers", "bytes down", "bytes up")
-    print_table("A node's part of one round, at most", columns, rows)
 
 
 def _export(place: Path, model: Path) -> None:

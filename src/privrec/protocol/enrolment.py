@@ -217,7 +217,8 @@ def _from_arrays(arrays: dict[str, Leaf]) -> Clients:
         side, is_code, table = name.partition(" codes ")
         if is_code:
             bags[side][table] = Bag(codes, arrays[f"{side} weights {table}"])
-    return Clients(**{name: arrays[name] for name in _COLUMNS}, **bags)
+    columns = {name: arrays[name] for name in _COLUMNS}
+    return Clients(**columns, features=bags["features"], context=bags["context"])
 
 
 class ServerFolder:

@@ -9,7 +9,6 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -28,7 +27,6 @@ from pydantic import (
 
 from privrec.algorithms.recipe import Plan, Task
 from privrec.algorithms.recipes import recipe_named, settings_of
-from privrec.core.contribution import told_to_bytes
 from privrec.core.phase import Exchange, Phase
 from privrec.data.catalogue import Catalogue
 from privrec.data.clients import Clients, Split, nobody
@@ -36,11 +34,9 @@ from privrec.data.federation import Federation
 from privrec.data.text import safe_text
 from privrec.errors import FederationError, PrivrecError, SettingsError
 from privrec.evaluation.protocols import protocol_named, resolve
-from privrec.privacy.aggregate import Published
 from privrec.privacy.calibrate import refuse_large_delta
 from privrec.privacy.ledger import PrivacyLedger
 from privrec.privacy.statement import against_server
-from privrec.protocol.coding import layout_of
 from privrec.protocol.noise import least_honest, least_survivors
 from privrec.settings import Count, RunSettings, Share, Size, first_fault
 from privrec.types import IntArray
@@ -380,45 +376,3 @@ def _taker(catalogue: Catalogue, mine: Clients | None, first: int) -> Callable[[
         return nobody(catalogue.schema, len(local))
 
     return take
-
-
-_POPULAR_SUM = 1e6
-"""A sum by which every item counts as popular, so that the sums after it are as large as can be."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Traffic:
-    """A phase: its rounds, exchanges a round, and bytes that a node gets and sends in one round."""
-
-    phase: str
-    rounds: int
-    exchanges: int
-    numbers: int
-    bytes_down: int
-    bytes_up: int
-
-
-def traffic_of(terms: Terms, catalogue: Catalogue) -> list[Traffic]:
-    """Return what each phase sends at most. Keys and shares are not counted: some kilobytes."""
-    traffic, params = [], None
-    phases = phases_of(plan_of(terms, catalogue))
-    for phase in phases:
-        state = phase.start(params)
-        told = {name: np.asarray(leaf) for name, leaf in phase.tell(state).items()}
-        layout = layout_of(phase, told, nobody(catalogue.schema, 1), phase.first, state.clip_norm)
-        exchanges = 1 if not terms.secure_sum else 5 if terms.noise_from == "nodes" else 4
-        traffic.append(
-            Traffic(
-                phase=phase.name,
-                rounds=phase.rounds,
-                exchanges=exchanges,
-                numbers=layout.size,
-                bytes_down=len(told_to_bytes(told)),
-                bytes_up=8 * layout.size,
-            )
-        )
-        if phase is not phases[-1]:
-            largest = layout.total(np.full(layout.size, _POPULAR_SUM)).update
-            after = phase.absorb(state, Published(dict(largest), state.clip_norm))
-            params = after.params
-    return traffic
