@@ -79,8 +79,16 @@ def test_a_federation_on_this_machine_knows_whom_it_left_out(club: Path, refused
 
 
 @pytest.fixture
-def node(club: Path) -> Path:
-    """A node that held a quarter of its people out, and the model that the others made."""
+def node(club: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A node that held a quarter of its people out, and the model that the others made.
+
+    Who is held out is the same each time, and so are the figures on them.
+    """
+    draw = np.random.default_rng(0)
+    monkeypatch.setattr(
+        "privrec.protocol.enrolment.secret_choice",
+        lambda people, size: draw.choice(people, size, replace=False),
+    )
     said = done("federate", "enrol", "--data", "club", "--out", "node", "--hold-out", "0.25")
     assert "enrolled 30 people, held out 10: node" in said
     done("train", "privrec-plus", "--data", "club", "--out", "run", "--set", "rounds=0")

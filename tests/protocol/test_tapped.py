@@ -21,7 +21,7 @@ from scipy import stats
 
 import privrec
 import raw
-from loopback import Loopback
+from loopback import Loopback, count_attempts
 from privrec.algorithms.budgets import BOUND
 from privrec.algorithms.privrec_plus import solve as fit
 from privrec.algorithms.recipes import configure, prepare
@@ -370,8 +370,11 @@ def test_no_request_gets_an_exception_or_a_plain_vector(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Thousands of them: most alone, and some in the middle of rounds, where a node expects one."""
-    noise = {"noise": "secure"} if noise_from == "nodes" else {}
-    tapped = Tapped(data, tmp_path, noise_from=noise_from, reveals=10**6, attempts=1, **noise)
+    # What is changed in a request depends on its length, so signatures and numbers have one.
+    count_attempts(monkeypatch)
+    more = {"reveals": 10**6, "attempts": 1, "fake": True}
+    more |= {"noise": "secure"} if noise_from == "nodes" else {}
+    tapped = Tapped(data, tmp_path, noise_from=noise_from, **more)
     tapped.play()
     net, rng, kinds = tapped.net, np.random.default_rng(0), Counter[str]()
     truth = tapped.true_sum(0)
