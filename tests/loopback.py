@@ -12,8 +12,10 @@ import pytest
 import raw
 from privrec.algorithms.recipe import Plan
 from privrec.algorithms.recipes import configure, prepare
+from privrec.core.phase import Cohort
 from privrec.data import catalogue as catalogues
 from privrec.data.federation import Federation
+from privrec.privacy.aggregate import CohortTotal
 from privrec.protocol import wire
 from privrec.protocol.certificates import (
     make_node_key,
@@ -23,7 +25,7 @@ from privrec.protocol.certificates import (
     verify,
 )
 from privrec.protocol.node import Node, Reveals
-from privrec.protocol.server import Server
+from privrec.protocol.server import Server, executor
 from privrec.protocol.terms import Member, Terms, catalogue_hash, phases_of, plan_of
 from privrec.testing import small
 from privrec.types import IntArray
@@ -138,6 +140,17 @@ class Loopback:
     def run(self) -> Plan:
         """Return the run as the server prepares it: without anybody's data."""
         return plan_of(self.terms, self.prepared.task.federation.catalogue)
+
+    def play(self, people: IntArray | None = None, *, number: int = 0) -> CohortTotal:
+        """Return the server's sum over some people, or everybody, in the first round of a phase."""
+        plan = self.run()
+        params, phase = None, phases_of(plan)[0]
+        for phase in phases_of(plan)[: number + 1]:
+            state = phase.start(params)
+            params = state.params
+        cohort = Cohort(self.everybody() if people is None else people, plan.task.federation.take)
+        add_up = executor(self.server)
+        return add_up(phase, phase.tell(state), cohort, phase.first, state.clip_norm)
 
     def everybody(self) -> IntArray:
         """Return the positions of all enrolled people."""

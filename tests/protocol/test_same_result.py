@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-import privrec
 from loopback import Loopback
 from privrec.algorithms.recipes import RECIPES, configure, prepare
 from privrec.core.phase import Cohort
@@ -25,7 +24,7 @@ from privrec.runs.loop import play_stages
 from privrec.testing import small
 from rounding import coding_error
 from subspace import SUBSPACE
-from tiny import DATA, each_recipe, new_folder
+from tiny import each_recipe, new_folder
 
 IN_SUBSPACE = "privrec-plus-in-a-subspace"
 NAMES = [*RECIPES, "subspace", IN_SUBSPACE]
@@ -43,11 +42,6 @@ def _example_in_the_table() -> Any:
         values = {**plus.values, "history": "subspace", "subspace_rank": 12}
         patch.setitem(RECIPES, IN_SUBSPACE, replace(plus, values=values))
         yield
-
-
-@pytest.fixture(scope="module")
-def data() -> Federation:
-    return privrec.load(DATA)
 
 
 def without_noise(recipe: str, **more: Any) -> dict[str, Any]:

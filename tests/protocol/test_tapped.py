@@ -85,9 +85,7 @@ class Tapped:
 
     def play(self) -> F64:
         """Play one round with everybody, and return the sum that the server gets."""
-        phase, told, clip = self.place()
-        cohort = Cohort(self.net.everybody(), self.run.task.federation.take)
-        total = executor(self.net.server)(phase, told, cohort, ROUND, clip)
+        total = self.net.play(number=1)
         return np.concatenate([np.ravel(total.update[name]) for name in sorted(total.update)])
 
     def place(self) -> tuple[Phase, dict[str, Any], float]:
@@ -372,7 +370,7 @@ def test_no_request_gets_an_exception_or_a_plain_vector(
     """Thousands of them: most alone, and some in the middle of rounds, where a node expects one."""
     # What is changed in a request depends on its length, so signatures and numbers have one.
     count_attempts(monkeypatch)
-    more = {"reveals": 10**6, "attempts": 1, "fake": True}
+    more: dict[str, Any] = {"reveals": 10**6, "attempts": 1, "fake": True}
     more |= {"noise": "secure"} if noise_from == "nodes" else {}
     tapped = Tapped(data, tmp_path, noise_from=noise_from, **more)
     tapped.play()

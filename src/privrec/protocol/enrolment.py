@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
 from privrec.algorithms.recipes import configure
 from privrec.core.contribution import told_from_bytes, told_to_bytes
@@ -42,11 +42,11 @@ from privrec.protocol.terms import (
     catalogue_hash,
     check_terms,
     checked_name,
-    make_terms,
     read_terms,
     split_terms,
 )
 from privrec.seeds import secret_choice
+from privrec.settings import first_fault
 from privrec.types import IntArray, Leaf
 
 _COLUMNS = ("ids", "offsets", "item", "value", "liked", "time")
@@ -306,7 +306,10 @@ def create_federation(
     mark = catalogue_hash(catalogue)
     check_roster(enrolments, mark)
     members = tuple(enrolment.member for enrolment in enrolments)
-    terms = make_terms({**options, "catalogue": mark, "members": members})
+    try:
+        terms = Terms.model_validate({**options, "catalogue": mark, "members": members})
+    except ValidationError as error:
+        raise SettingsError(first_fault(error)) from error
     check_terms(terms, from_json(catalogue, "the catalogue"))
     make_authority(path, hosts=hosts)
     path.chmod(0o700)

@@ -51,6 +51,8 @@ LOG = logging.getLogger("privrec.node")
 Sign = Callable[[bytes], bytes]
 Verify = Callable[[int, bytes, bytes], bool]
 Arrays = Mapping[str, Leaf]
+KINDS = ("sum", "keys", "shares", "mask", "agree", "reveal")
+"""The requests that a node answers, each by the method of that name."""
 
 
 class _Helped(BaseModel):
@@ -137,14 +139,6 @@ class Node:
         self._round: NodeRound | None = None
         self._clip_norm = 0.0
         self._masked, self._masked_at = "", 0.0
-        self._answers: dict[str, Callable[[Request, Arrays], bytes]] = {
-            "sum": self._sum,
-            "keys": self._keys,
-            "shares": self._shares,
-            "mask": self._mask,
-            "agree": self._agree,
-            "reveal": self._reveal,
-        }
 
     def handle(self, request: bytes) -> bytes:
         """Return the signed reply to a request; one that breaks the terms is refused."""
@@ -153,11 +147,12 @@ class Node:
     def _reply(self, content: bytes) -> bytes:
         try:
             request, arrays = wire.unpack(content, Request)
-            if request.kind not in self._answers:
+            if request.kind not in KINDS:
                 raise WireError("a request of an unknown kind")
             if request.terms != self._terms.fingerprint:
                 raise FederationError("the server works by other terms than this node agreed to")
-            return self._answers[request.kind](request, arrays)
+            answer: Callable[[Request, Arrays], bytes] = getattr(self, f"_{request.kind}")
+            return answer(request, arrays)
         except BadDealer as error:
             LOG.warning("refused: %s", error)
             return wire.pack(wire.Reply(kind="refused", why=str(error), blames=error.node))

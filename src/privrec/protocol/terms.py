@@ -8,8 +8,8 @@ and the noise from its own copy, and a server cannot ask it for anything else.
 import hashlib
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Mapping, Sequence
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -37,7 +37,7 @@ from privrec.evaluation.protocols import protocol_named, resolve
 from privrec.privacy.calibrate import refuse_large_delta
 from privrec.privacy.ledger import PrivacyLedger
 from privrec.privacy.statement import against_server
-from privrec.protocol.noise import least_honest, least_survivors
+from privrec.protocol.noise import least_honest, least_survivors, whole_nodes
 from privrec.settings import Count, RunSettings, Share, Size, first_fault
 from privrec.types import IntArray
 
@@ -187,7 +187,7 @@ class Terms(Document):
         If nodes add the noise, it is at least one: every node knows its own share of the noise, and
         must not learn more about others' people than is counted.
         """
-        share = math.floor(self.colluding * len(self.members) + 1e-9)
+        share = whole_nodes(len(self.members), self.colluding)
         return max(1, share) if self.noise_from == "nodes" else share
 
     @property
@@ -210,14 +210,6 @@ class Terms(Document):
     def fingerprint(self) -> str:
         """A hash of all terms; the two sides compare it, and so can people."""
         return hashlib.sha256(self.json_text.encode()).hexdigest()
-
-
-def make_terms(values: Mapping[str, Any]) -> Terms:
-    """Return checked terms; the first fault is raised as one line."""
-    try:
-        return Terms.model_validate(values)
-    except ValidationError as error:
-        raise SettingsError(first_fault(error)) from error
 
 
 def split_terms(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -274,10 +266,11 @@ _MOST_NOISE = 2.0**12
 def check_terms(terms: Terms, catalogue: Catalogue) -> None:
     """Raise for terms that could not be kept, before any file is written."""
     phases = phases_of(plan_of(terms, catalogue))
-    bare = [phase.name for phase in phases if not phase.release.is_private]
-    if terms.noise_from == "nodes" and bare:
-        raise SettingsError(f"noise from nodes needs noise in every phase; {bare[0]} has none")
     for phase in phases if terms.noise_from == "nodes" else ():
+        if not phase.release.is_private:
+            raise SettingsError(
+                f"noise from nodes needs noise in every phase; {phase.name} has none"
+            )
         multiplier = phase.release.noise_multiplier * phase.release.sampling.reach
         if not multiplier < _MOST_NOISE:
             raise SettingsError(
@@ -307,12 +300,11 @@ def plan_of(terms: Terms, catalogue: Catalogue, mine: Clients | None = None, nod
     A node has the data of its own people, `mine`. Everybody else is there and has none.
     """
     settings = terms.settings
-    take = _taker(catalogue, mine, int(terms.firsts[node]))
     everybody = np.arange(terms.people)
     federation = Federation(
         catalogue=catalogue,
         n_clients=terms.people,
-        take=take,
+        take=partial(_taken, catalogue, mine, int(terms.firsts[node])),
         ids=lambda positions: positions,
         largest=max(1, 0 if mine is None or not len(mine) else int(mine.sizes.max())),
         repeats=True,
@@ -363,16 +355,9 @@ def phases_of(plan: Plan) -> tuple[Phase, ...]:
     return tuple(stage for stage in plan.stages() if isinstance(stage, Phase))
 
 
-def _taker(catalogue: Catalogue, mine: Clients | None, first: int) -> Callable[[IntArray], Clients]:
-    """Return what reads the data of people by their positions in the federation."""
-    if mine is None:
-        return lambda positions: nobody(catalogue.schema, len(positions))
-    own = mine
-
-    def take(positions: IntArray) -> Clients:
-        local = np.asarray(positions) - first
-        if ((local >= 0) & (local < len(own))).all():
-            return own.take(local)
-        return nobody(catalogue.schema, len(local))
-
-    return take
+def _taken(catalogue: Catalogue, mine: Clients | None, first: int, positions: IntArray) -> Clients:
+    """Return the data of people by their positions in the federation; `mine` begin at `first`."""
+    local = np.asarray(positions) - first
+    if mine is not None and ((local >= 0) & (local < len(mine))).all():
+        return mine.take(local)
+    return nobody(catalogue.schema, len(local))
