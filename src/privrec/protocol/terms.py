@@ -253,7 +253,7 @@ def catalogue_hash(text: str) -> str:
 
     What its data set declared is left out: a node's own slice may declare more or less.
     """
-    fields: dict[str, Any] = json.loads(text)
+    fields = json.loads(text)
     return hashlib.sha256(
         json.dumps({**fields, "undeclared": [], "name": ""}, sort_keys=True).encode()
     ).hexdigest()
