@@ -257,6 +257,7 @@ def hold_with_a_sum(
     """Stop the server at a moment when a noised sum is on the disk and its round is not over."""
     while True:
         wait_for(local, began, rounds, PUBLISHED, stop)
+        assert server.poll() is None, said(local)
         server.send_signal(signal.SIGSTOP)
         if kept_sums(local):
             return
