@@ -18,7 +18,11 @@ import psutil
 import privrec
 from figures import Figure
 from noop_node import NOTHING
+from privrec.core.contribution import told_to_bytes
 from privrec.core.phase import Cohort
+from privrec.data.catalogue import Catalogue
+from privrec.data.clients import nobody
+from privrec.privacy.aggregate import Published
 from privrec.protocol.certificates import (
     make_node_key,
     public_key_text,
@@ -26,17 +30,35 @@ from privrec.protocol.certificates import (
     sign,
     verify,
 )
+from privrec.protocol.coding import layout_of
 from privrec.protocol.enrolment import read_server
 from privrec.protocol.masks import Roster, default_degree
 from privrec.protocol.secure_sum import NodeRound, route
 from privrec.protocol.server import Server, executor
-from privrec.protocol.terms import phases_of, plan_of, traffic_of
+from privrec.protocol.terms import Terms, phases_of, plan_of
 from privrec.runs import folder as records
 from privrec.runs.loop import play_stages
 from privrec.transport.link import Link, open_link
 from privrec.transport.local import LOCAL, LocalFederation, free_port, make_local
 
 NODES, TURNS = 4, 12
+POPULAR_SUM = 1e6
+"""A sum by which every item counts as popular, so that the sums after it are as large as can be."""
+
+
+def traffic_of(terms: Terms, catalogue: Catalogue) -> list[tuple[int, int]]:
+    """Return how many bytes a node gets and sends at most in one round of each phase."""
+    traffic, params = [], None
+    phases = phases_of(plan_of(terms, catalogue))
+    for phase in phases:
+        state = phase.start(params)
+        told = {name: np.asarray(leaf) for name, leaf in phase.tell(state).items()}
+        layout = layout_of(phase, told, nobody(catalogue.schema, 1), phase.first, state.clip_norm)
+        traffic.append((len(told_to_bytes(told)), 8 * layout.size))
+        if phase is not phases[-1]:
+            largest = layout.total(np.full(layout.size, POPULAR_SUM)).update
+            params = phase.absorb(state, Published(dict(largest), state.clip_norm)).params
+    return traffic
 
 
 @contextlib.contextmanager
@@ -192,11 +214,9 @@ def two_nodes(rounds: int = 30) -> list[Figure]:
             bare = statistics.median(nothing(link, 2) for _ in range(9)) * (2 + rounds)
             _, moments, train = traffic_of(terms, catalogue)
             # Plain sums are half as large as masked ones.
-            floor = 2 * nothing(link, 2) + nothing(
-                link, 2, moments.bytes_down, moments.bytes_up // 2
-            )
+            floor = 2 * nothing(link, 2) + nothing(link, 2, moments[0], moments[1] // 2)
             floor += rounds * statistics.median(
-                nothing(link, 2, train.bytes_down, train.bytes_up // 2) for _ in range(9)
+                nothing(link, 2, train[0], train[1] // 2) for _ in range(9)
             )
             place = records.create_run(Path(folder) / "run", terms.settings, "{}", None)
             began = time.monotonic()

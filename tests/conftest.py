@@ -25,7 +25,8 @@ import pytest
 from hypothesis import settings
 
 from commands import SET, Refused, document, invoke, tree
-from privrec.data.sources import is_here
+from privrec.data.federation import Federation
+from privrec.data.sources import is_here, load
 from privrec.runs.folder import RunFolder
 from tiny import DATA
 
@@ -88,3 +89,9 @@ def evaluated(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[
 def copy(trained: Path, scratch: Path) -> RunFolder:
     shutil.copytree(trained, scratch / "run")
     return RunFolder(path=scratch / "run")
+
+
+@pytest.fixture(scope="session")
+def data() -> Federation:
+    """The small data set of most tests."""
+    return load(DATA)

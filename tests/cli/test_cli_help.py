@@ -95,7 +95,7 @@ def test_an_example_that_does_not_exist_would_be_found() -> None:
 
 
 @pytest.mark.usefixtures("narrow")
-@pytest.mark.parametrize("words", [["train"], ["federate", "up"], ["federate", "server"]])
+@pytest.mark.parametrize("words", [["train"], ["federate", "server"]])
 def test_rare_options_are_shown_by_help_all_and_only_there(words: list[str]) -> None:
     usual, everything = done(*words, "--help"), done(*words, "--help-all")
     command = dict(commands(ROOT))[tuple(words)]

@@ -16,7 +16,7 @@ from privrec.algorithms.recipes import configure, prepare
 from privrec.data.catalogue import to_json
 from privrec.evaluation.ranking import EvalReport, evaluate
 from privrec.protocol.enrolment import NodeFolder, read_enrolments, read_people
-from privrec.protocol.held_out import noised_sums
+from privrec.protocol.node import noised_sums
 from privrec.runs import folder as records
 from privrec.runs.journal import load_params
 from privrec.runs.loop import play_stages
@@ -79,8 +79,16 @@ def test_a_federation_on_this_machine_knows_whom_it_left_out(club: Path, refused
 
 
 @pytest.fixture
-def node(club: Path) -> Path:
-    """A node that held a quarter of its people out, and the model that the others made."""
+def node(club: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A node that held a quarter of its people out, and the model that the others made.
+
+    Who is held out is the same each time, and so are the figures on them.
+    """
+    draw = np.random.default_rng(0)
+    monkeypatch.setattr(
+        "privrec.protocol.enrolment.secret_choice",
+        lambda people, size: draw.choice(people, size, replace=False),
+    )
     said = done("federate", "enrol", "--data", "club", "--out", "node", "--hold-out", "0.25")
     assert "enrolled 30 people, held out 10: node" in said
     done("train", "privrec-plus", "--data", "club", "--out", "run", "--set", "rounds=0")
@@ -89,7 +97,7 @@ def node(club: Path) -> Path:
 
 
 def test_whoever_is_held_out_is_not_enrolled(node: Path) -> None:
-    folder = NodeFolder(path=node)
+    folder = NodeFolder(node)
     mine, others = (read_people(folder, file)[0] for file in (folder.people, folder.held_out))
     assert len(read_enrolments(node)[0].people) == len(mine) == 30
     assert not set(mine.ids) & set(others.ids)
@@ -100,7 +108,7 @@ def test_whoever_is_held_out_is_not_enrolled(node: Path) -> None:
 def test_a_node_tests_the_model_on_those_it_held_out(node: Path) -> None:
     found = document("federate", "test", node, "--model", "model.privrec", "--json")
     data, run = privrec.load("club"), privrec.open_run("run")
-    folder = NodeFolder(path=node)
+    folder = NodeFolder(node)
     ids = read_people(folder, folder.held_out)[0].ids
     positions = np.flatnonzero(np.isin(data.ids(np.arange(PEOPLE)), ids))
     scorer = run.prepared.ranker(load_params(run.folder))

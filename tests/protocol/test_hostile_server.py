@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-import privrec
 import raw
 from loopback import Loopback, ask, noised
 from privrec.algorithms.privrec_plus.rows import Frequent
@@ -19,18 +18,11 @@ from privrec.algorithms.recipes import configure, prepare
 from privrec.core.phase import Cohort, Phase, check_told
 from privrec.data.federation import Federation
 from privrec.errors import FederationError, WireError
-from privrec.privacy.aggregate import CohortTotal
 from privrec.protocol import masks, wire
 from privrec.protocol.server import executor
 from privrec.testing import small
-from tiny import DATA
 
 NOISE: dict[str, Any] = {"noise": "secure", "noise_multiplier": 1.0, "epsilon": None}
-
-
-@pytest.fixture(scope="module")
-def data() -> Federation:
-    return privrec.load(DATA)
 
 
 def prepared_for(recipe: str, data: Federation, **more: Any) -> Plan:
@@ -118,16 +110,6 @@ def four(data: Federation, path: Path, **terms: Any) -> Loopback:
     )
 
 
-def play_once(net: Loopback) -> CohortTotal:
-    """Return the sum of the moments of everybody."""
-    first, phase, *_ = net.run().stages()
-    assert isinstance(first, Phase)
-    assert isinstance(phase, Phase)
-    state = phase.start(first.start(None).params)
-    cohort = Cohort(net.everybody(), net.run().task.federation.take)
-    return executor(net.server)(phase, phase.tell(state), cohort, phase.first, state.clip_norm)
-
-
 def pry(net: Loopback, step: str, change: Change, patch: pytest.MonkeyPatch) -> raw.Message:
     """Play a round in which node 0 is asked something else in one step; return its reply."""
     honest, found = net.nodes[0].handle, list[raw.Message]()
@@ -141,7 +123,7 @@ def pry(net: Loopback, step: str, change: Change, patch: pytest.MonkeyPatch) -> 
 
     patch.setattr(net.nodes[0], "handle", handle)
     with contextlib.suppress(FederationError):
-        play_once(net)
+        net.play(number=1)
     return found[0]
 
 
@@ -173,13 +155,13 @@ def test_a_round_is_revealed_a_few_times_only_also_after_a_restart(
 
     net.tap = tap
     for _ in range(2):
-        assert play_once(net).noised
+        assert net.play(number=1).noised
         again = body_of(net.nodes[0].handle(asked[-1]))
         assert again.about["why"] == "this node is not in that attempt of that round"
         net.nodes = {node: net.node(node) for node in net.nodes}
         net.server = net.new_server()
     with pytest.raises(FederationError, match="nothing of it was published"):
-        play_once(net)
+        net.play(number=1)
     [why] = net.server.status.refused
     assert "round 1 was answered 2 times already" in why
 

@@ -28,7 +28,7 @@ from privrec.runs.ledger import ledger_of, read_ledger
 from privrec.runs.loop import play_stages
 from privrec.testing import small
 from privrec.types import F64
-from tiny import DATA, new_folder
+from tiny import new_folder
 
 NODES, MISSING = 10, 0.3
 LEAST = 6
@@ -42,11 +42,6 @@ PAIRS = "synthetic:users=60,items=450,longest=20"
 def pairs(monkeypatch: pytest.MonkeyPatch) -> Federation:
     monkeypatch.setattr(fit, "_FEWEST", 450)
     return privrec.load(PAIRS)
-
-
-@pytest.fixture(scope="module")
-def data() -> Federation:
-    return privrec.load(DATA)
 
 
 def prepared_for(recipe: str, data: Federation, **more: Any) -> Plan:

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-import privrec
 import raw
 from loopback import Loopback
 from privrec.algorithms.recipes import RECIPES, configure, prepare
@@ -26,7 +25,7 @@ from privrec.protocol import wire
 from privrec.testing import small
 from privrec.types import IntArray, Leaf
 from subspace import SUBSPACE
-from tiny import DATA, each_recipe
+from tiny import each_recipe
 
 IN_SUBSPACE = ("privrec-plus in a subspace", "dp-privrec-plus in a subspace")
 CENTRAL = {"privrec-cen", "ncf", "popularity", "own-items", "item-knn", "ease"}
@@ -44,11 +43,6 @@ def _in_the_table() -> Any:
             values = {**plus.values, "history": "subspace"}
             patch.setitem(RECIPES, name, replace(plus, values=values))
         yield
-
-
-@pytest.fixture(scope="module")
-def data() -> Federation:
-    return privrec.load(DATA)
 
 
 class Outcome(NamedTuple):

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-import privrec
 from loopback import Loopback
 from privrec.algorithms.recipes import RECIPES, configure, prepare
 from privrec.core.phase import Cohort
@@ -23,8 +22,9 @@ from privrec.runs import folder as records
 from privrec.runs.ledger import ledger_of
 from privrec.runs.loop import play_stages
 from privrec.testing import small
+from rounding import coding_error
 from subspace import SUBSPACE
-from tiny import DATA, each_recipe, new_folder
+from tiny import each_recipe, new_folder
 
 IN_SUBSPACE = "privrec-plus-in-a-subspace"
 NAMES = [*RECIPES, "subspace", IN_SUBSPACE]
@@ -42,11 +42,6 @@ def _example_in_the_table() -> Any:
         values = {**plus.values, "history": "subspace", "subspace_rank": 12}
         patch.setitem(RECIPES, IN_SUBSPACE, replace(plus, values=values))
         yield
-
-
-@pytest.fixture(scope="module")
-def data() -> Federation:
-    return privrec.load(DATA)
 
 
 def without_noise(recipe: str, **more: Any) -> dict[str, Any]:
@@ -116,7 +111,7 @@ def test_a_secure_sum_is_as_exact_as_its_coding_says_beforehand(
     layout = layout_of(phase, told, cohort.take(phase.population[:1]), 0, state.clip_norm)
     coding = coding_of(nets[True].terms.people, phase, layout, state.clip_norm)
     for name, exact in sums[False].items():
-        allowed = coding.error(3, float(np.abs(exact).max()))
+        allowed = coding_error(coding, 3, float(np.abs(exact).max()))
         worst = float(np.abs(np.asarray(sums[True][name]) - exact).max())
         assert worst <= allowed < 1e-6 * max(1.0, float(np.abs(exact).max())), name
     if recipe != "privrec-plus":

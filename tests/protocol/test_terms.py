@@ -8,24 +8,10 @@ from typing import Any
 
 import pytest
 
-import privrec
-from loopback import Loopback
-from privrec.algorithms.recipes import configure, prepare
+from loopback import Loopback, noised
 from privrec.data.federation import Federation
 from privrec.errors import FederationError
 from privrec.protocol.terms import Member, Terms, phases_of, plan_of, promised, read_terms
-from privrec.testing import small
-from tiny import DATA
-
-
-@pytest.fixture(scope="module")
-def data() -> Federation:
-    return privrec.load(DATA)
-
-
-def noised(recipe: str, data: Federation, **more: Any) -> Any:
-    settings = {**small(recipe), "noise": "secure", "noise_multiplier": 1.0, "epsilon": None}
-    return prepare(configure(recipe, data.name, {**settings, **more}), data)
 
 
 def members(count: int) -> tuple[Member, ...]:

@@ -10,11 +10,10 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-import privrec
 import raw
 from loopback import Loopback
 from privrec.algorithms.recipes import RECIPES, configure, prepare
-from privrec.core.phase import Cohort, Phase
+from privrec.core.phase import Phase
 from privrec.core.round import Network
 from privrec.data.federation import Federation
 from privrec.errors import FederationError
@@ -22,19 +21,14 @@ from privrec.protocol import wire
 from privrec.protocol.masks import Roster, default_degree
 from privrec.protocol.node import Reveals
 from privrec.protocol.secure_sum import unmask
-from privrec.protocol.server import Unmasking, executor
+from privrec.protocol.server import Unmasking
 from privrec.testing import small
 from privrec.types import IntArray
-from tiny import DATA, each_recipe
+from tiny import each_recipe
 
 CENTRAL = {"privrec-cen", "ncf", "popularity", "own-items", "item-knn", "ease"}
 NAMES = [name for name in RECIPES if name not in CENTRAL]
 Words = npt.NDArray[np.uint64]
-
-
-@pytest.fixture(scope="module")
-def data() -> Federation:
-    return privrec.load(DATA)
 
 
 def body(content: bytes) -> raw.Message:
@@ -62,11 +56,7 @@ class Curious:
 
     def play(self, people: IntArray | None = None) -> Any:
         """Play the first round of the recipe."""
-        phase = self.phase()
-        state = phase.start(None)
-        everybody = self.net.everybody() if people is None else people
-        cohort = Cohort(everybody, self.net.run().task.federation.take)
-        return executor(self.net.server)(phase, phase.tell(state), cohort, 0, state.clip_norm)
+        return self.net.play(people)
 
     def phase(self) -> Phase:
         phase = self.net.run().stages()[0]

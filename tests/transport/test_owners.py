@@ -135,14 +135,14 @@ def test_sums_are_secure_unless_plain_ones_are_asked_for_by_name(
         words = [word if word != "host" else recipe for word in found("--recipe", recipe)]
         assert "secure sums" in done(*words)
         assert json.loads((folder / "terms.json").read_text())["secure_sum"] is True
-    shown = done(*found("--no-secure-sum"))
+    shown = done(*found("--set", "secure_sum=false"))
     assert "plain sums: the server sees each node's own sum" in shown
     assert json.loads(Path("host/terms.json").read_text())["secure_sum"] is False
     alone = [word if word != "host" else "alone" for word in found(names=("north",))]
     line = refused(*alone)
     assert "secure sums need at least 2 nodes" in line
-    assert "--no-secure-sum" in line
-    assert "plain sums" in done(*alone, "--no-secure-sum")
+    assert "--set secure_sum=false" in line
+    assert "plain sums" in done(*alone, "--set", "secure_sum=false")
 
 
 # --- status ----------------------------------------------------------------------------------

@@ -50,6 +50,7 @@ ALL = enrolments("n0", "n1", "n2")
 
 
 CATALOGUE = ["--catalogue", "n0/catalogue.json"]
+NODES_NOISE = ["--set", "noise_from=nodes"]
 
 
 PREPARE = ["federate", "server", "server", "--prepare-only"]
@@ -135,10 +136,10 @@ SERVER: list[tuple[list[str], str]] = [
     ([*CATALOGUE, *ALL, "--set", "roundz=1"], "did you mean 'rounds'?"),
     ([*CATALOGUE, *ALL, "--recipe", "ease"], "needs all data in one place"),
     (
-        [*CATALOGUE, *ALL, "--noise-from", "me"],
+        [*CATALOGUE, *ALL, "--set", "noise_from=me"],
         "`noise_from` must be 'server' or 'nodes'",
     ),
-    ([*CATALOGUE, *ALL, "--noise-from", "nodes", "--no-secure-sum"], "needs secure sums"),
+    ([*CATALOGUE, *ALL, *NODES_NOISE, "--set", "secure_sum=false"], "needs secure sums"),
     ([*CATALOGUE, *ALL, "--set", "missing=1"], "`missing` must be < 1; got 1"),
     (
         [*CATALOGUE, *ALL, "--set", "missing=0.34", "--set", "colluding=0.34"],
@@ -153,7 +154,7 @@ SERVER: list[tuple[list[str], str]] = [
     ([*CATALOGUE, *ALL, "--host", "a b"], "is no host name or address"),
     (["--catalogue", "n0/people.safetensors", *ALL], "is not a"),
     (
-        [*CATALOGUE, *ALL, "--noise-from", "nodes", "--set", "noise_multiplier=0"],
+        [*CATALOGUE, *ALL, *NODES_NOISE, "--set", "noise_multiplier=0"],
         "noise from nodes needs noise in every phase",
     ),
     ([*CATALOGUE, *ALL, "--set", "delta=0.5"], "`delta` must be < 1/48"),
@@ -181,7 +182,7 @@ def test_other_commands_with_wrong_input(nodes: Path, refused: Refused) -> None:
         ["--seed", "3"],
         ["--recipe", "privrec"],
         ["--set", "missing=0.1"],
-        ["--secure-sum"],
+        ["--set", "secure_sum=true"],
     ):
         assert again in refused(*PREPARE, *words)
     assert "has its terms already" in refused(*PREPARE, *CATALOGUE, *ALL)
@@ -207,5 +208,5 @@ def test_a_node_refuses_terms_that_are_not_about_its_people(nodes: Path, refused
     path.write_text(json.dumps(terms))
     given = ("--server", "127.0.0.1:1", "--terms", path, "--ca", "server/ca.crt")
     assert "have 17 people of the node in n0" in refused("federate", "node", "n0", *given)
-    NodeFolder(path=nodes / "n1").people.write_bytes(b"nothing")
+    NodeFolder(nodes / "n1").people.write_bytes(b"nothing")
     assert "n1 is no folder of a node" in refused("federate", "node", "n1", *given)

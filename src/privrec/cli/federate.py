@@ -1,18 +1,27 @@
 """`privrec federate`: the same training over a real network, on Flower."""
 
-import contextlib
 import logging
+import math
 import shlex
 import sys
-from collections.abc import Iterator
+import time
+from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from privrec.cli import federation as show
-from privrec.cli.console import file_name, plain_errors, print_line
+from privrec.cli.console import (
+    file_name,
+    plain_errors,
+    print_hits,
+    print_json,
+    print_line,
+    print_privacy,
+    print_table,
+    time_text,
+)
 from privrec.cli.options import (
     ConfigOption,
     DataOption,
@@ -23,7 +32,12 @@ from privrec.cli.options import (
     offer_recipes,
     settings_from,
 )
-from privrec.errors import FederationError, check_extra
+from privrec.errors import FederationError, PrivrecError, check_extra
+
+if TYPE_CHECKING:
+    from privrec.evaluation.ranking import EvalReport
+    from privrec.protocol.server import ServerStatus
+    from privrec.protocol.terms import Terms
 
 RECIPE = "dp-privrec-plus"
 RecipeOption = Annotated[
@@ -37,24 +51,6 @@ RecipeOption = Annotated[
 ]
 SeedOption = Annotated[int | None, typer.Option(help="The seed.", show_default="0")]
 EpsilonOption = Annotated[float | None, typer.Option(help="The privacy budget.")]
-SecureSumOption = Annotated[
-    bool | None,
-    typer.Option(
-        "--secure-sum/--no-secure-sum",
-        help="Whether nodes mask their sums. If not, the server sees each node's own sum.",
-        show_default="on",
-        hidden=True,
-    ),
-]
-NoiseFromOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="server|nodes",
-        help="Who adds the noise (docs/privacy.md).",
-        show_default="server",
-        hidden=True,
-    ),
-]
 ServerArgument = Annotated[Path, typer.Argument(help="The server's folder.")]
 NodeArgument = Annotated[Path, typer.Argument(help="The node's folder, from 'federate enrol'.")]
 
@@ -65,12 +61,7 @@ federate_app = typer.Typer(
 )
 
 
-@federate_app.command(
-    epilog=examples(
-        "privrec federate up --nodes 4 --epsilon 8",
-        "privrec federate up --recipe privrec-plus --dry-run",
-    )
-)
+@federate_app.command(epilog=examples("privrec federate up --nodes 4 --epsilon 8"))
 def up(
     recipe: RecipeOption = None,
     data: DataOption = "synthetic",
@@ -83,13 +74,7 @@ def up(
     set_: SetOption = None,
     seed: SeedOption = None,
     epsilon: EpsilonOption = None,
-    secure_sum: SecureSumOption = None,
-    noise_from: NoiseFromOption = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only print what would be sent.")
-    ] = False,
     json_: JsonOption = False,
-    help_all: HelpAllOption = False,
 ) -> None:
     """Start a whole federation on this machine, train, evaluate, and shut it down.
 
@@ -98,26 +83,22 @@ def up(
     recipe = recipe or RECIPE
     path = out or Path("runs") / f"federation-{recipe}-{file_name(data)}"
     anew = f"to begin anew, remove {path} or choose another --out"
-    with plain_errors(lambda: show.stopped(path / "server", anew)):
+    with plain_errors(lambda: _stopped(path / "server", anew)):
         _needs_flower()
         from privrec.transport.local import make_local, run_local
         from privrec.transport.run_server import serve
 
-        options = {"seed": seed, "epsilon": epsilon}
-        terms = {"secure_sum": secure_sum, "noise_from": noise_from}
-        settings = settings_from(config, set_, {**options, **terms})
+        settings = settings_from(config, set_, {"seed": seed, "epsilon": epsilon})
         for key in ("recipe", "data"):
             settings.pop(key, None)
-        with _scratch(path, dry_run) as folder:
-            local = make_local(folder, recipe, data, nodes=nodes, users=users, settings=settings)
-            if dry_run:
-                show.traffic(local.server.path, json_)
-                return
-            if not json_:
-                print_line(show.terms_line(local.terms))
-            with show.live_table(local.terms, not json_) as watch:
-                run = run_local(local, partial(serve, watch=watch))
-        show.result(run, path, json_)
+        local = make_local(path, recipe, data, nodes=nodes, users=users, settings=settings)
+        if json_:
+            run = run_local(local, serve)
+        else:
+            print_line(_terms_line(local.terms))
+            watch = partial(_print_progress, time.monotonic(), set())
+            run = run_local(local, partial(serve, watch=watch))
+        show_result(run, path, json_)
 
 
 @federate_app.command(epilog=examples("privrec federate enrol --data my-data --out node-1"))
@@ -136,13 +117,19 @@ def enrol(
     with plain_errors():
         _needs_flower()
         from privrec.data.sources import load
+        from privrec.protocol.enrolment import NodeFolder, drawn_apart
         from privrec.protocol.enrolment import enrol as make_node
-        from privrec.protocol.held_out import drawn_apart
 
         loaded = load(data)
         people, held_out = drawn_apart(loaded.n_clients, hold_out)
-        enrolment = make_node(loaded, people, out, name, held_out=held_out)
-        show.enrolled(enrolment, out, len(held_out))
+        enrolment, folder = make_node(loaded, people, out, name, held_out=held_out), NodeFolder(out)
+        apart = f", held out {len(held_out):,}" if len(held_out) else ""
+        print_line(f"enrolled {len(people):,} people{apart}: {out}")
+        print_line(f"send to the server: {folder.enrolment} (public key, name and pseudonyms)")
+        print_line(f"public, too:        {folder.catalogue} (the server needs one copy)")
+        print_line("keep for yourself:  everything else in that folder")
+        key = _key_text(enrolment.public_key)
+        print_line(f"tell the others:    {enrolment.name} has the key {key}")
 
 
 @federate_app.command(
@@ -164,8 +151,6 @@ def server(
     set_: SetOption = None,
     seed: SeedOption = None,
     epsilon: EpsilonOption = None,
-    secure_sum: SecureSumOption = None,
-    noise_from: NoiseFromOption = None,
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
     name: Annotated[
         list[str] | None, typer.Option(help="A name or address that nodes use; repeat.")
@@ -185,30 +170,31 @@ def server(
 
     --set also takes the terms of a federation, such as missing=0.2 (docs/federation.md).
     """
-    again = shlex.join(["privrec", "federate", "server", str(folder)])
-    with plain_errors(lambda: show.stopped(folder, f"go on with: {again}")):
+    with plain_errors(lambda: _stopped(folder, _go_on(folder))):
         _needs_flower()
-        from privrec.protocol.enrolment import ServerFolder, read_server
+        from privrec.protocol.certificates import renew as renew_certificate
+        from privrec.protocol.enrolment import ServerFolder, found_federation, read_server
         from privrec.transport.run_server import serve
 
-        options = {"seed": seed, "epsilon": epsilon}
-        terms = {"secure_sum": secure_sum, "noise_from": noise_from}
-        settings = settings_from(config, set_, {**options, **terms})
-        if not ServerFolder(path=folder).terms.is_file() and not renew:
-            hosts = [host, *(name or [])]
-            _create(folder, enrolment or [], catalogue, recipe or RECIPE, settings, hosts)
-        elif settings or enrolment or catalogue or recipe or (name and not renew):
-            raise FederationError(_settled(folder, enrolment or []))
-        place, agreed, _ = read_server(folder)
+        settings = settings_from(config, set_, {"seed": seed, "epsilon": epsilon})
+        place, enrolments, hosts = ServerFolder(folder), enrolment or [], name or []
+        if not place.terms.is_file() and not renew:
+            options = recipe or RECIPE, settings, [host, *hosts]
+            found_federation(folder, catalogue, enrolments, *options)
+        elif settings or enrolments or catalogue or recipe or (hosts and not renew):
+            raise FederationError(_settled(folder, enrolments))
+        _, terms, _ = read_server(folder)
         if renew:
-            show.renewed(place, name or [])
-        show.agreed(agreed)
+            new = renew_certificate(folder, hosts=hosts)
+            need = f"give every node the new {place.ca}" if new else "nodes need no new file"
+            print_line(f"made a new certificate: {need}")
+        _show_terms(terms)
         print_line(f"give every node: {place.terms} and {place.ca}")
         if prepare_only:
             return
-        with show.live_table(agreed, True) as watch:
-            run = serve(folder, host=host, port=port, wait=wait, watch=watch)
-        show.exported(run, folder / "model.privrec")
+        watch = partial(_print_progress, time.monotonic(), set())
+        run = serve(folder, host=host, port=port, wait=wait, watch=watch)
+        _export(run, folder / "model.privrec")
 
 
 @federate_app.command(
@@ -232,7 +218,7 @@ def node(
         from privrec.transport.run_node import check_node, serve_node
 
         check_node(folder, terms=terms, ca=ca)
-        show.agreed_by_node(folder, terms)
+        _show_agreement(folder, terms)
         if dry_run:
             return
         _log_to_terminal()
@@ -261,15 +247,15 @@ def on_held_out(
     with plain_errors():
         _needs_flower()
         from privrec.privacy.ledger import check_epsilon
-        from privrec.protocol.held_out import noised_sums, tested_on_held_out
+        from privrec.protocol.node import noised_sums, tested_on_held_out
 
         if epsilon is not None:
             check_epsilon(epsilon)
         report = tested_on_held_out(folder, model)
         if epsilon is None:
-            show.tested(report, json_)
+            _show_test(report, json_)
         else:
-            show.sums(noised_sums(report, epsilon), epsilon, json_)
+            _show_sums(noised_sums(report, epsilon), epsilon, json_)
 
 
 @federate_app.command(epilog=examples("privrec federate status host"))
@@ -277,7 +263,43 @@ def status(folder: ServerArgument, json_: JsonOption = False) -> None:
     """Show what a server's federation is doing, who is missing, and whether it runs."""
     with plain_errors():
         _needs_flower()
-        show.status(folder, json_)
+        from privrec.protocol.certificates import key_hash
+        from privrec.protocol.enrolment import is_running, read_server
+        from privrec.protocol.server import ServerStatus
+
+        place, terms, _ = read_server(folder)
+        if not place.status.is_file():
+            raise FederationError(f"the server of {folder} has not been started yet")
+        runs = is_running(place)
+        seen = ServerStatus.read(place.status)
+        missing = seen.missing(len(terms.members))
+        if json_:
+            members = [
+                {"name": member.name, "people": member.people, "key": key_hash(member.public_key)}
+                for member in terms.members
+            ]
+            about = {"terms": terms.fingerprint, "people": terms.people, "members": members}
+            about |= {"running": runs, "missing": missing}
+            print_json({**about, **seen.model_dump(mode="json")})
+            return
+        _show_terms(terms)
+        ago, step = time_text(max(0.0, time.time() - seen.time)), f"round {seen.round_index}"
+        if seen.step == "done":
+            print_line(f"done, {ago} ago")
+        elif runs:
+            print_line(f"{step}, {seen.step}; {ago} ago")
+        else:
+            print_line(f"the server is not running; it got to {step}, {seen.step}, {ago} ago")
+            print_line(_go_on(folder))
+        rows = [
+            (str(k), member.name, seen.state.get(k, ""), "missing" if k in missing else "there")
+            for k, member in enumerate(terms.members)
+        ]
+        print_table("Nodes", ("node", "name", "last", ""), rows)
+        for k, since in missing.items():
+            print_line(f"missing: {terms.members[k].name}, {_since(since)}")
+        for why, count in seen.refused.items():
+            print_line(f"refused {count}: {why}")
 
 
 def _needs_flower() -> None:
@@ -291,38 +313,6 @@ def _log_to_terminal() -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
     log.addHandler(handler)
-
-
-def _create(
-    folder: Path,
-    enrolments: list[Path],
-    catalogue: Path | None,
-    recipe: str,
-    settings: dict[str, Any],
-    hosts: list[str],
-) -> None:
-    """Write the folder of a new federation."""
-    from privrec.algorithms.recipes import configure
-    from privrec.data.catalogue import from_json
-    from privrec.protocol.enrolment import create_federation, read_enrolments
-    from privrec.protocol.terms import take_terms
-
-    if catalogue is None or not enrolments:
-        raise FederationError(
-            f"{folder} has no federation yet: give --catalogue and an --enrolment for each node"
-        )
-    try:
-        text = catalogue.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise FederationError(f"{catalogue} is not a catalogue: it is no text") from error
-    name = from_json(text, str(catalogue)).name
-    nodes = [enrolment for path in enrolments for enrolment in read_enrolments(path)]
-    terms = take_terms(settings)
-    terms |= {
-        "name": name,
-        "settings": configure(recipe, str(settings.pop("data", name)), settings),
-    }
-    create_federation(folder, catalogue=text, enrolments=nodes, options=terms, hosts=hosts)
 
 
 def _settled(folder: Path, enrolments: list[Path]) -> str:
@@ -343,13 +333,171 @@ def _settled(folder: Path, enrolments: list[Path]) -> str:
     )
 
 
-@contextlib.contextmanager
-def _scratch(path: Path, temporary: bool) -> Iterator[Path]:
-    """Yield the folder, or a temporary one for a dry run."""
-    if not temporary:
-        yield path
-        return
-    import tempfile
+def _go_on(folder: Path) -> str:
+    return f"go on with: {shlex.join(['privrec', 'federate', 'server', str(folder)])}"
 
-    with tempfile.TemporaryDirectory(prefix="privrec-") as made:
-        yield Path(made)
+
+def _terms_line(terms: "Terms") -> str:
+    """Return the terms in one line."""
+    sums = "secure sums" if terms.secure_sum else "plain sums"
+    noise = ""
+    if terms.settings.budget.mechanism != "none":
+        noise = f", noise from {'the nodes' if terms.noise_from == 'nodes' else 'the server'}"
+    return (
+        f"federation of {len(terms.members)} nodes, {terms.people:,} people:"
+        f" {terms.settings.recipe}, {sums}{noise}, TLS, authenticated nodes"
+    )
+
+
+def _key_text(public_key: str) -> str:
+    """Return the hash of a node's key as people compare it."""
+    from privrec.protocol.certificates import key_hash
+    from privrec.protocol.terms import shown_hash
+
+    return shown_hash(key_hash(public_key))
+
+
+def _show_terms(terms: "Terms", mine: str = "") -> None:
+    """Print the terms, and what owners compare: their hash, and the key of every node.
+
+    `mine` is the public key of the node on which this is shown.
+    """
+    from privrec.protocol.terms import shown_hash
+
+    print_line(_terms_line(terms))
+    if not terms.secure_sum:
+        print_line(
+            "plain sums: the server sees each node's own sum, exact and without noise; if a node"
+            " serves one person, it is what this person sends"
+        )
+    rows = [
+        (
+            str(number),
+            f"{member.name} (this node)" if member.public_key == mine else member.name,
+            f"{member.people:,}",
+            _key_text(member.public_key),
+        )
+        for number, member in enumerate(terms.members)
+    ]
+    print_table("Who takes part", ("node", "name", "people", "key"), rows)
+    print_line(f"terms: {shown_hash(terms.fingerprint)}")
+    print_line(
+        "compare the terms and each key with the owners of the other nodes, by phone: the server"
+        " wrote this list"
+    )
+
+
+def _since(when: float | None) -> str:
+    if when is None:
+        return "not seen yet"
+    ago = time_text(max(0.0, time.time() - when))
+    return f"since {datetime.fromtimestamp(when):%Y-%m-%d %H:%M:%S} ({ago})"
+
+
+def _print_progress(began: float, printed: set[str], status: "ServerStatus") -> None:
+    """Print a line for each round, and when a node was waited for and came."""
+    waits = status.step.startswith("waiting")
+    text = status.step if waits else f"round {status.round_index}"
+    if text not in printed:
+        printed.add(text)
+        print_line(f"{text}, {time.monotonic() - began:.0f} s")
+
+
+def _show_agreement(path: Path, terms_path: Path) -> None:
+    """Print what the owner of a node agrees to by starting it."""
+    from privrec.data.catalogue import from_json
+    from privrec.privacy.statement import epsilon_text
+    from privrec.protocol.certificates import public_key_text
+    from privrec.protocol.enrolment import NodeFolder
+    from privrec.protocol.terms import phases_of, plan_of, promised, read_terms
+
+    terms, folder = read_terms(terms_path), NodeFolder(path)
+    text = folder.catalogue.read_text(encoding="utf-8")
+    epsilon, hostile = promised(terms, phases_of(plan_of(terms, from_json(text, str(path)))))
+    _show_terms(terms, public_key_text(folder.key))
+    if epsilon == math.inf:
+        print_line("against who sees the model: no guarantee; against the server: no guarantee")
+    else:
+        against = "no guarantee" if hostile == math.inf else f"epsilon {epsilon_text(hostile)}"
+        print_line(
+            f"against who sees the model: epsilon {epsilon_text(epsilon)} at delta"
+            f" {terms.settings.budget.delta:g}; against the server: {against}"
+        )
+    others = [p for p in path.glob("reveals-*.json") if p != folder.reveals(terms.fingerprint)]
+    if others:
+        print_line(f"this node took part in {len(others)} other federation(s): their costs add up")
+
+
+def _export(place: Path, model: Path) -> None:
+    """Write the model for devices, and say what was trained."""
+    from privrec.runs.api import open_run
+    from privrec.runs.run import export_run
+
+    run = open_run(place)
+    export_run(run, model)
+    print_line(f"trained {run.config.recipe}: {place}")
+    print_line(f"for devices: {model} (docs/federation.md)")
+    print_privacy(run.privacy().as_json(), f"`statement.txt` in {model}")
+
+
+def _show_test(report: "EvalReport", json_: bool) -> None:
+    """Print what a model reaches for the people whom a node held out."""
+    from privrec.runs.figures import figure_and_arm
+
+    if json_:
+        keys = ("hits", "interval")
+        shown = {key: value for key, value in report.as_json().items() if key in keys}
+        print_json({"people": {"test": report.tested, "skipped": report.skipped}, **shown})
+        return
+    cells = [figure_and_arm(report.hits[k], report.interval.get(k)) for k in report.hits]
+    title = f"Hits@k on {report.tested:,} held-out people of this node, {report.skipped:,} skipped"
+    print_table(title, ("", *(f"@{k}" for k in report.hits)), [("the model", *cells)])
+    print_line("computed from their raw data: for this node alone (--epsilon prints sums to share)")
+
+
+def _show_sums(numbers: dict[str, float], epsilon: float, json_: bool) -> None:
+    """Print sums over held-out people that may leave their node."""
+    if json_:
+        print_json({"sums": numbers, "epsilon": epsilon})
+        return
+    rows = [
+        (name if name == "people" else f"Hits@{name}", f"{numbers[name]:.3f}") for name in numbers
+    ]
+    print_table("Sums over held-out people, with noise", ("", "sum"), rows)
+    print_line(
+        f"each time that such sums leave the node costs its held-out people epsilon {epsilon:g};"
+        " add up the sums of all nodes, then divide by the sum of people"
+    )
+
+
+def show_result(place: Path, path: Path, json_: bool) -> None:
+    """Evaluate a run and print its table and statement, each figure with its interval."""
+    from privrec.runs.api import open_run
+    from privrec.show.report import difference_words
+    from privrec.show.write import write_report
+
+    run = open_run(place)
+    evaluation = run.evaluate(progress=False)
+    write_report(run)
+    if json_:
+        print_json(evaluation.as_json())
+        return
+    print_hits(f"Hits@k on {evaluation.data} ({evaluation.users.test:,} test people)", evaluation)
+    if by := evaluation.differences.get("popularity", {}).get(20):
+        print_line(f"{evaluation.recipe} against popularity at 20: {difference_words(by)}")
+    for line in evaluation.warnings:
+        print_line(f"warning: {line}")
+    print_privacy(evaluation.privacy.as_json(), str(run.folder.report_path))
+    print_line(f"the run: {run.folder.path}; server and nodes: {path}")
+
+
+def _stopped(folder: Path, go_on: str) -> str:
+    """Return what a stopped server says; `go_on` is what to do next."""
+    from privrec.protocol.enrolment import ServerFolder
+    from privrec.runs.folder import RunFolder, played_rounds
+
+    try:
+        saved = played_rounds(RunFolder(path=ServerFolder(folder).run))
+    except PrivrecError:
+        saved = 0
+    return f"stopped at round {saved}; {go_on}"

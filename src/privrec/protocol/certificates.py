@@ -23,6 +23,7 @@ CLOCK_SKEW = datetime.timedelta(hours=1)
 RENEW = "privrec federate server {folder} --renew --prepare-only"
 """The command that makes a new certificate of a server."""
 _CA_NAME = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "privrec federation")])
+_SERVER_NAME = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "privrec server")])
 
 
 def make_authority(folder: Path, *, hosts: Sequence[str], days: int = 365) -> None:
@@ -32,18 +33,17 @@ def make_authority(folder: Path, *, hosts: Sequence[str], days: int = 365) -> No
     lasts for `days`. The authority lasts ten times as long: nodes keep its `ca.crt` when the server
     gets a new certificate.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    key = ec.generate_private_key(ec.SECP384R1())
-    ca = (
-        _builder(_CA_NAME, key.public_key(), 10 * days)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(_key_usage(authority=True), critical=True)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-        .sign(key, hashes.SHA384())
-    )
-    write_private(folder / "ca.key", _private_pem(key))
-    write_private(folder / "ca.crt", ca.public_bytes(serialization.Encoding.PEM), mode=0o644)
     names = [_general_name(host) for host in [*hosts, "localhost", "127.0.0.1"]]
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    key = ec.generate_private_key(ec.SECP384R1())
+    extensions = [
+        x509.BasicConstraints(ca=True, path_length=0),
+        _key_usage(authority=True),
+        x509.SubjectKeyIdentifier.from_public_key(key.public_key()),
+    ]
+    write_private(folder / "ca.key", _private_pem(key))
+    authority = _certificate(_CA_NAME, key, key, 10 * days, extensions)
+    write_private(folder / "ca.crt", authority, mode=0o644)
     _certify(folder, key, names, days)
 
 
@@ -74,22 +74,40 @@ def _certify(
 ) -> None:
     """Write `server.pem` and `server.key`, signed by the authority."""
     key = ec.generate_private_key(ec.SECP384R1())
-    server_name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "privrec server")])
-    server = (
-        _builder(server_name, key.public_key(), days)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_key_usage(authority=False), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(x509.SubjectAlternativeName(dict.fromkeys(names)), critical=False)
-        .add_extension(
-            x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()), critical=False
-        )
-        .sign(ca_key, hashes.SHA384())
-    )
+    extensions = [
+        x509.BasicConstraints(ca=False, path_length=None),
+        _key_usage(authority=False),
+        x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]),
+        x509.SubjectAlternativeName(dict.fromkeys(names)),
+        x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()),
+    ]
     write_private(folder / "server.key", _private_pem(key))
-    write_private(
-        folder / "server.pem", server.public_bytes(serialization.Encoding.PEM), mode=0o644
+    certificate = _certificate(_SERVER_NAME, key, ca_key, days, extensions)
+    write_private(folder / "server.pem", certificate, mode=0o644)
+
+
+def _certificate(
+    subject: x509.Name,
+    key: ec.EllipticCurvePrivateKey,
+    signer: ec.EllipticCurvePrivateKey,
+    days: int,
+    extensions: Sequence[x509.ExtensionType],
+) -> bytes:
+    """Return a certificate in PEM format; the first two extensions are critical."""
+    now = datetime.datetime.now(datetime.UTC)
+    until = now + datetime.timedelta(days=days)
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(_CA_NAME)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(min(now, until) - CLOCK_SKEW)
+        .not_valid_after(until)
     )
+    for place, extension in enumerate(extensions):
+        builder = builder.add_extension(extension, critical=place < 2)
+    return builder.sign(signer, hashes.SHA384()).public_bytes(serialization.Encoding.PEM)
 
 
 def make_node_key(path: Path) -> None:
@@ -101,11 +119,9 @@ def make_node_key(path: Path) -> None:
         serialization.PrivateFormat.OpenSSH,
         serialization.NoEncryption(),
     )
-    public = key.public_key().public_bytes(
-        serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
-    )
     write_private(path, private)
-    write_private(path.with_name(f"{path.name}.pub"), public + b"\n", mode=0o644)
+    public = f"{_openssh(key.public_key())}\n".encode()
+    write_private(path.with_name(f"{path.name}.pub"), public, mode=0o644)
 
 
 def read_private_key(path: Path) -> ec.EllipticCurvePrivateKey:
@@ -121,17 +137,18 @@ def read_private_key(path: Path) -> ec.EllipticCurvePrivateKey:
 
 def public_key_text(path: Path) -> str:
     """Return the public key of the private key in the file `path`, as one line of OpenSSH text."""
-    public = read_private_key(path).public_key()
-    line = public.public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
-    return line.decode("ascii")
+    return _openssh(read_private_key(path).public_key())
 
 
 def key_hash(text: str) -> str:
     """Return the SHA-256 of the public key in a line of OpenSSH text, as `ssh-keygen -l` has it."""
-    line = read_public_key(text).public_bytes(
-        serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
-    )
+    line = _openssh(read_public_key(text))
     return hashlib.sha256(base64.b64decode(line.split()[1])).hexdigest()
+
+
+def _openssh(key: ec.EllipticCurvePublicKey) -> str:
+    line = key.public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
+    return line.decode("ascii")
 
 
 def read_public_key(text: str) -> ec.EllipticCurvePublicKey:
@@ -181,23 +198,6 @@ def check_certificate(path: Path, *, owner: Path | None = None) -> None:
         raise FederationError(f"the certificate {path} is not valid before {since:%Y-%m-%d}")
 
 
-def _builder(
-    subject: x509.Name, key: ec.EllipticCurvePublicKey, days: int
-) -> x509.CertificateBuilder:
-    """Return the part of a certificate that the authority and the server have in common."""
-    now = datetime.datetime.now(datetime.UTC)
-    until = now + datetime.timedelta(days=days)
-    return (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(_CA_NAME)
-        .public_key(key)
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(min(now, until) - CLOCK_SKEW)
-        .not_valid_after(until)
-    )
-
-
 def _key_usage(*, authority: bool) -> x509.KeyUsage:
     """Return what the key of the authority or of the server may be used for."""
     return x509.KeyUsage(
@@ -222,12 +222,6 @@ def _general_name(host: str) -> x509.GeneralName:
     if not re.fullmatch(r"[A-Za-z0-9_*]([A-Za-z0-9_.-]{0,252}[A-Za-z0-9])?", host):
         raise FederationError(f"{host!r} is no host name or address")
     return x509.DNSName(host)
-
-
-def check_hosts(hosts: Sequence[str]) -> None:
-    """Raise `FederationError` unless all are names or addresses."""
-    for host in hosts:
-        _general_name(host)
 
 
 def _private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:

@@ -4,7 +4,7 @@
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +15,7 @@ from privrec.data.clients import Clients
 from privrec.errors import FederationError, SettingsError
 from privrec.privacy.aggregate import Aggregator, CohortTotal
 from privrec.protocol.masks import Words
-from privrec.types import F64, Leaf, Norm
+from privrec.types import F64, BoolArray, Leaf, Norm
 
 MOST_PEOPLE = 2**29
 """With 2^33 units for each person and 2^62 units for all, there is room for so many."""
@@ -122,17 +122,6 @@ class Coding:
             )
         return np.ascontiguousarray(coded).view(np.int64).astype(np.float64) * self.unit
 
-    def error(self, nodes: int, largest: float) -> float:
-        """Return how far a coordinate of the decoded sum of `nodes` nodes can be from the true one.
-
-        The true coordinate is in -largest … largest. The error has three parts: half a unit of
-        rounding for each node, what `shrink` takes off, and one rounding of the total to float64.
-        It holds as long as no node is cut off, which is always so with a finite bound.
-        """
-        # 2^-50 more than a half: two numbers close to a half are subtracted before rounding.
-        rounding = nodes * self.unit * (0.5 + 2.0**-50)
-        return rounding + (1.0 - self.shrink) * largest + (largest + rounding) * 2.0**-52
-
 
 _COUNT = "count of updates within the bound"
 
@@ -207,15 +196,11 @@ class SumLayout:
         }
 
     def _length(self, rows: Mapping[str, Leaf], norm: str) -> float:
-        """Return the length of all sums; a matrix counts twice what is above its diagonal."""
+        """Return the length of all sums; a matrix counts with both its triangles."""
         power, total = 1 if norm == "l1" else 2, 0.0
         for name, shape in self.shapes.items():
             with np.errstate(over="ignore"):  # An infinite length shortens a sum to nothing.
-                row = np.abs(rows[name]) ** power
-                total += float(row.sum())
-            if shape[0] == "outer":
-                diagonal = np.array([place.start for _, place in _upper(shape[1][0])])
-                total += float(row.sum() - row[diagonal].sum())
+                total += float((np.abs(_unflat(rows[name], shape)) ** power).sum())
         return total if norm == "l1" else math.sqrt(total)
 
 
@@ -258,12 +243,7 @@ def _numbers(shape: tuple[str, tuple[int, ...]]) -> int:
 
 
 def _flat(leaf: Leaf, shape: tuple[str, tuple[int, ...]]) -> Leaf:
-    if shape[0] != "outer":
-        return leaf.ravel()
-    row = np.empty(_numbers(shape), leaf.dtype)
-    for number, place in _upper(shape[1][0]):
-        row[place] = leaf[number, number:]
-    return row
+    return leaf[_upper(shape[1][0])] if shape[0] == "outer" else leaf.ravel()
 
 
 def _unflat(numbers: Leaf, shape: tuple[str, tuple[int, ...]]) -> Leaf:
@@ -272,18 +252,12 @@ def _unflat(numbers: Leaf, shape: tuple[str, tuple[int, ...]]) -> Leaf:
         return numbers
     if part != "outer":
         return numbers.reshape(dims)
-    full = np.zeros((dims[0], dims[0]), numbers.dtype)
-    for number, place in _upper(dims[0]):
-        full[number, number:] = numbers[place]
-    diagonal = np.diagonal(full).copy()
-    full += full.T
-    np.fill_diagonal(full, diagonal)
+    full = np.empty((dims[0], dims[0]), numbers.dtype)
+    full[_upper(dims[0])] = numbers
+    full.T[_upper(dims[0])] = numbers
     return full
 
 
-def _upper(size: int) -> Iterator[tuple[int, slice]]:
-    """Yield each row of an upper triangle, and its place in the row of all its numbers."""
-    begin = 0
-    for number in range(size):
-        yield number, slice(begin, begin + size - number)
-        begin += size - number
+def _upper(size: int) -> BoolArray:
+    """Return where the upper triangle of a matrix is; its rows lie one after another."""
+    return np.tri(size, dtype=np.bool_).T

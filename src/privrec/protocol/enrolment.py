@@ -12,22 +12,20 @@ import os
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
+from privrec.algorithms.recipes import configure
 from privrec.core.contribution import told_from_bytes, told_to_bytes
-from privrec.data import catalogue as catalogues
-from privrec.data.catalogue import Catalogue, from_json
+from privrec.data.catalogue import Catalogue, from_json, to_json
 from privrec.data.clients import Clients
 from privrec.data.federation import Federation
 from privrec.data.schema import Bag
-from privrec.errors import FederationError, PrivrecError
+from privrec.errors import FederationError, PrivrecError, SettingsError
 from privrec.protocol.certificates import (
-    check_hosts,
     make_authority,
     make_node_key,
     public_key_text,
@@ -44,12 +42,15 @@ from privrec.protocol.terms import (
     catalogue_hash,
     check_terms,
     checked_name,
-    make_terms,
     read_terms,
+    split_terms,
 )
+from privrec.seeds import secret_choice
+from privrec.settings import first_fault
 from privrec.types import IntArray, Leaf
 
 _COLUMNS = ("ids", "offsets", "item", "value", "liked", "time")
+_SIDES = ("features", "context")
 ENROLMENT = "enrolment.json"
 
 
@@ -78,36 +79,20 @@ class Enrolment(Document):
 _ROSTER = TypeAdapter(list[Enrolment])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFolder:
-    """The files of a node."""
+    """The files of a node. The server gets `enrolment`, and `catalogue` is public.
 
-    path: Path
+    The rest never leaves the folder: the private key (its public half lies beside it), the data of
+    the people, and of those who were held out to be tested, where there are any.
+    """
 
-    @property
-    def key(self) -> Path:
-        """The private key; its public half lies beside it."""
-        return self.path / "key"
-
-    @property
-    def people(self) -> Path:
-        """The people's data. It never leaves this folder."""
-        return self.path / "people.safetensors"
-
-    @property
-    def held_out(self) -> Path:
-        """The data of people who were held out to be tested; not there where nobody was."""
-        return self.path / "held-out.safetensors"
-
-    @property
-    def catalogue(self) -> Path:
-        """The public catalogue by which the data is coded."""
-        return self.path / "catalogue.json"
-
-    @property
-    def enrolment(self) -> Path:
-        """What the server gets."""
-        return self.path / ENROLMENT
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.key = path / "key"
+        self.people = path / "people.safetensors"
+        self.held_out = path / "held-out.safetensors"
+        self.catalogue = path / "catalogue.json"
+        self.enrolment = path / ENROLMENT
 
     def reveals(self, fingerprint: str) -> Path:
         """How often a round of a federation was answered."""
@@ -134,9 +119,9 @@ def enrol(
         raise FederationError("a node must serve at least one person; got none")
     path.mkdir(parents=True, exist_ok=True)
     path.chmod(0o700)
-    folder = NodeFolder(path=path)
+    folder = NodeFolder(path)
     make_node_key(folder.key)
-    public = catalogues.to_json(data.catalogue)
+    public = to_json(data.catalogue)
     write_private(folder.catalogue, public.encode())
     write_private(folder.people, told_to_bytes(_to_arrays(data.take(positions))))
     if len(held_out):
@@ -154,6 +139,14 @@ def enrol(
     enrolment = unsigned.model_copy(update={"signature": signature})
     write_private(folder.enrolment, enrolment.model_dump_json().encode())
     return enrolment
+
+
+def drawn_apart(people: int, share: float) -> tuple[IntArray, IntArray]:
+    """Return who enrols and who is held out, drawn by the operating system's random numbers."""
+    if not 0 <= share < 1:
+        raise SettingsError(f"`hold_out` must be >= 0 and < 1; got {share:g}")
+    held_out = np.sort(secret_choice(people, round(share * people)))
+    return np.setdiff1d(np.arange(people), held_out), held_out
 
 
 def read_enrolments(path: Path) -> list[Enrolment]:
@@ -206,12 +199,12 @@ def read_people(folder: NodeFolder, file: Path | None = None) -> tuple[Clients, 
         people = _from_arrays(arrays)
     except (OSError, KeyError, PrivrecError) as error:
         raise FederationError(f"{folder.path} is no folder of a node ({error})") from error
-    return people, catalogues.from_json(text, str(folder.catalogue))
+    return people, from_json(text, str(folder.catalogue))
 
 
 def _to_arrays(people: Clients) -> dict[str, Leaf]:
     arrays: dict[str, Leaf] = {name: np.asarray(getattr(people, name)) for name in _COLUMNS}
-    for side in ("features", "context"):
+    for side in _SIDES:
         for table, bag in getattr(people, side).items():
             arrays[f"{side} codes {table}"] = np.asarray(bag.codes)
             arrays[f"{side} weights {table}"] = np.asarray(bag.weights)
@@ -219,61 +212,31 @@ def _to_arrays(people: Clients) -> dict[str, Leaf]:
 
 
 def _from_arrays(arrays: dict[str, Leaf]) -> Clients:
-    def bags(side: str) -> dict[str, Bag]:
-        start = f"{side} codes "
-        tables = [name.removeprefix(start) for name in arrays if name.startswith(start)]
-        return {
-            table: Bag(arrays[f"{side} codes {table}"], arrays[f"{side} weights {table}"])
-            for table in tables
-        }
-
-    return Clients(
-        **{name: arrays[name] for name in _COLUMNS},
-        features=bags("features"),
-        context=bags("context"),
-    )
+    bags: dict[str, dict[str, Bag]] = {side: {} for side in _SIDES}
+    for name, codes in arrays.items():
+        side, is_code, table = name.partition(" codes ")
+        if is_code:
+            bags[side][table] = Bag(codes, arrays[f"{side} weights {table}"])
+    columns = {name: arrays[name] for name in _COLUMNS}
+    return Clients(**columns, features=bags["features"], context=bags["context"])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ServerFolder:
-    """The files of a server. `terms.json` and `ca.crt` are for the nodes; all else is its own."""
+    """The files of a server. `terms` and `ca` are for the nodes; all else is its own.
 
-    path: Path
+    `roster` has the enrolled nodes and the pseudonyms of their people, `status` what the server
+    sees at present, and `unmasking` the round whose masks nodes were last asked to take off.
+    """
 
-    @property
-    def terms(self) -> Path:
-        """What the federation agreed on."""
-        return self.path / "terms.json"
-
-    @property
-    def catalogue(self) -> Path:
-        """The public catalogue."""
-        return self.path / "catalogue.json"
-
-    @property
-    def roster(self) -> Path:
-        """The enrolled nodes and the pseudonyms of their people."""
-        return self.path / "roster.json"
-
-    @property
-    def status(self) -> Path:
-        """What the server sees at present."""
-        return self.path / "status.json"
-
-    @property
-    def unmasking(self) -> Path:
-        """The round whose masks nodes were last asked to take off."""
-        return self.path / "unmasking.json"
-
-    @property
-    def run(self) -> Path:
-        """The run folder."""
-        return self.path / "run"
-
-    @property
-    def ca(self) -> Path:
-        """The certificate by which nodes know the server."""
-        return self.path / "ca.crt"
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.terms = path / "terms.json"
+        self.ca = path / "ca.crt"
+        self.catalogue = path / "catalogue.json"
+        self.roster = path / "roster.json"
+        self.status = path / "status.json"
+        self.unmasking = path / "unmasking.json"
+        self.run = path / "run"
 
 
 @contextmanager
@@ -299,6 +262,31 @@ def is_running(folder: ServerFolder) -> bool:
     return False
 
 
+def found_federation(
+    path: Path,
+    catalogue: Path | None,
+    enrolments: Sequence[Path],
+    recipe: str,
+    settings: Mapping[str, Any],
+    hosts: Sequence[str],
+) -> Terms:
+    """Write the folder of a new federation's server from the files of its nodes."""
+    if catalogue is None or not enrolments:
+        raise FederationError(
+            f"{path} has no federation yet: give --catalogue and an --enrolment for each node"
+        )
+    try:
+        text = catalogue.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise FederationError(f"{catalogue} is not a catalogue: it is no text") from error
+    name = from_json(text, str(catalogue)).name
+    nodes = [enrolment for file in enrolments for enrolment in read_enrolments(file)]
+    chosen, rest = split_terms(settings)
+    config = configure(recipe, str(rest.pop("data", name)), rest)
+    options = {**chosen, "name": name, "settings": config}
+    return create_federation(path, catalogue=text, enrolments=nodes, options=options, hosts=hosts)
+
+
 def create_federation(
     path: Path,
     *,
@@ -312,22 +300,23 @@ def create_federation(
     `catalogue` is JSON; `options` are fields of `Terms`. The terms come last, so a folder that
     has them is whole.
     """
-    folder = ServerFolder(path=path)
+    folder = ServerFolder(path)
     if folder.terms.exists():
         raise FederationError(f"{folder.terms} is there already: choose another folder")
     mark = catalogue_hash(catalogue)
     check_roster(enrolments, mark)
     members = tuple(enrolment.member for enrolment in enrolments)
-    terms = make_terms({**options, "catalogue": mark, "members": members})
+    try:
+        terms = Terms.model_validate({**options, "catalogue": mark, "members": members})
+    except ValidationError as error:
+        raise SettingsError(first_fault(error)) from error
     check_terms(terms, from_json(catalogue, "the catalogue"))
-    check_hosts(hosts)
-    path.mkdir(parents=True, exist_ok=True)
-    path.chmod(0o700)
     make_authority(path, hosts=hosts)
+    path.chmod(0o700)
     # What any node's data does not declare public is not covered for anybody.
-    whole: dict[str, Any] = json.loads(catalogue)
-    named = [*whole["undeclared"], *(w for entry in enrolments for w in entry.undeclared)]
-    whole["undeclared"] = list(dict.fromkeys(named))
+    whole = json.loads(catalogue)
+    for enrolment in enrolments:
+        whole["undeclared"] = list(dict.fromkeys([*whole["undeclared"], *enrolment.undeclared]))
     write_private(folder.catalogue, json.dumps(whole).encode())
     write_private(folder.roster, _ROSTER.dump_json(list(enrolments), indent=1))
     write_private(folder.terms, terms.json_text.encode())
@@ -336,7 +325,7 @@ def create_federation(
 
 def read_server(path: Path) -> tuple[ServerFolder, Terms, Catalogue]:
     """Return a server's folder, its terms and its catalogue."""
-    folder = ServerFolder(path=path)
+    folder = ServerFolder(path)
     if not folder.terms.is_file():
         raise FederationError(f"{path} has no federation: it has no terms.json")
     terms = read_terms(folder.terms)

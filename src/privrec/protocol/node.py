@@ -23,20 +23,27 @@ from pathlib import Path
 import numpy as np
 from pydantic import BaseModel, ValidationError
 
+from privrec.algorithms.recipes import plan_on_device, settings_of
 from privrec.core.contribution import Contribution, told_to_bytes
 from privrec.core.phase import Accepted, Cohort, DeviceHalf, Phase, Told, accepted_by, check_told
 from privrec.core.round import fastest
+from privrec.data.catalogue import to_json
 from privrec.data.clients import Clients, nobody
+from privrec.data.federation import Federation
 from privrec.data.schema import Schema
-from privrec.errors import FederationError, PrivrecError, WireError
-from privrec.privacy.aggregate import MOST_MOVE
+from privrec.device import open_model
+from privrec.errors import DataError, FederationError, PrivrecError, WireError
+from privrec.evaluation.ranking import EvalReport, evaluate
+from privrec.privacy.aggregate import MOST_MOVE, laplace
+from privrec.privacy.release import Sampling, secure
 from privrec.protocol import wire
 from privrec.protocol.certificates import write_private
 from privrec.protocol.coding import Coding, SumLayout, coding_of, layout_of
+from privrec.protocol.enrolment import NodeFolder, read_people
 from privrec.protocol.masks import Words, default_degree
 from privrec.protocol.noise import discrete_gaussian, gap, node_deviation
 from privrec.protocol.secure_sum import BadDealer, NodeRound
-from privrec.protocol.terms import Terms
+from privrec.protocol.terms import Terms, catalogue_hash
 from privrec.protocol.wire import Attempt, Request
 from privrec.types import F64, IntArray, Leaf
 
@@ -44,6 +51,8 @@ LOG = logging.getLogger("privrec.node")
 Sign = Callable[[bytes], bytes]
 Verify = Callable[[int, bytes, bytes], bool]
 Arrays = Mapping[str, Leaf]
+KINDS = ("sum", "keys", "shares", "mask", "agree", "reveal")
+"""The requests that a node answers, each by the method of that name."""
 
 
 class _Helped(BaseModel):
@@ -130,14 +139,6 @@ class Node:
         self._round: NodeRound | None = None
         self._clip_norm = 0.0
         self._masked, self._masked_at = "", 0.0
-        self._answers: dict[str, Callable[[Request, Arrays], bytes]] = {
-            "sum": self._sum,
-            "keys": self._keys,
-            "shares": self._shares,
-            "mask": self._mask,
-            "agree": self._agree,
-            "reveal": self._reveal,
-        }
 
     def handle(self, request: bytes) -> bytes:
         """Return the signed reply to a request; one that breaks the terms is refused."""
@@ -146,11 +147,12 @@ class Node:
     def _reply(self, content: bytes) -> bytes:
         try:
             request, arrays = wire.unpack(content, Request)
-            if request.kind not in self._answers:
+            if request.kind not in KINDS:
                 raise WireError("a request of an unknown kind")
             if request.terms != self._terms.fingerprint:
                 raise FederationError("the server works by other terms than this node agreed to")
-            return self._answers[request.kind](request, arrays)
+            answer: Callable[[Request, Arrays], bytes] = getattr(self, f"_{request.kind}")
+            return answer(request, arrays)
         except BadDealer as error:
             LOG.warning("refused: %s", error)
             return wire.pack(wire.Reply(kind="refused", why=str(error), blames=error.node))
@@ -351,3 +353,55 @@ def _clip_norm(request: Request, phase: Phase) -> float:
     if asked != agreed and not (moves and agreed / MOST_MOVE <= asked <= agreed * MOST_MOVE):
         raise FederationError("the server asks for another bound than the terms have")
     return asked
+
+
+def tested_on_held_out(path: Path, model: Path) -> EvalReport:
+    """Return the figures of a released model on the people whom a node held out.
+
+    They are in no enrolment, so no round can ask for them. Their lines are halved as under the
+    protocol `halves`. All of it is computed from raw data, which never leaves the node's folder.
+    """
+    folder = NodeFolder(path)
+    if folder.key.is_file() and not folder.held_out.is_file():
+        raise FederationError(
+            f"{path} has held nobody out, and all its people may have trained: enrol again with"
+            " --hold-out, for another federation"
+        )
+    people, catalogue = read_people(folder, folder.held_out)
+    released = open_model(model)
+    if catalogue_hash(to_json(released.catalogue)) != catalogue_hash(to_json(catalogue)):
+        raise FederationError(f"{model} has another catalogue than {path}: it is of another model")
+    settings = settings_of(released.settings)
+    data = Federation(
+        catalogue=catalogue,
+        n_clients=len(people),
+        take=people.take,
+        ids=lambda positions: people.ids[positions],
+        largest=max(1, int(people.sizes.max(initial=0))),
+        repeats=True,
+        population="",
+        people=len(people),
+        fingerprint="",
+    )
+    scorer = plan_on_device(settings, catalogue).ranker(released.params)
+    everybody = np.arange(len(people))
+    report = evaluate(data, everybody, scorer, seed=settings.seed, halving=settings.halving)
+    if not report.tested:
+        raise DataError(f"none of the {len(people):,} held-out people has two likes, one to test")
+    return report
+
+
+def noised_sums(report: EvalReport, epsilon: float) -> dict[str, float]:
+    """Return how many people were tested and the sum of each Hits@k over them, with Laplace noise.
+
+    One person more or less moves each of these numbers by at most 1. The sums of several nodes can
+    be added up, and a sum of hits divided by the sum of people.
+    """
+    exact = np.array([1.0, *report.hits.values()]) * report.tested
+    release = laplace(
+        Sampling(law="poisson", users=1, cohort=1),
+        clip_norm=float(len(exact)),
+        noise_multiplier=1 / epsilon,
+    )
+    noised = np.asarray(release.publish({"": exact}, float(len(exact)), secure())[""])
+    return dict(zip(["people", *map(str, report.hits)], noised.tolist(), strict=True))

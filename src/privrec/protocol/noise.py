@@ -123,7 +123,7 @@ def least_survivors(nodes: int, missing: float) -> int:
         raise SettingsError(f"`nodes` must be >= 1; got {nodes}")
     if not 0.0 <= missing < 1.0:
         raise SettingsError(f"`missing` must be in [0, 1); got {missing}")
-    return nodes - _part(nodes, missing)
+    return nodes - whole_nodes(nodes, missing)
 
 
 def least_honest(nodes: int, missing: float, colluding: float) -> int:
@@ -136,7 +136,7 @@ def least_honest(nodes: int, missing: float, colluding: float) -> int:
     """
     if not 0.0 <= colluding < 1.0:
         raise SettingsError(f"`colluding` must be in [0, 1); got {colluding}")
-    honest = least_survivors(nodes, missing) - _part(nodes, colluding)
+    honest = least_survivors(nodes, missing) - whole_nodes(nodes, colluding)
     if honest < 1:
         raise SettingsError(
             f"with {nodes} nodes, `missing` {missing:g} and `colluding` {colluding:g} leave no"
@@ -145,7 +145,8 @@ def least_honest(nodes: int, missing: float, colluding: float) -> int:
     return honest
 
 
-def _part(nodes: int, fraction: float) -> int:
+def whole_nodes(nodes: int, fraction: float) -> int:
+    """Return how many nodes a fraction of them is, rounded down."""
     # 0.29 * 100 is below 29 in float64; one node more to expect means more noise, never less.
     return math.floor(fraction * nodes + 1e-9)
 

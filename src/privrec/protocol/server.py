@@ -6,7 +6,7 @@ import math
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -193,7 +193,7 @@ class Server:
     def network(self) -> Network:
         """Return what a run's loop needs of a network."""
         terms = self.terms
-        about: dict[str, Any] = {
+        about: dict[str, str | float] = {
             "sums": "masked" if terms.secure_sum else "plain",
             "noise_from": terms.noise_from,
             "nodes": len(terms.members),
@@ -207,19 +207,6 @@ class Server:
     def unmasks_once(self) -> bool:
         """Whether a round can be ended only with the nodes that were first asked to unmask it."""
         return self.terms.secure_sum and self.terms.noise_from == "server"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Task:
-    """One attempt of one round: who is asked for whom, and how the sums lie in a vector."""
-
-    phase: Phase
-    at: Attempt
-    clip_norm: float
-    told: Mapping[str, Leaf]
-    people: Mapping[int, IntArray]
-    cohort: IntArray
-    layout: SumLayout
 
 
 def executor(server: Server) -> Executor:
@@ -243,8 +230,9 @@ def _add_up(
         return layout.total(np.zeros(layout.size))
     last: FederationError | None = None
     status.excluded = set()
-    for attempt in range(terms.attempts):
-        task = _Task(
+    for number in range(terms.attempts):
+        attempt = _Attempt(
+            server=server,
             phase=phase,
             at=Attempt(server.run, round_index, secrets.randbits(48)),
             clip_norm=clip_norm,
@@ -253,16 +241,16 @@ def _add_up(
             cohort=cohort.people,
             layout=layout,
         )
-        status.round_index, status.attempt = round_index, attempt
+        status.round_index, status.attempt = round_index, number
         status.state, status.blames, status.gone = {}, set(), set()
         try:
-            return _masked(server, task) if terms.secure_sum else _plain(server, task)
+            return attempt.masked_sum() if terms.secure_sum else attempt.plain_sum()
         except RoundAbandoned as error:
             last = error
             status.abandoned += 1
-            _leave_out(server, task)
+            attempt.leave_out()
             time.sleep(min(_PAUSE, terms.deadline / 20))
-            LOG.warning("round %d, attempt %d: %s", round_index, attempt + 1, error)
+            LOG.warning("round %d, attempt %d: %s", round_index, number + 1, error)
     raise FederationError(
         f"round {round_index} was abandoned {terms.attempts} times and nothing of it was"
         f" published ({last}); go on later with the same command"
@@ -280,20 +268,6 @@ def _retry_limit_text(server: Server, round_index: int) -> str:
         f", when nodes {sorted(begun.survivors)} are all there; a node that stays away or breaks"
         " the protocol must be left out by a new enrolment"
     )
-
-
-def _leave_out(server: Server, task: _Task) -> None:
-    """Leave out of the next attempt who lied, and who stopped, if enough others remain."""
-    status = server.status
-    if server.unmasking.begun(task.at.round_index):
-        return
-    status.excluded |= liars(status.blames)
-    rest = task.people.keys() - status.excluded - status.gone
-    if not server.terms.secure_sum:
-        return
-    with contextlib.suppress(FederationError):
-        server.terms.threshold(len(rest))
-        status.excluded |= status.gone
 
 
 def _by_node(server: Server, drawn: IntArray, round_index: int) -> dict[int, IntArray]:
@@ -316,207 +290,229 @@ def _by_node(server: Server, drawn: IntArray, round_index: int) -> dict[int, Int
     return {node: drawn[nodes == node].astype(np.int64) for node in sorted(online)}
 
 
-def _plain(server: Server, task: _Task) -> CohortTotal:
-    """Return the sum of the nodes' plain sums, each bounded again by what its people may add."""
-    layout, norm = task.layout, task.phase.aggregator.norm
-    total, answered = np.zeros(layout.size), 0
-    requests = {node: _request(server, task, "sum", node) for node in task.people}
-    for node, _, arrays in _replies(server, task, "sum", requests, 8 * layout.size):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Attempt:
+    """One attempt of one round: who is asked for whom, and how the sums lie in a vector."""
+
+    server: Server
+    phase: Phase
+    at: Attempt
+    clip_norm: float
+    told: Mapping[str, Leaf]
+    people: Mapping[int, IntArray]
+    cohort: IntArray
+    layout: SumLayout
+
+    def leave_out(self) -> None:
+        """Leave out of the next attempt who lied, and who stopped, if enough others remain."""
+        terms, status = self.server.terms, self.server.status
+        if self.server.unmasking.begun(self.at.round_index):
+            return
+        status.excluded |= liars(status.blames)
+        if not terms.secure_sum:
+            return
+        with contextlib.suppress(FederationError):
+            terms.threshold(len(self.people.keys() - status.excluded - status.gone))
+            status.excluded |= status.gone
+
+    def plain_sum(self) -> CohortTotal:
+        """Return the sum of the nodes' plain sums, each bounded again for its people."""
+        layout, norm = self.layout, self.phase.aggregator.norm
+        total, answered = np.zeros(layout.size), 0
+        requests = {node: self._request("sum", node) for node in self.people}
+        for node, _, arrays in self._replies("sum", requests, 8 * layout.size):
+            with self._refusing(node):
+                vector = wire.vector(arrays, "sum", layout.size, np.float64)
+                people = len(self.people[node])
+                vector, was_long = layout.clipped(vector, self.clip_norm, people, norm)
+                if was_long:
+                    self.server.status.refuse("a sum was longer than its people's bounds")
+                total += vector
+                answered += people
+        self._check_people(answered)
+        return layout.total(total)
+
+    def masked_sum(self) -> CohortTotal:
+        """Return the sum over the nodes that remained to the end; single sums stay under masks."""
+        server, status = self.server, self.server.status
+        coding = coding_of(server.terms.people, self.phase, self.layout, self.clip_norm)
+        roster = self._roster(self._ask_keys())
+        sealed = self._ask_shares(roster)
+        total, survivors = self._ask_masked(route(roster, sealed))
+        _check_nodes(survivors, roster)
+        if any(map(len, self.people.values())):
+            self._check_people(sum(len(self.people[node]) for node in survivors))
+        if server.unmasks_once:
+            self._begin_unmasking(survivors)
+        revealed = self._ask_reveals(survivors)
+        status.step = "taking off the masks"
+        server.watch(status)
         try:
-            vector = wire.vector(arrays, "sum", layout.size, np.float64)
-        except WireError as error:
-            _refuse(server, node, error)
-            continue
-        people = len(task.people[node])
-        vector, was_long = layout.clipped(vector, task.clip_norm, people, norm)
-        if was_long:
-            server.status.refuse("a sum was longer than its people's bounds")
-        total += vector
-        answered += people
-    _enough(server, answered, len(task.cohort))
-    return layout.total(total)
+            plain = unmask(roster, total, survivors=survivors, sealed_by=sealed, revealed=revealed)
+        except FederationError as error:
+            if isinstance(error, BadDealer):
+                status.gone.add(error.node)
+            raise RoundAbandoned(f"the masks could not be taken off: {error}") from error
+        return self.layout.total(coding.decode(plain), noised=server.terms.noise_from == "nodes")
 
-
-def _masked(server: Server, task: _Task) -> CohortTotal:
-    """Return the sum over the nodes that remained to the end; single sums stay under masks."""
-    coding = coding_of(server.terms.people, task.phase, task.layout, task.clip_norm)
-    roster = _roster(server, task, _ask_keys(server, task))
-    sealed = _ask_shares(server, task, roster)
-    total, survivors = _ask_masked(server, task, route(roster, sealed))
-    _remaining(survivors, roster)
-    people = {node: len(task.people[node]) for node in survivors}
-    if any(map(len, task.people.values())):
-        _enough(server, sum(people.values()), len(task.cohort))
-    if server.unmasks_once:
-        if sum(count > 0 for count in people.values()) == 1:
+    def _begin_unmasking(self, survivors: list[int]) -> None:
+        """Write down whose masks are asked for, if no other sum of the round was and none shows."""
+        if sum(len(self.people[node]) > 0 for node in survivors) == 1:
             raise RoundAbandoned("drawn people of one node alone remained: its sum would be shown")
-        begun = server.unmasking.begun(task.at.round_index)
+        unmasking, round_index = self.server.unmasking, self.at.round_index
+        begun = unmasking.begun(round_index)
         if begun is not None and begun.survivors != set(survivors):
             missing = sorted(begun.survivors - set(survivors))
             raise RoundAbandoned(
                 f"nodes {missing} are missing, and others may have helped to unmask a sum with them"
             )
-        server.unmasking.begin(task.at.round_index, task.cohort, survivors)
-    revealed = _ask_reveals(server, task, survivors)
-    server.status.step = "taking off the masks"
-    server.watch(server.status)
-    try:
-        plain = unmask(roster, total, survivors=survivors, sealed_by=sealed, revealed=revealed)
-    except FederationError as error:
-        if isinstance(error, BadDealer):
-            server.status.gone.add(error.node)
-        raise RoundAbandoned(f"the masks could not be taken off: {error}") from error
-    noised = server.terms.noise_from == "nodes"
-    return task.layout.total(coding.decode(plain), noised=noised)
+        unmasking.begin(round_index, self.cohort, survivors)
 
+    @property
+    def _context(self) -> bytes:
+        return wire.round_context(self.server.terms.fingerprint, self.at, self.clip_norm)
 
-def _ask_keys(server: Server, task: _Task) -> dict[int, dict[str, bytes]]:
-    requests = {node: _request(server, task, "keys") for node in task.people}
-    keys: dict[int, dict[str, bytes]] = {}
-    for node, reply, _ in _replies(server, task, "keys", requests, 0):
+    def _ask_keys(self) -> dict[int, dict[str, bytes]]:
+        gone = self.server.status.gone
+        requests = {node: self._request("keys") for node in self.people}
+        keys: dict[int, dict[str, bytes]] = {}
+        for node, reply, _ in self._replies("keys", requests, 0):
+            with self._refusing(node):
+                check_keys(self._context, node, reply.keys, self.server.verify)
+                keys[node] = reply.keys
+            gone |= {node} - keys.keys()
+        uses = Counter(part for parts in keys.values() for part in set(parts.values()))
+        doubled = [node for node in keys if any(uses[part] > 1 for part in keys[node].values())]
+        for node in doubled:
+            del keys[node]
+            gone.add(node)
+            self._refuse(node, "a key of another node")
+        return keys
+
+    def _roster(self, keys: Mapping[int, Mapping[str, bytes]]) -> Roster:
+        """Return who takes part in this attempt."""
         try:
-            check_keys(_context(server, task), node, reply.keys, server.verify)
-            keys[node] = reply.keys
+            threshold = self.server.terms.threshold(len(keys))
+            degree = default_degree(len(keys))
+            return Roster.of(keys, context=self._context, threshold=threshold, degree=degree)
         except PrivrecError as error:
-            _refuse(server, node, error)
-            server.status.gone.add(node)
-    uses = Counter(part for parts in keys.values() for part in set(parts.values()))
-    for node in [node for node, parts in keys.items() if any(uses[p] > 1 for p in parts.values())]:
-        del keys[node]
-        _refuse(server, node, WireError("a key of another node"))
-        server.status.gone.add(node)
-    return keys
+            raise RoundAbandoned(str(error)) from error
 
+    def _ask_shares(self, roster: Roster) -> dict[int, dict[int, bytes]]:
+        requests = dict.fromkeys(roster.keys, self._request("shares", keys=roster.keys))
+        sealed: dict[int, dict[int, bytes]] = {}
+        for node, reply, _ in self._replies("shares", requests, 0):
+            with self._refusing(node):
+                check_shares(roster, node, reply.shares)
+                sealed[node] = reply.shares
+        _check_nodes(sealed, roster)
+        return sealed
 
-def _roster(server: Server, task: _Task, keys: Mapping[int, Mapping[str, bytes]]) -> Roster:
-    """Return who takes part in this attempt."""
-    try:
-        threshold = server.terms.threshold(len(keys))
-        degree = default_degree(len(keys))
-        return Roster.of(keys, context=_context(server, task), threshold=threshold, degree=degree)
-    except PrivrecError as error:
-        raise RoundAbandoned(str(error)) from error
+    def _ask_masked(self, inboxes: Mapping[int, Mapping[int, bytes]]) -> tuple[Words, list[int]]:
+        """Return the sum of the masked vectors, added up as they arrive, and who sent them."""
+        size = self.layout.size
+        total, survivors = np.zeros(size, np.uint64), []
+        requests = {
+            node: self._request("mask", node, sealed=sealed) for node, sealed in inboxes.items()
+        }
+        for node, _, arrays in self._replies("mask", requests, 8 * size):
+            with self._refusing(node):
+                total += wire.vector(arrays, "sum", size, np.uint64)
+                survivors.append(node)
+        return total, sorted(survivors)
 
+    def _ask_reveals(self, survivors: list[int]) -> dict[int, dict[int, bytes]]:
+        content: dict[str, Any] = {"survivors": tuple(survivors)}
+        if self.server.terms.noise_from == "nodes":
+            requests = dict.fromkeys(survivors, self._request("agree", **content))
+            replies = self._replies("agree", requests, 0)
+            content["confirmations"] = {node: reply.signature for node, reply, _ in replies}
+        requests = dict.fromkeys(survivors, self._request("reveal", **content))
+        replies = self._replies("reveal", requests, 0)
+        return {node: reply.shares for node, reply, _ in replies}
 
-def _context(server: Server, task: _Task) -> bytes:
-    return wire.round_context(server.terms.fingerprint, task.at, task.clip_norm)
+    def _request(self, kind: str, node: int | None = None, **content: Any) -> bytes:
+        """Return a request; one that names a node has what is told and the node's drawn people."""
+        request = Request(
+            kind=kind,
+            terms=self.server.terms.fingerprint,
+            run=self.at.run,
+            round=self.at.round_index,
+            attempt=self.at.number,
+            clip_norm=self.clip_norm,
+            **content,
+        )
+        if node is None:
+            return wire.pack(request)
+        arrays = {f"{wire.TOLD}{name}": array for name, array in self.told.items()}
+        return wire.pack(request, {**arrays, "people": self.people[node]})
 
+    def _replies(
+        self, kind: str, requests: Mapping[int, bytes], numbers: int
+    ) -> Iterator[tuple[int, Reply, Mapping[str, Leaf]]]:
+        """Yield sound replies of the nodes that were asked, the first of each; others are refused.
 
-def _ask_shares(server: Server, task: _Task, roster: Roster) -> dict[int, dict[int, bytes]]:
-    requests = dict.fromkeys(roster.keys, _request(server, task, "shares", keys=roster.keys))
-    sealed: dict[int, dict[int, bytes]] = {}
-    for node, reply, _ in _replies(server, task, "shares", requests, 0):
-        try:
-            check_shares(roster, node, reply.shares)
-            sealed[node] = reply.shares
-        except PrivrecError as error:
-            _refuse(server, node, error)
-    _remaining(sorted(sealed), roster)
-    return sealed
-
-
-def _ask_masked(
-    server: Server, task: _Task, inboxes: Mapping[int, Mapping[int, bytes]]
-) -> tuple[Words, list[int]]:
-    """Return the sum of the masked vectors, added up as they arrive, and who sent them."""
-    total, survivors = np.zeros(task.layout.size, np.uint64), []
-    requests = {
-        node: _request(server, task, "mask", node, sealed=sealed)
-        for node, sealed in inboxes.items()
-    }
-    for node, _, arrays in _replies(server, task, "mask", requests, 8 * task.layout.size):
-        try:
-            total += wire.vector(arrays, "sum", task.layout.size, np.uint64)
-        except WireError as error:
-            _refuse(server, node, error)
-            continue
-        survivors.append(node)
-    return total, sorted(survivors)
-
-
-def _ask_reveals(server: Server, task: _Task, survivors: list[int]) -> dict[int, dict[int, bytes]]:
-    content: dict[str, Any] = {"survivors": tuple(survivors)}
-    if server.terms.noise_from == "nodes":
-        requests = dict.fromkeys(survivors, _request(server, task, "agree", **content))
-        replies = _replies(server, task, "agree", requests, 0)
-        content["confirmations"] = {node: reply.signature for node, reply, _ in replies}
-    requests = dict.fromkeys(survivors, _request(server, task, "reveal", **content))
-    return {n: reply.shares for n, reply, _ in _replies(server, task, "reveal", requests, 0)}
-
-
-def _request(
-    server: Server, task: _Task, kind: str, node: int | None = None, **content: Any
-) -> bytes:
-    """Return a request; one that names a node has what is told and the node's drawn people."""
-    request = Request(
-        kind=kind,
-        terms=server.terms.fingerprint,
-        run=task.at.run,
-        round=task.at.round_index,
-        attempt=task.at.number,
-        clip_norm=task.clip_norm,
-        **content,
-    )
-    if node is None:
-        return wire.pack(request)
-    arrays = {f"{wire.TOLD}{name}": array for name, array in task.told.items()}
-    return wire.pack(request, {**arrays, "people": task.people[node]})
-
-
-def _replies(
-    server: Server, task: _Task, kind: str, requests: Mapping[int, bytes], numbers: int
-) -> Iterator[tuple[int, Reply, Mapping[str, Leaf]]]:
-    """Yield sound replies of the nodes that were asked, the first of each; others are refused.
-
-    `numbers` is the size in bytes of the arrays that a reply may have.
-    """
-    status = server.status
-    status.step = kind
-    status.state |= dict.fromkeys(requests, f"{kind} …")
-    server.watch(status)
-    answered: set[int] = set()
-    refusing: set[int] = set()
-    most = numbers + wire.SLACK + 2048 * len(requests)
-    for node, content in server.ask(requests, server.terms.deadline):
-        try:
-            if node not in requests or node in answered:
-                raise WireError("a reply that nobody asked for, or a second one")
-            if len(content) > most:
-                raise WireError(f"a reply has {len(content):,} bytes; at most {most:,} may come")
-            body = wire.verified(content, requests[node], partial(server.verify, node))
-            reply, arrays = wire.unpack(body, Reply)
-            if reply.kind == "refused":
-                if reply.blames is not None and reply.blames in requests and node not in refusing:
-                    status.blames.add((node, reply.blames))
-                refusing.add(node)
-                raise WireError(f"the node refused: {reply.why[:200]}")
-            if reply.kind != kind or reply.at != task.at:
-                raise WireError("a reply to another request")
-        except WireError as error:
-            _refuse(server, node, error)
-            continue
-        answered.add(node)
-        status.heard(node, kind)
+        `numbers` is the size in bytes of the arrays that a reply may have.
+        """
+        server, status = self.server, self.server.status
+        status.step = kind
+        status.state |= dict.fromkeys(requests, f"{kind} …")
         server.watch(status)
-        yield node, reply, arrays
-    for node in requests.keys() - answered:
-        status.unheard(node, kind)
-    if kind != "keys":
-        status.gone |= requests.keys() - answered - refusing
-    server.watch(status)
+        answered: set[int] = set()
+        refusing: set[int] = set()
+        most = numbers + wire.SLACK + 2048 * len(requests)
+        for node, content in server.ask(requests, server.terms.deadline):
+            try:
+                if node not in requests or node in answered:
+                    raise WireError("a reply that nobody asked for, or a second one")
+                if len(content) > most:
+                    raise WireError(
+                        f"a reply has {len(content):,} bytes; at most {most:,} may come"
+                    )
+                body = wire.verified(content, requests[node], partial(server.verify, node))
+                reply, arrays = wire.unpack(body, Reply)
+                if reply.kind == "refused":
+                    blames = reply.blames if reply.blames in requests else None
+                    if blames is not None and node not in refusing:
+                        status.blames.add((node, blames))
+                    refusing.add(node)
+                    raise WireError(f"the node refused: {reply.why[:200]}")
+                if reply.kind != kind or reply.at != self.at:
+                    raise WireError("a reply to another request")
+            except WireError as error:
+                self._refuse(node, str(error))
+                continue
+            answered.add(node)
+            status.heard(node, kind)
+            server.watch(status)
+            yield node, reply, arrays
+        for node in requests.keys() - answered:
+            status.unheard(node, kind)
+        if kind != "keys":
+            status.gone |= requests.keys() - answered - refusing
+        server.watch(status)
+
+    @contextlib.contextmanager
+    def _refusing(self, node: int) -> Iterator[None]:
+        """Refuse a node's reply if what is done with it raises."""
+        try:
+            yield
+        except PrivrecError as error:
+            self._refuse(node, str(error))
+
+    def _refuse(self, node: int, why: str) -> None:
+        LOG.warning("node %d: %s", node, self.server.status.refuse(why))
+
+    def _check_people(self, heard: int) -> None:
+        """Raise unless enough of the drawn people are in the sum; the missing count as zero."""
+        drawn = len(self.cohort)
+        least = self.server.terms.min_people or math.ceil(drawn / 2)
+        if heard < least:
+            raise RoundAbandoned(
+                f"{heard:,} of {drawn:,} people are in the sum; {least:,} are needed"
+            )
 
 
-def _refuse(server: Server, node: int, error: PrivrecError) -> None:
-    LOG.warning("node %d: %s", node, server.status.refuse(str(error)))
-
-
-def _remaining(nodes: list[int], roster: Roster) -> None:
+def _check_nodes(nodes: Collection[int], roster: Roster) -> None:
     if len(nodes) < roster.threshold:
         raise RoundAbandoned(f"{len(nodes)} nodes remained; {roster.threshold} are needed")
-
-
-def _enough(server: Server, heard: int, drawn: int) -> None:
-    """Raise unless enough of the drawn people are in the sum; the missing ones count as zero."""
-    least = server.terms.min_people or math.ceil(drawn / 2)
-    if heard < least:
-        raise RoundAbandoned(f"{heard:,} of {drawn:,} people are in the sum; {least:,} are needed")

@@ -8,9 +8,8 @@ and the noise from its own copy, and a server cannot ask it for anything else.
 import hashlib
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Mapping, Sequence
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -28,7 +27,6 @@ from pydantic import (
 
 from privrec.algorithms.recipe import Plan, Task
 from privrec.algorithms.recipes import recipe_named, settings_of
-from privrec.core.contribution import told_to_bytes
 from privrec.core.phase import Exchange, Phase
 from privrec.data.catalogue import Catalogue
 from privrec.data.clients import Clients, Split, nobody
@@ -36,12 +34,10 @@ from privrec.data.federation import Federation
 from privrec.data.text import safe_text
 from privrec.errors import FederationError, PrivrecError, SettingsError
 from privrec.evaluation.protocols import protocol_named, resolve
-from privrec.privacy.aggregate import Published
 from privrec.privacy.calibrate import refuse_large_delta
 from privrec.privacy.ledger import PrivacyLedger
 from privrec.privacy.statement import against_server
-from privrec.protocol.coding import layout_of
-from privrec.protocol.noise import least_honest, least_survivors
+from privrec.protocol.noise import least_honest, least_survivors, whole_nodes
 from privrec.settings import Count, RunSettings, Share, Size, first_fault
 from privrec.types import IntArray
 
@@ -117,7 +113,7 @@ class Terms(Document):
         if self.secure_sum and len(self.members) < 2:
             raise FederationError(
                 "secure sums need at least 2 nodes, since a sum over one node hides nothing; got 1"
-                " (--no-secure-sum lets the server see this node's exact sums)"
+                " (--set secure_sum=false lets the server see this node's exact sums)"
             )
         if self.min_people > self.people:
             raise SettingsError(
@@ -191,7 +187,7 @@ class Terms(Document):
         If nodes add the noise, it is at least one: every node knows its own share of the noise, and
         must not learn more about others' people than is counted.
         """
-        share = math.floor(self.colluding * len(self.members) + 1e-9)
+        share = whole_nodes(len(self.members), self.colluding)
         return max(1, share) if self.noise_from == "nodes" else share
 
     @property
@@ -216,18 +212,12 @@ class Terms(Document):
         return hashlib.sha256(self.json_text.encode()).hexdigest()
 
 
-def make_terms(values: Mapping[str, Any]) -> Terms:
-    """Return checked terms; the first fault is raised as one line."""
-    try:
-        return Terms.model_validate(values)
-    except ValidationError as error:
-        raise SettingsError(first_fault(error)) from error
-
-
-def take_terms(settings: dict[str, Any]) -> dict[str, Any]:
-    """Take the terms that a user can choose out of what was set; the rest is for the recipe."""
-    chosen = {name for name, field in Terms.model_fields.items() if not field.is_required()}
-    return {name: settings.pop(name) for name in chosen & settings.keys() - {"version"}}
+def split_terms(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the terms that a user chose among settings, and the rest, which is the recipe's."""
+    fields = Terms.model_fields
+    chosen = {n for n in settings if n in fields and not fields[n].is_required()} - {"version"}
+    rest = {name: value for name, value in settings.items() if name not in chosen}
+    return {name: settings[name] for name in chosen}, rest
 
 
 def read_terms(path: Path) -> Terms:
@@ -263,7 +253,7 @@ def catalogue_hash(text: str) -> str:
 
     What its data set declared is left out: a node's own slice may declare more or less.
     """
-    fields: dict[str, Any] = json.loads(text)
+    fields = json.loads(text)
     return hashlib.sha256(
         json.dumps({**fields, "undeclared": [], "name": ""}, sort_keys=True).encode()
     ).hexdigest()
@@ -276,10 +266,11 @@ _MOST_NOISE = 2.0**12
 def check_terms(terms: Terms, catalogue: Catalogue) -> None:
     """Raise for terms that could not be kept, before any file is written."""
     phases = phases_of(plan_of(terms, catalogue))
-    bare = [phase.name for phase in phases if not phase.release.is_private]
-    if terms.noise_from == "nodes" and bare:
-        raise SettingsError(f"noise from nodes needs noise in every phase; {bare[0]} has none")
     for phase in phases if terms.noise_from == "nodes" else ():
+        if not phase.release.is_private:
+            raise SettingsError(
+                f"noise from nodes needs noise in every phase; {phase.name} has none"
+            )
         multiplier = phase.release.noise_multiplier * phase.release.sampling.reach
         if not multiplier < _MOST_NOISE:
             raise SettingsError(
@@ -309,12 +300,11 @@ def plan_of(terms: Terms, catalogue: Catalogue, mine: Clients | None = None, nod
     A node has the data of its own people, `mine`. Everybody else is there and has none.
     """
     settings = terms.settings
-    take = _taker(catalogue, mine, int(terms.firsts[node]))
     everybody = np.arange(terms.people)
     federation = Federation(
         catalogue=catalogue,
         n_clients=terms.people,
-        take=take,
+        take=partial(_taken, catalogue, mine, int(terms.firsts[node])),
         ids=lambda positions: positions,
         largest=max(1, 0 if mine is None or not len(mine) else int(mine.sizes.max())),
         repeats=True,
@@ -360,58 +350,9 @@ def phases_of(plan: Plan) -> tuple[Phase, ...]:
     return tuple(stage for stage in plan.stages() if isinstance(stage, Phase))
 
 
-def _taker(catalogue: Catalogue, mine: Clients | None, first: int) -> Callable[[IntArray], Clients]:
-    """Return what reads the data of people by their positions in the federation."""
-    if mine is None:
-        return lambda positions: nobody(catalogue.schema, len(positions))
-    own = mine
-
-    def take(positions: IntArray) -> Clients:
-        local = np.asarray(positions) - first
-        if ((local >= 0) & (local < len(own))).all():
-            return own.take(local)
-        return nobody(catalogue.schema, len(local))
-
-    return take
-
-
-_POPULAR_SUM = 1e6
-"""A sum by which every item counts as popular, so that the sums after it are as large as can be."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Traffic:
-    """A phase: its rounds, exchanges a round, and bytes that a node gets and sends in one round."""
-
-    phase: str
-    rounds: int
-    exchanges: int
-    numbers: int
-    bytes_down: int
-    bytes_up: int
-
-
-def traffic_of(terms: Terms, catalogue: Catalogue) -> list[Traffic]:
-    """Return what each phase sends at most. Keys and shares are not counted: some kilobytes."""
-    traffic, params = [], None
-    phases = phases_of(plan_of(terms, catalogue))
-    for phase in phases:
-        state = phase.start(params)
-        told = {name: np.asarray(leaf) for name, leaf in phase.tell(state).items()}
-        layout = layout_of(phase, told, nobody(catalogue.schema, 1), phase.first, state.clip_norm)
-        exchanges = 1 if not terms.secure_sum else 5 if terms.noise_from == "nodes" else 4
-        traffic.append(
-            Traffic(
-                phase=phase.name,
-                rounds=phase.rounds,
-                exchanges=exchanges,
-                numbers=layout.size,
-                bytes_down=len(told_to_bytes(told)),
-                bytes_up=8 * layout.size,
-            )
-        )
-        if phase is not phases[-1]:
-            largest = layout.total(np.full(layout.size, _POPULAR_SUM)).update
-            after = phase.absorb(state, Published(dict(largest), state.clip_norm))
-            params = after.params
-    return traffic
+def _taken(catalogue: Catalogue, mine: Clients | None, first: int, positions: IntArray) -> Clients:
+    """Return the data of people by their positions in the federation; `mine` begin at `first`."""
+    local = np.asarray(positions) - first
+    if mine is not None and ((local >= 0) & (local < len(mine))).all():
+        return mine.take(local)
+    return nobody(catalogue.schema, len(local))

@@ -16,7 +16,7 @@ from privrec.data.catalogue import to_json
 from privrec.data.sources import load
 from privrec.errors import FederationError, SettingsError
 from privrec.protocol.enrolment import ServerFolder, create_federation, enrol
-from privrec.protocol.terms import Terms, take_terms
+from privrec.protocol.terms import Terms, split_terms
 from privrec.runs.folder import RunFolder, mark_data
 from privrec.transport.processes import child
 
@@ -35,7 +35,7 @@ class LocalFederation:
     @property
     def server(self) -> ServerFolder:
         """The server's folder."""
-        return ServerFolder(path=self.path / "server")
+        return ServerFolder(self.path / "server")
 
     def node(self, number: int) -> Path:
         """Return the folder of a node."""
@@ -62,9 +62,8 @@ def make_local(
         raise SettingsError(f"`nodes` must be >= 1; got {nodes}")
     if data == "synthetic" and users is not None:
         data, users = f"synthetic:users={users}", None
-    settings = dict(settings)
-    options = take_terms(settings)
-    prepared = prepare(configure(recipe, data, settings), load(data))
+    options, rest = split_terms(settings)
+    prepared = prepare(configure(recipe, data, rest), load(data))
     people, config = prepared.task.split.train, prepared.task.settings
     if users is not None and not 1 <= users <= len(people):
         raise SettingsError(
@@ -89,7 +88,7 @@ def make_local(
         hosts=[LOCAL],
     )
     # Here it is known who was left out, so that the run can be tested on them.
-    run = RunFolder(path=ServerFolder(path=path / "server").run)
+    run = RunFolder(path=ServerFolder(path / "server").run)
     mark_data(run, prepared.task.federation.fingerprint)
     return LocalFederation(path=path, terms=terms)
 

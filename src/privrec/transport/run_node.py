@@ -25,7 +25,7 @@ from privrec.transport.supernode import serve
 
 def open_node(path: Path, terms: Terms) -> Node:
     """Return what answers for a node's people; raise unless the node is a part of these terms."""
-    folder = NodeFolder(path=path)
+    folder = NodeFolder(path)
     people, catalogue = read_people(folder)
     mine = public_key_text(folder.key)
     keys = [member.public_key for member in terms.members]
@@ -69,7 +69,7 @@ def serve_node(
     known = read_terms(terms)
     with locked(path):
         node = open_node(path, known)
-        key = NodeFolder(path=path).key
+        key = NodeFolder(path).key
         serve(
             node.handle,
             folder=path,
