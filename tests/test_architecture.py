@@ -46,7 +46,6 @@ HOMES = {
     "jinja2": {"show"},
     "starlette": {"show", "transport"},
     "uvicorn": {"show", "transport"},
-    "anyio": {"show"},
     "rich": {"cli"},
     "safetensors": {"runs", "core"},
     "pydantic": {"settings", "algorithms", "protocol", "runs", "show"},

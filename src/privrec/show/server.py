@@ -1,4 +1,4 @@
-"""What `privrec watch` serves: the page of a run and its figures, and the calculator.
+"""What `privrec watch` serves: the page of a run and its figures.
 
 It answers this machine alone: the name of the machine in `Host`, a token in every address, GET
 only, and no address leads to a file.
@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import anyio
 import uvicorn
 from starlette.applications import Starlette
 from starlette.datastructures import MutableHeaders
@@ -27,9 +26,8 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from privrec.errors import SettingsError
-from privrec.show.calculator import calculate, calculated, curves
 from privrec.show.charts import line_chart, thinned
-from privrec.show.page import Link, policy, render
+from privrec.show.page import policy, render
 from privrec.show.report import Looks, validation_chart
 from privrec.show.status import Watched, unreadable
 
@@ -37,8 +35,6 @@ HOST = "127.0.0.1"
 REFRESH_SECONDS = 0.5
 """The folder is looked at no more often than this, whoever asks. Chosen by hand, and so are the
 numbers below."""
-_WAITING = 4
-"""Computations that may wait for their turn; more are refused."""
 _CONNECTIONS = 256
 _LONGEST = 8192
 """Bytes of the head of a request."""
@@ -146,9 +142,6 @@ def _refused(status: int, why: str, headers: Mapping[str, str] | None = None) ->
     )
 
 
-Query = Mapping[str, str]
-
-
 def page_route(path: str, text: str, script: str) -> Route:
     """Return the route of a page that is written once."""
     headers = {"Content-Security-Policy": f"{policy(script)}; frame-ancestors 'none'"}
@@ -158,25 +151,6 @@ def page_route(path: str, text: str, script: str) -> Route:
         return response
 
     return Route(path, answer)
-
-
-def question_routes(questions: Mapping[str, Callable[[Query], tuple[Any, int]]]) -> list[Route]:
-    """Return routes that compute a document and its status from a query, one at a time."""
-    turn = anyio.CapacityLimiter(1)
-
-    def route(path: str, question: Callable[[Query], tuple[Any, int]]) -> Route:
-        async def answer(request: Request) -> Response:
-            if turn.borrowed_tokens + turn.statistics().tasks_waiting >= _WAITING:
-                return _refused(503, "too many computations are waiting")
-            query = {key: value for key, value in request.query_params.items() if key != "token"}
-            found = await anyio.to_thread.run_sync(
-                question, query, limiter=turn, abandon_on_cancel=True
-            )
-            return JSONResponse(*found)
-
-        return Route(path, answer)
-
-    return [route(path, question) for path, question in questions.items()]
 
 
 class LiveRun:
@@ -208,13 +182,9 @@ class LiveRun:
         """Return the curves of the run."""
         return {"charts": self._charts}
 
-    def releases(self) -> dict[str, object]:
-        """Return the releases as the calculator takes them."""
-        return self._watched.releases()
-
     def routes(self) -> list[Route]:
         """Return the routes of the documents above."""
-        documents = {"/status": self.status, "/charts": self.charts, "/releases": self.releases}
+        documents = {"/status": self.status, "/charts": self.charts}
         return [
             Route(path, lambda _, document=document: JSONResponse(document()))
             for path, document in documents.items()
@@ -234,20 +204,8 @@ def run_charts(losses: list[tuple[float, float]], looks: Mapping[str, Looks]) ->
     )
 
 
-def site_of(run: Path | None) -> Site:
-    """Return the pages of a run and the calculator, or the calculator alone."""
-    token = secrets.token_urlsafe(24)
-    ask = f"?token={token}"
-    links: list[Link] = []
-    if run is not None:
-        links = [("Run", f"./{ask}"), ("Calculator", f"calculator{ask}")]
-    form = render("calculator.html", "calculator.js", links=links, has_run=run is not None)
-    questions = {"/calculate": calculate, "/calculated": calculated, "/curves": curves}
-    routes = [page_route("/calculator", form, "calculator.js"), *question_routes(questions)]
-    if run is None:
-        return Site(routes=[*routes, page_route("/", form, "calculator.js")], token=token)
+def site_of(run: Path) -> Site:
+    """Return the page of a run."""
     live = LiveRun(run)
-    sentences = live.status()["says"]
-    first = render("watch.html", "watch.js", links=links, run=str(run), says=sentences)
-    routes += [page_route("/", first, "watch.js"), *live.routes()]
-    return Site(routes=routes, token=token)
+    page = render("watch.html", "watch.js", run=str(run), says=live.status()["says"])
+    return Site(routes=[page_route("/", page, "watch.js"), *live.routes()])

@@ -13,7 +13,6 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from privrec.errors import PrivrecError, RunFolderError
-from privrec.privacy.questions import as_listed
 from privrec.privacy.statement import epsilon_text
 from privrec.runs.documents import (
     Memory,
@@ -161,15 +160,6 @@ class Watched:
         except PrivrecError as error:
             status = status.model_copy(update={"problem": str(error), "state": "damaged"})
         return status.model_copy(update={"drawn": self.drawn})
-
-    def releases(self) -> dict[str, object]:
-        """Return the releases so far as the calculator takes them."""
-        counted = self._ledger.counted
-        return {
-            "releases": [as_listed(release, times) for release, times in counted.all.entries],
-            "seeded": "seeded" in counted.kinds,
-            "volunteers": counted.volunteers,
-        }
 
     def _read_rounds(self) -> None:
         anew, text = self._rounds.read()
