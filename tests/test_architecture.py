@@ -42,7 +42,6 @@ HOMES = {
     "jax_privacy": {"attacks"},
     "sklearn": {"attacks"},
     "typer": {"cli"},
-    "matplotlib": {"show"},
     "jinja2": {"show"},
     "starlette": {"show", "transport"},
     "uvicorn": {"show", "transport"},

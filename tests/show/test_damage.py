@@ -13,7 +13,6 @@ import privrec
 from privrec.core.round import play_stage_round
 from privrec.runs import loop
 from privrec.show import server, tail
-from privrec.show.charts import thinned
 from privrec.show.server import LiveRun
 from privrec.show.status import Watched
 from tiny import DATA, MODEL
@@ -48,14 +47,6 @@ def test_a_training_that_diverged_is_shown(path: Path) -> None:
     assert live.status()["state"] == "stopped"
     assert "Loss on the devices" in live.charts()["charts"]
     json.dumps([live.status(), live.charts()], allow_nan=False)
-
-
-def test_thinned_leaves_out_what_is_not_finite() -> None:
-    points = [(1.0, 2.0), (2.0, math.nan), (3.0, math.inf), (4.0, 1.0)]
-    assert thinned(points) == [(1.0, 2.0), (4.0, 1.0)]
-    large = [(float(x), 1.7e308 * (-1) ** x) for x in range(10)]
-    assert thinned(large)[0] == large[0]
-    assert thinned(large)[-1] == large[-1]
 
 
 def test_an_unexpected_fault_is_said_and_the_next_look_mends_it(

@@ -82,6 +82,13 @@ def _scripts(script: str) -> list[str]:
     return [(TEMPLATES / name).read_text(encoding="utf-8") for name in names]
 
 
+def light_style() -> Markup:
+    """Return the style of a chart that is no part of a page: with colours in place of names."""
+    style, page = ((TEMPLATES / name).read_text("utf-8") for name in ("chart.css", "style.css"))
+    colours = dict(re.findall(r"--([\w-]+):(#\w+)", page.partition("@media")[0]))
+    return Markup(re.sub(r"var\(--([\w-]+)\)", lambda use: colours[use[1]], style))  # noqa: S704
+
+
 def policy(script: str = "") -> str:
     """Return what a page with this script may load and run."""
     hashes = [hashlib.sha256(text.encode()).digest() for text in _scripts(script)]

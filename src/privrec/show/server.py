@@ -26,7 +26,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from privrec.errors import SettingsError
-from privrec.show.charts import line_chart, thinned
+from privrec.show.charts import line_chart
 from privrec.show.page import policy, render
 from privrec.show.report import Looks, validation_chart
 from privrec.show.status import Watched, unreadable
@@ -193,14 +193,11 @@ class LiveRun:
 
 def run_charts(losses: list[tuple[float, float]], looks: Mapping[str, Looks]) -> str:
     """Return the curves of a run so far; `looks` at validation people are by k."""
-    by_k = {
-        f"Hits@{k}": (thinned(looks[k][0]), looks[k][1])
-        for k in sorted(looks, key=lambda k: k.rjust(9), reverse=True)
-    }
+    by_k = {f"Hits@{k}": looks[k] for k in sorted(looks, key=lambda k: k.rjust(9), reverse=True)}
     return render(
         "run_charts.html",
         validation=validation_chart(by_k, y_label="hits on validation people"),
-        loss=line_chart({"loss": thinned(losses)}, x_label="rounds", y_label="loss"),
+        loss=line_chart({"loss": losses}, x_label="rounds", y_label="loss"),
     )
 
 
