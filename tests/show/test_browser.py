@@ -23,7 +23,7 @@ from commands import done
 from privrec.data.manifest import Manifest, Public
 from privrec.data.tables import Tables, write_folder
 from privrec.runs.documents import Attack
-from privrec.show import server
+from privrec.show import status
 from privrec.show.attacks import render_attacks
 from privrec.show.server import site_of
 from served import served
@@ -250,7 +250,7 @@ def test_links_lead_from_page_to_page(visit: Open, pages: dict[str, Path]) -> No
 def test_a_training_is_watched_from_its_first_round_to_its_last(
     visit: Open, place: Path, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "REFRESH_SECONDS", 0.01)
+    monkeypatch.setattr(status, "_PATIENCE", 0.0)
     run, step, reached = place / "watched", threading.Semaphore(0), threading.Semaphore(0)
 
     def wait(what: str, count: int, total: int) -> None:

@@ -24,10 +24,7 @@ def page(title: str = "t", **context: object) -> str:
 
 def test_a_page_runs_our_scripts_and_no_other() -> None:
     assert check_page(page()).scripts == [SCRIPT]
-    says = dict.fromkeys(
-        ("title", "state", "rounds", "step", "left", "privacy", "validation", "memory"), ""
-    )
-    more = check_page(render("watch.html", "watch.js", run="run", says=says))
+    more = check_page(render("watch.html", "watch.js", run="run"))
     assert more.scripts == [SCRIPT, (TEMPLATES / "watch.js").read_text()]
     policy = policy_of(more)
     assert len(policy["script-src"].split()) == 2

@@ -13,7 +13,7 @@ from privrec.runs.compare import comparison
 from privrec.runs.documents import Evaluation
 from privrec.show.comparison import render_comparison
 from privrec.show.report import Beside, looks_in, render_report, table_rows
-from privrec.show.server import run_charts
+from privrec.show.status import run_charts
 from svg import points_of, words_of
 
 KS = ("5", "10", "20", "30")
