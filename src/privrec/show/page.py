@@ -16,6 +16,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from privrec.data.text import safe_text
+from privrec.privacy.statement import epsilon_text
 from privrec.runs.figures import figure
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -51,7 +52,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["code"] = with_code
+    environment.filters |= {"code": with_code, "epsilon": epsilon_text}
     return environment
 
 
