@@ -11,7 +11,6 @@ from commands import Refused
 from tiny import DATA
 
 NEEDS = [
-    ("report", "matplotlib", ["frontier", "--data", DATA, "--epsilons", "inf"]),
     ("attack", "scikit-learn", ["attack", "--data", DATA, "--recipes", "privrec"]),
     ("attack", "jax-privacy", ["audit", "dp-privrec-plus", "--data", DATA]),
     ("paper", "autodp", ["privacy", "paper-tables"]),

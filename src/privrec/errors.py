@@ -79,7 +79,6 @@ _EXTRAS = {
     "autodp": ("autodp", "paper"),
     "flwr": ("Flower", "federation"),
     "jax_privacy": ("jax-privacy", "attack"),
-    "matplotlib": ("matplotlib", "report"),
     "sklearn": ("scikit-learn", "attack"),
 }
 """The modules that not everybody has: the name of each library, and the extra that installs it."""

@@ -19,12 +19,11 @@ import polars as pl
 import pytest
 
 import privrec
-from commands import document, done
+from commands import done
 from privrec.data.manifest import Manifest, Public
 from privrec.data.tables import Tables, write_folder
-from privrec.privacy.statement import epsilon_text
 from privrec.runs.documents import Attack
-from privrec.show import server
+from privrec.show import status
 from privrec.show.attacks import render_attacks
 from privrec.show.server import site_of
 from served import served
@@ -251,7 +250,7 @@ def test_links_lead_from_page_to_page(visit: Open, pages: dict[str, Path]) -> No
 def test_a_training_is_watched_from_its_first_round_to_its_last(
     visit: Open, place: Path, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "REFRESH_SECONDS", 0.01)
+    monkeypatch.setattr(status, "_PATIENCE", 0.0)
     run, step, reached = place / "watched", threading.Semaphore(0), threading.Semaphore(0)
 
     def wait(what: str, count: int, total: int) -> None:
@@ -288,9 +287,6 @@ def test_a_training_is_watched_from_its_first_round_to_its_last(
         small = visit(here.url(), width=375, dark=True)
         small.page.wait_for_selector("body[data-state='finished']")
         small.check_look(dark=True)
-        # The other page is a click away, and the token goes with it.
-        page.get_by_role("link", name="Calculator").click()
-        page.wait_for_url("**/calculator?token=*")
         for one in (found, small):
             one.leave()
 
@@ -309,75 +305,6 @@ def test_a_stopped_training_says_how_to_go_on(visit: Open, place: Path) -> None:
         found.page.wait_for_selector("body[data-state='stopped']")
         line = f"privrec train privrec-plus --out {run} --resume"
         assert found.page.inner_text("#resume") == line
-        found.leave()
-
-
-def test_the_calculator_answers_and_complains_beside_the_field(visit: Open) -> None:
-    with served(site_of(None)) as here:
-        found = visit(here.url("/calculator"), width=375, dark=True)
-        page = found.page
-        page.wait_for_selector("#answer p")
-        # The doctest of `PrivacyLedger` has the same figure, 1.298.
-        assert page.inner_text("#answer").startswith("ε 1.2979 ")
-        page.wait_for_selector("#charts .dot")
-        found.check_look(dark=True)
-        page.fill("#rounds", "1e9")
-        page.wait_for_selector("[data-error='rounds']:not(:empty)")
-        assert "whole number" in page.inner_text("[data-error='rounds']")
-        assert page.inner_text("#answer") == ""
-        page.fill("#rounds", "1")
-        page.check("[value='epsilon']")
-        page.locator("#answer", has_text="0.363317").wait_for()
-        assert page.is_disabled("#noise_multiplier")
-        page.fill("#epsilon", HOSTILE[1])
-        page.wait_for_selector("[data-error='epsilon']:not(:empty)")
-        assert "hacked" in page.inner_text("[data-error='epsilon']")
-        found.leave()
-
-
-def test_a_ledger_is_typed_in_or_loaded(visit: Open, place: Path, pages: dict[str, Path]) -> None:
-    run = place / "second"
-    ledger = run / "ledger.jsonl"
-    spent = document("privacy", "spent", run, "--json")["together"]
-    with served(site_of(run)) as here:
-        found = visit(here.url("/calculator"))
-        page = found.page
-        page.wait_for_selector("#answer p")
-        assert page.is_hidden("#list")
-        # Typed in: the same release twice costs more than once.
-        page.click("#add")
-        page.locator("#together", has_text="ε 1.2979 ").wait_for()
-        page.click("#add")
-        one = ["--users", "4800", "--cohort", "30", "--noise-multiplier", "1"]
-        twice = document("privacy", "epsilon", *one, "--rounds", "2000", "--json")["epsilon"]
-        page.locator("#together", has_text=f"ε {epsilon_text(twice, 4)} ").wait_for()
-        assert page.locator("#list tr").count() == 2
-        assert "moderate" in (page.get_attribute("#together", "class") or "")
-        page.locator("#list button").first.click()
-        page.locator("#together", has_text="ε 1.2979 ").wait_for()
-        # Loaded from a file, or from the run beside it: its noise came from a seed.
-        said = f"with secure noise it would be {epsilon_text(spent['epsilon_of_mechanism'], 4)}"
-        for from_file in (True, False):
-            if from_file:
-                page.set_input_files("#ledger", ledger)
-            else:
-                page.click("#own")
-            page.locator("#together", has_text=said).wait_for()
-            assert page.locator("#list tr").count() == 2
-            assert "privacy none" in (page.get_attribute("#together", "class") or "")
-            page.click("#clear")
-            page.wait_for_selector("#list", state="hidden")
-        wrong = place / "wrong.jsonl"
-        wrong.write_text(f'{{"noise": "{HOSTILE[0][1:-1]}"}}\n')
-        page.set_input_files("#ledger", wrong)
-        page.locator("#many", has_text="Line 1 of the file is no release.").wait_for()
-        # What a file says is text, also where it is no number.
-        line = {**json.loads(ledger.read_text().splitlines()[0]), "mechanism": HOSTILE[1]}
-        wrong.write_text(json.dumps(line) + "\n")
-        page.set_input_files("#ledger", wrong)
-        page.locator("#many", has_text="`mechanism` must be").wait_for()
-        assert HOSTILE[1] in page.inner_text("#list")
-        found.check_look(dark=False)
         found.leave()
 
 

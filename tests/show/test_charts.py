@@ -143,7 +143,7 @@ def test_a_band_is_the_interval_of_its_level() -> None:
         x_label="x",
         y_label="y",
         levels={"ease": 0.5},
-        bars={"ease": {0.0: (0.4, 0.6)}, "nobody": {0.0: (0.0, 9.0)}},
+        bars={"ease": {1.0: (0.4, 0.6)}, "nobody": {1.0: (0.0, 9.0)}},
     )
     root = svg_of(text)
     ticks = ticks_of(root)

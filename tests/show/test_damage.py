@@ -12,9 +12,7 @@ import pytest
 import privrec
 from privrec.core.round import play_stage_round
 from privrec.runs import loop
-from privrec.show import server, tail
-from privrec.show.charts import thinned
-from privrec.show.server import LiveRun
+from privrec.show import status
 from privrec.show.status import Watched
 from tiny import DATA, MODEL
 
@@ -44,35 +42,25 @@ def figures(path: Path, *losses: object) -> None:
 
 def test_a_training_that_diverged_is_shown(path: Path) -> None:
     figures(path, 3.0, 2.0, math.nan, math.inf, -math.inf, 1e308, -1e308)
-    live = LiveRun(path)
-    assert live.status()["state"] == "stopped"
-    assert "Loss on the devices" in live.charts()["charts"]
-    json.dumps([live.status(), live.charts(), live.releases()], allow_nan=False)
-
-
-def test_thinned_leaves_out_what_is_not_finite() -> None:
-    points = [(1.0, 2.0), (2.0, math.nan), (3.0, math.inf), (4.0, 1.0)]
-    assert thinned(points) == [(1.0, 2.0), (4.0, 1.0)]
-    large = [(float(x), 1.7e308 * (-1) ** x) for x in range(10)]
-    assert thinned(large)[0] == large[0]
-    assert thinned(large)[-1] == large[-1]
+    found = json.loads(Watched(path).text())
+    assert found["state"] == "stopped"
+    assert "Loss on the devices" in found["charts"]
 
 
 def test_an_unexpected_fault_is_said_and_the_next_look_mends_it(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "REFRESH_SECONDS", 0.0)
-    live = LiveRun(path)
+    watched = Watched(path)
 
     def fault(*_: object) -> str:
         raise ZeroDivisionError("two\nlines")
 
     figures(path, 1.0)
     with monkeypatch.context() as patch:
-        patch.setattr(server, "run_charts", fault)
-        found = live.status()
+        patch.setattr(status, "run_charts", fault)
+        found = json.loads(watched.text())
         assert (found["state"], found["problem"]) == ("damaged", "ZeroDivisionError: two lines")
-    assert live.status()["state"] == "stopped"
+    assert json.loads(watched.text())["state"] == "stopped"
 
 
 def test_a_loss_that_is_not_finite_is_written_as_null(
@@ -129,16 +117,6 @@ def test_a_huge_file_is_not_read(path: Path, name: str) -> None:
         assert (found["state"], "too large" in found["problem"]) == ("damaged", True)
 
 
-def test_a_long_file_is_read_in_parts(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tail, "_AT_ONCE", 70)
-    lines = "".join(f'{{"round": {n}, "stage": "train"}}\n' for n in range(5))
-    (path / "rounds.jsonl").write_text(lines)
-    watched = Watched(path)
-    assert [watched.look().as_json()["round"] for _ in range(4)] == [2, 4, 5, 5]
-    (path / "rounds.jsonl").write_text(71 * "x" + "\n")
-    assert "a line of more than 70 bytes" in watched.look().as_json()["problem"]
-
-
 @pytest.mark.parametrize(
     "line",
     [
@@ -158,7 +136,7 @@ def test_a_long_file_is_read_in_parts(path: Path, monkeypatch: pytest.MonkeyPatc
 )
 def test_a_line_of_another_kind_never_ends_the_page(path: Path, name: str, line: str) -> None:
     (path / name).write_text(line + "\n")
-    found = LiveRun(path).status()
+    found = json.loads(Watched(path).text())
     assert found["state"] in ("stopped", "damaged")
     assert "\n" not in (found["problem"] or "")
 
@@ -195,7 +173,7 @@ def test_progress_of_another_shape_is_named(path: Path, told: dict[str, Any], ke
 )
 def test_settings_of_another_kind_are_said(path: Path, line: str) -> None:
     (path / "config.toml").write_text(CONFIG.replace("seed = 0", line))
-    found = LiveRun(path).status()
+    found = json.loads(Watched(path).text())
     assert found["state"] == "damaged"
     assert "config.toml" in found["problem"]
     assert "\n" not in found["says"]["state"]

@@ -14,7 +14,7 @@ from privrec.show.page import TEMPLATES, Table, html_link, path_link, render, wi
 
 EVIL = "<script>alert(1)</script>&\"' onload=x \u202egpj"
 Colour = npt.NDArray[np.float64]
-STYLE = (TEMPLATES / "style.css").read_text()
+STYLE = "".join((TEMPLATES / name).read_text() for name in ("style.css", "chart.css"))
 SCRIPT = (TEMPLATES / "chart.js").read_text()
 
 
@@ -24,8 +24,8 @@ def page(title: str = "t", **context: object) -> str:
 
 def test_a_page_runs_our_scripts_and_no_other() -> None:
     assert check_page(page()).scripts == [SCRIPT]
-    more = check_page(render("calculator.html", "calculator.js", has_run=True))
-    assert more.scripts == [SCRIPT, (TEMPLATES / "calculator.js").read_text()]
+    more = check_page(render("watch.html", "watch.js", run="run"))
+    assert more.scripts == [SCRIPT, (TEMPLATES / "watch.js").read_text()]
     policy = policy_of(more)
     assert len(policy["script-src"].split()) == 2
     assert "unsafe" not in policy["script-src"]
@@ -129,7 +129,7 @@ def test_every_colour_of_the_style_is_a_variable() -> None:
     """A fixed colour would be unreadable in one of the two modes."""
     rules = re.sub(r":root\{.*?\}", "", STYLE, flags=re.DOTALL)
     assert not re.findall(r"#[0-9a-fA-F]{3,6}\b", rules)
-    used = set(re.findall(r"var\((--[\w-]+)\)", rules)) - {"--c"}
+    used = set(re.findall(r"var\((--[\w-]+)\)", rules))
     assert used <= variables(dark=False).keys()
     assert variables(dark=False).keys() == variables(dark=True).keys()
     assert set(re.findall(r"(--[\w-]+):#", STYLE.split("@media", 1)[1])) >= used

@@ -1,13 +1,13 @@
 """What is said of a run from its folder alone: while it trains, after a kill, and at its end."""
 
 import json
+import math
 import os
 import platform
 import re
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,10 @@ import pytest
 import privrec
 from commands import done, tree
 from privrec.errors import RunFolderError
+from privrec.privacy.ledger import PrivacyLedger
 from privrec.runs.folder import RunFolder, locked, process_mark, progress_path
-from privrec.show import server
-from privrec.show.status import Watched, check_watchable
+from privrec.show import status
+from privrec.show.status import Spending, Status, Watched, check_watchable, sentences
 from tiny import DATA, MODEL
 
 SETTINGS = {**MODEL, "rounds": 4, "validate_every": 2}
@@ -42,7 +43,10 @@ def write(path: Path, **changes: Any) -> None:
     progress_path(RunFolder(path=path)).write_text(json.dumps({**told(path), **changes}))
 
 
-def test_a_training_is_watched_from_nothing_to_its_end(tmp_path: Path) -> None:
+def test_a_training_is_watched_from_nothing_to_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(status, "_PATIENCE", 0.0)
     path = tmp_path / "run"
     watched, seen = Watched(path), []
     assert watched.look().as_json()["state"] == "waiting"
@@ -65,11 +69,11 @@ def test_a_training_is_watched_from_nothing_to_its_end(tmp_path: Path) -> None:
     found = watched.look().as_json()
     assert (found["state"], found["round"], found["of"]) == ("finished", 4, 4)
     lines = [json.loads(line) for line in watched.folder.figures_path.read_text().splitlines()]
-    assert watched.losses == [(line["round"] + 1, line["loss"]) for line in lines]
+    assert watched.files.losses == [(line["round"] + 1, line["loss"]) for line in lines]
     looked = [
         (line["round"] + 1, line["validation"]["20"]) for line in lines if "validation" in line
     ]
-    points, ends = watched.looks["20"]
+    points, ends = watched.files.looks["20"]
     assert points == looked
     assert [x for x, _ in points] == list(ends)
     assert all(ends[x][0] <= hits <= ends[x][1] for x, hits in points)
@@ -142,31 +146,37 @@ def test_a_resumed_run_is_read_anew(tmp_path: Path) -> None:
     privrec.train("privrec", DATA, out=path, resume=True, **SETTINGS)
     found = watched.look().as_json()
     assert (found["state"], found["round"]) == ("finished", 4)
-    assert [at for at, _ in watched.losses] == [1, 2, 3, 4]
+    assert [at for at, _ in watched.files.losses] == [1, 2, 3, 4]
     assert found["privacy"]["releases"] == 4
 
 
-def test_only_new_lines_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_are_read_when_they_change_and_rest_while_a_training_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "run"
     interrupted(path, after=3)
     watched = Watched(path)
-    watched.look().as_json()
-    opened: list[Path] = []
-    real = Path.open
-
-    def spy(self: Path, *words: Any, **named: Any) -> Any:
-        opened.append(self)
-        return real(self, *words, **named)
-
-    monkeypatch.setattr(Path, "open", spy)
-    assert watched.look().as_json()["round"] == 3
-    growing = {watched.folder.rounds_path, watched.folder.figures_path, watched.folder.ledger_path}
-    assert not growing & set(opened)
-    opened.clear()
-    with real(watched.folder.rounds_path, "a") as out:
+    assert watched.look().round == 3
+    files = watched.files
+    watched.look()
+    assert watched.files is files
+    with watched.folder.rounds_path.open("a") as out:
         out.write('{"round": 3, "stage": "train"}\n{"round": 4, "sta')
-    assert watched.look().as_json()["round"] == 4  # The line that is not whole yet waits.
-    assert growing & set(opened) == {watched.folder.rounds_path}
+    assert watched.look().round == 4  # The line that is not whole yet waits.
+    # While it trains, the files are not read again for long: then the page says so.
+    monkeypatch.setattr(status, "_PATIENCE", 1e9)
+    monkeypatch.setattr(watched, "_rest_until", math.inf)
+    write(path, doing="training")
+    found = watched.look()
+    assert (found.state, found.privacy and found.privacy.is_behind) == ("training", False)
+    with watched.folder.rounds_path.open("a") as out:
+        out.write('ge": "train"}\n')
+    found = watched.look()
+    assert (found.round, found.privacy and found.privacy.is_behind) == (4, True)
+    # A run that ended does not wait.
+    write(path, doing="stopped")
+    found = watched.look()
+    assert (found.round, found.privacy and found.privacy.is_behind) == (5, False)
 
 
 def test_a_damaged_folder_is_told_and_does_not_end_the_page(tmp_path: Path) -> None:
@@ -195,7 +205,7 @@ def test_under_secure_noise_nothing_from_raw_data_is_written_or_shown(tmp_path: 
     assert not progress_path(RunFolder(path=path)).exists()
     watched = Watched(path)
     found = watched.look().as_json()
-    assert (found["state"], watched.losses, watched.looks) == ("finished", [], {})
+    assert (found["state"], watched.files.losses, watched.files.looks) == ("finished", [], {})
     assert "--diagnostics" in found["says"]["validation"]
 
 
@@ -203,8 +213,7 @@ def test_epsilon_is_that_of_the_statement(tmp_path: Path) -> None:
     path = tmp_path / "run"
     run = privrec.train("dp-privrec-plus", DATA, out=path, epsilon=8.0, rounds=0)
     watched = Watched(path)
-    while (found := watched.look().as_json()["privacy"])["epsilon"] is None:
-        pass
+    found = watched.look().as_json()["privacy"]
     assert found["epsilon"] == run.privacy().epsilon
     assert (found["releases"], found["noise"], found["target"]) == (2, "secure", 8.0)
     assert watched.look().as_json()["says"]["privacy"].startswith("ε ")
@@ -213,9 +222,8 @@ def test_epsilon_is_that_of_the_statement(tmp_path: Path) -> None:
         "dp-privrec-plus", DATA, out=tmp_path / "b", epsilon=8.0, rounds=0, noise="seeded"
     )
     watched = Watched(tmp_path / "b")
-    while (found := watched.look().as_json()["privacy"])["epsilon_of_mechanism"] is None:
-        pass
-    assert found["epsilon"] is None
+    found = watched.look().as_json()["privacy"]
+    assert (found["epsilon"], found["epsilon_of_mechanism"] > 0) == (None, True)
     assert (
         watched.look()
         .as_json()["says"]["privacy"]
@@ -267,14 +275,67 @@ def test_the_command_refuses_a_port_that_is_taken(refused: Any) -> None:
     assert "watch" in done("--help")
 
 
-def test_an_answer_is_no_older_than_half_a_second(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+SPENDING = Spending(
+    releases=55,
+    noised_releases=55,
+    epsilon=None,
+    epsilon_of_mechanism=2.8991,
+    problem=None,
+    delta=1e-6,
+    target=8.0,
+    noise="secure",
+)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, "ε 2.90 of 8 at δ 1e-06 · 55 releases"),
+        # A bound from below is rounded down.
+        (
+            {"is_behind": True},
+            "ε ≥ 2.89 of 8 at δ 1e-06 (first 55 releases; the rest is being counted)",
+        ),
+        (
+            {"releases": 57},
+            (
+                "no guarantee: 2 releases had no noise. Of the others:"
+                " ε 2.90 of 8 at δ 1e-06 · 55 releases"
+            ),
+        ),
+        (
+            {"problem": "why", "epsilon_of_mechanism": None},
+            "no guarantee: epsilon is not known: why · 55 releases",
+        ),
+        ({"releases": 1, "noised_releases": 0}, "no noise, so no guarantee · 1 release"),
+        ({"releases": 0}, "nothing is published yet"),
+    ],
+)
+def test_an_epsilon_of_some_releases_says_so(changes: dict[str, Any], said: str) -> None:
+    found = Status(run="run", privacy=SPENDING.model_copy(update=changes))
+    assert sentences(found)["privacy"] == said
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "problem"),
+    [
+        (OverflowError("too\nlarge"), "too large"),
+        (ZeroDivisionError(), "ZeroDivisionError()"),
+        (math.inf, "there is too little noise"),
+    ],
+)
+def test_an_epsilon_that_is_not_known_is_no_guarantee(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, epsilon: Exception | float, problem: str
 ) -> None:
-    live = server.LiveRun(tmp_path / "run")
-    assert live.status()["state"] == "waiting"
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "config.toml").write_text("recipe = 3")
-    assert live.status()["state"] == "waiting"  # The folder was looked at just now.
-    later = time.monotonic() + server.REFRESH_SECONDS
-    monkeypatch.setattr("privrec.show.server.time.monotonic", lambda: later)
-    assert live.status()["state"] == "damaged"
+    def asked(*_: object) -> float:
+        if isinstance(epsilon, Exception):
+            raise epsilon
+        return epsilon
+
+    run = tmp_path / "run"
+    privrec.train("dp-privrec-plus", DATA, out=run, epsilon=8.0, rounds=0)
+    monkeypatch.setattr(PrivacyLedger, "epsilon", asked)
+    found = Watched(run).look()
+    assert found.privacy is not None
+    assert (found.privacy.problem, found.privacy.epsilon_of_mechanism) == (problem, None)
+    assert sentences(found)["privacy"].startswith("no guarantee")

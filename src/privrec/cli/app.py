@@ -55,7 +55,7 @@ _COMMANDS: dict[Callable[..., None], tuple[str, ...]] = {
         "privrec compare --data synthetic --recipes privrec-plus,ease --seeds 0,1",
     ),
     report: ("privrec report runs/first", "privrec report runs/first --open"),
-    watch: ("privrec watch runs/first", "privrec watch"),
+    watch: ("privrec watch runs/first",),
     export: ("privrec export runs/first --out model.privrec",),
     recipes: ("privrec recipes", "privrec recipes dp-privrec-plus"),
     frontier: ("privrec frontier --data synthetic --epsilons 1,4,inf",),

@@ -160,14 +160,12 @@ def frontier(
     """Train dp-privrec-plus at each epsilon, test it, and draw Hits@20 against epsilon.
 
     This is an experiment: its noise is seeded, so that it can be repeated, and protects nobody.
-    Runs that are already in the folder are not trained again. Writes frontier.html, .png, .json.
+    Runs that are already in the folder are not trained again. Writes frontier.html, .svg, .json.
     """
     with plain_errors(EXPERIMENTS_KEPT):
-        from privrec.errors import check_extra
         from privrec.runs.frontier import find_frontier
         from privrec.show.frontier import write_frontier
 
-        check_extra("matplotlib", "frontier.png")
         splits = whole_numbers(seeds, "seeds")
         place = out or Path("runs") / f"frontier-{file_name(data)}"
         with progress() as on_progress:
@@ -179,12 +177,12 @@ def frontier(
                 out=place,
                 on_progress=on_progress,
             )
-        write_frontier(measured, splits, place)
+        written = write_frontier(measured, splits, place)
         if json_:
             print_json(measured.as_json())
             return
         _print_frontier(measured)
-        print_line(f"pictures: {place / 'frontier.html'}, {place / 'frontier.png'}")
+        print_line(f"pictures: {', '.join(map(str, written))}")
 
 
 def _print_frontier(measured: "Frontier") -> None:

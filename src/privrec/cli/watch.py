@@ -24,8 +24,8 @@ OpenOption = Annotated[bool, typer.Option("--open", help="Open the page in a bro
 
 def watch(
     run: Annotated[
-        Path | None, typer.Argument(metavar="[RUN]", help="A run folder; it need not exist yet.")
-    ] = None,
+        Path, typer.Argument(metavar="RUN", help="A run folder; it need not exist yet.")
+    ],
     port: PortOption = 0,
     open_: OpenOption = False,
     json_: JsonOption = False,
@@ -33,32 +33,27 @@ def watch(
     """Serve a page about a run to this machine: rounds, time left, epsilon, validation, memory.
 
     It works while the run trains, after it was stopped, and when it is finished; it changes nothing
-    in the folder. Without RUN it serves the calculator of 'privrec privacy' alone. Ctrl-C ends it.
+    in the folder. Ctrl-C ends it.
     """
     with plain_errors(stopped="the page has ended"), contextlib.ExitStack() as until_the_end:
         from privrec.show.server import HOST, serve, site_of, step_back
         from privrec.show.status import check_watchable
 
-        if run is not None:
-            check_watchable(run)
+        check_watchable(run)
         site = site_of(run)
 
         def ready(opened: int) -> None:
-            addresses = {
-                name: f"http://{HOST}:{opened}{path}?token={site.token}"
-                for name, path in (("url", "/"), ("calculator", "/calculator"))
-            }
+            url = f"http://{HOST}:{opened}/?token={site.token}"
             if json_:
-                print_json({**addresses, "port": opened})
+                print_json({"url": url, "port": opened})
             else:
-                waits = run is not None and not run.exists()
-                if waits:
+                if not run.exists():
                     print_line(f"{run} does not exist yet: waiting for it")
-                print_line(f"{run or 'the calculator'}: {addresses['url']}")
+                print_line(f"{run}: {url}")
             sys.stdout.flush()
             if open_:
                 with contextlib.suppress(webbrowser.Error):
-                    webbrowser.open(until_the_end.enter_context(opening_page(addresses["url"])))
+                    webbrowser.open(until_the_end.enter_context(opening_page(url)))
             step_back()
 
         serve(site, port, ready)

@@ -89,22 +89,6 @@ def _number(key: str, text: str, kind: type[Number]) -> Number:
         raise SettingsError(f"`{key}` must be {must}; got {text[:40]!r}") from error
 
 
-def as_listed(release: Release, rounds: int) -> dict[str, str]:
-    """Return the keys and values of a release, as `listed_release` reads them.
-
-    Adaptive clipping publishes a count too: the noise is that of both together.
-    """
-    noised = release.mechanism != "none"
-    return {
-        "users": str(release.sampling.users),
-        "cohort": str(release.sampling.cohort),
-        "rounds": str(rounds),
-        "noise_multiplier": repr(float(release.joint_multiplier)),
-        "sampling": release.sampling.law,
-        "mechanism": release.mechanism if noised else _USUAL["mechanism"],
-    }
-
-
 def epsilon_document(
     ledger: PrivacyLedger, delta: float, *, seeded: bool = False
 ) -> dict[str, Any]:

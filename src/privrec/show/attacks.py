@@ -29,28 +29,40 @@ def render_attacks(
         "attacks.html",
         title="Attacks and audits",
         links=links,
-        attacks=[_attack(attack) for attack in attacks],
-        audits=[_audit(audit) for audit in audits],
+        attacks=attacks,
+        audits=audits,
+        name=_name,
+        attack_chart=_attack_chart,
+        attack_table=_attack_table,
+        server_table=_server_table,
         audit_table=_audit_table(audits),
+        audit_chart=_audit_chart,
+        at_least=at_least,
+        bounds=_BOUNDS,
     )
 
 
-def _attack(attack: Attack) -> dict[str, object]:
-    """Return one run's attacks: curves, table, and what the server sees."""
-    kinds = attack.attacks
+def _attack_chart(attacks: Attacks) -> Markup:
     dashed: dict[str, Points] = dict(_GUESSING)
-    for kind, name in ((kinds.sums, "allowed by ε"), (kinds.twice, "allowed by two")):
+    for kind, name in ((attacks.sums, "allowed by ε"), (attacks.twice, "allowed by two")):
         if kind and kind.allowed:
             dashed[name] = kind.allowed
-    curves = {KINDS[name]: _told(kind) for name, kind in _known(kinds) if kind.curve}
-    return {
-        "name": _name(attack),
-        "promised": _promised(attack),
-        "repetitions": attack.repetitions,
-        "chart": _roc_chart(curves, dashed),
-        "attacks": _attack_table(kinds),
-        "server": _server_table(kinds.server),
-    }
+    return _roc_chart(
+        {KINDS[name]: _told(kind) for name, kind in _known(attacks) if kind.curve}, dashed
+    )
+
+
+def _audit_chart(audit: Audit) -> Markup:
+    """Return the curve of the canaries. Its steps are 1/n, where n of them stayed out.
+
+    Of a curve without such steps, all canaries are taken: then nothing is left out that is known.
+    """
+    steps = [x for x, _ in audit.curve if x > 0]
+    others = round(1 / min(steps)) if steps else audit.canaries
+    dashed: dict[str, Points] = dict(_GUESSING)
+    if audit.allowed:
+        dashed["allowed by ε"] = audit.allowed
+    return _roc_chart({"canaries": _told(Kind(curve=audit.curve, others=others))}, dashed)
 
 
 def _roc_chart(curves: Mapping[str, Points], dashed: Mapping[str, Points]) -> Markup:
@@ -68,12 +80,6 @@ def _told(kind: Kind) -> Points:
         # Whoever may accuse one of the others finds at least those who are found without it.
         told.insert(0, (first, max(y for _, y in hidden)))
     return told
-
-
-def _promised(attack: Attack) -> str:
-    if attack.epsilon is None:
-        return "Its models promise no epsilon."
-    return f"Its models have a budget of epsilon {attack.epsilon:g} at delta {attack.delta:g}."
 
 
 def _known(attacks: Attacks) -> list[tuple[str, Kind]]:
@@ -136,37 +142,6 @@ def _audit_table(audits: Sequence[Audit]) -> Table:
         for audit in audits
     ]
     return Table(head=head, rows=rows, look="wide")
-
-
-def _audit(audit: Audit) -> dict[str, object]:
-    """Return one audit: its verdict, its curve, its bounds and its findings."""
-    dashed: dict[str, Points] = dict(_GUESSING)
-    if audit.allowed:
-        dashed["allowed by ε"] = audit.allowed
-    return {
-        "name": _name(audit),
-        "holds": audit.holds,
-        "verdict": (
-            f"At confidence {audit.confidence:g}, epsilon is at least"
-            f" {at_least(audit.epsilon_lower)} at delta {audit.delta:g}; the ledger says"
-            f" {epsilon_text(audit.epsilon_ledger)}: {audit.verdict}."
-        ),
-        "chart": _roc_chart({"canaries": _told(_canaries(audit))}, dashed),
-        "bounds": "; ".join(
-            f"{_BOUNDS.get(name, name)} {'-' if value is None else at_least(value)}"
-            for name, value in audit.bounds.items()
-        ),
-        "findings": audit.findings,
-    }
-
-
-def _canaries(audit: Audit) -> Kind:
-    """Return the curve of an audit with the number of canaries who stayed out: its steps are 1/n.
-
-    Of a curve without such steps, all canaries are taken: then nothing is left out that is known.
-    """
-    steps = [x for x, _ in audit.curve if x > 0]
-    return Kind(curve=audit.curve, others=round(1 / min(steps)) if steps else audit.canaries)
 
 
 def _name(document: OfRun) -> str:

@@ -2,13 +2,12 @@
 
 import itertools
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from markupsafe import Markup
 
-from privrec.show.page import TEMPLATES, part
+from privrec.show.page import light_style, part
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,6 +129,8 @@ _PLACES = {
 """The place of a name, the same on all pages: a colour that changed its meaning would mislead.
 Append new recipes, and move none."""
 _DASHES = ("5 4", "1.5 3", "9 3 2 3")
+_LINE = 400
+"""Points of a line: more cannot be seen. Long curves are thinned."""
 _DOTS = 40
 """A curve of more points than this is drawn without dots; so many of them can be hovered."""
 _BARS = 8
@@ -149,7 +150,7 @@ class _Curve:
 
     name: str
     points: Points
-    look: str
+    look: str = ""
     shape: str = ""
     dash: str = ""
     ends: Ends = field(default_factory=dict)
@@ -191,85 +192,74 @@ def line_chart(
     logs: str = "",
     from_zero: bool = False,
     steps: bool = False,
+    title: str = "",
 ) -> Markup:
     """Return a figure of named curves; "" if no curve has two points and there are no `levels`.
 
     `levels` are dashed horizontal lines, such as a baseline. `x_names` are the labels of an x axis
     that is not numeric. `bars` are intervals around points, by the name of a curve; that of a level
-    is at x = 0. `kinds` says which recipe a curve or level is of, where its name does not: a recipe
+    is at x = 1. `kinds` says which recipe a curve or level is of, where its name does not: a recipe
     has one colour on all pages. `logs` names the logarithmic axes: "x", "y" or "xy". With
     `from_zero` the y axis has 0 on it. With `steps` a value holds until the next point.
+    With a `title` it is a whole SVG file, with colours of its own, and no part of a page.
 
     Points that are not finite, such as the loss of a run that diverged, are left out, and so are
     those that are not positive on a logarithmic axis.
     """
-    shown = {name: _drawable(points, logs) for name, points in series.items()}
-    shown = {name: points for name, points in shown.items() if points}
-    flat = {name: _drawable([(1.0, level)], logs) for name, level in (levels or {}).items()}
-    flat = {name: points for name, points in flat.items() if points}
-    if not _is_curve(shown) and not (shown and flat):
+    curves = _curves(series, bars or {}, logs)
+    lines = _curves({name: [(1.0, y)] for name, y in (levels or {}).items()}, bars or {}, logs)
+    if not _is_chart(curves) and not (curves and lines):
         return Markup()
-    recipes = [(kinds or {}).get(name, name) for name in (*shown, *flat)]
-    drawn = [
-        _Curve(
-            name=name,
-            points=points,
-            look=look,
-            shape=shape,
-            dash=dash,
-            ends=_drawable_ends((bars or {}).get(name, {}), logs),
-        )
-        for (name, points), (look, shape, dash) in zip(
-            (*shown.items(), *flat.items()), looks_of(recipes), strict=True
-        )
-    ]
-    curves = [
-        replace(one, ends={x: one.ends[x] for x, _ in one.points if x in one.ends})
-        for one in drawn[: len(shown)]
-    ]
+    recipes = [(kinds or {}).get(curve.name, curve.name) for curve in (*curves, *lines)]
+    drawn = _with_looks([*curves, *lines], recipes)
+    curves = drawn[: len(curves)]
     lines = [
         replace(line, look=line.look if recipe in _PLACES else "dashed", dash=_dash(n), shape="")
-        for n, (line, recipe) in enumerate(
-            zip(drawn[len(shown) :], recipes[len(shown) :], strict=True)
-        )
+        for n, (line, recipe) in enumerate(zip(drawn, recipes, strict=True), start=-len(curves))
+        if n >= 0
     ]
-    low = [0.0] if from_zero and "y" not in logs else []
-    x, y = _axes(curves, lines, logs=logs, also=low)
-    if x_names:
-        x = named_axis([x for curve in curves for x, _ in curve.points], x_names)
-    frame = _Frame(x=x, y=y, x_label=x_label, y_label=y_label)
-    return _figure(frame, curves, levels=lines, steps=steps)
-
-
-def _axes(
-    curves: Sequence[_Curve], levels: Sequence[_Curve], *, logs: str, also: Sequence[float]
-) -> tuple[Axis, Axis]:
-    """Return the axes that hold all points and intervals, and the values `also` on the y axis."""
     xs = [x for curve in curves for x, _ in curve.points]
-    ys = [y for curve in (*curves, *levels) for _, y in curve.points]
-    ys += [end for curve in (*curves, *levels) for ends in curve.ends.values() for end in ends]
-    ys += also
-    return (
-        log_axis([min(xs) / _ROOM, max(xs) * _ROOM]) if "x" in logs else x_axis(xs),
-        log_axis(ys, widen=True) if "y" in logs else y_axis(ys),
-    )
+    ys = [y for curve in drawn for _, y in curve.points]
+    ys += [end for curve in drawn for ends in curve.ends.values() for end in ends]
+    ys += [0.0] if from_zero and "y" not in logs else []
+    x = log_axis([min(xs) / _ROOM, max(xs) * _ROOM]) if "x" in logs else x_axis(xs)
+    y = log_axis(ys, widen=True) if "y" in logs else y_axis(ys)
+    x = named_axis(xs, x_names) if x_names else x
+    frame = _Frame(x=x, y=y, x_label=x_label, y_label=y_label)
+    return _figure(frame, curves, levels=lines, steps=steps, title=title)
 
 
-def _drawable(points: Points, logs: str) -> Points:
-    """Return the points that have a place on the axes."""
+def _curves(series: Mapping[str, Points], bars: Mapping[str, Ends], logs: str) -> list[_Curve]:
+    """Return the curves and intervals that have a place on the axes, still without looks."""
+    curves = []
+    for name, points in series.items():
+        shown = [point for point in points if _has_place(*point, logs)]
+        places = dict(shown)
+        ends = {
+            x: both
+            for x, both in bars.get(name, {}).items()
+            if x in places and all(_has_place(x, end, logs) for end in both)
+        }
+        if shown:
+            curves.append(_Curve(name=name, points=shown, ends=ends))
+    return curves
+
+
+def _has_place(x: float, y: float, logs: str) -> bool:
+    is_finite = math.isfinite(x) and math.isfinite(y)
+    return is_finite and (x > 0 or "x" not in logs) and (y > 0 or "y" not in logs)
+
+
+def _is_chart(curves: Sequence[_Curve]) -> bool:
+    """Return whether there is anything to draw: one point is a number, and no chart."""
+    return any(len(dict(curve.points)) > 1 for curve in curves)
+
+
+def _with_looks(curves: Sequence[_Curve], recipes: Sequence[str]) -> list[_Curve]:
     return [
-        (x, y)
-        for x, y in _finite(points)
-        if (x > 0 or "x" not in logs) and (y > 0 or "y" not in logs)
+        replace(curve, look=look, shape=shape, dash=dash)
+        for curve, (look, shape, dash) in zip(curves, looks_of(recipes), strict=True)
     ]
-
-
-def _drawable_ends(ends: Ends, logs: str) -> Ends:
-    return {
-        x: both
-        for x, both in ends.items()
-        if all(math.isfinite(end) and (end > 0 or "y" not in logs) for end in both)
-    }
 
 
 def looks_of(names: Sequence[str]) -> list[tuple[str, str, str]]:
@@ -294,16 +284,6 @@ def looks_of(names: Sequence[str]) -> list[tuple[str, str, str]]:
     return looks
 
 
-def colour_of(name: str) -> str:
-    """Return the colour of a recipe on a white page, for pictures that have no style sheet.
-
-    What is no recipe is grey, as on a page.
-    """
-    style = (TEMPLATES / "style.css").read_text(encoding="utf-8")
-    found: dict[str, str] = dict(re.findall(r"--(\w+):(#\w+)", style.partition("@media")[0]))
-    return found[looks_of([name])[0][0] if name in _PLACES else "soft"]
-
-
 def log_chart(
     series: Mapping[str, Points],
     *,
@@ -315,60 +295,30 @@ def log_chart(
     """Return a figure of named curves from `low` to 1 on two logarithmic axes; "" without curves.
 
     What is below `low`, also 0, is drawn on the edge: logarithms have no place for it. `dashed`
-    curves are for comparison. All curves are thinned.
+    curves are for comparison.
     """
-    shown = {name: _finite(points) for name, points in series.items()}
-    if not _is_curve(shown):
+    curves = _curves(series, {}, "")
+    if not _is_chart(curves):
         return Markup()
-    shown = {name: points for name, points in shown.items() if points}
-    curves = [
-        _Curve(name=name, points=shown[name], look=look, shape=shape, dash=dash)
-        for name, (look, shape, dash) in zip(shown, looks_of(list(shown)), strict=True)
-    ]
+    curves = _with_looks(curves, [curve.name for curve in curves])
     beside = [
-        _Curve(name=name, points=_finite(points), look=("dashed", "bold")[n % 2], dash=_dash(n))
-        for n, (name, points) in enumerate((dashed or {}).items())
-        if _finite(points)
+        replace(curve, look=("dashed", "bold")[n % 2], dash=_dash(n))
+        for n, curve in enumerate(_curves(dashed or {}, {}, ""))
     ]
     axis = log_axis([low, 1.0])
     frame = _Frame(x=axis, y=axis, x_label=x_label, y_label=y_label)
-    return _figure(frame, curves, beside=beside, most=200)
+    return _figure(frame, curves, beside=beside)
 
 
-def thinned(points: Points, most: int = 200) -> list[tuple[float, float]]:
-    """Return about `most` of the points, equally far apart along the curve, and both ends.
-
-    Points that are not finite are left out.
-    """
-    finite = _finite(points)
-    return [finite[index] for index in _kept(finite, most)]
-
-
-def _kept(points: Points, most: int) -> list[int]:
-    """Return which points are kept by `thinned`."""
-    steps = [abs(b[0] - a[0]) + abs(b[1] - a[1]) for a, b in itertools.pairwise(points)]
-    if not math.isfinite(sum(steps)):  # The numbers are so large that their sum overflows.
-        steps = [1.0] * len(steps)
-    total, walked, last = sum(steps), 0.0, -1
-    kept = [0][: len(points)]
-    for index, step in enumerate(steps, start=1):
-        walked += step
-        place = int(walked / total * most) if total else 0
-        if place > last and step:
-            kept.append(index)
-            last = place
-    if len(points) > 1 and points[kept[-1]] != points[-1]:
-        kept.append(len(points) - 1)
-    return kept
-
-
-def _is_curve(series: Mapping[str, Points]) -> bool:
-    """Return whether there is anything to draw: one point is a number, and no chart."""
-    return any(len({x for x, _ in points}) > 1 for points in series.values())
-
-
-def _finite(points: Points) -> Points:
-    return [(x, y) for x, y in points if math.isfinite(x) and math.isfinite(y)]
+def _kept(places: Points, most: int) -> list[int]:
+    """Return which of some places are kept: about `most`, equally far apart along the curve."""
+    if len(places) <= most:
+        return list(range(len(places)))
+    steps = [math.dist(*both) for both in itertools.pairwise(places)]
+    walked = list(itertools.accumulate(steps, initial=0.0))
+    parts = [int(far / (walked[-1] or 1.0) * most) for far in walked]
+    kept = [n for n in range(1, len(parts)) if parts[n] > parts[n - 1]]
+    return sorted({0, *kept, len(places) - 1})
 
 
 def _figure(
@@ -377,8 +327,8 @@ def _figure(
     *,
     beside: Sequence[_Curve] = (),
     levels: Sequence[_Curve] = (),
-    most: int | None = None,
     steps: bool = False,
+    title: str = "",
 ) -> Markup:
     """Return the figure: the chart, and below it the names of its curves.
 
@@ -391,7 +341,9 @@ def _figure(
     scale = ", both logarithmic" if len(logs) == 2 else f", {logs[0]} logarithmic" if logs else ""
     named = [replace(it, name=f"{it.name} ({it.points[0][1]:.3g})") for it in levels]
     return part(
-        "chart.html",
+        "picture.svg" if title else "chart.html",
+        title=title,
+        style=light_style() if title else "",
         box=_BOX,
         x_label=frame.x_label,
         y_label=frame.y_label,
@@ -399,7 +351,7 @@ def _figure(
         x_ticks=[(frame.left(value), text) for value, text in frame.x.ticks.items()],
         y_ticks=[(frame.top(value), text) for value, text in frame.y.ticks.items()],
         levels=[_level(frame, level) for level in levels],
-        curves=[_drawn(frame, curve, most, steps=steps) for curve in drawn],
+        curves=[_drawn(frame, curve, steps=steps) for curve in drawn],
         names=[] if crowded else [(y, _cut(name), look) for y, name, look in _apart(labels)],
         key=[*curves, *beside, *named],
         key_always=crowded or any(len(name) > _LETTERS for _, name, _ in labels),
@@ -414,24 +366,24 @@ def _level(frame: _Frame, level: _Curve) -> dict[str, object]:
     return {"look": level.look, "dash": level.dash, "y": frame.top(value), "band": band, "tip": tip}
 
 
-def _drawn(frame: _Frame, curve: _Curve, most: int | None, *, steps: bool) -> dict[str, object]:
+def _drawn(frame: _Frame, curve: _Curve, *, steps: bool) -> dict[str, object]:
     """Return the line of a curve, and the points that can be hovered with their intervals."""
     placed = [frame.place(x, y) for x, y in curve.points]
-    line = placed if most is None else [placed[index] for index in _kept(placed, most)]
+    line = [placed[index] for index in _kept(placed, _LINE)]
     if steps:
         corners = [(b[0], a[1]) for a, b in itertools.pairwise(line)]
         line = [p for both in zip(line, [*corners, line[-1]], strict=True) for p in both][:-1]
-    found: dict[str, object] = {"look": curve.look, "dash": curve.dash, "shape": curve.shape}
-    found |= {"line": " ".join(f"{x},{y}" for x, y in line), "bars": (), "dots": ()}
-    if not curve.shape:
-        return found
     few = len(placed) <= _DOTS
-    with_bars = {curve.points[index][0] for index in _kept(placed, _BARS)}
-    return found | {
-        "bars": [_bar(frame, x, ends) for x, ends in curve.ends.items() if few or x in with_bars],
+    with_bars = {curve.points[index][0] for index in _kept(placed, _DOTS if few else _BARS)}
+    return {
+        "look": curve.look,
+        "dash": curve.dash,
+        "shape": curve.shape,
+        "line": " ".join(f"{x},{y}" for x, y in line),
+        "bars": [_bar(frame, x, ends) for x, ends in curve.ends.items() if x in with_bars],
         "dots": [
             _dot(frame, curve, index) | {"quiet": not few}
-            for index in (range(len(placed)) if few else _kept(placed, _DOTS))
+            for index in (_kept(placed, _DOTS) if curve.shape else ())
         ],
     }
 

@@ -1,6 +1,5 @@
 """The page and the picture of quality against privacy."""
 
-import io
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,7 +17,7 @@ from privrec.runs.frontier import (
     experiment_line,
     place_of,
 )
-from privrec.show.charts import colour_of, line_chart
+from privrec.show.charts import line_chart
 from privrec.show.page import Cell, Table, html_link, path_link, render, with_ends
 from privrec.show.report import difference_words
 from privrec.show.write import write_missing_reports
@@ -28,12 +27,22 @@ _KINDS = {NO_NOISE: WITHOUT, "EASE, centralised": "ease"}
 """Which recipe a level is of, for its colour."""
 
 
-def write_frontier(frontier: Frontier, seeds: Sequence[int], out: Path) -> None:
-    """Write `frontier.html` and `frontier.png` to a folder, and the reports of its runs."""
+def write_frontier(frontier: Frontier, seeds: Sequence[int], out: Path) -> list[Path]:
+    """Write the page, its chart alone as SVG, and the reports of the runs; return the first two.
+
+    Where there is nothing to draw, such as without any noise, there is no picture.
+    """
     asked = [_asked(point) for point in frontier.points]
     write_missing_reports(place_of(out, epsilon, seed) for epsilon in asked for seed in seeds)
-    write_whole(out / "frontier.html", render_frontier(frontier, seeds).encode())
-    write_whole(out / "frontier.png", draw_frontier(frontier))
+    title = f"{frontier.data}: quality against privacy, an experiment"
+    files = {
+        "frontier.html": render_frontier(frontier, seeds),
+        "frontier.svg": draw_frontier(frontier, title=title),
+    }
+    written = [out / name for name, text in files.items() if text]
+    for place in written:
+        write_whole(place, files[place.name].encode())
+    return written
 
 
 def render_frontier(frontier: Frontier, seeds: Sequence[int] = ()) -> str:
@@ -43,7 +52,7 @@ def render_frontier(frontier: Frontier, seeds: Sequence[int] = ()) -> str:
         "frontier.html",
         title=title,
         warning=experiment_line(frontier),
-        chart=_chart(frontier),
+        chart=draw_frontier(frontier),
         points=_table(frontier.points, seeds, title),
         warnings=frontier.warnings,
         seeds=frontier.points[0].seeds,
@@ -78,8 +87,8 @@ def _ends(point: Point | None, k: str = _K) -> tuple[float, float] | None:
     return (ends[0], ends[1]) if ends else None
 
 
-def _chart(frontier: Frontier) -> Markup:
-    """Return the curve over ε."""
+def draw_frontier(frontier: Frontier, *, title: str = "") -> Markup:
+    """Return the curve over ε; with a title as an SVG file of its own."""
     noised = {point.epsilon: point for point in frontier.points if point.epsilon is not None}
     band = _ends(_bare(frontier))
     return line_chart(
@@ -89,11 +98,12 @@ def _chart(frontier: Frontier) -> Markup:
         levels=_levels(frontier),
         bars={
             WITH_NOISE: {x: ends for x, point in noised.items() if (ends := _ends(point))},
-            NO_NOISE: {0.0: band} if band else {},
+            NO_NOISE: {1.0: band} if band else {},
         },
         kinds=_KINDS,
         logs="x",
         from_zero=True,
+        title=title,
     )
 
 
@@ -128,41 +138,3 @@ def _report_links(point: Point, seeds: Sequence[int]) -> Markup:
         html_link(f"seed {seed}", path_link(str(folder.report_path)))
         for seed, folder in folders.items()
     )
-
-
-def draw_frontier(frontier: Frontier) -> bytes:
-    """Return the curve as a PNG."""
-    from matplotlib.figure import Figure
-
-    canvas = Figure(figsize=(8, 4.5), dpi=120, layout="constrained")
-    axes = canvas.subplots()
-    points = [point for point in frontier.points if point.epsilon is not None]
-    places, hits = [_asked(point) for point in points], [point.hits[_K] for point in points]
-    ends = [_ends(point) or (point.hits[_K], point.hits[_K]) for point in points]
-    arms = [[hit - low, high - hit] for hit, (low, high) in zip(hits, ends, strict=True)]
-    if points:
-        axes.set_xscale("log")
-        axes.set_xticks(places, [f"{place:g}" for place in places], minor=False)
-        axes.minorticks_off()
-        axes.errorbar(
-            places,
-            hits,
-            yerr=[[max(0.0, arm[side]) for arm in arms] for side in (0, 1)],
-            marker="o",
-            capsize=3,
-            color=colour_of(WITH_NOISE),
-            label=WITH_NOISE,
-        )
-    for name, level in _levels(frontier).items():
-        colour = colour_of(_KINDS.get(name, name))
-        axes.axhline(level, linestyle="--", color=colour, label=f"{name} ({level:.3f})")
-    if band := _ends(_bare(frontier)):
-        axes.axhspan(*band, color=colour_of(WITHOUT), alpha=0.12, linewidth=0)
-    axes.set_ylim(bottom=0)
-    axes.set_xlabel(f"ε asked for, at δ = {frontier.delta:g}, per person; an experiment")
-    axes.set_ylabel(f"Hits@{_K}")
-    axes.set_title(f"{frontier.data}: quality against privacy")
-    axes.legend(loc="lower right", fontsize="small")
-    picture = io.BytesIO()
-    canvas.savefig(picture, format="png")
-    return picture.getvalue()

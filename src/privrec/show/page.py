@@ -16,6 +16,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from privrec.data.text import safe_text
+from privrec.privacy.statement import epsilon_text
 from privrec.runs.figures import figure
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -51,7 +52,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["code"] = with_code
+    environment.filters |= {"code": with_code, "epsilon": epsilon_text}
     return environment
 
 
@@ -80,6 +81,13 @@ def part(template: str, **context: object) -> Markup:
 def _scripts(script: str) -> list[str]:
     names = ["chart.js", script] if script else ["chart.js"]
     return [(TEMPLATES / name).read_text(encoding="utf-8") for name in names]
+
+
+def light_style() -> Markup:
+    """Return the style of a chart that is no part of a page: with colours in place of names."""
+    style, page = ((TEMPLATES / name).read_text("utf-8") for name in ("chart.css", "style.css"))
+    colours = dict(re.findall(r"--([\w-]+):(#\w+)", page.partition("@media")[0]))
+    return Markup(re.sub(r"var\(--([\w-]+)\)", lambda use: colours[use[1]], style))  # noqa: S704
 
 
 def policy(script: str = "") -> str:

@@ -6,11 +6,11 @@ from markupsafe import Markup
 
 from privrec.privacy.ledger import PrivacyLedger, most_certain, most_right, percent
 from privrec.privacy.release import Release
-from privrec.privacy.statement import MODERATE, SCALE, STRONG, TITLES, epsilon_text, strength_of
+from privrec.privacy.statement import MODERATE, SCALE, STRONG, TITLES, strength_of
 from privrec.runs.documents import Privacy
 from privrec.runs.ledger import LedgerLine, ledger_in
-from privrec.show.charts import Axis, line_chart, log_axis
-from privrec.show.page import Table, part, render, with_code
+from privrec.show.charts import line_chart, log_axis
+from privrec.show.page import Table, part, render
 
 _POINTS = 8
 """Points of the chart: ε of a part of a long ledger takes up to a second."""
@@ -18,8 +18,6 @@ _BEFORE = {
     "add or remove one person": "that she took part and that she did not",
     "replace one person": "that her data was used and that somebody else's was in its place",
 }
-_SEEDED = "here it came from a seed, and who knows the seed can take it off"
-_DELTA = "a chance that ε alone is not kept"
 _ZONES = (("strong", 0.1, STRONG), ("moderate", STRONG, MODERATE), ("weak", MODERATE, 20.0))
 
 
@@ -41,115 +39,36 @@ def statement_of(privacy: Privacy) -> dict[str, str]:
 def promise_part(privacy: Privacy, lines: Sequence[LedgerLine]) -> Markup:
     """Return what is promised: in short, on a scale, in figures, by release, and in full."""
     ledger = ledger_in(lines)
-    rows = [
-        [with_code(cell.replace(" %", "\u00a0%")) for cell in row] for row in _rows(privacy, ledger)
-    ]
-    before = _BEFORE[ledger.entries[-1][0].sampling.adjacency] if ledger.entries else ""
     return part(
         "promise.html",
+        privacy=privacy,
         in_short=statement_of(privacy),
-        scale=_scale(privacy.epsilon),
-        not_covered=privacy.not_covered,
-        figures=Table(head=(), rows=rows, name="What is promised", look="text"),
-        before=before,
+        zones=_ZONES,
+        place=_place,
+        scale=SCALE,
+        attacker=_attacker(privacy, ledger),
+        before=_BEFORE[ledger.entries[-1][0].sampling.adjacency] if ledger.entries else "",
         releases=_releases(lines),
         spending=_spending(privacy, lines),
-        in_full=privacy.statement if privacy.short else "",
     )
 
 
-def _scale(epsilon: float | None) -> dict[str, object] | None:
-    """Return where ε stands on the scale from strong to weak; None without a guarantee."""
-    if epsilon is None:
-        return None
-    axis = log_axis([_ZONES[0][1], _ZONES[-1][2]])
-    at = _place(axis, epsilon)
-    zones = [(name, _place(axis, low), _place(axis, high)) for name, low, high in _ZONES]
-    return {
-        "label": f"ε = {epsilon_text(epsilon)}",
-        "zones": [
-            {
-                "name": name,
-                "left": f"{left:.0f}",
-                "width": f"{right - left:.0f}",
-                "middle": f"{(left + right) / 2:.0f}",
-            }
-            for name, left, right in zones
-        ],
-        "ends": [(f"{_place(axis, end):.0f}", f"{end:g}") for end in (STRONG, MODERATE)],
-        "at": f"{at:.1f}",
-        "text_at": f"{min(max(at, 60), 580):.1f}",
-        "meaning": SCALE,
-    }
+def _place(epsilon: float) -> float:
+    """Return where ε stands on the scale from strong to weak."""
+    return 20 + 600 * log_axis([_ZONES[0][1], _ZONES[-1][2]]).share(epsilon)
 
 
-def _place(axis: Axis, epsilon: float) -> float:
-    return 20 + 600 * axis.share(epsilon)
+def _attacker(privacy: Privacy, ledger: PrivacyLedger) -> tuple[str, str] | None:
+    """Return what an attacker who gave it 50 % can get to, and how often his guesses are right.
 
-
-def _rows(privacy: Privacy, ledger: PrivacyLedger) -> list[tuple[str, str]]:
-    """Return the table of the promise: a question and its answer in each row."""
-    if privacy.epsilon is None:
-        return _rows_without(privacy)
+    It is None without a guarantee, or if the ledger is not the one of the statement.
+    """
     epsilon, delta = privacy.epsilon, privacy.delta
-    compared = privacy.adjacency
-    return [
-        ("ε (epsilon)", f"{epsilon_text(epsilon)}; smaller is stronger"),
-        *([] if delta is None else [("δ (delta)", f"{delta:g}; {_DELTA}")]),
-        *([("What is compared", compared)] if compared else []),
-        *([] if delta is None else _attacker(ledger, epsilon, delta)),
-        ("The noise", "from the operating system's secure generator; nobody can take it off"),
-    ]
-
-
-def _attacker(ledger: PrivacyLedger, epsilon: float, delta: float) -> list[tuple[str, str]]:
-    """Return what an attacker who thought it an even chance can get to."""
-    if not ledger.entries or ledger.epsilon(delta) > epsilon * (1 + 1e-9):
-        return []  # The ledger is not the one of the statement.
-    certain, right = percent(most_certain(ledger, delta)), percent(most_right(ledger))
-    return [
-        (
-            "An attacker who gave it 50 %",
-            (
-                f"can get to at most {certain}; the chance that what is"
-                f" published takes him further is at most {delta:g}"
-            ),
-        ),
-        (
-            "His guesses",
-            (
-                f"are right in at most {right} of all cases, on average over what"
-                " can be published; a coin has 50 %"
-            ),
-        ),
-    ]
-
-
-def _rows_without(privacy: Privacy) -> list[tuple[str, str]]:
-    known = privacy.epsilon_of_mechanism
-    alone = privacy.stage_two_epsilon
-    at = "" if privacy.delta is None else f" at δ {privacy.delta:g}"
-    rows = [("ε (epsilon)", "infinite: there is no guarantee")]
-    if known is not None:
-        rows.append(
-            (
-                "ε of the mechanism",
-                f"{epsilon_text(known)}{at}, if the noise were secure; {_SEEDED}",
-            )
-        )
-    if alone is not None:
-        rows.append(
-            ("ε of stage two alone", f"{epsilon_text(alone)}; the first stage had no noise")
-        )
-    if privacy.local_noise:
-        rows.append(("Noise on devices", "some, which is no guarantee for a person"))
-    rows.append(
-        (
-            "An attacker who gave it 50 %",
-            "can get to 100 %: nothing prevents him from being certain that she took part",
-        )
-    )
-    return rows
+    if epsilon is None or delta is None or not ledger.entries:
+        return None
+    if ledger.epsilon(delta) > epsilon * (1 + 1e-9):
+        return None
+    return percent(most_certain(ledger, delta)), percent(most_right(ledger))
 
 
 def _releases(lines: Sequence[LedgerLine]) -> Table | None:

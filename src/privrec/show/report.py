@@ -449,7 +449,7 @@ def _validation(rounds: Sequence[RoundFigures]) -> dict[str, object] | None:
 
 def _loss_chart(rounds: Sequence[RoundFigures]) -> Markup:
     losses: dict[str, list[tuple[float, float]]] = {}
-    for line in rounds[:: max(1, len(rounds) // 400)]:
+    for line in rounds:
         if line.loss is not None:
             losses.setdefault(line.stage, []).append((line.round + 1, line.loss))
     return line_chart(losses, x_label="rounds", y_label="mean local loss")

@@ -1,4 +1,4 @@
-"""What `privrec watch` serves: the page of a run and its figures, and the calculator.
+"""What `privrec watch` serves: the page of a run and its figures.
 
 It answers this machine alone: the name of the machine in `Host`, a token in every address, GET
 only, and no address leads to a file.
@@ -6,40 +6,28 @@ only, and no address leads to a file.
 
 import contextlib
 import hmac
-import json
 import os
 import secrets
 import socket
-import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-import anyio
 import uvicorn
 from starlette.applications import Starlette
 from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from privrec.errors import SettingsError
-from privrec.show.calculator import calculate, calculated, curves
-from privrec.show.charts import line_chart, thinned
-from privrec.show.page import Link, policy, render
-from privrec.show.report import Looks, validation_chart
-from privrec.show.status import Watched, unreadable
+from privrec.show.page import policy, render
+from privrec.show.status import Watched
 
 HOST = "127.0.0.1"
-REFRESH_SECONDS = 0.5
-"""The folder is looked at no more often than this, whoever asks. Chosen by hand, and so are the
-numbers below."""
-_WAITING = 4
-"""Computations that may wait for their turn; more are refused."""
 _CONNECTIONS = 256
+"""How many there are at a time. Chosen by hand, as what follows."""
 _LONGEST = 8192
 """Bytes of the head of a request."""
 _NICE = 10
@@ -146,108 +134,16 @@ def _refused(status: int, why: str, headers: Mapping[str, str] | None = None) ->
     )
 
 
-Query = Mapping[str, str]
-
-
 def page_route(path: str, text: str, script: str) -> Route:
     """Return the route of a page that is written once."""
     headers = {"Content-Security-Policy": f"{policy(script)}; frame-ancestors 'none'"}
     response = HTMLResponse(text, headers=headers)
-
-    async def answer(_: Request) -> Response:
-        return response
-
-    return Route(path, answer)
+    return Route(path, lambda _: response)
 
 
-def question_routes(questions: Mapping[str, Callable[[Query], tuple[Any, int]]]) -> list[Route]:
-    """Return routes that compute a document and its status from a query, one at a time."""
-    turn = anyio.CapacityLimiter(1)
-
-    def route(path: str, question: Callable[[Query], tuple[Any, int]]) -> Route:
-        async def answer(request: Request) -> Response:
-            if turn.borrowed_tokens + turn.statistics().tasks_waiting >= _WAITING:
-                return _refused(503, "too many computations are waiting")
-            query = {key: value for key, value in request.query_params.items() if key != "token"}
-            found = await anyio.to_thread.run_sync(
-                question, query, limiter=turn, abandon_on_cancel=True
-            )
-            return JSONResponse(*found)
-
-        return Route(path, answer)
-
-    return [route(path, question) for path, question in questions.items()]
-
-
-class LiveRun:
-    """The newest figures of a run: its folder is looked at when somebody asks."""
-
-    def __init__(self, run: Path) -> None:
-        """Look for the first time."""
-        self._watched, self._lock = Watched(run), threading.Lock()
-        self._charts, self._drawn, self._until = "", -1, 0.0
-        self._status: dict[str, Any] = {}
-
-    def status(self) -> dict[str, Any]:
-        """Return the status document; whatever goes wrong, it says so."""
-        with self._lock:
-            if time.monotonic() < self._until:
-                return self._status
-            try:
-                self._status = self._watched.look().as_json()
-                if self._watched.drawn != self._drawn:
-                    self._charts = run_charts(self._watched.losses, self._watched.looks)
-                    self._drawn = self._watched.drawn
-                json.dumps(self._status, allow_nan=False)
-            except Exception as error:
-                self._status = unreadable(self._watched.folder.path, error).as_json()
-            self._until = time.monotonic() + REFRESH_SECONDS
-            return self._status
-
-    def charts(self) -> dict[str, str]:
-        """Return the curves of the run."""
-        return {"charts": self._charts}
-
-    def releases(self) -> dict[str, object]:
-        """Return the releases as the calculator takes them."""
-        return self._watched.releases()
-
-    def routes(self) -> list[Route]:
-        """Return the routes of the documents above."""
-        documents = {"/status": self.status, "/charts": self.charts, "/releases": self.releases}
-        return [
-            Route(path, lambda _, document=document: JSONResponse(document()))
-            for path, document in documents.items()
-        ]
-
-
-def run_charts(losses: list[tuple[float, float]], looks: Mapping[str, Looks]) -> str:
-    """Return the curves of a run so far; `looks` at validation people are by k."""
-    by_k = {
-        f"Hits@{k}": (thinned(looks[k][0]), looks[k][1])
-        for k in sorted(looks, key=lambda k: k.rjust(9), reverse=True)
-    }
-    return render(
-        "run_charts.html",
-        validation=validation_chart(by_k, y_label="hits on validation people"),
-        loss=line_chart({"loss": thinned(losses)}, x_label="rounds", y_label="loss"),
-    )
-
-
-def site_of(run: Path | None) -> Site:
-    """Return the pages of a run and the calculator, or the calculator alone."""
-    token = secrets.token_urlsafe(24)
-    ask = f"?token={token}"
-    links: list[Link] = []
-    if run is not None:
-        links = [("Run", f"./{ask}"), ("Calculator", f"calculator{ask}")]
-    form = render("calculator.html", "calculator.js", links=links, has_run=run is not None)
-    questions = {"/calculate": calculate, "/calculated": calculated, "/curves": curves}
-    routes = [page_route("/calculator", form, "calculator.js"), *question_routes(questions)]
-    if run is None:
-        return Site(routes=[*routes, page_route("/", form, "calculator.js")], token=token)
-    live = LiveRun(run)
-    sentences = live.status()["says"]
-    first = render("watch.html", "watch.js", links=links, run=str(run), says=sentences)
-    routes += [page_route("/", first, "watch.js"), *live.routes()]
-    return Site(routes=routes, token=token)
+def site_of(run: Path) -> Site:
+    """Return the page of a run, and the status that it asks for."""
+    watched = Watched(run)
+    page = page_route("/", render("watch.html", "watch.js", run=str(run)), "watch.js")
+    status = Route("/status", lambda _: Response(watched.text(), media_type="application/json"))
+    return Site(routes=[page, status])

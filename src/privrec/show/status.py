@@ -1,21 +1,31 @@
-"""What is known of a run while it goes on, from its folder alone; nothing in it is changed."""
+"""What is known of a run while it goes on, from its folder alone; nothing in it is changed.
 
+Files that grow are read whole when they have changed. After that they are left alone for twenty
+times as long as it took, so that a page takes 5 % of a core at most from the training.
+"""
+
+import contextlib
+import json
 import math
 import platform
 import shlex
+import stat
+import threading
 import time
 from collections import deque
-from itertools import pairwise
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import median
-from typing import Any
+from typing import Any, TypeVar
 
+from markupsafe import Markup
 from pydantic import BaseModel, ConfigDict
 
 from privrec.errors import PrivrecError, RunFolderError
-from privrec.privacy.questions import as_listed
 from privrec.privacy.statement import epsilon_text
 from privrec.runs.documents import (
+    NOT_JSON,
+    Document,
     Memory,
     Progress,
     RoundFigures,
@@ -24,7 +34,7 @@ from privrec.runs.documents import (
     WatchedSettings,
     fault_in,
 )
-from privrec.runs.figures import figure_and_arm
+from privrec.runs.figures import at_least, figure_and_arm
 from privrec.runs.folder import (
     RunFolder,
     evaluation_progress_path,
@@ -33,9 +43,16 @@ from privrec.runs.folder import (
     progress_path,
     read_run,
 )
-from privrec.show.report import Looks
-from privrec.show.tail import SMALL, LedgerTail, Spent, Tail, documents_in, small_object
+from privrec.runs.ledger import checked_lines, ledger_in
+from privrec.show.charts import line_chart
+from privrec.show.report import Looks, validation_chart
 
+_PATIENCE = 20.0
+"""Files rest for so many times as long as reading them took. Chosen by hand, as what follows."""
+_SMALL = 2**20
+"""Bytes of the settings, and of what says how far a run is."""
+_LARGEST = 128 * 2**20
+"""A growing file of more bytes is refused: privrec writes less in 100,000 rounds."""
 _FRESH_SECONDS = 60.0
 """On another machine a training counts as running if it wrote something so long ago at most."""
 _SHORT_SECONDS = 1.0
@@ -61,23 +78,23 @@ class Validation(_Part):
 class Spending(_Part):
     """What the ledger has so far. `epsilon` is a guarantee; None where there is none, or not yet.
 
-    `epsilon_of_mechanism` is that of the first `epsilon_of_releases` noised releases.
+    `epsilon_of_mechanism` is that of the releases with noise. If `is_behind`, there are more
+    releases, which are not counted yet.
     """
 
     releases: int
     noised_releases: int
     epsilon: float | None
     epsilon_of_mechanism: float | None
-    epsilon_of_releases: int
     problem: str | None
-    is_behind: bool
+    is_behind: bool = False
     delta: float
     target: float | None
     noise: str
 
 
 class Status(_Part):
-    """A run as it was last seen; `drawn` counts changes of its curves."""
+    """A run as it was last seen."""
 
     run: str
     state: str = "waiting"
@@ -87,8 +104,6 @@ class Status(_Part):
     seed: int | None = None
     stages: list[str] | None = None
     stage: str | None = None
-    stage_round: int | None = None
-    stage_of: int | None = None
     round: int | None = None
     of: int | None = None
     step: Step | None = None
@@ -97,7 +112,6 @@ class Status(_Part):
     memory: Memory | None = None
     validation: Validation | None = None
     privacy: Spending | None = None
-    drawn: int = 0
     resume: str | None = None
 
     def as_json(self) -> dict[str, Any]:
@@ -115,173 +129,283 @@ def check_watchable(path: Path) -> None:
 
 def _read_settings(folder: RunFolder) -> WatchedSettings:
     size = folder.config_path.stat().st_size if folder.config_path.is_file() else 0
-    if size > SMALL:
+    if size > _SMALL:
         raise RunFolderError(f"{folder.config_path} is too large: {size:,} bytes")
-    found = read_run(folder.path)[1]
-    if fault := fault_in(found, WatchedSettings):
+    values = read_run(folder.path)[1]
+    if fault := fault_in(values, WatchedSettings):
         raise RunFolderError(f"{folder.config_path} {fault}")
     for key in ("seed", "delta", "epsilon"):
-        if not _is_figure(found.get(key, 0)):
+        if not _is_figure(values.get(key, 0)):
             raise RunFolderError(f"{folder.config_path} has no number of usual size for {key!r}")
-    return WatchedSettings.model_validate(found)
+    return WatchedSettings.model_validate(values)
 
 
-def unreadable(path: Path, error: Exception) -> Status:
-    """Return the status of a folder that nothing can be said of, because of an error."""
-    why = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-    return Status(run=str(path), state="damaged", problem=why)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Files:
+    """What the files that grow have so far: the last round, curves, charts, and what was spent.
+
+    `looks` at the validation people are by k.
+    """
+
+    last: RoundLine | None = None
+    losses: list[tuple[float, float]] = field(default_factory=list)
+    looks: dict[str, Looks] = field(default_factory=dict)
+    charts: str = ""
+    privacy: Spending | None = None
 
 
 class Watched:
-    """A run folder that is looked at again and again. Of files that grow it reads what is new."""
+    """A run folder that is looked at again and again."""
 
     def __init__(self, path: Path) -> None:
         """Nothing is read yet."""
-        self.folder = RunFolder(path=path)
-        self._rounds, self._figures = Tail(self.folder.rounds_path), Tail(self.folder.figures_path)
-        self._ledger, self._spent = LedgerTail(self.folder), Spent()
-        self._last: RoundLine | None = None
-        self._seen: deque[tuple[float, int]] = deque(maxlen=20)
-        self.losses: list[tuple[float, float]] = []
-        self.looks: dict[str, Looks] = {}
-        self.drawn = 0
+        self.folder, self.files = RunFolder(path=path), Files()
+        self._lock = threading.Lock()
+        self._problem: PrivrecError | None = None
+        self._marks: list[_Mark | None] = []
+        self._rest_until = 0.0
+        self._rounds: deque[tuple[float, int]] = deque(maxlen=20)
+
+    def text(self) -> str:
+        """Return the status and the charts as JSON; whatever goes wrong, it says so."""
+        with self._lock:
+            try:
+                document = {**self.look().as_json(), "charts": self.files.charts}
+                return json.dumps(document, allow_nan=False)
+            except Exception as error:
+                why = f"{type(error).__name__}: {error}"[:300]
+                return json.dumps({**self._damaged(why).as_json(), "charts": ""})
 
     def look(self) -> Status:
         """Return how far the run is, what it has spent, and what its validation people showed."""
-        status = Status(run=str(self.folder.path))
+        if not self.folder.config_path.is_file():
+            return Status(run=str(self.folder.path))
         try:
-            if self.folder.config_path.is_file():
-                settings = _read_settings(self.folder)
-                known = {key: getattr(settings, key) for key in ("recipe", "data", "seed")}
-                status = status.model_copy(update=known)
-                self._read_rounds()
-                status = self._progressed(status)
-                ended = status.state in ("stopped", "finished", "evaluating")
-                status = status.model_copy(update={"privacy": self._spending(settings, ended)})
+            return self._look(_read_settings(self.folder))
         except PrivrecError as error:
-            status = status.model_copy(update={"problem": str(error), "state": "damaged"})
-        return status.model_copy(update={"drawn": self.drawn})
+            return self._damaged(str(error))
 
-    def releases(self) -> dict[str, object]:
-        """Return the releases so far as the calculator takes them."""
-        counted = self._ledger.counted
-        return {
-            "releases": [as_listed(release, times) for release, times in counted.all.entries],
-            "seeded": "seeded" in counted.kinds,
-        }
+    def _damaged(self, why: str) -> Status:
+        return Status(run=str(self.folder.path), state="damaged", problem=" ".join(why.split()))
 
-    def _read_rounds(self) -> None:
-        anew, text = self._rounds.read()
-        rounds = documents_in(text, RoundLine)
-        if anew or rounds:
-            self._last = rounds[-1] if rounds else None
-        anew, text = self._figures.read()
-        if anew:
-            self.losses, self.looks = [], {}
-        self.drawn += bool(anew or text)
-        for line in documents_in(text, RoundFigures):
-            if not _is_figure(line.round):
-                continue
-            at = line.round + 1
-            if _is_figure(line.loss):
-                self.losses.append((at, line.loss or 0.0))
-            for k, share in line.validation.items():
-                if _is_figure(share) and k.isdecimal() and len(k) < 5:
-                    points, bars = self.looks.setdefault(k, ([], {}))
-                    points.append((at, share or 0.0))
-                    ends = line.validation_interval.get(k, ())
-                    if len(ends) == 2 and all(map(_is_figure, ends)):
-                        bars[at] = (ends[0], ends[1])
-
-    def _progressed(self, status: Status) -> Status:
-        """Return how far the run is, and whether anything computes."""
-        progress = _progress_in(progress_path(self.folder))
-        evaluating = _progress_in(evaluation_progress_path(self.folder))
-        played = 0 if self._last is None else self._last.round + 1
-        keys = ("stages", "of", "stage_of", "stage_round", "memory", "seconds_per_round")
-        known: dict[str, object] = {key: getattr(progress, key) for key in keys}
-        known |= {"round": played, "stage": self._last and self._last.stage}
-        known |= {"validation": self._newest()}
-        if self.folder.params_path.is_file():
-            known |= {"state": "finished", "of": played}
-            if _is_running(evaluating, evaluation_progress_path(self.folder)):
-                known |= {"state": "evaluating", "step": evaluating.step}
-                known |= {"memory": evaluating.memory}
-            return status.model_copy(update=known)
-        ended = progress.doing in (None, "stopped", "finished")
-        if ended or not _is_running(progress, progress_path(self.folder)):
-            words = ["privrec", "train", str(status.recipe), "--out", status.run, "--resume"]
-            known |= {"state": "stopped", "resume": shlex.join(words)}
-            return status.model_copy(update=known)
-        at = max(played, progress.round or 0)
-        known |= {"state": progress.doing, "round": at}
-        known |= {"stage": progress.stage or known["stage"]}
-        pace = self._pace(progress, at)
-        short = pace is not None and pace < _SHORT_SECONDS
-        known |= {"step": None if short else progress.step}
-        known |= {"seconds_left": _seconds_left(progress, pace)}
+    def _look(self, settings: WatchedSettings) -> Status:
+        place, other = progress_path(self.folder), evaluation_progress_path(self.folder)
+        progress, evaluating = _progress_in(place), _progress_in(other)
+        is_finished = self.folder.params_path.is_file()
+        is_ended = progress.doing in (None, "stopped", "finished")
+        is_training = not is_finished and not is_ended and _is_running(progress, place)
+        is_behind = self._read(settings, at_once=not is_training)
+        last, privacy = self.files.last, self.files.privacy
+        if is_behind and privacy is not None:
+            privacy = privacy.model_copy(update={"epsilon": None, "is_behind": True})
+        played = 0 if last is None else last.round + 1
+        status = Status(
+            run=str(self.folder.path),
+            recipe=settings.recipe,
+            data=settings.data,
+            seed=settings.seed,
+            stages=progress.stages,
+            stage=last and last.stage,
+            round=played,
+            of=played if is_finished else progress.of,
+            seconds_per_round=progress.seconds_per_round,
+            memory=progress.memory,
+            validation=_newest(self.files.looks),
+            privacy=privacy,
+        )
+        if is_training:
+            known = self._training(progress, played)
+        elif not is_finished:
+            words = ["privrec", "train", settings.recipe, "--out", status.run, "--resume"]
+            known = {"state": "stopped", "resume": shlex.join(words)}
+        elif _is_running(evaluating, other):
+            known = {"state": "evaluating", "step": evaluating.step, "memory": evaluating.memory}
+        else:
+            known = {"state": "finished"}
         return status.model_copy(update=known)
+
+    def _read(self, settings: WatchedSettings, *, at_once: bool) -> bool:
+        """Read the files that grow, unless they rest; return whether they have more by now."""
+        folder = self.folder
+        growing = (folder.rounds_path, folder.figures_path, folder.ledger_path)
+        marks = [_mark_of(path) for path in growing]
+        if marks != self._marks and not at_once and time.monotonic() < self._rest_until:
+            return True
+        if marks != self._marks:
+            started = time.thread_time()
+            try:
+                self.files, self._problem = _files_of(folder, settings), None
+            except PrivrecError as error:
+                self._problem = error
+            self._marks = marks
+            took = time.thread_time() - started
+            self._rest_until = time.monotonic() + _PATIENCE * took
+        if self._problem is not None:
+            raise self._problem
+        return False
+
+    def _training(self, progress: Progress, played: int) -> dict[str, object]:
+        """Return how far a training is that is running."""
+        at = max(played, progress.round or 0)
+        pace = self._pace(progress, at)
+        is_short = pace is not None and pace < _SHORT_SECONDS
+        return {
+            "state": progress.doing,
+            "round": at,
+            "stage": progress.stage or (self.files.last and self.files.last.stage),
+            "step": None if is_short else progress.step,
+            "seconds_left": _seconds_left(progress, pace),
+        }
 
     def _pace(self, progress: Progress, at: int) -> float | None:
         """Return the seconds of a round; None if that is not known yet."""
-        if not self._seen or self._seen[-1][1] != at:
-            self._seen.append((time.monotonic(), at))
+        rounds = self._rounds
+        if not rounds or rounds[-1][1] != at:
+            rounds.append((time.monotonic(), at))
         if progress.stage_round and progress.seconds_per_round is not None:
             return progress.seconds_per_round
-        if len(self._seen) <= 2 or self._seen[0][1] >= at:
-            return None
         # Under secure noise no timings are written: take those that were seen from here.
-        return median((b[0] - a[0]) / (b[1] - a[1]) for a, b in pairwise(self._seen) if b[1] > a[1])
+        (began, first), (now, last) = rounds[0], rounds[-1]
+        return (now - began) / (last - first) if len(rounds) > 2 and last > first else None
 
-    def _newest(self) -> Validation | None:
-        """Return the newest and the best Hits@k, for the largest k up to 20."""
-        if not self.looks:
-            return None
-        k = max((k for k in self.looks if int(k) <= 20), key=int, default=min(self.looks, key=int))
-        points, ends = self.looks[k]
-        (at, hits), (best_at, best) = points[-1], max(points, key=lambda point: point[1])
-        return Validation(
-            k=int(k),
-            round=int(at),
-            hits=hits,
-            interval=ends.get(at),
-            best_round=int(best_at),
-            best=best,
-        )
 
-    def _spending(self, settings: WatchedSettings, ended: bool) -> Spending:
-        counted = self._ledger.read()
-        delta = settings.delta if settings.delta and 0 < settings.delta < 1 else 1e-6
-        spent = self._spent.epsilon(counted.noised, delta, at_once=ended)
-        is_all = spent.releases == counted.noised.releases and not self._ledger.is_behind
-        promised = counted.noised == counted.all and counted.kinds <= {"secure"}
-        kinds = [kind for kind in ("seeded", "secure") if kind in counted.kinds]
-        return Spending(
-            releases=counted.all.releases,
-            noised_releases=counted.noised.releases,
-            epsilon=spent.epsilon if promised and is_all else None,
-            epsilon_of_mechanism=spent.epsilon,
-            epsilon_of_releases=spent.releases,
-            problem=spent.problem,
-            is_behind=self._ledger.is_behind,
-            delta=delta,
-            target=settings.epsilon,
-            noise=kinds[0] if kinds else "none",
-        )
+_Mark = tuple[int, int, int, int]
+
+
+def _mark_of(path: Path) -> _Mark | None:
+    """Return what changes when a file does: the file, its size and its time; None for no file.
+
+    Pipes and devices are no files: reading them may never end.
+    """
+    try:
+        known = path.stat()
+    except OSError:
+        return None
+    if not stat.S_ISREG(known.st_mode):
+        return None
+    return known.st_dev, known.st_ino, known.st_size, known.st_mtime_ns
+
+
+def _files_of(folder: RunFolder, settings: WatchedSettings) -> Files:
+    """Return what the files that grow have; raise if they are too large, or the ledger damaged."""
+    rounds = _documents_in(folder.rounds_path, RoundLine)
+    losses: list[tuple[float, float]] = []
+    looks: dict[str, Looks] = {}
+    for line in _documents_in(folder.figures_path, RoundFigures):
+        if not _is_figure(line.round):
+            continue
+        at = float(line.round + 1)
+        if line.loss is not None and _is_figure(line.loss):
+            losses.append((at, line.loss))
+        for k, share in line.validation.items():
+            if share is not None and _is_figure(share) and k.isdecimal() and len(k) < 5:
+                points, bars = looks.setdefault(k, ([], {}))
+                points.append((at, share))
+                ends = line.validation_interval.get(k, ())
+                if len(ends) == 2 and all(map(_is_figure, ends)):
+                    bars[at] = (ends[0], ends[1])
+    return Files(
+        last=rounds[-1] if rounds else None,
+        losses=losses,
+        looks=looks,
+        charts=run_charts(losses, looks),
+        privacy=_spending(folder.ledger_path, settings),
+    )
+
+
+def _whole_lines(path: Path) -> bytes:
+    """Return the lines of a file; a last one without its end is left out."""
+    mark = _mark_of(path)
+    if mark is None:
+        return b""
+    if mark[2] > _LARGEST:
+        raise RunFolderError(f"{path} is too large to watch: {mark[2]:,} bytes")
+    text = path.read_bytes()
+    return text[: text.rfind(b"\n") + 1]
+
+
+AnyDocument = TypeVar("AnyDocument", bound=Document)
+
+
+def _documents_in(path: Path, kind: type[AnyDocument]) -> list[AnyDocument]:
+    """Return the lines of a file that are documents of a kind; others are left out."""
+    documents = []
+    for line in _whole_lines(path).splitlines():
+        with contextlib.suppress(*NOT_JSON):
+            documents.append(kind.model_validate_json(line))
+    return documents
+
+
+def run_charts(losses: list[tuple[float, float]], looks: Mapping[str, Looks]) -> Markup:
+    """Return the curves of a run so far; `looks` at validation people are by k."""
+    by_k = {f"Hits@{k}": looks[k] for k in sorted(looks, key=int, reverse=True)}
+    charts = {
+        "Validation": validation_chart(by_k, y_label="hits on validation people"),
+        "Loss on the devices": line_chart({"loss": losses}, x_label="rounds", y_label="loss"),
+    }
+    shown = [Markup("<h2>{}</h2>{}").format(name, chart) for name, chart in charts.items() if chart]
+    return Markup().join(shown)
+
+
+def _newest(looks: Mapping[str, Looks]) -> Validation | None:
+    """Return the newest and the best Hits@k, for the largest k up to 20."""
+    if not looks:
+        return None
+    k = max((k for k in looks if int(k) <= 20), key=int, default=min(looks, key=int))
+    points, ends = looks[k]
+    (at, hits), (best_at, best) = points[-1], max(points, key=lambda point: point[1])
+    return Validation(
+        k=int(k),
+        round=int(at),
+        hits=hits,
+        interval=ends.get(at),
+        best_round=int(best_at),
+        best=best,
+    )
+
+
+def _spending(path: Path, settings: WatchedSettings) -> Spending:
+    """Return what a ledger has so far. Every line is checked."""
+    lines = checked_lines(path, _whole_lines(path))
+    everything, noised = ledger_in(lines), ledger_in(lines, only_noised=True)
+    kinds = {line.noise for line in lines}
+    delta = settings.delta if settings.delta and 0 < settings.delta < 1 else 1e-6
+    epsilon, problem = None, None
+    try:
+        epsilon = noised.epsilon(delta) if noised.entries else None
+    except Exception as error:  # A ledger may be of any kind; the page must say something.
+        problem = " ".join(str(error).split()) or repr(error)
+    if epsilon is not None and math.isinf(epsilon):
+        epsilon, problem = None, "there is too little noise"
+    return Spending(
+        releases=everything.releases,
+        noised_releases=noised.releases,
+        epsilon=epsilon if noised == everything and kinds <= {"secure"} else None,
+        epsilon_of_mechanism=epsilon,
+        problem=problem,
+        delta=delta,
+        target=settings.epsilon,
+        noise=next((kind for kind in ("seeded", "secure") if kind in kinds), "none"),
+    )
 
 
 def _progress_in(path: Path) -> Progress:
-    """Return what a progress file tells; nothing if there is none."""
-    found = {key: value for key, value in small_object(path).items() if value is not None}
-    if fault := fault_in(found, Progress):
+    """Return what a progress file says; nothing where there is none, or no JSON object."""
+    mark, values = _mark_of(path), None
+    if mark is not None and mark[2] <= _SMALL:
+        with contextlib.suppress(OSError, *NOT_JSON):
+            values = json.loads(path.read_bytes())
+    if not isinstance(values, dict):
+        return Progress()
+    if fault := fault_in(values, Progress):
         raise RunFolderError(f"{path} {fault}")
-    return Progress.model_validate(found)
+    return Progress.model_validate(values)
 
 
 def _is_running(progress: Progress, path: Path) -> bool:
     """Return whether the process that wrote a progress file still runs."""
-    writer = progress.model_extra or {}
-    if not progress.model_fields_set and not writer:
+    writer = progress.model_extra
+    if not writer:
         return False
     if writer.get("machine") != platform.node():
         return time.time() - path.stat().st_mtime < _FRESH_SECONDS if path.is_file() else False
@@ -366,42 +490,30 @@ def _left_text(status: Status) -> str:
 def _privacy_text(spending: Spending | None) -> str:
     if spending is None or not spending.releases:
         return "nothing is published yet"
-    releases = _count(spending.releases, "release")
+    releases = _releases(spending.releases)
     if not spending.noised_releases:
         return f"no noise, so no guarantee · {releases}"
     if spending.problem is not None:
         return f"no guarantee: epsilon is not known: {spending.problem} · {releases}"
-    if spending.epsilon_of_mechanism is None:
-        return f"is being computed · {releases}"
     why, bare = "", spending.releases - spending.noised_releases
     if spending.noise == "seeded":
         why = "no guarantee: the noise comes from a seed. Of the mechanism: "
     elif bare:
-        why = f"no guarantee: {_count(bare, 'release')} had no noise. Of the others: "
-    return why + _spent_text(spending, spending.epsilon_of_mechanism)
-
-
-def _spent_text(spending: Spending, epsilon: float) -> str:
-    """Return ε so far. Where it is not yet of all releases, it says so: it is more in truth."""
-    first, noised = spending.epsilon_of_releases, spending.noised_releases
-    is_part = first < noised or spending.is_behind
-    text = f"ε ≥ {_rounded_down(epsilon)}" if is_part else f"ε {epsilon_text(epsilon)}"
+        why = f"no guarantee: {_releases(bare)} had no noise. Of the others: "
+    epsilon = spending.epsilon_of_mechanism or 0.0
+    is_part, counted = spending.is_behind, _releases(spending.noised_releases)
+    text = f"ε ≥ {at_least(epsilon)}" if is_part else f"ε {epsilon_text(epsilon)}"
     text += f" of {spending.target:g}" if spending.target else ""
     text += f" at δ {spending.delta:g}"
-    if not is_part:
-        return f"{text} · {_count(noised, 'release')}"
-    more = " or more" if spending.is_behind else ""
-    counted = f"first {first:,} of {_count(noised, 'release')}{more}"
-    return f"{text} ({counted}; the rest is being counted)"
+    return (
+        why
+        + text
+        + (f" (first {counted}; the rest is being counted)" if is_part else f" · {counted}")
+    )
 
 
-def _rounded_down(epsilon: float) -> str:
-    digits = max(0, 2 - math.floor(math.log10(epsilon))) if epsilon > 0 else 2
-    return f"{math.floor(epsilon * 10**digits) / 10**digits:.{digits}f}"
-
-
-def _count(count: int, what: str) -> str:
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
+def _releases(count: int) -> str:
+    return f"{count:,} release{'' if count == 1 else 's'}"
 
 
 def _validation_text(status: Status) -> str:

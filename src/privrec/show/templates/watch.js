@@ -1,9 +1,7 @@
 (() => {
 const token = new URLSearchParams(location.search).get("token");
-const ask = path => fetch(path + "?token=" + encodeURIComponent(token), { cache: "no-store" })
-  .then(answer => answer.json());
 const charts = document.getElementById("charts"), resume = document.getElementById("resume");
-let drawn = -1;
+let drawn = "";
 const bar = (id, done, total) => {
   const it = document.getElementById(id);
   it.hidden = !total;
@@ -28,13 +26,12 @@ const show = found => {
 const look = async () => {
   let wait = document.hidden ? 5000 : 1000;
   try {
-    const found = await ask("status");
+    const answer = await fetch("status?token=" + encodeURIComponent(token), { cache: "no-store" });
+    const found = await answer.json();
     show(found);
     // A chart that is being read stays as it is.
-    if (found.drawn !== drawn && !charts.matches(":hover")) {
-      charts.innerHTML = (await ask("charts")).charts;
-      drawn = found.drawn;
-    }
+    if (found.charts !== drawn && !charts.matches(":hover"))
+      charts.innerHTML = drawn = found.charts;
   } catch (error) {
     document.body.dataset.state = "gone";
     document.querySelector('[data-says="state"]').textContent =
