@@ -18,7 +18,8 @@ _KNOWS = {
     "sums": "all data, who else took part, and every published sum",
     "twice": "the same of two trainings: both count in the ledger",
 }
-_BOUNDS = {"curve": "ROC area", "one_run": "one run", "clopper_pearson": "Clopper-Pearson"}
+BOUNDS = {"curve": "ROC area", "one_run": "one run", "clopper_pearson": "Clopper-Pearson"}
+"""The lower bounds of an audit."""
 
 
 def render_attacks(
@@ -48,8 +49,8 @@ def _attack(attack: Attack) -> dict[str, object]:
         "promised": _promised(attack),
         "repetitions": attack.repetitions,
         "chart": _roc_chart(curves, dashed),
-        "attacks": _attack_table(kinds),
-        "server": _server_table(kinds.server),
+        "attacks": attack_table(kinds),
+        "server": server_table(kinds.server),
     }
 
 
@@ -81,7 +82,8 @@ def _known(attacks: Attacks) -> list[tuple[str, Kind]]:
     return [(name, kind) for name, kind in kinds if kind is not None]
 
 
-def _attack_table(attacks: Attacks) -> Table:
+def attack_table(attacks: Attacks) -> Table:
+    """Return the figures of each kind; the last column says what its attacker knows."""
     head = ("attack", "accuracy", "paper's accuracy", "AUC", "TPR at 1 %", "TPR at 0.1 %", "knows")
     rows = []
     for name, kind in _known(attacks):
@@ -104,7 +106,8 @@ def _attack_table(attacks: Attacks) -> Table:
     return Table(head=head, rows=rows, look="wide words")
 
 
-def _server_table(views: Sequence[ServerView]) -> Table:
+def server_table(views: Sequence[ServerView]) -> Table:
+    """Return what a curious server reads off the contributions of each phase."""
     head = (
         "phase", "people", "items: precision", "recall", "likes: precision", "recall", "guessing"
     )  # fmt: skip
@@ -153,7 +156,7 @@ def _audit(audit: Audit) -> dict[str, object]:
         ),
         "chart": _roc_chart({"canaries": _told(_canaries(audit))}, dashed),
         "bounds": "; ".join(
-            f"{_BOUNDS.get(name, name)} {'-' if value is None else at_least(value)}"
+            f"{BOUNDS.get(name, name)} {'-' if value is None else at_least(value)}"
             for name, value in audit.bounds.items()
         ),
         "findings": audit.findings,
