@@ -17,9 +17,7 @@ from calls import end, fail, say_devices
 from commands import document, done
 from privrec.algorithms.recipes import RECIPES
 from privrec.attacks import membership
-from privrec.attacks.games import coins_of, parts_of
-from privrec.attacks.membership import attack
-from privrec.attacks.workers import side_by_side
+from privrec.attacks.membership import attack, coins_of, parts_of, side_by_side
 from privrec.data.federation import Federation
 from privrec.data.sources import load
 from privrec.errors import RunFolderError, SettingsError
@@ -59,9 +57,9 @@ def test_all_people_of_a_part_train_and_nobody_else(tmp_path: Path) -> None:
     data = load(DATA)
     attack("popularity", DATA, out=tmp_path, **FEW)
     for k in range(2):
-        parts = parts_of(60, seed=0, repetition=k)
-        assert popularity_in(tmp_path / f"target-{k}") == likes_of(data, parts.members)
-        assert popularity_in(tmp_path / f"shadow-{k}") == likes_of(data, parts.used)
+        target, shadow = parts_of(60, seed=0, repetition=k)
+        assert popularity_in(tmp_path / f"target-{k}") == likes_of(data, target.members)
+        assert popularity_in(tmp_path / f"shadow-{k}") == likes_of(data, shadow.members)
     for k, row in enumerate(coins_of(60, seed=0, models=4)):
         assert popularity_in(tmp_path / f"half-{k}") == likes_of(data, np.flatnonzero(row))
     seeds = {records.read_run(place.parent)[1]["seed"] for place in tmp_path.glob("*/config.toml")}
@@ -162,7 +160,7 @@ def test_a_worker_has_one_core_and_its_errors_arrive(tmp_path: Path) -> None:
 def test_workers_end_with_the_process_that_started_them(tmp_path: Path) -> None:
     place = tmp_path / "worker"
     code = (
-        "from calls import sleep; from privrec.attacks.workers import side_by_side;"
+        "from calls import sleep; from privrec.attacks.membership import side_by_side;"
         f"side_by_side(sleep, [({str(place)!r},)], workers=1, advance=lambda: None)"
     )
     here = [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]

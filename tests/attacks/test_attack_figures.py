@@ -12,26 +12,34 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from privrec.attacks import roc
+from privrec.attacks import attackers
 from privrec.attacks.attackers import (
+    LIST_LENGTH,
+    NO_ITEM,
+    RATES,
+    Answers,
+    Views,
+    _asked,
+    area_of,
     forest_attack,
     loss_attack,
     mean_figure,
+    measured,
     ratio_attack,
     ratio_scores,
-    results_of,
-    rows_of,
-)
-from privrec.attacks.games import Games, Options, Parts, coins_of, games_of, parts_of
-from privrec.attacks.roc import RATES, area_of, measured
-from privrec.attacks.views import (
-    LIST_LENGTH,
-    NO_ITEM,
-    Views,
-    _asked,
     read_views,
+    rows_of,
     views_of,
     write_views,
+)
+from privrec.attacks.membership import (
+    Options,
+    Part,
+    coins_of,
+    figures_of,
+    parts_of,
+    prepare_attack,
+    who_trains,
 )
 from privrec.core.scorer import TableScorer
 from privrec.data.clients import Clients
@@ -49,7 +57,7 @@ DATA = "synthetic:users=400,items=60,longest=20"
 
 
 def test_random_scores_are_one_half_within_the_interval(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(roc, "_RESAMPLES", 200)
+    monkeypatch.setattr(attackers, "_RESAMPLES", 200)
     found = []
     for seed in range(40):
         draw = np.random.default_rng(seed)
@@ -68,8 +76,9 @@ def test_shifted_normal_scores_have_the_figures_of_the_closed_form() -> None:
     assert found.accuracy == pytest.approx(normal.cdf(shift / 2), abs=0.006)
     for rate, room in zip(RATES, (0.02, 0.015), strict=True):
         wanted = normal.cdf(shift - normal.inv_cdf(1 - rate))
-        assert found.rates[rate].value == pytest.approx(wanted, abs=room)
-        assert found.rates[rate].low <= wanted <= found.rates[rate].high
+        figure = found.rates[f"{rate:g}"]
+        assert figure.value == pytest.approx(wanted, abs=room)
+        assert (figure.low or 0) <= wanted <= (figure.high or 0)
     # The variance of the area for large groups: two members above one other, and the reverse.
     middle = shift / np.sqrt(2)
     both = stats.multivariate_normal.cdf([middle, middle], cov=[[1, 0.5], [0.5, 1]])
@@ -107,18 +116,19 @@ def test_the_mean_over_repetitions_has_students_interval() -> None:
 
 @given(people=st.integers(30, 9000), seed=st.integers(0, 9), repetition=st.integers(0, 9))
 def test_parts_are_disjoint_and_balanced(people: int, seed: int, repetition: int) -> None:
-    parts = parts_of(people, seed=seed, repetition=repetition, most=700)
-    everybody = np.concatenate([parts.shadow, parts.members, parts.outside])
+    target, shadow = parts_of(people, seed=seed, repetition=repetition, most=700)
+    inside, outside = np.split(target.asked, 2)
+    everybody = np.concatenate([shadow.asked, target.members, outside])
     assert len(np.unique(everybody)) == len(everybody)
     assert set(everybody) <= set(range(people))
-    assert abs(2 * len(parts.members) + len(parts.shadow) - people) <= 1
-    assert set(parts.inside) <= set(parts.members)
-    assert len(parts.inside) == len(parts.outside) == min(700, len(parts.members))
-    assert len(parts.shadow) == min(1000, people // 6)
-    assert abs(len(parts.used) - 0.8 * len(parts.shadow)) <= 0.5
-    assert len(parts.unused) >= 1
-    other = parts_of(people, seed=seed, repetition=repetition + 1)
-    assert not np.array_equal(parts.members, other.members)
+    assert abs(2 * len(target.members) + len(shadow.asked) - people) <= 1
+    assert set(inside) <= set(target.members)
+    assert len(inside) == min(700, len(target.members))
+    assert len(shadow.asked) == min(1000, people // 6)
+    assert abs(len(shadow.members) - 0.8 * len(shadow.asked)) <= 0.5
+    assert set(shadow.members) < set(shadow.asked)
+    other, _ = parts_of(people, seed=seed, repetition=repetition + 1)
+    assert not np.array_equal(target.members, other.members)
 
 
 def test_coins_are_fair_and_independent() -> None:
@@ -130,13 +140,14 @@ def test_coins_are_fair_and_independent() -> None:
 
 def test_only_the_games_of_the_kinds_are_played() -> None:
     asked = {kind: Options(kinds=[kind], repetitions=3, shadows=7) for kind in ("loss", "ratio")}
-    loss, ratio = (games_of(100, options) for options in asked.values())
-    assert (len(loss.parts), loss.with_shadows, loss.member.shape) == (3, False, (0, 100))
-    assert (len(ratio.parts), ratio.member.shape) == (0, (7, 100))
-    few = games_of(100, replace(asked["ratio"], people=20))
+    loss, ratio = (who_trains(100, options) for options in asked.values())
+    assert list(loss) == ["target-0", "target-1", "target-2"]
+    assert list(ratio) == [f"half-{k}" for k in range(7)]
+    few = who_trains(100, replace(asked["ratio"], people=20))["half-3"]
     assert len(few.asked) == len(np.unique(few.asked)) == 40
-    with pytest.raises(SettingsError, match="at least 30 people; got 29"):
-        games_of(29, asked["loss"])
+    for kind in ("loss", "sums"):
+        with pytest.raises(SettingsError, match="at least 30 people; got 29"):
+            who_trains(29, Options(kinds=[kind]))
 
 
 # --- what a model says --------------------------------------------------------------------------
@@ -276,24 +287,23 @@ def test_ratio_and_loss_find_members_of_a_model_that_memorises_and_of_no_other()
     member = coins_of(400, seed=0, models=12)
     sure = ratio_attack(losses_of(member, 6.0), member, targets=3)
     assert sure.auc.value > 0.99
-    assert sure.rates[0.01].value > 0.9
+    assert sure.rates["0.01"].value > 0.9
     assert sure.members == member[:3].sum()
     # A member's loss differs by three deviations of hers, and people differ by as much.
     some = ratio_attack(losses_of(member, 3.0), member, targets=3).auc
-    parts = [parts_of(400, seed=0, repetition=k) for k in range(3)]
+    parts = [parts_of(400, seed=0, repetition=k)[0] for k in range(3)]
     assert some.low > 0.9
-    assert loss_attack(parts, [losing(one, 3.0) for one in parts]).auc.value < some.low
-    assert loss_attack(parts, [losing(one, 20.0) for one in parts]).auc.value > 0.99
+    assert loss_attack([losing(part, 3.0) for part in parts]).auc.value < some.low
+    assert loss_attack([losing(part, 20.0) for part in parts]).auc.value > 0.99
     nothing = ratio_attack(losses_of(member, 0.0), member, targets=3).auc
     assert nothing.low < 0.5 < nothing.high
-    assert loss_attack(parts, [losing(one, 0.0) for one in parts]).auc.low < 0.5
+    assert loss_attack([losing(part, 0.0) for part in parts]).auc.low < 0.5
 
 
 def test_how_good_a_model_is_for_everybody_does_not_matter() -> None:
-    parts = [parts_of(400, seed=0, repetition=k) for k in range(2)]
-    views = [losing(one, 3.0) for one in parts]
-    worse = [views[0], replace(views[1], losses=views[1].losses + 100)]
-    assert loss_attack(parts, worse).auc == loss_attack(parts, views).auc
+    first, (views, inside) = (losing(parts_of(400, seed=0, repetition=k)[0], 3.0) for k in (0, 1))
+    worse = replace(views, losses=views.losses + 100)
+    assert loss_attack([first, (worse, inside)]).auc == loss_attack([first, (views, inside)]).auc
     member = coins_of(300, seed=0, models=6)
     losses = losses_of(member, 3.0)
     moved = losses + 100 * np.arange(6)[:, None]
@@ -301,12 +311,11 @@ def test_how_good_a_model_is_for_everybody_does_not_matter() -> None:
     assert found.value == pytest.approx(plain.value)
 
 
-def losing(parts: Parts, gain: float) -> Views:
+def losing(part: Part, gain: float) -> Answers:
     """The losses of a target, with a level of the whole model that says nothing."""
-    people = parts.private
-    inside = np.isin(people, parts.members)
+    people, inside = part.asked, np.isin(part.asked, part.members)
     losses = losses_of(inside[None, :], gain, seed=int(people[0]))[0]
-    return listed(people, np.zeros((len(people), 10), np.int32), losses)
+    return listed(people, np.zeros((len(people), 10), np.int32), losses), inside
 
 
 def listed(people: IntArray, lists: npt.NDArray[np.integer], losses: F64 | None = None) -> Views:
@@ -324,61 +333,64 @@ def random_lists(count: int, seed: int) -> npt.NDArray[np.int64]:
 
 def test_the_forest_sees_features_and_list_and_nothing_else() -> None:
     data = load(DATA)
-    parts = parts_of(400, seed=0, repetition=0)
-    lists = random_lists(len(parts.shadow), 0)
-    rows = rows_of(data, listed(parts.shadow, lists)).toarray()
-    clients = data.take(parts.shadow)
+    people = parts_of(400, seed=0, repetition=0)[1].asked
+    lists = random_lists(len(people), 0)
+    rows = rows_of(data, listed(people, lists)).toarray()
+    clients = data.take(people)
     columns = [
         np.eye(f.rows)[clients.features[f.table].codes[:, 0]] for f in data.schema.of("user")
     ]
     columns.append(np.stack([np.isin(np.arange(60), one) for one in lists]).astype(np.float64))
     assert np.array_equal(rows, np.concatenate(columns, axis=1))
     short = np.full((1, 10), NO_ITEM)
-    assert rows_of(data, listed(parts.shadow[:1], short)).sum() == len(data.schema.of("user"))
+    assert rows_of(data, listed(people[:1], short)).sum() == len(data.schema.of("user"))
 
 
 def test_the_forest_learns_what_lists_tell_and_nothing_from_lists_that_tell_nothing() -> None:
     data = load(DATA)
     games = [parts_of(400, seed=0, repetition=k) for k in range(3)]
 
-    def views(people: IntArray, inside: IntArray, seed: int, *, telling: bool) -> Views:
-        lists = random_lists(len(people), seed)
+    def answers(part: Part, seed: int, *, telling: bool) -> Answers:
+        lists, inside = random_lists(len(part.asked), seed), np.isin(part.asked, part.members)
         if telling:  # Members' lists are of the first half of the items.
-            lists = lists // 2 + 30 * ~np.isin(people, inside)[:, None]
-        return listed(people, lists)
+            lists = lists // 2 + 30 * ~inside[:, None]
+        return listed(part.asked, lists), inside
 
     for telling in (True, False):
-        shadows = [views(g.shadow, g.used, k, telling=telling) for k, g in enumerate(games)]
-        targets = [views(g.private, g.members, 9 + k, telling=telling) for k, g in enumerate(games)]
-        found = forest_attack(data, games, shadows, targets, seed=0)
+        targets = [answers(target, 9 + k, telling=telling) for k, (target, _) in enumerate(games)]
+        shadows = [answers(shadow, k, telling=telling) for k, (_, shadow) in enumerate(games)]
+        accuracy, auc = forest_attack(data, shadows, targets, seed=0)
         if telling:
-            assert found["accuracy"].value > 0.95
-            assert found["auc"].value > 0.99
+            assert accuracy.value > 0.95
+            assert auc.value > 0.99
         else:
-            assert abs(found["auc"].value - 0.5) < 0.05
-            assert abs(found["accuracy"].value - 0.5) < 0.05
+            assert abs(auc.value - 0.5) < 0.05
+            assert abs(accuracy.value - 0.5) < 0.05
 
 
-def test_results_take_each_view_for_its_own_game_and_curves_stay_short() -> None:
-    games: Games = games_of(2000, Options(kinds=["loss", "ratio"], repetitions=2, shadows=8))
-    views = {f"target-{k}": losing(parts, 20.0) for k, parts in enumerate(games.parts)}
-    losses = losses_of(games.member, 6.0)
-    everybody, lists = np.arange(2000), np.zeros((2000, 10), np.int32)
-    views |= {f"half-{k}": listed(everybody, lists, losses[k]) for k in range(8)}
-    found = results_of(games, views, load(DATA))
+def test_figures_take_each_answer_for_its_own_game_and_curves_stay_short(tmp_path: Path) -> None:
+    options = Options(kinds=["loss", "ratio"], repetitions=2, shadows=8)
+    data = load("synthetic:users=2000,items=60,longest=20")
+    prepared = prepare_attack("ease", data, data=None, out=tmp_path, options=options, settings={})
+    parts = who_trains(2000, options)
+    answers = {f"target-{k}": losing(parts[f"target-{k}"], 20.0) for k in range(2)}
+    halves = [parts[f"half-{k}"] for k in range(8)]
+    member = np.stack([np.isin(half.asked, half.members) for half in halves])
+    lists = np.zeros((member.shape[1], 10), np.int32)
+    for k, losses in enumerate(losses_of(member, 6.0)):
+        answers[f"half-{k}"] = (listed(halves[k].asked, lists, losses), member[k])
+    found = {name: kind.as_json() for name, kind in figures_of(prepared, answers).items()}  # type: ignore[union-attr]
     assert list(found) == ["loss", "ratio"]
     assert found["loss"]["auc"]["value"] > 0.99
     assert found["ratio"]["auc"]["value"] > 0.99
     assert found["ratio"]["shadows"] == 8
-    for one in found.values():
-        assert len(one["curve"]) < 310
-        assert one["curve"][-1] == (1.0, 1.0)
-        assert set(one["rates"]) == {"0.01", "0.001"}
-    swapped = {**views, "target-0": views["target-1"], "target-1": views["target-0"]}
-    loss = replace(games.options, kinds=["loss"])
-    shuffled = replace(games, parts=games.parts[::-1], options=loss)
-    again = results_of(shuffled, swapped, load(DATA))
-    assert again["loss"]["auc"]["value"] == pytest.approx(found["loss"]["auc"]["value"])
+    for kind in found.values():
+        assert len(kind["curve"]) < 310
+        assert kind["curve"][-1] == [1.0, 1.0]
+        assert set(kind["rates"]) == {"0.01", "0.001"}
+    mixed = {**answers, "target-0": (answers["target-0"][0], ~answers["target-0"][1])}
+    wrong = figures_of(replace(prepared, options=replace(options, kinds=["loss"])), mixed)
+    assert wrong["loss"].auc.value < 0.6  # type: ignore[union-attr]
 
 
 def test_with_contexts_some_likes_of_everybody_are_asked_about() -> None:

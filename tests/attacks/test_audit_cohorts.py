@@ -9,18 +9,17 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from privrec.attacks import cohorts
-from privrec.attacks.cohorts import (
+from privrec.attacks import findings as looks
+from privrec.attacks.chances import (
     binomial_squares,
     common_law,
-    drawn_again,
-    drawn_together,
     few_places,
     in_common,
     share_bound,
     tails,
 )
-from privrec.attacks.watch import WatchedRound
+from privrec.attacks.findings import drawn_again, drawn_together
+from privrec.attacks.trial import WatchedRound
 from privrec.privacy.aggregate import gaussian
 from privrec.privacy.release import Sampling
 from privrec.types import IntArray, Law
@@ -145,7 +144,7 @@ def test_right_cohorts_are_not_accused(law: Law, people: int, share: float) -> N
 
 def test_the_chance_of_an_accusation_is_what_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
     """At a chance of 1/10, each of the six kinds accuses at most about 20 of 200 right runs."""
-    monkeypatch.setattr(cohorts, "_CHANCE", 0.1)
+    monkeypatch.setattr(looks, "_CHANCE_OF_ALL", 0.1)
     accused = [
         finding
         for seed in range(200)

@@ -19,11 +19,9 @@ from privrec.algorithms.privrec_plus.rows import merged_items
 from privrec.algorithms.privrec_plus.sums import taste_device
 from privrec.algorithms.recipes import RECIPES, configure, prepare
 from privrec.attacks import findings
-from privrec.attacks.audit import audit
-from privrec.attacks.bounds import least_area
-from privrec.attacks.canaries import make_canaries
+from privrec.attacks.audit import audit, least_area
 from privrec.attacks.findings import noise_again, over_bound, same_noise, too_small, wrong_noise
-from privrec.attacks.watch import WatchedRound
+from privrec.attacks.trial import WatchedRound, make_canaries
 from privrec.cli.app import app
 from privrec.core.phase import Cohort, Phase, ServerState, Told
 from privrec.core.round import fastest

@@ -11,6 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import reduce
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -18,9 +19,23 @@ import numpy.typing as npt
 from scipy import stats
 
 from privrec.algorithms.recipes import recipe_named
-from privrec.attacks.canaries import Canaries, join, odd_people
-from privrec.attacks.cohorts import drawn_again, drawn_together, few_places, in_common, too_many
-from privrec.attacks.watch import Trial, WatchedRound, by_phase, flattened
+from privrec.attacks.chances import (
+    binomial_squares,
+    common_law,
+    few_places,
+    in_common,
+    share_bound,
+    tails,
+)
+from privrec.attacks.trial import (
+    Canaries,
+    Trial,
+    WatchedRound,
+    by_phase,
+    flattened,
+    join,
+    odd_people,
+)
 from privrec.core.phase import Cohort, Phase, ServerState, Stage, Told
 from privrec.core.round import fastest
 from privrec.data.clients import Clients, nobody
@@ -29,7 +44,7 @@ from privrec.privacy.aggregate import grid_step
 from privrec.privacy.ledger import PrivacyLedger
 from privrec.privacy.release import secure
 from privrec.seeds import rng
-from privrec.types import F64, IntArray, Leaf, Params
+from privrec.types import F64, BoolArray, IntArray, Leaf, Params
 
 _PEOPLE_PER_KIND = 4
 """How many random people and people of many lines are tried, and half of the canaries' number."""
@@ -37,6 +52,7 @@ _SAMPLE = 300
 _SLACK = 1e-3
 _DEVIATIONS = 8.0
 _CHANCE, _CHANCE_OF_ALL = 1e-12, 1e-9
+"""Of one test of the noise, and of a kind of finding: the sum over all rounds, people or pairs."""
 _COMPARED, _BEGIN, _FEWEST = 50_000, 500, 50
 _PLACES = 500
 """As many of the largest noises are compared in any order, in as many equally likely places. More
@@ -48,16 +64,18 @@ _ALIKE = 0.9
 _LARGEST = 600.0
 """Of the absolute value of Laplace noise of scale 1; beyond it, chances are no numbers any more."""
 _FIRST = np.zeros(1, np.int64)
+_MOST, _PAIRED = 20_000, 4000
+"""Of more people, the first and the last ones are looked at; every two of some are compared."""
 
 
-def findings_of(trial: Trial, canaries: Canaries, others: Federation) -> tuple[str, ...]:
+def findings_of(trial: Trial, canaries: Canaries, others: Federation) -> list[str]:
     """Return the mistakes of a training; one that promises nothing has none to make."""
     if not trial.ledger.is_private:
-        return tuple(over_budget(trial))
-    run, rounds = trial.prepared, trial.rounds
-    unseen = replace(run.task, federation=without_data(run.task.federation))
-    stages = recipe_named(run.task.settings.recipe).plan(unseen).stages()
-    return (
+        return over_budget(trial)
+    task, rounds = trial.task, trial.rounds
+    unseen = replace(task, federation=without_data(task.federation))
+    stages = recipe_named(task.settings.recipe).plan(unseen).stages()
+    return [
         *untold(stages, rounds, trial.params),
         *over_bound(rounds, canaries.people, others),
         *other_bound(rounds),
@@ -65,13 +83,13 @@ def findings_of(trial: Trial, canaries: Canaries, others: Federation) -> tuple[s
         *noise_again(rounds),
         *same_noise(rounds),
         *wrong_count(rounds),
-        *(same_generator() if run.task.settings.budget.draws_in_secret else []),
+        *(same_generator() if task.settings.budget.draws_in_secret else []),
         *too_many(rounds),
         *drawn_together(rounds),
         *drawn_again(rounds),
         *uncounted(rounds, trial.ledger),
         *over_budget(trial),
-    )
+    ]
 
 
 # --- what was told and released -----------------------------------------------------------------
@@ -426,6 +444,170 @@ def _most_alike(noise: F64, other: F64, *, itself: bool = False) -> float:
     return most / max(float(shorter), 1e-30)
 
 
+# --- the cohorts --------------------------------------------------------------------------------
+
+# The ledger counts on each person being drawn independently of all others and of all rounds. So
+# people who are drawn in blocks, a cohort that is drawn again, and one that avoids those of the
+# rounds before break the guarantee, though everybody has the right chance.
+
+
+def too_many(rounds: Sequence[WatchedRound]) -> list[str]:
+    """Return the phases that drew somebody twice in a round, or more people than are counted."""
+    findings = []
+    for name, played in by_phase(rounds).items():
+        phase, cohorts = played[0].phase, [each.people for each in played]
+        if any(len(np.unique(people)) < len(people) for people in cohorts):
+            findings.append(f"{name}: somebody was drawn twice in one round")
+        sampling, total = phase.release.sampling, sum(map(len, cohorts))
+        asked = len(phase.population) * len(played)
+        fixed = sampling.law == "fixed"
+        chance = 1.0 if fixed else stats.binom.sf(total - 1, asked, sampling.share)
+        if chance < _CHANCE_OF_ALL or (fixed and total > sampling.cohort * len(played)):
+            findings.append(
+                f"{name}: {total / len(played):.4g} people were drawn for a round, and the ledger"
+                f" counts {asked * sampling.share / len(played):.4g}"
+            )
+    return findings
+
+
+def drawn_together(rounds: Sequence[WatchedRound]) -> list[str]:
+    """Return the phases in which people, or rounds, were not drawn independently of each other.
+
+    Of Poisson cohorts, the numbers of people must spread as coin tosses do, and so must the numbers
+    of rounds that people were in; no two people may have been in the same rounds more often than
+    by chance. Of all cohorts, people at any distance from each other in the order of the data must
+    not be drawn together.
+    """
+    findings = []
+    for name, played in by_phase(rounds).items():
+        sampling, users = played[0].phase.release.sampling, len(played[0].phase.population)
+        if sampling.share >= 1:
+            continue
+        drawn, sizes = _drawn(played), np.array([len(np.unique(each.people)) for each in played])
+        faults = [_neighbours(drawn, sampling.share)]
+        if sampling.law == "poisson":
+            faults += [
+                _spread(sizes, users, sampling.share, "people in a round"),
+                _spread(drawn.sum(0), len(played), sampling.share, "rounds of a person"),
+                _same_rounds(drawn),
+            ]
+        findings += [f"{name}: {fault}" for fault in faults if fault]
+    return findings
+
+
+def drawn_again(rounds: Sequence[WatchedRound]) -> list[str]:
+    """Return rounds whose people are, or are not, those of another round far more than by chance.
+
+    Compared are any two rounds, of whatever phase, that draw from the same people, and all rounds
+    in a row together.
+    """
+    groups: dict[bytes, list[WatchedRound]] = defaultdict(list)
+    for played in by_phase(rounds).values():
+        if played[0].phase.release.sampling.share < 1:
+            groups[played[0].phase.population.tobytes()] += played
+    findings = []
+    for played in groups.values():
+        drawn = _drawn(played)
+        if fault := _same_people(played, drawn) or _in_a_row(played, drawn):
+            findings.append(fault)
+    return findings
+
+
+def _same_people(rounds: Sequence[WatchedRound], drawn: BoolArray) -> str:
+    """Return a finding if two rounds have too many people in common."""
+    sizes, wide = drawn.sum(1), drawn.astype(np.float32)
+    pairs = len(rounds) * (len(rounds) - 1) / 2
+    for second in range(1, len(rounds)):
+        common = (wide[:second] @ wide[second]).astype(np.int64)
+        chances = in_common(drawn.shape[1], int(sizes[second]), sizes[:second], common)
+        first = int(np.argmin(chances))
+        if chances[first] * pairs < _CHANCE_OF_ALL:
+            expected = sizes[first] * sizes[second] / drawn.shape[1]
+            return (
+                f"{rounds[second].name}: {common[first]} of {sizes[second]} people were in"
+                f" {rounds[first].name} too; {expected:.0f} are expected"
+            )
+    return ""
+
+
+def _in_a_row(rounds: Sequence[WatchedRound], drawn: BoolArray) -> str:
+    """Return a finding if rounds in a row have too many, or too few, people in common."""
+    users, sizes = drawn.shape[1], drawn.sum(1).tolist()
+    kinds = Counter(pairwise(sizes))
+    laws = [(common_law(users, *sizes), count) for sizes, count in kinds.items()]
+    common = int((drawn[1:] & drawn[:-1]).sum())
+    if not laws or min(tails(laws, common)) * 2 >= _CHANCE_OF_ALL:
+        return ""
+    expected = sum(count * first * next_ / users for (first, next_), count in kinds.items())
+    return (
+        f"{rounds[0].name} to {rounds[-1].name}: rounds in a row have {common} people in common;"
+        f" {expected:.0f} are expected"
+    )
+
+
+def _spread(counts: np.ndarray, trials: int, share: float, what: str) -> str:
+    """Return a finding if counts of heads among so many coins spread too much or too little."""
+    mean, variance = trials * share, max(trials * share * (1 - share), 1e-12)
+    total = float(np.square(counts - mean).sum()) / variance
+    more, less = tails([(binomial_squares(trials, share), len(counts))], total)
+    if 2 * min(more, less) >= _CHANCE_OF_ALL:
+        return ""
+    times = total / len(counts)
+    return f"the numbers of {what} spread {times:.3g} times as much as independent draws do"
+
+
+def _same_rounds(drawn: BoolArray) -> str:
+    """Return a finding if too many people were in exactly the same rounds as somebody else.
+
+    Those who were in k of n rounds each have one of `n over k` equally likely histories.
+    """
+    some = rng(0, 0, "audited people").permutation(drawn.shape[1])[:_PAIRED]
+    histories, people = np.unique(drawn[:, some], axis=1, return_counts=True)
+    rounds = histories.sum(0)
+    for number in np.unique(rounds).tolist():
+        of_these = people[rounds == number]
+        many = float(min(math.comb(len(drawn), number), 10**300))
+        total = int(of_these.sum())
+        if few_places(total, many, len(of_these)) * (len(drawn) + 1) < _CHANCE_OF_ALL:
+            return (
+                f"{total} people were in {number} of {len(drawn)} rounds each, and only"
+                f" {len(of_these)} of them in different ones: some are drawn together"
+            )
+    return ""
+
+
+def _neighbours(drawn: BoolArray, share: float) -> str:
+    """Return a finding if people at some distance in the order of the data are drawn together.
+
+    Pairs at one distance fall into two halves in which nobody is in two pairs. Where most people
+    are drawn, those who are not are looked at.
+    """
+    chance, (rounds, people) = min(share, 1 - share) ** 2, drawn.shape
+    spectrum = np.zeros(people + 1)
+    for row in drawn if share <= 0.5 else ~drawn:
+        spectrum += np.abs(np.fft.rfft(row, 2 * people)) ** 2
+    pairs = np.fft.irfft(spectrum)[1 : people // 2 + 1]
+    if not len(pairs):
+        return ""
+    most, at = round(float(pairs.max())), int(np.argmax(pairs)) + 1
+    trials = math.ceil(rounds * people / 2)
+    if 2 * len(pairs) * share_bound(trials, chance, most / 2) >= _CHANCE_OF_ALL:
+        return ""
+    what = "drawn" if share <= 0.5 else "left out"
+    return (
+        f"people {at} places apart were {what} together {most} times;"
+        f" {chance * rounds * (people - at):.0f} are expected"
+    )
+
+
+def _drawn(rounds: Sequence[WatchedRound]) -> BoolArray:
+    """Return who of the population was drawn in which round, shape (rounds, people)."""
+    population, half = rounds[0].phase.population, _MOST // 2
+    if len(population) > _MOST:
+        population = np.concatenate([population[:half], population[-half:]])
+    return np.stack([np.isin(population, each.people) for each in rounds])
+
+
 # --- the ledger ---------------------------------------------------------------------------------
 
 
@@ -444,7 +626,7 @@ def uncounted(rounds: Sequence[WatchedRound], ledger: PrivacyLedger) -> list[str
 
 def over_budget(trial: Trial) -> list[str]:
     """Return a finding if the ledger's epsilon is above the budget that was asked for."""
-    config, ledger = trial.prepared.task.settings, trial.ledger
+    config, ledger = trial.task.settings, trial.ledger
     budget, why = config.budget, "" if ledger.is_private else ": some sums have no noise"
     # The first stage of the paper has no noise, and the budget is that of the second alone.
     asked_for = bool(why) and getattr(config, "stage1", None) == "paper"

@@ -6,42 +6,105 @@ that is there is not trained again, and one that was interrupted goes on. Some k
 published or sent instead: they need no models.
 """
 
+import os
+import signal
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
+from multiprocessing import active_children, get_context, parent_process
 from pathlib import Path
-from typing import Any
+from threading import Thread, current_thread, main_thread
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from privrec.algorithms.recipes import configure, plan_on_device, prepare, settings_of
-from privrec.attacks.attackers import results_of
-from privrec.attacks.games import (
-    EVERYBODY_TRAINS,
-    MODEL_KINDS,
-    MOST_PEOPLE,
-    OURS,
-    Games,
-    Options,
-    games_of,
+from privrec.attacks.attackers import (
+    Answers,
+    forest_attack,
+    loss_attack,
+    ratio_attack,
+    read_views,
+    views_of,
+    write_views,
 )
 from privrec.attacks.scores import sums_attack
 from privrec.attacks.server import read_off
-from privrec.attacks.views import Views, read_views, views_of, write_views
-from privrec.attacks.workers import cores, side_by_side
+from privrec.attacks.trial import EVERYBODY_TRAINS
 from privrec.data.federation import Federation, part_of
 from privrec.data.sources import load
-from privrec.errors import PrivacyWarning, RunFolderError, SettingsError
+from privrec.errors import PrivacyWarning, RunFolderError, SettingsError, check_extra, nearest
 from privrec.privacy.paper import PRINTED_ATTACKS
 from privrec.runs import folder as records
-from privrec.runs.documents import Attack, Attacks
+from privrec.runs.documents import Attack, Attacks, Kind, ServerView
 from privrec.runs.journal import load_params
 from privrec.runs.loop import check_same, train
 from privrec.seeds import rng
 from privrec.settings import Budget
-from privrec.types import IntArray, OnProgress
+from privrec.types import BoolArray, IntArray, OnProgress
+
+MODEL_KINDS = ("paper", "loss", "ratio")
+"""The kinds of attack that train models of their own (docs/attacks.md)."""
+KINDS = (*MODEL_KINDS, "sums", "twice", "server")
+"""All kinds; the others read what is published or sent."""
+OURS = frozenset(
+    ("recipe", "data", "seed", "noise", "train_people", "candidates", "halving", *EVERYBODY_TRAINS)
+)
+"""Settings that an attack chooses itself."""
+FEWEST_SHADOWS = 4
+"""With fewer, one model with her and one without are no distribution. Chosen by hand."""
+SHADOW_PEOPLE = 1000
+"""The paper's number of shadow users."""
+SHADOW_PARTS = 6
+"""In a smaller population a sixth are shadow users, which is about the paper's share."""
+USED_SHARE = 0.8
+"""The share of the shadow users who train the shadow model, as in the paper."""
+MOST_PEOPLE = 1000
+"""About so many members of a model, and as many others, the attacker guesses. Chosen by hand."""
+FEWEST_PEOPLE = 5 * SHADOW_PARTS
+"""With fewer, no shadow user would be left out of the shadow model."""
+_ONE_CORE = {
+    "JAX_NUM_CPU_DEVICES": "1",
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What is asked of an attack.
+
+    `repetitions` are targets that are attacked, `shadows` models for kind ratio. The attacker
+    guesses about at most `people` members of a model, and as many others.
+    """
+
+    kinds: Sequence[str] = MODEL_KINDS
+    repetitions: int = 5
+    shadows: int = 16
+    people: int = MOST_PEOPLE
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for kind in self.kinds:
+            if kind not in KINDS:
+                known = f"(there are: {', '.join(KINDS)})"
+                raise SettingsError(f"unknown kind {kind!r}{nearest(kind, KINDS)} {known}")
+        least = {"repetitions": 1, "shadows": FEWEST_SHADOWS, "seed": 0, "people": 2}
+        for name, limit in least.items():
+            if getattr(self, name) < limit:
+                raise SettingsError(f"`{name}` must be >= {limit}; got {getattr(self, name)}")
+        if "paper" in self.kinds:
+            check_extra("sklearn", "the paper's attack (kind paper)")
+        if "ratio" in self.kinds and self.repetitions > self.shadows:
+            raise SettingsError(
+                "`repetitions` must be <= `shadows` for kind ratio;"
+                f" got {self.repetitions} and {self.shadows}"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -90,7 +153,7 @@ class Prepared:
     data: str | None
     settings: Mapping[str, Any]
     budget: Budget
-    games: Games
+    options: Options
     models: Mapping[str, Model]
 
 
@@ -116,15 +179,14 @@ def attack(
     handed to other processes: its models are trained one after another. Noise is seeded: it
     protects nobody.
     """
-    options = Options(
-        kinds=kinds, repetitions=repetitions, shadows=shadows, people=people, seed=seed
-    )
     prepared = prepare_attack(
         recipe,
         load(data) if isinstance(data, str) else data,
         data=data if isinstance(data, str) else None,
         out=Path(out),
-        options=options,
+        options=Options(
+            kinds=kinds, repetitions=repetitions, shadows=shadows, people=people, seed=seed
+        ),
         settings=settings,
     )
     return play_attack(prepared, workers=workers, on_progress=on_progress)
@@ -144,9 +206,23 @@ def prepare_attack(
         if key in OURS:
             raise SettingsError(f"`{key}` cannot be set: an attack chooses it for each model")
     budget: Budget = configure(recipe, federation.name, settings).budget
-    games = games_of(federation.n_clients, options)
     noise = {} if budget.mechanism == "none" else {"noise": "seeded"}
-    models = models_of(games, recipe, {**settings, **noise}, out=out)
+    asked = {**settings, **noise, **EVERYBODY_TRAINS}
+    usual, asking_seed = configure(recipe, federation.name, asked), _seed(options.seed, "asking")
+    models = {}
+    for name, part in who_trains(federation.n_clients, options).items():
+        count = len(part.members)
+        # A cohort larger than the people of a model is all of them.
+        large = [key for key in ("cohort", "stage1_cohort") if getattr(usual, key, 0) > count]
+        chosen = {"seed": _seed(options.seed, name), **dict.fromkeys(large, count)}
+        models[name] = Model(
+            place=out / name,
+            recipe=recipe,
+            settings={**asked, **chosen},
+            members=part.members,
+            asked=part.asked,
+            asking_seed=asking_seed,
+        )
     if models:
         check_models(list(models.values()), federation)
     return Prepared(
@@ -155,7 +231,7 @@ def prepare_attack(
         data=data,
         settings=settings,
         budget=budget,
-        games=games,
+        options=options,
         models=models,
     )
 
@@ -166,37 +242,45 @@ def play_attack(
     """Return what the attacks reached; trains the models that are not there yet."""
     if workers is not None and workers < 1:
         raise SettingsError(f"`workers` must be >= 1; got {workers}")
-    recipe, federation, budget = prepared.recipe, prepared.federation, prepared.budget
-    views = views_of_all(
-        list(prepared.models.values()),
-        federation,
-        data=prepared.data,
-        workers=workers or cores(),
-        on_progress=on_progress,
-    )
-    named = dict(zip(prepared.models, views, strict=True))
-    figures: dict[str, Any] = results_of(prepared.games, named, federation)
-    if "paper" in figures:
-        of_recipe = PRINTED_ATTACKS.get(federation.name, {}).get(recipe, {})
-        figures["paper"]["printed"] = of_recipe.get(budget.epsilon)
+    budget, options = prepared.budget, prepared.options
+    answers = answers_of(prepared, workers or _cores(), on_progress)
     return Attack(
-        recipe=recipe,
-        data=federation.name,
+        recipe=prepared.recipe,
+        data=prepared.federation.name,
         epsilon=budget.epsilon,
         delta=None if budget.mechanism == "none" else budget.delta,
-        repetitions=prepared.games.options.repetitions,
-        seed=prepared.games.options.seed,
-        attacks=Attacks.model_validate(figures | read_along(prepared, on_progress), strict=False),
+        repetitions=options.repetitions,
+        seed=options.seed,
+        attacks=Attacks.model_validate(figures_of(prepared, answers, on_progress)),
     )
 
 
-def read_along(prepared: Prepared, on_progress: OnProgress | None = None) -> dict[str, Any]:
-    """Return the figures of the kinds that read published sums, or single contributions.
+def figures_of(
+    prepared: Prepared, answers: Mapping[str, Answers], on_progress: OnProgress | None = None
+) -> dict[str, Kind | list[ServerView]]:
+    """Return the figures of each kind; `answers` are those of the models, by name.
 
     Sums without noise hide nothing: a recipe without noise has no figures of them.
     """
-    recipe, federation, options = prepared.recipe, prepared.federation, prepared.games.options
-    figures: dict[str, Any] = {}
+    recipe, federation, options = prepared.recipe, prepared.federation, prepared.options
+    targets, shadows, halves = (
+        [answer for name, answer in answers.items() if name.startswith(kind)]
+        for kind in ("target", "shadow", "half")
+    )
+    figures: dict[str, Kind | list[ServerView]] = {}
+    if "paper" in options.kinds:
+        accuracy, auc = forest_attack(federation, shadows, targets, seed=options.seed)
+        printed = PRINTED_ATTACKS.get(federation.name, {}).get(recipe, {})
+        figures["paper"] = Kind(
+            accuracy=accuracy, auc=auc, printed=printed.get(prepared.budget.epsilon)
+        )
+    if "loss" in options.kinds:
+        figures["loss"] = loss_attack(targets).thinned()
+    if "ratio" in options.kinds:
+        losses = np.stack([views.losses for views, _ in halves])
+        member = np.stack([inside for _, inside in halves])
+        roc = ratio_attack(losses, member, targets=options.repetitions).thinned()
+        figures["ratio"] = roc.model_copy(update={"shadows": len(halves)})
     for kind, trainings in (("sums", 1), ("twice", 2)):
         if kind in options.kinds and prepared.budget.mechanism != "none":
             figures[kind] = sums_attack(
@@ -215,46 +299,77 @@ def read_along(prepared: Prepared, on_progress: OnProgress | None = None) -> dic
     return figures
 
 
-def models_of(
-    games: Games, recipe: str, settings: Mapping[str, Any], *, out: Path
-) -> dict[str, Model]:
-    """Return the models of all games by name; each has a seed of its own."""
-    trained: dict[str, tuple[IntArray, IntArray]] = {}
-    for k, parts in enumerate(games.parts):
-        trained[f"target-{k}"] = (parts.members, parts.private)
-        if games.with_shadows:
-            trained[f"shadow-{k}"] = (parts.used, parts.shadow)
-    for k, row in enumerate(games.member):
-        trained[f"half-{k}"] = (np.flatnonzero(row), games.asked)
-    asking = _seed(games.options.seed, "asking")
-    return {
-        name: Model(
-            place=out / name,
-            recipe=recipe,
-            settings={**settings, "seed": _seed(games.options.seed, name)},
-            members=members,
-            asked=asked,
-            asking_seed=asking,
-        )
-        for name, (members, asked) in trained.items()
-    }
+# --- who trains which model ---------------------------------------------------------------------
 
 
-def views_of_all(
-    models: Sequence[Model],
-    federation: Federation,
-    *,
-    data: str | None = None,
-    workers: int = 1,
-    on_progress: OnProgress | None = None,
-) -> list[Views]:
-    """Return what each model says, in order; trains what is missing.
+class Part(NamedTuple):
+    """Who trains a model, and about whom the attacker asks it: positions of people."""
 
-    `data` is the name of the federation. With it, `workers` models are trained at a time, each by
-    a process of its own on one core; without it, one after another in this process.
-    `check_models` must have accepted them.
+    members: IntArray
+    asked: IntArray
+
+
+def who_trains(people: int, options: Options) -> dict[str, Part]:
+    """Return who of so many people trains which model; only those that the kinds need."""
+    if people < FEWEST_PEOPLE:
+        raise SettingsError(f"an attack needs at least {FEWEST_PEOPLE} people; got {people}")
+    kinds, seed = options.kinds, options.seed
+    models = {}
+    for k in range(options.repetitions if "paper" in kinds or "loss" in kinds else 0):
+        target, shadow = parts_of(people, seed=seed, repetition=k, most=options.people)
+        models[f"target-{k}"] = target
+        if "paper" in kinds:
+            models[f"shadow-{k}"] = shadow
+    asked = np.sort(rng(seed, 0, "attack asked").permutation(people)[: 2 * options.people])
+    coins = coins_of(people, seed=seed, models=options.shadows if "ratio" in kinds else 0)
+    for k, row in enumerate(coins):
+        models[f"half-{k}"] = Part(np.flatnonzero(row), asked)
+    return models
+
+
+def parts_of(
+    people: int, *, seed: int, repetition: int, most: int = MOST_PEOPLE
+) -> tuple[Part, Part]:
+    """Return the parts of the target and of the shadow in one repetition of the paper's game.
+
+    They share nobody. The shadow is asked about everybody whom the attacker knows, those who train
+    it first. The target is asked about some of its members, and as many who are in no other part.
+
+    >>> target, shadow = parts_of(60, seed=0, repetition=0, most=20)
+    >>> [len(people) for people in (*target, *shadow)]
+    [25, 40, 8, 10]
     """
-    missing = [model for model in models if not model.was_asked]
+    order = rng(seed, repetition, "attack parts").permutation(people)
+    count = min(SHADOW_PEOPLE, people // SHADOW_PARTS)
+    used = round(USED_SHARE * count)
+    half = (people - count) // 2
+    trained, unused, members, others, _ = np.split(
+        order, np.cumsum([used, count - used, half, half])
+    )
+    asked = np.concatenate([np.sort(members[:most]), np.sort(others[:most])])
+    known = np.concatenate([np.sort(trained), np.sort(unused)])
+    return Part(np.sort(members), asked), Part(np.sort(trained), known)
+
+
+def coins_of(people: int, *, seed: int, models: int) -> BoolArray:
+    """Return who trains which model, shape (models, people): each by her own fair coin."""
+    coins = [rng(seed, k, "attack coins").random(people) < 0.5 for k in range(models)]
+    return np.array(coins, np.bool_).reshape(models, people)
+
+
+# --- training the models ------------------------------------------------------------------------
+
+
+def answers_of(
+    prepared: Prepared, workers: int, on_progress: OnProgress | None = None
+) -> dict[str, Answers]:
+    """Return what each model says, by its name; trains what is missing.
+
+    Of data with a name, `workers` models are trained at a time, each by a process of its own on
+    one core; else one after another in this process.
+    """
+    models, data = prepared.models, prepared.data
+    missing = [model for model in models.values() if not model.was_asked]
     done, workers = len(models) - len(missing), min(workers, len(missing))
 
     def advance() -> None:
@@ -269,58 +384,43 @@ def views_of_all(
         side_by_side(_finish_named, named, workers=workers, advance=advance)
     else:
         for model in missing:
-            finish(model, federation)
+            finish(model, prepared.federation)
             advance()
-    return [read_views(model.views_path, model.asked) for model in models]
+    return {
+        name: (read_views(model.views_path, model.asked), np.isin(model.asked, model.members))
+        for name, model in models.items()
+    }
 
 
 def check_models(models: Sequence[Model], federation: Federation) -> None:
     """Raise, before anything is trained, if a model cannot be, or its folder has another one."""
     smallest = min(models, key=lambda model: len(model.members))
     try:
-        with quiet():
-            prepare(_config(smallest, federation), part_of(federation, smallest.members)).stages()
+        with warnings.catch_warnings(action="ignore", category=PrivacyWarning):
+            config = configure(smallest.recipe, federation.name, smallest.settings)
+            prepare(config, part_of(federation, smallest.members)).stages()
     except SettingsError as error:
         few = f"a model of the attack trains on {len(smallest.members):,} people"
         raise SettingsError(f"{smallest.recipe}: {error} ({few})") from error
     for model in models:
         if model.begun:
-            asked = _config(model, federation).model_dump(exclude={"protocol", "candidates"})
+            config = configure(model.recipe, federation.name, model.settings)
             folder, started = records.read_settings(model.place, settings_of)
-            check_same(folder, started, asked)
+            check_same(folder, started, config.model_dump(exclude={"protocol", "candidates"}))
             records.check_data(folder, part_of(federation, model.members).fingerprint)
 
 
 def finish(model: Model, federation: Federation) -> None:
     """Train a model as far as it is not trained yet, and write what it says."""
-    people, how = part_of(federation, model.members), _settings(model, federation)
-    with quiet():
+    people, how = part_of(federation, model.members), dict(model.settings)
+    # Models of an attack protect nobody, so a weak guarantee is nothing to warn of.
+    with warnings.catch_warnings(action="ignore", category=PrivacyWarning):
         run = train(
             model.recipe, people, out=model.place, resume=model.begun, progress=False, **how
         )
     asking = run.config.model_copy(update={"seed": model.asking_seed})
     scorer = plan_on_device(asking, federation.catalogue).ranker(load_params(run.folder))
     write_views(model.views_path, views_of(federation, model.asked, scorer))
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Leave out warnings about weak guarantees: models of an attack protect nobody."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", PrivacyWarning)
-        yield
-
-
-def _settings(model: Model, federation: Federation) -> dict[str, Any]:
-    """Return the settings of a model; a cohort larger than its people is all of them."""
-    asked = {**model.settings, **EVERYBODY_TRAINS}
-    usual, count = configure(model.recipe, federation.name, asked), len(model.members)
-    large = [key for key in ("cohort", "stage1_cohort") if getattr(usual, key, 0) > count]
-    return {**asked, **dict.fromkeys(large, count)}
-
-
-def _config(model: Model, federation: Federation) -> Any:
-    return configure(model.recipe, federation.name, _settings(model, federation))
 
 
 def _finish_named(model: Model, data: str) -> None:
@@ -335,3 +435,83 @@ def _loaded(data: str) -> Federation:
 
 def _seed(seed: int, purpose: str) -> int:
     return int(rng(seed, 0, f"attack seed {purpose}").integers(2**31))
+
+
+# --- processes side by side ---------------------------------------------------------------------
+
+
+def _cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def side_by_side(
+    function: Callable[..., None],
+    arguments: Sequence[tuple[Any, ...]],
+    *,
+    workers: int,
+    advance: Callable[[], None],
+) -> None:
+    """Call a function with each of the arguments, in new processes; `advance` after each call.
+
+    Each process has one JAX device and one thread for an operation. If a call raises, calls that
+    have not begun are left out, and the error is raised here.
+    """
+    # A fork would copy JAX's threads in an unknown state.
+    with ProcessPoolExecutor(
+        workers, mp_context=get_context("spawn"), initializer=_end_with_parent
+    ) as pool:
+        with _for_new_processes():
+            started = [pool.submit(function, *given) for given in arguments]
+        try:
+            for future in as_completed(started):
+                future.result()
+                advance()
+        except BrokenProcessPool as error:
+            raise RunFolderError(
+                "a process that trained a model has ended, perhaps for lack of memory:"
+                " run the command again to go on, with fewer --workers"
+            ) from error
+        except KeyboardInterrupt:
+            for process in active_children():
+                process.terminate()
+            raise
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _end_with_parent() -> None:
+    """End this process when the one that started it is gone, even if it was killed.
+
+    A worker would otherwise train on, and keep the folder that a new attempt needs.
+    """
+    Thread(target=_wait_for_parent, daemon=True).start()
+
+
+def _wait_for_parent() -> None:
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+@contextmanager
+def _for_new_processes() -> Iterator[None]:
+    """Let processes that begin here use one core each, and ignore Ctrl-C.
+
+    JAX reads the number of devices when it starts, so a process must find it in its environment.
+    A terminal sends Ctrl-C to all processes; this one ends them, and each would otherwise print a
+    traceback. Only the main thread is told of signals.
+    """
+    before = {name: os.environ[name] for name in _ONE_CORE if name in os.environ}
+    is_main = current_thread() is main_thread()
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN) if is_main else None
+    os.environ.update(_ONE_CORE)
+    try:
+        yield
+    finally:
+        for name in _ONE_CORE:
+            del os.environ[name]
+        os.environ.update(before)
+        if is_main:
+            signal.signal(signal.SIGINT, handler)

@@ -19,24 +19,20 @@ product of r rᵀ and s sᵀ is (r·s)², and that of their upper triangles ((r�
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import combinations
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
-from privrec.algorithms.recipes import configure
-from privrec.attacks.canaries import Canaries, with_canaries
-from privrec.attacks.roc import measured
-from privrec.attacks.watch import WatchedRound, flattened, law_of, sender, watch_training
+from privrec.attacks.attackers import Roc, measured
+from privrec.attacks.trial import Canaries, WatchedRound, flattened, run_trial, sender
 from privrec.core.contribution import Contribution, add_to
 from privrec.core.phase import Cohort
 from privrec.core.round import fastest
 from privrec.data.clients import Clients
 from privrec.data.federation import Federation, part_of
 from privrec.privacy.ledger import PrivacyLedger, best_area, best_curve
-from privrec.runs.loop import train
 from privrec.seeds import rng
 from privrec.types import F64, Leaf, OnProgress
 
@@ -67,32 +63,32 @@ def sums_attack(
     trainings: int = 1,
     settings: Mapping[str, Any],
     on_progress: OnProgress | None = None,
-) -> dict[str, Any]:
+) -> Roc:
     """Return what the attacker reaches who has the sums of some trainings of the same people.
 
-    People toss a coin whether they take part. The figures are those of `Roc`, with the curve and
-    the area that the ledgers allow together.
+    People toss a coin whether they take part. The figures have the curve and the area that the
+    ledgers allow together.
     """
     chosen = rng(seed, 0, "attack sums").permutation(federation.n_clients)[:people]
     chosen = np.sort(chosen[: federation.n_clients // 2])
     others = part_of(federation, np.setdiff1d(np.arange(federation.n_clients), chosen))
     coins = rng(seed, 0, "attack sums coins").random(len(chosen)) < 0.5
     targets = Canaries(people=federation.take(chosen), coins=coins)
-    law = law_of(configure(recipe, federation.name, settings))
     total, ledger = np.zeros(len(coins)), PrivacyLedger()
     for training in range(trainings):
-        trial = watch_training(
-            partial(train, recipe, on_progress=on_progress, seed=seed + training, **settings),
-            with_canaries(others, targets, law),
+        trial = run_trial(
+            recipe,
+            others,
+            targets,
+            seed=seed + training,
+            settings=settings,
+            on_progress=on_progress,
         )
         ledger = ledger.compose(trial.ledger)
         total += exact_scores(trial.rounds, targets, others)
-    return {
-        **measured(total[coins], total[~coins], seed=seed).as_json(),
-        "trainings": trainings,
-        "allowed": best_curve(ledger),
-        "auc_allowed": best_area(ledger),
-    }
+    allowed = {"allowed": best_curve(ledger), "auc_allowed": best_area(ledger)}
+    roc = measured(total[coins], total[~coins], seed=seed)
+    return roc.model_copy(update={"trainings": trainings, **allowed})
 
 
 def canary_scores(

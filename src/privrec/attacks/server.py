@@ -11,7 +11,7 @@ server that gets the sum of a cohort of one reads the same.
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from privrec.algorithms.factors.fcf import VECTORS
 from privrec.algorithms.privrec_plus.scoring import DISLIKES, LIKES
 from privrec.algorithms.privrec_plus.sums import BASIS, SCALE, SQUARES, TRIANGLE
 from privrec.algorithms.recipe import Plan
-from privrec.attacks.watch import sender
+from privrec.attacks.trial import sender
 from privrec.core.contribution import Contribution, TouchedRows
 from privrec.core.model import ITEM_TABLE
 from privrec.core.phase import Phase, ServerState, Stage, Told, Unwritten
@@ -35,8 +35,6 @@ from privrec.types import F64, BoolArray, IntArray, Leaf, Params
 
 LooksLiked = Callable[[F64], BoolArray]
 """The updates of some item rows of one person, shape (k, d) -> which of them she seems to like."""
-Send = Callable[[Clients], Contribution]
-"""One person's data -> what her device adds to the sums."""
 _GAP = 1.7
 """Amounts this many times apart are of two kinds. A like weighs twice as much as a dislike, and an
 item both liked and disliked 1.5 times as much as a like."""
@@ -160,7 +158,7 @@ def _learned(
             break
         updates.append(np.asarray(rows.values, np.float64))
         liked.append(np.isin(rows.ids, person.item[person.liked]))
-    return trained_reader(updates, liked) if updates else _all_of_them
+    return trained_reader(updates, liked) if updates else lambda rows: np.ones(len(rows), np.bool_)
 
 
 def made_up(catalogue: Catalogue, draw: np.random.Generator) -> Clients:
@@ -198,10 +196,6 @@ def _popular(federation: Federation, population: IntArray) -> IntArray:
         people = federation.take(part)
         counts += np.bincount(people.item[people.liked], minlength=federation.n_items)
     return np.argsort(-counts, kind="stable")
-
-
-def _all_of_them(values: Any) -> BoolArray:
-    return np.ones(len(values), np.bool_)
 
 
 def _share(named: Sequence[IntArray], true: Sequence[IntArray]) -> Share:

@@ -1,7 +1,7 @@
 """`privrec attack` (membership inference, of a whole person) and `privrec audit` (canaries)."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -32,24 +32,12 @@ from privrec.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from privrec.attacks.games import Options
-    from privrec.runs.documents import Attack, Audit, ServerView
+    from privrec.attacks.membership import Options, Prepared
+    from privrec.runs.documents import Attack, Audit
 
 EXIT_DOES_NOT_HOLD = EXIT_WRONG_INPUT + 1
-_COLUMNS = (
-    "recipe",
-    "data",
-    "ε",
-    "attack",
-    "accuracy",
-    "AUC",
-    "95 % interval",
-    "TPR at 1 %",
-    "at 0.1 %",
-    "paper's accuracy",
-)
-
-
+Job = tuple[Path, str, str, Path, dict[str, Any]]
+"""The file of an attack's result, its recipe, its data, the folder of its models, its settings."""
 RunsArgument = Annotated[
     list[Path] | None,
     typer.Argument(
@@ -59,22 +47,14 @@ RunsArgument = Annotated[
         autocompletion=offer_runs,
     ),
 ]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Job:
-    """One attack: `models` is the folder of its models, `result` its JSON file.
-
-    Both are meant inside the folder of the command, unless they are absolute. `run` is the run
-    that is attacked, if it is one.
-    """
-
-    recipe: str
-    data: str
-    settings: Mapping[str, Any]
-    models: str
-    result: Path
-    run: Path | None = None
+AuditOutOption = Annotated[
+    Path | None,
+    typer.Option(
+        help="Write the result as JSON, and as a page beside it.",
+        dir_okay=False,
+        show_default="of a run: RUN/simulation/audit.json",
+    ),
+]
 
 
 def attack(
@@ -117,7 +97,8 @@ def attack(
     their noise is seeded and protects nobody. What is in the folder is not trained again.
     """
     with plain_errors(EXPERIMENTS_KEPT):
-        from privrec.attacks.games import Options
+        from privrec.attacks.membership import Options, play_attack
+        from privrec.runs.documents import Attack
 
         options = Options(
             kinds=names_between_commas(kinds),
@@ -126,68 +107,77 @@ def attack(
             people=people,
             seed=seed,
         )
-        jobs = _jobs(runs or [], data, recipes, epsilons, set_ or [], seed)
-        results = _play(jobs, out, workers, options)
-        if json_:
-            print_json([result.as_json() for result in results.values()])
-            return
-        _print_attacks(results)
+        jobs = _jobs(runs or [], data, recipes, epsilons, set_ or [], out=out, seed=seed)
+        results = {}
+        for place, prepared in _prepare(jobs, options).items():
+            with progress() as on_progress:
+                result = play_attack(prepared, workers=workers, on_progress=on_progress)
+            results[place] = _with_earlier(Attack.read(place), result)
+            _write(place, results[place], run=place.parent.parent if runs else None)
+        _print_attacks(results, as_json=json_)
 
 
-def _print_attacks(results: Mapping[Path, "Attack"]) -> None:
-    rows = [row for result in results.values() for row in _rows(result)]
-    if rows:
-        print_table("Who took part in training?", _COLUMNS, rows)
-        print_line(
-            "Guessing has accuracy and AUC 0.5. Except for paper, accuracy is that of the best"
-            " threshold. A dash: not measured, or too few people (fewer than 100 for 1 %)."
-        )
-    for result in results.values():
-        for view in result.attacks.server:
-            print_line(f"{result.recipe}, {view.phase}: {_server_line(view)}")
-    print_line(f"figures: {', '.join(map(str, results))}; pages beside them")
+def _jobs(
+    runs: Sequence[Path],
+    data: str | None,
+    recipes: str | None,
+    epsilons: str,
+    pairs: Sequence[str],
+    *,
+    out: Path | None,
+    seed: int,
+) -> Iterator[Job]:
+    """Yield the attacks: on runs, with each run's settings and others on top, or on recipes."""
+    from privrec.algorithms.recipes import settings_of
+    from privrec.attacks.membership import OURS
+    from privrec.errors import SettingsError
+    from privrec.runs.folder import SIMULATION, read_settings
+    from privrec.runs.frontier import jobs_of
+    from privrec.settings import parse_overrides
+
+    if bool(runs) == (data is not None):
+        raise SettingsError("give either run folders or --data")
+    settings = parse_overrides(pairs)
+    for run in runs:
+        _, config = read_settings(run, settings_of)
+        own = config.model_dump(exclude=set(OURS), exclude_none=True)
+        place, path = out or _usual_folder(config.data), run.resolve()
+        result, models = path / SIMULATION / "attack.json", place / f"like-{path.name}-seed-{seed}"
+        yield result, config.recipe, config.data, models, {**own, **settings}
+    if data is None:
+        return
+    if recipes is None:
+        raise SettingsError("--data needs --recipes: which ones to attack, with commas")
+    if "epsilon" in settings:
+        raise SettingsError("`epsilon` is given by --epsilons, not by --set")
+    place = out or _usual_folder(data)
+    for job in jobs_of(recipes.split(","), seeds=[seed], epsilons=numbers(epsilons, "epsilons")):
+        budget = {} if job.epsilon is None else {"epsilon": job.epsilon}
+        result = place / f"attack-{job.name.removesuffix(f'-seed-{seed}')}.json"
+        yield result, job.recipe, data, place / job.name, {**settings, **budget}
 
 
-def _play(
-    jobs: Sequence[_Job], out: Path | None, workers: int | None, options: "Options"
-) -> dict[Path, "Attack"]:
-    """Return what each attack reached, by the file that it was written to."""
-    from privrec.attacks.membership import play_attack, prepare_attack
+def _usual_folder(data: str) -> Path:
+    return Path("runs") / f"attack-{file_name(data)}"
+
+
+def _prepare(jobs: Iterator[Job], options: "Options") -> dict[Path, "Prepared"]:
+    """Return the attacks by the file of their result.
+
+    All are prepared before any is played: what is wrong with the last is said at once, and so is a
+    file of an earlier attack that cannot be read.
+    """
+    from privrec.attacks.membership import prepare_attack
     from privrec.data.sources import load
-    from privrec.runs.api import open_run
     from privrec.runs.documents import Attack
-    from privrec.runs.folder import write_whole
-    from privrec.show.attacks import render_attacks
-    from privrec.show.write import refresh_report
 
-    loaded = {name: load(name) for name in dict.fromkeys(job.data for job in jobs)}
-    folders = [out or Path("runs") / f"attack-{file_name(job.data)}" for job in jobs]
-    # All are prepared before any is played: what is wrong with the last is said at once, and so
-    # is a file of an earlier attack that cannot be read.
-    for job, folder in zip(jobs, folders, strict=True):
-        Attack.read(folder / job.result)
-    prepared = [
-        prepare_attack(
-            job.recipe,
-            loaded[job.data],
-            data=job.data,
-            out=folder / job.models,
-            options=options,
-            settings=job.settings,
+    loaded, prepared = cache(load), {}
+    for result, recipe, data, models, settings in jobs:
+        Attack.read(result)
+        prepared[result] = prepare_attack(
+            recipe, loaded(data), data=data, out=models, options=options, settings=settings
         )
-        for job, folder in zip(jobs, folders, strict=True)
-    ]
-    results = {}
-    for job, folder, one in zip(jobs, folders, prepared, strict=True):
-        with progress() as on_progress:
-            result = play_attack(one, workers=workers, on_progress=on_progress)
-        place = folder / job.result
-        results[place] = _with_earlier(Attack.read(place), result)
-        write_whole(place, results[place].text())
-        write_whole(place.with_suffix(".html"), render_attacks([results[place]], []).encode())
-        if job.run is not None:
-            refresh_report(open_run(job.run))
-    return results
+    return prepared
 
 
 def _with_earlier(before: "Attack | None", result: "Attack") -> "Attack":
@@ -203,117 +193,31 @@ def _with_earlier(before: "Attack | None", result: "Attack") -> "Attack":
     return result.model_copy(update={"attacks": kinds.model_copy(update=earlier)})
 
 
-def _jobs(
-    runs: Sequence[Path],
-    data: str | None,
-    recipes: str | None,
-    epsilons: str,
-    pairs: Sequence[str],
-    seed: int,
-) -> list[_Job]:
-    """Return what is asked for."""
-    from privrec.errors import SettingsError
-    from privrec.runs.frontier import jobs_of
-    from privrec.settings import parse_overrides
+def _print_attacks(results: Mapping[Path, "Attack"], *, as_json: bool) -> None:
+    from privrec.show.attacks import attack_table, server_table
 
-    if bool(runs) == (data is not None):
-        raise SettingsError("give either run folders or --data")
-    settings = parse_overrides(pairs)
-    if data is None:
-        return [_like(path, settings, seed) for path in runs]
-    if recipes is None:
-        raise SettingsError("--data needs --recipes: which ones to attack, with commas")
-    if "epsilon" in settings:
-        raise SettingsError("`epsilon` is given by --epsilons, not by --set")
-    found = []
-    budgets = numbers(epsilons, "epsilons")
-    for job in jobs_of(recipes.split(","), seeds=[seed], epsilons=budgets):
-        budget = {} if job.epsilon is None else {"epsilon": job.epsilon}
-        result = Path(f"attack-{job.name.removesuffix(f'-seed-{seed}')}.json")
-        asked = {**settings, **budget}
-        found.append(
-            _Job(recipe=job.recipe, data=data, settings=asked, models=job.name, result=result)
+    if as_json:
+        print_json([result.as_json() for result in results.values()])
+        return
+    rows, readings = [], []
+    for result in results.values():
+        table, server = attack_table(result.attacks), server_table(result.attacks.server)
+        epsilon = "none" if result.epsilon is None else f"{result.epsilon:g}"
+        rows += [(result.recipe, result.data, epsilon, *row[:-1]) for row in table.rows]
+        readings += [(result.recipe, *row) for row in server.rows]
+    if rows:
+        columns = ("recipe", "data", "ε", *table.head[:-1])
+        print_table("Who took part in training?", columns, rows)
+        print_line(
+            "Guessing has accuracy and AUC 0.5. Except for the paper's attack, accuracy is that of"
+            " the best threshold."
         )
-    return found
-
-
-def _like(run: Path, settings: Mapping[str, Any], seed: int) -> _Job:
-    """Return the attack on a run's recipe, with the run's settings and others on top."""
-    from privrec.algorithms.recipes import settings_of
-    from privrec.attacks.games import OURS
-    from privrec.runs.folder import SIMULATION, read_settings
-
-    _, config = read_settings(run, settings_of)
-    own = config.model_dump(exclude=set(OURS), exclude_none=True)
-    return _Job(
-        recipe=config.recipe,
-        data=config.data,
-        settings={**own, **settings},
-        models=f"like-{run.resolve().name}-seed-{seed}",
-        result=run.resolve() / SIMULATION / "attack.json",
-        run=run,
-    )
-
-
-def _rows(result: "Attack") -> list[tuple[str, ...]]:
-    """Return the lines of the table, one for each kind of attack."""
-    from privrec.attacks.roc import RATES
-    from privrec.runs.documents import Area
-    from privrec.runs.figures import KINDS
-
-    epsilon = "none" if result.epsilon is None else f"{result.epsilon:g}"
-    rows = []
-    for kind in KINDS:
-        figures = getattr(result.attacks, kind)
-        if figures is None:
-            continue
-        accuracy, auc = figures.accuracy, figures.auc
-        value = accuracy.value if isinstance(accuracy, Area) else accuracy
-        rates = [figures.rates.get(f"{rate:g}") for rate in RATES if figures.can_tell(rate)]
-        rows.append(
-            (
-                result.recipe,
-                result.data,
-                epsilon,
-                kind,
-                f"{value:.3f}",
-                f"{auc.value:.3f}",
-                f"{auc.low:.3f} to {auc.high:.3f}",
-                *("-" if rate is None else f"{rate.value:.4f}" for rate in rates),
-                *["-"] * (len(RATES) - len(rates)),
-                "-" if figures.printed is None else f"{figures.printed:.2f}",
-            )
+    if readings:
+        title = (
+            "What a server reads off one contribution: items, and likes (guessing: popular ones)"
         )
-    return rows
-
-
-def _server_line(view: "ServerView") -> str:
-    """Return what a curious server reads off one contribution."""
-    values = (
-        view.items.precision,
-        view.items.recall,
-        view.likes.precision,
-        view.likes.recall,
-        view.guessing.precision,
-    )
-    items, found, likes, liked, popular = (
-        "-" if value is None else f"{value:.2f}" for value in values
-    )
-    return (
-        f"a server that sees one contribution names items with precision {items}, recall {found};"
-        f" likes {likes}, {liked} (popular ones: {popular})"
-    )
-
-
-_BOUNDS = {"curve": "the ROC area", "one_run": "one run", "clopper_pearson": "Clopper-Pearson"}
-AuditOutOption = Annotated[
-    Path | None,
-    typer.Option(
-        help="Write the result as JSON, and as a page beside it.",
-        dir_okay=False,
-        show_default="of a run: RUN/simulation/audit.json",
-    ),
-]
+        print_table(title, ("recipe", *server.head), readings)
+    print_line(f"figures: {', '.join(map(str, results))}; pages beside them")
 
 
 def audit(
@@ -346,8 +250,10 @@ def audit(
     """
     with plain_errors():
         from privrec.attacks.audit import audit as run_audit
+        from privrec.errors import SettingsError
 
-        _check_place(out)
+        if out is not None and out.suffix != ".json":
+            raise SettingsError(f"--out must end in .json, a page is written beside it; got {out}")
         place, named, settings = _asked(recipe, data, epsilon, set_)
         with progress() as on_progress:
             audited = run_audit(
@@ -361,7 +267,8 @@ def audit(
             )
         where = out or place
         if where is not None:
-            _write(where, audited, recipe if place else None)
+            where.parent.mkdir(parents=True, exist_ok=True)
+            _write(where, audited, run=Path(recipe) if place else None)
         if json_:
             print_json(audited.as_json())
         else:
@@ -370,58 +277,57 @@ def audit(
         raise typer.Exit(EXIT_DOES_NOT_HOLD)
 
 
-def _check_place(out: Path | None) -> None:
-    from privrec.errors import SettingsError
-
-    if out is not None and out.suffix != ".json":
-        raise SettingsError(f"--out must end in .json, a page is written beside it; got {out}")
-
-
 def _asked(
     recipe: str, data: str | None, epsilon: float | None, pairs: list[str] | None
 ) -> tuple[Path | None, str, dict[str, Any]]:
     """Return where to write (None: nowhere), the recipe and the settings, the data among them."""
     from privrec.algorithms.recipes import recipe_named, settings_of
+    from privrec.attacks.trial import EVERYBODY_TRAINS
     from privrec.errors import SettingsError
-    from privrec.runs.folder import RunFolder, read_settings
+    from privrec.runs.folder import SIMULATION, read_settings
 
     given = settings_from(None, pairs, {"epsilon": epsilon})
-    for key in ("seed", "recipe", "data", "test_share", "validation_share", "protocol"):
+    for key in ("seed", "recipe", "data", *EVERYBODY_TRAINS):
         if key in given:
             raise SettingsError(f"an audit sets `{key}` itself; leave out --set {key}")
-    if not Path(recipe).is_dir():
+    run = Path(recipe)
+    if not run.is_dir():
         recipe_named(recipe)
         return None, recipe, {**given, "data": data or "synthetic"}
     if data is not None:
         raise SettingsError("a run has its own data: leave out --data")
-    _, config = read_settings(Path(recipe), settings_of)
-    own = config.model_dump(
-        exclude_none=True,
-        exclude={"recipe", "seed", "test_share", "validation_share", "protocol", "candidates"},
-    )
-    place = RunFolder(path=Path(recipe)).evaluation_path.with_name("audit.json")
-    return place, config.recipe, {**own, **given}
+    _, config = read_settings(run, settings_of)
+    ours = {"recipe", "seed", "candidates", *EVERYBODY_TRAINS}
+    own = config.model_dump(exclude_none=True, exclude=ours)
+    return run / SIMULATION / "audit.json", config.recipe, {**own, **given}
 
 
-def _write(where: Path, audited: "Audit", run: str | None) -> None:
-    """Write the JSON and the page, and the report of a run that was audited."""
+def _write(where: Path, document: "Attack | Audit", *, run: Path | None) -> None:
+    """Write the JSON and the page, and the report of the run that was attacked or audited."""
     from privrec.runs.api import open_run
+    from privrec.runs.documents import Attack
     from privrec.runs.folder import write_whole
     from privrec.show.attacks import render_attacks
     from privrec.show.write import refresh_report
 
-    where.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(where, audited.text())
-    write_whole(where.with_suffix(".html"), render_attacks([], [audited]).encode())
+    page = (
+        render_attacks([document], [])
+        if isinstance(document, Attack)
+        else render_attacks([], [document])
+    )
+    write_whole(where, document.text())
+    write_whole(where.with_suffix(".html"), page.encode())
     if run is not None:
         refresh_report(open_run(run))
 
 
 def _print_audit(audited: "Audit", where: Path | None) -> None:
+    from privrec.show.attacks import BOUNDS
+
     ledger, most, area = audited.epsilon_ledger, audited.epsilon_most, audited.auc
     shown = "none (infinite)" if ledger is None else f"{ledger:.3f}"
     rows = [("ledger", shown), ("proved, at least", f"{audited.epsilon_lower:.3f}")]
-    for key, name in _BOUNDS.items():
+    for key, name in BOUNDS.items():
         bound = audited.bounds.get(key)
         rows.append((f"  by {name}", "-" if bound is None else f"{bound:.3f}"))
     title = f"epsilon of {audited.recipe} on {audited.data}, delta {audited.delta:g}"

@@ -340,8 +340,8 @@ class Area(Document):
 class Kind(Document):
     """One kind of attack: how well it tells members from others.
 
-    `curve` is its ROC, `allowed` what epsilon allows. `others` is how many others there were, and
-    `printed` the paper's figure.
+    `curve` is its ROC, `allowed` what epsilon allows after so many `trainings`. `members` and
+    `others` are how many there were of each, and `printed` the paper's figure.
     """
 
     auc: Area | None = None
@@ -352,6 +352,9 @@ class Kind(Document):
     printed: float | None = None
     curve: list[Ends] = Field(default_factory=list)
     allowed: list[Ends] = Field(default_factory=list)
+    members: int | None = None
+    trainings: int | None = None
+    auc_allowed: float | None = None
 
     def can_tell(self, rate: float) -> bool:
         """Return whether a false-positive rate can be told: one of n others is a share of 1/n.

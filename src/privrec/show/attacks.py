@@ -18,7 +18,8 @@ _KNOWS = {
     "sums": "all data, who else took part, and every published sum",
     "twice": "the same of two trainings: both count in the ledger",
 }
-_BOUNDS = {"curve": "ROC area", "one_run": "one run", "clopper_pearson": "Clopper-Pearson"}
+BOUNDS = {"curve": "ROC area", "one_run": "one run", "clopper_pearson": "Clopper-Pearson"}
+"""The lower bounds of an audit."""
 
 
 def render_attacks(
@@ -33,12 +34,12 @@ def render_attacks(
         audits=audits,
         name=_name,
         attack_chart=_attack_chart,
-        attack_table=_attack_table,
-        server_table=_server_table,
+        attack_table=attack_table,
+        server_table=server_table,
         audit_table=_audit_table(audits),
         audit_chart=_audit_chart,
         at_least=at_least,
-        bounds=_BOUNDS,
+        bounds=BOUNDS,
     )
 
 
@@ -87,7 +88,8 @@ def _known(attacks: Attacks) -> list[tuple[str, Kind]]:
     return [(name, kind) for name, kind in kinds if kind is not None]
 
 
-def _attack_table(attacks: Attacks) -> Table:
+def attack_table(attacks: Attacks) -> Table:
+    """Return the figures of each kind; the last column says what its attacker knows."""
     head = ("attack", "accuracy", "paper's accuracy", "AUC", "TPR at 1 %", "TPR at 0.1 %", "knows")
     rows = []
     for name, kind in _known(attacks):
@@ -110,7 +112,8 @@ def _attack_table(attacks: Attacks) -> Table:
     return Table(head=head, rows=rows, look="wide words")
 
 
-def _server_table(views: Sequence[ServerView]) -> Table:
+def server_table(views: Sequence[ServerView]) -> Table:
+    """Return what a curious server reads off the contributions of each phase."""
     head = (
         "phase", "people", "items: precision", "recall", "likes: precision", "recall", "guessing"
     )  # fmt: skip
