@@ -33,7 +33,7 @@ from privrec.core.contribution import (
     told_from_bytes,
     told_to_bytes,
 )
-from privrec.core.phase import CentralFit, Cohort, Phase, ServerState, Told, Unwritten
+from privrec.core.phase import Cohort, Exchange, Phase, ServerState, Told, Unwritten
 from privrec.core.round import Surroundings, cohort_draw, fastest, one_by_one, play_stage_round
 from privrec.data.clients import Clients
 from privrec.data.federation import Federation
@@ -163,7 +163,7 @@ def phases_of(prepared: Plan) -> Iterator[Place]:
     """
     params = None
     for stage in prepared.stages():
-        if isinstance(stage, CentralFit):
+        if not isinstance(stage, Phase | Exchange):
             return
         state = stage.start(params)
         if isinstance(stage, Phase):

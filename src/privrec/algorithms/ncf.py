@@ -24,7 +24,7 @@ from pydantic import Field
 from privrec.algorithms.recipe import Plan, Recipe, Task
 from privrec.algorithms.reptile.pack import Instances, PackedClient, pack
 from privrec.core.model import implicit_loss
-from privrec.core.phase import TRAIN, Advance, CentralFit, RoundReport, ServerState, silent
+from privrec.core.phase import TRAIN, Advance, CentralFit, RoundReport, ServerState
 from privrec.core.scorer import Scorer, Scores, TableScorer, check_shapes
 from privrec.data.clients import Clients
 from privrec.data.federation import Federation, chunks
@@ -214,7 +214,7 @@ def ncf_stages(task: Task[NcfSettings]) -> tuple[CentralFit, ...]:
         memory = Memory(drawn, optimizer.init((params, drawn)))
         return ServerState(round_index=0, params=params, opt_state=memory, clip_norm=np.inf)
 
-    def play(state: ServerState, advance: Advance = silent) -> tuple[ServerState, RoundReport]:
+    def play(state: ServerState, advance: Advance) -> tuple[ServerState, RoundReport]:
         draw = rng(settings.seed, state.round_index, "ncf")
         batches = batches_of(
             lines(), draw, federation.n_items, settings.negatives, settings.batch_size

@@ -17,7 +17,6 @@ from privrec.core.phase import (
     ServerState,
     ServerWork,
     Told,
-    silent,
 )
 from privrec.core.scorer import Scorer, check_shapes
 from privrec.data.clients import Split
@@ -85,7 +84,7 @@ def _one_fit(federation: Federation, split: Split, reference: Reference) -> Cent
     def start(before: Params | None) -> ServerState:
         return ServerState(round_index=0, params={}, opt_state=(), clip_norm=np.inf)
 
-    def play(state: ServerState, advance: Advance = silent) -> tuple[ServerState, RoundReport]:
+    def play(state: ServerState, advance: Advance) -> tuple[ServerState, RoundReport]:
         arrays = reference.fit(federation, people, advance)
         params = {name: jnp.asarray(array) for name, array in arrays.items()}
         after = replace(state, round_index=state.round_index + 1, params=params)

@@ -11,7 +11,6 @@ from privrec.core.bound import bounded
 from privrec.core.contribution import add_to, scaled, shapes_of
 from privrec.core.phase import (
     Cohort,
-    Exchange,
     Executor,
     Journal,
     Phase,
@@ -180,10 +179,8 @@ def fastest(
 def play_stage_round(
     stage: Stage, state: ServerState, around: Surroundings
 ) -> tuple[ServerState, RoundReport]:
-    """Return the state after one more round of a phase, of a central fit or of an exchange."""
+    """Return the state after one more round of a phase, or of a central fit."""
     if isinstance(stage, Phase):
         return play_round(stage, state, around)
     around.journal.write(state, Published({}, state.clip_norm))  # There is no sum.
-    if isinstance(stage, Exchange):
-        return stage.play(state, around.take)
     return stage.play(state, PeopleDone(around.on_step, stage.release.sampling.cohort))

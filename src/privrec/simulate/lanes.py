@@ -20,9 +20,8 @@ from jax.stages import Wrapped
 
 from privrec.core.bound import clip
 from privrec.core.model import ITEM_TABLE
-from privrec.core.phase import Advance, Cohort, Told, silent
+from privrec.core.phase import Advance, silent
 from privrec.core.training import LocalTrain, Packed, jit_in_place
-from privrec.data.clients import Clients
 from privrec.data.schema import Bags
 from privrec.privacy.aggregate import CohortTotal
 from privrec.types import Array, Leaf, Norm, Params
@@ -157,19 +156,6 @@ def _restore(params: Params) -> Callable[[Array], dict[str, Array]]:
 
 def _others(params: Params) -> dict[str, Array]:
     return {name: value for name, value in params.items() if name != ITEM_TABLE}
-
-
-def training_kernel(
-    pack: Callable[[Clients, int], Sequence[Packed]], run: RunCohort
-) -> Callable[[Told, Cohort, int, float], CohortTotal]:
-    """Return the kernel of devices that train: pack the whole cohort, run it over the cores."""
-
-    def kernel(told: Told, cohort: Cohort, round_index: int, clip_norm: float) -> CohortTotal:
-        clients = pack(cohort.take(cohort.people), round_index)
-        total = run(told, clients, clip_norm, cohort.advance)
-        return total.on_host(skipped=sum(int(client.size) == 0 for client in clients))
-
-    return kernel
 
 
 def warm_up(run: RunCohort, params: Params, examples: Sequence[Packed]) -> None:

@@ -69,11 +69,6 @@ def match(
 # --- the recommendation server ------------------------------------------------------------------
 
 
-def new_key(draw: np.random.Generator) -> bytes:
-    """Return a key of 256 bits."""
-    return draw.bytes(32)
-
-
 def empty_table(n_items: int, most: int, size: int) -> dict[str, Array]:
     """Return what devices are told of the matching before it took place: nothing is known."""
     return {
@@ -103,9 +98,14 @@ def table_of(
     return {name: jnp.asarray(leaf) for name, leaf in told.items()}
 
 
-def is_matching(name: str) -> bool:
-    """Return whether a parameter came from the matching; such a one is told and never trained."""
-    return name.startswith(_PREFIX)
+def is_trained(name: str) -> bool:
+    """Return whether a parameter is trained; one that came from the matching is only told."""
+    return not name.startswith(_PREFIX)
+
+
+def trained_of(params: Mapping[str, Leaf]) -> dict[str, Leaf]:
+    """Return the parameters that training changes."""
+    return {name: leaf for name, leaf in params.items() if is_trained(name)}
 
 
 # --- the device ---------------------------------------------------------------------------------

@@ -10,8 +10,9 @@ from typing import Annotated, NamedTuple
 import numpy as np
 from pydantic import Field, model_validator
 
-from privrec.algorithms.fedgnn.matching import Directory, neighbours_of
+from privrec.algorithms.fedgnn.matching import Directory, directory_of, neighbours_of
 from privrec.algorithms.settings import FederatedSettings
+from privrec.core.phase import Told
 from privrec.data.clients import Clients
 from privrec.seeds import client_words
 from privrec.settings import Count, Positive, Size, Weight
@@ -140,14 +141,10 @@ def items_of(clients: Clients, k: int) -> Items:
 
 
 def pack(
-    clients: Clients,
-    settings: FedGnnSettings,
-    *,
-    n_items: int,
-    round_index: int,
-    directory: Directory | None,
+    settings: FedGnnSettings, n_items: int, told: Told, clients: Clients, round_index: int
 ) -> list[GraphClient]:
     """Return each person packed for one round: what is hidden and drawn follows from the seed."""
+    directory = directory_of(told)
     return [
         _pack_one(items_of(clients, k), settings, n_items, round_index, directory)
         for k in range(len(clients))

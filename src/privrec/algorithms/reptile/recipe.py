@@ -7,26 +7,23 @@ noise; the row of an item gets something from those who have it. So devices mult
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any
 
 import jax
 import numpy as np
-import optax
 
 from privrec.algorithms.budgets import sampling_of
 from privrec.algorithms.recipe import Recipe, Task
 from privrec.algorithms.reptile.adapt import dssm_plan
-from privrec.algorithms.reptile.dssm import Network, network_of
+from privrec.algorithms.reptile.dssm import network_of
 from privrec.algorithms.reptile.phase import (
     local_of,
     maml_stages,
     one_stage,
     reptile_stages,
     training_of,
-    training_work,
 )
 from privrec.algorithms.reptile.settings import (
     CENTRAL_VALUES,
@@ -47,24 +44,15 @@ from privrec.algorithms.reptile.settings import (
     MamlSettings,
     ReptileSettings,
 )
+from privrec.algorithms.training import training_work
 from privrec.core.model import ITEM_TABLE
-from privrec.core.phase import (
-    TRAIN,
-    Advance,
-    CentralFit,
-    CentralPlay,
-    Phase,
-    RoundReport,
-    ServerState,
-    silent,
-)
+from privrec.core.phase import TRAIN, Advance, CentralFit, Phase, RoundReport, ServerState
 from privrec.core.round import cohort_draw
 from privrec.core.training import LocalResult, LocalTrain, mean_step, server_optimizer
-from privrec.data.federation import Federation
 from privrec.data.schema import Bags
 from privrec.privacy.aggregate import plain
 from privrec.simulate.lanes import cohort_runner
-from privrec.types import IntArray, Params
+from privrec.types import Params
 
 
 def laplace_stages(task: Task[LaplaceSettings]) -> tuple[Phase, ...]:
@@ -97,64 +85,37 @@ LM_PRIVREC = Recipe(
 )
 
 
-def central_round(
-    network: Network,
-    local: LocalTrain,
-    federation: Federation,
-    *,
-    optimizer: optax.GradientTransformation,
-    draw: Callable[[np.random.Generator | None], IntArray],
-    group: int,
-    seed: int,
-) -> CentralPlay:
-    """Return a round of central training: Reptile, with a step after every few tasks.
-
-    Each person is a task. Where the data lies in one place nothing has to be sent between two
-    steps, so the optimizer takes one after each `group` of tasks instead of one in a round.
-    """
-    randomness = cohort_draw(seed, secret=False)
-    train = cohort_runner(local, "l2", network.items)
-    step = mean_step(optimizer, group)
-
-    def play(state: ServerState, advance: Advance = silent) -> tuple[ServerState, RoundReport]:
-        people = draw(randomness(state.round_index))
-        tasks = network.pack(federation.take(people), state.round_index)
-        params, opt_state, loss = state.params, state.opt_state, 0.0
-        for begin in range(0, len(tasks), group):
-            found = train(params, tasks[begin : begin + group], math.inf, advance)
-            params, opt_state = step(params, opt_state, found.update)
-            loss += float(found.loss)
-        after = replace(
-            state, round_index=state.round_index + 1, params=params, opt_state=opt_state
-        )
-        return after, RoundReport(
-            round_index=state.round_index, clients=len(people), loss=loss / max(len(people), 1)
-        )
-
-    return play
-
-
 def central_stages(task: Task[CentralSettings]) -> tuple[CentralFit, ...]:
-    """Return the training of the same network where all data lies in one place."""
+    """Return the training of the same network where all data lies in one place.
+
+    Each person is a task of Reptile. Nothing has to be sent between two steps, so the optimizer
+    takes one after each `group` of tasks instead of one in a round.
+    """
     settings, federation, split = task.settings, task.federation, task.split
-    network = network_of(settings, federation.catalogue)
+    network, group = network_of(settings, federation.catalogue), settings.group
     optimizer = server_optimizer(settings.server_optimizer, settings.server_lr)
     sampling = sampling_of(settings.sampling, settings.cohort, split)
+    randomness = cohort_draw(settings.seed, secret=False)
+    train = cohort_runner(local_of(settings, network), "l2", network.items)
+    step = mean_step(optimizer, group)
 
     def start(before: Params | None) -> ServerState:
         params = network.fresh()
         opt_state = jax.jit(optimizer.init)(params)
         return ServerState(round_index=0, params=params, opt_state=opt_state, clip_norm=np.inf)
 
-    play = central_round(
-        network,
-        local_of(settings, network),
-        federation,
-        optimizer=optimizer,
-        draw=partial(sampling.draw, split.train),
-        group=settings.group,
-        seed=settings.seed,
-    )
+    def play(state: ServerState, advance: Advance) -> tuple[ServerState, RoundReport]:
+        number, params, opt_state, loss = state.round_index, state.params, state.opt_state, 0.0
+        people = sampling.draw(split.train, randomness(number))
+        clients = network.pack(federation.take(people), number)
+        for begin in range(0, len(clients), group):
+            total = train(params, clients[begin : begin + group], math.inf, advance)
+            params, opt_state = step(params, opt_state, total.update)
+            loss += float(total.loss)
+        after = replace(state, round_index=number + 1, params=params, opt_state=opt_state)
+        mean = loss / max(len(people), 1)
+        return after, RoundReport(round_index=number, clients=len(people), loss=mean)
+
     return (
         CentralFit(
             name=TRAIN,

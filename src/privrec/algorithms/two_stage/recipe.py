@@ -15,9 +15,10 @@ from privrec.algorithms.reptile.adapt import dssm_plan
 from privrec.algorithms.reptile.dssm import Network, dssm, empty_pairs, fresh, network_of
 from privrec.algorithms.reptile.local import local_sgd
 from privrec.algorithms.reptile.pack import steps_of
-from privrec.algorithms.reptile.phase import Training, reptile_stages, training_phase
+from privrec.algorithms.reptile.phase import reptile_stages
 from privrec.algorithms.reptile.settings import NOISED_PRESETS, NOISED_VALUES, ReptileSettings
 from privrec.algorithms.settings import NoiseSettings
+from privrec.algorithms.training import Training, training_phase
 from privrec.algorithms.two_stage.joint import (
     join,
     joint_packer,
