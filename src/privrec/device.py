@@ -44,6 +44,7 @@ from privrec.errors import (
     got,
     nearest,
 )
+from privrec.types import F32, F64
 
 if TYPE_CHECKING:
     from privrec.data.frames import Frame
@@ -146,7 +147,7 @@ class Device:
         )
 
     @np.errstate(over="ignore", invalid="ignore")
-    def _scores(self) -> npt.NDArray[np.float64]:
+    def _scores(self) -> F64:
         """Return the scores of all items; raise if they are not numbers."""
         try:
             scores = np.array(next(iter(self.scorer(self.data, self.moment)))[0], np.float64)
@@ -159,7 +160,7 @@ class Device:
         return scores
 
 
-def _share_below(scores: npt.NDArray[np.float64], score: float) -> float:
+def _share_below(scores: F64, score: float) -> float:
     """Return the share of the other items that score less, among those that may be recommended.
 
     >>> _share_below(np.array([0.9, 0.5, 0.5, 0.1, -np.inf]), 0.5)
@@ -295,7 +296,7 @@ def tower_scorer(params: Mapping[str, npt.NDArray[Any]], catalogue: Catalogue) -
     check_shapes(params, tower_shapes(params, layout))
     score = row_scorer(params, layout)
 
-    def scorer(first: Clients, lines: Clients) -> Iterator[npt.NDArray[np.float32]]:
+    def scorer(first: Clients, lines: Clients) -> Iterator[F32]:
         del lines
         for k in range(len(first)):
             yield score(dense_rows(first.take(np.array([k])), layout))
@@ -397,7 +398,7 @@ _HEAD = re.compile(
 which it calls a parser of Python, or takes memory before it looks at the size of the file."""
 
 
-def _array(content: bytes) -> npt.NDArray[np.float32]:
+def _array(content: bytes) -> F32:
     head = _HEAD.match(content)
     if head is None or int.from_bytes(head[1], "little") != len(head[2]):
         raise ValueError("parameters must be 32-bit numbers, as numpy writes them")

@@ -22,16 +22,13 @@ from privrec.core.phase import (
 from privrec.data.clients import Clients
 from privrec.privacy.aggregate import CohortTotal, Published
 from privrec.seeds import rng
-from privrec.types import IntArray, Leaf
+from privrec.types import IntArray, Leaf, OnProgress
 
 Draw = Callable[[int], np.random.Generator | None]
 """The randomness of a round's cohort, by the round's number; None draws in secret."""
 
 Begun = Callable[[int], IntArray | None]
 """The people of a round that was begun before a kill and must be ended with them, or None."""
-
-OnStep = Callable[[str, int, int], None]
-"""(name of a step inside a round, how much is done, how much there is)"""
 
 
 def tell_nobody(what: str, done: int, total: int) -> None:
@@ -61,7 +58,7 @@ class Surroundings:
     run: Executor
     draw: Draw
     journal: Journal
-    on_step: OnStep = tell_nobody
+    on_step: OnProgress = tell_nobody
     begun: Begun = none_begun
 
 
@@ -126,7 +123,7 @@ def report_of(round_index: int, total: CohortTotal) -> RoundReport:
 class PeopleDone:
     """Counts the people whom a round is done with; several threads may call it."""
 
-    def __init__(self, on_step: OnStep, total: int) -> None:
+    def __init__(self, on_step: OnProgress, total: int) -> None:
         self._on_step, self._total, self._done = on_step, total, 0
         self._lock = threading.Lock()
         on_step(PEOPLE, 0, total)

@@ -1,12 +1,13 @@
 """Testing (spec section 6): what a device keeps adapts it, then everything is ranked."""
 
 import hashlib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
+from privrec.core.phase import Advance, silent
 from privrec.core.scorer import Scorer, Scores, TableScorer, people_at_a_time
 from privrec.data.clients import Clients
 from privrec.data.federation import Federation, chunks
@@ -60,23 +61,23 @@ class EvalReport:
 
     def as_json(self) -> dict[str, Any]:
         """Return the figures in the shape of `evaluation.json`."""
-        figures = asdict(self)
         beyond = {
             n: {str(k): value for k, value in by_k.items()} for n, by_k in self.beyond.items()
         }
         sure = {name: ends_json(ends) for name, ends in self.beyond_interval.items() if ends}
+        new = {"interval": ends_json(self.new_interval)} if self.new_interval else {}
+        more = {
+            "recall": text_keys(self.recall),
+            "interval": ends_json(self.interval),
+            "beyond": beyond,
+            "beyond_interval": sure,
+        }
         return {
-            "hits": text_keys(figures["hits"]),
-            "ndcg": text_keys(figures["ndcg"]),
-            "list_ndcg": text_keys(figures["list_ndcg"]),
-            "new_only": {
-                "hits": text_keys(figures["new_only"]),
-                **({"interval": ends_json(self.new_interval)} if self.new_interval else {}),
-            },
-            **({"recall": text_keys(figures["recall"])} if self.recall else {}),
-            **({"interval": ends_json(self.interval)} if self.interval else {}),
-            **({"beyond": beyond} if beyond else {}),
-            **({"beyond_interval": sure} if sure else {}),
+            "hits": text_keys(self.hits),
+            "ndcg": text_keys(self.ndcg),
+            "list_ndcg": text_keys(self.list_ndcg),
+            "new_only": {"hits": text_keys(self.new_only), **new},
+            **{name: figures for name, figures in more.items() if figures},
         }
 
 
@@ -162,7 +163,7 @@ def evaluate(
     *,
     seed: int,
     halving: Halving = "random",
-    on_progress: Callable[[int], None] | None = None,
+    on_progress: Advance = silent,
 ) -> EvalReport:
     """Return the figures of a scorer over `people` by the paper's protocol: their data is halved.
 
@@ -184,7 +185,7 @@ def measure(
     few_only: Collection[str] = (),
     fewer_than: int = 0,
     surprise: F64 | None = None,
-    on_progress: Callable[[int], None] | None = None,
+    on_progress: Advance = silent,
 ) -> dict[str, Tested]:
     """Return what each scorer reaches for `people`, by its name, with one look at their data.
 
@@ -218,8 +219,7 @@ def measure(
                     figures_of(ranks, len(asked.kept), popular=beside, surprise=surprise)
                 )
                 _mark(listed[name], ranks)
-        if on_progress is not None:
-            on_progress(len(positions))
+        on_progress(len(positions))
     whose, counts = np.concatenate(ids), np.concatenate(items)
     few = counts < fewer_than
     digest = _joined_marks(f"{candidates} {n_items}", marks)

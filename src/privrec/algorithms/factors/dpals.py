@@ -20,7 +20,6 @@ from typing import Annotated, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse as sp
 from pydantic import Field
 
@@ -47,7 +46,7 @@ from privrec.errors import SettingsError
 from privrec.privacy.aggregate import Aggregator, CohortTotal, Published, plain
 from privrec.seeds import client_words, rng
 from privrec.settings import Count, Positive, Size, Weight
-from privrec.types import F64, IntArray, Law, Leaf, Params
+from privrec.types import F32, F64, BoolArray, IntArray, Law, Leaf, Params
 
 POPULARITY, VECTORS = "popularity", "items/vectors"
 ITEM_SUMS, GRAM = "items/sums", "gram"
@@ -185,7 +184,7 @@ def shares(
 
 def _drawn(
     people: Rated, clients: Clients, kept: IntArray, settings: DpalsSettings, round_index: int
-) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+) -> BoolArray:
     """Return which entries are used: at most `items_per_person` of each person, at random."""
     owner = people.owner
     words = client_words(settings.seed, round_index, "items", clients.ids[owner], kept[people.item])
@@ -395,7 +394,7 @@ def by_factors(settings: DpalsSettings, n_items: int, params: Params, *, adapted
     kept = np.flatnonzero(vectors.any(1))
     last = _UNKNOWN - np.argsort(np.argsort(-popularity, kind="stable"), kind="stable")
 
-    def score(people: Clients) -> npt.NDArray[np.float32]:
+    def score(people: Clients) -> F32:
         table = np.tile(last, (len(people), 1))
         if adapted:
             own = among(rated(people, n_items), kept, n_items)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from privrec.types import F32, Array, IntArray, Leaf
+from privrec.types import F32, Array, BoolArray, IntArray, Leaf
 
 _BYTES = 16
 """The length of a token: 128 bits of HMAC-SHA256."""
@@ -145,9 +145,7 @@ def directory_of(told: Mapping[str, Leaf]) -> Directory | None:
     )
 
 
-def neighbours_of(
-    directory: Directory, items: IntArray, marks: IntArray
-) -> tuple[F32, np.ndarray[tuple[int, ...], np.dtype[np.bool_]]]:
+def neighbours_of(directory: Directory, items: IntArray, marks: IntArray) -> tuple[F32, BoolArray]:
     """Return the neighbours' vectors of each item (k, m, d) and which are there (k, m).
 
     `marks` (k,) are those of the device itself: its own vector is not there.

@@ -6,7 +6,6 @@ from functools import partial
 
 import jax
 import numpy as np
-import numpy.typing as npt
 
 from privrec.algorithms.budgets import sampling_of
 from privrec.algorithms.fedgnn.graph import fresh, person_vector, scores, shapes, without_neighbours
@@ -31,7 +30,7 @@ from privrec.data.schema import Bags
 from privrec.privacy.aggregate import plain
 from privrec.seeds import key, rng
 from privrec.simulate.lanes import map_clients
-from privrec.types import Array, Params
+from privrec.types import F32, Array, Params
 
 ALONE, MATCHING = "warm-up", "matching"
 
@@ -124,7 +123,7 @@ def _vector(params: Params, graph: Graph) -> Array:
     return person_vector(params, params[ITEM_TABLE], graph)
 
 
-def _represent(params: Params, catalogue: Bags, graph: Graph) -> npt.NDArray[np.float32]:
+def _represent(params: Params, catalogue: Bags, graph: Graph) -> F32:
     return np.asarray(_vector(params, graph), np.float32)
 
 
@@ -136,7 +135,7 @@ def _score_all(params: Params, graph: Graph) -> Array:
     return scores(_vector(params, graph), params[ITEM_TABLE])
 
 
-def _rank(params: Params, catalogue: Bags, graph: Graph) -> npt.NDArray[np.float32]:
+def _rank(params: Params, catalogue: Bags, graph: Graph) -> F32:
     return np.asarray(_score_all(params, graph), np.float32)
 
 
@@ -146,7 +145,7 @@ def by_graph(settings: FedGnnSettings, n_items: int, params: Params) -> Scorer:
     check_shapes(params, shapes(n_items, size))
     directory = directory_of(params)
 
-    def score(people: Clients) -> npt.NDArray[np.float32]:
+    def score(people: Clients) -> F32:
         graphs = [
             whole_graph(items_of(people, k), size, directory, seed=settings.seed)
             for k in range(len(people))

@@ -79,7 +79,7 @@ LM_PRIVREC = Recipe(
     summary="privrec under Laplace noise, updates bounded in the L1 norm, in a few rounds",
     settings=LaplaceSettings,
     server_sees="updates",
-    plan=dssm_plan(laplace_stages),
+    plan=partial(dssm_plan, laplace_stages),
     values=LAPLACE_VALUES,
     presets=LAPLACE_PRESETS,
 )
@@ -132,7 +132,7 @@ PRIVREC = Recipe(
     summary="federated Reptile on the DSSM, server Adam, many short local trainings",
     settings=ReptileSettings,
     server_sees="updates",
-    plan=dssm_plan(reptile_stages),
+    plan=partial(dssm_plan, reptile_stages),
     values={**PRIVREC_VALUES, "patience": 3},
     presets=PRIVREC_PRESETS,
 )
@@ -152,7 +152,7 @@ NN_SELF = replace(
     PRIVREC,
     summary="federated MAML of second order on the same network (Chen and others, 2018)",
     settings=MamlSettings,
-    plan=dssm_plan(maml_stages),
+    plan=partial(dssm_plan, maml_stages),
     values=MAML_VALUES,
     presets=MAML_PRESETS,
 )
@@ -166,7 +166,7 @@ PRIVREC_CEN = Recipe(
     summary="the same network and tasks trained in one place, adapted on the device as usual",
     settings=CentralSettings,
     server_sees="everything",
-    plan=dssm_plan(central_stages),
+    plan=partial(dssm_plan, central_stages),
     values=CENTRAL_VALUES,
     presets=PRIVREC_PRESETS,
 )

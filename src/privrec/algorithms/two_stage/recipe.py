@@ -374,7 +374,7 @@ DP_PRIVREC = Recipe(
     summary="item vectors by self-supervision first, then privrec; both under noise",
     settings=TwoStageSettings,
     server_sees="updates",
-    plan=dssm_plan(two_stages),
+    plan=partial(dssm_plan, two_stages),
     # Under noise, few rounds with large cohorts are better, in both stages. Noisy steps would
     # destroy the item vectors of stage one, so stage two changes them slowly (`item_rate`).
     values={
