@@ -29,6 +29,14 @@ class Held:
     hidden: Clients
     tested: Clients
 
+    def take(self, people: IntArray) -> "Held":
+        """Return some of the people."""
+        return Held(
+            kept=self.kept.take(people),
+            hidden=self.hidden.take(people),
+            tested=self.tested.take(people),
+        )
+
 
 View = Callable[[IntArray], Held]
 """Positions of people -> their data as a test sees it."""

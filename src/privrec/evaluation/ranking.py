@@ -202,11 +202,11 @@ def measure(
     listed = {name: np.zeros((len(KS), n_items), np.bool_) for name in names}
     marks = [hashlib.sha256() for _ in range(_MARKS)]
     for positions in chunks(people, most):
-        for held in _parts(_testable(view(positions)), most):
+        for held in _parts(view(positions), most):
             _add_marks(marks, held)
             ids.append(held.kept.ids)
             items.append(_distinct(held.kept, n_items))
-            small = _take(held, np.flatnonzero(items[-1] < fewer_than))
+            small = held.take(np.flatnonzero(items[-1] < fewer_than))
             popular = None
             for name in names:
                 asked = small if name in few_only else held
@@ -222,7 +222,8 @@ def measure(
         on_progress(len(positions))
     whose, counts = np.concatenate(ids), np.concatenate(items)
     few = counts < fewer_than
-    digest = _joined_marks(f"{candidates} {n_items}", marks)
+    text = " ".join([f"{candidates} {n_items}", *(mark.hexdigest() for mark in marks)])
+    digest = hashlib.sha256(text.encode()).hexdigest()
     return {
         name: Tested(
             asked=int(few.sum()) if name in few_only else len(people),
@@ -246,11 +247,6 @@ def _add_marks(marks: Sequence["hashlib._Hash"], held: Held) -> None:
     arrays = (held.kept.ids, *(part.sizes for part in parts), *(part.item for part in parts))
     for mark, array in zip(marks, arrays, strict=True):
         mark.update(np.ascontiguousarray(array, np.int64).tobytes())
-
-
-def _joined_marks(among: str, marks: Sequence["hashlib._Hash"]) -> str:
-    text = " ".join([among, *(mark.hexdigest() for mark in marks)])
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _mark(listed: BoolArray, ranks: Ranks) -> None:
@@ -296,23 +292,12 @@ def _scores(held: Held, scorer: Scorer) -> tuple[Scores, Rows]:
     return np.concatenate(tables), rows
 
 
-def _testable(held: Held) -> Held:
-    return _take(held, np.flatnonzero(held.tested.sizes > 0))
-
-
-def _take(held: Held, people: IntArray) -> Held:
-    return Held(
-        kept=held.kept.take(people),
-        hidden=held.hidden.take(people),
-        tested=held.tested.take(people),
-    )
-
-
 def _parts(held: Held, most: int) -> Iterator[Held]:
-    """Return the people in parts of at most `most` rows of scores, or of one person.
+    """Return whoever is tested in parts of at most `most` rows of scores, or of one person.
 
     Where lines have a context, each may have a row of its own.
     """
+    held = held.take(np.flatnonzero(held.tested.sizes > 0))
     people = np.arange(len(held.kept))
     if not held.tested.context:
         if len(people):
@@ -323,7 +308,7 @@ def _parts(held: Held, most: int) -> Iterator[Held]:
     while start < len(people):
         done = ends[start - 1] if start else 0
         stop = max(start + 1, int(np.searchsorted(ends, done + most, side="right")))
-        yield _take(held, people[start:stop])
+        yield held.take(people[start:stop])
         start = stop
 
 

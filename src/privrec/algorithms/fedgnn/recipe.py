@@ -110,33 +110,25 @@ def offers_of(
     graphs = [
         whole_graph(person, settings.embedding_size, None, seed=settings.seed) for person in persons
     ]
-    vectors = map_clients(_represent, params, {}, graphs)
+    vectors = map_clients(_vector, params, {}, graphs)
     for person, vector in zip(persons, vectors, strict=True):
         likes = person.ids[person.liked]
         tokens = tuple(item_token(secret, int(item)) for item in likes)
         marks = marks_of(settings.seed, person.id, likes)
-        yield Offer(tokens, vector, tuple(marks.tolist()))
+        yield Offer(tokens, np.asarray(vector, np.float32), tuple(marks.tolist()))
 
 
 @jax.jit
-def _vector(params: Params, graph: Graph) -> Array:
+def _vector(params: Params, catalogue: Bags, graph: Graph) -> Array:
     return person_vector(params, params[ITEM_TABLE], graph)
-
-
-def _represent(params: Params, catalogue: Bags, graph: Graph) -> F32:
-    return np.asarray(_vector(params, graph), np.float32)
 
 
 # --- ranking, on the device ---------------------------------------------------------------------
 
 
 @jax.jit
-def _score_all(params: Params, graph: Graph) -> Array:
-    return scores(_vector(params, graph), params[ITEM_TABLE])
-
-
-def _rank(params: Params, catalogue: Bags, graph: Graph) -> F32:
-    return np.asarray(_score_all(params, graph), np.float32)
+def _score_all(params: Params, catalogue: Bags, graph: Graph) -> Array:
+    return scores(_vector(params, catalogue, graph), params[ITEM_TABLE])
 
 
 def by_graph(settings: FedGnnSettings, n_items: int, params: Params) -> Scorer:
@@ -150,8 +142,8 @@ def by_graph(settings: FedGnnSettings, n_items: int, params: Params) -> Scorer:
             whole_graph(items_of(people, k), size, directory, seed=settings.seed)
             for k in range(len(people))
         ]
-        found = map_clients(_rank, trained_of(params), {}, graphs)
-        return np.stack(found) if found else np.zeros((0, n_items), np.float32)
+        rows = map_clients(_score_all, trained_of(params), {}, graphs)
+        return np.reshape([np.asarray(row) for row in rows], (len(people), n_items))
 
     return TableScorer(table=score, own_first=True)
 

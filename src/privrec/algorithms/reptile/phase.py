@@ -36,12 +36,12 @@ from privrec.types import BoolArray
 
 def pack_tasks(
     clients: Clients,
+    round_index: int,
+    *,
     instances: Instances,
     support_share: float,
-    *,
     n_items: int,
     seed: int,
-    round_index: int,
 ) -> list[PackedTask]:
     """Return each client's lines in two parts for one round; a negative is where its like is.
 
@@ -168,15 +168,13 @@ def maml_training(
     """Return how a device computes its meta-gradient."""
     instances, n_items = instances_of(settings), federation.n_items
 
-    def pack(people: Clients, round_index: int) -> list[PackedTask]:
-        return pack_tasks(
-            people,
-            instances,
-            settings.support_share,
-            n_items=n_items,
-            seed=settings.seed,
-            round_index=round_index,
-        )
+    pack = partial(
+        pack_tasks,
+        instances=instances,
+        support_share=settings.support_share,
+        n_items=n_items,
+        seed=settings.seed,
+    )
 
     def examples() -> list[PackedTask]:
         (example,) = pack(federation.take(split.train[:1]), 0)
