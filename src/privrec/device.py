@@ -15,13 +15,12 @@ import urllib.parse
 import urllib.request
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from privrec.algorithms.privrec_plus.scoring import (
     LIKES,
@@ -30,7 +29,7 @@ from privrec.algorithms.privrec_plus.scoring import (
     row_scorer,
     tower_shapes,
 )
-from privrec.core.scorer import Scorer, check_shapes, moments, top_items
+from privrec.core.scorer import Scorer, TableScorer, check_shapes, moments, top_items
 from privrec.data.catalogue import Catalogue, from_json
 from privrec.data.clients import Clients
 from privrec.data.schema import check_names, encode_one
@@ -282,26 +281,15 @@ class Model:
     @np.errstate(over="ignore", invalid="ignore")
     def _scorer(self) -> Scorer:
         if LIKES in self.params:
-            return tower_scorer(self.params, self.catalogue)
+            layout = layout_in(self.catalogue.schema, self.catalogue.n_items, set(self.params))
+            check_shapes(self.params, tower_shapes(self.params, layout))
+            score = row_scorer(self.params, layout)
+            return TableScorer(table=lambda people: score(dense_rows(people, layout)))
         # By its name: nothing here depends on what trains, because a phone has numpy alone.
         recipes = importlib.import_module("privrec.algorithms.recipes")
         plan = recipes.plan_on_device(recipes.settings_of(self.settings), self.catalogue)
         scorer: Scorer = plan.ranker(self.params)
         return scorer
-
-
-def tower_scorer(params: Mapping[str, npt.NDArray[Any]], catalogue: Catalogue) -> Scorer:
-    """Return the scorer of a history tower, for one person at a time."""
-    layout = layout_in(catalogue.schema, catalogue.n_items, set(params))
-    check_shapes(params, tower_shapes(params, layout))
-    score = row_scorer(params, layout)
-
-    def scorer(first: Clients, lines: Clients) -> Iterator[F32]:
-        del lines
-        for k in range(len(first)):
-            yield score(dense_rows(first.take(np.array([k])), layout))
-
-    return scorer
 
 
 def open_model(path: str | Path) -> Model:

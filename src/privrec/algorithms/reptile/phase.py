@@ -3,7 +3,9 @@
 MAML divides a client's data into two parts: support to adapt on, and query to be judged by.
 """
 
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -23,12 +25,10 @@ from privrec.algorithms.reptile.pack import (
     steps_of,
 )
 from privrec.algorithms.reptile.settings import LocalSettings, MamlSettings, ReptileSettings
-from privrec.algorithms.settings import FederatedSettings
 from privrec.algorithms.training import Training, training_phase
 from privrec.core.phase import TRAIN, Phase
 from privrec.core.training import LocalTrain, server_optimizer
-from privrec.data.clients import Clients, Split
-from privrec.data.federation import Federation
+from privrec.data.clients import Clients
 from privrec.seeds import client_words
 from privrec.simulate.cost import usual_person
 from privrec.types import BoolArray
@@ -103,20 +103,13 @@ def _any_of(clients: Clients, lines: BoolArray) -> BoolArray:
     return np.bincount(clients.owner[lines], minlength=len(clients)) > 0
 
 
-def reptile_stages(task: Task[ReptileSettings]) -> tuple[Phase, ...]:
-    """Return the one phase of federated Reptile on the DSSM."""
-    settings, federation, split = task.settings, task.federation, task.split
-    network = network_of(settings, federation.catalogue)
-    return one_stage(settings, network, training_of(settings, network, federation, split), split)
-
-
-def one_stage(
-    settings: FederatedSettings, network: Network, training: Training, split: Split
-) -> tuple[Phase, ...]:
-    """Return the one phase of a recipe that trains the DSSM on devices in this way."""
+def one_stage(training: Callable[[Any, Network], Training], task: Task[Any]) -> tuple[Phase, ...]:
+    """Return the one phase of a recipe that trains the DSSM by `training(task, network)`."""
+    settings, split = task.settings, task.split
+    network = network_of(settings, task.federation.catalogue)
     return (
         training_phase(
-            training,
+            training(task, network),
             name=TRAIN,
             first=0,
             rounds=settings.rounds,
@@ -141,31 +134,27 @@ def local_of(settings: LocalSettings, network: Network) -> LocalTrain:
     )
 
 
-def training_of(
-    settings: ReptileSettings, network: Network, federation: Federation, split: Split
-) -> Training:
+def reptile_training(task: Task[ReptileSettings], network: Network) -> Training:
     """Return how a device trains the DSSM on its own pairs of person and item."""
+    settings, federation, people = task.settings, task.federation, task.split.train
     return Training(
         pack=network.pack,
         local=local_of(settings, network),
         catalogue=dict(network.items),
-        examples=partial(empty_pairs, network, settings, federation, split.train),
-        usual=lambda: federation.take(usual_person(federation, split.train)),
+        examples=partial(empty_pairs, network, settings, federation, people),
+        usual=lambda: federation.take(usual_person(federation, people)),
         steps=partial(steps_of, batch_size=settings.batch_size, epochs=settings.local_epochs),
     )
 
 
-def maml_stages(task: Task[MamlSettings]) -> tuple[Phase, ...]:
-    """Return the one phase of federated MAML on the DSSM."""
-    settings, federation, split = task.settings, task.federation, task.split
-    network = network_of(settings, federation.catalogue)
-    return one_stage(settings, network, maml_training(settings, network, federation, split), split)
+def reptile_stages(task: Task[ReptileSettings]) -> tuple[Phase, ...]:
+    """Return the one phase of federated Reptile on the DSSM."""
+    return one_stage(reptile_training, task)
 
 
-def maml_training(
-    settings: MamlSettings, network: Network, federation: Federation, split: Split
-) -> Training:
+def maml_training(task: Task[MamlSettings], network: Network) -> Training:
     """Return how a device computes its meta-gradient."""
+    settings, federation, people = task.settings, task.federation, task.split.train
     instances, n_items = instances_of(settings), federation.n_items
 
     pack = partial(
@@ -177,7 +166,7 @@ def maml_training(
     )
 
     def examples() -> list[PackedTask]:
-        (example,) = pack(federation.take(split.train[:1]), 0)
+        (example,) = pack(federation.take(people[:1]), 0)
         return empty_tasks(example, federation.largest, instances, n_items)
 
     def half_of_the_steps(task: PackedTask) -> int:
@@ -195,6 +184,6 @@ def maml_training(
         ),
         catalogue=dict(network.items),
         examples=examples,
-        usual=lambda: federation.take(usual_person(federation, split.train)),
+        usual=lambda: federation.take(usual_person(federation, people)),
         steps=half_of_the_steps,
     )

@@ -17,13 +17,13 @@ import numpy as np
 from privrec.algorithms.budgets import sampling_of
 from privrec.algorithms.recipe import Recipe, Task
 from privrec.algorithms.reptile.adapt import dssm_plan
-from privrec.algorithms.reptile.dssm import network_of
+from privrec.algorithms.reptile.dssm import Network, network_of
 from privrec.algorithms.reptile.phase import (
     local_of,
-    maml_stages,
+    maml_training,
     one_stage,
     reptile_stages,
-    training_of,
+    reptile_training,
 )
 from privrec.algorithms.reptile.settings import (
     CENTRAL_VALUES,
@@ -44,9 +44,9 @@ from privrec.algorithms.reptile.settings import (
     MamlSettings,
     ReptileSettings,
 )
-from privrec.algorithms.training import training_work
+from privrec.algorithms.training import Training, training_work
 from privrec.core.model import ITEM_TABLE
-from privrec.core.phase import TRAIN, Advance, CentralFit, Phase, RoundReport, ServerState
+from privrec.core.phase import TRAIN, Advance, CentralFit, RoundReport, ServerState
 from privrec.core.round import cohort_draw
 from privrec.core.training import LocalResult, LocalTrain, mean_step, server_optimizer
 from privrec.data.schema import Bags
@@ -55,13 +55,10 @@ from privrec.simulate.lanes import cohort_runner
 from privrec.types import Params
 
 
-def laplace_stages(task: Task[LaplaceSettings]) -> tuple[Phase, ...]:
-    """Return the one phase of federated Reptile in which item rows have their own weight."""
-    settings, federation, split = task.settings, task.federation, task.split
-    network = network_of(settings, federation.catalogue)
-    training = training_of(settings, network, federation, split)
-    weighted_training = replace(training, local=weighted(training.local, settings.item_weight))
-    return one_stage(settings, network, weighted_training, split)
+def laplace_training(task: Task[LaplaceSettings], network: Network) -> Training:
+    """Return the training of federated Reptile in which item rows have their own weight."""
+    training = reptile_training(task, network)
+    return replace(training, local=weighted(training.local, task.settings.item_weight))
 
 
 @lru_cache(maxsize=16)
@@ -79,7 +76,7 @@ LM_PRIVREC = Recipe(
     summary="privrec under Laplace noise, updates bounded in the L1 norm, in a few rounds",
     settings=LaplaceSettings,
     server_sees="updates",
-    plan=partial(dssm_plan, laplace_stages),
+    plan=partial(dssm_plan, partial(one_stage, laplace_training)),
     values=LAPLACE_VALUES,
     presets=LAPLACE_PRESETS,
 )
@@ -152,7 +149,7 @@ NN_SELF = replace(
     PRIVREC,
     summary="federated MAML of second order on the same network (Chen and others, 2018)",
     settings=MamlSettings,
-    plan=partial(dssm_plan, maml_stages),
+    plan=partial(dssm_plan, partial(one_stage, maml_training)),
     values=MAML_VALUES,
     presets=MAML_PRESETS,
 )
