@@ -69,11 +69,16 @@ def device_half(training: Training, aggregator: Aggregator, *, name: str, first:
         total = run_cohort(training.trained(told), clients, clip_norm, cohort.advance)
         return total.on_host(skipped=sum(int(client.size) == 0 for client in clients))
 
-    def cost(params: Params) -> DeviceCost:
-        (client,) = training.packer(params)(training.usual(), first)
-        items, steps = training.catalogue, training.steps(client)
+    def cost(told: Params) -> DeviceCost:
+        (client,) = training.packer(told)(training.usual(), first)
         return cost_of_training(
-            f"{name} round", training.local, training.trained(params), items, client, steps, params
+            f"{name} round",
+            training.local,
+            training.trained(told),
+            training.catalogue,
+            client,
+            steps=training.steps(client),
+            told=told,
         )
 
     return DeviceHalf(

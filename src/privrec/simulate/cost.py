@@ -65,6 +65,7 @@ def cost_of_training(
     params: Params,
     catalogue: Bags,
     client: Packed,
+    *,
     steps: int,
     told: Params,
 ) -> DeviceCost:
