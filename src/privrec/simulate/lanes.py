@@ -77,7 +77,7 @@ def cohort_runner(
 @lru_cache(maxsize=16)
 def _programs(
     local: LocalTrain, norm: Norm, lanes: tuple[jax.Device, ...]
-) -> tuple[list[Wrapped], list[Wrapped], Wrapped]:
+) -> tuple[Sequence[Wrapped], Sequence[Wrapped], Wrapped]:
     """Return what begins and what adds to a sum, compiled for each lane, and what adds them up.
 
     They are the same for all runs of the same training.
