@@ -22,7 +22,7 @@ from figures import Figure
 from privrec.algorithms.reptile.dssm import dssm
 from privrec.algorithms.reptile.local import local_sgd
 from privrec.algorithms.reptile.pack import Instances, PackedClient, buckets, dummy, pack, steps_of
-from privrec.algorithms.reptile.phase import Training, training_phase
+from privrec.algorithms.training import Training, training_phase
 from privrec.core.phase import Phase, ServerState
 from privrec.core.round import play_round
 from privrec.core.training import server_optimizer

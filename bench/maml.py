@@ -49,8 +49,8 @@ def maml() -> list[Figure]:
         prepared.task.split,
     )
     network = network_of(config, federation.catalogue)  # type: ignore[arg-type]
-    training = maml_training(config, network, federation, split)  # type: ignore[arg-type]
-    (phase,) = one_stage(config, network, training, split)  # type: ignore[arg-type]
+    training = maml_training(prepared.task, network)  # type: ignore[arg-type]
+    (phase,) = one_stage(maml_training, prepared.task)
     state = phase.start(None)
     phase.device.prepare(state.params)
     draw = cohort_draw(0, secret=False)

@@ -7,7 +7,7 @@ from pathlib import Path
 from figures import Figure
 from privrec.data.sources import load
 from privrec.evaluation.ranking import evaluate
-from privrec.evaluation.references import popularity
+from privrec.evaluation.references import POPULARITY
 from privrec.runs.loop import train
 from privrec.runs.run import Run
 
@@ -68,7 +68,7 @@ def _to_the_mark(run: Run) -> Figure:
 
 
 def _popularity(run: Run) -> float:
-    experiment, reference = run.prepared, popularity()
+    experiment, reference = run.prepared, POPULARITY
     arrays = reference.fit(experiment.task.federation, experiment.task.split.train)
     report = evaluate(
         experiment.task.federation,

@@ -243,7 +243,7 @@ def test_adaptation_has_a_last_step(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
     monkeypatch.setattr(adapt, "local_sgd", lambda model, **how: asked.append(how["max_steps"]))
     monkeypatch.setattr(adapt, "check_shapes", lambda *_: None)
-    monkeypatch.setattr(adapt, "adapted_scorer", lambda *_, **__: lambda params: None)
+    monkeypatch.setattr(adapt, "adapted_scorer", lambda *_, **__: None)
     for steps in (0, 7):
         settings = configure("privrec", DATA, {"adapt_steps": steps, "adapt_epochs": 1000})
         plan_on_device(settings, privrec.load(DATA).catalogue).ranker({})

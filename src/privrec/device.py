@@ -15,13 +15,12 @@ import urllib.parse
 import urllib.request
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from privrec.algorithms.privrec_plus.scoring import (
     LIKES,
@@ -30,7 +29,7 @@ from privrec.algorithms.privrec_plus.scoring import (
     row_scorer,
     tower_shapes,
 )
-from privrec.core.scorer import Scorer, check_shapes, moments, top_items
+from privrec.core.scorer import Scorer, TableScorer, check_shapes, moments, top_items
 from privrec.data.catalogue import Catalogue, from_json
 from privrec.data.clients import Clients
 from privrec.data.schema import check_names, encode_one
@@ -44,6 +43,7 @@ from privrec.errors import (
     got,
     nearest,
 )
+from privrec.types import F32, F64
 
 if TYPE_CHECKING:
     from privrec.data.frames import Frame
@@ -146,7 +146,7 @@ class Device:
         )
 
     @np.errstate(over="ignore", invalid="ignore")
-    def _scores(self) -> npt.NDArray[np.float64]:
+    def _scores(self) -> F64:
         """Return the scores of all items; raise if they are not numbers."""
         try:
             scores = np.array(next(iter(self.scorer(self.data, self.moment)))[0], np.float64)
@@ -159,7 +159,7 @@ class Device:
         return scores
 
 
-def _share_below(scores: npt.NDArray[np.float64], score: float) -> float:
+def _share_below(scores: F64, score: float) -> float:
     """Return the share of the other items that score less, among those that may be recommended.
 
     >>> _share_below(np.array([0.9, 0.5, 0.5, 0.1, -np.inf]), 0.5)
@@ -281,26 +281,15 @@ class Model:
     @np.errstate(over="ignore", invalid="ignore")
     def _scorer(self) -> Scorer:
         if LIKES in self.params:
-            return tower_scorer(self.params, self.catalogue)
+            layout = layout_in(self.catalogue.schema, self.catalogue.n_items, set(self.params))
+            check_shapes(self.params, tower_shapes(self.params, layout))
+            score = row_scorer(self.params, layout)
+            return TableScorer(table=lambda people: score(dense_rows(people, layout)))
         # By its name: nothing here depends on what trains, because a phone has numpy alone.
         recipes = importlib.import_module("privrec.algorithms.recipes")
         plan = recipes.plan_on_device(recipes.settings_of(self.settings), self.catalogue)
         scorer: Scorer = plan.ranker(self.params)
         return scorer
-
-
-def tower_scorer(params: Mapping[str, npt.NDArray[Any]], catalogue: Catalogue) -> Scorer:
-    """Return the scorer of a history tower, for one person at a time."""
-    layout = layout_in(catalogue.schema, catalogue.n_items, set(params))
-    check_shapes(params, tower_shapes(params, layout))
-    score = row_scorer(params, layout)
-
-    def scorer(first: Clients, lines: Clients) -> Iterator[npt.NDArray[np.float32]]:
-        del lines
-        for k in range(len(first)):
-            yield score(dense_rows(first.take(np.array([k])), layout))
-
-    return scorer
 
 
 def open_model(path: str | Path) -> Model:
@@ -397,7 +386,7 @@ _HEAD = re.compile(
 which it calls a parser of Python, or takes memory before it looks at the size of the file."""
 
 
-def _array(content: bytes) -> npt.NDArray[np.float32]:
+def _array(content: bytes) -> F32:
     head = _HEAD.match(content)
     if head is None or int.from_bytes(head[1], "little") != len(head[2]):
         raise ValueError("parameters must be 32-bit numbers, as numpy writes them")

@@ -14,7 +14,6 @@ from privrec.algorithms.factors.dpals import (
     by_factors,
     item_vectors,
     rank_for,
-    squares_of,
 )
 from privrec.algorithms.factors.fcf import rated
 from privrec.algorithms.recipes import configure, prepare
@@ -122,7 +121,7 @@ def asked_of(n_items: int, rank: int, kept: list[int], seed: int = 0) -> shares.
 @pytest.mark.parametrize("most", [2, 150])
 def test_what_dpals_sends_has_length_one(data: Federation, item_squares: float, most: int) -> None:
     settings = small_dpals(item_squares=item_squares, items_per_person=most)
-    device = shares.squares_device(squares_of(settings), data.n_items)
+    device = shares.squares_device(settings, data.n_items)
     asked = asked_of(data.n_items, 3, list(range(0, data.n_items, 2)))
     for position in range(10):
         person = data.take(np.array([position]))
@@ -136,7 +135,7 @@ def test_what_dpals_sends_has_length_one(data: Federation, item_squares: float, 
 
 def test_a_person_without_such_an_item_adds_nothing() -> None:
     settings = small_dpals()
-    device = shares.squares_device(squares_of(settings), 5)
+    device = shares.squares_device(settings, 5)
     sent = device.contribute(asked_of(5, 3, [2]).told(), people_of(FIVE, 5).take(np.array([0])), 1)
     assert length(sent) == 0
 
@@ -145,13 +144,13 @@ def test_a_person_without_such_an_item_adds_nothing() -> None:
 def test_items_vectors_are_a_weighted_least_squares(data: Federation, item_squares: float) -> None:
     """Every equation written as a row: a person who has the item wants 1, everybody wants 0."""
     settings = small_dpals(item_squares=item_squares, unseen=0.3, items_per_person=10**9)
-    asked, how = asked_of(data.n_items, 3, list(range(12))), squares_of(settings)
+    asked = asked_of(data.n_items, 3, list(range(12)))
     everybody = data.take(np.arange(data.n_clients))
-    mine = shares.shares(how, asked, everybody, data.n_items, 0)
+    mine = shares.shares(settings, asked, everybody, data.n_items, 0)
     sums, gram = mine.weights.T @ mine.parts, mine.shared.sum(0)
     found = item_vectors(sums, gram, asked, settings, ridge=0.2)
     people = shares.among(rated(everybody, data.n_items), asked.kept, data.n_items)
-    x = shares.person_vectors(how, asked.vectors, people)
+    x = shares.person_vectors(settings, asked.vectors, people)
     x /= np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-300)
     dense = mine.weights.toarray() / asked.weight[None, :]
     above = np.triu_indices(3)
@@ -180,7 +179,7 @@ def test_items_vectors_are_a_weighted_least_squares(data: Federation, item_squar
 def test_rare_items_get_more_of_a_persons_bound(data: Federation) -> None:
     asked = asked_of(data.n_items, 3, list(range(data.n_items)))
     plain = asked._replace(weight=np.ones(data.n_items))
-    device = shares.squares_device(squares_of(small_dpals()), data.n_items)
+    device = shares.squares_device(small_dpals(), data.n_items)
     person = data.take(np.array([0]))
 
     def of(told: shares.Asked) -> np.ndarray:

@@ -45,7 +45,7 @@ def somebody() -> Clients:
 
 def packed(round_index: int = 0, **more: Any) -> GraphClient:
     made = settings_of(**more)
-    (client,) = pack(somebody(), made, n_items=N_ITEMS, round_index=round_index, directory=None)
+    (client,) = pack(made, N_ITEMS, {}, somebody(), round_index)
     return client
 
 
@@ -290,16 +290,14 @@ def test_noise_is_anothers_in_another_round_and_for_another_person() -> None:
     keys = {
         tuple(client.key.tolist())
         for round_index in range(4)
-        for client in pack(
-            people, made, n_items=data.n_items, round_index=round_index, directory=None
-        )
+        for client in pack(made, data.n_items, {}, people, round_index)
     }
     assert len(keys) == 12
 
 
 def test_a_person_without_likes_sends_zeros() -> None:
     nobody = somebody().keep(~somebody().liked)
-    (client,) = pack(nobody, settings_of(), n_items=N_ITEMS, round_index=0, directory=None)
+    (client,) = pack(settings_of(), N_ITEMS, {}, nobody, 0)
     sent = sends(client, clip=0.1, noise=0.2)
     assert client.size == 0
     assert not any(np.asarray(leaf).any() for leaf in sent.values())

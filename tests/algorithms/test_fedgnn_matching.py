@@ -24,12 +24,12 @@ from privrec.algorithms.fedgnn.matching import (
     match,
     neighbours_of,
     table_of,
+    trained_of,
 )
 from privrec.algorithms.fedgnn.pack import FedGnnSettings, items_of, marks_of, pack
 from privrec.algorithms.fedgnn.recipe import offers_of
-from privrec.algorithms.fedgnn.rounds import trained_of
 from privrec.algorithms.recipes import configure, prepare
-from privrec.core.phase import Exchange, Phase
+from privrec.core.phase import Exchange, Phase, silent
 from privrec.data.federation import Federation
 from privrec.errors import FederationError
 from privrec.protocol.terms import phases_of
@@ -205,32 +205,29 @@ def test_a_run_that_is_stopped_after_the_matching_goes_on_to_the_same_bytes(
 def test_expanded_graphs_have_neighbours_and_the_matching_reads_training_people_alone(
     data: Federation,
 ) -> None:
-    prepared = prepare(configure("fedgnn", data.name, small("fedgnn")), data)
-    first, exchange, last = prepared.stages()
-    assert isinstance(exchange, Exchange)
-    assert isinstance(last, Phase)
     asked: list[Any] = []
 
     def take(positions: Any) -> Any:
         asked.append(positions)
         return data.take(positions)
 
+    watched = replace(data, take=take)
+    prepared = prepare(configure("fedgnn", data.name, small("fedgnn")), watched)
+    first, exchange, last = prepared.stages()
+    assert isinstance(exchange, Exchange)
+    assert isinstance(last, Phase)
     state, _ = round_of(data, first, first.start(None))
     before = exchange.start(state.params)
-    after, report = exchange.play(before, take)
+    asked.clear()
+    after, report = exchange.play(before, silent)
     assert sorted(np.concatenate(asked).tolist()) == sorted(prepared.task.split.train.tolist())
     assert (after.round_index, report.clients) == (2, len(prepared.task.split.train))
     told = last.tell(last.start(after.params))
     for name, leaf in trained_of(before.params).items():
         np.testing.assert_array_equal(after.params[name], leaf)
     assert isinstance(prepared.task.settings, FedGnnSettings)
-    (client, *_) = pack(
-        data.take(prepared.task.split.train),
-        prepared.task.settings,
-        n_items=data.n_items,
-        round_index=2,
-        directory=directory_of(told),
-    )
+    people = data.take(prepared.task.split.train)
+    (client, *_) = pack(prepared.task.settings, data.n_items, told, people, 2)
     assert client.graph.known.any()
     assert not client.graph.known[~client.graph.real].any()
     dislikes = client.graph.real & ~client.graph.liked

@@ -21,7 +21,7 @@ from privrec.algorithms.ncf import (
 )
 from privrec.algorithms.recipes import configure, prepare
 from privrec.algorithms.reptile.pack import Instances, pack
-from privrec.core.phase import CentralFit
+from privrec.core.phase import CentralFit, silent
 from privrec.core.scorer import TableScorer
 from privrec.data.federation import Federation
 from privrec.seeds import rng
@@ -101,7 +101,7 @@ def start_and_next(data: Federation, **more: Any) -> tuple[Any, Any, Any]:
     (fit,) = prepared.stages()
     assert isinstance(fit, CentralFit)
     before = fit.start(None)
-    state = fit.play(fit.play(before)[0])[0]
+    state = fit.play(fit.play(before, silent)[0], silent)[0]
     return prepared, before, state
 
 
@@ -126,7 +126,7 @@ def test_a_round_lowers_the_loss_and_one_step_is_adams(data: Federation) -> None
     assert isinstance(fit, CentralFit)
     state, losses = before, []
     for _ in range(12):
-        state, report = fit.play(state)
+        state, report = fit.play(state, silent)
         losses.append(report.loss or 0.0)
     assert losses[-1] < losses[0]
     prepared, before, _ = start_and_next(data, batch_size=10_000, learning_rate=0.01)
@@ -135,7 +135,7 @@ def test_a_round_lowers_the_loss_and_one_step_is_adams(data: Federation) -> None
     lines = lines_of(data, prepared.task.split.train, 0.5)
     batch = batches_of(lines, rng(0, 0, "ncf"), data.n_items, 1, 10_000)
     touched = np.unique(batch.item[batch.weight > 0])
-    after = fit.play(before)[0].params["ncf/gmf/item"]
+    after = fit.play(before, silent)[0].params["ncf/gmf/item"]
     moved = np.abs(after - before.params["ncf/gmf/item"])
     # Adam's epsilon makes the step of a tiny slope shorter.
     np.testing.assert_allclose(np.median(moved[touched]), 0.01, rtol=1e-2)

@@ -67,8 +67,8 @@ def count_negatives(params: Params, catalogue: Bags, client: PackedClient) -> Lo
 @pytest.fixture(scope="module")
 def canary(federation: Federation) -> Scorer:
     model = canary_model(federation)
-    bound = adapted_scorer(model, count_negatives, federation.catalogue, INSTANCES, seed=0)
-    return bound(model.init(jax.random.key(0)))
+    params = model.init(jax.random.key(0))
+    return adapted_scorer(model, count_negatives, federation.catalogue, INSTANCES, params, seed=0)
 
 
 def sing(federation: Federation, canary: Scorer, *, leaking: bool) -> EvalReport:

@@ -8,7 +8,7 @@ import pytest
 
 from privrec.core.scorer import Scorer
 from privrec.data.federation import Federation
-from privrec.evaluation.protocols import Protocol, leave_last, protocol_named
+from privrec.evaluation.protocols import Protocol
 from privrec.evaluation.ranking import EvalReport
 from privrec.types import Candidates, ProtocolName
 from protocol_toys import everybody, items, moody, of, report_of, returning, timed
@@ -65,7 +65,7 @@ def slow_figures(
 @pytest.mark.parametrize("name", ["halves", "leave-last", "files"])
 def test_figures_equal_a_slow_loop(name: ProtocolName, candidates: Candidates) -> None:
     federation = returning()
-    protocol = protocol_named(name, candidates=candidates, seed=1, validation_share=0.2)
+    protocol = Protocol(name=name, candidates=candidates, seed=1, validation_share=0.2)
     report = figures(federation, protocol, moody(45))
     slow = slow_figures(federation, protocol, moody(45), candidates)
     assert report.tested == slow["tested"] > 30
@@ -79,7 +79,7 @@ def test_figures_equal_a_slow_loop(name: ProtocolName, candidates: Candidates) -
 def test_the_candidates_make_a_difference(name: ProtocolName) -> None:
     federation = returning()
     unseen, kept = (
-        figures(federation, protocol_named(name, candidates=among, seed=1), moody(45))
+        figures(federation, Protocol(name=name, candidates=among, seed=1), moody(45))
         for among in ("unseen", "not-kept")
     )
     assert all(unseen.hits[k] >= kept.hits[k] for k in KS)
@@ -104,7 +104,7 @@ def test_a_tested_item_that_the_device_keeps_is_ranked_all_the_same() -> None:
     scores = np.zeros((1, 40))
     scores[0, 7] = 1.0
     for candidates in ("unseen", "not-kept"):
-        protocol = leave_last(seed=0, validation_share=0.0, candidates=candidates)
+        protocol = Protocol(name="leave-last", seed=0, validation_share=0.0, candidates=candidates)
         report = figures(federation, protocol, lambda kept, tested: [scores])
         assert (report.tested, report.hits[5], report.recall[5]) == (1, 1.0, 1.0)
         assert math.isnan(report.new_only[5])

@@ -10,13 +10,7 @@ from privrec.core.scorer import Scorer, Scores
 from privrec.data.clients import Clients, chosen, halve, split_clients
 from privrec.data.synthetic import SyntheticSettings, synthetic
 from privrec.errors import SettingsError
-from privrec.evaluation.protocols import (
-    files,
-    halves,
-    leave_last,
-    protocol_named,
-    resolve,
-)
+from privrec.evaluation.protocols import Protocol, resolve
 from privrec.evaluation.ranking import evaluate
 from privrec.types import ProtocolName
 from protocol_toys import Line, everybody, items, moody, of, report_of, returning, timed
@@ -36,7 +30,7 @@ ANN: list[Line] = [
 
 def test_leave_last_tests_the_last_like_and_trains_on_what_came_before() -> None:
     federation = timed(ANN, people=["ann"])
-    protocol = leave_last(seed=0, validation_share=0.0)
+    protocol = Protocol(name="leave-last", candidates="unseen", seed=0, validation_share=0.0)
     assert items(protocol.training(federation).take(np.array([0]))) == [1, 3, 4]
     # The dislike after the tested like is nowhere but among what she has met.
     assert of(protocol.testing(federation)(np.array([0]))) == ([1, 3, 4], [0, 2], [0])
@@ -45,7 +39,9 @@ def test_leave_last_tests_the_last_like_and_trains_on_what_came_before() -> None
 
 def test_a_validation_person_holds_back_one_like_more() -> None:
     federation = timed(ANN, people=["ann"])
-    protocol = leave_last(seed=0, validation_share=EVERYBODY_VALIDATES)
+    protocol = Protocol(
+        name="leave-last", candidates="unseen", seed=0, validation_share=EVERYBODY_VALIDATES
+    )
     assert items(protocol.training(federation).take(np.array([0]))) == [1]
     # What the final report asks for, and whatever came after it, is unknown to validation.
     assert of(protocol.validating(federation)(np.array([0]))) == ([1], [3, 4], [3])
@@ -61,7 +57,7 @@ def test_whoever_has_too_few_likes_trains_with_all_lines(
     lines = [("bob", item, 5.0 if item < likes else 1.0, float(item)) for item in range(4)]
     lines += [("eve", 9, 5.0, 0.0)]
     federation = timed(lines, people=["bob", "eve", "nobody"])
-    protocol = leave_last(seed=0, validation_share=share)
+    protocol = Protocol(name="leave-last", candidates="unseen", seed=0, validation_share=share)
     trained = protocol.training(federation).take(everybody(federation))
     held = protocol.testing(federation)(everybody(federation))
     if likes < least:
@@ -79,7 +75,7 @@ def test_whoever_has_too_few_likes_trains_with_all_lines(
 def test_equal_times_are_told_apart_by_position() -> None:
     lines = [("ann", item, 5.0 if item % 2 else 1.0, 7.0) for item in (4, 5, 0, 3, 8)]
     federation = timed(lines, people=["ann"])
-    protocol = leave_last(seed=0, validation_share=0.0)
+    protocol = Protocol(name="leave-last", candidates="unseen", seed=0, validation_share=0.0)
     assert of(protocol.testing(federation)(np.array([0]))) == ([4, 5, 0], [3, 8], [3])
     assert items(protocol.training(federation).take(np.array([0]))) == [4, 5, 0]
 
@@ -111,7 +107,7 @@ def slow_leave_last(lines: list[tuple[int, bool]], validates: bool) -> dict[str,
 
 def test_leave_last_equals_a_slow_loop() -> None:
     federation = synthetic(SyntheticSettings(users=300, items=60, longest=12))
-    protocol = leave_last(seed=4, validation_share=0.3)
+    protocol = Protocol(name="leave-last", candidates="unseen", seed=4, validation_share=0.3)
     split = protocol.roles(federation)
     people = np.random.default_rng(0).permutation(300)
     trained = protocol.training(federation).take(people)
@@ -135,7 +131,7 @@ def test_leave_last_equals_a_slow_loop() -> None:
 def test_everybody_trains_and_the_public_number_is_the_declared_one(name: ProtocolName) -> None:
     people = [f"p{n}" for n in range(200)]
     federation = timed([("p0", 0, 5.0, 0.0)], people=people, test=[("p0", 1, 5.0, 1.0)])
-    protocol = protocol_named(name, candidates="unseen", seed=3, validation_share=0.2)
+    protocol = Protocol(name=name, candidates="unseen", seed=3, validation_share=0.2)
     split = protocol.roles(federation)
     assert split.public_train == 1000
     assert split.train.tolist() == split.test.tolist() == split.fitted.tolist() == list(range(200))
@@ -157,7 +153,7 @@ ASKED: list[Line] = [
 
 def test_files_train_on_the_one_and_test_the_likes_of_the_other() -> None:
     federation = timed(BEA, people=["bea", "tom", "sue"], test=ASKED)
-    protocol = files(seed=0, validation_share=0.0)
+    protocol = Protocol(name="files", candidates="not-kept", seed=0, validation_share=0.0)
     training = protocol.training(federation)
     trained = training.take(everybody(federation))
     assert [items(trained, k) for k in range(3)] == [list(range(6)), [], []]
@@ -173,7 +169,9 @@ def test_files_train_on_the_one_and_test_the_likes_of_the_other() -> None:
 
 def test_files_validate_on_half_of_the_training_lines() -> None:
     federation = timed(BEA, people=["bea", "tom"], test=ASKED)
-    protocol = files(seed=0, validation_share=EVERYBODY_VALIDATES)
+    protocol = Protocol(
+        name="files", candidates="not-kept", seed=0, validation_share=EVERYBODY_VALIDATES
+    )
     first, second = halve(federation.take(np.array([0])), seed=0)
     assert protocol.training(federation).take(np.array([0])).item.tolist() == first.item.tolist()
     held = protocol.validating(federation)(np.array([0]))
@@ -204,7 +202,14 @@ def test_what_goes_with_the_data_is_taken_unless_told() -> None:
 
 def test_halves_are_what_they_were() -> None:
     federation = synthetic(SyntheticSettings(users=120, items=60))
-    protocol = halves(seed=2, halving="time", test_share=0.3, validation_share=0.2)
+    protocol = Protocol(
+        name="halves",
+        candidates="unseen",
+        seed=2,
+        halving="time",
+        test_share=0.3,
+        validation_share=0.2,
+    )
     assert protocol.training(federation) is federation
     old = split_clients(np.arange(120), seed=2, test_share=0.3, validation_share=0.2, people=120)
     new = protocol.roles(federation)
@@ -234,7 +239,7 @@ def test_the_training_view_never_gives_a_held_out_line_to_anybody() -> None:
     """Whole, in pieces, and one by one: the view is the same, and positions stay positions."""
     federation = returning()
     for name in ("leave-last", "files"):
-        protocol = protocol_named(name, candidates="unseen", seed=1, validation_share=0.3)
+        protocol = Protocol(name=name, candidates="unseen", seed=1, validation_share=0.3)
         training = protocol.training(federation)
         whole = training.take(everybody(federation))
         for person in everybody(federation)[::-1]:

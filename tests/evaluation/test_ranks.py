@@ -13,7 +13,7 @@ from test_metrics import clients
 from privrec.core.scorer import TableScorer
 from privrec.evaluation import ranks
 from privrec.evaluation.metrics import Ranks
-from privrec.evaluation.protocols import protocol_named
+from privrec.evaluation.protocols import Protocol
 from privrec.evaluation.ranks import Rows, rank_table
 from protocol_toys import everybody, items, report_of, returning
 
@@ -184,7 +184,7 @@ def test_figures_of_fixed_files_are_those_of_graph_recommenders() -> None:
     table = np.stack([draw.permutation(45) for _ in range(federation.n_clients)]).astype(np.float32)
     place = {int(person): k for k, person in enumerate(federation.ids(everybody(federation)))}
     scorer = TableScorer(table=lambda kept: table[[place[int(person)] for person in kept.ids]])
-    protocol = protocol_named("files", candidates="not-kept", seed=1)
+    protocol = Protocol(name="files", candidates="not-kept", seed=1)
     view = protocol.testing(federation)
     report = report_of(
         view,

@@ -13,6 +13,9 @@ from privrec.evaluation import references
 from privrec.evaluation.ranking import evaluate
 from privrec.evaluation.ranks import Rows, rank_table
 from privrec.evaluation.references import (
+    ITEM_KNN,
+    OWN_ITEMS,
+    POPULARITY,
     REFERENCES,
     Arrays,
     Fitted,
@@ -20,18 +23,15 @@ from privrec.evaluation.references import (
     Sums,
     ease,
     fit_references,
-    item_knn,
     neighbours,
-    own_items,
-    popularity,
 )
 from privrec.testing import checkerboard, toy
 from privrec.types import IntArray
 
 ALL: dict[str, Reference] = {
-    "popularity": popularity(),
-    "own-items": own_items(),
-    "item-knn": item_knn(),
+    "popularity": POPULARITY,
+    "own-items": OWN_ITEMS,
+    "item-knn": ITEM_KNN,
     "ease": ease(2.0),
 }
 HAIR = 1e-6
@@ -81,11 +81,11 @@ def test_popularity_counts_people_who_like_not_lines() -> None:
         ],
         n_items=4,
     )
-    fitted = popularity().fit(federation, np.array([0, 1, 2]))
+    fitted = POPULARITY.fit(federation, np.array([0, 1, 2]))
     # Person 0 has item 0 twice; item 2 was only disliked; person 3 is not in `people`.
     assert fitted["popularity"].tolist() == [1, 2, 0, 0]
     first = federation.take(np.array([3, 0]))
-    assert [table.tolist() for table in scores_of(popularity(), fitted, first)] == [
+    assert [table.tolist() for table in scores_of(POPULARITY, fitted, first)] == [
         [[1, 2, 0, 0]],
         [[1, 2, 0, 0]],
     ]
@@ -112,15 +112,15 @@ def test_own_likes_come_first(name: str) -> None:
 def test_after_own_items_come_the_most_liked() -> None:
     lines = [(0, 3, 5.0), (1, 0, 5.0), (1, 1, 5.0), (2, 1, 5.0), (2, 3, 1.0)]
     federation = toy(lines, n_items=5)
-    fitted = own_items().fit(federation, everybody(federation))
-    (table,) = scores_of(own_items(), fitted, federation.take(np.array([0])))
+    fitted = OWN_ITEMS.fit(federation, everybody(federation))
+    (table,) = scores_of(OWN_ITEMS, fitted, federation.take(np.array([0])))
     assert [item for item in np.argsort(-table[0], kind="stable") if item != 3][:2] == [1, 0]
 
 
 def test_item_knn_is_the_cosine_of_a_slow_loop() -> None:
     federation = random_toy()
     likes = liked_by(federation)
-    fitted = item_knn().fit(federation, everybody(federation))["weights"]
+    fitted = ITEM_KNN.fit(federation, everybody(federation))["weights"]
     for i in range(12):
         for j in range(12):
             both = sum(1 for liked in likes if i in liked and j in liked)
@@ -128,7 +128,7 @@ def test_item_knn_is_the_cosine_of_a_slow_loop() -> None:
             cosine = both / math.sqrt(alone[0] * alone[1]) if i != j and both else 0.0
             assert fitted[i, j] == pytest.approx(cosine, abs=2 * HAIR)
     # A person's score of an item is the sum over her likes.
-    tables = scores_of(item_knn(), {"weights": fitted}, federation.take(everybody(federation)))
+    tables = scores_of(ITEM_KNN, {"weights": fitted}, federation.take(everybody(federation)))
     for liked, (table,) in zip(likes, tables, strict=True):
         for item in set(range(12)) - liked:
             assert table[item] == pytest.approx(sum(fitted[own, item] for own in liked), rel=1e-5)
@@ -155,7 +155,7 @@ def test_items_that_score_the_same_are_ordered_by_popularity() -> None:
     # Person 0 likes item 0 only, which nobody likes together with anything.
     lines = [(0, 0, 5.0), (1, 2, 5.0), (2, 2, 5.0), (3, 1, 5.0)]
     federation = toy(lines, n_items=4)
-    for reference in (item_knn(), ease(1.0)):
+    for reference in (ITEM_KNN, ease(1.0)):
         fitted = reference.fit(federation, everybody(federation))
         (table,) = scores_of(reference, fitted, federation.take(np.array([0])))
         assert [item for item in np.argsort(-table[0]) if item != 0] == [2, 1, 3]
@@ -209,7 +209,7 @@ def test_only_the_training_people_matter_and_pieces_do_not(
     assert fitted == pytest.approx(pieces)
 
 
-@pytest.mark.parametrize("reference", [item_knn(), ease()])
+@pytest.mark.parametrize("reference", [ITEM_KNN, ease()])
 def test_too_many_items_are_refused_in_words(
     reference: Reference, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -266,8 +266,8 @@ def test_references_are_fitted_together_as_alone() -> None:
     assert list(fitted.scorers) == ["popularity", "own-items", "item-knn", "ease"]
     assert fitted.left_out == {}
     first = federation.take(everybody(federation))
-    for name, make in REFERENCES.items():
-        alone = make().scorer(make().fit(federation, people))
+    for name, reference in REFERENCES.items():
+        alone = reference.scorer(reference.fit(federation, people))
         assert fitted.scorers[name].table(first) == pytest.approx(alone.table(first))
 
 

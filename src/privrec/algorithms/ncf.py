@@ -10,7 +10,6 @@ people and one for items, which is the same as joining p' and q'. One round is o
 everybody's lines.
 """
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, lru_cache, partial
 from typing import Annotated, Any, NamedTuple
@@ -24,7 +23,7 @@ from pydantic import Field
 from privrec.algorithms.recipe import Plan, Recipe, Task
 from privrec.algorithms.reptile.pack import Instances, PackedClient, pack
 from privrec.core.model import implicit_loss
-from privrec.core.phase import TRAIN, Advance, CentralFit, RoundReport, ServerState, silent
+from privrec.core.phase import TRAIN, Advance, CentralFit, RoundReport, ServerState
 from privrec.core.scorer import Scorer, Scores, TableScorer, check_shapes
 from privrec.data.clients import Clients
 from privrec.data.federation import Federation, chunks
@@ -51,12 +50,11 @@ class Items(NamedTuple):
     first: Array
 
 
-Shapes = dict[str, tuple[int, ...]]
-
-
-def shapes_of(n_items: int, embedding_size: int, hidden: tuple[int, ...]) -> Shapes:
+def shapes_of(
+    n_items: int, embedding_size: int, hidden: tuple[int, ...]
+) -> dict[str, tuple[int, ...]]:
     """Return the shape of each parameter by name."""
-    shapes: Shapes = {
+    shapes: dict[str, tuple[int, ...]] = {
         "ncf/gmf/item": (n_items, embedding_size),
         "ncf/mlp/item": (n_items, embedding_size),
         "ncf/start/gmf": (embedding_size,),
@@ -194,10 +192,6 @@ class Memory(NamedTuple):
     adam: optax.OptState
 
 
-Pass = Callable[[Params, Memory, Batches], tuple[dict[str, Array], Memory, Array]]
-"""(params, memory, batches) -> the first two after a step for each batch; mean loss."""
-
-
 def ncf_stages(task: Task[NcfSettings]) -> tuple[CentralFit, ...]:
     """Return the training of NeuMF on the people who train."""
     settings, federation, split = task.settings, task.federation, task.split
@@ -214,16 +208,14 @@ def ncf_stages(task: Task[NcfSettings]) -> tuple[CentralFit, ...]:
         memory = Memory(drawn, optimizer.init((params, drawn)))
         return ServerState(round_index=0, params=params, opt_state=memory, clip_norm=np.inf)
 
-    def play(state: ServerState, advance: Advance = silent) -> tuple[ServerState, RoundReport]:
-        draw = rng(settings.seed, state.round_index, "ncf")
-        batches = batches_of(
-            lines(), draw, federation.n_items, settings.negatives, settings.batch_size
-        )
+    def play(state: ServerState, advance: Advance) -> tuple[ServerState, RoundReport]:
+        number = state.round_index
+        draw = rng(settings.seed, number, "ncf")
+        sizes = (federation.n_items, settings.negatives, settings.batch_size)
+        batches = batches_of(lines(), draw, *sizes)
         params, memory, loss = one_pass(state.params, state.opt_state, batches)
-        after = replace(state, round_index=state.round_index + 1, params=params, opt_state=memory)
-        return after, RoundReport(
-            round_index=state.round_index, clients=len(people), loss=float(loss)
-        )
+        after = replace(state, round_index=number + 1, params=params, opt_state=memory)
+        return after, RoundReport(round_index=number, clients=len(people), loss=float(loss))
 
     return (
         CentralFit(
@@ -277,8 +269,11 @@ def batches_of(
 
 
 @lru_cache(maxsize=16)
-def _compiled_pass(learning_rate: float, weight_decay: float) -> tuple[Pass, Any]:
-    """Return the compiled pass over a round's batches, and its optimizer."""
+def _compiled_pass(learning_rate: float, weight_decay: float) -> tuple[Any, Any]:
+    """Return the compiled pass over a round's batches, and its optimizer.
+
+    The pass is (params, memory, batches) -> the first two after a step for each batch; mean loss.
+    """
     optimizer = optax.adam(learning_rate)
 
     def mean_loss(trained: tuple[Params, Person], batch: Batches) -> Array:
@@ -324,7 +319,7 @@ def by_network(settings: NcfSettings, n_items: int, steps: int, params: Params) 
         batch_size=_PADDED,
         dislike_target=settings.dislike_target,
     )
-    serve = _compiled_adaptation(steps, settings.adapt_lr, settings.adapt_decay)
+    serve = partial(_serve, steps, settings.adapt_lr, settings.adapt_decay)
 
     def whole(first: Clients) -> Scores:
         packed = pack(first, instances, n_items=n_items, seed=settings.seed, round_index=0)
@@ -346,17 +341,18 @@ def ncf_plan(task: Task[NcfSettings]) -> Plan:
     )
 
 
-@lru_cache(maxsize=16)
-def _compiled_adaptation(steps: int, learning_rate: float, decay: float) -> Any:
-    """Return (params, {}, client) -> the scores of all items, shape (n_items,), compiled."""
-
-    @jax.jit
-    def serve(params: Params, catalogue: Bags, client: PackedClient) -> Array:
-        del catalogue
-        person, _ = fold_in(params, client, steps, learning_rate, decay)
-        return scores(params, person, items_of(params, slice(None)))
-
-    return serve
+@partial(jax.jit, static_argnums=(0, 1, 2))
+def _serve(
+    steps: int,
+    learning_rate: float,
+    decay: float,
+    params: Params,
+    catalogue: Bags,
+    client: PackedClient,
+) -> Array:
+    """Return the scores of all items, shape (n_items,)."""
+    person, _ = fold_in(params, client, steps, learning_rate, decay)
+    return scores(params, person, items_of(params, slice(None)))
 
 
 def fold_in(

@@ -23,7 +23,7 @@ from privrec.data.catalogue import Catalogue
 from privrec.data.clients import Split
 from privrec.data.federation import Federation, without_people
 from privrec.errors import SettingsError, by_likeness, check_kind, got, nearest
-from privrec.evaluation.protocols import Protocol, protocol_named, resolve
+from privrec.evaluation.protocols import Protocol, resolve
 from privrec.privacy.calibrate import refuse_large_delta
 from privrec.settings import RunSettings, make_settings
 
@@ -138,7 +138,7 @@ def plan_on_device(settings: RunSettings, catalogue: Catalogue) -> Plan:
         federation=nobody,
         split=Split(public_train=0, train=none, validation=none, test=none),
         whole=nobody,
-        protocol=protocol_named("halves", candidates="unseen", seed=settings.seed),
+        protocol=Protocol(name="halves", candidates="unseen", seed=settings.seed),
     )
     return recipe_named(settings.recipe).plan(task)
 
@@ -162,8 +162,8 @@ def prepare(settings: RunSettings, whole: Federation) -> Plan:
 def with_protocol(settings: RunSettings, data: Federation) -> tuple[RunSettings, Protocol]:
     """Return the settings with the protocol's name, where that was left to the data; and it."""
     name, candidates = resolve(settings.protocol, settings.candidates, data)
-    protocol = protocol_named(
-        name,
+    protocol = Protocol(
+        name=name,
         candidates=candidates,
         seed=settings.seed,
         halving=settings.halving,

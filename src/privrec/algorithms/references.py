@@ -1,9 +1,7 @@
 """The recipes that fit everything in one round where all data lies: references for the others."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -17,20 +15,11 @@ from privrec.core.phase import (
     ServerState,
     ServerWork,
     Told,
-    silent,
 )
 from privrec.core.scorer import Scorer, check_shapes
 from privrec.data.clients import Split
 from privrec.data.federation import Federation
-from privrec.evaluation.references import (
-    EASE_L2,
-    Reference,
-    ease,
-    item_knn,
-    own_items,
-    popularity,
-    sums_of,
-)
+from privrec.evaluation.references import EASE_L2, REFERENCES, Reference, ease, sums_of
 from privrec.privacy.aggregate import plain
 from privrec.privacy.release import Sampling
 from privrec.settings import Positive, RunSettings
@@ -47,26 +36,15 @@ class EaseSettings(RunSettings):
     """The ridge of EASE."""
 
 
-def reference_recipe(
-    summary: str,
-    make: Callable[[Any], Reference],
-    settings: type[RunSettings] = RunSettings,
-) -> Recipe:
-    """Return the recipe of a reference; `make(settings)` returns how it fits and ranks."""
-
-    def plan(task: Task[Any]) -> Plan:
-        reference = make(task.settings)
-        return Plan(
-            task=task,
-            stages=lambda: (_one_fit(task.federation, task.split, reference),),
-            ranker=partial(_fitted, reference, task.federation.n_items),
-        )
-
-    return Recipe(
-        summary=summary,
-        settings=settings,
-        server_sees="everything",
-        plan=plan,
+def _plan(task: Task[RunSettings]) -> Plan:
+    settings, n_items = task.settings, task.federation.n_items
+    reference = REFERENCES[settings.recipe]
+    if isinstance(settings, EaseSettings):
+        reference = ease(settings.ease_l2)
+    return Plan(
+        task=task,
+        stages=lambda: (_one_fit(task.federation, task.split, reference),),
+        ranker=partial(_fitted, reference, n_items),
     )
 
 
@@ -85,7 +63,7 @@ def _one_fit(federation: Federation, split: Split, reference: Reference) -> Cent
     def start(before: Params | None) -> ServerState:
         return ServerState(round_index=0, params={}, opt_state=(), clip_norm=np.inf)
 
-    def play(state: ServerState, advance: Advance = silent) -> tuple[ServerState, RoundReport]:
+    def play(state: ServerState, advance: Advance) -> tuple[ServerState, RoundReport]:
         arrays = reference.fit(federation, people, advance)
         params = {name: jnp.asarray(array) for name, array in arrays.items()}
         after = replace(state, round_index=state.round_index + 1, params=params)
@@ -113,17 +91,18 @@ def _one_fit(federation: Federation, split: Split, reference: Reference) -> Cent
     )
 
 
-POPULARITY = reference_recipe(
-    "most liked first, the same for everybody", lambda settings: popularity()
+POPULARITY = Recipe(
+    summary="most liked first, the same for everybody",
+    settings=RunSettings,
+    server_sees="everything",
+    plan=_plan,
 )
-OWN_ITEMS = reference_recipe(
-    "a person's own items first, then the most liked", lambda settings: own_items()
+OWN_ITEMS = replace(POPULARITY, summary="a person's own items first, then the most liked")
+ITEM_KNN = replace(
+    POPULARITY, summary="own items first, then cosine similarity to what the person likes"
 )
-ITEM_KNN = reference_recipe(
-    "own items first, then cosine similarity to what the person likes", lambda settings: item_knn()
-)
-EASE = reference_recipe(
-    "own items first, then EASE, a linear model in closed form",
-    lambda settings: ease(settings.ease_l2),
-    EaseSettings,
+EASE = replace(
+    POPULARITY,
+    summary="own items first, then EASE, a linear model in closed form",
+    settings=EaseSettings,
 )

@@ -32,6 +32,8 @@ class TouchedRows(NamedTuple):
 
 _NO_ARRAYS: Arrays = MappingProxyType({})
 _NO_ROWS: Mapping[str, TouchedRows] = MappingProxyType({})
+_WHOLE = ("dense", "outer", "triangle")
+"""The parts of a contribution that are arrays, and not some rows of one."""
 
 
 class Contribution(NamedTuple):
@@ -75,16 +77,16 @@ def shapes_of(contribution: Contribution) -> Shapes | None:
     names = [name for part in contribution for name in part]
     if len(set(names)) != len(names) or not _rows_are_sound(contribution):
         return None
+    leaves = []
     for name, (_, values, size) in contribution.rows.items():
         found[name] = ("rows", (size, *np.shape(values)[1:]))
-    for part in ("dense", "outer", "triangle"):
+        leaves.append(values)
+    for part in _WHOLE:
         for name, leaf in getattr(contribution, part).items():
             found[name] = (part, np.shape(leaf))
+            leaves.append(leaf)
             if part != "dense" and np.ndim(leaf) != 1:
                 return None
-    leaves = [leaf for part in (contribution.dense, contribution.outer, contribution.triangle)
-              for leaf in part.values()]  # fmt: skip
-    leaves += [rows.values for rows in contribution.rows.values()]
     return found if all(np.asarray(leaf).dtype.kind in "fiub" for leaf in leaves) else None
 
 
@@ -136,13 +138,11 @@ def add_to(total: dict[str, Leaf], contribution: Contribution) -> None:
 
 def to_bytes(contribution: Contribution) -> bytes:
     """Return the contribution as it goes over the wire: safetensors, one array a part."""
-    arrays = {f"dense {name}": np.asarray(leaf) for name, leaf in contribution.dense.items()}
+    arrays: dict[str, Leaf] = {}
+    for part in _WHOLE:
+        arrays |= {f"{part} {name}": leaf for name, leaf in getattr(contribution, part).items()}
     for name, (ids, values, size) in contribution.rows.items():
-        arrays[f"ids {name}"] = np.asarray(ids)
-        arrays[f"values {name}"] = np.asarray(values)
-        arrays[f"size {name}"] = np.asarray(size)
-    arrays |= {f"outer {name}": np.asarray(leaf) for name, leaf in contribution.outer.items()}
-    arrays |= {f"triangle {name}": np.asarray(leaf) for name, leaf in contribution.triangle.items()}
+        arrays |= {f"ids {name}": ids, f"values {name}": values, f"size {name}": size}
     return told_to_bytes(arrays)
 
 
@@ -153,9 +153,7 @@ def from_bytes(content: bytes, expected: Shapes) -> Contribution:
         kind, _, rest = name.partition(" ")
         parts.setdefault(kind, {})[rest] = array
     ids, values, sizes = (parts.pop(kind, {}) for kind in ("ids", "values", "size"))
-    if not parts.keys() <= {"dense", "outer", "triangle"} or not (
-        ids.keys() == values.keys() == sizes.keys()
-    ):
+    if not parts.keys() <= set(_WHOLE) or not (ids.keys() == values.keys() == sizes.keys()):
         raise WireError(f"a contribution has unknown or missing parts: {sorted(parts)}")
     if any(size.shape != () or size.dtype.kind not in "iu" for size in sizes.values()):
         raise WireError("a contribution has a table whose size is not a whole number")

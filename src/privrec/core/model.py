@@ -38,11 +38,6 @@ class Recommender:
     loss: Callable[[Array, Array], Array]
 
 
-def tables_of(params: Params) -> dict[str, Array]:
-    """Return the embedding tables among the parameters."""
-    return {name: value for name, value in params.items() if name.startswith("embed/")}
-
-
 def dense_of(params: Params) -> dict[str, Array]:
     """Return the parameters that are not embedding tables."""
     return {name: value for name, value in params.items() if not name.startswith("embed/")}

@@ -12,7 +12,6 @@ range. Within these ranges, a person whose part is not finite adds nothing to th
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -248,77 +247,35 @@ def accepted_by(phases: Sequence[Phase]) -> list[Mapping[str, Accepted]]:
     return accepted
 
 
-class CentralPlay(Protocol):
-    """One more round of a central fit: the state after it, and what it did."""
-
-    def __call__(
-        self, state: ServerState, advance: Advance = silent
-    ) -> tuple[ServerState, RoundReport]:
-        """Return the state after the round; `advance` is told how many people are done."""
-        ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CentralFit:
-    """Training with all data in one place: no cohort, no sum, no privacy.
+    """Training with all data in one place, outside of the round: no cohort, no sum, no privacy.
 
-    `play(state)` returns the state after one more round. Its ledger line says that the release had
-    no noise. `work(None)` is what it needs. `read(count)` does for the first `count` people what a
-    round does for each person, where a round does more than that: a dry run measures it.
+    `play(state, advance)` returns the state after one more round; `advance` is told how many people
+    are done. Its ledger line says that the release had no noise, and what `note` has. `work(None)`
+    is what it needs. `read(count)` does for the first `count` people what a round does for each
+    person, where a round does more than that: a dry run measures it.
     """
 
     name: str
     rounds: int
     aggregator: Aggregator
     start: Callable[[Params | None], ServerState]
-    play: CentralPlay
+    play: Callable[[ServerState, Advance], tuple[ServerState, RoundReport]]
+    first: int = 0
+    note: Mapping[str, Any] = field(default_factory=dict)
     work: Callable[[Told | None], ServerWork] | None = None
     read: Callable[[int], object] | None = None
 
     __repr__ = brief
 
-    first = 0
     ranks = True
     device = None
-    note = MappingProxyType[str, Any]({})
 
     @property
     def last(self) -> int:
         """The number of rounds of the run at the end of this stage."""
-        return self.rounds
-
-    @property
-    def release(self) -> Release:
-        """What one round publishes."""
-        return self.aggregator.release
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Exchange:
-    """One round in which devices send something that is not a sum.
-
-    No bound and no noise on sums covers it, so its ledger line says that there was no noise.
-    `play(state, take)` returns the state after it. `note` says in words what was exchanged.
-    """
-
-    name: str
-    first: int
-    aggregator: Aggregator
-    start: Callable[[Params | None], ServerState]
-    play: Callable[[ServerState, Callable[[IntArray], Clients]], tuple[ServerState, RoundReport]]
-    note: Mapping[str, Any]
-
-    __repr__ = brief
-
-    rounds = 1
-    ranks = True
-    device = None
-    work = None
-
-    @property
-    def last(self) -> int:
-        """The number of rounds of the run at the end of this stage."""
-        return self.first + 1
+        return self.first + self.rounds
 
     @property
     def release(self) -> Release:
@@ -326,7 +283,16 @@ class Exchange:
         return self.aggregator.release
 
 
-Stage = Phase | CentralFit | Exchange
+class Exchange(CentralFit):
+    """One round in which devices send something that is not a sum; `note` says in words what.
+
+    No bound and no noise on sums covers it.
+    """
+
+    __slots__ = ()
+
+
+Stage = Phase | CentralFit
 
 Executor = Callable[[Phase, Told, Cohort, int, float], CohortTotal]
 """(phase, told, cohort, round_index, clip_norm) -> the sum of the cohort's bounded contributions.

@@ -11,7 +11,6 @@ from privrec.core.bound import bounded
 from privrec.core.contribution import add_to, scaled, shapes_of
 from privrec.core.phase import (
     Cohort,
-    Exchange,
     Executor,
     Journal,
     Phase,
@@ -23,16 +22,13 @@ from privrec.core.phase import (
 from privrec.data.clients import Clients
 from privrec.privacy.aggregate import CohortTotal, Published
 from privrec.seeds import rng
-from privrec.types import IntArray, Leaf
+from privrec.types import IntArray, Leaf, OnProgress
 
 Draw = Callable[[int], np.random.Generator | None]
 """The randomness of a round's cohort, by the round's number; None draws in secret."""
 
 Begun = Callable[[int], IntArray | None]
 """The people of a round that was begun before a kill and must be ended with them, or None."""
-
-OnStep = Callable[[str, int, int], None]
-"""(name of a step inside a round, how much is done, how much there is)"""
 
 
 def tell_nobody(what: str, done: int, total: int) -> None:
@@ -62,7 +58,7 @@ class Surroundings:
     run: Executor
     draw: Draw
     journal: Journal
-    on_step: OnStep = tell_nobody
+    on_step: OnProgress = tell_nobody
     begun: Begun = none_begun
 
 
@@ -127,7 +123,7 @@ def report_of(round_index: int, total: CohortTotal) -> RoundReport:
 class PeopleDone:
     """Counts the people whom a round is done with; several threads may call it."""
 
-    def __init__(self, on_step: OnStep, total: int) -> None:
+    def __init__(self, on_step: OnProgress, total: int) -> None:
         self._on_step, self._total, self._done = on_step, total, 0
         self._lock = threading.Lock()
         on_step(PEOPLE, 0, total)
@@ -180,10 +176,8 @@ def fastest(
 def play_stage_round(
     stage: Stage, state: ServerState, around: Surroundings
 ) -> tuple[ServerState, RoundReport]:
-    """Return the state after one more round of a phase, of a central fit or of an exchange."""
+    """Return the state after one more round of a phase, or of a central fit."""
     if isinstance(stage, Phase):
         return play_round(stage, state, around)
     around.journal.write(state, Published({}, state.clip_norm))  # There is no sum.
-    if isinstance(stage, Exchange):
-        return stage.play(state, around.take)
     return stage.play(state, PeopleDone(around.on_step, stage.release.sampling.cohort))

@@ -16,11 +16,10 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from privrec.evaluation.metrics import KS
 from privrec.seeds import rng
-from privrec.types import F64, IntArray
+from privrec.types import F32, F64, IntArray
 
 Interval = tuple[float, float]
 Sample = tuple[IntArray, F64]
@@ -305,7 +304,7 @@ def _ends(values: F64, less: F64, more: F64) -> tuple[F64, F64]:
 
 
 @lru_cache(maxsize=4)
-def _counts(people: int) -> npt.NDArray[np.float32]:
+def _counts(people: int) -> F32:
     """Return how often each of `people` is in each draw, shape (REPLICATES, people).
 
     It depends on the number of people alone, so that the same figures have the same interval.

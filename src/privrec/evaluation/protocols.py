@@ -29,6 +29,14 @@ class Held:
     hidden: Clients
     tested: Clients
 
+    def take(self, people: IntArray) -> "Held":
+        """Return some of the people."""
+        return Held(
+            kept=self.kept.take(people),
+            hidden=self.hidden.take(people),
+            tested=self.tested.take(people),
+        )
+
 
 View = Callable[[IntArray], Held]
 """Positions of people -> their data as a test sees it."""
@@ -38,109 +46,98 @@ View = Callable[[IntArray], Held]
 class Protocol:
     """A way of testing, as a value.
 
-    `roles(federation)` says who trains, validates and is tested. `training(federation)` is the data
-    that training may see: its `take` lacks everything that is held out. `testing` and `validating`
-    take the whole data and give what the final report, and a look at validation people, see of
-    it. `candidates` says which items a tested one is ranked among: those that the person never
-    met, or all that the device does not keep; the tested one is always among them.
+    halves is the paper's: some people are tested and never train, on one half of their lines.
+
+    leave-last is by time: everybody trains, and is tested on her last like. Validation people hold
+    back the like before it too. From the first held-out like on, nothing is in training: a line
+    that came later would be a look into the future.
+
+    files has fixed train and test files: everybody trains on the one and is tested on the other.
+    Validation people hold half of their training lines out of training, to be looked at.
+
+    `candidates` says which items a tested one is ranked among: those that the person never met, or
+    all that the device does not keep; the tested one is always among them.
     """
 
     name: ProtocolName
     candidates: Candidates
-    roles: Callable[[Federation], Split]
-    training: Callable[[Federation], Federation]
-    testing: Callable[[Federation], View]
-    validating: Callable[[Federation], View]
+    seed: int
+    halving: Halving = "random"
+    test_share: float = 0.2
+    validation_share: float = 0.1
 
     __repr__ = brief
 
-
-def protocol_named(
-    name: ProtocolName,
-    *,
-    candidates: Candidates,
-    seed: int,
-    halving: Halving = "random",
-    test_share: float = 0.2,
-    validation_share: float = 0.1,
-) -> Protocol:
-    """Return a protocol by its name; each takes what it needs of the settings."""
-    if name == "halves":
-        return halves(
-            seed=seed,
-            halving=halving,
-            test_share=test_share,
-            validation_share=validation_share,
-            candidates=candidates,
+    def roles(self, federation: Federation) -> Split:
+        """Return who trains, validates and is tested."""
+        everybody = np.arange(federation.n_clients)
+        if self.name == "halves":
+            return split_clients(
+                federation.ids(everybody),
+                seed=self.seed,
+                test_share=self.test_share,
+                validation_share=self.validation_share,
+                people=federation.people,
+            )
+        return Split(
+            public_train=federation.people,
+            train=everybody,
+            validation=everybody[self._validates(federation.ids(everybody))],
+            test=everybody,
         )
-    if name == "leave-last":
-        return leave_last(seed=seed, validation_share=validation_share, candidates=candidates)
-    return files(
-        seed=seed, halving=halving, validation_share=validation_share, candidates=candidates
-    )
 
+    def training(self, federation: Federation) -> Federation:
+        """Return the data that training may see: its `take` lacks everything that is held out."""
+        if self.name == "halves":
+            return federation
+        return replace(
+            federation, take=lambda who: self._trained(federation.take(who)), take_test=None
+        )
 
-def halves(
-    *,
-    seed: int,
-    halving: Halving = "random",
-    test_share: float = 0.2,
-    validation_share: float = 0.1,
-    candidates: Candidates = "unseen",
-) -> Protocol:
-    """Return the paper's: some people are tested and never train, on one half of their lines."""
-    view = partial(halved, seed=seed, halving=halving)
-    return Protocol(
-        name="halves",
-        candidates=candidates,
-        roles=partial(
-            _some_are_tested, seed=seed, test_share=test_share, validation_share=validation_share
-        ),
-        training=lambda federation: federation,
-        testing=view,
-        validating=view,
-    )
+    def testing(self, federation: Federation) -> View:
+        """Return what the final report sees of the whole data."""
+        if self.name == "halves":
+            return self.validating(federation)
+        if self.name == "leave-last":
+            return partial(self._last_like, federation, validation=False)
+        if federation.take_test is None:
+            raise SettingsError(_no_test_file(federation))
+        return partial(_in_files, federation.take, federation.take_test)
 
+    def validating(self, federation: Federation) -> View:
+        """Return what a look at validation people sees of the whole data."""
+        if self.name == "leave-last":
+            return partial(self._last_like, federation, validation=True)
+        return halved(federation, seed=self.seed, halving=self.halving)
 
-def leave_last(
-    *, seed: int, validation_share: float = 0.1, candidates: Candidates = "unseen"
-) -> Protocol:
-    """Return leave-last-out by time: everybody trains, and is tested on her last like.
+    def _validates(self, ids: IntArray) -> BoolArray:
+        return chosen(ids, self.validation_share, seed=self.seed, purpose="validation")
 
-    Validation people hold back the like before it too. From the first held-out like on, nothing is
-    in training: a line that came later would be a look into the future.
-    """
-    backs = partial(_held_back, seed=seed, validation_share=validation_share)
-    return Protocol(
-        name="leave-last",
-        candidates=candidates,
-        roles=partial(_everybody, seed=seed, validation_share=validation_share),
-        training=partial(_training, partial(_before_held_back, backs)),
-        testing=lambda federation: partial(_last_like, federation, backs),
-        validating=lambda federation: partial(_like_before_the_last, federation, backs),
-    )
+    def _trained(self, clients: Clients) -> Clients:
+        """Return what training sees of people's lines."""
+        if self.name == "leave-last":
+            back, _ = self._held_back(clients)
+            return clients.keep(_row(clients) < _cut(clients, back)[clients.owner])
+        first = first_half(clients, seed=self.seed, halving=self.halving)
+        return clients.keep(first | ~self._validates(clients.ids)[clients.owner])
 
+    def _held_back(self, clients: Clients) -> tuple[IntArray, IntArray]:
+        """Return how many of each client's last likes training does not see, and a test's device.
 
-def files(
-    *,
-    seed: int,
-    halving: Halving = "random",
-    validation_share: float = 0.1,
-    candidates: Candidates = "not-kept",
-) -> Protocol:
-    """Return fixed train and test files: everybody trains on the one and is tested on the other.
+        Two and one for validation people, one and one for others; none for whoever has no like
+        left then.
+        """
+        most = np.where(self._validates(clients.ids), 2, 1)
+        enough = _likes(clients) > most
+        return np.where(enough, most, 0), np.where(enough, 1, 0)
 
-    Validation people hold half of their training lines out of training, to be looked at.
-    """
-    half = partial(_half_of_some, seed=seed, halving=halving, validation_share=validation_share)
-    return Protocol(
-        name="files",
-        candidates=candidates,
-        roles=partial(_everybody, seed=seed, validation_share=validation_share),
-        training=partial(_training, half),
-        testing=_from_test_file,
-        validating=partial(halved, seed=seed, halving=halving),
-    )
+    def _last_like(self, federation: Federation, positions: IntArray, *, validation: bool) -> Held:
+        """Return the data before the last like; for validation, before the like before it."""
+        clients = federation.take(positions)
+        trained, tested = (_cut(clients, back) for back in self._held_back(clients))
+        if validation:
+            return _cut_at(clients, trained, tested)
+        return _cut_at(clients, tested, clients.offsets[1:])
 
 
 def halved(federation: Federation, *, seed: int, halving: Halving) -> View:
@@ -162,52 +159,11 @@ def _in_halves(federation: Federation, seed: int, halving: Halving, positions: I
     )
 
 
-def _training(part: Callable[[Clients], Clients], federation: Federation) -> Federation:
-    """Return the data of which training sees a part."""
-    return replace(federation, take=lambda who: part(federation.take(who)), take_test=None)
-
-
-def _half_of_some(
-    clients: Clients, *, seed: int, halving: Halving, validation_share: float
-) -> Clients:
-    validates = chosen(clients.ids, validation_share, seed=seed, purpose="validation")
-    first = first_half(clients, seed=seed, halving=halving)
-    return clients.keep(first | ~validates[clients.owner])
-
-
-def _from_test_file(federation: Federation) -> View:
-    if federation.take_test is None:
-        raise SettingsError(_no_test_file(federation))
-    return partial(_in_files, federation.take, federation.take_test)
-
-
 def _in_files(
     take: Callable[[IntArray], Clients], take_test: Callable[[IntArray], Clients], who: IntArray
 ) -> Held:
     hidden = take_test(who)
     return Held(kept=take(who), hidden=hidden, tested=hidden.keep(hidden.liked))
-
-
-_Backs = Callable[[Clients], tuple[IntArray, IntArray]]
-"""How many of each client's last likes training does not see, and the device at test."""
-
-
-def _before_held_back(backs: _Backs, clients: Clients) -> Clients:
-    trained, _ = backs(clients)
-    return clients.keep(_row(clients) < _cut(clients, trained)[clients.owner])
-
-
-def _last_like(federation: Federation, backs: _Backs, positions: IntArray) -> Held:
-    clients = federation.take(positions)
-    _, tested = backs(clients)
-    return _cut_at(clients, _cut(clients, tested), clients.offsets[1:])
-
-
-def _like_before_the_last(federation: Federation, backs: _Backs, positions: IntArray) -> Held:
-    """Return the data as it was before the like that the final report asks for."""
-    clients = federation.take(positions)
-    trained, tested = backs(clients)
-    return _cut_at(clients, _cut(clients, trained), _cut(clients, tested))
 
 
 def resolve(
@@ -254,46 +210,9 @@ def _or(names: tuple[str, ...]) -> str:
     return f"{', '.join(map(repr, names[:-1]))} or {names[-1]!r}"
 
 
-def _some_are_tested(
-    federation: Federation, *, seed: int, test_share: float, validation_share: float
-) -> Split:
-    return split_clients(
-        federation.ids(np.arange(federation.n_clients)),
-        seed=seed,
-        test_share=test_share,
-        validation_share=validation_share,
-        people=federation.people,
-    )
-
-
-def _everybody(federation: Federation, *, seed: int, validation_share: float) -> Split:
-    everybody = np.arange(federation.n_clients)
-    validates = chosen(federation.ids(everybody), validation_share, seed=seed, purpose="validation")
-    return Split(
-        public_train=federation.people,
-        train=everybody,
-        validation=everybody[validates],
-        test=everybody,
-    )
-
-
 def _likes(clients: Clients) -> IntArray:
     """Return how many likes each client has."""
     return np.bincount(clients.owner[clients.liked], minlength=len(clients))
-
-
-def _held_back(
-    clients: Clients, *, seed: int, validation_share: float
-) -> tuple[IntArray, IntArray]:
-    """Return how many of each client's last likes training does not see, and the device at test.
-
-    Two and one for validation people, one and one for others; none for whoever has no like left
-    then.
-    """
-    validates = chosen(clients.ids, validation_share, seed=seed, purpose="validation")
-    most = np.where(validates, 2, 1)
-    enough = _likes(clients) > most
-    return np.where(enough, most, 0), np.where(enough, 1, 0)
 
 
 def _row(clients: Clients) -> IntArray:

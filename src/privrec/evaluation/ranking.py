@@ -1,12 +1,13 @@
 """Testing (spec section 6): what a device keeps adapts it, then everything is ranked."""
 
 import hashlib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
+from privrec.core.phase import Advance, silent
 from privrec.core.scorer import Scorer, Scores, TableScorer, people_at_a_time
 from privrec.data.clients import Clients
 from privrec.data.federation import Federation, chunks
@@ -60,23 +61,23 @@ class EvalReport:
 
     def as_json(self) -> dict[str, Any]:
         """Return the figures in the shape of `evaluation.json`."""
-        figures = asdict(self)
         beyond = {
             n: {str(k): value for k, value in by_k.items()} for n, by_k in self.beyond.items()
         }
         sure = {name: ends_json(ends) for name, ends in self.beyond_interval.items() if ends}
+        new = {"interval": ends_json(self.new_interval)} if self.new_interval else {}
+        more = {
+            "recall": text_keys(self.recall),
+            "interval": ends_json(self.interval),
+            "beyond": beyond,
+            "beyond_interval": sure,
+        }
         return {
-            "hits": text_keys(figures["hits"]),
-            "ndcg": text_keys(figures["ndcg"]),
-            "list_ndcg": text_keys(figures["list_ndcg"]),
-            "new_only": {
-                "hits": text_keys(figures["new_only"]),
-                **({"interval": ends_json(self.new_interval)} if self.new_interval else {}),
-            },
-            **({"recall": text_keys(figures["recall"])} if self.recall else {}),
-            **({"interval": ends_json(self.interval)} if self.interval else {}),
-            **({"beyond": beyond} if beyond else {}),
-            **({"beyond_interval": sure} if sure else {}),
+            "hits": text_keys(self.hits),
+            "ndcg": text_keys(self.ndcg),
+            "list_ndcg": text_keys(self.list_ndcg),
+            "new_only": {"hits": text_keys(self.new_only), **new},
+            **{name: figures for name, figures in more.items() if figures},
         }
 
 
@@ -162,7 +163,7 @@ def evaluate(
     *,
     seed: int,
     halving: Halving = "random",
-    on_progress: Callable[[int], None] | None = None,
+    on_progress: Advance = silent,
 ) -> EvalReport:
     """Return the figures of a scorer over `people` by the paper's protocol: their data is halved.
 
@@ -184,7 +185,7 @@ def measure(
     few_only: Collection[str] = (),
     fewer_than: int = 0,
     surprise: F64 | None = None,
-    on_progress: Callable[[int], None] | None = None,
+    on_progress: Advance = silent,
 ) -> dict[str, Tested]:
     """Return what each scorer reaches for `people`, by its name, with one look at their data.
 
@@ -201,11 +202,11 @@ def measure(
     listed = {name: np.zeros((len(KS), n_items), np.bool_) for name in names}
     marks = [hashlib.sha256() for _ in range(_MARKS)]
     for positions in chunks(people, most):
-        for held in _parts(_testable(view(positions)), most):
+        for held in _parts(view(positions), most):
             _add_marks(marks, held)
             ids.append(held.kept.ids)
             items.append(_distinct(held.kept, n_items))
-            small = _take(held, np.flatnonzero(items[-1] < fewer_than))
+            small = held.take(np.flatnonzero(items[-1] < fewer_than))
             popular = None
             for name in names:
                 asked = small if name in few_only else held
@@ -218,11 +219,11 @@ def measure(
                     figures_of(ranks, len(asked.kept), popular=beside, surprise=surprise)
                 )
                 _mark(listed[name], ranks)
-        if on_progress is not None:
-            on_progress(len(positions))
+        on_progress(len(positions))
     whose, counts = np.concatenate(ids), np.concatenate(items)
     few = counts < fewer_than
-    digest = _joined_marks(f"{candidates} {n_items}", marks)
+    text = " ".join([f"{candidates} {n_items}", *(mark.hexdigest() for mark in marks)])
+    digest = hashlib.sha256(text.encode()).hexdigest()
     return {
         name: Tested(
             asked=int(few.sum()) if name in few_only else len(people),
@@ -246,11 +247,6 @@ def _add_marks(marks: Sequence["hashlib._Hash"], held: Held) -> None:
     arrays = (held.kept.ids, *(part.sizes for part in parts), *(part.item for part in parts))
     for mark, array in zip(marks, arrays, strict=True):
         mark.update(np.ascontiguousarray(array, np.int64).tobytes())
-
-
-def _joined_marks(among: str, marks: Sequence["hashlib._Hash"]) -> str:
-    text = " ".join([among, *(mark.hexdigest() for mark in marks)])
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _mark(listed: BoolArray, ranks: Ranks) -> None:
@@ -296,23 +292,12 @@ def _scores(held: Held, scorer: Scorer) -> tuple[Scores, Rows]:
     return np.concatenate(tables), rows
 
 
-def _testable(held: Held) -> Held:
-    return _take(held, np.flatnonzero(held.tested.sizes > 0))
-
-
-def _take(held: Held, people: IntArray) -> Held:
-    return Held(
-        kept=held.kept.take(people),
-        hidden=held.hidden.take(people),
-        tested=held.tested.take(people),
-    )
-
-
 def _parts(held: Held, most: int) -> Iterator[Held]:
-    """Return the people in parts of at most `most` rows of scores, or of one person.
+    """Return whoever is tested in parts of at most `most` rows of scores, or of one person.
 
     Where lines have a context, each may have a row of its own.
     """
+    held = held.take(np.flatnonzero(held.tested.sizes > 0))
     people = np.arange(len(held.kept))
     if not held.tested.context:
         if len(people):
@@ -323,7 +308,7 @@ def _parts(held: Held, most: int) -> Iterator[Held]:
     while start < len(people):
         done = ends[start - 1] if start else 0
         stop = max(start + 1, int(np.searchsorted(ends, done + most, side="right")))
-        yield _take(held, people[start:stop])
+        yield held.take(people[start:stop])
         start = stop
 
 

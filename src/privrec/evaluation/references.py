@@ -8,19 +8,20 @@ and give no privacy.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse as sp
 from scipy.linalg.blas import sgemm
 from scipy.linalg.lapack import spotrf, spotri
 
+from privrec.core.phase import Advance, silent
 from privrec.core.scorer import Scores, TableScorer
 from privrec.data.clients import Clients
 from privrec.data.federation import Federation, chunks
 from privrec.errors import DataError, SettingsError, nearest
-from privrec.types import F32, IntArray
+from privrec.types import F32, F64, IntArray, OnProgress
 
 Arrays = dict[str, F32]
 MEMORY_GB = 4.0
@@ -54,8 +55,17 @@ class Reference:
     """
 
     solve: Callable[[Sums], Arrays]
-    scorer: Callable[[Arrays], TableScorer]
     needs_pairs: bool = False
+    own_first: bool = True
+
+    def scorer(self, arrays: Arrays) -> TableScorer:
+        """Return how it ranks: the same for everybody, or by weights from item to item."""
+        table = (
+            partial(_item_to_item, arrays["weights"])
+            if self.needs_pairs
+            else partial(_same_for_all, arrays["popularity"])
+        )
+        return TableScorer(table=table, own_first=self.own_first)
 
     def shapes(self, n_items: int) -> dict[str, tuple[int, ...]]:
         """Return the shapes of its arrays."""
@@ -74,10 +84,7 @@ class Reference:
             )
 
     def fit(
-        self,
-        federation: Federation,
-        people: IntArray,
-        on_progress: Callable[[int], None] | None = None,
+        self, federation: Federation, people: IntArray, on_progress: Advance = silent
     ) -> Arrays:
         """Return the arrays fitted to people's likes."""
         self.check(federation.n_items)
@@ -85,37 +92,26 @@ class Reference:
         return self.solve(sums_of(federation, people, pairs=pairs, on_progress=on_progress))
 
 
-def popularity() -> Reference:
-    """Return the ranking by number of likes among the training people, the same for everybody."""
-
-    def scorer(arrays: Arrays) -> TableScorer:
-        return TableScorer(table=lambda first: _same_for_all(arrays["popularity"], first))
-
-    return Reference(solve=_popularity, scorer=scorer)
+def _popularity(sums: Sums) -> Arrays:
+    return {"popularity": sums.likes}
 
 
-def own_items() -> Reference:
-    """Return own items first, then popularity."""
+def _cosines(sums: Sums) -> Arrays:
+    cosine = _pairs_in(sums)
+    norm = np.sqrt(np.maximum(sums.likes, 1))
+    cosine /= norm[:, None]
+    cosine /= norm[None, :]
+    np.fill_diagonal(cosine, 0)
+    return {"weights": _with_ties_by_popularity(cosine, sums.likes)}
 
-    def scorer(arrays: Arrays) -> TableScorer:
-        counts = arrays["popularity"]
-        return TableScorer(table=lambda first: _same_for_all(counts, first), own_first=True)
 
-    return Reference(solve=_popularity, scorer=scorer)
-
-
-def item_knn() -> Reference:
-    """Return own items first, then the sum of cosines between an item and the person's likes."""
-
-    def solve(sums: Sums) -> Arrays:
-        cosine = _pairs_in(sums)
-        norm = np.sqrt(np.maximum(sums.likes, 1))
-        cosine /= norm[:, None]
-        cosine /= norm[None, :]
-        np.fill_diagonal(cosine, 0)
-        return {"weights": _with_ties_by_popularity(cosine, sums.likes)}
-
-    return Reference(solve=solve, scorer=_item_to_item, needs_pairs=True)
+def _ease(l2: float, sums: Sums) -> Arrays:
+    weights = _pairs_in(sums)
+    weights[np.diag_indices_from(weights)] += np.float32(l2)
+    _invert(weights)
+    weights /= -weights.diagonal()[None, :].copy()
+    np.fill_diagonal(weights, 0)
+    return {"weights": _with_ties_by_popularity(weights, sums.likes)}
 
 
 def ease(l2: float = EASE_L2) -> Reference:
@@ -123,23 +119,20 @@ def ease(l2: float = EASE_L2) -> Reference:
 
     With P = (XᵀX + l2 · I)⁻¹, the weight of item i for item j is -P_ij / P_jj.
     """
-
-    def solve(sums: Sums) -> Arrays:
-        weights = _pairs_in(sums)
-        weights[np.diag_indices_from(weights)] += np.float32(l2)
-        _invert(weights)
-        weights /= -weights.diagonal()[None, :].copy()
-        np.fill_diagonal(weights, 0)
-        return {"weights": _with_ties_by_popularity(weights, sums.likes)}
-
-    return Reference(solve=solve, scorer=_item_to_item, needs_pairs=True)
+    return Reference(solve=partial(_ease, l2), needs_pairs=True)
 
 
-REFERENCES: dict[str, Callable[[], Reference]] = {
-    "popularity": popularity,
-    "own-items": own_items,
-    "item-knn": item_knn,
-    "ease": ease,
+POPULARITY = Reference(solve=_popularity, own_first=False)
+"""By number of likes among the training people, the same for everybody."""
+OWN_ITEMS = Reference(solve=_popularity)
+"""Own items first, then popularity."""
+ITEM_KNN = Reference(solve=_cosines, needs_pairs=True)
+"""Own items first, then the sum of cosines between an item and the person's likes."""
+REFERENCES = {
+    "popularity": POPULARITY,
+    "own-items": OWN_ITEMS,
+    "item-knn": ITEM_KNN,
+    "ease": ease(),
 }
 
 
@@ -152,7 +145,7 @@ class Fitted(NamedTuple):
 
     scorers: dict[str, TableScorer]
     left_out: dict[str, str]
-    surprise: npt.NDArray[np.float64] | None = None
+    surprise: F64 | None = None
 
 
 def fit_references(
@@ -161,8 +154,8 @@ def fit_references(
     names: Sequence[str] | None = None,
     *,
     memory_gb: float = MEMORY_GB,
-    on_progress: Callable[[int], None] | None = None,
-    on_fit: Callable[[str, int, int], None] | None = None,
+    on_progress: Advance = silent,
+    on_fit: OnProgress | None = None,
 ) -> Fitted:
     """Return the references by these names, fitted with one pass over people's likes.
 
@@ -198,8 +191,7 @@ def _chosen(
             hint = nearest(name, REFERENCES)
             raise SettingsError(f"unknown reference {name!r}{hint}; there are {known}")
     chosen, left_out, left = {}, {}, memory_gb
-    for name, make in REFERENCES.items():
-        reference = make()
+    for name, reference in REFERENCES.items():
         needed = reference.gigabytes(n_items)
         if names is not None and name not in names:
             continue
@@ -238,7 +230,7 @@ def sums_of(
     people: IntArray,
     *,
     pairs: bool,
-    on_progress: Callable[[int], None] | None = None,
+    on_progress: Advance = silent,
 ) -> Sums:
     """Return the sums over people's likes, a few people in memory at a time."""
     n_items = federation.n_items
@@ -249,8 +241,7 @@ def sums_of(
         likes += np.bincount(rows.indices, minlength=n_items).astype(np.float32)
         if squares is not None:
             _add_pairs(squares, rows)
-        if on_progress is not None:
-            on_progress(len(part))
+        on_progress(len(part))
     return Sums(likes, squares)
 
 
@@ -302,10 +293,6 @@ def likes_of(clients: Clients, n_items: int) -> sp.csr_array:
     return matrix
 
 
-def _popularity(sums: Sums) -> Arrays:
-    return {"popularity": sums.likes}
-
-
 def _pairs_in(sums: Sums) -> F32:
     if sums.pairs is None:
         raise ValueError("this reference needs pairs")
@@ -322,6 +309,5 @@ def _with_ties_by_popularity(weights: F32, likes: F32) -> F32:
     return weights
 
 
-def _item_to_item(arrays: Arrays) -> TableScorer:
-    weights = arrays["weights"]
-    return TableScorer(table=lambda first: likes_of(first, len(weights)) @ weights, own_first=True)
+def _item_to_item(weights: F32, people: Clients) -> Scores:
+    return np.asarray(likes_of(people, len(weights)) @ weights)

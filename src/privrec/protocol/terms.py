@@ -33,7 +33,7 @@ from privrec.data.clients import Clients, Split, nobody
 from privrec.data.federation import Federation
 from privrec.data.text import safe_text
 from privrec.errors import FederationError, PrivrecError, SettingsError
-from privrec.evaluation.protocols import protocol_named, resolve
+from privrec.evaluation.protocols import Protocol, resolve
 from privrec.privacy.calibrate import refuse_large_delta
 from privrec.privacy.ledger import PrivacyLedger
 from privrec.privacy.statement import against_server
@@ -329,7 +329,7 @@ def plan_of(terms: Terms, catalogue: Catalogue, mine: Clients | None = None, nod
         federation=federation,
         split=split,
         whole=federation,
-        protocol=protocol_named(name, candidates=candidates, seed=settings.seed),
+        protocol=Protocol(name=name, candidates=candidates, seed=settings.seed),
     )
     return recipe_named(settings.recipe).plan(task)
 

@@ -22,7 +22,7 @@ from privrec.core.scorer import Scorer
 from privrec.errors import DataError, RunFolderError, SettingsError
 from privrec.evaluation.intervals import Difference, People, differences, intervals
 from privrec.evaluation.metrics import KS, by_items, means
-from privrec.evaluation.protocols import View, protocol_named, resolve
+from privrec.evaluation.protocols import Protocol, View, resolve
 from privrec.evaluation.ranking import EvalReport, Tested, measure
 from privrec.evaluation.references import MEMORY_GB, Fitted, fit_references
 from privrec.privacy.statement import PrivacyReport
@@ -261,8 +261,8 @@ def tested_by(prepared: Plan, name: str | None, candidates: str | None) -> Plan:
         )
     _, among = resolve(asked, candidates or default, prepared.task.whole)
     # Nobody who is tested held lines back for validation: that was done by other people.
-    protocol = protocol_named(
-        asked, candidates=among, seed=prepared.task.settings.seed, validation_share=0.0
+    protocol = Protocol(
+        name=asked, candidates=among, seed=prepared.task.settings.seed, validation_share=0.0
     )
     split = prepared.task.split
     if asked == "files":

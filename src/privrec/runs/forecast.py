@@ -15,7 +15,16 @@ import jax
 import numpy as np
 
 from privrec.algorithms.recipe import Plan
-from privrec.core.phase import CentralFit, Cohort, Phase, ServerState, ServerWork, Stage
+from privrec.core.phase import (
+    CentralFit,
+    Cohort,
+    Exchange,
+    Phase,
+    ServerState,
+    ServerWork,
+    Stage,
+    silent,
+)
 from privrec.core.round import fastest
 from privrec.privacy.aggregate import CohortTotal
 from privrec.privacy.release import secure, seeded
@@ -58,10 +67,10 @@ def forecast(prepared: Plan) -> tuple[Forecast, ...]:
         state = stage.start(params)
         if isinstance(stage, Phase):
             sample = _of_phase(prepared, stage, state)
-        elif isinstance(stage, CentralFit):
-            sample = _of_fit(stage, state)
-        else:
+        elif isinstance(stage, Exchange):
             sample = _Sample(None, 2 * _size(state.params), state.params)
+        else:
+            sample = _of_fit(stage, state)
         params, seconds = sample.params, sample.seconds
         if seconds is not None:
             seconds += _of_validation(prepared, stage, params)
@@ -121,10 +130,10 @@ def _of_fit(fit: CentralFit, state: ServerState) -> _Sample:
         compiling, reading, _, _ = _grown(fit.read, fit.release.sampling.cohort)
         seconds = compiling + reading + (_seconds_after(work) or 0.0)
         return _Sample(seconds, needed, state.params)
-    first, (state, _) = _timed(lambda: fit.play(state))
+    first, (state, _) = _timed(lambda: fit.play(state, silent))
     later = first
     if first < _LONG and fit.rounds > 1:
-        later, (state, _) = _timed(lambda: fit.play(state))
+        later, (state, _) = _timed(lambda: fit.play(state, silent))
     return _Sample(first + (fit.rounds - 1) * later, needed, state.params)
 
 

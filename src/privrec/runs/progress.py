@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from privrec.core.phase import TRAIN, Stage
-from privrec.core.round import OnStep, tell_nobody
+from privrec.core.round import tell_nobody
 from privrec.runs.folder import (
     WRITE_SECONDS,
     Clock,
@@ -25,6 +25,7 @@ from privrec.runs.folder import (
     progress_path,
 )
 from privrec.simulate.cost import process_memory
+from privrec.types import OnProgress
 
 LONG_ROUND_SECONDS = 1.0
 """A round is told in steps to a callback from this time on: a bar for shorter ones flickers."""
@@ -39,7 +40,7 @@ class Progress:
         self,
         folder: RunFolder,
         stages: Sequence[Stage],
-        on_progress: OnStep | None,
+        on_progress: OnProgress | None,
         *,
         figures: bool,
         clock: Clock = time.monotonic,
@@ -132,7 +133,7 @@ class Progress:
 
 @contextlib.contextmanager
 def progress_of(
-    folder: RunFolder, stages: Sequence[Stage], on_progress: OnStep | None, *, figures: bool
+    folder: RunFolder, stages: Sequence[Stage], on_progress: OnProgress | None, *, figures: bool
 ) -> Iterator[Progress]:
     """Yield what a training tells how far it is; whatever ends it, the file says so."""
     progress = Progress(folder, stages, on_progress, figures=figures)
@@ -145,7 +146,7 @@ def progress_of(
 
 
 @contextlib.contextmanager
-def evaluation_progress(folder: RunFolder, on_progress: OnStep | None) -> Iterator[OnStep]:
+def evaluation_progress(folder: RunFolder, on_progress: OnProgress | None) -> Iterator[OnProgress]:
     """Yield the callback of an evaluation: it tells `on_progress`, and a file while it lasts."""
     file, told = ProgressFile(evaluation_progress_path(folder)), on_progress or tell_nobody
 

@@ -65,11 +65,13 @@ def cost_of_training(
     params: Params,
     catalogue: Bags,
     client: Packed,
+    *,
     steps: int,
+    told: Params,
 ) -> DeviceCost:
     """Return what local training costs a phone.
 
-    The phone downloads all parameters, because a request for some rows would reveal which items
+    The phone downloads all that is told, because a request for some rows would reveal which items
     the person has. It uploads the dense parameters and the rows that it changed. The compiler
     counts the body of the loop once, so its count is multiplied by the number of steps.
     """
@@ -85,7 +87,7 @@ def cost_of_training(
     dense = sum(value.size for name, value in params.items() if name != ITEM_TABLE)
     return DeviceCost(
         what=what,
-        bytes_down=_NUMBER * sum(value.size for value in params.values()),
+        bytes_down=_NUMBER * sum(value.size for value in told.values()),
         bytes_up=_NUMBER * (dense + rows * (width + 1)),
         multiply_adds=int(_flops(compiled) / 2 * max(steps, 1)),
         milliseconds=milliseconds(train_once),

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache, reduce
-from typing import NamedTuple, Protocol, TypeVar
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -20,9 +20,8 @@ from jax.stages import Wrapped
 
 from privrec.core.bound import clip
 from privrec.core.model import ITEM_TABLE
-from privrec.core.phase import Advance, Cohort, Told, silent
+from privrec.core.phase import Advance, silent
 from privrec.core.training import LocalTrain, Packed, jit_in_place
-from privrec.data.clients import Clients
 from privrec.data.schema import Bags
 from privrec.privacy.aggregate import CohortTotal
 from privrec.types import Array, Leaf, Norm, Params
@@ -31,18 +30,11 @@ Client = TypeVar("Client")
 Result = TypeVar("Result")
 
 
-class RunCohort(Protocol):
-    """Trains clients, which have the parameters, and returns the sum of their updates."""
+RunCohort = Callable[..., CohortTotal]
+"""(params, clients, clip_norm, advance) -> the sum of the clients' bounded updates.
 
-    def __call__(
-        self,
-        params: Params,
-        clients: Sequence[Packed],
-        clip_norm: float,
-        advance: Advance = silent,
-    ) -> CohortTotal:
-        """Return the sum; `advance` is told of each client that is done, by any thread."""
-        ...
+`advance`, which may be left out, is told of each client that is done, by any thread.
+"""
 
 
 def cohort_runner(
@@ -82,17 +74,14 @@ def cohort_runner(
     return run
 
 
-class _Programs(NamedTuple):
-    """What is compiled for each lane, and what adds the lanes up."""
-
-    zeros: Sequence[Wrapped]
-    adders: Sequence[Wrapped]
-    finish: Wrapped
-
-
 @lru_cache(maxsize=16)
-def _programs(local: LocalTrain, norm: Norm, lanes: tuple[jax.Device, ...]) -> _Programs:
-    """Return the compiled parts, the same for all runs of the same training."""
+def _programs(
+    local: LocalTrain, norm: Norm, lanes: tuple[jax.Device, ...]
+) -> tuple[Sequence[Wrapped], Sequence[Wrapped], Wrapped]:
+    """Return what begins and what adds to a sum, compiled for each lane, and what adds them up.
+
+    They are the same for all runs of the same training.
+    """
     # Bound to their core, so that where an argument came from never makes them compile again.
     places = [SingleDeviceSharding(core) for core in lanes]
     zeros = [jax.jit(_zero, in_shardings=place, out_shardings=place) for place in places]
@@ -101,8 +90,7 @@ def _programs(local: LocalTrain, norm: Norm, lanes: tuple[jax.Device, ...]) -> _
         jit_in_place(accumulate, donate_argnums=0, in_shardings=place, out_shardings=place)
         for place in places
     ]
-    finish = jax.jit(_added_up, in_shardings=places[0], out_shardings=places[0])
-    return _Programs(zeros, adders, finish)
+    return zeros, adders, jax.jit(_added_up, in_shardings=places[0], out_shardings=places[0])
 
 
 def _accumulator(
@@ -140,7 +128,8 @@ def _zero(params: Params) -> CohortTotal:
 
 def _added_up(params: Params, parts: Sequence[CohortTotal]) -> CohortTotal:
     total: CohortTotal = reduce(lambda one, other: jax.tree.map(jnp.add, one, other), parts)
-    others = _restore(params)(total.update["others"])
+    _, restore = ravel_pytree(_others(params))
+    others = restore(total.update["others"])
     return total._replace(update={**others, ITEM_TABLE: total.update["items"]})
 
 
@@ -149,27 +138,8 @@ def _two_parts(params: Params) -> tuple[Array, Array]:
     return params[ITEM_TABLE], ravel_pytree(_others(params))[0]
 
 
-def _restore(params: Params) -> Callable[[Array], dict[str, Array]]:
-    """Return what turns the vector of `_two_parts` into parameters by name again."""
-    restore: Callable[[Array], dict[str, Array]] = ravel_pytree(_others(params))[1]
-    return restore
-
-
 def _others(params: Params) -> dict[str, Array]:
     return {name: value for name, value in params.items() if name != ITEM_TABLE}
-
-
-def training_kernel(
-    pack: Callable[[Clients, int], Sequence[Packed]], run: RunCohort
-) -> Callable[[Told, Cohort, int, float], CohortTotal]:
-    """Return the kernel of devices that train: pack the whole cohort, run it over the cores."""
-
-    def kernel(told: Told, cohort: Cohort, round_index: int, clip_norm: float) -> CohortTotal:
-        clients = pack(cohort.take(cohort.people), round_index)
-        total = run(told, clients, clip_norm, cohort.advance)
-        return total.on_host(skipped=sum(int(client.size) == 0 for client in clients))
-
-    return kernel
 
 
 def warm_up(run: RunCohort, params: Params, examples: Sequence[Packed]) -> None:

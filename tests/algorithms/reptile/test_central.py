@@ -7,7 +7,7 @@ import optax
 import privrec
 from privrec.algorithms.recipes import configure, prepare
 from privrec.core.contribution import add_to
-from privrec.core.phase import CentralFit, Phase
+from privrec.core.phase import CentralFit, Phase, silent
 from privrec.core.round import cohort_draw
 from privrec.testing import small
 from privrec.types import Leaf
@@ -26,7 +26,7 @@ def test_a_step_follows_every_group_of_tasks() -> None:
     assert isinstance(fit, CentralFit)
     assert isinstance(phase, Phase)
     state = fit.start(None)
-    found, report = fit.play(state)
+    found, report = fit.play(state, silent)
     people = phase.release.sampling.draw(phase.population, cohort_draw(0, secret=False)(0))
     optimizer = optax.adam(0.02)
     params = {name: np.asarray(value) for name, value in state.params.items()}

@@ -17,7 +17,6 @@ from privrec.core.model import (
     pooled,
     rating_loss,
     score_pairs,
-    tables_of,
 )
 from privrec.data.schema import Bag, Feature, Schema
 from privrec.types import F64, Activation, Array, Key, Params, Target
@@ -78,7 +77,7 @@ def small(
 
 
 def scores_of(recommender: Recommender, params: Params, bags: Mapping[str, Bag]) -> Array:
-    rows, weights = look_up(tables_of(params), bags)
+    rows, weights = look_up(params, bags)
     return score_pairs(recommender, dense_of(params), rows, weights)
 
 

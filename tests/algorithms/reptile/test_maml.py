@@ -59,7 +59,7 @@ def tasks_of(people: list[int], how: Instances = INSTANCES, **more: Any) -> list
     federation = setting()[0]
     clients = federation.take(np.array(people))
     rest = {"n_items": federation.n_items, "seed": 3, "round_index": 7, **more}
-    return pack_tasks(clients, how, 0.5, **rest)
+    return pack_tasks(clients, instances=how, support_share=0.5, **rest)
 
 
 def instances_at(client: PackedClient, places: range) -> list[Instance]:
@@ -248,7 +248,7 @@ def test_who_cannot_be_split_sends_nothing() -> None:
     clients = federation.take(np.array([0, 5]))
     unhappy = replace(clients, liked=np.zeros_like(clients.liked))
     for data in (clients, unhappy):
-        task = pack_tasks(data, INSTANCES, 0.5, n_items=60, seed=3, round_index=7)[0]
+        task = pack_tasks(data, 7, instances=INSTANCES, support_share=0.5, n_items=60, seed=3)[0]
         assert int(task.size) == 0
         assert not any(value.any() for value in sent_by(task).values())
     assert int(tasks_of([5])[0].size) > 0

@@ -11,18 +11,15 @@ one person adds a vector of length 1. The server adds noise to all of it and sol
     v_i = (A_i + γ G + ridge·I)⁻¹ B_i
 
 with γ the weight of items that a person does not have. Everything after a sum is post-processing.
-
-The device's half of private alternating least squares: what one person adds to the sums.
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Annotated, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse as sp
 from pydantic import Field
 
@@ -45,12 +42,11 @@ from privrec.core.phase import (
 )
 from privrec.core.scorer import Scorer, TableScorer, check_shapes
 from privrec.data.clients import Clients, Split
-from privrec.data.federation import Federation
 from privrec.errors import SettingsError
 from privrec.privacy.aggregate import Aggregator, CohortTotal, Published, plain
 from privrec.seeds import client_words, rng
 from privrec.settings import Count, Positive, Size, Weight
-from privrec.types import F64, IntArray, Law, Leaf, Params
+from privrec.types import F32, F64, BoolArray, IntArray, Law, Leaf, Params
 
 POPULARITY, VECTORS = "popularity", "items/vectors"
 ITEM_SUMS, GRAM = "items/sums", "gram"
@@ -59,22 +55,44 @@ SHARED = 1.5
 """The weight of the shared matrix in what a person adds. Values from 1 to 3 gave the same."""
 _LARGEST_FACTOR = 1e4
 """No number of an item's vector is larger: all of them together have a mean square of 1/d."""
+_FEWEST = 50
+_ENOUGH = 2.0
+"""An item is asked about if its popularity is at least this many times the noise of its row."""
+_RIDGE = 70.0
+"""The ridge of the items' vectors, in units of the noise of one number."""
+_LEAST_RIDGE = 1e-3
+"""The ridge without noise, in units of a usual eigenvalue: few people leave directions empty."""
+_LONGEST, _SHORTEST, _RANK = 40, 8, 26.0
+_UNKNOWN = -1e3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Squares:
-    """How a person's vector is solved, and what of it she adds.
+class DpalsSettings(NoiseSettings):
+    """Alternating least squares from noised sums."""
 
-    `item_squares` is the weight of x xᵀ for each of her items, beside x; 0 leaves it out. `most` is
-    the number of items that she adds to. `seed` chooses them.
-    """
+    rank: Count = 0
+    """Length of the vectors; 0 chooses it by the noise, from 8 (much) to 40 (little or none)."""
+    rounds: Size = 3
+    """Alternations: in each one people's vectors are solved, then the items'."""
+    cohort: Size = 10**9
+    """People in each sum; more than there are means everybody."""
+    sampling: Law = "poisson"
+    """How a cohort is drawn: each person with the same probability, or a fixed number."""
+    items_per_person: Size = 150
+    """The most items that one person adds to, drawn at random."""
+    item_power: Annotated[float, Field(ge=0, le=1)] = 0.12
+    """An item has the weight popularity^-μ, with this μ: rare items get more of the bound."""
+    item_squares: Weight = 0.0
+    """The weight of A_i beside B_i in what a person adds; 0 solves with G alone."""
+    unseen: Weight = 1.0
+    """The weight of the items that a person does not have (γ)."""
+    l2: Positive = 5.0
+    """The ridge of a person's vector."""
+    dislike_input: Weight = 0.5
+    """Weight of a disliked item; a liked item has weight 1."""
 
-    dislike: float
-    unseen: float
-    l2: float
-    item_squares: float
-    most: int
-    seed: int
+    def validates_after(self, played: int, rounds: int) -> bool:
+        """Return whether the validation people are looked at: after each alternation."""
+        return self.validation_share > 0
 
 
 class Asked(NamedTuple):
@@ -118,11 +136,11 @@ def among(people: Rated, kept: IntArray, n_items: int) -> Rated:
     return replace(people, item=chosen).only(chosen >= 0)
 
 
-def person_vectors(how: Squares, vectors: F64, people: Rated) -> F64:
+def person_vectors(settings: DpalsSettings, vectors: F64, people: Rated) -> F64:
     """Return each person's vector; `people.item` are rows of `vectors`."""
-    weights = own_weights(people, how.dislike)
-    common = how.unseen * vectors.T @ vectors + how.l2 * np.eye(vectors.shape[1])
-    return solve(vectors, common, people.offsets, people.item, (weights, weights))
+    weights = own_weights(people, settings.dislike_input)
+    common = settings.unseen * vectors.T @ vectors + settings.l2 * np.eye(vectors.shape[1])
+    return solve(vectors, common, people, weights, weights)
 
 
 class Shares(NamedTuple):
@@ -137,22 +155,24 @@ class Shares(NamedTuple):
     shared: F64
 
 
-def shares(how: Squares, asked: Asked, clients: Clients, n_items: int, round_index: int) -> Shares:
+def shares(
+    settings: DpalsSettings, asked: Asked, clients: Clients, n_items: int, round_index: int
+) -> Shares:
     """Return what each person adds: a vector of length `BOUND`.
 
     It is 0 where she has no such item, or where her vector cannot be computed.
     """
     people = among(rated(clients, n_items), asked.kept, n_items)
-    solved = person_vectors(how, asked.vectors, people)
+    solved = person_vectors(settings, asked.vectors, people)
     norm = np.linalg.norm(solved, axis=1, keepdims=True)
     x = np.divide(solved, norm, out=np.zeros_like(solved), where=(norm > 0) & np.isfinite(norm))
     above = np.triu_indices(x.shape[1])
     squares = x[:, above[0]] * x[:, above[1]]
-    few = people.only(_drawn(people, clients, asked.kept, how, round_index))
-    weight = own_weights(few, how.dislike) * asked.weight[few.item]
+    few = people.only(_drawn(people, clients, asked.kept, settings, round_index))
+    weight = own_weights(few, settings.dislike_input) * asked.weight[few.item]
     total = np.zeros(len(people))
     np.add.at(total, few.owner, weight**2)
-    parts = np.column_stack([x, how.item_squares * squares]) if how.item_squares else x
+    parts = np.column_stack([x, settings.item_squares * squares]) if settings.item_squares else x
     length = np.sqrt(total * (parts**2).sum(1) + SHARED**2 * (squares**2).sum(1) * (total > 0))
     usable = (length > 0) & np.isfinite(length)
     scale = np.divide(BOUND, length, out=np.zeros_like(length), where=usable)
@@ -163,23 +183,23 @@ def shares(how: Squares, asked: Asked, clients: Clients, n_items: int, round_ind
 
 
 def _drawn(
-    people: Rated, clients: Clients, kept: IntArray, how: Squares, round_index: int
-) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Return which entries are used: at most `how.most` of each person, at random."""
+    people: Rated, clients: Clients, kept: IntArray, settings: DpalsSettings, round_index: int
+) -> BoolArray:
+    """Return which entries are used: at most `items_per_person` of each person, at random."""
     owner = people.owner
-    words = client_words(how.seed, round_index, "items", clients.ids[owner], kept[people.item])
+    words = client_words(settings.seed, round_index, "items", clients.ids[owner], kept[people.item])
     order = np.lexsort((words, owner))
     rank = np.empty(len(owner), np.int64)
     rank[order] = np.arange(len(owner)) - people.offsets[owner[order]]
-    return np.asarray(rank < how.most)
+    return np.asarray(rank < settings.items_per_person)
 
 
-def squares_device(how: Squares, n_items: int) -> DeviceHalf:
+def squares_device(settings: DpalsSettings, n_items: int) -> DeviceHalf:
     """Return the devices' half of a round."""
 
     def contribute(told: Told, person: Clients, round_index: int) -> Contribution:
         asked = Asked.of_told(told)
-        weights, parts, shared = shares(how, asked, person, n_items, round_index)
+        weights, parts, shared = shares(settings, asked, person, n_items, round_index)
         ids = np.asarray(weights.indices, np.int64)
         values = np.outer(np.asarray(weights.data, np.float64), parts[0])
         rows = {ITEM_SUMS: TouchedRows(ids, values, len(asked.kept))}
@@ -189,10 +209,10 @@ def squares_device(how: Squares, n_items: int) -> DeviceHalf:
         asked = Asked.of_told(told)
         width = asked.vectors.shape[1]
         triangle = width * (width + 1) // 2
-        wide = width + (triangle if how.item_squares else 0)
+        wide = width + (triangle if settings.item_squares else 0)
         items, gram, several = np.zeros((len(asked.kept), wide)), np.zeros(triangle), 0
         for people in cohort.parts(256):
-            mine = shares(how, asked, people, n_items, round_index)
+            mine = shares(settings, asked, people, n_items, round_index)
             items += mine.weights.T @ mine.parts
             gram += mine.shared.sum(0)
             several += int((mine.shared != 0).any(1).sum())
@@ -230,115 +250,56 @@ def popularity_device(n_items: int, dislike: float) -> DeviceHalf:
     return DeviceHalf(contribute=contribute, kernel=kernel)
 
 
-_FEWEST = 50
-_ENOUGH = 2.0
-"""An item is asked about if its popularity is at least this many times the noise of its row."""
-_RIDGE = 70.0
-"""The ridge of the items' vectors, in units of the noise of one number."""
-_LEAST_RIDGE = 1e-3
-"""The ridge without noise, in units of a usual eigenvalue: few people leave directions empty."""
-_LONGEST, _SHORTEST, _RANK = 40, 8, 26.0
-_UNKNOWN = -1e3
-
-
-class DpalsSettings(NoiseSettings):
-    """Alternating least squares from noised sums."""
-
-    rank: Count = 0
-    """Length of the vectors; 0 chooses it by the noise, from 8 (much) to 40 (little or none)."""
-    rounds: Size = 3
-    """Alternations: in each one people's vectors are solved, then the items'."""
-    cohort: Size = 10**9
-    """People in each sum; more than there are means everybody."""
-    sampling: Law = "poisson"
-    """How a cohort is drawn: each person with the same probability, or a fixed number."""
-    items_per_person: Size = 150
-    """The most items that one person adds to, drawn at random."""
-    item_power: Annotated[float, Field(ge=0, le=1)] = 0.12
-    """An item has the weight popularity^-μ, with this μ: rare items get more of the bound."""
-    item_squares: Weight = 0.0
-    """The weight of A_i beside B_i in what a person adds; 0 solves with G alone."""
-    unseen: Weight = 1.0
-    """The weight of the items that a person does not have (γ)."""
-    l2: Positive = 5.0
-    """The ridge of a person's vector."""
-    dislike_input: Weight = 0.5
-    """Weight of a disliked item; a liked item has weight 1."""
-
-    def validates_after(self, played: int, rounds: int) -> bool:
-        """Return whether the validation people are looked at: after each alternation."""
-        return self.validation_share > 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Task:
-    """What the two phases are built from."""
-
-    settings: DpalsSettings
-    federation: Federation
-    split: Split
-    rank: int
-    first: Aggregator
-    second: Aggregator
-
-    def begin(self, first: int, aggregator: Aggregator, before: Params | None) -> ServerState:
-        """Return the state before a phase; vectors that were not learned yet are random."""
-        n_items = self.federation.n_items
-        drawn = rng(self.settings.seed, 0, "items").standard_normal((n_items, self.rank))
-        drawn[:, 0] = 1.0
-        fresh = {VECTORS: drawn / math.sqrt(self.rank), POPULARITY: np.zeros(n_items)}
-        known = {name: jnp.asarray(leaf, jnp.float32) for name, leaf in fresh.items()}
-        params = {**known, **(before or {})}
-        return ServerState(
-            round_index=first, params=params, opt_state=(), clip_norm=aggregator.clip_norm
-        )
-
-    def asked(self, state: ServerState) -> Asked:
-        """Return what the server asks about: the items whose popularity is well above the noise."""
-        popularity = np.asarray(state.params[POPULARITY], np.float64)
-        order = np.argsort(-popularity, kind="stable")
-        least = _ENOUGH * math.sqrt(self.rank) * _scale(self.second)
-        count = max(int((popularity > least).sum()), _FEWEST)
-        kept = order[:count]
-        floor = max(_scale(self.first), 1e-6 * float(popularity.max(initial=0)), 1e-12)
-        weight = np.maximum(popularity[kept], floor) ** -self.settings.item_power
-        vectors = np.asarray(state.params[VECTORS], np.float64)[kept]
-        return Asked(kept, weight / weight[0], vectors)
-
-
 def _scale(aggregator: Aggregator) -> float:
     """Return the noise on each number of a sum."""
     return aggregator.noise_scale(BOUND) if aggregator.release.is_private else 0.0
 
 
-def dpals_stages(of: Task[DpalsSettings]) -> tuple[Phase, ...]:
+def asked_of(settings: DpalsSettings, params: Params, first: float, second: float) -> Asked:
+    """Return what the server asks about: the items whose popularity is well above the noise.
+
+    `first` is the noise on each number of the popularity, `second` that of the other sums.
+    """
+    popularity = np.asarray(params[POPULARITY], np.float64)
+    vectors = np.asarray(params[VECTORS], np.float64)
+    least = _ENOUGH * math.sqrt(vectors.shape[1]) * second
+    count = max(int((popularity > least).sum()), _FEWEST)
+    kept = np.argsort(-popularity, kind="stable")[:count]
+    floor = max(first, 1e-6 * float(popularity.max(initial=0)), 1e-12)
+    weight = np.maximum(popularity[kept], floor) ** -settings.item_power
+    return Asked(kept, weight / weight[0], vectors[kept])
+
+
+def dpals_stages(task: Task[DpalsSettings]) -> tuple[Phase, ...]:
     """Return the two phases: popularity, and the alternations."""
-    settings, federation, split = of.settings, of.federation, of.split
-    first, second, noise = split_budget(settings, split, federation.n_items)
-    task = _Task(
-        settings=settings,
-        federation=federation,
-        split=split,
-        rank=settings.rank or rank_for(noise),
-        first=first,
-        second=second,
-    )
+    settings, split, n_items = task.settings, task.split, task.federation.n_items
+    first, second, noise = split_budget(settings, split, n_items)
+    rank = settings.rank or rank_for(noise)
+
+    def start(round_index: int, aggregator: Aggregator, before: Params | None) -> ServerState:
+        drawn = rng(settings.seed, 0, "items").standard_normal((n_items, rank))
+        drawn[:, 0] = 1.0
+        fresh = {VECTORS: drawn / math.sqrt(rank), POPULARITY: np.zeros(n_items)}
+        params = {name: jnp.asarray(leaf, jnp.float32) for name, leaf in fresh.items()}
+        return ServerState(
+            round_index=round_index,
+            params={**params, **(before or {})},
+            opt_state=(),
+            clip_norm=aggregator.clip_norm,
+        )
+
+    def asked_in(state: ServerState) -> Asked:
+        return asked_of(settings, state.params, _scale(first), _scale(second))
 
     def count(state: ServerState, published: Published) -> ServerState:
         popularity = jnp.asarray(published.update[POPULARITY], jnp.float32)
         return replace(state, params={**state.params, POPULARITY: popularity})
 
     def absorb(state: ServerState, published: Published) -> ServerState:
-        asked = task.asked(state)
-        solved = item_vectors(
-            np.asarray(published.update[ITEM_SUMS], np.float64),
-            np.asarray(published.update[GRAM], np.float64),
-            asked,
-            settings,
-            ridge=_RIDGE * _scale(second),
-        )
-        vectors = np.zeros((federation.n_items, task.rank), np.float32)
-        vectors[asked.kept] = solved
+        asked, ridge = asked_in(state), _RIDGE * _scale(second)
+        sums, gram = (np.asarray(published.update[k], np.float64) for k in (ITEM_SUMS, GRAM))
+        vectors = np.zeros((n_items, rank), np.float32)
+        vectors[asked.kept] = item_vectors(sums, gram, asked, settings, ridge=ridge)
         return replace(state, params={**state.params, VECTORS: jnp.asarray(vectors)})
 
     return (
@@ -348,8 +309,8 @@ def dpals_stages(of: Task[DpalsSettings]) -> tuple[Phase, ...]:
             first=0,
             population=split.train,
             aggregator=first,
-            device=popularity_device(federation.n_items, settings.dislike_input),
-            start=lambda before: task.begin(0, first, before),
+            device=popularity_device(n_items, settings.dislike_input),
+            start=partial(start, 0, first),
             tell=lambda state: {},
             absorb=count,
             ranks=False,
@@ -360,24 +321,12 @@ def dpals_stages(of: Task[DpalsSettings]) -> tuple[Phase, ...]:
             first=1,
             population=split.train,
             aggregator=second,
-            device=squares_device(squares_of(settings), federation.n_items),
-            start=lambda before: task.begin(1, second, before),
-            tell=lambda state: task.asked(state).told(),
+            device=squares_device(settings, n_items),
+            start=partial(start, 1, second),
+            tell=lambda state: asked_in(state).told(),
             absorb=absorb,
-            accepts=Asked.accepts(federation.n_items, task.rank),
+            accepts=Asked.accepts(n_items, rank),
         ),
-    )
-
-
-def squares_of(settings: DpalsSettings) -> Squares:
-    """Return how a device solves and what it adds."""
-    return Squares(
-        dislike=settings.dislike_input,
-        unseen=settings.unseen,
-        l2=settings.l2,
-        item_squares=settings.item_squares,
-        most=settings.items_per_person,
-        seed=settings.seed,
     )
 
 
@@ -442,14 +391,14 @@ def by_factors(settings: DpalsSettings, n_items: int, params: Params, *, adapted
     check_shapes(params, {VECTORS: (n_items, width), POPULARITY: (n_items,)})
     vectors = np.asarray(params[VECTORS], np.float64)
     popularity = np.asarray(params[POPULARITY], np.float64)
-    kept, how = np.flatnonzero(vectors.any(1)), squares_of(settings)
+    kept = np.flatnonzero(vectors.any(1))
     last = _UNKNOWN - np.argsort(np.argsort(-popularity, kind="stable"), kind="stable")
 
-    def score(people: Clients) -> npt.NDArray[np.float32]:
+    def score(people: Clients) -> F32:
         table = np.tile(last, (len(people), 1))
         if adapted:
             own = among(rated(people, n_items), kept, n_items)
-            table[:, kept] = person_vectors(how, vectors[kept], own) @ vectors[kept].T
+            table[:, kept] = person_vectors(settings, vectors[kept], own) @ vectors[kept].T
         return np.asarray(table, np.float32)
 
     return TableScorer(table=score, own_first=True)

@@ -9,16 +9,14 @@ A device solves x_u from the items' vectors Y in closed form and never sends it.
 of J with respect to Y. The server adds slopes up and takes a step of Adam.
 """
 
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import numpy.typing as npt
 from pydantic import Field
 
 from privrec.algorithms.budgets import aggregator_of
@@ -33,7 +31,7 @@ from privrec.data.clients import Clients
 from privrec.privacy.aggregate import CohortTotal, Published
 from privrec.seeds import rng
 from privrec.settings import Positive, Size, Weight
-from privrec.types import F64, IntArray, Norm, Params
+from privrec.types import F32, F64, BoolArray, IntArray, Norm, Params
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,7 +53,7 @@ class Rated:
         """For each entry, the position of its person."""
         return np.repeat(np.arange(len(self)), np.diff(self.offsets))
 
-    def only(self, mask: npt.NDArray[np.bool_]) -> "Rated":
+    def only(self, mask: BoolArray) -> "Rated":
         """Return the same people with those entries that `mask` keeps."""
         counts = np.bincount(self.owner[mask], minlength=len(self))
         return Rated(np.concatenate([[0], np.cumsum(counts)]), self.item[mask], self.times[mask])
@@ -72,27 +70,20 @@ def rated(clients: Clients, n_items: int) -> Rated:
     return Rated(offsets, (pairs % n_items).astype(np.int64), times)
 
 
-def solve(
-    vectors: F64,
-    common: F64,
-    offsets: IntArray,
-    item: IntArray,
-    weights: tuple[F64, F64],
-) -> F64:
+def solve(vectors: F64, common: F64, people: Rated, extra: F64, target: F64) -> F64:
     """Return each person's vector, shape (people, d), by ridge regression on her items' vectors.
 
-    With `weights` = (e, t), one number an entry, and `common` the part that is the same for
+    With `extra` e and `target` t, one number an entry, and `common` the part that is the same for
     everybody (unseen items and the ridge):
 
         x = (common + Σ e_i v_i v_iᵀ)⁻¹ Σ t_i v_i
 
     Where rounding leaves no inverse, x is 0.
     """
-    extra, target = weights
-    solved = np.zeros((len(offsets) - 1, vectors.shape[1]))
+    solved = np.zeros((len(people), vectors.shape[1]))
     for k in range(len(solved)):
-        own = slice(int(offsets[k]), int(offsets[k + 1]))
-        chosen = vectors[item[own]]
+        own = slice(int(people.offsets[k]), int(people.offsets[k + 1]))
+        chosen = vectors[people.item[own]]
         squares = common + chosen.T @ (extra[own, None] * chosen)
         with suppress(np.linalg.LinAlgError):
             solved[k] = np.linalg.solve(squares, target[own] @ chosen)
@@ -133,7 +124,7 @@ def person_vectors(settings: FcfSettings, items: F64, people: Rated) -> F64:
     """Return x_u = (YᵀY + Yᵀ(C_u - I)Y + λI)⁻¹ Yᵀ C_u p_u for each person."""
     c, p = own_weights(settings, people)
     common = items.T @ items + settings.l2 * np.eye(items.shape[1])
-    return solve(items, common, people.offsets, people.item, (c - 1, c * p))
+    return solve(items, common, people, c - 1, c * p)
 
 
 def errors_of(settings: FcfSettings, items: F64, people: Rated, vectors: F64) -> F64:
@@ -224,7 +215,7 @@ def by_vectors(settings: FcfSettings, n_items: int, params: Params) -> Scorer:
     check_shapes(params, {VECTORS: (n_items, settings.rank)})
     items = np.asarray(params[VECTORS], np.float64)
 
-    def score(people: Clients) -> npt.NDArray[np.float32]:
+    def score(people: Clients) -> F32:
         vectors = person_vectors(settings, items, rated(people, n_items))
         return np.asarray(vectors @ items.T, np.float32)
 
@@ -237,20 +228,19 @@ def fcf_plan(task: Task[FcfSettings]) -> Plan:
     return Plan(task=task, stages=partial(fcf_stages, task), ranker=ranker)
 
 
-_VALUES: Mapping[str, Any] = {
-    "rounds": 150,
-    "cohort": 500,
-    "sampling": "fixed",
-    "server_lr": 0.03,
-    "validate_every": 25,
-    "patience": 3,
-}
 FCF = Recipe(
     summary="federated collaborative filtering: people's vectors solved on devices, items' by Adam",
     settings=FcfSettings,
     server_sees="updates",
     plan=fcf_plan,
-    values=_VALUES,
+    values={
+        "rounds": 150,
+        "cohort": 500,
+        "sampling": "fixed",
+        "server_lr": 0.03,
+        "validate_every": 25,
+        "patience": 3,
+    },
     presets={
         "movielens-1m": {"patience": 0},  # The number of rounds was chosen on these people.
         "frappe": {

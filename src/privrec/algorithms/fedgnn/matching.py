@@ -15,7 +15,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from privrec.types import F32, Array, IntArray, Leaf
+from privrec.types import F32, Array, BoolArray, IntArray, Leaf
 
 _BYTES = 16
 """The length of a token: 128 bits of HMAC-SHA256."""
@@ -69,11 +69,6 @@ def match(
 # --- the recommendation server ------------------------------------------------------------------
 
 
-def new_key(draw: np.random.Generator) -> bytes:
-    """Return a key of 256 bits."""
-    return draw.bytes(32)
-
-
 def empty_table(n_items: int, most: int, size: int) -> dict[str, Array]:
     """Return what devices are told of the matching before it took place: nothing is known."""
     return {
@@ -103,9 +98,14 @@ def table_of(
     return {name: jnp.asarray(leaf) for name, leaf in told.items()}
 
 
-def is_matching(name: str) -> bool:
-    """Return whether a parameter came from the matching; such a one is told and never trained."""
-    return name.startswith(_PREFIX)
+def is_trained(name: str) -> bool:
+    """Return whether a parameter is trained; one that came from the matching is only told."""
+    return not name.startswith(_PREFIX)
+
+
+def trained_of(params: Mapping[str, Leaf]) -> dict[str, Leaf]:
+    """Return the parameters that training changes."""
+    return {name: leaf for name, leaf in params.items() if is_trained(name)}
 
 
 # --- the device ---------------------------------------------------------------------------------
@@ -145,9 +145,7 @@ def directory_of(told: Mapping[str, Leaf]) -> Directory | None:
     )
 
 
-def neighbours_of(
-    directory: Directory, items: IntArray, marks: IntArray
-) -> tuple[F32, np.ndarray[tuple[int, ...], np.dtype[np.bool_]]]:
+def neighbours_of(directory: Directory, items: IntArray, marks: IntArray) -> tuple[F32, BoolArray]:
     """Return the neighbours' vectors of each item (k, m, d) and which are there (k, m).
 
     `marks` (k,) are those of the device itself: its own vector is not there.

@@ -10,12 +10,13 @@ from typing import Annotated, NamedTuple
 import numpy as np
 from pydantic import Field, model_validator
 
-from privrec.algorithms.fedgnn.matching import Directory, neighbours_of
+from privrec.algorithms.fedgnn.matching import Directory, directory_of, neighbours_of
 from privrec.algorithms.settings import FederatedSettings
+from privrec.core.phase import Told
 from privrec.data.clients import Clients
 from privrec.seeds import client_words
 from privrec.settings import Count, Positive, Size, Weight
-from privrec.types import F32, BoolArray, IntArray, Leaf
+from privrec.types import F32, BoolArray, CodeArray, IntArray, Leaf
 
 
 class FedGnnSettings(FederatedSettings):
@@ -139,21 +140,6 @@ def items_of(clients: Clients, k: int) -> Items:
     )
 
 
-def pack(
-    clients: Clients,
-    settings: FedGnnSettings,
-    *,
-    n_items: int,
-    round_index: int,
-    directory: Directory | None,
-) -> list[GraphClient]:
-    """Return each person packed for one round: what is hidden and drawn follows from the seed."""
-    return [
-        _pack_one(items_of(clients, k), settings, n_items, round_index, directory)
-        for k in range(len(clients))
-    ]
-
-
 def whole_graph(person: Items, size: int, directory: Directory | None, *, seed: int) -> Graph:
     """Return the graph of all items of a person, pointing into the catalogue."""
     length = graph_bucket(len(person.ids))
@@ -212,23 +198,19 @@ def draw_others(seed: int, round_index: int, person: Items, count: int, n_items:
 
 def example(settings: FedGnnSettings, graph: int, n_items: int, neighbours: int) -> GraphClient:
     """Return an empty client of one shape, to compile that shape before it is needed."""
-    nobody = Items(
-        id=0,
-        ids=np.zeros(0, np.int64),
-        liked=np.zeros(0, np.bool_),
-        often=np.zeros(0, np.float32),
-    )
-    targets = min(graph, settings.targets)
     rows = row_count(settings, graph, n_items)
-    size = settings.embedding_size
-    nodes = _graph(nobody, nobody.ids, graph, size, None, settings.seed)
+    shape = (graph, neighbours)
     return GraphClient(
         rows=np.full(rows, n_items, np.int32),
-        graph=nodes._replace(
-            neighbours=np.zeros((graph, neighbours, size), np.float32),
-            known=np.zeros((graph, neighbours), np.bool_),
+        graph=Graph(
+            items=np.zeros(graph, np.int32),
+            liked=np.zeros(graph, np.bool_),
+            often=np.zeros(graph, np.float32),
+            real=np.zeros(graph, np.bool_),
+            neighbours=np.zeros((*shape, settings.embedding_size), np.float32),
+            known=np.zeros(shape, np.bool_),
         ),
-        target=np.zeros(targets, np.int32),
+        target=np.zeros(min(graph, settings.targets), np.int32),
         negative=np.zeros(settings.negatives, np.int32),
         negatives=np.int32(0),
         pseudo=np.full(settings.pseudo_items, rows, np.int32),
@@ -241,6 +223,17 @@ def row_count(settings: FedGnnSettings, graph: int, n_items: int) -> int:
     """Return how many item rows a client with a graph of this length may send."""
     touched = graph + min(graph, settings.targets) + settings.negatives
     return min(touched + settings.pseudo_items, n_items)
+
+
+def pack(
+    settings: FedGnnSettings, n_items: int, told: Told, clients: Clients, round_index: int
+) -> list[GraphClient]:
+    """Return each person packed for one round: what is hidden and drawn follows from the seed."""
+    directory = directory_of(told)
+    return [
+        _pack_one(items_of(clients, k), settings, n_items, round_index, directory)
+        for k in range(len(clients))
+    ]
 
 
 def _pack_one(
@@ -315,7 +308,7 @@ def _graph(
     )
 
 
-def _padded(values: IntArray, length: int) -> np.ndarray[tuple[int, ...], np.dtype[np.int32]]:
+def _padded(values: IntArray, length: int) -> CodeArray:
     padded = np.zeros(length, np.int32)
     padded[: len(values)] = values
     return padded

@@ -1,12 +1,11 @@
 """The recipe fedgnn: rounds without neighbours, their matching, rounds with them; and ranking."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
 import jax
 import numpy as np
-import numpy.typing as npt
 
 from privrec.algorithms.budgets import sampling_of
 from privrec.algorithms.fedgnn.graph import fresh, person_vector, scores, shapes, without_neighbours
@@ -16,77 +15,75 @@ from privrec.algorithms.fedgnn.matching import (
     empty_table,
     item_token,
     match,
-    new_key,
     table_of,
+    trained_of,
 )
 from privrec.algorithms.fedgnn.pack import FedGnnSettings, Graph, items_of, marks_of, whole_graph
-from privrec.algorithms.fedgnn.rounds import Rounds, gradient_phase, trained_of
+from privrec.algorithms.fedgnn.rounds import gradient_phase
 from privrec.algorithms.recipe import Plan, Recipe, Task
 from privrec.core.model import ITEM_TABLE
-from privrec.core.phase import TRAIN, Exchange, RoundReport, ServerState, Stage
+from privrec.core.phase import TRAIN, Advance, Exchange, RoundReport, ServerState, Stage
 from privrec.core.scorer import Scorer, TableScorer, check_shapes
-from privrec.data.clients import Clients, Split
+from privrec.data.clients import Clients
 from privrec.data.federation import chunks
 from privrec.data.schema import Bags
 from privrec.privacy.aggregate import plain
 from privrec.seeds import key, rng
 from privrec.simulate.lanes import map_clients
-from privrec.types import Array, IntArray, Params
+from privrec.types import F32, Array, Params
 
 ALONE, MATCHING = "warm-up", "matching"
 
 
 def stages(task: Task[FedGnnSettings]) -> tuple[Stage, ...]:
     """Return rounds on graphs without neighbours, the matching, and rounds on expanded graphs."""
-    settings, federation, split = task.settings, task.federation, task.split
-    n_items, size, most = federation.n_items, settings.embedding_size, settings.neighbours
+    settings, most, first = task.settings, task.settings.neighbours, task.settings.warm_up_rounds
 
     def begin(before: Params | None) -> Params:
-        drawn = key(settings.seed, 0, "init")
-        return before or fresh(drawn, n_items, size, settings.embedding_scale)
+        drawn, n_items = key(settings.seed, 0, "init"), task.federation.n_items
+        return before or fresh(drawn, n_items, settings.embedding_size, settings.embedding_scale)
 
-    phase = partial(gradient_phase, settings, federation, split, begin=begin)
+    phase = partial(gradient_phase, task, begin=begin)
     if not most:
-        rounds = Rounds(name=TRAIN, first=0, count=settings.rounds, neighbours=0, last=True)
-        return (phase(rounds),)
-    first = settings.warm_up_rounds
+        return (phase(name=TRAIN, first=0, rounds=settings.rounds, neighbours=0),)
     rest = settings.rounds - first
     return (
-        phase(Rounds(name=ALONE, first=0, count=first, neighbours=0, last=False)),
-        matching(settings, n_items, split, first=first),
-        phase(Rounds(name=TRAIN, first=first + 1, count=rest, neighbours=most, last=True)),
+        phase(name=ALONE, first=0, rounds=first, neighbours=0),
+        matching(task, first=first),
+        phase(name=TRAIN, first=first + 1, rounds=rest, neighbours=most),
     )
 
 
 # --- the matching -------------------------------------------------------------------------------
 
 
-def matching(settings: FedGnnSettings, n_items: int, split: Split, *, first: int) -> Exchange:
+def matching(task: Task[FedGnnSettings], *, first: int) -> Exchange:
     """Return the exchange in which every training device asks for neighbours, once."""
-    size, most = settings.embedding_size, settings.neighbours
-    aggregator = plain(sampling_of("fixed", len(split.train), split))
+    settings, federation, train = task.settings, task.federation, task.split.train
+    most, shape = settings.neighbours, (federation.n_items, task.settings.neighbours)
+    aggregator = plain(sampling_of("fixed", len(train), task.split))
 
     def start(before: Params | None) -> ServerState:
         known = without_neighbours(before) if before else {}
-        params = {**known, **empty_table(n_items, most, size)}
+        params = {**known, **empty_table(*shape, settings.embedding_size)}
         return ServerState(
             round_index=first, params=params, opt_state=(), clip_norm=aggregator.clip_norm
         )
 
-    def play(
-        state: ServerState, take: Callable[[IntArray], Clients]
-    ) -> tuple[ServerState, RoundReport]:
+    def play(state: ServerState, advance: Advance) -> tuple[ServerState, RoundReport]:
         # From the seed, so that a run can be repeated. It is a simulation: no matching server
         # exists that could guess the seed.
-        secret = new_key(rng(settings.seed, first, "matching key"))
+        secret = rng(settings.seed, first, "matching key").bytes(32)
         offers = (
             offer
-            for people in chunks(split.train)
-            for offer in offers_of(take(people), trained_of(state.params), secret, settings)
+            for people in chunks(train)
+            for offer in offers_of(
+                federation.take(people), trained_of(state.params), secret, settings
+            )
         )
         matched = match(offers, most, rng(settings.seed, first, "matching"))
-        params = {**state.params, **table_of(matched, secret, n_items, most, size)}
-        report = RoundReport(round_index=first, clients=len(split.train), loss=None)
+        params = {**state.params, **table_of(matched, secret, *shape, settings.embedding_size)}
+        report = RoundReport(round_index=first, clients=len(train), loss=None)
         return replace(state, round_index=first + 1, params=params), report
 
     words = (
@@ -95,6 +92,7 @@ def matching(settings: FedGnnSettings, n_items: int, split: Split, *, first: int
     )
     return Exchange(
         name=MATCHING,
+        rounds=1,
         first=first,
         aggregator=aggregator,
         start=start,
@@ -112,33 +110,25 @@ def offers_of(
     graphs = [
         whole_graph(person, settings.embedding_size, None, seed=settings.seed) for person in persons
     ]
-    vectors = map_clients(_represent, params, {}, graphs)
+    vectors = map_clients(_vector, params, {}, graphs)
     for person, vector in zip(persons, vectors, strict=True):
         likes = person.ids[person.liked]
         tokens = tuple(item_token(secret, int(item)) for item in likes)
         marks = marks_of(settings.seed, person.id, likes)
-        yield Offer(tokens, vector, tuple(marks.tolist()))
+        yield Offer(tokens, np.asarray(vector, np.float32), tuple(marks.tolist()))
 
 
 @jax.jit
-def _vector(params: Params, graph: Graph) -> Array:
+def _vector(params: Params, catalogue: Bags, graph: Graph) -> Array:
     return person_vector(params, params[ITEM_TABLE], graph)
-
-
-def _represent(params: Params, catalogue: Bags, graph: Graph) -> npt.NDArray[np.float32]:
-    return np.asarray(_vector(params, graph), np.float32)
 
 
 # --- ranking, on the device ---------------------------------------------------------------------
 
 
 @jax.jit
-def _score_all(params: Params, graph: Graph) -> Array:
-    return scores(_vector(params, graph), params[ITEM_TABLE])
-
-
-def _rank(params: Params, catalogue: Bags, graph: Graph) -> npt.NDArray[np.float32]:
-    return np.asarray(_score_all(params, graph), np.float32)
+def _score_all(params: Params, catalogue: Bags, graph: Graph) -> Array:
+    return scores(_vector(params, catalogue, graph), params[ITEM_TABLE])
 
 
 def by_graph(settings: FedGnnSettings, n_items: int, params: Params) -> Scorer:
@@ -147,13 +137,13 @@ def by_graph(settings: FedGnnSettings, n_items: int, params: Params) -> Scorer:
     check_shapes(params, shapes(n_items, size))
     directory = directory_of(params)
 
-    def score(people: Clients) -> npt.NDArray[np.float32]:
+    def score(people: Clients) -> F32:
         graphs = [
             whole_graph(items_of(people, k), size, directory, seed=settings.seed)
             for k in range(len(people))
         ]
-        found = map_clients(_rank, trained_of(params), {}, graphs)
-        return np.stack(found) if found else np.zeros((0, n_items), np.float32)
+        rows = map_clients(_score_all, trained_of(params), {}, graphs)
+        return np.reshape([np.asarray(row) for row in rows], (len(people), n_items))
 
     return TableScorer(table=score, own_first=True)
 

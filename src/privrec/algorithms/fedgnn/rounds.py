@@ -3,31 +3,27 @@
 Besides the rows of the items that it touched, a device sends rows of other items, for cover.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 
 from privrec.algorithms.budgets import aggregator_of
 from privrec.algorithms.fedgnn.graph import person_vector, scores
-from privrec.algorithms.fedgnn.matching import directory_of, is_matching
+from privrec.algorithms.fedgnn.matching import is_trained
 from privrec.algorithms.fedgnn.pack import FedGnnSettings, GraphClient, example, graph_buckets, pack
-from privrec.core.contribution import Contribution, TouchedRows
+from privrec.algorithms.recipe import Task
+from privrec.algorithms.training import Training, training_phase
 from privrec.core.model import ITEM_TABLE
-from privrec.core.phase import Cohort, DeviceHalf, Phase, ServerState, Told
-from privrec.core.training import LocalResult, LocalTrain, mean_step, server_optimizer
-from privrec.data.clients import Clients, Split
-from privrec.data.federation import Federation
+from privrec.core.phase import TRAIN, Phase
+from privrec.core.training import LocalResult, LocalTrain, server_optimizer
 from privrec.data.schema import Bags
-from privrec.privacy.aggregate import Aggregator, CohortTotal, Published
-from privrec.simulate.cost import DeviceCost, cost_of_training, usual_person
-from privrec.simulate.lanes import cohort_runner, training_kernel, warm_up
-from privrec.types import Array, Key, Leaf, Params, ServerOptimizer
+from privrec.simulate.cost import usual_person
+from privrec.types import Array, Key, Params, ServerOptimizer
 
 
 @lru_cache(maxsize=16)
@@ -94,62 +90,50 @@ def locally_noised(key: Key, sent: Params, *, clip: float, noise: float) -> dict
     }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rounds:
-    """Some rounds: on graphs with up to `neighbours` neighbours of an item; `last` ones or not."""
-
-    name: str
-    first: int
-    count: int
-    neighbours: int
-    last: bool
-
-
 def gradient_phase(
-    settings: FedGnnSettings,
-    federation: Federation,
-    split: Split,
-    rounds: Rounds,
+    task: Task[FedGnnSettings],
+    *,
+    name: str,
+    first: int,
+    rounds: int,
+    neighbours: int,
     begin: Callable[[Params | None], Params],
 ) -> Phase:
     """Return rounds that step along the mean of what devices send, from `begin(before)` on.
 
-    In the last ones the server's rate falls to 0.
+    Graphs have up to `neighbours` neighbours of an item. In the last rounds the server's rate falls
+    to 0.
     """
-    aggregator = aggregator_of(settings, split)
-    optimizer = falling_rate(
-        settings.server_optimizer,
-        settings.server_lr,
-        item_rate=settings.item_rate,
-        rounds=rounds.count if rounds.last else 0,
+    settings, federation, split = task.settings, task.federation, task.split
+    longest = min(federation.largest, max(settings.graph_items, settings.targets))
+    training = Training(
+        pack=partial(pack, settings, federation.n_items),
+        local=local_gradient(clip=settings.local_clip, noise=settings.local_noise),
+        catalogue={},
+        examples=lambda: [
+            example(settings, graph, federation.n_items, neighbours)
+            for graph in graph_buckets(longest)
+        ],
+        usual=lambda: federation.take(usual_person(federation, split.train)),
+        steps=lambda client: 1,
+        is_trained=is_trained,
     )
-    step = mean_step(optimizer, aggregator.release.sampling.cohort)
-
-    def start(before: Params | None) -> ServerState:
-        params = dict(begin(before))
-        return ServerState(
-            round_index=rounds.first,
-            params=params,
-            opt_state=jax.jit(optimizer.init)(trained_of(params)),
-            clip_norm=aggregator.clip_norm,
-        )
-
-    def absorb(state: ServerState, published: Published) -> ServerState:
-        params, opt_state = step(trained_of(state.params), state.opt_state, published.update)
-        return replace(state, params={**state.params, **params}, opt_state=opt_state)
-
-    return Phase(
-        name=rounds.name,
-        rounds=rounds.count,
-        first=rounds.first,
+    phase = training_phase(
+        training,
+        name=name,
+        first=first,
+        rounds=rounds,
         population=split.train,
-        aggregator=aggregator,
-        device=device_half(settings, federation, split, aggregator, rounds),
-        start=start,
-        tell=lambda state: state.params,
-        absorb=absorb,
-        note={"local_noise": local_noise_of(settings)},
+        aggregator=aggregator_of(settings, split),
+        optimizer=falling_rate(
+            settings.server_optimizer,
+            settings.server_lr,
+            item_rate=settings.item_rate,
+            rounds=rounds if name == TRAIN else 0,
+        ),
+        start=begin,
     )
+    return replace(phase, note={"local_noise": local_noise_of(settings)})
 
 
 def local_noise_of(settings: FedGnnSettings) -> dict[str, Any] | None:
@@ -164,64 +148,6 @@ def local_noise_of(settings: FedGnnSettings) -> dict[str, Any] | None:
         "guarantee": "none for a person: it is noise on each number of each round alone, and a"
         " device sends many numbers in many rounds",
     }
-
-
-def trained_of(params: Mapping[str, Leaf]) -> dict[str, Any]:
-    """Return the parameters that training changes, without those of the matching."""
-    return {name: leaf for name, leaf in params.items() if not is_matching(name)}
-
-
-def device_half(
-    settings: FedGnnSettings,
-    federation: Federation,
-    split: Split,
-    aggregator: Aggregator,
-    rounds: Rounds,
-) -> DeviceHalf:
-    """Return what a device sends: its noised gradient, with the item rows that it touched."""
-    local = local_gradient(clip=settings.local_clip, noise=settings.local_noise)
-    n_items, nothing = federation.n_items, dict[str, Any]()
-    run_cohort = cohort_runner(local, aggregator.norm, nothing)
-    train_one = jax.jit(local)
-
-    def packed(told: Mapping[str, Leaf], people: Clients, round_index: int) -> list[GraphClient]:
-        return pack(
-            people,
-            settings,
-            n_items=n_items,
-            round_index=round_index,
-            directory=directory_of(told),
-        )
-
-    def contribute(told: Told, person: Clients, round_index: int) -> Contribution:
-        (client,) = packed(told, person, round_index)
-        update = train_one(trained_of(told), nothing, client).update
-        sent = {name: np.asarray(leaf) for name, leaf in update.items()}
-        rows = np.asarray(client.rows, np.int64)
-        real = rows < n_items
-        touched = TouchedRows(rows[real], sent.pop(ITEM_TABLE)[real], n_items)
-        return Contribution(dense=sent, rows={ITEM_TABLE: touched})
-
-    def kernel(told: Told, cohort: Cohort, round_index: int, clip_norm: float) -> CohortTotal:
-        run = training_kernel(partial(packed, told), run_cohort)
-        return run(trained_of(told), cohort, round_index, clip_norm)
-
-    def prepare(params: Params) -> None:
-        longest = min(federation.largest, max(settings.graph_items, settings.targets))
-        empty = [
-            example(settings, graph, n_items, rounds.neighbours) for graph in graph_buckets(longest)
-        ]
-        warm_up(run_cohort, trained_of(params), empty)
-
-    def cost(params: Params) -> DeviceCost:
-        usual = federation.take(usual_person(federation, split.train))
-        (client,) = packed(params, usual, rounds.first)
-        what, trained = f"{rounds.name} round", trained_of(params)
-        computed = cost_of_training(what, local, trained, nothing, client, 1)
-        # The phone also gets what the matching told: numbers of 4 bytes.
-        return replace(computed, bytes_down=sum(4 * leaf.size for leaf in params.values()))
-
-    return DeviceHalf(contribute=contribute, kernel=kernel, prepare=prepare, cost=cost)
 
 
 @lru_cache(maxsize=16)

@@ -28,12 +28,8 @@ _CONTEXTS = 16
 """How many contexts are scored in one compiled call. Chosen by hand; no measurement on record."""
 
 
-def dssm_plan(stages: Callable[[Any], tuple[Stage, ...]]) -> Callable[[Task[Any]], Plan]:
-    """Return what plans a recipe that trains the DSSM by `stages(task)`."""
-    return partial(_plan, stages)
-
-
-def _plan(stages: Callable[[Any], tuple[Stage, ...]], task: Task[DssmSettings]) -> Plan:
+def dssm_plan(stages: Callable[[Any], tuple[Stage, ...]], task: Task[DssmSettings]) -> Plan:
+    """Return the plan of a recipe that trains the DSSM by `stages(task)`."""
     settings, catalogue = task.settings, task.federation.catalogue
     epochs = settings.adapt_epochs
     return Plan(
@@ -61,7 +57,7 @@ def by_adapting(
     )
     instances = replace(instances_of(settings), negatives=settings.adapt_negatives)
     public = known(settings, catalogue)
-    return adapted_scorer(recommender, local, public, instances, seed=settings.seed)(params)
+    return adapted_scorer(recommender, local, public, instances, params, seed=settings.seed)
 
 
 def adapted_scorer(
@@ -69,15 +65,15 @@ def adapted_scorer(
     local: LocalTrain,
     catalogue: Catalogue,
     instances: Instances,
+    params: Params,
     *,
     seed: int,
-) -> Callable[[Params], Scorer]:
-    """Return a scorer for given parameters: train on the device's own data, then score all items.
+) -> Scorer:
+    """Return a scorer: train on the device's own data, then score all items.
 
     It is compiled once for all parameters. The adapted parameters stay inside the scorer.
     """
     items, n_items = dict(catalogue.items), catalogue.n_items
-
     adapt, score = _programs(recommender, local)
 
     def serve(
@@ -96,18 +92,15 @@ def adapted_scorer(
         scores: Scores = np.concatenate(parts)[inverse]
         return scores
 
-    def scorer_of(params: Params) -> Scorer:
-        def scorer(first: Clients, lines: Clients) -> Iterable[Scores]:
-            if len(first) == 0:
-                return []
-            packed = pack(first, instances, n_items=n_items, seed=seed, round_index=0)
-            tested = seen(lines, instances)
-            jobs = [(client, _contexts_of(tested, k)) for k, client in enumerate(packed)]
-            return map_clients(serve, params, items, jobs)
+    def scorer(first: Clients, lines: Clients) -> Iterable[Scores]:
+        if len(first) == 0:
+            return []
+        packed = pack(first, instances, n_items=n_items, seed=seed, round_index=0)
+        tested = seen(lines, instances)
+        jobs = [(client, _contexts_of(tested, k)) for k, client in enumerate(packed)]
+        return map_clients(serve, params, items, jobs)
 
-        return scorer
-
-    return scorer_of
+    return scorer
 
 
 @lru_cache(maxsize=16)

@@ -29,7 +29,7 @@ from privrec.core.model import (
 from privrec.data.catalogue import Catalogue
 from privrec.data.clients import Clients
 from privrec.data.federation import Federation
-from privrec.data.schema import Bags, Feature, Schema
+from privrec.data.schema import Bags, Schema
 from privrec.seeds import key
 from privrec.types import Activation, Array, IntArray, Key, Params, Target
 
@@ -60,9 +60,9 @@ def dssm(
 
     def init(key: Key) -> dict[str, Array]:
         keys = iter(jax.random.split(key, 2 * len(schema.features) + len(hidden) + 8))
-        params = {ITEM_TABLE: jax.random.normal(next(keys), (n_items, embedding_size))}
-        params |= {f.table: _table(next(keys), f, embedding_size) for f in schema.features}
-        params = {name: value * embedding_scale for name, value in params.items()}
+        tables = {ITEM_TABLE: n_items, **{f.table: f.rows for f in schema.features}}
+        size, scale = embedding_size, embedding_scale
+        params = {k: scale * jax.random.normal(next(keys), (n, size)) for k, n in tables.items()}
         if user_tables:
             params["user/in"] = _he(next(keys), len(user_tables) * embedding_size, tower_size)
         if context_tables:
@@ -106,16 +106,8 @@ def _joined(tables: Sequence[str], rows: TableRows, weights: Weights) -> Array:
     return jnp.concatenate([pooled(rows[name], weights[name]) for name in tables], axis=-1)
 
 
-def _table(key: Key, feature: Feature, embedding_size: int) -> Array:
-    return jax.random.normal(key, (feature.rows, embedding_size))
-
-
 def _he(key: Key, fan_in: int, fan_out: int) -> Array:
     return jax.random.normal(key, (fan_in, fan_out)) * jnp.sqrt(2.0 / fan_in)
-
-
-PackPairs = Callable[[Clients, int], list[PackedClient]]
-"""(people, round_index) -> the instances that each of them trains on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -128,17 +120,23 @@ class Network:
     recommender: Recommender
     items: Bags
     fresh: Callable[[], dict[str, jax.Array]]
-    pack: PackPairs
+    pack: Callable[[Clients, int], list[PackedClient]]
 
 
 def network_of(settings: DssmSettings, catalogue: Catalogue) -> Network:
     """Return the DSSM of these settings for this catalogue."""
-    recommender = recommender_of(settings, catalogue)
+    recommender, instances = recommender_of(settings, catalogue), instances_of(settings)
     return Network(
         recommender=recommender,
         items=known(settings, catalogue).items,
         fresh=partial(fresh, recommender, settings.seed),
-        pack=packer(instances_of(settings), catalogue.n_items, settings.seed),
+        pack=lambda people, round_index: pack(
+            people,
+            instances,
+            n_items=catalogue.n_items,
+            seed=settings.seed,
+            round_index=round_index,
+        ),
     )
 
 
@@ -178,15 +176,6 @@ def instances_of(settings: DssmSettings) -> Instances:
         ratings=settings.target == "rating",
         side_information=settings.side_information,
     )
-
-
-def packer(instances: Instances, n_items: int, seed: int) -> PackPairs:
-    """Return the function that builds the instances of some people in some round."""
-
-    def pack_people(people: Clients, round_index: int) -> list[PackedClient]:
-        return pack(people, instances, n_items=n_items, seed=seed, round_index=round_index)
-
-    return pack_people
 
 
 def empty_pairs(

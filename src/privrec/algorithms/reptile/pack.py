@@ -123,7 +123,8 @@ def pairs_of(
 ) -> Pairs:
     """Return the clients' lines, then the negatives that are drawn for their likes."""
     line, drawn = np.arange(len(clients.item)), clients.item.astype(np.int64)
-    target = clients.value if instances.ratings else _labels(clients, instances)
+    labels = np.where(clients.liked, 1.0, instances.dislike_target).astype(np.float32)
+    target = clients.value if instances.ratings else labels
     if instances.negatives and not instances.ratings:
         beside, negative = draw_negatives(
             clients,
@@ -154,7 +155,8 @@ def draw_negatives(
     known = np.sort(owner * n_items + clients.item)
     drawn = np.zeros(len(line), np.int64)
     open_ = np.arange(len(line))
-    number = np.arange(len(line)) - _first_of(owner[line], len(clients))[owner[line]]
+    begin = np.searchsorted(owner[line], np.arange(len(clients)))
+    number = np.arange(len(line)) - begin[owner[line]]
     for attempt in range(_TRIES):
         words = client_words(
             seed,
@@ -212,10 +214,6 @@ def steps_of(client: Packed, batch_size: int, epochs: int) -> int:
     return epochs * -(-int(client.size) // batch_size)
 
 
-def _labels(clients: Clients, instances: Instances) -> F32:
-    return np.where(clients.liked, 1.0, instances.dislike_target).astype(np.float32)
-
-
 def _shuffled(owner: IntArray, clients: Clients, seed: int, round_index: int) -> IntArray:
     """Return an order that groups by client and is random within each."""
     by_owner = np.argsort(owner, kind="stable")
@@ -262,11 +260,6 @@ def _padded(column: Leaf, place: IntArray, cap: int) -> Leaf:
     out = np.zeros((cap, *column.shape[1:]), column.dtype)
     out[place] = column
     return out
-
-
-def _first_of(owner: IntArray, n_clients: int) -> IntArray:
-    """Return for each client where its entries start in the sorted `owner`."""
-    return np.searchsorted(owner, np.arange(n_clients))
 
 
 def _contains(known: IntArray, wanted: IntArray) -> BoolArray:

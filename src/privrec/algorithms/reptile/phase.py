@@ -3,14 +3,11 @@
 MAML divides a client's data into two parts: support to adapt on, and query to be judged by.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import jax
 import numpy as np
-import optax
 
 from privrec.algorithms.budgets import aggregator_of
 from privrec.algorithms.recipe import Task
@@ -28,29 +25,23 @@ from privrec.algorithms.reptile.pack import (
     steps_of,
 )
 from privrec.algorithms.reptile.settings import LocalSettings, MamlSettings, ReptileSettings
-from privrec.algorithms.settings import FederatedSettings
-from privrec.core.contribution import Contribution, TouchedRows
-from privrec.core.model import ITEM_TABLE
-from privrec.core.phase import TRAIN, DeviceHalf, Phase, ServerState, ServerWork, Told
-from privrec.core.training import LocalTrain, Packed, jit_in_place, mean_step, server_optimizer
-from privrec.data.clients import Clients, Split
-from privrec.data.federation import Federation
-from privrec.data.schema import Bags
-from privrec.privacy.aggregate import Aggregator, Published
+from privrec.algorithms.training import Training, training_phase
+from privrec.core.phase import TRAIN, Phase
+from privrec.core.training import LocalTrain, server_optimizer
+from privrec.data.clients import Clients
 from privrec.seeds import client_words
-from privrec.simulate.cost import DeviceCost, cost_of_training, training_bytes, usual_person
-from privrec.simulate.lanes import cohort_runner, training_kernel, warm_up
-from privrec.types import BoolArray, IntArray, Params
+from privrec.simulate.cost import usual_person
+from privrec.types import BoolArray
 
 
 def pack_tasks(
     clients: Clients,
+    round_index: int,
+    *,
     instances: Instances,
     support_share: float,
-    *,
     n_items: int,
     seed: int,
-    round_index: int,
 ) -> list[PackedTask]:
     """Return each client's lines in two parts for one round; a negative is where its like is.
 
@@ -112,145 +103,13 @@ def _any_of(clients: Clients, lines: BoolArray) -> BoolArray:
     return np.bincount(clients.owner[lines], minlength=len(clients)) > 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Training:
-    """How a device trains.
-
-    `pack(people, round_index)` builds what each of them trains on, `local` trains on it, `examples`
-    has an empty one of each shape, and `usual()` is a person of usual size. `steps` is how often
-    the compiled loop of `local` runs for one of them, for the count of arithmetic.
-    """
-
-    pack: Callable[[Clients, int], Sequence[Packed]]
-    local: LocalTrain
-    catalogue: Bags
-    examples: Callable[[], Sequence[Packed]]
-    usual: Callable[[], Clients]
-    steps: Callable[[Any], int]
-
-
-def device_half(training: Training, aggregator: Aggregator, *, name: str, first: int) -> DeviceHalf:
-    """Return what a device sends: what its training returns, with the item rows it touched."""
-    run_cohort = cohort_runner(training.local, aggregator.norm, training.catalogue)
-    train_one = jit_in_place(training.local)
-
-    def contribute(told: Told, person: Clients, round_index: int) -> Contribution:
-        (client,) = training.pack(person, round_index)
-        trained = train_one(dict(told), dict(training.catalogue), client)
-        update = {name: np.asarray(leaf) for name, leaf in trained.update.items()}
-        rows, size = np.asarray(client.rows, np.int64), len(told[ITEM_TABLE])
-        real = rows < size
-        touched = TouchedRows(rows[real], update.pop(ITEM_TABLE)[real], size)
-        return Contribution(dense=update, rows={ITEM_TABLE: touched})
-
-    def cost(params: Params) -> DeviceCost:
-        (client,) = training.pack(training.usual(), first)
-        what, items = f"{name} round", training.catalogue
-        steps = training.steps(client)
-        return cost_of_training(what, training.local, params, items, client, steps)
-
-    return DeviceHalf(
-        contribute=contribute,
-        kernel=training_kernel(training.pack, run_cohort),
-        prepare=lambda params: warm_up(run_cohort, params, training.examples()),
-        cost=cost,
-    )
-
-
-def training_phase(
-    training: Training,
-    *,
-    name: str,
-    first: int,
-    rounds: int,
-    population: IntArray,
-    aggregator: Aggregator,
-    optimizer: optax.GradientTransformation,
-    start: Callable[[Params | None], Params],
-    model: Callable[[], Params] | None = None,
-) -> Phase:
-    """Return rounds that step along the mean of what devices send (Algorithms 1 and 2).
-
-    They begin with the parameters that `start(before)` returns. `model()` has most of their shapes,
-    by which the memory is counted; without it, it is not.
-    """
-    step = mean_step(optimizer, aggregator.release.sampling.cohort)
-    noised = aggregator.release.is_private
-
-    def begin(before: Params | None) -> ServerState:
-        params = dict(start(before))
-        return ServerState(
-            round_index=first,
-            params=params,
-            opt_state=jax.jit(optimizer.init)(params),
-            clip_norm=aggregator.clip_norm,
-        )
-
-    def absorb(state: ServerState, published: Published) -> ServerState:
-        params, opt_state = step(state.params, state.opt_state, published.update)
-        return replace(state, params=params, opt_state=opt_state)
-
-    return Phase(
-        name=name,
-        rounds=rounds,
-        first=first,
-        population=population,
-        aggregator=aggregator,
-        device=device_half(training, aggregator, name=name, first=first),
-        start=begin,
-        tell=lambda state: state.params,
-        absorb=absorb,
-        work=None if model is None else partial(training_work, model, optimizer, noised=noised),
-    )
-
-
-def training_work(
-    model: Callable[[], Params],
-    optimizer: optax.GradientTransformation,
-    told: Told | None,
-    *,
-    noised: bool,
-) -> ServerWork:
-    """Return what rounds of training such a model need; builds no parameters."""
-
-    def shaped() -> tuple[Params, optax.OptState]:
-        params = dict(model())
-        return params, optimizer.init(params)
-
-    params, others = jax.eval_shape(shaped)
-    in_params, in_others = (
-        sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
-        for tree in (params, others)
-    )
-    needed = training_bytes(in_params, in_others, noised=noised)
-    n_items, width = params[ITEM_TABLE].shape
-    in_table = needed * 4 * n_items * width // in_params
-
-    def instead(free: int) -> str:
-        shorter = width * (free - (needed - in_table)) // in_table
-        if shorter < 1:
-            return "the catalogue is too large for this machine"
-        return f"set `embedding_size` to at most {shorter}"
-
-    return ServerWork(
-        bytes=needed, what=f"training a network over {n_items:,} items", instead=instead
-    )
-
-
-def reptile_stages(task: Task[ReptileSettings]) -> tuple[Phase, ...]:
-    """Return the one phase of federated Reptile on the DSSM."""
-    settings, federation, split = task.settings, task.federation, task.split
-    network = network_of(settings, federation.catalogue)
-    return one_stage(settings, network, training_of(settings, network, federation, split), split)
-
-
-def one_stage(
-    settings: FederatedSettings, network: Network, training: Training, split: Split
-) -> tuple[Phase, ...]:
-    """Return the one phase of a recipe that trains the DSSM on devices in this way."""
+def one_stage(training: Callable[[Any, Network], Training], task: Task[Any]) -> tuple[Phase, ...]:
+    """Return the one phase of a recipe that trains the DSSM by `training(task, network)`."""
+    settings, split = task.settings, task.split
+    network = network_of(settings, task.federation.catalogue)
     return (
         training_phase(
-            training,
+            training(task, network),
             name=TRAIN,
             first=0,
             rounds=settings.rounds,
@@ -275,45 +134,39 @@ def local_of(settings: LocalSettings, network: Network) -> LocalTrain:
     )
 
 
-def training_of(
-    settings: ReptileSettings, network: Network, federation: Federation, split: Split
-) -> Training:
+def reptile_training(task: Task[ReptileSettings], network: Network) -> Training:
     """Return how a device trains the DSSM on its own pairs of person and item."""
+    settings, federation, people = task.settings, task.federation, task.split.train
     return Training(
         pack=network.pack,
         local=local_of(settings, network),
         catalogue=dict(network.items),
-        examples=partial(empty_pairs, network, settings, federation, split.train),
-        usual=lambda: federation.take(usual_person(federation, split.train)),
+        examples=partial(empty_pairs, network, settings, federation, people),
+        usual=lambda: federation.take(usual_person(federation, people)),
         steps=partial(steps_of, batch_size=settings.batch_size, epochs=settings.local_epochs),
     )
 
 
-def maml_stages(task: Task[MamlSettings]) -> tuple[Phase, ...]:
-    """Return the one phase of federated MAML on the DSSM."""
-    settings, federation, split = task.settings, task.federation, task.split
-    network = network_of(settings, federation.catalogue)
-    return one_stage(settings, network, maml_training(settings, network, federation, split), split)
+def reptile_stages(task: Task[ReptileSettings]) -> tuple[Phase, ...]:
+    """Return the one phase of federated Reptile on the DSSM."""
+    return one_stage(reptile_training, task)
 
 
-def maml_training(
-    settings: MamlSettings, network: Network, federation: Federation, split: Split
-) -> Training:
+def maml_training(task: Task[MamlSettings], network: Network) -> Training:
     """Return how a device computes its meta-gradient."""
+    settings, federation, people = task.settings, task.federation, task.split.train
     instances, n_items = instances_of(settings), federation.n_items
 
-    def pack(people: Clients, round_index: int) -> list[PackedTask]:
-        return pack_tasks(
-            people,
-            instances,
-            settings.support_share,
-            n_items=n_items,
-            seed=settings.seed,
-            round_index=round_index,
-        )
+    pack = partial(
+        pack_tasks,
+        instances=instances,
+        support_share=settings.support_share,
+        n_items=n_items,
+        seed=settings.seed,
+    )
 
     def examples() -> list[PackedTask]:
-        (example,) = pack(federation.take(split.train[:1]), 0)
+        (example,) = pack(federation.take(people[:1]), 0)
         return empty_tasks(example, federation.largest, instances, n_items)
 
     def half_of_the_steps(task: PackedTask) -> int:
@@ -331,6 +184,6 @@ def maml_training(
         ),
         catalogue=dict(network.items),
         examples=examples,
-        usual=lambda: federation.take(usual_person(federation, split.train)),
+        usual=lambda: federation.take(usual_person(federation, people)),
         steps=half_of_the_steps,
     )

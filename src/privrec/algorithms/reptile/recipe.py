@@ -7,14 +7,12 @@ noise; the row of an item gets something from those who have it. So devices mult
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any
 
 import jax
 import numpy as np
-import optax
 
 from privrec.algorithms.budgets import sampling_of
 from privrec.algorithms.recipe import Recipe, Task
@@ -22,11 +20,10 @@ from privrec.algorithms.reptile.adapt import dssm_plan
 from privrec.algorithms.reptile.dssm import Network, network_of
 from privrec.algorithms.reptile.phase import (
     local_of,
-    maml_stages,
+    maml_training,
     one_stage,
     reptile_stages,
-    training_of,
-    training_work,
+    reptile_training,
 )
 from privrec.algorithms.reptile.settings import (
     CENTRAL_VALUES,
@@ -47,33 +44,21 @@ from privrec.algorithms.reptile.settings import (
     MamlSettings,
     ReptileSettings,
 )
+from privrec.algorithms.training import Training, training_work
 from privrec.core.model import ITEM_TABLE
-from privrec.core.phase import (
-    TRAIN,
-    Advance,
-    CentralFit,
-    CentralPlay,
-    Phase,
-    RoundReport,
-    ServerState,
-    silent,
-)
+from privrec.core.phase import TRAIN, Advance, CentralFit, RoundReport, ServerState
 from privrec.core.round import cohort_draw
 from privrec.core.training import LocalResult, LocalTrain, mean_step, server_optimizer
-from privrec.data.federation import Federation
 from privrec.data.schema import Bags
 from privrec.privacy.aggregate import plain
 from privrec.simulate.lanes import cohort_runner
-from privrec.types import IntArray, Params
+from privrec.types import Params
 
 
-def laplace_stages(task: Task[LaplaceSettings]) -> tuple[Phase, ...]:
-    """Return the one phase of federated Reptile in which item rows have their own weight."""
-    settings, federation, split = task.settings, task.federation, task.split
-    network = network_of(settings, federation.catalogue)
-    training = training_of(settings, network, federation, split)
-    weighted_training = replace(training, local=weighted(training.local, settings.item_weight))
-    return one_stage(settings, network, weighted_training, split)
+def laplace_training(task: Task[LaplaceSettings], network: Network) -> Training:
+    """Return the training of federated Reptile in which item rows have their own weight."""
+    training = reptile_training(task, network)
+    return replace(training, local=weighted(training.local, task.settings.item_weight))
 
 
 @lru_cache(maxsize=16)
@@ -91,70 +76,43 @@ LM_PRIVREC = Recipe(
     summary="privrec under Laplace noise, updates bounded in the L1 norm, in a few rounds",
     settings=LaplaceSettings,
     server_sees="updates",
-    plan=dssm_plan(laplace_stages),
+    plan=partial(dssm_plan, partial(one_stage, laplace_training)),
     values=LAPLACE_VALUES,
     presets=LAPLACE_PRESETS,
 )
 
 
-def central_round(
-    network: Network,
-    local: LocalTrain,
-    federation: Federation,
-    *,
-    optimizer: optax.GradientTransformation,
-    draw: Callable[[np.random.Generator | None], IntArray],
-    group: int,
-    seed: int,
-) -> CentralPlay:
-    """Return a round of central training: Reptile, with a step after every few tasks.
-
-    Each person is a task. Where the data lies in one place nothing has to be sent between two
-    steps, so the optimizer takes one after each `group` of tasks instead of one in a round.
-    """
-    randomness = cohort_draw(seed, secret=False)
-    train = cohort_runner(local, "l2", network.items)
-    step = mean_step(optimizer, group)
-
-    def play(state: ServerState, advance: Advance = silent) -> tuple[ServerState, RoundReport]:
-        people = draw(randomness(state.round_index))
-        tasks = network.pack(federation.take(people), state.round_index)
-        params, opt_state, loss = state.params, state.opt_state, 0.0
-        for begin in range(0, len(tasks), group):
-            found = train(params, tasks[begin : begin + group], math.inf, advance)
-            params, opt_state = step(params, opt_state, found.update)
-            loss += float(found.loss)
-        after = replace(
-            state, round_index=state.round_index + 1, params=params, opt_state=opt_state
-        )
-        return after, RoundReport(
-            round_index=state.round_index, clients=len(people), loss=loss / max(len(people), 1)
-        )
-
-    return play
-
-
 def central_stages(task: Task[CentralSettings]) -> tuple[CentralFit, ...]:
-    """Return the training of the same network where all data lies in one place."""
+    """Return the training of the same network where all data lies in one place.
+
+    Each person is a task of Reptile. Nothing has to be sent between two steps, so the optimizer
+    takes one after each `group` of tasks instead of one in a round.
+    """
     settings, federation, split = task.settings, task.federation, task.split
-    network = network_of(settings, federation.catalogue)
+    network, group = network_of(settings, federation.catalogue), settings.group
     optimizer = server_optimizer(settings.server_optimizer, settings.server_lr)
     sampling = sampling_of(settings.sampling, settings.cohort, split)
+    randomness = cohort_draw(settings.seed, secret=False)
+    train = cohort_runner(local_of(settings, network), "l2", network.items)
+    step = mean_step(optimizer, group)
 
     def start(before: Params | None) -> ServerState:
         params = network.fresh()
         opt_state = jax.jit(optimizer.init)(params)
         return ServerState(round_index=0, params=params, opt_state=opt_state, clip_norm=np.inf)
 
-    play = central_round(
-        network,
-        local_of(settings, network),
-        federation,
-        optimizer=optimizer,
-        draw=partial(sampling.draw, split.train),
-        group=settings.group,
-        seed=settings.seed,
-    )
+    def play(state: ServerState, advance: Advance) -> tuple[ServerState, RoundReport]:
+        number, params, opt_state, loss = state.round_index, state.params, state.opt_state, 0.0
+        people = sampling.draw(split.train, randomness(number))
+        clients = network.pack(federation.take(people), number)
+        for begin in range(0, len(clients), group):
+            total = train(params, clients[begin : begin + group], math.inf, advance)
+            params, opt_state = step(params, opt_state, total.update)
+            loss += float(total.loss)
+        after = replace(state, round_index=number + 1, params=params, opt_state=opt_state)
+        mean = loss / max(len(people), 1)
+        return after, RoundReport(round_index=number, clients=len(people), loss=mean)
+
     return (
         CentralFit(
             name=TRAIN,
@@ -171,7 +129,7 @@ PRIVREC = Recipe(
     summary="federated Reptile on the DSSM, server Adam, many short local trainings",
     settings=ReptileSettings,
     server_sees="updates",
-    plan=dssm_plan(reptile_stages),
+    plan=partial(dssm_plan, reptile_stages),
     values={**PRIVREC_VALUES, "patience": 3},
     presets=PRIVREC_PRESETS,
 )
@@ -191,7 +149,7 @@ NN_SELF = replace(
     PRIVREC,
     summary="federated MAML of second order on the same network (Chen and others, 2018)",
     settings=MamlSettings,
-    plan=dssm_plan(maml_stages),
+    plan=partial(dssm_plan, partial(one_stage, maml_training)),
     values=MAML_VALUES,
     presets=MAML_PRESETS,
 )
@@ -205,7 +163,7 @@ PRIVREC_CEN = Recipe(
     summary="the same network and tasks trained in one place, adapted on the device as usual",
     settings=CentralSettings,
     server_sees="everything",
-    plan=dssm_plan(central_stages),
+    plan=partial(dssm_plan, central_stages),
     values=CENTRAL_VALUES,
     presets=PRIVREC_PRESETS,
 )

@@ -15,9 +15,10 @@ from privrec.algorithms.reptile.adapt import dssm_plan
 from privrec.algorithms.reptile.dssm import Network, dssm, empty_pairs, fresh, network_of
 from privrec.algorithms.reptile.local import local_sgd
 from privrec.algorithms.reptile.pack import steps_of
-from privrec.algorithms.reptile.phase import Training, reptile_stages, training_phase
+from privrec.algorithms.reptile.phase import reptile_stages
 from privrec.algorithms.reptile.settings import NOISED_PRESETS, NOISED_VALUES, ReptileSettings
 from privrec.algorithms.settings import NoiseSettings
+from privrec.algorithms.training import Training, training_phase
 from privrec.algorithms.two_stage.joint import (
     JointClient,
     join,
@@ -351,7 +352,7 @@ DP_PRIVREC = Recipe(
     summary="item vectors by self-supervision first, then privrec; both under noise",
     settings=TwoStageSettings,
     server_sees="updates",
-    plan=dssm_plan(two_stages),
+    plan=partial(dssm_plan, two_stages),
     # Under noise, few rounds with large cohorts are better, in both stages. Noisy steps would
     # destroy the item vectors of stage one, so stage two changes them slowly (`item_rate`).
     values={
