@@ -1,5 +1,7 @@
 """Who is answered, and how: this machine, with the token, by GET, and nothing but named pages."""
 
+import http.client
+import json
 import os
 import signal
 import socket
@@ -146,7 +148,7 @@ def test_the_browser_gets_a_file_of_this_user_alone(
 @pytest.mark.slow
 def test_ctrl_c_ends_the_command_cleanly(tmp_path: Path) -> None:
     code = "from privrec.cli.entry import main; main()"
-    command = [sys.executable, "-c", code, "watch", str(tmp_path / "run")]
+    command = [sys.executable, "-c", code, "watch", str(tmp_path / "run"), "--json"]
     with subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
@@ -155,10 +157,15 @@ def test_ctrl_c_ends_the_command_cleanly(tmp_path: Path) -> None:
         env={**os.environ, "PYTHONUNBUFFERED": "1"},
     ) as watch:
         assert watch.stdout is not None
-        while "http://127.0.0.1:" not in watch.stdout.readline():
-            pass
+        text = ""
+        while "}" not in text:
+            text += watch.stdout.readline()
+        # A page is open: its connection is kept.
+        line = http.client.HTTPConnection("127.0.0.1", json.loads(text)["port"], timeout=60)
+        line.request("GET", json.loads(text)["url"].partition(str(line.port))[2])
+        assert line.getresponse().read()
         watch.send_signal(signal.SIGINT)
         _, errors = watch.communicate(timeout=60)
-    assert "Traceback" not in errors
-    assert "the page has ended" in errors
-    assert watch.returncode in (0, 130)
+        line.close()
+    assert errors == "privrec: the page has ended\n"
+    assert watch.returncode == 130

@@ -8,6 +8,7 @@ import contextlib
 import hmac
 import os
 import secrets
+import signal
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -55,7 +56,10 @@ def serve(site: Site, port: int, ready: Callable[[int], None]) -> None:
     """Serve until Ctrl-C; `ready` is told the port, which is a free one for 0."""
     with listening(port) as line:
         ready(line.getsockname()[1])
-        server_of(site, line).run(sockets=[line])
+        server = server_of(site, line)
+        signal.signal(signal.SIGINT, server.handle_exit)
+        server.run(sockets=[line])
+        raise KeyboardInterrupt
 
 
 def listening(port: int) -> socket.socket:
@@ -86,7 +90,15 @@ def server_of(site: Site, line: socket.socket) -> uvicorn.Server:
         timeout_graceful_shutdown=1,
         h11_max_incomplete_event_size=_LONGEST,
     )
-    return uvicorn.Server(config)
+    return _Server(config)
+
+
+class _Server(uvicorn.Server):
+    """A server that raises no signal again at its end: two of them end a command at once."""
+
+    def capture_signals(self) -> contextlib.AbstractContextManager[None]:  # type: ignore[override]
+        """Leave signals to `serve`."""
+        return contextlib.nullcontext()
 
 
 def step_back() -> None:
