@@ -118,7 +118,7 @@ def test_a_ledger_is_read_from_its_file(refused: Refused, tmp_path: Path) -> Non
     options = ["--epsilon", "4", "--delta", "1e-3", "--out", str(run)]
     document("train", "dp-privrec-plus", "--data", DATA, *options, "--json")
     own = tmp_path / "given.jsonl"
-    own.write_bytes((run / "ledger.jsonl").read_bytes() + b'{"cut": sho')
+    own.write_bytes((run / "ledger.jsonl").read_bytes().removesuffix(b"\n"))
     at = ["--delta", "1e-3"]
     spent = document("privacy", "spent", run, *at, "--json")["together"]
     found = document("privacy", "epsilon", "--json", "--ledger", own, *at)
@@ -132,6 +132,8 @@ def test_a_ledger_is_read_from_its_file(refused: Refused, tmp_path: Path) -> Non
     assert "privrec privacy spent" in refused("privacy", "epsilon", "--ledger", run, *at)
     own.write_text((run / "ledger.jsonl").read_text().replace("popularity", "popularities"))
     assert "damaged at line 1" in refused("privacy", "epsilon", "--ledger", own, *at)
+    own.write_bytes((run / "ledger.jsonl").read_bytes() + b'{"cut": sho')
+    assert "damaged at line 3" in refused("privacy", "epsilon", "--ledger", own, *at)
     own.write_text("")
     assert "has no release" in refused("privacy", "epsilon", "--ledger", own, *at)
 

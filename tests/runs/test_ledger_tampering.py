@@ -1,6 +1,7 @@
 """A ledger that was changed, cut or combined from others is refused, with the line number."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,13 @@ import pytest
 import privrec
 from privrec.errors import RunFolderError
 from privrec.runs.folder import RunFolder
-from privrec.runs.ledger import _chain, append_release, read_ledger
+from privrec.runs.ledger import (
+    _chain,
+    append_release,
+    read_ledger,
+    read_ledger_file,
+    start_ledger,
+)
 from tiny import DATA, MODEL
 
 ROUNDS = 5
@@ -129,6 +136,15 @@ def test_whatever_is_changed_in_a_line_is_noticed(
         ({"noise_scale": "much"}, "it has 'much' for 'noise_scale', which must be a number"),
         ({"people": "volunteers"}, "it is a release of volunteers alone, "),
         ({"adjacency": "replace one person"}, "its adjacency is not that of its sampling"),
+        ({"round": -1}, "its round is -1"),
+        ({"clip_norm": -1.0, "noise_scale": -1.0}, "its clip_norm is -1.0"),
+        ({"clip_norm": math.inf, "noise_scale": math.inf}, "its clip_norm is inf"),
+        ({"noise_scale": math.nan}, "its noise_scale is nan"),
+        ({"noise": "none"}, "its noise is 'none', but its mechanism 'gaussian'"),
+        (
+            {"mechanism": "none", "noise_multiplier": 0.0, "clip_norm": None, "noise_scale": None},
+            "its noise is 'secure', but its mechanism 'none'",
+        ),
     ],
 )
 def test_numbers_that_disagree_are_noticed_even_where_the_hashes_fit(
@@ -145,3 +161,37 @@ def test_numbers_that_disagree_are_noticed_even_where_the_hashes_fit(
     with pytest.raises(RunFolderError) as caught:
         read_ledger(folder)
     assert f"damaged at line 2: {said}" in str(caught.value)
+
+
+def test_a_key_that_is_in_a_line_twice_is_noticed(run: privrec.Run, ledger: Path) -> None:
+    """Its hash fits, but readers differ in which of the two they take."""
+    whole = ledger.read_bytes()
+    for old, new in ((b'{"round"', b'{"round": 9, "round"'), (b'{"law"', b'{"users": 9, "law"')):
+        ledger.write_bytes(whole.replace(old, new))
+        assert "damaged at line 1: it has a key twice" in refusal(run)
+
+
+def test_a_last_line_without_its_newline_counts_and_a_torn_one_is_refused(
+    run: privrec.Run, ledger: Path
+) -> None:
+    whole = ledger.read_bytes()
+    ledger.write_bytes(whole[:-1])
+    assert len(read_ledger_file(ledger)) == len(read_ledger(run.folder)) == ROUNDS
+    ledger.write_bytes(whole[:-2])
+    with pytest.raises(RunFolderError, match=f"damaged at line {ROUNDS}: "):
+        read_ledger_file(ledger)
+
+
+def test_a_run_goes_on_with_a_ledger_whose_end_is_mended(run: privrec.Run, tmp_path: Path) -> None:
+    """A torn line was never used; a whole one is kept, and nothing of a damaged ledger is lost."""
+    folder, whole = RunFolder(path=tmp_path), run.folder.ledger_path.read_bytes()
+    for text, kept in ((whole[:-1], whole), (whole + b'{"round": 5, "sta', whole), (b"", b"")):
+        folder.ledger_path.write_bytes(text)
+        assert len(start_ledger(folder)) == kept.count(b"\n")
+        assert folder.ledger_path.read_bytes() == kept
+    damaged = whole.replace(b'"round": 1', b'"round": 7') + b'{"round": 5'
+    for text in (damaged, whole + whole.splitlines()[0]):
+        folder.ledger_path.write_bytes(text)
+        with pytest.raises(RunFolderError, match="damaged at line"):
+            start_ledger(folder)
+        assert folder.ledger_path.read_bytes() == text

@@ -22,7 +22,7 @@ from privrec.privacy.calibrate import Sums, people_needed, refuse_large_delta, t
 from privrec.privacy.ledger import PrivacyLedger
 from privrec.privacy.release import Adjacency, Release, Sampling
 from privrec.privacy.statement import SEES_NODES, SEES_SUMS, NodeNoise
-from privrec.runs.documents import Document, RoundLine, fault_in
+from privrec.runs.documents import NOT_JSON, Document, RoundLine, fault_in
 from privrec.runs.folder import (
     RunFolder,
     played_rounds,
@@ -81,8 +81,17 @@ class LedgerLine(Document):
         )
 
     def fault(self) -> str | None:
-        """Return how numbers of the line disagree, or None."""
+        """Return which value of the line cannot be, or how its values disagree; None if neither."""
+        for name in ("round", "clip_norm", "noise_scale"):
+            value = getattr(self, name)
+            if value is not None and not 0 <= value < math.inf:
+                return f"its {name} is {value}"
+        return self._disagreement()
+
+    def _disagreement(self) -> str | None:
         release = self.release
+        if (self.noise == "none") != (release.mechanism == "none"):
+            return f"its noise is {self.noise!r}, but its mechanism {release.mechanism!r}"
         if self.adjacency != release.sampling.adjacency:
             return "its adjacency is not that of its sampling"
         if release.mechanism == "none":
@@ -109,58 +118,72 @@ def append_release(folder: RunFolder, before: Sequence[LedgerLine], line: Ledger
     return whole
 
 
-def start_ledger(folder: RunFolder) -> None:
-    """Make sure that `ledger.jsonl` exists, that its folder is on the disk, and its end is whole.
+def start_ledger(folder: RunFolder) -> list[LedgerLine]:
+    """Return all lines of `ledger.jsonl`, to go on with it: it exists, and its end is whole.
 
-    A last line that a kill cut short is removed: its release was never used.
+    A last line that a kill cut short is removed: its release was never used. The lines are checked
+    first, so nothing is removed from a ledger that is damaged.
     """
-    path = folder.ledger_path
+    lines, path = read_ledger(folder), folder.ledger_path
     with words(path, "write"):
-        text = path.read_bytes() if path.is_file() else b""
+        text = whole_lines(path.read_bytes() if path.is_file() else b"")
         with path.open("ab") as out:
-            out.truncate(len(_whole_lines(text)))
+            out.truncate(len(text))
+            if text and not text.endswith(b"\n"):
+                out.write(b"\n")
+            out.flush()
             os.fsync(out.fileno())
         sync_folder(folder.path)
+    return lines
 
 
-def _whole_lines(text: bytes) -> bytes:
-    """Return the text without an unfinished line at its end, whose release was never used."""
-    return text[: text.rfind(b"\n") + 1]
+def whole_lines(text: bytes) -> bytes:
+    """Return the text without a line at its end that was cut short: its release was never used.
+
+    A last line that lacks its newline alone is whole.
+    """
+    end = text.rfind(b"\n") + 1
+    try:
+        json.loads(text[end:])
+    except NOT_JSON:
+        return text[:end]
+    return text
 
 
 def read_ledger(folder: RunFolder) -> list[LedgerLine]:
     """Return all lines of `ledger.jsonl`; raise if a line is not consistent."""
+    # A training writes the release first: a round that is read here has its line below.
+    rounds = read_rounds(folder.rounds_path, RoundLine)
     with words(folder.ledger_path, "read"):
         text = folder.ledger_path.read_bytes() if folder.ledger_path.is_file() else b""
-    lines = checked_lines(folder.ledger_path, _whole_lines(text))
-    _check_has(folder, lines, {line.round for line in read_rounds(folder.rounds_path, RoundLine)})
+    lines = checked_lines(folder.ledger_path, whole_lines(text))
+    check_has(folder, lines, (line.round for line in rounds))
     return lines
 
 
 def read_ledger_file(path: Path) -> list[LedgerLine]:
     """Return the lines of a ledger that is not in its run folder; raise if it has none.
 
-    What only the folder knows is not checked: whether lines are missing at the end.
+    What only the folder knows is not checked: whether lines are missing at the end. A last line
+    that was cut short is refused, because it may have been a release.
     """
     if path.is_dir():
         raise RunFolderError(f"{path} is a folder: `privrec privacy spent` adds up runs")
     with words(path, "read"):
         text = path.read_bytes()
-    lines = checked_lines(path, _whole_lines(text))
+    lines = checked_lines(path, text)
     if not lines:
         raise RunFolderError(f"{path} has no release")
     return lines
 
 
-def checked_lines(path: Path, text: bytes, before: str = "", first: int = 1) -> list[LedgerLine]:
-    """Return whole lines of a ledger; raise if one is not consistent.
-
-    `before` is the hash of the line before them, and `first` the number of the first of them.
-    """
+def checked_lines(path: Path, text: bytes) -> list[LedgerLine]:
+    """Return the lines of a ledger; raise if one is not consistent."""
     lines: list[LedgerLine] = []
-    for number, content in enumerate(text.splitlines(), start=first):
+    for number, content in enumerate(text.splitlines(), start=1):
         try:
-            line = _checked(json.loads(content), before)
+            found = json.loads(content, object_pairs_hook=_object)
+            line = _checked(found, lines[-1].chain if lines else "")
         except (ValueError, OverflowError, RecursionError) as error:
             raise RunFolderError(f"{path} is damaged at line {number}: {error}") from error
         except (TypeError, PrivrecError) as error:
@@ -168,8 +191,15 @@ def checked_lines(path: Path, text: bytes, before: str = "", first: int = 1) -> 
                 f"{path} is damaged at line {number}: it names no release ({error})"
             ) from error
         lines.append(line)
-        before = line.chain
     return lines
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a JSON object; raise if a key is in it twice: readers would differ in what it says."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("it has a key twice")
+    return found
 
 
 def _checked(content: object, before: str) -> LedgerLine:
@@ -203,7 +233,7 @@ def settled_ledger(folder: RunFolder) -> list[LedgerLine]:
     seen, so the ledger is refused until the run is resumed.
     """
     lines = read_ledger(folder)
-    _check_has(folder, lines, set(range(played_rounds(folder))))
+    check_played(folder, lines)
     if waiting := published_rounds(folder) - {line.round for line in lines}:
         raise RunFolderError(
             f"{folder.path} was interrupted while it published round {min(waiting)}, which its"
@@ -212,10 +242,21 @@ def settled_ledger(folder: RunFolder) -> list[LedgerLine]:
     return lines
 
 
-def _check_has(folder: RunFolder, lines: Sequence[LedgerLine], played: set[int]) -> None:
-    if missing := played - {line.round for line in lines}:
+def check_played(folder: RunFolder, lines: Sequence[LedgerLine]) -> None:
+    """Raise unless there is a line for each round of the checkpoint and of the parameters."""
+    check_has(folder, lines, range(played_rounds(folder)))
+
+
+def check_has(folder: RunFolder, lines: Sequence[LedgerLine], played: Iterable[int]) -> None:
+    """Raise unless there is a line for each round that was played.
+
+    It stops at the first one that is missing: a damaged file may tell of any number of rounds.
+    """
+    there = {line.round for line in lines}
+    missing = next((number for number in played if number not in there), None)
+    if missing is not None:
         raise RunFolderError(
-            f"{folder.ledger_path} lacks the release of round {min(missing)}, which was played:"
+            f"{folder.ledger_path} lacks the release of round {missing}, which was played:"
             " its epsilon would be too small"
         )
 
