@@ -17,6 +17,7 @@ from privrec.errors import PrivacyWarning, RunFolderError, SettingsError
 from privrec.privacy.aggregate import Published
 from privrec.runs import folder as records
 from privrec.runs import loop
+from privrec.runs.journal import _read_published
 from privrec.runs.ledger import LedgerLine, append_release, ledger_of, read_ledger
 from privrec.types import OnProgress
 from tiny import DATA, MODEL, each_recipe, own
@@ -274,6 +275,51 @@ def test_a_ledger_of_other_noise_is_not_gone_on_with(tmp_path: Path) -> None:
     with pytest.raises(RunFolderError, match="has releases of other noise or cohorts"):
         privrec.train("dp-privrec-one", DATA, out=tmp_path / "run", resume=True)
     assert read_ledger(folder) == made
+
+
+def test_a_ledger_of_other_people_or_without_its_end_is_not_gone_on_with(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        train(tmp_path / "run", epsilon=5.0, on_progress=stop_after(3))
+    folder = records.RunFolder(path=tmp_path / "run")
+    lines, whole = read_ledger(folder), folder.ledger_path.read_bytes()
+    folder.ledger_path.unlink()
+    made: list[LedgerLine] = []
+    for line in lines:
+        other = line.model_copy(update={"population": "others"})
+        made.append(append_release(folder, made, other))
+    with pytest.raises(RunFolderError, match="has releases of another population"):
+        privrec.train("dp-privrec-one", DATA, out=folder.path, resume=True)
+    # The checkpoint knows of a round that the two other files have lost.
+    folder.ledger_path.write_bytes(b"".join(whole.splitlines(keepends=True)[:2]))
+    records.keep_rounds(folder, 2)
+    with pytest.raises(RunFolderError, match="lacks the release of round 2, which was played"):
+        privrec.train("dp-privrec-one", DATA, out=folder.path, resume=True)
+
+
+@pytest.mark.parametrize(
+    ("count", "said"),
+    [
+        (2**60, "lacks the release of round 0"),
+        (math.nan, "checkpoint.safetensors is damaged: it has no number of rounds"),
+        ([1, 2], "checkpoint.safetensors is damaged: it has no number of rounds"),
+    ],
+)
+def test_a_checkpoint_of_any_number_of_rounds_is_refused_at_once(
+    tmp_path: Path, count: Any, said: str
+) -> None:
+    folder = records.RunFolder(path=tmp_path)
+    arrays = {"round_index": np.asarray(count), "clip_norm": np.asarray([1.0, 2.0])}
+    records.write_arrays(folder.checkpoint_path, arrays, {})
+    with pytest.raises(RunFolderError, match=said):
+        ledger_of(folder)
+    with pytest.raises(RunFolderError, match="is not a checkpoint of privrec"):
+        loop.restore(folder, [])
+
+
+def test_a_kept_sum_without_its_bound_is_said_to_be_damaged(tmp_path: Path) -> None:
+    records.write_arrays(tmp_path / "published-0.safetensors", {"update x": np.zeros(2)}, {})
+    with pytest.raises(RunFolderError, match="is damaged: it has no number as clip_norm"):
+        _read_published(tmp_path / "published-0.safetensors")
 
 
 def stop_after(rounds: int) -> OnProgress:

@@ -76,6 +76,13 @@ def test_a_line_torn_anywhere_costs_that_line_alone(tmp_path: Path) -> None:
     assert figures_in(folder) == [*LINES, more]
 
 
+def test_a_torn_line_is_the_last_one_and_not_one_of_the_same_text(tmp_path: Path) -> None:
+    lines = [json.dumps(NAMED[0]), '{"rou', json.dumps(NAMED[1]), '{"rou']
+    folder = folder_with_rounds(tmp_path, "\n".join(lines))
+    with pytest.raises(RunFolderError, match="damaged at line 2: "):
+        rounds_in(folder)
+
+
 @pytest.mark.parametrize("figures", [True, False])
 @pytest.mark.parametrize("before", range(6))
 def test_rounds_are_cut_back_to_those_before_the_checkpoint(

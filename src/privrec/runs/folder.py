@@ -200,24 +200,33 @@ def read_run(path: Path) -> tuple[RunFolder, dict[str, Any]]:
     """Return an existing run folder and its settings, as they were written."""
     folder = RunFolder(path=path)
     if not folder.config_path.is_file():
-        raise RunFolderError(f"{path} {_no_run(path)}")
+        raise RunFolderError(f"{path} {no_run(path)}")
     try:
-        values = tomllib.loads(folder.config_path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        content = folder.config_path.read_bytes()
+    except OSError as error:
+        raise RunFolderError(f"cannot read {folder.config_path}: {error}") from error
+    return folder, settings_in(folder, content)
+
+
+def settings_in(folder: RunFolder, content: bytes) -> dict[str, Any]:
+    """Return the settings in the content of a `config.toml`, as they were written."""
+    try:
+        values = tomllib.loads(content.decode())
+    except (ValueError, RecursionError) as error:
         raise RunFolderError(f"cannot read {folder.config_path}: {error}") from error
     if "format" not in values:
         raise RunFolderError(f"{folder.config_path} was cut short: it has no format")
     version = values.pop("format")
     if version != FORMAT:
         raise RunFolderError(
-            f"{path} is a run folder of format {version}; this privrec reads format {FORMAT}"
+            f"{folder.path} is a run folder of format {version}; this privrec reads format {FORMAT}"
         )
     if not {"recipe", "data"} <= values.keys():
         raise RunFolderError(f"{folder.config_path} names no recipe or no data")
-    return folder, values
+    return values
 
 
-def _no_run(path: Path) -> str:
+def no_run(path: Path) -> str:
     """Return why a path is no run folder, and what was perhaps meant."""
     with words(path, "read"):
         if not path.exists():
@@ -266,11 +275,13 @@ def read_rounds(path: Path, kind: type[AnyRound]) -> list[AnyRound]:
     lines: list[AnyRound] = []
     with words(path, "read"):
         texts = path.read_text(encoding="utf-8", errors="replace").split("\n")
-    for number, text in enumerate(filter(None, texts), start=1):
+    for number, text in enumerate(texts, start=1):
+        if not text:
+            continue
         try:
             found = json.loads(text)
         except (ValueError, RecursionError) as error:
-            if text == texts[-1] and isinstance(error, ValueError):
+            if number == len(texts) and isinstance(error, ValueError):
                 break
             raise RunFolderError(f"{path} is damaged at line {number}: {error}") from error
         if fault := fault_in(found, kind):
@@ -299,10 +310,19 @@ def played_rounds(folder: RunFolder) -> int:
     """Return how many rounds a run has played at least, by its checkpoint and its parameters."""
     counts = [0]
     if folder.checkpoint_path.is_file():
-        counts.append(int(read_arrays(folder.checkpoint_path).get("round_index", 0)))
+        found: Any = read_arrays(folder.checkpoint_path).get("round_index", 0)
+        counts.append(_rounds_in(folder.checkpoint_path, found))
     if folder.params_path.is_file():
-        counts.append(int(read_about(folder.params_path).get("rounds", 0)))
+        found = read_about(folder.params_path).get("rounds", 0)
+        counts.append(_rounds_in(folder.params_path, found))
     return max(counts)
+
+
+def _rounds_in(path: Path, found: Any) -> int:
+    try:
+        return int(found)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise RunFolderError(f"{path} is damaged: it has no number of rounds") from error
 
 
 def drop_published(folder: RunFolder, before: int) -> None:

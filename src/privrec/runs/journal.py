@@ -32,6 +32,7 @@ from privrec.runs.folder import (
 from privrec.runs.ledger import (
     LedgerLine,
     append_release,
+    check_played,
     ledger_in,
     population_mark,
     read_ledger,
@@ -164,9 +165,14 @@ def open_journal(
     about: Mapping[str, Any] | None = None,
 ) -> RunJournal:
     """Return the journal of a stage that starts or resumes, with the releases so far."""
-    start_ledger(folder)
-    lines = read_ledger(folder)
+    lines, mark = start_ledger(folder), population_mark(population)
+    check_played(folder, lines)
     for line in lines:
+        if line.population != mark:
+            raise RunFolderError(
+                f"{folder.ledger_path} has releases of another population than the data: it is"
+                " not the ledger of this run"
+            )
         if line.stage == stage.name and line.release != stage.release:
             raise RunFolderError(
                 f"{folder.ledger_path} has releases of other noise or cohorts than these settings"
@@ -178,7 +184,7 @@ def open_journal(
         folder=folder,
         stage=stage,
         config=config,
-        population=population_mark(population),
+        population=mark,
         fingerprint=fingerprint,
         ledger=ledger_in(lines, only_noised=stage.release.is_private),
         about=about or {},
@@ -200,7 +206,10 @@ def _write_published(path: Path, published: Published) -> str:
 
 def _read_published(path: Path) -> tuple[Published, str]:
     arrays = records.read_arrays(path)
-    clip_norm = float(arrays.pop("clip_norm"))
+    try:
+        clip_norm = float(arrays.pop("clip_norm"))
+    except (KeyError, TypeError, ValueError) as error:
+        raise RunFolderError(f"{path} is damaged: it has no number as clip_norm") from error
     update = {name.removeprefix("update "): array for name, array in arrays.items()}
     return Published(update, clip_norm), _digest(path.read_bytes())
 

@@ -384,9 +384,11 @@ def restore(
     if not folder.checkpoint_path.is_file():
         return None, None
     arrays = records.read_arrays(folder.checkpoint_path)
-    if not {"round_index", "clip_norm"} <= arrays.keys():
-        raise RunFolderError(f"{folder.checkpoint_path} is not a checkpoint of privrec")
-    round_index, clip_norm = int(arrays.pop("round_index")), float(arrays.pop("clip_norm"))
+    try:
+        round_index, clip_norm = int(arrays.pop("round_index")), float(arrays.pop("clip_norm"))
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        path = folder.checkpoint_path
+        raise RunFolderError(f"{path} is not a checkpoint of privrec") from error
     fresh = None
     for stage in stages:
         if fresh is None or stage.first < round_index:
