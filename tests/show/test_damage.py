@@ -3,7 +3,9 @@
 import json
 import math
 import os
+from collections.abc import Sequence
 from dataclasses import replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,11 @@ import pytest
 
 import privrec
 from privrec.core.round import play_stage_round
+from privrec.privacy.ledger import PrivacyLedger
+from privrec.privacy.release import Sampling
 from privrec.runs import loop
+from privrec.runs.folder import RunFolder, settings_in
+from privrec.runs.ledger import LedgerLine, append_release, read_ledger
 from privrec.show import status
 from privrec.show.status import Watched
 from tiny import DATA, MODEL
@@ -19,11 +25,33 @@ from tiny import DATA, MODEL
 CONFIG = 'recipe = "privrec"\ndata = "synthetic"\nseed = 0\nformat = 4\n'
 
 
+def release(path: Path, *rounds: int, noises: Sequence[float] = ()) -> None:
+    """Write releases to the ledger: without noise, or one for each given noise."""
+    folder = RunFolder(path=path)
+    for number, noise in zip_longest(rounds, noises, fillvalue=0.0):
+        line = LedgerLine(
+            round=int(number),
+            stage="train",
+            people="everybody",
+            population="people",
+            noise="secure" if noise else "none",
+            mechanism="gaussian" if noise else "none",
+            sampling=Sampling(law="poisson", users=40, cohort=8),
+            noise_multiplier=noise,
+            quantile_multiplier=None,
+            adjacency="add or remove one person",
+            clip_norm=1.0 if noise else None,
+            noise_scale=noise or None,
+        )
+        append_release(folder, read_ledger(folder), line)
+
+
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     """A run of two rounds that was stopped."""
     found = tmp_path / "run"
     (found / "simulation").mkdir(parents=True)
+    release(found, 0, 1)
     (found / "config.toml").write_text(CONFIG)
     (found / "rounds.jsonl").write_text(
         '{"round": 0, "stage": "train"}\n{"round": 1, "stage": "train"}\n'
@@ -47,19 +75,24 @@ def test_a_training_that_diverged_is_shown(path: Path) -> None:
     assert "Loss on the devices" in found["charts"]
 
 
-def test_an_unexpected_fault_is_said_and_the_next_look_mends_it(
+def test_an_unexpected_fault_is_said_until_the_files_change(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    watched = Watched(path)
+    """The files are not read again before: what made the fault may take long."""
+    watched, faults = Watched(path), []
 
     def fault(*_: object) -> str:
+        faults.append(1)
         raise ZeroDivisionError("two\nlines")
 
     figures(path, 1.0)
     with monkeypatch.context() as patch:
         patch.setattr(status, "run_charts", fault)
-        found = json.loads(watched.text())
-        assert (found["state"], found["problem"]) == ("damaged", "ZeroDivisionError: two lines")
+        for _ in range(2):
+            found = json.loads(watched.text())
+            assert (found["state"], found["problem"]) == ("damaged", "ZeroDivisionError: two lines")
+    assert len(faults) == 1
+    figures(path, 1.0, 2.0)
     assert json.loads(watched.text())["state"] == "stopped"
 
 
@@ -85,16 +118,23 @@ MANY_DIGITS = 5_000 * "9"
 
 @pytest.mark.parametrize(
     "name",
-    ["rounds.jsonl", "ledger.jsonl", "simulation/rounds.jsonl", "simulation/progress.json"],
+    [
+        "config.toml",
+        "rounds.jsonl",
+        "ledger.jsonl",
+        "simulation/rounds.jsonl",
+        "simulation/progress.json",
+        "simulation/evaluating.json",
+    ],
 )
 def test_a_pipe_or_a_device_in_place_of_a_file_is_not_read(path: Path, name: str) -> None:
     place = path / name
-    place.unlink(missing_ok=True)
-    os.mkfifo(place)
-    assert Watched(path).look().as_json()["state"] == "stopped"
-    place.unlink()
-    place.symlink_to("/dev/zero")
-    assert Watched(path).look().as_json()["state"] == "stopped"
+    for put in (os.mkfifo, lambda place: place.symlink_to("/dev/zero"), os.mkdir):
+        place.unlink(missing_ok=True)
+        put(place)
+        found = Watched(path).look().as_json()
+        said = f"{place} is damaged: it is not a usual file"
+        assert (found["state"], found["problem"]) == ("damaged", said)
 
 
 @pytest.mark.parametrize(
@@ -111,10 +151,67 @@ def test_a_huge_file_is_not_read(path: Path, name: str) -> None:
     with (path / name).open("ab") as out:
         out.truncate(3 * 2**30)  # It takes no room on the disk.
     found = Watched(path).look().as_json()
-    if name.endswith("progress.json"):
-        assert found["state"] == "stopped"
-    else:
-        assert (found["state"], "too large" in found["problem"]) == ("damaged", True)
+    assert (found["state"], "too large" in found["problem"]) == ("damaged", True)
+
+
+def test_settings_are_short_and_read_when_they_change(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A key of many parts takes long, the longer the more for each."""
+    watched, reads, real = Watched(path), [], settings_in
+
+    def counted(folder: RunFolder, content: bytes) -> dict[str, Any]:
+        reads.append(content)
+        return real(folder, content)
+
+    monkeypatch.setattr(status, "settings_in", counted)
+    for key in ("", "a.b = 1\n"):
+        (path / "config.toml").write_text(key + CONFIG)
+        assert [watched.look().state for _ in range(2)] == ["stopped"] * 2
+    assert len(reads) == 2
+    (path / "config.toml").write_text("a." * 2**13 + "b = 1\n" + CONFIG)
+    assert "too large" in (watched.look().problem or "")
+    assert len(reads) == 2
+
+
+def test_a_ledger_that_was_cut_at_its_end_is_said(path: Path) -> None:
+    """Its epsilon would be too small."""
+    with (path / "rounds.jsonl").open("a") as out:
+        out.writelines(f'{{"round": {number}, "stage": "train"}}\n' for number in range(2, 50))
+    found = Watched(path).look()
+    assert found.state == "damaged"
+    assert "ledger.jsonl lacks the release of round 2, which was played" in (found.problem or "")
+
+
+def test_a_release_of_the_round_that_is_played_now_is_no_damage(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A training writes the release and then the round, also while the page reads."""
+    real = status._content
+
+    def content(place: Path, most: int) -> bytes:
+        found = real(place, most)
+        if place in (path / "ledger.jsonl", path / "rounds.jsonl"):
+            at = len(read_ledger(RunFolder(path=path)))
+            release(path, at)
+            with (path / "rounds.jsonl").open("a") as out:
+                out.write(f'{{"round": {at}, "stage": "train"}}\n')
+        return found
+
+    monkeypatch.setattr(status, "_content", content)
+    watched = Watched(path)
+    assert [watched.look().state for _ in range(3)] == ["stopped"] * 3
+
+
+def test_of_too_many_kinds_of_releases_no_epsilon_is_computed(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(PrivacyLedger, "epsilon", lambda *_: pytest.fail("it was computed"))
+    release(path, *range(2, 35), noises=[1 + number / 100 for number in range(33)])
+    found = Watched(path).look()
+    assert found.privacy is not None
+    assert found.privacy.problem == "too many kinds of releases"
+    assert found.privacy.epsilon is None
 
 
 @pytest.mark.parametrize(

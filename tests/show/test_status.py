@@ -18,6 +18,7 @@ from commands import done, tree
 from privrec.errors import RunFolderError
 from privrec.privacy.ledger import PrivacyLedger
 from privrec.runs.folder import RunFolder, locked, process_mark, progress_path
+from privrec.runs.ledger import append_release, read_ledger
 from privrec.show import status
 from privrec.show.status import Spending, Status, Watched, check_watchable, sentences
 from tiny import DATA, MODEL
@@ -157,6 +158,11 @@ def test_files_are_read_when_they_change_and_rest_while_a_training_goes_on(
     interrupted(path, after=3)
     watched = Watched(path)
     assert watched.look().round == 3
+    lines = read_ledger(watched.folder)
+    for number in (3, 4):
+        line = lines[0].model_copy(update={"round": number})
+        lines.append(append_release(watched.folder, lines, line))
+    watched.look()
     files = watched.files
     watched.look()
     assert watched.files is files

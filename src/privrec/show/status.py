@@ -7,16 +7,17 @@ times as long as it took, so that a page takes 5 % of a core at most from the tr
 import contextlib
 import json
 import math
+import os
 import platform
 import shlex
 import stat
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from markupsafe import Markup
 from pydantic import BaseModel, ConfigDict
@@ -25,7 +26,6 @@ from privrec.errors import PrivrecError, RunFolderError
 from privrec.privacy.statement import epsilon_text
 from privrec.runs.documents import (
     NOT_JSON,
-    Document,
     Memory,
     Progress,
     RoundFigures,
@@ -40,19 +40,25 @@ from privrec.runs.folder import (
     evaluation_progress_path,
     is_alive,
     is_untouched,
+    no_run,
     progress_path,
-    read_run,
+    settings_in,
+    words,
 )
-from privrec.runs.ledger import checked_lines, ledger_in
+from privrec.runs.ledger import check_has, checked_lines, ledger_in, whole_lines
 from privrec.show.charts import line_chart
 from privrec.show.report import Looks, validation_chart
 
 _PATIENCE = 20.0
 """Files rest for so many times as long as reading them took. Chosen by hand, as what follows."""
+_SETTINGS = 16 * 2**10
+"""Bytes of the settings: TOML of this size takes a second at worst, of a megabyte hours."""
 _SMALL = 2**20
-"""Bytes of the settings, and of what says how far a run is."""
+"""Bytes of what says how far a run is."""
 _LARGEST = 128 * 2**20
 """A growing file of more bytes is refused: privrec writes less in 100,000 rounds."""
+_KINDS = 32
+"""Of more kinds of releases no epsilon is computed: a recipe has a few, and each takes time."""
 _FRESH_SECONDS = 60.0
 """On another machine a training counts as running if it wrote something so long ago at most."""
 _SHORT_SECONDS = 1.0
@@ -124,14 +130,14 @@ def check_watchable(path: Path) -> None:
     if path.exists() and not path.is_dir():
         raise RunFolderError(f"{path} is no run folder: it is a file")
     if path.is_dir() and any(path.iterdir()) and not is_untouched(path):
-        _read_settings(RunFolder(path=path))
+        folder = RunFolder(path=path)
+        if not os.path.lexists(folder.config_path):
+            raise RunFolderError(f"{path} {no_run(path)}")
+        _read_settings(folder)
 
 
 def _read_settings(folder: RunFolder) -> WatchedSettings:
-    size = folder.config_path.stat().st_size if folder.config_path.is_file() else 0
-    if size > _SMALL:
-        raise RunFolderError(f"{folder.config_path} is too large: {size:,} bytes")
-    values = read_run(folder.path)[1]
+    values = settings_in(folder, _content(folder.config_path, _SETTINGS))
     if fault := fault_in(values, WatchedSettings):
         raise RunFolderError(f"{folder.config_path} {fault}")
     for key in ("seed", "delta", "epsilon"):
@@ -161,7 +167,8 @@ class Watched:
         """Nothing is read yet."""
         self.folder, self.files = RunFolder(path=path), Files()
         self._lock = threading.Lock()
-        self._problem: PrivrecError | None = None
+        self._settings: tuple[_Mark, WatchedSettings | PrivrecError] | None = None
+        self._problem: Exception | None = None
         self._marks: list[_Mark | None] = []
         self._rest_until = 0.0
         self._rounds: deque[tuple[float, int]] = deque(maxlen=20)
@@ -178,12 +185,25 @@ class Watched:
 
     def look(self) -> Status:
         """Return how far the run is, what it has spent, and what its validation people showed."""
-        if not self.folder.config_path.is_file():
+        mark = _mark_of(self.folder.config_path)
+        if mark is None:
             return Status(run=str(self.folder.path))
         try:
-            return self._look(_read_settings(self.folder))
+            return self._look(self._settings_at(mark))
         except PrivrecError as error:
             return self._damaged(str(error))
+
+    def _settings_at(self, mark: "_Mark") -> WatchedSettings:
+        """Return the settings, or raise what is wrong with them; read if their file changed."""
+        if self._settings is None or self._settings[0] != mark:
+            try:
+                self._settings = mark, _read_settings(self.folder)
+            except PrivrecError as error:
+                self._settings = mark, error
+        found = self._settings[1]
+        if isinstance(found, PrivrecError):
+            raise found
+        return found
 
     def _damaged(self, why: str) -> Status:
         return Status(run=str(self.folder.path), state="damaged", problem=" ".join(why.split()))
@@ -216,8 +236,8 @@ class Watched:
         if is_training:
             known = self._training(progress, played)
         elif not is_finished:
-            words = ["privrec", "train", settings.recipe, "--out", status.run, "--resume"]
-            known = {"state": "stopped", "resume": shlex.join(words)}
+            command = ["privrec", "train", settings.recipe, "--out", status.run, "--resume"]
+            known = {"state": "stopped", "resume": shlex.join(command)}
         elif _is_running(evaluating, other):
             known = {"state": "evaluating", "step": evaluating.step, "memory": evaluating.memory}
         else:
@@ -235,11 +255,12 @@ class Watched:
             started = time.thread_time()
             try:
                 self.files, self._problem = _files_of(folder, settings), None
-            except PrivrecError as error:
+            except Exception as error:  # Whatever it is, it is said until the files change.
                 self._problem = error
-            self._marks = marks
-            took = time.thread_time() - started
-            self._rest_until = time.monotonic() + _PATIENCE * took
+            finally:
+                self._marks = marks
+                took = time.thread_time() - started
+                self._rest_until = time.monotonic() + _PATIENCE * took
         if self._problem is not None:
             raise self._problem
         return False
@@ -273,25 +294,22 @@ _Mark = tuple[int, int, int, int]
 
 
 def _mark_of(path: Path) -> _Mark | None:
-    """Return what changes when a file does: the file, its size and its time; None for no file.
-
-    Pipes and devices are no files: reading them may never end.
-    """
+    """Return what changes when a file does: the file, its size and its time; None for no file."""
     try:
         known = path.stat()
     except OSError:
-        return None
-    if not stat.S_ISREG(known.st_mode):
         return None
     return known.st_dev, known.st_ino, known.st_size, known.st_mtime_ns
 
 
 def _files_of(folder: RunFolder, settings: WatchedSettings) -> Files:
-    """Return what the files that grow have; raise if they are too large, or the ledger damaged."""
-    rounds = _documents_in(folder.rounds_path, RoundLine)
+    """Return what the files that grow have; raise if they are too large, or damaged."""
+    # A training writes the release first: a round that is read here has its line in the ledger.
+    last = _last_round(folder.rounds_path)
+    privacy = _spending(folder, settings, played=0 if last is None else last.round + 1)
     losses: list[tuple[float, float]] = []
     looks: dict[str, Looks] = {}
-    for line in _documents_in(folder.figures_path, RoundFigures):
+    for line in _figures_in(folder.figures_path):
         if not _is_figure(line.round):
             continue
         at = float(line.round + 1)
@@ -305,35 +323,55 @@ def _files_of(folder: RunFolder, settings: WatchedSettings) -> Files:
                 if len(ends) == 2 and all(map(_is_figure, ends)):
                     bars[at] = (ends[0], ends[1])
     return Files(
-        last=rounds[-1] if rounds else None,
+        last=last,
         losses=losses,
         looks=looks,
         charts=run_charts(losses, looks),
-        privacy=_spending(folder.ledger_path, settings),
+        privacy=privacy,
     )
 
 
-def _whole_lines(path: Path) -> bytes:
-    """Return the lines of a file; a last one without its end is left out."""
-    mark = _mark_of(path)
-    if mark is None:
-        return b""
-    if mark[2] > _LARGEST:
-        raise RunFolderError(f"{path} is too large to watch: {mark[2]:,} bytes")
-    text = path.read_bytes()
-    return text[: text.rfind(b"\n") + 1]
+def _content(path: Path, most: int) -> bytes:
+    """Return the content of a file; nothing where there is none. Raise if it has too many bytes.
+
+    Pipes and devices are refused: reading them may never end. The file is opened once, so that
+    nothing else can take its place after it was looked at; opening a pipe must not wait.
+    """
+    with words(path, "read"):
+        try:
+            place = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        except (FileNotFoundError, NotADirectoryError):
+            return b""
+        try:
+            if not stat.S_ISREG(os.fstat(place).st_mode):
+                raise RunFolderError(f"{path} is damaged: it is not a usual file")
+            with open(place, "rb", closefd=False) as file:
+                content = file.read(most + 1)
+        finally:
+            os.close(place)
+    if len(content) > most:
+        raise RunFolderError(f"{path} is too large: it has more than {most:,} bytes")
+    return content
 
 
-AnyDocument = TypeVar("AnyDocument", bound=Document)
+def _last_round(path: Path) -> RoundLine | None:
+    """Return the last whole line of `rounds.jsonl`; None if it has none yet."""
+    text = _content(path, _LARGEST)
+    end = text.rfind(b"\n")
+    if end < 0:
+        return None
+    try:
+        return RoundLine.model_validate_json(text[text.rfind(b"\n", 0, end) + 1 : end])
+    except NOT_JSON as error:
+        raise RunFolderError(f"{path} is damaged at its last line: it is no round") from error
 
 
-def _documents_in(path: Path, kind: type[AnyDocument]) -> list[AnyDocument]:
-    """Return the lines of a file that are documents of a kind; others are left out."""
-    documents = []
-    for line in _whole_lines(path).splitlines():
+def _figures_in(path: Path) -> Iterator[RoundFigures]:
+    """Yield the whole lines of `simulation/rounds.jsonl`; those of another kind are left out."""
+    text = _content(path, _LARGEST)
+    for line in text[: text.rfind(b"\n") + 1].splitlines():
         with contextlib.suppress(*NOT_JSON):
-            documents.append(kind.model_validate_json(line))
-    return documents
+            yield RoundFigures.model_validate_json(line)
 
 
 def run_charts(losses: list[tuple[float, float]], looks: Mapping[str, Looks]) -> Markup:
@@ -364,23 +402,27 @@ def _newest(looks: Mapping[str, Looks]) -> Validation | None:
     )
 
 
-def _spending(path: Path, settings: WatchedSettings) -> Spending:
-    """Return what a ledger has so far. Every line is checked."""
-    lines = checked_lines(path, _whole_lines(path))
-    everything, noised = ledger_in(lines), ledger_in(lines, only_noised=True)
-    kinds = {line.noise for line in lines}
+def _spending(folder: RunFolder, settings: WatchedSettings, played: int) -> Spending:
+    """Return what a ledger has so far, where it is sound and has the rounds that were played."""
+    path = folder.ledger_path
+    lines = checked_lines(path, whole_lines(_content(path, _LARGEST)))
+    check_has(folder, lines, range(played))
+    kinds, noised = {line.noise for line in lines}, [one for one in lines if one.release.is_private]
     delta = settings.delta if settings.delta and 0 < settings.delta < 1 else 1e-6
     epsilon, problem = None, None
     try:
-        epsilon = noised.epsilon(delta) if noised.entries else None
+        if len({line.release for line in noised}) > _KINDS:
+            problem = "too many kinds of releases"
+        elif noised:
+            epsilon = ledger_in(noised).epsilon(delta)
     except Exception as error:  # A ledger may be of any kind; the page must say something.
         problem = " ".join(str(error).split()) or repr(error)
     if epsilon is not None and math.isinf(epsilon):
         epsilon, problem = None, "there is too little noise"
     return Spending(
-        releases=everything.releases,
-        noised_releases=noised.releases,
-        epsilon=epsilon if noised == everything and kinds <= {"secure"} else None,
+        releases=len(lines),
+        noised_releases=len(noised),
+        epsilon=epsilon if len(noised) == len(lines) and kinds <= {"secure"} else None,
         epsilon_of_mechanism=epsilon,
         problem=problem,
         delta=delta,
@@ -391,10 +433,9 @@ def _spending(path: Path, settings: WatchedSettings) -> Spending:
 
 def _progress_in(path: Path) -> Progress:
     """Return what a progress file says; nothing where there is none, or no JSON object."""
-    mark, values = _mark_of(path), None
-    if mark is not None and mark[2] <= _SMALL:
-        with contextlib.suppress(OSError, *NOT_JSON):
-            values = json.loads(path.read_bytes())
+    content, values = _content(path, _SMALL), None
+    with contextlib.suppress(*NOT_JSON):
+        values = json.loads(content)
     if not isinstance(values, dict):
         return Progress()
     if fault := fault_in(values, Progress):
@@ -548,7 +589,7 @@ def duration(seconds: float) -> str:
 
 
 def size(count: float) -> str:
-    """Return a number of bytes in words.
+    """Return a number of bytes as text, such as '3 MB'.
 
     >>> size(3e6), size(2.14e9)
     ('3 MB', '2.1 GB')
