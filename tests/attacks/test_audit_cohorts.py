@@ -19,7 +19,7 @@ from privrec.attacks.chances import (
     tails,
 )
 from privrec.attacks.findings import drawn_again, drawn_together
-from privrec.attacks.trial import WatchedRound
+from privrec.attacks.trial import ObservedRound
 from privrec.privacy.aggregate import gaussian
 from privrec.privacy.release import Sampling
 from privrec.types import IntArray, Law
@@ -30,7 +30,7 @@ Draw = Callable[[Sampling, IntArray, np.random.Generator], IntArray]
 def rounds_of(
     draw: Draw, *, law: Law = "poisson", people: int = 1000, cohort: int = 300, rounds: int = 1,
     seed: int = 0,
-) -> list[WatchedRound]:  # fmt: skip
+) -> list[ObservedRound]:  # fmt: skip
     """Return rounds with cohorts drawn like this; of Poisson's users a fifth is not there."""
     users = people if law == "fixed" else people + people // 4
     sampling = Sampling(law=law, users=users, cohort=cohort)
@@ -41,7 +41,7 @@ def rounds_of(
     rng = np.random.default_rng(seed)
     unused: Any = None
     return [
-        WatchedRound(
+        ObservedRound(
             phase=phase, round_index=k, people=draw(sampling, phase.population, rng), noise={},
             told={}, clip_norm=1.0, published=unused, kept_norm=1.0, count_noise=None,
         )
@@ -49,7 +49,7 @@ def rounds_of(
     ]  # fmt: skip
 
 
-def findings(seen: list[WatchedRound]) -> list[str]:
+def findings(seen: list[ObservedRound]) -> list[str]:
     return [*drawn_together(seen), *drawn_again(seen)]
 
 

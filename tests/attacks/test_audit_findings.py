@@ -21,7 +21,7 @@ from privrec.algorithms.recipes import RECIPES, configure, prepare
 from privrec.attacks import findings
 from privrec.attacks.audit import audit, least_area
 from privrec.attacks.findings import noise_again, over_bound, same_noise, too_small, wrong_noise
-from privrec.attacks.trial import WatchedRound, make_canaries
+from privrec.attacks.trial import ObservedRound, make_canaries
 from privrec.cli.app import app
 from privrec.core.phase import Cohort, Phase, ServerState, Told
 from privrec.core.round import fastest
@@ -124,13 +124,13 @@ def test_noise_of_which_a_tenth_is_missing(laplace: bool) -> None:
 
 def rounds_of(
     noises: Sequence[Any], mechanism: str = "gaussian", total: float = 0.0
-) -> list[WatchedRound]:
+) -> list[ObservedRound]:
     """Return rounds that publish this noise of scale 2 on a sum whose entries are all `total`."""
     made = gaussian if mechanism == "gaussian" else laplace
     aggregator = made(Sampling(law="poisson", users=9, cohort=9), clip_norm=1, noise_multiplier=2)
     phase: Any = SimpleNamespace(name="p", release=aggregator.release, aggregator=aggregator)
     return [
-        WatchedRound(
+        ObservedRound(
             phase=phase,
             round_index=k,
             people=np.arange(9),

@@ -29,8 +29,8 @@ from privrec.attacks.chances import (
 )
 from privrec.attacks.trial import (
     Canaries,
+    ObservedRound,
     Trial,
-    WatchedRound,
     by_phase,
     flattened,
     join,
@@ -95,7 +95,7 @@ def findings_of(trial: Trial, canaries: Canaries, others: Federation) -> list[st
 # --- what was told and released -----------------------------------------------------------------
 
 
-def untold(stages: Sequence[Stage], rounds: Sequence[WatchedRound], released: Params) -> list[str]:
+def untold(stages: Sequence[Stage], rounds: Sequence[ObservedRound], released: Params) -> list[str]:
     """Return what was told or released that does not follow from what was published before.
 
     `stages` are those of the run, made `without_data`. The server's half is played again, with the
@@ -151,7 +151,7 @@ def _same(leaf: Leaf | None, other: Leaf | None) -> bool:
 # --- the bound on what one person adds ----------------------------------------------------------
 
 
-def over_bound(rounds: Sequence[WatchedRound], canaries: Clients, others: Federation) -> list[str]:
+def over_bound(rounds: Sequence[ObservedRound], canaries: Clients, others: Federation) -> list[str]:
     """Return the phases in which one person can add more to the sums than the bound allows.
 
     The sum is computed by the code that adds up cohorts. Tried are some canaries, odd people, some
@@ -189,7 +189,7 @@ def over_bound(rounds: Sequence[WatchedRound], canaries: Clients, others: Federa
     return findings
 
 
-def other_bound(rounds: Sequence[WatchedRound]) -> list[str]:
+def other_bound(rounds: Sequence[ObservedRound]) -> list[str]:
     """Return the first round in which devices kept to a larger bound than the noise is made for."""
     for played in rounds:
         kept, made_for = played.kept_norm, played.clip_norm
@@ -199,7 +199,7 @@ def other_bound(rounds: Sequence[WatchedRound]) -> list[str]:
     return []
 
 
-def _ends(rounds: Sequence[WatchedRound]) -> Iterator[WatchedRound]:
+def _ends(rounds: Sequence[ObservedRound]) -> Iterator[ObservedRound]:
     """Yield the first and the last round of each phase with noise."""
     for played in by_phase([each for each in rounds if each.is_private]).values():
         yield played[0]
@@ -207,13 +207,13 @@ def _ends(rounds: Sequence[WatchedRound]) -> Iterator[WatchedRound]:
             yield played[-1]
 
 
-def _sum(played: WatchedRound, take: Callable[[IntArray], Clients], *people: int) -> F64:
+def _sum(played: ObservedRound, take: Callable[[IntArray], Clients], *people: int) -> F64:
     cohort = Cohort(np.array(people, np.int64), take)
     total = fastest(played.phase, played.told, cohort, played.round_index, played.clip_norm)
     return flattened(total.update)
 
 
-def _length(played: WatchedRound, vector: F64) -> float:
+def _length(played: ObservedRound, vector: F64) -> float:
     # By the mechanism, and not by what the aggregator calls its norm: that may be the mistake.
     order = 1 if played.is_laplace else 2
     # What is not a number is longer than any bound.
@@ -223,7 +223,7 @@ def _length(played: WatchedRound, vector: F64) -> float:
 # --- the noise ----------------------------------------------------------------------------------
 
 
-def wrong_noise(rounds: Sequence[WatchedRound]) -> list[str]:
+def wrong_noise(rounds: Sequence[ObservedRound]) -> list[str]:
     """Return where the noise is not independent, or not of the promised kind and scale."""
     findings, before = [], np.zeros(0)
     for played in rounds:
@@ -264,12 +264,12 @@ def _is_missing(noise: F64, published: F64) -> bool:
     return bool(stats.binom.sf(zeros - 1, len(fine), _MISSING) < _CHANCE)
 
 
-def noise_again(rounds: Sequence[WatchedRound]) -> list[str]:
+def noise_again(rounds: Sequence[ObservedRound]) -> list[str]:
     """Return the first round whose beginning is that of an earlier one, or its reversed end.
 
     It may be shifted, and multiplied by a number.
     """
-    compared, firsts, lasts = list[WatchedRound](), list[F64](), list[F64]()
+    compared, firsts, lasts = list[ObservedRound](), list[F64](), list[F64]()
     for played in rounds:
         noise = _as_normal(played) if played.is_private else np.zeros(0)
         if len(noise) >= _FEWEST:
@@ -312,7 +312,7 @@ class Largest(NamedTuple):
         return np.asarray(among * (_PLACES / share), np.int64)
 
 
-def same_noise(rounds: Sequence[WatchedRound]) -> list[str]:
+def same_noise(rounds: Sequence[ObservedRound]) -> list[str]:
     """Return where values of the noise occur again, in whatever order and with whatever sign.
 
     They are looked for in one sum, in two sums of a round, and in any two rounds.
@@ -364,7 +364,7 @@ def _shared(several: Sequence[Largest], times: int) -> tuple[int, int] | None:
     return None
 
 
-def largest_noises(played: WatchedRound) -> dict[str, Largest]:
+def largest_noises(played: ObservedRound) -> dict[str, Largest]:
     """Return the largest noises on each sum of a round.
 
     Published numbers lie on a grid. A random part of its step is added, the same in each audit, so
@@ -384,7 +384,7 @@ def largest_noises(played: WatchedRound) -> dict[str, Largest]:
     return largest
 
 
-def _as_normal(played: WatchedRound) -> F64:
+def _as_normal(played: ObservedRound) -> F64:
     """Return the noise of a round as standard normal values, in the order in which it is added.
 
     Laplace noise is mapped to them: products of its own values are far more often large.
@@ -409,7 +409,7 @@ def too_small(noise: F64, *, laplace: bool) -> bool:
     return bool(len(noise)) and bool(chance < _CHANCE)
 
 
-def wrong_count(rounds: Sequence[WatchedRound]) -> list[str]:
+def wrong_count(rounds: Sequence[ObservedRound]) -> list[str]:
     """Return the phases whose count of clipped updates has less noise than the ledger says."""
     noises: dict[str, list[float]] = defaultdict(list)
     for played in rounds:
@@ -451,7 +451,7 @@ def _most_alike(noise: F64, other: F64, *, itself: bool = False) -> float:
 # rounds before break the guarantee, though everybody has the right chance.
 
 
-def too_many(rounds: Sequence[WatchedRound]) -> list[str]:
+def too_many(rounds: Sequence[ObservedRound]) -> list[str]:
     """Return the phases that drew somebody twice in a round, or more people than are counted."""
     findings = []
     for name, played in by_phase(rounds).items():
@@ -470,7 +470,7 @@ def too_many(rounds: Sequence[WatchedRound]) -> list[str]:
     return findings
 
 
-def drawn_together(rounds: Sequence[WatchedRound]) -> list[str]:
+def drawn_together(rounds: Sequence[ObservedRound]) -> list[str]:
     """Return the phases in which people, or rounds, were not drawn independently of each other.
 
     Of Poisson cohorts, the numbers of people must spread as coin tosses do, and so must the numbers
@@ -495,13 +495,13 @@ def drawn_together(rounds: Sequence[WatchedRound]) -> list[str]:
     return findings
 
 
-def drawn_again(rounds: Sequence[WatchedRound]) -> list[str]:
+def drawn_again(rounds: Sequence[ObservedRound]) -> list[str]:
     """Return rounds whose people are, or are not, those of another round far more than by chance.
 
     Compared are any two rounds, of whatever phase, that draw from the same people, and all rounds
     in a row together.
     """
-    groups: dict[bytes, list[WatchedRound]] = defaultdict(list)
+    groups: dict[bytes, list[ObservedRound]] = defaultdict(list)
     for played in by_phase(rounds).values():
         if played[0].phase.release.sampling.share < 1:
             groups[played[0].phase.population.tobytes()] += played
@@ -513,7 +513,7 @@ def drawn_again(rounds: Sequence[WatchedRound]) -> list[str]:
     return findings
 
 
-def _same_people(rounds: Sequence[WatchedRound], drawn: BoolArray) -> str:
+def _same_people(rounds: Sequence[ObservedRound], drawn: BoolArray) -> str:
     """Return a finding if two rounds have too many people in common."""
     sizes, wide = drawn.sum(1), drawn.astype(np.float32)
     pairs = len(rounds) * (len(rounds) - 1) / 2
@@ -530,7 +530,7 @@ def _same_people(rounds: Sequence[WatchedRound], drawn: BoolArray) -> str:
     return ""
 
 
-def _in_a_row(rounds: Sequence[WatchedRound], drawn: BoolArray) -> str:
+def _in_a_row(rounds: Sequence[ObservedRound], drawn: BoolArray) -> str:
     """Return a finding if rounds in a row have too many, or too few, people in common."""
     users, sizes = drawn.shape[1], drawn.sum(1).tolist()
     kinds = Counter(pairwise(sizes))
@@ -600,7 +600,7 @@ def _neighbours(drawn: BoolArray, share: float) -> str:
     )
 
 
-def _drawn(rounds: Sequence[WatchedRound]) -> BoolArray:
+def _drawn(rounds: Sequence[ObservedRound]) -> BoolArray:
     """Return who of the population was drawn in which round, shape (rounds, people)."""
     population, half = rounds[0].phase.population, _MOST // 2
     if len(population) > _MOST:
@@ -611,7 +611,7 @@ def _drawn(rounds: Sequence[WatchedRound]) -> BoolArray:
 # --- the ledger ---------------------------------------------------------------------------------
 
 
-def uncounted(rounds: Sequence[WatchedRound], ledger: PrivacyLedger) -> list[str]:
+def uncounted(rounds: Sequence[ObservedRound], ledger: PrivacyLedger) -> list[str]:
     """Return the phases of which the ledger has fewer rounds, or others, than were played."""
     counted = dict(ledger.entries)
     made = Counter(played.phase.release for played in rounds)

@@ -26,7 +26,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from privrec.attacks.attackers import Roc, measured
-from privrec.attacks.trial import Canaries, WatchedRound, flattened, run_trial, sender
+from privrec.attacks.trial import Canaries, ObservedRound, flattened, run_trial, sender
 from privrec.core.contribution import Contribution, add_to
 from privrec.core.phase import Cohort
 from privrec.core.round import fastest
@@ -92,7 +92,7 @@ def sums_attack(
 
 
 def canary_scores(
-    rounds: Sequence[WatchedRound],
+    rounds: Sequence[ObservedRound],
     canaries: Clients,
     others: Federation,
     on_progress: OnProgress | None = None,
@@ -122,7 +122,7 @@ def canary_scores(
     return total
 
 
-def exact_scores(rounds: Sequence[WatchedRound], targets: Canaries, others: Federation) -> F64:
+def exact_scores(rounds: Sequence[ObservedRound], targets: Canaries, others: Federation) -> F64:
     """Return each person's log likelihood ratio, given everybody else's coins.
 
     Of a sum over drawn people nobody knows who of the others was drawn, as far as they are looked
@@ -155,13 +155,13 @@ def _correlation(gram: F64) -> float:
     return (whole - count) / max(count * (count - 1), 1)
 
 
-def contributions(played: WatchedRound, people: Clients) -> list[Contribution]:
+def contributions(played: ObservedRound, people: Clients) -> list[Contribution]:
     """Return what each person's device sends in a round if she is asked, bounded."""
     send = sender(played.phase, played.told, played.round_index, played.clip_norm, people)
     return [send(people.take(np.array([k]))) for k in range(len(people))]
 
 
-def rest(played: WatchedRound, others: Federation) -> dict[str, Leaf]:
+def rest(played: ObservedRound, others: Federation) -> dict[str, Leaf]:
     """Return the published sum without what the other people added, as far as it may be known.
 
     Under Poisson sampling everybody is drawn independently. So the guarantee also holds against an
@@ -234,7 +234,7 @@ def rounds_alike(noises: Sequence[F64]) -> list[tuple[int, int]]:
 
 
 def _ratios_of_difference(
-    first: tuple[WatchedRound, F64], second: tuple[WatchedRound, F64], canaries: Clients
+    first: tuple[ObservedRound, F64], second: tuple[ObservedRound, F64], canaries: Clients
 ) -> F64:
     """Return the ratios from the difference of two rounds, in which shared noise cancels."""
     size = min(len(first[1]), len(second[1]))

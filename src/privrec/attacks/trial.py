@@ -1,9 +1,9 @@
-"""A training that an attacker watches, with people who take part by the toss of a coin.
+"""A training that an attacker observes, with people who take part by the toss of a coin.
 
 An audit makes up these people, its canaries. To the training they are people like any other: they
 have lines on their devices. The training is the one of `privrec train`, on the disk, with its
-ledger. What each round tells, who was drawn and what is published is noted; the model is thrown
-away.
+ledger. What each round tells, who was drawn and what is published is noted; the run folder is
+removed.
 """
 
 import hashlib
@@ -64,7 +64,7 @@ class Canaries:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class WatchedRound:
+class ObservedRound:
     """One round: what devices were told, the bound on what each sends, and the published sum.
 
     `people` are the positions of those who were drawn, and `noise` is the published sum minus the
@@ -109,7 +109,7 @@ class Trial:
     """A finished training: all its rounds, its ledger as it was on the disk, and its model."""
 
     task: Task[RunSettings]
-    rounds: list[WatchedRound]
+    rounds: list[ObservedRound]
     ledger: PrivacyLedger
     params: Params
 
@@ -125,13 +125,13 @@ def run_trial(
 ) -> Trial:
     """Return a training of the others, and of the canaries whose coin shows heads."""
     law: Law = getattr(configure(recipe, others.name, settings), "sampling", "fixed")
-    rounds: list[WatchedRound] = []
+    rounds: list[ObservedRound] = []
     with tempfile.TemporaryDirectory(prefix="privrec-trial-") as folder:
         run = train(
             recipe,
             with_canaries(others, canaries, law),
             out=Path(folder) / "run",
-            watch=partial(_watched, rounds),
+            observe=partial(_observed, rounds),
             on_progress=on_progress,
             seed=seed,
             **settings,
@@ -141,9 +141,9 @@ def run_trial(
         return Trial(task=run.prepared.task, rounds=rounds, ledger=run.ledger, params=params)
 
 
-def by_phase(rounds: Sequence[WatchedRound]) -> dict[str, list[WatchedRound]]:
+def by_phase(rounds: Sequence[ObservedRound]) -> dict[str, list[ObservedRound]]:
     """Return the rounds by the name of their phase."""
-    phases: dict[str, list[WatchedRound]] = defaultdict(list)
+    phases: dict[str, list[ObservedRound]] = defaultdict(list)
     for each in rounds:
         phases[each.phase.name].append(each)
     return phases
@@ -174,27 +174,27 @@ def sender(
     return send
 
 
-# --- watching -----------------------------------------------------------------------------------
+# --- observing ----------------------------------------------------------------------------------
 
 
-def _watched(rounds: list[WatchedRound], plan: Plan) -> Plan:
+def _observed(rounds: list[ObservedRound], plan: Plan) -> Plan:
     """Return the plan with stages that note each round; nothing else about them changes."""
-    return replace(plan, stages=cache(partial(_watched_stages, rounds, plan)))
+    return replace(plan, stages=cache(partial(_observed_stages, rounds, plan)))
 
 
-def _watched_stages(rounds: list[WatchedRound], plan: Plan) -> tuple[Stage, ...]:
+def _observed_stages(rounds: list[ObservedRound], plan: Plan) -> tuple[Stage, ...]:
     return tuple(
-        _WatchedPhase(stage, rounds).stage() if isinstance(stage, Phase) else stage
+        _ObservedPhase(stage, rounds).stage() if isinstance(stage, Phase) else stage
         for stage in plan.stages()
     )
 
 
 @dataclass(slots=True, eq=False)
-class _WatchedPhase:
+class _ObservedPhase:
     """A phase whose three steps note what they are given: telling, adding up, absorbing."""
 
     phase: Phase
-    rounds: list[WatchedRound]
+    rounds: list[ObservedRound]
     told: Told = field(default_factory=dict)
     people: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))
     kept_norm: float = 0.0
@@ -221,7 +221,7 @@ class _WatchedPhase:
         count = self.phase.aggregator.count_behind(state.clip_norm, published.clip_norm)
         true_count = self.total._replace(clients=len(self.people)).balance
         self.rounds.append(
-            WatchedRound(
+            ObservedRound(
                 phase=self.phase,
                 round_index=state.round_index,
                 people=self.people,

@@ -27,7 +27,7 @@ _JSON = (".jsonl", ".ndjson", ".json")
 
 
 def read_raw(
-    path: Table, *, encoding: str = "utf-8", form: Form = "table", decimal: Decimal = "."
+    source: Table, *, encoding: str = "utf-8", form: Form = "table", decimal: Decimal = "."
 ) -> RawTable:
     """Return the columns of a file; a table that is in memory already is returned as it is.
 
@@ -35,21 +35,21 @@ def read_raw(
     that contains a number or a date is not a header. "auto" finds out whether a text file has a
     list for each person instead of columns.
     """
-    if isinstance(path, RawTable):
-        table = path
-    elif path.is_dir():
-        raise DataError(f"{path} is a folder; name the file in it")
+    if isinstance(source, RawTable):
+        table = source
+    elif source.is_dir():
+        raise DataError(f"{source} is a folder; name the file in it")
     else:
-        name, raw = read_bytes(path)
+        name, raw = read_bytes(source)
         is_parquet = raw.startswith(b"PAR1") or name.lower().endswith((".parquet", ".pq"))
         if form == "lists" and (is_parquet or name.endswith(_ATOMIC)):
-            raise DataError(f"{path} has columns, by its name: --format lists cannot read it")
+            raise DataError(f"{source} has columns, by its name: --format lists cannot read it")
         if is_parquet:
-            table = _read_parquet(raw, str(path))
+            table = _read_parquet(raw, str(source))
         else:
-            text = _decode(raw, encoding, str(path))
+            text = _decode(raw, encoding, str(source))
             del raw  # It takes as much memory as the text.
-            table = _read_text(text, name, form, decimal, str(path))
+            table = _read_text(text, name, form, decimal, str(source))
     if table.frame.height == 0 and not table.bad:
         rows = "a header but no rows" if table.is_text else "no rows"
         raise DataError(f"{table.file} has {rows}")

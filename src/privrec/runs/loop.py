@@ -134,7 +134,7 @@ def train(
     strict: bool = False,
     progress: bool = True,
     on_progress: OnProgress | None = None,
-    watch: Callable[[Plan], Plan] | None = None,
+    observe: Callable[[Plan], Plan] | None = None,
     **settings: Any,
 ) -> Run:
     """Return a finished run of a recipe; the same as `privrec train`.
@@ -146,7 +146,7 @@ def train(
     With `resume` the interrupted run in `out` continues from its last checkpoint, on the same data
     and with the settings it was started with. Settings need not be given again; different ones are
     refused. With `strict` a run under noise is refused if the model's shape or scale would be
-    computed from people's data. `watch` returns the same run with stages that also tell an audit
+    computed from people's data. `observe` returns the same run with stages that also tell an audit
     what they publish.
     """
     name, read = named(data)
@@ -154,7 +154,7 @@ def train(
     started = _started(path) if resume else None
     config = _settings_of(started, recipe, name, settings)
     prepared = prepare(config, read() if started is None else _read_begun(data, started[0]))
-    prepared = prepared if watch is None else watch(prepared)
+    prepared = prepared if observe is None else observe(prepared)
     config, federation = prepared.task.settings, prepared.task.federation
     if strict and config.budget.mechanism != "none":
         _refuse_undeclared(federation)
@@ -162,7 +162,7 @@ def train(
     check_memory(prepared.stages())
     if started is None:
         # An audit asks what a release tells, not what can be learned.
-        if watch is None and (few := too_few_to_learn(prepared)):
+        if observe is None and (few := too_few_to_learn(prepared)):
             warnings.warn(few, PrivacyWarning, stacklevel=2)
         about = (config, to_json(federation.catalogue), federation.fingerprint)
         folder = temporary_run(*about) if path is None else records.create_run(path, *about)

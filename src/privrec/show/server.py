@@ -113,7 +113,7 @@ class _Guard:
     def __init__(self, app: ASGIApp, token: str, port: int) -> None:
         self._app, self._token = app, token.encode()
         end = "" if port == 80 else f":{port}"
-        self._hosts = {f"{name}{end}" for name in (HOST, "localhost", "[::1]")}
+        self._hosts = {f"{name}{end}" for name in (HOST, "localhost")}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def send_with_headers(message: Message) -> None:
