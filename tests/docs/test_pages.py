@@ -1,10 +1,11 @@
 """Every code block of README.md and of the pages in docs/ runs, and prints what the page shows."""
 
+import re
 from pathlib import Path
 
 import pytest
 
-from blocks import LANGUAGES, PAGES, blocks_of, check_command, commands_in, marked, run_page
+from blocks import LANGUAGES, PAGES, ROOT, blocks_of, check_command, commands_in, marked, run_page
 from privrec.data.manifest import read_manifest
 from privrec.data.synthetic import SyntheticSettings
 
@@ -42,6 +43,16 @@ def test_the_slow_blocks_of_a_page_run(page: str) -> None:
 @pytest.mark.parametrize("page", [page for page in STORIES if marked(page, "realdata")])
 def test_the_blocks_for_real_data_run(page: str) -> None:
     run_page(marked(page, "realdata"), frozenset({"realdata"}))
+
+
+@pytest.mark.parametrize("page", [*PAGES, "CONTRIBUTING.md"])
+def test_every_file_of_the_project_that_a_page_names_exists(page: str) -> None:
+    """Those of `src/` are named from the package, or from its `algorithms`."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    source = ROOT / "src" / "privrec"
+    for name in re.findall(r"(?<![\w/.-])\w+/[\w/]*\w\.py\b", text):
+        places = (ROOT / name, source / name, source / "algorithms" / name)
+        assert any(place.is_file() for place in places), f"{page} names {name}"
 
 
 def test_every_block_is_of_a_known_kind() -> None:

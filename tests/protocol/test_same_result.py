@@ -1,6 +1,6 @@
 """What every recipe of the table must hold in a federation: the result of the simulator.
 
-The nodes are in this process (`loopback.py`); `test_federation.py` has real ones.
+The nodes are in this process (`loopback.py`); `tests/transport/test_processes.py` has real ones.
 """
 
 from dataclasses import replace

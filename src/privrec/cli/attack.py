@@ -127,7 +127,7 @@ def _jobs(
     out: Path | None,
     seed: int,
 ) -> Iterator[Job]:
-    """Yield the attacks: on runs, with each run's settings and others on top, or on recipes."""
+    """Yield one job for each run (its settings, changed by --set) or for each recipe."""
     from privrec.algorithms.recipes import settings_of
     from privrec.attacks.membership import OURS
     from privrec.errors import SettingsError

@@ -380,7 +380,7 @@ def _encode_frame(
 def _encode_like(
     frame: pl.DataFrame, features: list[Feature], manifest: Manifest
 ) -> dict[str, Bag]:
-    """Return the bags of other lines' context by features that are known already.
+    """Return the context of test lines as bags, with the values and scales of the training lines.
 
     What the training lines never had counts as missing: a test file must not shape a model.
     """

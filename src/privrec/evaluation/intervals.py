@@ -141,7 +141,10 @@ def intervals_of_ratios(parts: F64, wholes: F64) -> dict[int, Interval]:
 
 
 def apart(ours: Difference, theirs: Difference) -> Difference:
-    """Return by how much our mean is larger than one over other people; both are mean and ends."""
+    """Return the difference of two means over different people, with its interval.
+
+    Each argument has a mean and its two ends.
+    """
     down = math.hypot(ours.by - ours.low, theirs.high - theirs.by)
     up = math.hypot(ours.high - ours.by, theirs.by - theirs.low)
     by = ours.by - theirs.by

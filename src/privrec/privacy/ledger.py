@@ -241,7 +241,7 @@ def most_right(ledger: PrivacyLedger) -> float:
     """Return the largest share of right guesses, over all that may be published.
 
     It is (1 + δ(0)) / 2: the largest difference of true and false positives is δ at ε = 0. For
-    Gaussian noise on sums over everybody it is Φ(μ/2).
+    Gaussian noise on sums over everybody it is Φ(shift/2).
     """
     shift = ledger.gaussian_shift
     if shift is not None:
@@ -308,7 +308,7 @@ def _composed_divergence(entries: Entries) -> "RdpAccountant":
 
 
 def forget() -> None:
-    """Clear the caches: a benchmark measures the computation, and a server frees its memory."""
+    """Clear the caches, so that a benchmark measures the computation."""
     for cached in (epsilon, _composed_loss, _composed_divergence, _loss):
         cached.cache_clear()
 

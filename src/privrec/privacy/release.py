@@ -59,7 +59,7 @@ class Sampling:
 
     @property
     def adjacency(self) -> Adjacency:
-        """How the two data sets differ that the guarantee compares."""
+        """How the two data sets that the guarantee compares differ."""
         return "add or remove one person" if self.law == "poisson" else "replace one person"
 
     @property

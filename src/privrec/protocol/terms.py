@@ -184,8 +184,8 @@ class Terms(Document):
     def colluders(self) -> int:
         """How many of the enrolled nodes may help a hostile server.
 
-        If nodes add the noise, it is at least one: every node knows its own share of the noise, and
-        must not learn more about others' people than is counted.
+        If nodes add the noise, it is at least one: a node can subtract its own share of the noise,
+        so it counts as a colluder.
         """
         share = whole_nodes(len(self.members), self.colluding)
         return max(1, share) if self.noise_from == "nodes" else share

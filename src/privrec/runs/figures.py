@@ -58,7 +58,7 @@ def signed(value: float) -> str:
 
 
 def digits(value: float) -> str:
-    """Return a number >= 0 with three decimals; below 0.001 with two digits that are not 0.
+    """Return a number >= 0 with three decimals; below 0.001 with two significant digits.
 
     >>> digits(0.0104), digits(0.00042), digits(0.0000061), digits(0.0)
     ('0.010', '0.00042', '0.0000061', '0.000')

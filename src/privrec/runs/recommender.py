@@ -53,9 +53,9 @@ def evaluate(
 ) -> Evaluation:
     """Return the figures of a recommender of your own, beside the same references as a run's.
 
-    `scorer` is a function `fit(likes) -> score`. `likes` is a CSR array (people, items), 1 where a
-    person likes an item, of those who train, and under `halves` of the validation people too. A
-    function of two parameters gets the catalogue too.
+    `scorer` is a function `fit(likes) -> score`. `likes` is a CSR array (people, items): 1 where a
+    person likes an item. Its rows are the people who train; under `halves` also the validation
+    people. A function of two parameters gets the catalogue too.
     `score(seen)` gets the likes on the devices of some people, in the same form, and returns an
     array (people, items): the higher, the better. Who trains, who is tested and on what is what a
     run with the same data, protocol and seed has; `data` is what `train` takes. It may use

@@ -115,7 +115,7 @@ def _shared(
 
 
 def data_words(evaluation: Evaluation) -> str:
-    """Return the name of the data set of an evaluation, and where it lies if that is not clear."""
+    """Return the name of the data set, and its folder where that has another name."""
     return data_title(evaluation.data_name or evaluation.data, evaluation.data)
 
 
