@@ -133,6 +133,17 @@ def test_what_dpals_sends_has_length_one(data: Federation, item_squares: float, 
         assert length(sent) == pytest.approx(1.0 if has else 0.0)
 
 
+def test_which_of_a_persons_items_are_used_is_drawn_anew_in_each_round(data: Federation) -> None:
+    device = shares.squares_device(small_dpals(items_per_person=1), data.n_items)
+    told = asked_of(data.n_items, 3, list(range(data.n_items))).told()
+    person = data.take(np.array([0]))
+    used = [
+        int(device.contribute(told, person, number).rows[shares.ITEM_SUMS].ids[0])
+        for number in range(40)
+    ]
+    assert set(used) == set(np.unique(person.item).tolist())
+
+
 def test_a_person_without_such_an_item_adds_nothing() -> None:
     settings = small_dpals()
     device = shares.squares_device(settings, 5)

@@ -18,7 +18,12 @@ from privrec.algorithms.fedgnn.pack import (
     items_of,
     pack,
 )
-from privrec.algorithms.fedgnn.rounds import hidden_loss, local_gradient, pseudo_rows
+from privrec.algorithms.fedgnn.rounds import (
+    hidden_loss,
+    local_gradient,
+    locally_noised,
+    pseudo_rows,
+)
 from privrec.algorithms.recipes import configure
 from privrec.core.model import ITEM_TABLE
 from privrec.data.clients import Clients
@@ -281,6 +286,14 @@ def test_every_number_that_is_sent_is_clipped_and_has_laplace_noise() -> None:
     assert abs(np.abs(noise).mean() / scale - 1) < 5 * error
     assert abs(noise.mean() / scale) < 5 * math.sqrt(2) * error
     assert abs((noise**2).mean() / scale**2 - 2) < 5 * math.sqrt(20) * error
+
+
+def test_no_two_parameters_have_the_same_noise() -> None:
+    """Else the difference of two numbers that are sent would have none."""
+    zeros = {name: jnp.zeros((4, SIZE)) for name in ("a", "b", "c")}
+    sent = locally_noised(jax.random.key(3), zeros, clip=1.0, noise=0.5)
+    values = np.concatenate([np.ravel(leaf) for leaf in sent.values()])
+    assert len(np.unique(values)) == len(values)
 
 
 def test_noise_is_anothers_in_another_round_and_for_another_person() -> None:

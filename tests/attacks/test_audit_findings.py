@@ -351,6 +351,28 @@ def test_no_recipe_lets_an_odd_person_add_more_than_the_bound(recipe: str) -> No
         assert over_bound([one], canaries, data) == []
 
 
+def test_a_bound_that_fails_in_the_last_round_alone() -> None:
+    data = load("synthetic:users=60,items=40,longest=20")
+    canaries = make_canaries(data, 20, seed=0).people
+    place = next(iter(phases_of(prepare(configure(PLUS, data.name, noised(PLUS)), data))))
+    whole = place.phase.device
+
+    def kernel(told: Told, cohort: Cohort, number: int, clip_norm: float) -> CohortTotal:
+        total = whole.kernel(told, cohort, number, clip_norm)  # type: ignore[misc]
+        factor = 3.0 if number == 2 else 1.0
+        return total._replace(update={name: factor * a for name, a in total.update.items()})
+
+    phase = replace(place.phase, device=replace(whole, kernel=kernel))
+    told = {name: np.asarray(leaf) for name, leaf in place.told.items()}
+    rounds = [
+        replace(one, phase=phase, told=told, clip_norm=place.state.clip_norm)
+        for one in rounds_of([np.zeros(1)] * 3)
+    ]
+    assert over_bound(rounds[:2], canaries, data) == []
+    [finding] = over_bound(rounds, canaries, data)
+    assert finding.startswith(f"{rounds[2].name}: one person adds a vector of length 3")
+
+
 def test_the_bound_of_the_first_round_in_every_round(monkeypatch: pytest.MonkeyPatch) -> None:
     def run(phase: Phase, told: Told, cohort: Cohort, number: int, clip_norm: float) -> CohortTotal:
         return fastest(phase, told, cohort, number, phase.aggregator.clip_norm)

@@ -231,10 +231,12 @@ def test_without_noise_there_is_no_guarantee_ever() -> None:
     assert PrivacyLedger().epsilon(1e-6) == 0.0  # Nothing was released.
 
 
-def test_the_two_kinds_of_guarantee_do_not_mix() -> None:
-    mixed = spent("poisson", 100, 10, 1.0, 1).record(release("fixed", 100, 10, 1.0))
-    with pytest.raises(SettingsError, match="cannot be added up"):
-        mixed.epsilon(1e-6)
+@pytest.mark.parametrize("cohort", [10, 5])  # From a tenth on, RDP is asked too.
+def test_the_two_kinds_of_guarantee_do_not_mix(cohort: int) -> None:
+    mixed = spent("poisson", 100, cohort, 1.0, 1).record(release("fixed", 100, cohort, 1.0))
+    for ask in (mixed.epsilon, mixed.epsilon_rdp, lambda delta: mixed.deltas(np.array([delta]))):
+        with pytest.raises(SettingsError, match="cannot be added up"):
+            ask(1e-6)
     # But one release without noise makes the total infinite.
     bare = Release(mechanism="none", sampling=Sampling(law="fixed", users=100, cohort=1))
     for ledger in (spent("poisson", 100, 10, 1.0, 1).record(bare), mixed.record(bare)):

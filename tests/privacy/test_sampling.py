@@ -86,6 +86,20 @@ def test_a_poisson_coin_is_the_same_however_many_people_there_are(true: int) -> 
     assert np.var(sizes) == pytest.approx(variance, rel=0.15)
 
 
+def test_a_secret_coin_is_the_same_however_many_people_there_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("privrec.seeds.secrets.token_bytes", rng(2, 0, "secret").bytes)
+    sampling = Sampling(law="poisson", users=USERS, cohort=COHORT)
+    for true in (1, USERS - 1, 3 * USERS):
+        people = np.arange(10, 10 + true)
+        counts = np.zeros(10 + true)
+        for _ in range(ROUNDS):
+            counts[sampling.draw(people, None)] += 1
+        assert counts[:10].sum() == 0
+        assert np.abs(counts[10:] - 1000).max() < 5 * math.sqrt(5000 * 0.2 * 0.8)
+
+
 def test_nobody_is_drawn_from_nobody() -> None:
     sampling = Sampling(law="poisson", users=USERS, cohort=COHORT)
     assert sampling.draw(np.arange(0), rng(0, 0, "cohort")).tolist() == []

@@ -1,4 +1,4 @@
-"""The printed ε is never below the true ε."""
+"""The printed ε is never below the true ε, and against a server all its sums are counted."""
 
 import math
 from fractions import Fraction
@@ -7,7 +7,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from privrec.privacy.statement import epsilon_text
+from privrec.privacy.ledger import PrivacyLedger, gaussian_epsilon
+from privrec.privacy.release import Release, Sampling
+from privrec.privacy.statement import against_server, epsilon_text
 
 
 @given(epsilon=st.floats(0, 1e6), decimals=st.none() | st.integers(0, 8))
@@ -37,3 +39,13 @@ def test_three_figures_are_shown(epsilon: float, text: str) -> None:
 
 def test_no_guarantee_is_infinite() -> None:
     assert epsilon_text(None) == epsilon_text(math.inf) == epsilon_text(math.inf, 3) == "infinite"
+
+
+def test_against_a_server_every_sum_of_a_round_counts_and_no_sampling() -> None:
+    sampling = Sampling(law="poisson", users=4800, cohort=30)
+    release = Release(mechanism="gaussian", sampling=sampling, noise_multiplier=4.0)
+    planned = PrivacyLedger().record(release, 5)
+    for sums in (1, 3):
+        # Gaussian noise on 5 rounds of so many sums over all who were asked.
+        exact = gaussian_epsilon(math.sqrt(5 * sums) / 4.0, 1e-6)
+        assert against_server(planned, sums, 1e-6) == pytest.approx(exact, rel=1e-3)

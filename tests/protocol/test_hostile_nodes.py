@@ -376,6 +376,19 @@ def test_a_node_whose_shares_do_not_fit_together_can_stop_a_round_and_is_named(
     assert net.server.status.abandoned == net.terms.attempts
 
 
+def test_a_round_needs_half_of_the_drawn_people_rounded_up(
+    data: Federation, tmp_path: Path
+) -> None:
+    prepared = noised("dp-privrec-plus", data)
+    net = Loopback(prepared, tmp_path, secure_sum=False, deadline=0.1, attempts=1)
+    three = net.terms.firsts.copy()  # One person of each node.
+    del net.nodes[2]
+    net.play(three)
+    del net.nodes[1]
+    with pytest.raises(FederationError, match="1 of 3 people are in the sum; 2 are needed"):
+        net.play(three)
+
+
 def test_a_node_whose_keys_repeat_is_named_and_left_out(data: Federation, tmp_path: Path) -> None:
     net = Loopback(noised("dp-privrec-plus", data), tmp_path, nodes=4, attempts=3)
     reply = ask(net, 0, "keys", 1).about["keys"]

@@ -14,7 +14,13 @@ from scipy import stats
 from privrec.errors import FederationError, SettingsError
 from privrec.protocol import masks
 from privrec.protocol.masks import Roster, Words, default_degree, neighbours
-from privrec.protocol.secure_sum import NodeRound, check_shares, route, unmask
+from privrec.protocol.secure_sum import (
+    NodeRound,
+    _survivors_statement,
+    check_shares,
+    route,
+    unmask,
+)
 
 CONTEXT = b"federation, run, round 3, attempt 1"
 
@@ -264,6 +270,13 @@ def test_confirmations_count_once_for_each_survivor_that_signed() -> None:
     with pytest.raises(FederationError, match="agreed on another list"):
         play.nodes[16].reveal(play.survivors[:4], good)
     assert play.nodes[19].reveal(play.survivors, dict(list(good.items())[1:]))
+    # A member that is no survivor does not count, though its signature is of this list.
+    play = Play(5, 4).share().mask([10, 13, 16, 19])
+    good = {me: play.nodes[me].agree_on(play.survivors) for me in play.survivors}
+    good[22] = sign_as(22)(_survivors_statement(play.roster, tuple(play.survivors)))
+    del good[19]
+    with pytest.raises(FederationError, match="3 nodes confirm"):
+        play.nodes[10].reveal(play.survivors, good)
     late = Play(3, 2).share().mask()
     with pytest.raises(FederationError, match="not agreed on any"):
         late.nodes[10].reveal(late.survivors, {})

@@ -192,6 +192,9 @@ def test_the_axis_of_validation_does_not_exaggerate() -> None:
         line.model_copy(update={"validation_interval": both})
         for line, both in zip(older, ends, strict=True)
     ]
+    points, around = looks_in(rounds, 20)
+    # A look is after so many rounds; the first round is round 0.
+    assert [at for at, _ in points] == list(around) == [1.0, 51.0, 101.0, 151.0]
     for lines, bars in ((rounds, 4), (older, 0)):
         report = render_report(evaluation(), lines, SETTINGS)
         compared = render_comparison({"one": evaluation()}, {}, rounds={"one": lines})
