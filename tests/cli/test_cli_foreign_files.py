@@ -162,9 +162,9 @@ FINE: dict[str, set[tuple[str, str]]] = {
     # Data has a catalogue of its own; the run's is only asked for what it does not declare.
     "catalogue.json": {(kind, "evaluate") for kind in FOREIGN}
     | {("texts for numbers", name) for name in NEEDED_BY["catalogue.json"]},
-    # A fit of a single round is repeated.
+    # A fit of one round is repeated. A checkpoint of more rounds than the ledger has is refused.
     "checkpoint.safetensors": {("of other data", "spent"), ("a link to itself", "resume")}
-    | {(kind, "resume") for kind in FOREIGN}
+    | {("of other data", "resume")}
     | {(kind, "spent") for kind in ABSENT},
     # The chain of a ledger is no signature (docs/privacy.md), but parameters have its mark.
     "ledger.jsonl": {(kind, "spent") for kind in FOREIGN},
