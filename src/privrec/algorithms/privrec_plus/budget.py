@@ -5,11 +5,15 @@ server follow from shapes; copies of a matrix were counted by hand, and tests co
 peak of what numpy asks for.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import NamedTuple
 
-from privrec.algorithms.budgets import noised, popularity_and_sums, sampling_of
+from privrec.algorithms.budgets import BOUND, noised, popularity_and_sums, sampling_of
+from privrec.algorithms.privrec_plus.kernels import Kernels, kernels_of
+from privrec.algorithms.privrec_plus.public import spending_of
 from privrec.algorithms.privrec_plus.rows import Regression
 from privrec.algorithms.privrec_plus.scoring import Layout, layout_of
 from privrec.algorithms.privrec_plus.settings import PlusSettings, SumsSettings, without_noise
@@ -18,7 +22,9 @@ from privrec.core.phase import ServerWork, Told
 from privrec.data.catalogue import Catalogue
 from privrec.data.clients import Split
 from privrec.errors import SettingsError
-from privrec.privacy.aggregate import Aggregator, plain
+from privrec.privacy.aggregate import Aggregator, gaussian, plain
+from privrec.privacy.calibrate import check_budget, find_noise
+from privrec.privacy.ledger import PrivacyLedger
 from privrec.simulate.cost import most
 
 
@@ -55,6 +61,41 @@ def split_budget(
         spent=made.spent,
     )
     return made.popularity, made.sums, on_top
+
+
+class PublicBudget(NamedTuple):
+    """The mechanisms of popularity, alignments and moments; no moments where they do not pay."""
+
+    popularity: Aggregator
+    alignments: Aggregator
+    moments: Aggregator | None
+    directions: int
+
+
+def public_budget(settings: SumsSettings, split: Split, n_items: int) -> PublicBudget:
+    """Return the mechanisms of the releases in a public basis; together they cost `epsilon`."""
+    users = len(split.train) if settings.sampling == "fixed" else split.public_train
+    everybody = sampling_of(settings.sampling, min(settings.stage1_cohort, users), split)
+    given, epsilon, delta = settings.noise_multiplier, settings.epsilon, settings.delta
+    find = partial(
+        find_noise, everybody, rounds=1, epsilon=epsilon, delta=delta, mechanism="gaussian"
+    )
+    whole = find(spent=PrivacyLedger()) if given is None else given
+    spending = spending_of(everybody.cohort, whole, n_items)
+
+    def release(share: float, spent: PrivacyLedger, *, last: bool) -> Aggregator:
+        rest = last and given is None
+        multiplier = find(spent=spent) if rest else whole / math.sqrt(share)
+        made = gaussian(everybody, clip_norm=BOUND, noise_multiplier=multiplier)
+        check_budget(made.release, rounds=1, epsilon=epsilon, delta=delta, spent=spent)
+        return made
+
+    alignments = release(spending.alignments, PrivacyLedger(), last=False)
+    spent = PrivacyLedger().record(alignments.release)
+    popularity = release(spending.popularity, spent, last=not spending.moments)
+    spent = spent.record(popularity.release)
+    moments = release(spending.moments, spent, last=True) if spending.moments else None
+    return PublicBudget(popularity, alignments, moments, spending.directions)
 
 
 _NUMBER = 4
@@ -198,6 +239,17 @@ _SUBSPACE_RANK_UNDER_NOISE = 32
 _SUBSPACE_ROUNDS_UNDER_NOISE = 3
 """Few directions and few rounds: each costs noise. Chosen on held-out pairs of Gowalla, epsilon 2
 and 8 (docs/results.md)."""
+
+
+def public_kernels(settings: SumsSettings, catalogue: Catalogue) -> Kernels | None:
+    """Return the kernels of the items' public features if they choose the basis, or None.
+
+    They do so under noise, for a closed form without rounds on top.
+    """
+    if without_noise(settings) or settings.rounds or in_subspace(settings, catalogue.n_items):
+        return None
+    kernels = kernels_of(catalogue)
+    return kernels if len(kernels) else None
 
 
 def in_subspace(settings: SumsSettings, n_items: int) -> bool:

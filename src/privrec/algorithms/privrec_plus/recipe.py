@@ -6,6 +6,7 @@ rounds of a subspace iteration take the place of the second sum (`subspace.py`).
 may follow (`softmax.py`). Under noise each sum is one release, and so is each round.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,6 +23,8 @@ from privrec.algorithms.privrec_plus.budget import (
     items_with_vector,
     layout_for,
     noisy_work,
+    public_budget,
+    public_kernels,
     rank_for,
     regression_of,
     rounds_work,
@@ -29,12 +32,32 @@ from privrec.algorithms.privrec_plus.budget import (
     subspace_rounds,
     subspace_work,
 )
+from privrec.algorithms.privrec_plus.kernels import Kernels
+from privrec.algorithms.privrec_plus.public import (
+    ALIGNMENTS,
+    Commons,
+    Learned,
+    Public,
+    alignment_accepts,
+    alignment_device,
+    basis_of,
+    commons_of,
+    learned_from,
+    moments_accepts,
+    moments_device,
+    public_of,
+    public_start,
+    tower_of,
+    trust_of,
+)
 from privrec.algorithms.privrec_plus.rows import Frequent, history_scorer, rows_of
 from privrec.algorithms.privrec_plus.scoring import (
     BIAS,
+    DISLIKES,
     FREQUENCY,
     LIKES,
     MEAN_WEIGHT,
+    OUT,
     POPULARITY,
     Layout,
     tower_shapes,
@@ -81,6 +104,7 @@ class _Task:
     split: Split
     layout: Layout
     rank: int
+    kernels: Kernels | None = None
 
     @property
     def in_subspace(self) -> bool:
@@ -100,6 +124,8 @@ class _Task:
         if self.exact_subspace:
             start |= {FREQUENCY: np.zeros(self.layout.size, np.float32)}
             start |= {MEAN_WEIGHT: np.zeros((), np.float32)}
+        if self.kernels is not None:
+            start |= public_start(self.kernels, self.layout.n_items, self.rank - 1)
         known = before or {}
         return {name: jnp.asarray(known.get(name, array)) for name, array in start.items()}
 
@@ -159,6 +185,8 @@ def plus_stages(of: Task[SumsSettings]) -> tuple[Phase, ...]:
     """Return the phases of PrivRec+: popularity, moments, and rounds on top if there are any."""
     settings, federation, split = of.settings, of.federation, of.split
     layout = layout_for(settings, federation.catalogue)
+    if kernels := public_kernels(settings, federation.catalogue):
+        return _public_stages(of, layout, kernels)
     rank = rank_for(settings, federation.catalogue)
     task = _Task(settings=settings, federation=federation, split=split, layout=layout, rank=rank)
     releases = subspace_rounds(settings) if task.in_subspace else 1
@@ -173,6 +201,80 @@ def plus_stages(of: Task[SumsSettings]) -> tuple[Phase, ...]:
     cohort = rest.release.sampling.cohort
     work = partial(rounds_work, settings, layout, rank, cohort)
     return (*sums, replace(trained, work=work))
+
+
+def _public_stages(of: Task[SumsSettings], layout: Layout, kernels: Kernels) -> tuple[Phase, ...]:
+    """Return the releases in a basis that public features choose (`public.py`)."""
+    settings, n_items = of.settings, layout.n_items
+    budget = public_budget(settings, of.split, n_items)
+    task = _Task(
+        settings=settings,
+        federation=of.federation,
+        split=of.split,
+        layout=layout,
+        rank=budget.directions + 1,
+        kernels=kernels,
+    )
+    dislike, scale = settings.dislike_input, budget.popularity.noise_scale(BOUND)
+    people = budget.popularity.release.sampling.cohort
+
+    def told_alignments(state: ServerState) -> Commons:
+        return commons_of(kernels, _popularity(state), scale)
+
+    def with_tower(state: ServerState, public: Public, learned: Learned | None) -> ServerState:
+        popularity = _popularity(state)
+        tower = tower_of(public.basis, learned, public.trust, kernels, popularity)
+        known = np.arange(n_items) if public.trust.trust else public.basis.kept
+        new = {LIKES: tower.inside, OUT: tower.outside, BIAS: bias_of(popularity, known)}
+        if DISLIKES in state.params:
+            new[DISLIKES] = dislike * tower.inside
+        return _state_with_params(state, {**new, **public.released()})
+
+    def absorb_alignments(state: ServerState, published: Published) -> ServerState:
+        noise = budget.alignments.noise_scale(BOUND)
+        sums = np.asarray(published.update[ALIGNMENTS], np.float64)
+        trust = trust_of(sums, told_alignments(state), people, noise)
+        public = Public(trust, basis_of(_popularity(state), kernels, trust, budget.directions))
+        if budget.moments is None:
+            return with_tower(state, public, None)
+        return _state_with_params(state, public.params())
+
+    def absorb_moments(state: ServerState, published: Published) -> ServerState:
+        public = public_of(state.params)
+        noise = budget.moments.noise_scale(BOUND) if budget.moments else 0.0
+        sums = np.asarray(published.update[TRIANGLE], np.float64)
+        return with_tower(state, public, learned_from(sums, budget.directions, noise))
+
+    size = len(kernels)
+    alignments = task.phase(
+        ALIGNMENTS,
+        1,
+        budget.alignments,
+        device=replace(
+            alignment_device(layout, kernels, dislike),
+            cost=partial(task.cost, "alignments round", 8 * size * (n_items + size), True),
+        ),
+        tell=lambda state: told_alignments(state).told(),
+        absorb=absorb_alignments,
+        accepts=alignment_accepts(size, n_items),
+    )
+    first = _popularity_phase(task, budget.popularity)
+    if budget.moments is None:
+        return first, replace(alignments, ranks=True)
+    accepts = moments_accepts(n_items, budget.directions)
+    down = 4 * math.prod(accepts["project"].shape)
+    moments = task.phase(
+        MOMENTS,
+        2,
+        budget.moments,
+        device=replace(
+            moments_device(layout, dislike), cost=partial(task.cost, "moments round", down, True)
+        ),
+        tell=lambda state: public_of(state.params).basis.told(),
+        absorb=absorb_moments,
+        accepts=accepts,
+    )
+    return first, alignments, moments
 
 
 def _history_phase(task: _Task, aggregator: Aggregator) -> Phase:
