@@ -43,11 +43,7 @@ def split_budget(
     )
     if settings.mechanism == "none":
         return plain(everybody), plain(everybody), plain(some)
-    if settings.clip_quantile and not settings.rounds:
-        raise SettingsError(
-            "`clip_quantile` is for rounds of training; `rounds` is 0, and the two sums have a"
-            " fixed bound"
-        )
+    _check_bound(settings)
     share = settings.stage1_share if settings.rounds else 1.0
     made = popularity_and_sums(settings, everybody, n_items, sums=sums, share=share)
     if not settings.rounds:
@@ -63,6 +59,14 @@ def split_budget(
     return made.popularity, made.sums, on_top
 
 
+def _check_bound(settings: SumsSettings) -> None:
+    if settings.clip_quantile and not settings.rounds:
+        raise SettingsError(
+            "`clip_quantile` is for rounds of training; `rounds` is 0, and the sums have a fixed"
+            " bound"
+        )
+
+
 class PublicBudget(NamedTuple):
     """The mechanisms of popularity, alignments and moments; no moments where they do not pay."""
 
@@ -74,6 +78,7 @@ class PublicBudget(NamedTuple):
 
 def public_budget(settings: SumsSettings, split: Split, n_items: int) -> PublicBudget:
     """Return the mechanisms of the releases in a public basis; together they cost `epsilon`."""
+    _check_bound(settings)
     users = len(split.train) if settings.sampling == "fixed" else split.public_train
     everybody = sampling_of(settings.sampling, min(settings.stage1_cohort, users), split)
     given, epsilon, delta = settings.noise_multiplier, settings.epsilon, settings.delta

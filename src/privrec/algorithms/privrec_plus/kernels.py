@@ -168,5 +168,5 @@ def _says_something(kernel: Kernel) -> bool:
     """Return whether two items are alike by the kernel, and two are not."""
     if kernel.vectors is None:
         return kernel.numbers is not None and bool(np.isfinite(kernel.numbers).sum() > 1)
-    used = np.asarray((kernel.vectors != 0).sum(0))
+    used = np.bincount(kernel.vectors.indices, minlength=kernel.vectors.shape[1])
     return bool((used > 1).any() and (used < kernel.vectors.shape[0]).any())

@@ -28,7 +28,7 @@ from privrec.algorithms.privrec_plus.rows import (
     to_length_one,
     triangle,
 )
-from privrec.algorithms.privrec_plus.scoring import POPULARITY, Layout
+from privrec.algorithms.privrec_plus.scoring import OUT, POPULARITY, Layout
 from privrec.core.contribution import Contribution
 from privrec.core.phase import Accepted, Cohort, DeviceHalf, Told
 from privrec.data.clients import Clients
@@ -75,9 +75,9 @@ def spending_of(people: int, noise_multiplier: float, n_items: int) -> Spending:
     noise = _PEOPLE * noise_multiplier / math.sqrt(1 - _ALIGNED) / people
     popular = min(0.5, 0.09 * noise**0.65) * (1 - _ALIGNED)
     kept = min(n_items, _MOST_ITEMS)
-    if people / noise_multiplier < _FEWEST_PER_NOISE:
+    if people < _FEWEST_PER_NOISE * noise_multiplier:
         return Spending(1 - _ALIGNED, _ALIGNED, 0.0, max(1, min(_PRIOR_DIRECTIONS, kept - 1)))
-    directions = max(1, min(round(440 * noise**-0.72), kept - 1))
+    directions = max(1, min(round(440 * max(noise, 1e-3) ** -0.72), kept - 1))
     return Spending(popular, _ALIGNED, 1 - _ALIGNED - popular, directions)
 
 
@@ -136,11 +136,10 @@ def alignment_device(layout: Layout, kernels: Kernels, dislike: float) -> Device
 
 def alignment_accepts(kernels: int, n_items: int) -> dict[str, Accepted]:
     """Return what a device accepts of what is told for the alignments."""
-    unit = {"least": -4.0, "most": 4.0}
     return {
-        "centre": Accepted(shape=(kernels, n_items), **unit),
-        "level": Accepted(shape=(kernels,), **unit),
-        "distinct": Accepted(shape=(kernels,), **unit),
+        "centre": Accepted(shape=(kernels, n_items), least=-4, most=4),
+        "level": Accepted(shape=(kernels,), least=-4, most=4),
+        "distinct": Accepted(shape=(kernels,), least=-4, most=4),
         "whiten": Accepted(shape=(kernels, kernels)),
     }
 
@@ -240,12 +239,12 @@ def trust_of(published: F64, commons: Commons, people: float, noise_scale: float
 class Items(NamedTuple):
     """The most popular items, from the first release alone.
 
-    `kept` (m,): their positions. `count` (m,): their popularity, at least 1, over its mean.
+    `kept` (m,): their positions. `popular` (m,): their popularity, at least 1, over its mean.
     `common` (m,): the direction of popularity, of length 1; before that it had `common_length`.
     """
 
     kept: IntArray
-    count: F64
+    popular: F64
     mean_count: float
     common: F64
     common_length: float
@@ -253,7 +252,7 @@ class Items(NamedTuple):
     @property
     def power(self) -> F64:
         """The weight of each item in a row: smaller for popular ones."""
-        return np.asarray(self.count**-_ITEM_POWER)
+        return np.asarray(self.popular**-_ITEM_POWER)
 
 
 def items_of(popularity: F64) -> Items:
@@ -291,7 +290,7 @@ def basis_of(popularity: F64, kernels: Kernels, trust: Trust, directions: int) -
     trust, c the popularity over its mean.
     """
     items = items_of(popularity)
-    kept, count, common = items.kept, items.count, items.common
+    kept, count, common = items.kept, items.popular, items.common
     alone = 1 - 0.7 * trust.trust
     expected = alone * np.eye(len(kept))
     if trust.trust:
@@ -426,7 +425,7 @@ def tower_of(
     prior[q, q] = 20.0
     items = basis.items
     outside = np.column_stack([basis.vectors, items.common])
-    weight = items.count * items.power**2
+    weight = items.popular * items.power**2
     inside = outside / (0.75 + 0.25 * weight / weight.mean())[:, None]
     inside = inside @ np.linalg.solve(np.eye(q + 1) + prior @ (outside.T @ inside), prior)
     shape = (len(popularity), q + 1)
@@ -449,7 +448,7 @@ def through_kernel(
     """
     known = basis.items
     count = np.maximum(popularity, 1.0) / known.mean_count
-    scaled = np.sqrt(known.count)[:, None] * basis.vectors / basis.strength
+    scaled = np.sqrt(known.popular)[:, None] * basis.vectors / basis.strength
     vectors = np.empty((len(items), basis.vectors.shape[1] + 1))
     vectors[:, -1] = count ** (1 - _ITEM_POWER) / known.common_length
     for some in np.array_split(np.arange(len(items)), max(1, len(items) // 1024)):
@@ -460,8 +459,7 @@ def through_kernel(
 
 # --- what the server keeps between the releases --------------------------------------------------
 
-_WEIGHTS, _TRUST = "public/weights", "public/trust"
-_VECTORS, _STRENGTH = "public/vectors", "public/strength"
+_WEIGHTS, _TRUST, _STRENGTH = "public/weights", "public/trust", "public/strength"
 
 
 class Public(NamedTuple):
@@ -470,31 +468,30 @@ class Public(NamedTuple):
     trust: Trust
     basis: Basis
 
-    def params(self) -> dict[str, Leaf]:
-        """Return it as parameters; the items follow from popularity."""
-        return {**self.released(), _VECTORS: self.basis.vectors}
-
-    def released(self) -> dict[str, Leaf]:
-        """Return what stays in the model, beside its vectors; it tells how to add a new item."""
+    def params(self, n_items: int) -> dict[str, Leaf]:
+        """Return it as parameters: the items' vectors are the basis, also in the tower."""
+        vectors = np.zeros((n_items, len(self.basis.strength) + 1))
+        vectors[self.basis.items.kept, :-1] = self.basis.vectors
         return {
+            OUT: vectors,
             _WEIGHTS: self.trust.weights,
             _TRUST: np.asarray(self.trust.trust),
             _STRENGTH: self.basis.strength,
         }
 
 
-def public_start(kernels: Kernels, n_items: int, directions: int) -> dict[str, F32]:
+def public_start(kernels: Kernels, directions: int) -> dict[str, F32]:
     """Return the parameters before anything is known."""
     return {
         _WEIGHTS: np.zeros(len(kernels), np.float32),
         _TRUST: np.zeros((), np.float32),
         _STRENGTH: np.ones(directions, np.float32),
-        _VECTORS: np.zeros((min(n_items, _MOST_ITEMS), directions), np.float32),
     }
 
 
 def public_of(params: Mapping[str, Leaf]) -> Public:
-    """Return it from parameters."""
-    arrays = {name: np.asarray(params[name], np.float64) for name in params}
-    trust = Trust(arrays[_WEIGHTS], float(arrays[_TRUST]))
-    return Public(trust, Basis(items_of(arrays[POPULARITY]), arrays[_VECTORS], arrays[_STRENGTH]))
+    """Return it from parameters; the items follow from popularity."""
+    weights, strength = (np.asarray(params[name], np.float64) for name in (_WEIGHTS, _STRENGTH))
+    items = items_of(np.asarray(params[POPULARITY], np.float64))
+    vectors = np.asarray(params[OUT], np.float64)[items.kept, :-1]
+    return Public(Trust(weights, float(params[_TRUST])), Basis(items, vectors, strength))

@@ -6,7 +6,6 @@ rounds of a subspace iteration take the place of the second sum (`subspace.py`).
 may follow (`softmax.py`). Under noise each sum is one release, and so is each round.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,6 +17,7 @@ import numpy.typing as npt
 
 from privrec.algorithms.budgets import BOUND
 from privrec.algorithms.privrec_plus.budget import (
+    PublicBudget,
     exact_work,
     in_subspace,
     items_with_vector,
@@ -125,7 +125,7 @@ class _Task:
             start |= {FREQUENCY: np.zeros(self.layout.size, np.float32)}
             start |= {MEAN_WEIGHT: np.zeros((), np.float32)}
         if self.kernels is not None:
-            start |= public_start(self.kernels, self.layout.n_items, self.rank - 1)
+            start |= public_start(self.kernels, self.rank - 1)
         known = before or {}
         return {name: jnp.asarray(known.get(name, array)) for name, array in start.items()}
 
@@ -205,76 +205,95 @@ def plus_stages(of: Task[SumsSettings]) -> tuple[Phase, ...]:
 
 def _public_stages(of: Task[SumsSettings], layout: Layout, kernels: Kernels) -> tuple[Phase, ...]:
     """Return the releases in a basis that public features choose (`public.py`)."""
-    settings, n_items = of.settings, layout.n_items
-    budget = public_budget(settings, of.split, n_items)
+    budget = public_budget(of.settings, of.split, layout.n_items)
     task = _Task(
-        settings=settings,
+        settings=of.settings,
         federation=of.federation,
         split=of.split,
         layout=layout,
         rank=budget.directions + 1,
         kernels=kernels,
     )
-    dislike, scale = settings.dislike_input, budget.popularity.noise_scale(BOUND)
-    people = budget.popularity.release.sampling.cohort
+    first = _popularity_phase(task, budget.popularity)
+    second = _alignments_phase(task, kernels, budget)
+    if budget.moments is None:
+        return first, replace(second, ranks=True)
+    return first, second, _public_moments_phase(task, kernels, budget.moments)
 
-    def told_alignments(state: ServerState) -> Commons:
+
+def _alignments_phase(task: _Task, kernels: Kernels, budget: PublicBudget) -> Phase:
+    """Return the sum that says which features count. It chooses the basis, or ends the training."""
+    scale, noise = (
+        aggregator.noise_scale(BOUND) for aggregator in (budget.popularity, budget.alignments)
+    )
+
+    def commons(state: ServerState) -> Commons:
         return commons_of(kernels, _popularity(state), scale)
 
-    def with_tower(state: ServerState, public: Public, learned: Learned | None) -> ServerState:
-        popularity = _popularity(state)
-        tower = tower_of(public.basis, learned, public.trust, kernels, popularity)
-        known = np.arange(n_items) if public.trust.trust else public.basis.kept
-        new = {LIKES: tower.inside, OUT: tower.outside, BIAS: bias_of(popularity, known)}
-        if DISLIKES in state.params:
-            new[DISLIKES] = dislike * tower.inside
-        return _state_with_params(state, {**new, **public.released()})
-
-    def absorb_alignments(state: ServerState, published: Published) -> ServerState:
-        noise = budget.alignments.noise_scale(BOUND)
+    def absorb(state: ServerState, published: Published) -> ServerState:
         sums = np.asarray(published.update[ALIGNMENTS], np.float64)
-        trust = trust_of(sums, told_alignments(state), people, noise)
+        people = budget.alignments.release.sampling.cohort
+        trust = trust_of(sums, commons(state), people, noise)
         public = Public(trust, basis_of(_popularity(state), kernels, trust, budget.directions))
         if budget.moments is None:
-            return with_tower(state, public, None)
-        return _state_with_params(state, public.params())
+            return _with_tower(task, kernels, state, public, None)
+        return _state_with_params(state, public.params(task.layout.n_items))
 
-    def absorb_moments(state: ServerState, published: Published) -> ServerState:
-        public = public_of(state.params)
-        noise = budget.moments.noise_scale(BOUND) if budget.moments else 0.0
-        sums = np.asarray(published.update[TRIANGLE], np.float64)
-        return with_tower(state, public, learned_from(sums, budget.directions, noise))
-
-    size = len(kernels)
-    alignments = task.phase(
+    size, n_items = len(kernels), task.layout.n_items
+    device = alignment_device(task.layout, kernels, task.settings.dislike_input)
+    cost = partial(task.cost, "alignments round", 8 * size * (n_items + size), True)
+    return task.phase(
         ALIGNMENTS,
         1,
         budget.alignments,
-        device=replace(
-            alignment_device(layout, kernels, dislike),
-            cost=partial(task.cost, "alignments round", 8 * size * (n_items + size), True),
-        ),
-        tell=lambda state: told_alignments(state).told(),
-        absorb=absorb_alignments,
+        device=replace(device, cost=cost),
+        tell=lambda state: commons(state).told(),
+        absorb=absorb,
         accepts=alignment_accepts(size, n_items),
     )
-    first = _popularity_phase(task, budget.popularity)
-    if budget.moments is None:
-        return first, replace(alignments, ranks=True)
-    accepts = moments_accepts(n_items, budget.directions)
-    down = 4 * math.prod(accepts["project"].shape)
-    moments = task.phase(
+
+
+def _public_moments_phase(task: _Task, kernels: Kernels, aggregator: Aggregator) -> Phase:
+    """Return the moments of rows in the basis."""
+    directions, noise = task.rank - 1, aggregator.noise_scale(BOUND)
+
+    def absorb(state: ServerState, published: Published) -> ServerState:
+        sums = np.asarray(published.update[TRIANGLE], np.float64)
+        learned = learned_from(sums, directions, noise)
+        return _with_tower(task, kernels, state, public_of(state.params), learned)
+
+    accepts = moments_accepts(task.layout.n_items, directions)
+    device = moments_device(task.layout, task.settings.dislike_input)
+    down = 4 * directions * (accepts["kept"].shape[0] or 0)
+    return task.phase(
         MOMENTS,
         2,
-        budget.moments,
-        device=replace(
-            moments_device(layout, dislike), cost=partial(task.cost, "moments round", down, True)
-        ),
+        aggregator,
+        device=replace(device, cost=partial(task.cost, "moments round", down, True)),
         tell=lambda state: public_of(state.params).basis.told(),
-        absorb=absorb_moments,
+        absorb=absorb,
         accepts=accepts,
     )
-    return first, alignments, moments
+
+
+def _with_tower(
+    task: _Task, kernels: Kernels, state: ServerState, public: Public, learned: Learned | None
+) -> ServerState:
+    """Return the state with the tower in its parameters."""
+    popularity = _popularity(state)
+    tower = tower_of(public.basis, learned, public.trust, kernels, popularity)
+    ranked = public.basis.items.kept
+    if public.trust.trust:
+        ranked = np.arange(task.layout.n_items)
+    new: dict[str, npt.ArrayLike] = {
+        **public.params(task.layout.n_items),
+        LIKES: tower.inside,
+        OUT: tower.outside,
+        BIAS: bias_of(popularity, ranked),
+    }
+    if DISLIKES in state.params:
+        new[DISLIKES] = task.settings.dislike_input * tower.inside
+    return _state_with_params(state, new)
 
 
 def _history_phase(task: _Task, aggregator: Aggregator) -> Phase:
