@@ -72,12 +72,12 @@ def spending_of(people: int, noise_multiplier: float, n_items: int) -> Spending:
     With less noise per person, fewer people are needed to see what is popular, and more directions
     can be told from the noise. Where people are too few for moments, popularity gets their share.
     """
-    noise = _PEOPLE * noise_multiplier / math.sqrt(1 - _ALIGNED) / people
+    noise = max(_PEOPLE * noise_multiplier / math.sqrt(1 - _ALIGNED) / people, 1e-3)
     popular = min(0.5, 0.09 * noise**0.65) * (1 - _ALIGNED)
     kept = min(n_items, _MOST_ITEMS)
     if people < _FEWEST_PER_NOISE * noise_multiplier:
         return Spending(1 - _ALIGNED, _ALIGNED, 0.0, max(1, min(_PRIOR_DIRECTIONS, kept - 1)))
-    directions = max(1, min(round(440 * max(noise, 1e-3) ** -0.72), kept - 1))
+    directions = max(1, min(round(440 * noise**-0.72), kept - 1))
     return Spending(popular, _ALIGNED, 1 - _ALIGNED - popular, directions)
 
 
