@@ -1,6 +1,7 @@
 """The smallest population, catalogue and model for a run, shared by all tests that train."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from privrec.core.phase import Executor, Journal, RoundReport, ServerState, Stag
 from privrec.core.round import Surroundings, cohort_draw, fastest, play_stage_round
 from privrec.data.catalogue import to_json
 from privrec.data.federation import Federation
+from privrec.data.schema import Schema
 from privrec.privacy.release import NoiseSource
 from privrec.runs import folder as records
 
@@ -32,6 +34,14 @@ def new_folder(path: Path, prepared: Plan) -> records.RunFolder:
     federation = prepared.task.federation
     public = to_json(federation.catalogue)
     return records.create_run(path, prepared.task.settings, public, federation.fingerprint)
+
+
+def without_features(data: Federation) -> Federation:
+    """Return the same people; of items nothing is known but their ids."""
+    known = data.catalogue
+    rest = tuple(feature for feature in known.schema.features if feature.side != "item")
+    catalogue = replace(known, schema=Schema(features=rest), items={}, titles=list(known.item_ids))
+    return replace(data, catalogue=catalogue)
 
 
 class FixedNoise(Unwritten):

@@ -22,6 +22,8 @@ from privrec.types import F64, IntArray
 
 _WIDTH = 0.5
 """Width of a number's kernel, in standard deviations over the items."""
+_EQUAL = 1e-12
+"""Numbers that differ by less than this share of the largest are the same."""
 _RARE = 0.02
 """Added to the share of the items that have a value: bounds the weight of rare values."""
 _TEXT_WORDS = 1.5
@@ -137,11 +139,13 @@ def _of_titles(catalogue: Catalogue) -> Iterator[Kernel]:
 
 
 def _of_numbers(name: str, numbers: F64) -> Kernel:
+    numbers = np.asarray(numbers, np.float64)
     known = numbers[np.isfinite(numbers)]
     scale = float(known.std()) if len(known) else 0.0
-    return Kernel(
-        name=name, numbers=numbers / scale if scale > 0 else np.full(len(numbers), np.nan)
-    )
+    # The deviation of equal numbers can be a rounding error.
+    if scale <= _EQUAL * float(np.abs(known).max(initial=0.0)):
+        numbers, scale = np.full(len(numbers), np.nan), 1.0
+    return Kernel(name=name, numbers=numbers / scale)
 
 
 def _of_texts(name: str, texts: Sequence[str]) -> Kernel:

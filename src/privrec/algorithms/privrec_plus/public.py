@@ -161,9 +161,12 @@ class Commons(NamedTuple):
     gram: F64
 
     def root(self, power: float) -> F64:
-        """Return the matrix `gram` to a power; directions that it lacks stay 0."""
+        """Return the matrix `gram` to a power; directions that it lacks stay 0.
+
+        Where popular items have all in common, only rounding is left in it.
+        """
         values, vectors = np.linalg.eigh(self.gram)
-        usable = values > 1e-9 * max(float(values[-1]), 1e-30)
+        usable = values > max(1e-9 * float(values[-1]), 1e-12)
         powers = np.where(usable, np.where(usable, values, 1.0) ** power, 0.0)
         return np.asarray((vectors * powers) @ vectors.T)
 
@@ -313,11 +316,12 @@ def in_basis(rows: SparseRows, kept: IntArray, project: F64) -> F64:
     A row without anything in the basis becomes 0.
     """
     chosen = sp.csr_array(rows[:, kept])
-    inside = np.asarray(chosen @ project, np.float64)
+    # The scale of the basis does not matter. With 1, no square of what is left is rounded to 0.
+    largest = float(np.abs(project).max(initial=0.0))
+    inside = np.asarray(chosen @ (project / (largest or 1.0)), np.float64)
     lengths = np.linalg.norm(inside, axis=1)
     rest = np.sqrt(np.asarray(chosen.multiply(chosen).sum(1), np.float64))
-    largest = float(np.abs(project).max(initial=0.0))
-    lengths[lengths <= _NEGLIGIBLE * rest * largest] = 0.0
+    lengths[lengths <= _NEGLIGIBLE * rest] = 0.0
     inside *= to_length_one(lengths)[:, None]
     # Now Σy² is 1, and the triangle of y yᵀ has the length √((1 + Σy⁴)/2).
     fourth = (inside**4).sum(1)
