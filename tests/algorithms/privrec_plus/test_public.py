@@ -333,11 +333,13 @@ def test_whatever_the_features_nobody_is_longer_than_one_and_devices_accept_what
     assert found == 0 or found == pytest.approx(1.0, abs=1e-9)
 
 
-def test_where_popular_items_have_all_in_common_no_rounding_error_is_whitened() -> None:
-    """What is left of the kernel is some 1e-16; divided by its own length it would be noise."""
-    kernels = kernels_for(colour=["a"] * 7 + ["b"] * 5)
-    popularity = np.array([9.0, 7.1, 3.3, 8.7, 4.9, 6.1, 5.3, 0, 0, 0, 0, 0])
+@pytest.mark.parametrize("seed", [0, 4, 8, 10])
+def test_where_popular_items_have_all_in_common_no_rounding_error_is_whitened(seed: int) -> None:
+    """What is left of the kernel is some 1e-16; divided by its own length it would be 1e15."""
+    kernels, popularity = kernels_for(colour=["a"] * 7 + ["b"] * 5), np.zeros(12)
+    popularity[:7] = 3 + 9 * np.random.default_rng(seed).random(7)
     commons = commons_of(kernels, popularity, 1.0)
+    check_told(commons.told(), alignment_accepts(1, 12))
     np.testing.assert_allclose(commons.gram, 0.0, atol=1e-20)
     np.testing.assert_array_equal(commons.told()["whiten"], 0.0)
     assert trust_of(np.array([5.0]), commons, 10, 1.0).trust == 0
@@ -513,7 +515,7 @@ def test_the_basis_is_the_top_of_what_is_expected(trust: float, directions: int)
 
 
 def test_only_the_most_popular_items_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(public, "_MOST_ITEMS", 7)
+    monkeypatch.setattr(public, "MOST_ITEMS", 7)
     basis = some_basis()
     assert basis.items.kept.tolist() == [0, 6, 3, 9, 2, 8, 5]
     assert basis.items.popular.mean() == pytest.approx(1.0)
@@ -600,7 +602,7 @@ def test_the_tower_is_the_direct_formula(trust: float, is_learned: bool) -> None
 def test_items_that_were_not_kept_get_vectors_through_the_kernel(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(public, "_MOST_ITEMS", 8)
+    monkeypatch.setattr(public, "MOST_ITEMS", 8)
     trust = Trust(np.array([0.5, 0.3, 0.2]), 0.6)
     basis = basis_of(POPULAR, TOY, trust, 5)
     tower = tower_of(basis, None, trust, TOY, POPULAR)
@@ -633,7 +635,7 @@ def test_an_item_that_nobody_has_is_ranked_for_those_who_like_its_category(
     most: int, with_moments: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One item of each group is in nobody's row, among those that are kept or not."""
-    monkeypatch.setattr(public, "_MOST_ITEMS", most)
+    monkeypatch.setattr(public, "MOST_ITEMS", most)
     world = world_of(GROUPS, 0.9, 1500, seed=1)
     new = np.arange(50, 55)
     rows = world.rows.copy()

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from privrec.algorithms.budgets import BOUND, noised, popularity_and_sums, sampling_of
 from privrec.algorithms.privrec_plus.kernels import Kernels, kernels_of
-from privrec.algorithms.privrec_plus.public import spending_of
+from privrec.algorithms.privrec_plus.public import MOST_ITEMS, spending_of
 from privrec.algorithms.privrec_plus.rows import Regression
 from privrec.algorithms.privrec_plus.scoring import Layout, layout_of
 from privrec.algorithms.privrec_plus.settings import PlusSettings, SumsSettings, without_noise
@@ -160,6 +160,22 @@ def noisy_work(settings: SumsSettings, layout: Layout, rank: int, told: Told | N
         instead=partial(_fewer_items, needed, items, exact=None),
         # A tridiagonal matrix in 64 bits, half of it by products of matrix and vector.
         multiply_adds=4 * items**3,
+    )
+
+
+def public_work(layout: Layout, kernels: int, directions: int, told: Told | None) -> ServerWork:
+    """Return what a release in a public basis needs: `public.py: commons_of, basis_of, tower_of`.
+
+    At the peak there are the kernels over kept items and some copies of their mixture; or the
+    vectors of all items, several times.
+    """
+    items = min(layout.n_items, MOST_ITEMS)
+    return ServerWork(
+        bytes=8 * max((kernels + 5) * items**2, 9 * layout.n_items * (directions + 1)),
+        what=f"the noised closed form over {items:,} items",
+        instead=lambda free: "set `history` to 'subspace'",
+        # Kernels, and the top eigenvectors of a matrix in 64 bits.
+        multiply_adds=4 * items**3 + kernels * layout.n_items * items,
     )
 
 

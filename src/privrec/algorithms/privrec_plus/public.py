@@ -45,7 +45,7 @@ _NEGLIGIBLE = 1e-6
 _SURE = 2.0
 """An item counts as popular if its noised popularity is above so many deviations of the noise."""
 _TOP = 1200
-_MOST_ITEMS = 1500
+MOST_ITEMS = 1500
 _ITEM_POWER = 0.3
 _PEOPLE = 4832.0
 """The number of training people of MovieLens-1M, on whose validation people the constants below
@@ -74,7 +74,7 @@ def spending_of(people: int, noise_multiplier: float, n_items: int) -> Spending:
     """
     noise = max(_PEOPLE * noise_multiplier / math.sqrt(1 - _ALIGNED) / people, 1e-3)
     popular = min(0.5, 0.09 * noise**0.65) * (1 - _ALIGNED)
-    kept = min(n_items, _MOST_ITEMS)
+    kept = min(n_items, MOST_ITEMS)
     if people < _FEWEST_PER_NOISE * noise_multiplier:
         return Spending(1 - _ALIGNED, _ALIGNED, 0.0, max(1, min(_PRIOR_DIRECTIONS, kept - 1)))
     directions = max(1, min(round(440 * noise**-0.72), kept - 1))
@@ -260,7 +260,7 @@ class Items(NamedTuple):
 
 def items_of(popularity: F64) -> Items:
     """Return the most popular items."""
-    kept = np.argsort(-popularity, kind="stable")[:_MOST_ITEMS]
+    kept = np.argsort(-popularity, kind="stable")[:MOST_ITEMS]
     counted = np.maximum(popularity[kept], 1.0)
     mean = float(counted.mean())
     count = counted / mean
@@ -351,7 +351,7 @@ def moments_device(layout: Layout, dislike: float) -> DeviceHalf:
 
 def moments_accepts(n_items: int, directions: int) -> dict[str, Accepted]:
     """Return what a device accepts of what is told for the moments."""
-    kept = min(n_items, _MOST_ITEMS)
+    kept = min(n_items, MOST_ITEMS)
     return {
         "kept": Accepted(shape=(kept,), kind="whole", least=0, most=n_items - 1, distinct=True),
         "project": Accepted(shape=(kept, directions)),

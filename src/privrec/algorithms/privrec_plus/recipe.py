@@ -25,6 +25,7 @@ from privrec.algorithms.privrec_plus.budget import (
     noisy_work,
     public_budget,
     public_kernels,
+    public_work,
     rank_for,
     regression_of,
     rounds_work,
@@ -215,10 +216,12 @@ def _public_stages(of: Task[SumsSettings], layout: Layout, kernels: Kernels) -> 
         kernels=kernels,
     )
     first = _popularity_phase(task, budget.popularity)
-    second = _alignments_phase(task, kernels, budget)
+    work = partial(public_work, layout, len(kernels), budget.directions)
+    second = replace(_alignments_phase(task, kernels, budget), work=work)
     if budget.moments is None:
         return first, replace(second, ranks=True)
-    return first, second, _public_moments_phase(task, kernels, budget.moments)
+    third = _public_moments_phase(task, kernels, budget.moments)
+    return first, second, replace(third, work=work)
 
 
 def _alignments_phase(task: _Task, kernels: Kernels, budget: PublicBudget) -> Phase:
