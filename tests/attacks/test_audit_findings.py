@@ -1,7 +1,7 @@
 """More planted faults, of the kind that programmers make. Most are found under secure noise too."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,7 +22,7 @@ from privrec.attacks.audit import audit, least_area
 from privrec.attacks.findings import noise_again, over_bound, same_noise, too_small, wrong_noise
 from privrec.attacks.trial import WatchedRound, make_canaries
 from privrec.cli.app import app
-from privrec.core.phase import Cohort, Phase, ServerState, Told
+from privrec.core.phase import Cohort, DeviceHalf, Phase, ServerState, Told
 from privrec.core.round import fastest
 from privrec.data.clients import Clients
 from privrec.data.federation import Federation
@@ -255,13 +255,13 @@ def test_a_count_of_adaptive_clipping_without_noise(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("name", ["taste_device", "alignment_device", "moments_device"])
 def test_the_sum_is_bounded_and_not_each_person(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = getattr(plan, name)
+    whole: Callable[..., DeviceHalf] = getattr(plan, name)
 
     def device(*args: Any) -> Any:
         made = whole(*args)
 
         def kernel(told: Told, cohort: Cohort, round_index: int, clip_norm: float) -> CohortTotal:
-            total = made.kernel(told, cohort, round_index, clip_norm)
+            total = made.kernel(told, cohort, round_index, clip_norm)  # type: ignore[misc]
             length = np.sqrt(sum(float(np.square(a).sum()) for a in total.update.values()))
             shrink = clip_norm / max(length, clip_norm)
             return total._replace(update={n: shrink * a for n, a in total.update.items()})

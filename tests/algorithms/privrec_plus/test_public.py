@@ -534,7 +534,7 @@ def low_rank(size: int, strengths: Sequence[float], seed: int) -> tuple[F64, F64
 
 def test_without_noise_the_true_eigenvectors_are_learned() -> None:
     truth, vectors = low_rank(20, [9.0, 4.0, 1.0], seed=0)
-    found = learned_from(triangle(truth), 20, 0.0)
+    found = learned_from(np.asarray(triangle(truth), np.float64), 20, 0.0)
     np.testing.assert_allclose((found.vectors * found.strength) @ found.vectors.T, truth, atol=1e-6)
     top = found.vectors[:, np.argsort(-found.strength)[:3]]
     np.testing.assert_allclose(np.abs(top.T @ vectors), np.eye(3), atol=1e-6)
@@ -555,7 +555,7 @@ def test_what_is_much_stronger_than_the_noise_is_found_in_it() -> None:
     """The edge of the noise is 2·√100 = 20."""
     truth, vectors = low_rank(100, [400.0, 200.0], seed=1)
     noise = np.random.default_rng(2).normal(size=100 * 101 // 2)
-    found = learned_from(triangle(truth) + noise, 100, 1.0)
+    found = learned_from(np.asarray(triangle(truth) + noise, np.float64), 100, 1.0)
     assert len(found.strength) == 2
     np.testing.assert_allclose(found.strength[::-1], [400, 200], rtol=0.1)
     assert (np.abs(found.vectors[:, ::-1].T @ vectors).diagonal() > 0.97).all()
@@ -650,7 +650,8 @@ def test_an_item_that_nobody_has_is_ranked_for_those_who_like_its_category(
     if with_moments:
         told = basis.told()
         inside = in_basis(SparseRows(rows), told["kept"], np.asarray(told["project"], np.float64))
-        learned = learned_from(triangle(inside.T @ inside), 30, 1.0)
+        moments = np.asarray(triangle(inside.T @ inside), np.float64)
+        learned = learned_from(moments, 30, 1.0)
     tower = tower_of(basis, learned, trust, kernels, popularity)
     scores = tower.inside @ tower.outside.T
     for item in new:
@@ -672,7 +673,8 @@ def played(data: Federation, change: Callable[[Clients], Clients]) -> list[dict[
     for phase in phases_of(population, noise_multiplier=0.05, delta=1e-3):
         state = phase.start(params)
         told.append({name: np.array(leaf) for name, leaf in phase.tell(state).items()})
-        assert phase.accepts is None or check_told(told[-1], phase.accepts) is None
+        if phase.accepts is not None:
+            check_told(told[-1], phase.accepts)
         one = phase.device.contribute(phase.tell(state), population.take(np.arange(1)), 0)
         sums = dict[str, Leaf]()
         add_to(sums, one)
