@@ -7,6 +7,9 @@ from typing import Any
 
 import pytest
 
+from privrec.algorithms.privrec_plus import budget
+from privrec.algorithms.privrec_plus import recipe as plus
+from privrec.algorithms.privrec_plus.public import Spending
 from privrec.algorithms.recipe import Plan
 from privrec.algorithms.recipes import RECIPES
 from privrec.core.phase import Executor, Journal, RoundReport, ServerState, Stage, Unwritten
@@ -42,6 +45,19 @@ def without_features(data: Federation) -> Federation:
     rest = tuple(feature for feature in known.schema.features if feature.side != "item")
     catalogue = replace(known, schema=Schema(features=rest), items={}, titles=list(known.item_ids))
     return replace(data, catalogue=catalogue)
+
+
+PLUS_WAYS = ("dp-privrec-plus by taste", "dp-privrec-plus by kernel")
+"""Names for the recipe as it is where items have no features, and where people are too few."""
+
+
+def go_plus_way(patch: pytest.MonkeyPatch, name: str) -> None:
+    """Let PrivRec+ release what the name says; any other name changes nothing."""
+    if name == PLUS_WAYS[0]:
+        patch.setattr(plus, "public_kernels", lambda settings, catalogue: None)
+    elif name == PLUS_WAYS[1]:
+        few = Spending(popularity=0.99, alignments=0.01, moments=0.0, directions=20)
+        patch.setattr(budget, "spending_of", lambda people, noise, items: few)
 
 
 class FixedNoise(Unwritten):
