@@ -1,17 +1,22 @@
 """The smallest population, catalogue and model for a run, shared by all tests that train."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from privrec.algorithms.privrec_plus import budget
+from privrec.algorithms.privrec_plus import recipe as plus
+from privrec.algorithms.privrec_plus.public import Spending
 from privrec.algorithms.recipe import Plan
 from privrec.algorithms.recipes import RECIPES
 from privrec.core.phase import Executor, Journal, RoundReport, ServerState, Stage, Unwritten
 from privrec.core.round import Surroundings, cohort_draw, fastest, play_stage_round
 from privrec.data.catalogue import to_json
 from privrec.data.federation import Federation
+from privrec.data.schema import Schema
 from privrec.privacy.release import NoiseSource
 from privrec.runs import folder as records
 
@@ -32,6 +37,27 @@ def new_folder(path: Path, prepared: Plan) -> records.RunFolder:
     federation = prepared.task.federation
     public = to_json(federation.catalogue)
     return records.create_run(path, prepared.task.settings, public, federation.fingerprint)
+
+
+def without_features(data: Federation) -> Federation:
+    """Return the same people; of items nothing is known but their ids."""
+    known = data.catalogue
+    rest = tuple(feature for feature in known.schema.features if feature.side != "item")
+    catalogue = replace(known, schema=Schema(features=rest), items={}, titles=list(known.item_ids))
+    return replace(data, catalogue=catalogue)
+
+
+PLUS_WAYS = ("dp-privrec-plus by taste", "dp-privrec-plus by kernel")
+"""Names for the recipe as it is where items have no features, and where people are too few."""
+
+
+def go_plus_way(patch: pytest.MonkeyPatch, name: str) -> None:
+    """Let PrivRec+ release what the name says; any other name changes nothing."""
+    if name == PLUS_WAYS[0]:
+        patch.setattr(plus, "public_kernels", lambda settings, catalogue: None)
+    elif name == PLUS_WAYS[1]:
+        few = Spending(popularity=0.99, alignments=0.01, moments=0.0, directions=20)
+        patch.setattr(budget, "spending_of", lambda people, noise, items: few)
 
 
 class FixedNoise(Unwritten):

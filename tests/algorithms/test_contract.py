@@ -12,7 +12,7 @@ from privrec.algorithms.recipe import Recipe
 from privrec.algorithms.recipes import RECIPES
 from privrec.testing import RecipeContract
 from subspace import SUBSPACE
-from tiny import VARIANTS
+from tiny import PLUS_WAYS, VARIANTS, go_plus_way
 
 PLUS_IN_SUBSPACE = replace(
     RECIPES["dp-privrec-plus"],
@@ -42,6 +42,16 @@ class TestOurs(RecipeContract):
 
 class TestExample(RecipeContract):
     recipe: Recipe = SUBSPACE
+
+
+class TestPlusInOtherWays(RecipeContract):
+    """As where items have no features, and as where people are too few for moments."""
+
+    recipe = "dp-privrec-plus"
+
+    @pytest.fixture(autouse=True, params=PLUS_WAYS)
+    def _way(self, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+        go_plus_way(monkeypatch, request.param)
 
 
 class TestPlusInSubspace(RecipeContract):

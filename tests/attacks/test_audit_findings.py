@@ -1,7 +1,7 @@
 """More planted faults, of the kind that programmers make. Most are found under secure noise too."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,21 +11,21 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from privrec.algorithms.privrec_plus import public, sums
 from privrec.algorithms.privrec_plus import recipe as plan
 from privrec.algorithms.privrec_plus import rows as moments
-from privrec.algorithms.privrec_plus import sums
-from privrec.algorithms.privrec_plus.budget import split_budget
+from privrec.algorithms.privrec_plus.budget import public_budget
 from privrec.algorithms.privrec_plus.rows import merged_items
-from privrec.algorithms.privrec_plus.sums import taste_device
 from privrec.algorithms.recipes import RECIPES, configure, prepare
 from privrec.attacks import findings
 from privrec.attacks.audit import audit, least_area
 from privrec.attacks.findings import noise_again, over_bound, same_noise, too_small, wrong_noise
 from privrec.attacks.trial import ObservedRound, make_canaries
 from privrec.cli.app import app
-from privrec.core.phase import Cohort, Phase, ServerState, Told
+from privrec.core.phase import Cohort, DeviceHalf, Phase, ServerState, Told
 from privrec.core.round import fastest
 from privrec.data.clients import Clients
+from privrec.data.federation import Federation
 from privrec.data.sources import load
 from privrec.privacy import release as noise
 from privrec.privacy.aggregate import (
@@ -44,6 +44,7 @@ from privrec.runs import loop
 from privrec.runs.documents import Audit
 from privrec.testing import noised, phases_of
 from privrec.types import IntArray
+from tiny import without_features
 
 DATA = "synthetic:users=150,items=120"
 PLUS = "dp-privrec-plus"
@@ -53,7 +54,7 @@ NETWORKS = {"privrec", "privrec-paper", "privrec-sgd", "fofl-self", "nn-self", "
 ROUNDS: dict[str, Any] = {"rounds": 5, "cohort": 40, "clip_quantile": 0.5}
 
 
-def audited(recipe: str = PLUS, data: str = DATA, **settings: Any) -> Audit:
+def audited(recipe: str = PLUS, data: str | Federation = DATA, **settings: Any) -> Audit:
     """Return an audit under secure noise.
 
     At this confidence 40 canaries prove nothing by their scores, so that no right run fails by
@@ -252,8 +253,9 @@ def test_a_count_of_adaptive_clipping_without_noise(monkeypatch: pytest.MonkeyPa
 # --- bounds -------------------------------------------------------------------------------------
 
 
-def test_the_sum_is_bounded_and_not_each_person(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = taste_device
+@pytest.mark.parametrize("name", ["taste_device", "alignment_device", "moments_device"])
+def test_the_sum_is_bounded_and_not_each_person(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole: Callable[..., DeviceHalf] = getattr(plan, name)
 
     def device(*args: Any) -> Any:
         made = whole(*args)
@@ -266,8 +268,11 @@ def test_the_sum_is_bounded_and_not_each_person(monkeypatch: pytest.MonkeyPatch)
 
         return replace(made, kernel=kernel)
 
-    monkeypatch.setattr(plan, "taste_device", device)
-    check_found(audited(), "not the sum of what each adds")
+    monkeypatch.setattr(plan, name, device)
+    monkeypatch.setattr(public, "_FEWEST_PER_NOISE", 0.0)
+    people = load(DATA)
+    data = without_features(people) if name == "taste_device" else people
+    check_found(audited(data=data), "not the sum of what each adds")
 
 
 def test_a_bound_that_fails_for_an_item_both_liked_and_disliked(
@@ -443,13 +448,13 @@ def test_a_budget_is_not_kept_by_sums_without_noise(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The ledger is honest and says infinite; who asked for a budget did not get it."""
-    whole = split_budget
+    whole = public_budget
 
     def forgotten(*args: Any, **given: Any) -> Any:
-        first, *rest = whole(*args, **given)
-        return plain(first.release.sampling), *rest
+        made = whole(*args, **given)
+        return made._replace(popularity=plain(made.popularity.release.sampling))
 
-    monkeypatch.setattr(plan, "split_budget", forgotten)
+    monkeypatch.setattr(plan, "public_budget", forgotten)
     args = ["audit", PLUS, "--data", DATA, "--canaries", "40", "--epsilon", "4"]
     place = tmp_path / "audit.json"
     done = CliRunner().invoke(app, [*args, "--out", str(place)])

@@ -12,7 +12,9 @@ from scipy import stats
 import privrec
 import raw
 from loopback import Loopback
+from privrec.algorithms.privrec_plus import budget
 from privrec.algorithms.privrec_plus import solve as fit
+from privrec.algorithms.privrec_plus.public import Spending
 from privrec.algorithms.recipe import Plan
 from privrec.algorithms.recipes import configure, prepare
 from privrec.core.phase import Cohort, Phase, Told
@@ -28,7 +30,7 @@ from privrec.runs.ledger import ledger_of, read_ledger
 from privrec.runs.loop import play_stages
 from privrec.testing import small
 from privrec.types import F64
-from tiny import new_folder
+from tiny import new_folder, without_features
 
 NODES, MISSING = 10, 0.3
 LEAST = 6
@@ -38,9 +40,15 @@ PAIRS = "synthetic:users=60,items=450,longest=20"
 """The upper triangle of 450 items has 101,475 numbers: the deviation is known within 0.3 %."""
 
 
-@pytest.fixture
-def pairs(monkeypatch: pytest.MonkeyPatch) -> Federation:
+@pytest.fixture(params=["taste", "public basis"])
+def pairs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Federation:
+    """Return people whose moments are large: without features of items, and with them."""
     monkeypatch.setattr(fit, "_FEWEST", 450)
+    if request.param == "taste":
+        return without_features(privrec.load(PAIRS))
+    monkeypatch.setattr(
+        budget, "spending_of", lambda people, noise, items: Spending(0.5, 0.01, 0.49, 449)
+    )
     return privrec.load(PAIRS)
 
 

@@ -24,10 +24,10 @@ from privrec.runs.loop import play_stages
 from privrec.testing import small
 from rounding import coding_error
 from subspace import SUBSPACE
-from tiny import each_recipe, new_folder
+from tiny import PLUS_WAYS, each_recipe, go_plus_way, new_folder
 
 IN_SUBSPACE = "privrec-plus-in-a-subspace"
-NAMES = [*RECIPES, "subspace", IN_SUBSPACE]
+NAMES = [*RECIPES, "subspace", IN_SUBSPACE, *PLUS_WAYS]
 CENTRAL = {"privrec-cen", "ncf", "popularity", "own-items", "item-knn", "ease"}
 CLOSE = 1e-5
 PLAIN_STEPS = {"server_optimizer": "plain", "server_lr": 1.0}
@@ -41,6 +41,8 @@ def _example_in_the_table() -> Any:
         plus = RECIPES["privrec-plus"]
         values = {**plus.values, "history": "subspace", "subspace_rank": 12}
         patch.setitem(RECIPES, IN_SUBSPACE, replace(plus, values=values))
+        for name in PLUS_WAYS:
+            patch.setitem(RECIPES, name, RECIPES["dp-privrec-plus"])
         yield
 
 
@@ -67,9 +69,10 @@ def params_of(folder: records.RunFolder) -> dict[str, Any]:
 @pytest.mark.parametrize("how", ["plain", "masked"])
 @each_recipe(NAMES)
 def test_a_federation_learns_what_the_simulator_learns(
-    recipe: str, how: str, data: Federation, tmp_path: Path
+    recipe: str, how: str, data: Federation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With one sequence of cohorts and no noise, parameters agree to 1e-5."""
+    go_plus_way(monkeypatch, recipe)
     steps = PLAIN_STEPS if how == "masked" else {}
     prepared = prepare(configure(recipe, data.name, without_noise(recipe, **steps)), data)
     if recipe in CENTRAL:

@@ -77,7 +77,7 @@ def test_evaluation_changes_nothing_that_may_be_released(secure: Path, tmp_path:
 
 def test_rounds_say_what_they_did_only_where_they_may(secure: Path, tmp_path: Path) -> None:
     lines = [json.loads(line) for line in (secure / "rounds.jsonl").read_text().splitlines()]
-    stages = [{"round": 0, "stage": "popularity"}, {"round": 1, "stage": "moments"}]
+    stages = [{"round": 0, "stage": "popularity"}, {"round": 1, "stage": "alignments"}]
     assert lines == stages
     done(*TRAINED, tmp_path / "asked", "--diagnostics")
     told = (tmp_path / "asked" / "simulation" / "rounds.jsonl").read_text().splitlines()

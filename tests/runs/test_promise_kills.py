@@ -20,7 +20,7 @@ from privrec.privacy.aggregate import Published
 from privrec.runs import folder as records
 from privrec.runs import ledger as ledgerfile
 from privrec.runs.journal import RunJournal
-from tiny import DATA, MODEL
+from tiny import DATA, MODEL, without_features
 from witness import TESTS, digest, witness
 
 RECIPES: dict[str, dict[str, Any]] = {
@@ -228,10 +228,13 @@ def time_of(out: Path, witness: Path) -> float:
     return time.monotonic() - began
 
 
+@pytest.mark.parametrize(("features", "counted"), [(False, 2), (True, 1)])
 def test_a_lost_sum_ends_the_run_and_nothing_stands_on_it(
-    scratch: Path, monkeypatch: pytest.MonkeyPatch
+    features: bool, counted: int, scratch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first release is counted and lost: the rest of the budget does not allow both."""
+    """The first release is counted and lost: the rest of the budget does not allow all others."""
+    people = privrec.load(DATA)
+    data = people if features else without_features(people)
 
     def stop(*_: Any) -> None:
         raise KeyboardInterrupt
@@ -239,13 +242,14 @@ def test_a_lost_sum_ends_the_run_and_nothing_stands_on_it(
     with monkeypatch.context() as patch:
         patch.setattr("privrec.runs.loop.checkpoint", stop)
         with pytest.raises(KeyboardInterrupt):
-            privrec.train("dp-privrec-plus", DATA, out="run", epsilon=8.0)
+            privrec.train("dp-privrec-plus", data, out="run", epsilon=8.0)
     Path("run/published-0.safetensors").unlink()
-    run = privrec.train("dp-privrec-plus", DATA, out="run", resume=True, epsilon=8.0)
+    run = privrec.train("dp-privrec-plus", data, out="run", resume=True, epsilon=8.0)
     lines = Path("run/ledger.jsonl").read_text().splitlines()
-    # Popularity is released and counted again; the rest of the budget allows no moments.
-    assert [json.loads(line)["stage"] for line in lines] == ["popularity", "popularity"]
-    assert run.rounds == 1
+    # Popularity is released and counted again, if the rest of the budget allows it. It allows no
+    # moments, and nothing after a popularity that has nearly all of the budget.
+    assert [json.loads(line)["stage"] for line in lines] == ["popularity"] * counted
+    assert run.rounds == counted - 1
     epsilon = run.privacy().epsilon
     assert epsilon is not None
     assert epsilon <= 8

@@ -1,4 +1,4 @@
-"""Runs of PrivRec+ that are stopped at any step of either sum, and the cost of resuming."""
+"""Runs of PrivRec+ that are stopped at any step of any sum, and the cost of resuming."""
 
 import hashlib
 from pathlib import Path
@@ -7,70 +7,99 @@ from typing import Any
 import pytest
 
 import privrec
+from privrec.algorithms.privrec_plus import public
+from privrec.algorithms.privrec_plus.public import ALIGNMENTS
 from privrec.algorithms.privrec_plus.recipe import MOMENTS, POPULAR
 from privrec.runs import folder as records
 from privrec.runs.ledger import read_ledger
 from stops import KEPT, STEPS, stopping
-from tiny import DATA
+from tiny import DATA, without_features
 
 DELTA, BUDGET = 1e-3, 5.0
 TINY: dict[str, Any] = {"delta": DELTA, "epsilon": BUDGET}
 SEEDED: dict[str, Any] = {**TINY, "noise": "seeded"}
 
 
-def train(path: Path, **settings: Any) -> privrec.Run:
-    return privrec.train("dp-privrec-plus", DATA, out=path, **settings)
+STAGES = {
+    "three": [POPULAR, ALIGNMENTS, MOMENTS],
+    "kernel": [POPULAR, ALIGNMENTS],
+    "taste": [POPULAR, MOMENTS],
+}
+"""Items have features, and people are enough for moments or not; or items have no features."""
+STOPS = [
+    pytest.param(way, time, marks=[pytest.mark.slow] * (way == "kernel"))
+    for way in STAGES
+    for time in range(1, len(STAGES[way]) + 1)
+]
+
+
+def train(path: Path, way: str, **settings: Any) -> privrec.Run:
+    data = privrec.load(DATA)
+    with pytest.MonkeyPatch.context() as patch:
+        if way == "three":  # Else this budget would need thousands of people for moments.
+            patch.setattr(public, "_FEWEST_PER_NOISE", 0.0)
+        people = without_features(data) if way == "taste" else data
+        return privrec.train("dp-privrec-plus", people, out=path, **settings)
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> privrec.Run:
-    """A run without a stop."""
-    return train(tmp_path_factory.mktemp("plus") / "run", **SEEDED)
+def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, privrec.Run]:
+    """Runs without a stop."""
+    path = tmp_path_factory.mktemp("plus")
+    return {way: train(path / way, way, **SEEDED) for way in STAGES}
 
 
-def test_the_same_seed_gives_the_same_bytes(whole: privrec.Run, tmp_path: Path) -> None:
+@pytest.mark.parametrize("way", STAGES)
+def test_the_same_seed_gives_the_same_bytes(
+    whole: dict[str, privrec.Run], tmp_path: Path, way: str
+) -> None:
     wishes: list[dict[str, Any]] = [{}, {"seed": 1}, {"noise": "secure"}, {"noise": "secure"}]
     same, other, secret, again = (
-        train(tmp_path / f"{k}", **{**SEEDED, **wish}).folder.params_path.read_bytes()
+        train(tmp_path / f"{k}", way, **{**SEEDED, **wish}).folder.params_path.read_bytes()
         for k, wish in enumerate(wishes)
     )
-    assert same == whole.folder.params_path.read_bytes()
+    assert same == whole[way].folder.params_path.read_bytes()
     assert len({same, other, secret, again}) == 4
 
 
 @pytest.mark.parametrize("step", STEPS)
-@pytest.mark.parametrize("time", [1, 2])
+@pytest.mark.parametrize(("way", "time"), STOPS)
 def test_stopping_and_going_on_changes_nothing(
-    whole: privrec.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, time: int
+    whole: dict[str, privrec.Run],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    step: str,
+    way: str,
+    time: int,
 ) -> None:
     with stopping(monkeypatch, step, time) as on_progress:
-        train(tmp_path / "run", on_progress=on_progress, **SEEDED)
-    folder = train(tmp_path / "run", resume=True).folder
-    assert folder.params_path.read_bytes() == whole.folder.params_path.read_bytes()
-    assert folder.ledger_path.read_bytes() == whole.folder.ledger_path.read_bytes()
+        train(tmp_path / "run", way, on_progress=on_progress, **SEEDED)
+    folder = train(tmp_path / "run", way, resume=True).folder
+    assert folder.params_path.read_bytes() == whole[way].folder.params_path.read_bytes()
+    assert folder.ledger_path.read_bytes() == whole[way].folder.ledger_path.read_bytes()
 
 
 @pytest.mark.parametrize("step", STEPS)
-@pytest.mark.parametrize("time", [1, 2])
+@pytest.mark.parametrize(("way", "time"), STOPS)
 def test_going_on_with_secure_noise_makes_no_release_twice(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, time: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, way: str, time: int
 ) -> None:
     """The sum on the disk is used: its hash is in the ledger, which only gets longer."""
-    folder = records.RunFolder(path=tmp_path / "run")
+    folder, stages = records.RunFolder(path=tmp_path / "run"), STAGES[way]
     with stopping(monkeypatch, step, time) as on_progress:
-        train(folder.path, on_progress=on_progress, **TINY)
+        train(folder.path, way, on_progress=on_progress, **TINY)
     begun = folder.ledger_path.read_bytes()
     kept = {
         index: hashlib.sha256(folder.published_path(index).read_bytes()).hexdigest()
-        for index in (0, 1)
+        for index in range(len(stages))
         if folder.published_path(index).exists()
     }
     assert list(kept) == ([time - 1] if step in KEPT else [])
-    run = train(folder.path, resume=True)
+    run = train(folder.path, way, resume=True)
     assert folder.ledger_path.read_bytes().startswith(begun)
     lines = read_ledger(folder)
-    assert [line.stage for line in lines] == [POPULAR, MOMENTS]
-    assert len({line.published for line in lines}) == 2
+    assert [line.stage for line in lines] == stages
+    assert len({line.published for line in lines}) == len(stages)
     for index, mark in kept.items():
         assert lines[index].published == mark
     assert 0.98 * BUDGET < run.ledger.epsilon(DELTA) <= BUDGET

@@ -5,11 +5,15 @@ server follow from shapes; copies of a matrix were counted by hand, and tests co
 peak of what numpy asks for.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import NamedTuple
 
-from privrec.algorithms.budgets import noised, popularity_and_sums, sampling_of
+from privrec.algorithms.budgets import BOUND, noised, popularity_and_sums, sampling_of
+from privrec.algorithms.privrec_plus.kernels import Kernels, kernels_of
+from privrec.algorithms.privrec_plus.public import MOST_ITEMS, spending_of
 from privrec.algorithms.privrec_plus.rows import Regression
 from privrec.algorithms.privrec_plus.scoring import Layout, layout_of
 from privrec.algorithms.privrec_plus.settings import PlusSettings, SumsSettings, without_noise
@@ -18,7 +22,9 @@ from privrec.core.phase import ServerWork, Told
 from privrec.data.catalogue import Catalogue
 from privrec.data.clients import Split
 from privrec.errors import SettingsError
-from privrec.privacy.aggregate import Aggregator, plain
+from privrec.privacy.aggregate import Aggregator, gaussian, plain
+from privrec.privacy.calibrate import check_budget, find_noise
+from privrec.privacy.ledger import PrivacyLedger
 from privrec.simulate.cost import most
 
 
@@ -37,11 +43,7 @@ def split_budget(
     )
     if settings.mechanism == "none":
         return plain(everybody), plain(everybody), plain(some)
-    if settings.clip_quantile and not settings.rounds:
-        raise SettingsError(
-            "`clip_quantile` is for rounds of training; `rounds` is 0, and the two sums have a"
-            " fixed bound"
-        )
+    _check_bound(settings)
     share = settings.stage1_share if settings.rounds else 1.0
     made = popularity_and_sums(settings, everybody, n_items, sums=sums, share=share)
     if not settings.rounds:
@@ -55,6 +57,50 @@ def split_budget(
         spent=made.spent,
     )
     return made.popularity, made.sums, on_top
+
+
+def _check_bound(settings: SumsSettings) -> None:
+    if settings.clip_quantile and not settings.rounds:
+        raise SettingsError(
+            "`clip_quantile` is for rounds of training; `rounds` is 0, and the sums have a fixed"
+            " bound"
+        )
+
+
+class PublicBudget(NamedTuple):
+    """The mechanisms of popularity, alignments and moments; no moments where they do not pay."""
+
+    popularity: Aggregator
+    alignments: Aggregator
+    moments: Aggregator | None
+    directions: int
+
+
+def public_budget(settings: SumsSettings, split: Split, n_items: int) -> PublicBudget:
+    """Return the mechanisms of the releases in a public basis; together they cost `epsilon`."""
+    _check_bound(settings)
+    users = len(split.train) if settings.sampling == "fixed" else split.public_train
+    everybody = sampling_of(settings.sampling, min(settings.stage1_cohort, users), split)
+    given, epsilon, delta = settings.noise_multiplier, settings.epsilon, settings.delta
+    find = partial(
+        find_noise, everybody, rounds=1, epsilon=epsilon, delta=delta, mechanism="gaussian"
+    )
+    whole = find(spent=PrivacyLedger()) if given is None else given
+    spending = spending_of(everybody.cohort, whole, n_items)
+
+    def release(share: float, spent: PrivacyLedger, *, last: bool) -> Aggregator:
+        rest = last and given is None
+        multiplier = find(spent=spent) if rest else whole / math.sqrt(share)
+        made = gaussian(everybody, clip_norm=BOUND, noise_multiplier=multiplier)
+        check_budget(made.release, rounds=1, epsilon=epsilon, delta=delta, spent=spent)
+        return made
+
+    alignments = release(spending.alignments, PrivacyLedger(), last=False)
+    spent = PrivacyLedger().record(alignments.release)
+    popularity = release(spending.popularity, spent, last=not spending.moments)
+    spent = spent.record(popularity.release)
+    moments = release(spending.moments, spent, last=True) if spending.moments else None
+    return PublicBudget(popularity, alignments, moments, spending.directions)
 
 
 _NUMBER = 4
@@ -114,6 +160,22 @@ def noisy_work(settings: SumsSettings, layout: Layout, rank: int, told: Told | N
         instead=partial(_fewer_items, needed, items, exact=None),
         # A tridiagonal matrix in 64 bits, half of it by products of matrix and vector.
         multiply_adds=4 * items**3,
+    )
+
+
+def public_work(layout: Layout, kernels: int, directions: int, told: Told | None) -> ServerWork:
+    """Return what a release in a public basis needs: `public.py: commons_of, basis_of, tower_of`.
+
+    At the peak there are the kernels over kept items and some copies of their mixture; or the
+    vectors of all items, several times.
+    """
+    items = min(layout.n_items, MOST_ITEMS)
+    return ServerWork(
+        bytes=8 * max((kernels + 5) * items**2, 9 * layout.n_items * (directions + 1)),
+        what=f"the noised closed form over {items:,} items",
+        instead=lambda free: "set `history` to 'subspace'",
+        # Kernels, and the top eigenvectors of a matrix in 64 bits.
+        multiply_adds=4 * items**3 + kernels * layout.n_items * items,
     )
 
 
@@ -198,6 +260,17 @@ _SUBSPACE_RANK_UNDER_NOISE = 32
 _SUBSPACE_ROUNDS_UNDER_NOISE = 3
 """Few directions and few rounds: each costs noise. Chosen on held-out pairs of Gowalla, epsilon 2
 and 8 (docs/results.md)."""
+
+
+def public_kernels(settings: SumsSettings, catalogue: Catalogue) -> Kernels | None:
+    """Return the kernels of the items' public features if they choose the basis, or None.
+
+    They do so under noise, for a closed form without rounds on top.
+    """
+    if without_noise(settings) or settings.rounds or in_subspace(settings, catalogue.n_items):
+        return None
+    kernels = kernels_of(catalogue)
+    return kernels if len(kernels) else None
 
 
 def in_subspace(settings: SumsSettings, n_items: int) -> bool:

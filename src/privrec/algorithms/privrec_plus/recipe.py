@@ -17,11 +17,15 @@ import numpy.typing as npt
 
 from privrec.algorithms.budgets import BOUND
 from privrec.algorithms.privrec_plus.budget import (
+    PublicBudget,
     exact_work,
     in_subspace,
     items_with_vector,
     layout_for,
     noisy_work,
+    public_budget,
+    public_kernels,
+    public_work,
     rank_for,
     regression_of,
     rounds_work,
@@ -29,12 +33,32 @@ from privrec.algorithms.privrec_plus.budget import (
     subspace_rounds,
     subspace_work,
 )
+from privrec.algorithms.privrec_plus.kernels import Kernels
+from privrec.algorithms.privrec_plus.public import (
+    ALIGNMENTS,
+    Commons,
+    Learned,
+    Public,
+    alignment_accepts,
+    alignment_device,
+    basis_of,
+    commons_of,
+    learned_from,
+    moments_accepts,
+    moments_device,
+    public_of,
+    public_start,
+    tower_of,
+    trust_of,
+)
 from privrec.algorithms.privrec_plus.rows import Frequent, history_scorer, rows_of
 from privrec.algorithms.privrec_plus.scoring import (
     BIAS,
+    DISLIKES,
     FREQUENCY,
     LIKES,
     MEAN_WEIGHT,
+    OUT,
     POPULARITY,
     Layout,
     tower_shapes,
@@ -81,6 +105,7 @@ class _Task:
     split: Split
     layout: Layout
     rank: int
+    kernels: Kernels | None = None
 
     @property
     def in_subspace(self) -> bool:
@@ -100,6 +125,8 @@ class _Task:
         if self.exact_subspace:
             start |= {FREQUENCY: np.zeros(self.layout.size, np.float32)}
             start |= {MEAN_WEIGHT: np.zeros((), np.float32)}
+        if self.kernels is not None:
+            start |= public_start(self.kernels, self.rank - 1)
         known = before or {}
         return {name: jnp.asarray(known.get(name, array)) for name, array in start.items()}
 
@@ -159,6 +186,8 @@ def plus_stages(of: Task[SumsSettings]) -> tuple[Phase, ...]:
     """Return the phases of PrivRec+: popularity, moments, and rounds on top if there are any."""
     settings, federation, split = of.settings, of.federation, of.split
     layout = layout_for(settings, federation.catalogue)
+    if kernels := public_kernels(settings, federation.catalogue):
+        return _public_stages(of, layout, kernels)
     rank = rank_for(settings, federation.catalogue)
     task = _Task(settings=settings, federation=federation, split=split, layout=layout, rank=rank)
     releases = subspace_rounds(settings) if task.in_subspace else 1
@@ -173,6 +202,101 @@ def plus_stages(of: Task[SumsSettings]) -> tuple[Phase, ...]:
     cohort = rest.release.sampling.cohort
     work = partial(rounds_work, settings, layout, rank, cohort)
     return (*sums, replace(trained, work=work))
+
+
+def _public_stages(of: Task[SumsSettings], layout: Layout, kernels: Kernels) -> tuple[Phase, ...]:
+    """Return the releases in a basis that public features choose (`public.py`)."""
+    budget = public_budget(of.settings, of.split, layout.n_items)
+    task = _Task(
+        settings=of.settings,
+        federation=of.federation,
+        split=of.split,
+        layout=layout,
+        rank=budget.directions + 1,
+        kernels=kernels,
+    )
+    first = _popularity_phase(task, budget.popularity)
+    work = partial(public_work, layout, len(kernels), budget.directions)
+    second = replace(_alignments_phase(task, kernels, budget), work=work)
+    if budget.moments is None:
+        return first, replace(second, ranks=True)
+    third = _public_moments_phase(task, kernels, budget.moments)
+    return first, second, replace(third, work=work)
+
+
+def _alignments_phase(task: _Task, kernels: Kernels, budget: PublicBudget) -> Phase:
+    """Return the sum that says which features count. It chooses the basis, or ends the training."""
+    scale, noise = (
+        aggregator.noise_scale(BOUND) for aggregator in (budget.popularity, budget.alignments)
+    )
+
+    def commons(state: ServerState) -> Commons:
+        return commons_of(kernels, _popularity(state), scale)
+
+    def absorb(state: ServerState, published: Published) -> ServerState:
+        sums = np.asarray(published.update[ALIGNMENTS], np.float64)
+        people = budget.alignments.release.sampling.cohort
+        trust = trust_of(sums, commons(state), people, noise)
+        public = Public(trust, basis_of(_popularity(state), kernels, trust, budget.directions))
+        if budget.moments is None:
+            return _with_tower(task, kernels, state, public, None)
+        return _state_with_params(state, public.params(task.layout.n_items))
+
+    size, n_items = len(kernels), task.layout.n_items
+    device = alignment_device(task.layout, kernels, task.settings.dislike_input)
+    cost = partial(task.cost, "alignments round", 8 * size * (n_items + size), True)
+    return task.phase(
+        ALIGNMENTS,
+        1,
+        budget.alignments,
+        device=replace(device, cost=cost),
+        tell=lambda state: commons(state).told(),
+        absorb=absorb,
+        accepts=alignment_accepts(size, n_items),
+    )
+
+
+def _public_moments_phase(task: _Task, kernels: Kernels, aggregator: Aggregator) -> Phase:
+    """Return the moments of rows in the basis."""
+    directions, noise = task.rank - 1, aggregator.noise_scale(BOUND)
+
+    def absorb(state: ServerState, published: Published) -> ServerState:
+        sums = np.asarray(published.update[TRIANGLE], np.float64)
+        learned = learned_from(sums, directions, noise)
+        return _with_tower(task, kernels, state, public_of(state.params), learned)
+
+    accepts = moments_accepts(task.layout.n_items, directions)
+    device = moments_device(task.layout, task.settings.dislike_input)
+    down = 4 * directions * (accepts["kept"].shape[0] or 0)
+    return task.phase(
+        MOMENTS,
+        2,
+        aggregator,
+        device=replace(device, cost=partial(task.cost, "moments round", down, True)),
+        tell=lambda state: public_of(state.params).basis.told(),
+        absorb=absorb,
+        accepts=accepts,
+    )
+
+
+def _with_tower(
+    task: _Task, kernels: Kernels, state: ServerState, public: Public, learned: Learned | None
+) -> ServerState:
+    """Return the state with the tower in its parameters."""
+    popularity = _popularity(state)
+    tower = tower_of(public.basis, learned, public.trust, kernels, popularity)
+    ranked = public.basis.items.kept
+    if public.trust.trust:
+        ranked = np.arange(task.layout.n_items)
+    new: dict[str, npt.ArrayLike] = {
+        **public.params(task.layout.n_items),
+        LIKES: tower.inside,
+        OUT: tower.outside,
+        BIAS: bias_of(popularity, ranked),
+    }
+    if DISLIKES in state.params:
+        new[DISLIKES] = task.settings.dislike_input * tower.inside
+    return _state_with_params(state, new)
 
 
 def _history_phase(task: _Task, aggregator: Aggregator) -> Phase:

@@ -1,0 +1,501 @@
+"""PrivRec+ under noise in a basis that items' public features choose: three releases.
+
+1. Popularity, as always (`sums.py`).
+2. Alignments: how much the items of a person are alike by each feature (`kernels.py`), beyond what
+   popular items have in common. A few numbers say which features matter, and whether any does.
+3. Moments of rows in a basis. The features that matter say in which directions rows can differ, so
+   few directions are asked for, and little noise is added up.
+
+The tower is ridge regression with what was published, and the kernel of the features, as the prior.
+All that the devices are told follows from earlier releases and from the catalogue.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+from scipy.linalg import eigh
+from scipy.optimize import isotonic_regression, nnls
+
+from privrec.algorithms.privrec_plus.kernels import Kernels
+from privrec.algorithms.privrec_plus.rows import (
+    SparseRows,
+    merged_items,
+    mirrored,
+    rows_of,
+    to_length_one,
+    triangle,
+)
+from privrec.algorithms.privrec_plus.scoring import OUT, POPULARITY, Layout
+from privrec.core.contribution import Contribution
+from privrec.core.phase import Accepted, Cohort, DeviceHalf, Told
+from privrec.data.clients import Clients
+from privrec.privacy.aggregate import CohortTotal
+from privrec.types import F32, F64, IntArray, Leaf
+
+ALIGNMENTS = "alignments"
+"""The name of the second stage, and of its sum."""
+TRIANGLE = "triangle"
+_SHORTEST = 0.5
+"""Whitened alignments that are shorter than this are not made longer."""
+_NEGLIGIBLE = 1e-6
+"""A row that lies in the basis by a smaller share than this adds nothing: only rounding is left."""
+_SURE = 2.0
+"""An item counts as popular if its noised popularity is above so many deviations of the noise."""
+_TOP = 1200
+MOST_ITEMS = 1500
+_ITEM_POWER = 0.3
+_PEOPLE = 4832.0
+"""The number of training people of MovieLens-1M, on whose validation people the constants below
+were chosen; they are formulas of noise per person, the same at each epsilon (docs/results.md)."""
+_ALIGNED = 0.01
+"""The share of the precision that the alignments get."""
+
+
+# --- how the budget is used ----------------------------------------------------------------------
+
+
+class Spending(NamedTuple):
+    """Shares of the precision 1/z² of the three releases, and the number of directions."""
+
+    popularity: float
+    alignments: float
+    moments: float
+    directions: int
+
+
+def spending_of(people: int, noise_multiplier: float, n_items: int) -> Spending:
+    """Return how the precision of one release with `noise_multiplier` is spent.
+
+    With less noise per person, fewer people are needed to see what is popular, and more directions
+    can be told from the noise. Where people are too few for moments, popularity gets their share.
+    """
+    noise = max(_PEOPLE * noise_multiplier / math.sqrt(1 - _ALIGNED) / people, 1e-3)
+    popular = min(0.5, 0.09 * noise**0.65) * (1 - _ALIGNED)
+    kept = min(n_items, MOST_ITEMS)
+    if people < _FEWEST_PER_NOISE * noise_multiplier:
+        return Spending(1 - _ALIGNED, _ALIGNED, 0.0, max(1, min(_PRIOR_DIRECTIONS, kept - 1)))
+    directions = max(1, min(round(440 * noise**-0.72), kept - 1))
+    return Spending(popular, _ALIGNED, 1 - _ALIGNED - popular, directions)
+
+
+_FEWEST_PER_NOISE = 750.0
+"""People per unit of noise from which on moments are worth their share."""
+_PRIOR_DIRECTIONS = 300
+"""Directions of the kernel where it is the whole model."""
+
+
+# --- alignments: the device's half ---------------------------------------------------------------
+
+
+def alignment_of(kernels: Kernels, told: Told, items: IntArray, values: F64) -> F64:
+    """Return what one person adds to the alignments, shape (kernels,): of length at most 1.
+
+    t_j = Σ_{i≠k} x_i x_k K̃_j,ik / Σ_{i≠k} x_i x_k + `distinct`_j, K̃ the kernel without what
+    popular items have in common; u = `whiten` · t, made no longer than 1.
+    """
+    squares = values**2
+    pairs = float(values.sum()) ** 2 - float(squares.sum())
+    if len(items) < 2 or pairs <= 0:
+        return np.zeros(len(kernels))
+    centre, level = np.asarray(told["centre"], np.float64), np.asarray(told["level"], np.float64)
+    aligned = np.asarray(told["distinct"], np.float64).copy()
+    for j, block in enumerate(kernels.blocks(items, items)):
+        common = centre[j, items]
+        own = 1.0 - 2 * common + level[j]
+        total = values @ block @ values - 2 * values.sum() * (values @ common)
+        total += level[j] * values.sum() ** 2
+        aligned[j] += (total - squares @ own) / pairs
+    whitened = np.asarray(told["whiten"], np.float64) @ aligned
+    return np.asarray(whitened / max(float(np.linalg.norm(whitened)), _SHORTEST))
+
+
+def alignment_device(layout: Layout, kernels: Kernels, dislike: float) -> DeviceHalf:
+    """Return the devices' half of the alignments."""
+
+    def of_row(told: Told, row: SparseRows) -> F64:
+        items, values = np.asarray(row.indices, np.int64), np.asarray(row.data, np.float64)
+        return alignment_of(kernels, told, items, values)
+
+    def contribute(told: Told, person: Clients, round_index: int) -> Contribution:
+        row = merged_items(rows_of(person, layout), layout, dislike)
+        return Contribution(dense={ALIGNMENTS: of_row(told, row)})
+
+    def kernel(told: Told, cohort: Cohort, round_index: int, clip_norm: float) -> CohortTotal:
+        total = np.zeros(len(kernels))
+        for people in cohort.parts():
+            rows = merged_items(rows_of(people, layout), layout, dislike)
+            for k in range(len(people)):
+                total += of_row(told, rows[[k]])
+        return CohortTotal({ALIGNMENTS: total})
+
+    return DeviceHalf(contribute=contribute, kernel=kernel)
+
+
+def alignment_accepts(kernels: int, n_items: int) -> dict[str, Accepted]:
+    """Return what a device accepts of what is told for the alignments."""
+    return {
+        "centre": Accepted(shape=(kernels, n_items), least=-4, most=4),
+        "level": Accepted(shape=(kernels,), least=-4, most=4),
+        "distinct": Accepted(shape=(kernels,), least=-4, most=4),
+        "whiten": Accepted(shape=(kernels, kernels)),
+    }
+
+
+# --- alignments: the server's half ---------------------------------------------------------------
+
+
+class Commons(NamedTuple):
+    """What popular items have in common by each kernel, from the first release alone.
+
+    `centre` (kernels, n_items): each item with a popular one. `level` (kernels,): two popular ones.
+    `distinct` (kernels,): what a pair of different items lacks against any pair. `gram` (kernels,
+    kernels): Σ p_i p_k K̃_j,ik K̃_l,ik over pairs of popular items.
+    """
+
+    centre: F64
+    level: F64
+    distinct: F64
+    gram: F64
+
+    def root(self, power: float) -> F64:
+        """Return the matrix `gram` to a power; directions that it lacks stay 0.
+
+        Where popular items have all in common, only rounding is left in it.
+        """
+        values, vectors = np.linalg.eigh(self.gram)
+        usable = values > max(1e-9 * float(values[-1]), 1e-12)
+        powers = np.where(usable, np.where(usable, values, 1.0) ** power, 0.0)
+        return np.asarray((vectors * powers) @ vectors.T)
+
+    def told(self) -> dict[str, Leaf]:
+        """Return what devices are told."""
+        return {
+            "centre": self.centre,
+            "level": self.level,
+            "distinct": self.distinct,
+            "whiten": self.root(-0.5),
+        }
+
+
+def commons_of(kernels: Kernels, popularity: F64, noise_scale: float) -> Commons:
+    """Return what popular items have in common; an item is popular beyond the noise."""
+    order = np.argsort(-popularity, kind="stable")
+    sure = popularity > _SURE * noise_scale
+    if sure.sum() < 2:
+        sure[order[: min(50, len(order))]] = True
+    chosen = np.flatnonzero(sure)
+    share = np.maximum(popularity[chosen], 1e-9)
+    share = share / share.sum()
+    everything = np.arange(len(popularity))
+    centre = np.concatenate(
+        [
+            np.stack([block @ share for block in kernels.blocks(some, chosen)])
+            for some in np.array_split(everything, max(1, len(everything) // 1024))
+        ],
+        axis=1,
+    )
+    level = centre[:, chosen] @ share
+    own = 1.0 - 2 * centre[:, chosen] + level[:, None]
+    distinct = own @ share**2 / max(1 - float(share @ share), 1e-9)
+    top = order[:_TOP][sure[order[:_TOP]]]
+    weight = np.maximum(popularity[top], 1e-9) / np.maximum(popularity[chosen], 1e-9).sum()
+    blocks = [
+        block - centre[j, top][:, None] - centre[j, top][None, :] + level[j]
+        for j, block in enumerate(kernels.blocks(top, top))
+    ]
+    for block in blocks:
+        np.fill_diagonal(block, 0.0)
+    gram = np.array([[weight @ (a * b) @ weight for b in blocks] for a in blocks])
+    return Commons(centre, level, distinct, gram)
+
+
+class Trust(NamedTuple):
+    """What the alignments say: the weight of each kernel (kernels,), and how far to trust them."""
+
+    weights: F64
+    trust: float
+
+
+def trust_of(published: F64, commons: Commons, people: float, noise_scale: float) -> Trust:
+    """Return the kernels' weights by least squares without negative ones, summing to 1.
+
+    The trust is 0 where the fit is no longer than the noise, and near 1 where it is much longer.
+    """
+    mean = _SHORTEST * published / people
+    half = commons.root(0.5)
+    fitted, _ = nnls(half, mean)
+    length = float(np.linalg.norm(half @ fitted))
+    noise = 9 * (_SHORTEST * noise_scale / people) ** 2 + 0.12**2
+    trust = max(0.0, 1 - (noise / max(length, 1e-9) ** 2) ** 2)
+    weights = fitted * np.maximum(np.diag(commons.gram), 0.0) ** 0.25
+    if trust == 0 or weights.sum() <= 0:
+        return Trust(np.zeros(len(weights)), 0.0)
+    return Trust(weights / weights.sum(), trust)
+
+
+# --- the basis -----------------------------------------------------------------------------------
+
+
+class Items(NamedTuple):
+    """The most popular items, from the first release alone.
+
+    `kept` (m,): their positions. `popular` (m,): their popularity, at least 1, over its mean.
+    `common` (m,): the direction of popularity, of length 1; before that it had `common_length`.
+    """
+
+    kept: IntArray
+    popular: F64
+    mean_count: float
+    common: F64
+    common_length: float
+
+    @property
+    def power(self) -> F64:
+        """The weight of each item in a row: smaller for popular ones."""
+        return np.asarray(self.popular**-_ITEM_POWER)
+
+
+def items_of(popularity: F64) -> Items:
+    """Return the most popular items."""
+    kept = np.argsort(-popularity, kind="stable")[:MOST_ITEMS]
+    counted = np.maximum(popularity[kept], 1.0)
+    mean = float(counted.mean())
+    count = counted / mean
+    common = count ** (1 - _ITEM_POWER)
+    length = float(np.linalg.norm(common))
+    return Items(kept, count, mean, common / length, length)
+
+
+class Basis(NamedTuple):
+    """The directions in which rows are asked for, from earlier releases and public features.
+
+    `vectors` (m, q): orthonormal, without the direction of popularity. `strength` (q,): how far
+    rows are expected to differ in each of them.
+    """
+
+    items: Items
+    vectors: F64
+    strength: F64
+
+    def told(self) -> dict[str, Leaf]:
+        """Return what devices are told: the items, and what to multiply their rows by, (m, q)."""
+        project = np.asarray(self.items.power[:, None] * self.vectors, np.float32)
+        return {"kept": self.items.kept, "project": project}
+
+
+def basis_of(popularity: F64, kernels: Kernels, trust: Trust, directions: int) -> Basis:
+    """Return the top eigenvectors of the covariance that the features let expect.
+
+    diag(c^½) ((1 - a) Σ w_j K_j + a I) diag(c^½) without the direction of popularity, a = 1 - 0.7 ·
+    trust, c the popularity over its mean.
+    """
+    items = items_of(popularity)
+    kept, count, common = items.kept, items.popular, items.common
+    alone = 1 - 0.7 * trust.trust
+    expected = alone * np.eye(len(kept))
+    if trust.trust:
+        expected += (1 - alone) * kernels.mixed(trust.weights, kept, kept)
+    expected *= np.sqrt(count)[:, None] * np.sqrt(count)[None, :]
+    along = expected @ common
+    expected -= np.outer(common, along) + np.outer(along, common)
+    expected += float(common @ along) * np.outer(common, common)
+    q = min(directions, len(kept) - 1)
+    values, vectors = eigh(expected, subset_by_index=[len(kept) - q, len(kept) - 1])
+    return Basis(items, vectors[:, ::-1], np.maximum(values[::-1], 1e-9))
+
+
+# --- moments in the basis: the device's half -----------------------------------------------------
+
+
+def in_basis(rows: SparseRows, kept: IntArray, project: F64) -> F64:
+    """Return each person's row in the basis, such that its triangle of products has length 1.
+
+    A row without anything in the basis becomes 0.
+    """
+    chosen = sp.csr_array(rows[:, kept])
+    # The scale of the basis does not matter. With 1, no square of what is left is rounded to 0.
+    largest = float(np.abs(project).max(initial=0.0))
+    inside = np.asarray(chosen @ (project / (largest or 1.0)), np.float64)
+    lengths = np.linalg.norm(inside, axis=1)
+    rest = np.sqrt(np.asarray(chosen.multiply(chosen).sum(1), np.float64))
+    lengths[lengths <= _NEGLIGIBLE * rest] = 0.0
+    inside *= to_length_one(lengths)[:, None]
+    # Now Σy² is 1, and the triangle of y yᵀ has the length √((1 + Σy⁴)/2).
+    fourth = (inside**4).sum(1)
+    return np.asarray(inside * ((1 + fourth) / 2)[:, None] ** -0.25)
+
+
+def moments_device(layout: Layout, dislike: float) -> DeviceHalf:
+    """Return the devices' half of the moments in the basis."""
+
+    def of_people(told: Told, people: Clients) -> F64:
+        rows = merged_items(rows_of(people, layout), layout, dislike)
+        return in_basis(rows, told["kept"], np.asarray(told["project"], np.float64))
+
+    def contribute(told: Told, person: Clients, round_index: int) -> Contribution:
+        return Contribution(triangle={TRIANGLE: of_people(told, person)[0]})
+
+    def kernel(told: Told, cohort: Cohort, round_index: int, clip_norm: float) -> CohortTotal:
+        size = np.shape(told["project"])[1]
+        total = np.zeros((size, size))
+        for people in cohort.parts():
+            inside = of_people(told, people)
+            total += inside.T @ inside
+        return CohortTotal({TRIANGLE: np.asarray(triangle(total), np.float64)})
+
+    return DeviceHalf(contribute=contribute, kernel=kernel)
+
+
+def moments_accepts(n_items: int, directions: int) -> dict[str, Accepted]:
+    """Return what a device accepts of what is told for the moments."""
+    kept = min(n_items, MOST_ITEMS)
+    return {
+        "kept": Accepted(shape=(kept,), kind="whole", least=0, most=n_items - 1, distinct=True),
+        "project": Accepted(shape=(kept, directions)),
+    }
+
+
+# --- the tower -----------------------------------------------------------------------------------
+
+
+class Learned(NamedTuple):
+    """What the moments say: directions (q, d), how strong each is (d,), and the sum of all."""
+
+    vectors: F64
+    strength: F64
+    total: float
+
+
+def learned_from(published: F64, directions: int, noise_scale: float) -> Learned:
+    """Return what stands out of the noise in a published triangle.
+
+    Noise of scale s alone has eigenvalues up to edge = 2s√q. An eigenvalue v > edge belongs to a
+    true one of about l = (v + √(v² - edge²))/2, of whose direction the share k = 1 - (edge/2l)² is
+    seen. Each direction is then estimated again, coordinate by coordinate, with a prior that falls
+    along the basis (empirical Bayes).
+    """
+    moments = mirrored(published, directions)
+    edge = 2 * noise_scale * math.sqrt(directions)
+    values, vectors = eigh(moments, subset_by_index=[max(0, directions - _MOST), directions - 1])
+    above = values > edge
+    values, vectors = values[above], vectors[:, above]
+    if not len(values):
+        return Learned(np.zeros((directions, 0)), np.zeros(0), 1.0)
+    true = (values + np.sqrt(values**2 - edge**2)) / 2
+    share = np.maximum(0.01, 1 - (edge / (2 * true)) ** 2)
+    strength = true * share
+    energy = (true * vectors**2).sum(1) - float((true * (1 - share)).sum()) / directions
+    prior = np.maximum(isotonic_regression(energy, increasing=False).x, 0.0)
+    prior = prior + 0.02 * max(float(energy.mean()), 1e-12)
+    prior = prior / prior.mean()
+    noise = noise_scale**2 * directions
+    again = (moments @ vectors) * np.sqrt(strength)
+    again = again / (strength + noise / (strength * prior[:, None]))
+    strength, turn = np.linalg.eigh(again.T @ again)
+    some = strength > 1e-9 * float(strength[-1])
+    strength, turn = strength[some], turn[:, some]
+    return Learned((again @ turn) / np.sqrt(strength), strength, float(np.trace(moments)))
+
+
+_MOST = 150
+"""Directions that are taken out of the noise at most."""
+
+
+class Tower(NamedTuple):
+    """Vectors of items in a history, and of items that are ranked: (n_items, q + 1) each."""
+
+    inside: F64
+    outside: F64
+
+
+def tower_of(
+    basis: Basis, learned: Learned | None, trust: Trust, kernels: Kernels, popularity: F64
+) -> Tower:
+    """Return the tower: coefficients h ~ N(0, C) along [U, common], rows x = A h + noise D.
+
+    Scores of a row x are xᵀD⁻¹A (I + C AᵀD⁻¹A)⁻¹ C Aᵀ. C has what was learned and, by the trust,
+    what the kernel lets expect. Items that were not kept get their vectors through the kernel.
+    """
+    q = basis.vectors.shape[1]
+    prior = np.zeros((q + 1, q + 1))
+    if learned is not None:
+        weight = 50 * trust.trust + (1 - trust.trust) * min(q / 6, 60)
+        found = (learned.vectors * learned.strength) @ learned.vectors.T
+        prior[:q, :q] = weight * found / max(learned.total, 1e-9)
+    prior[range(q), range(q)] += 18 * trust.trust * basis.strength / basis.strength.sum()
+    prior[q, q] = 20.0
+    items = basis.items
+    outside = np.column_stack([basis.vectors, items.common])
+    weight = items.popular * items.power**2
+    inside = outside / (0.75 + 0.25 * weight / weight.mean())[:, None]
+    inside = inside @ np.linalg.solve(np.eye(q + 1) + prior @ (outside.T @ inside), prior)
+    shape = (len(popularity), q + 1)
+    tower = Tower(np.zeros(shape), np.zeros(shape))
+    tower.inside[items.kept] = items.power[:, None] * inside
+    tower.outside[items.kept] = outside
+    rest = np.setdiff1d(np.arange(len(popularity)), items.kept)
+    if trust.trust and len(rest):
+        tower.outside[rest] = through_kernel(basis, trust, kernels, rest, popularity[rest])
+    return tower
+
+
+def through_kernel(
+    basis: Basis, trust: Trust, kernels: Kernels, items: IntArray, popularity: F64
+) -> F64:
+    """Return the vectors of items that were not kept, from those that are like them (Nyström).
+
+    Shape (items, q + 1). These items can be recommended. In a history they count nothing: tried as
+    inputs, they made lists worse.
+    """
+    known = basis.items
+    count = np.maximum(popularity, 1.0) / known.mean_count
+    scaled = np.sqrt(known.popular)[:, None] * basis.vectors / basis.strength
+    vectors = np.empty((len(items), basis.vectors.shape[1] + 1))
+    vectors[:, -1] = count ** (1 - _ITEM_POWER) / known.common_length
+    for some in np.array_split(np.arange(len(items)), max(1, len(items) // 1024)):
+        alike = 0.7 * trust.trust * kernels.mixed(trust.weights, items[some], known.kept)
+        vectors[some, :-1] = np.sqrt(count[some])[:, None] * (alike @ scaled)
+    return vectors
+
+
+# --- what the server keeps between the releases --------------------------------------------------
+
+_WEIGHTS, _TRUST, _STRENGTH = "public/weights", "public/trust", "public/strength"
+
+
+class Public(NamedTuple):
+    """What the features are worth, and the basis that they choose."""
+
+    trust: Trust
+    basis: Basis
+
+    def params(self, n_items: int) -> dict[str, Leaf]:
+        """Return it as parameters: the items' vectors are the basis, also in the tower."""
+        vectors = np.zeros((n_items, len(self.basis.strength) + 1))
+        vectors[self.basis.items.kept, :-1] = self.basis.vectors
+        return {
+            OUT: vectors,
+            _WEIGHTS: self.trust.weights,
+            _TRUST: np.asarray(self.trust.trust),
+            _STRENGTH: self.basis.strength,
+        }
+
+
+def public_start(kernels: Kernels, directions: int) -> dict[str, F32]:
+    """Return the parameters before anything is known."""
+    return {
+        _WEIGHTS: np.zeros(len(kernels), np.float32),
+        _TRUST: np.zeros((), np.float32),
+        _STRENGTH: np.ones(directions, np.float32),
+    }
+
+
+def public_of(params: Mapping[str, Leaf]) -> Public:
+    """Return it from parameters; the items follow from popularity."""
+    weights, strength = (np.asarray(params[name], np.float64) for name in (_WEIGHTS, _STRENGTH))
+    items = items_of(np.asarray(params[POPULARITY], np.float64))
+    vectors = np.asarray(params[OUT], np.float64)[items.kept, :-1]
+    return Public(Trust(weights, float(params[_TRUST])), Basis(items, vectors, strength))
