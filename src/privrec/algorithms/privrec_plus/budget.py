@@ -1,6 +1,6 @@
 """What follows from the settings of PrivRec+ before a run: noise, shapes, and the server's work.
 
-The budget is split between the two sums and the rounds on top. The memory and arithmetic of the
+The budget is split between the sums and the rounds on top. The memory and arithmetic of the
 server follow from shapes; copies of a matrix were counted by hand, and tests compare them with the
 peak of what numpy asks for.
 """
