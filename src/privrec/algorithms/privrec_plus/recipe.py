@@ -1,11 +1,11 @@
 """PrivRec+: two sums over people, a history tower from them in closed form, and rounds on top.
 
 Each participant contributes to two sums: one counts popularity, one counts which items occur
-together (`sums.py`), and the server solves the tower from them (`solve.py`). Under noise a small sum
-between them says which public features of items choose the basis of the last one (`public.py`). For
-a large catalogue rounds of a subspace iteration take the place of the second sum (`subspace.py`).
-Rounds of training may follow (`softmax.py`). Under noise each sum is one release, and so is each
-round.
+together (`sums.py`), and the server solves the tower from them (`solve.py`). Under noise, a small
+sum between the two says which public features of items choose the basis of the last one
+(`public.py`). For a large catalogue, rounds of a subspace iteration take the place of the second
+sum (`subspace.py`). Rounds of training may follow (`softmax.py`). Under noise each sum is one
+release, and so is each round.
 """
 
 from collections.abc import Mapping
