@@ -94,10 +94,7 @@ def popularity_and_sums(
     settings: NoiseSettings, sampling: Sampling, n_items: int, *, sums: int, share: float = 1.0
 ) -> PopularityAndSums:
     """Return the mechanisms of popularity and of `sums` releases that cost a `share` of ε."""
-    if settings.mechanism != "gaussian":
-        raise SettingsError(
-            f"{settings.recipe} takes Gaussian noise only; got {settings.mechanism}"
-        )
+    check_gaussian(settings)
     given, epsilon, delta = settings.noise_multiplier, settings.epsilon, settings.delta
     find = partial(
         find_noise,
@@ -116,6 +113,14 @@ def popularity_and_sums(
     second = gaussian(sampling, clip_norm=BOUND, noise_multiplier=each)
     check_budget(second.release, rounds=sums, epsilon=epsilon, delta=delta, spent=spent)
     return PopularityAndSums(first, second, spent.record(second.release, sums), whole)
+
+
+def check_gaussian(settings: NoiseSettings) -> None:
+    """Raise unless the noise is Gaussian."""
+    if settings.mechanism != "gaussian":
+        raise SettingsError(
+            f"{settings.recipe} takes Gaussian noise only; got {settings.mechanism}"
+        )
 
 
 def popularity_share(people: int, n_items: int, noise_multiplier: float) -> float:

@@ -41,7 +41,7 @@ from privrec.protocol.noise import least_honest, least_survivors, whole_nodes
 from privrec.settings import Count, RunSettings, Share, Size, first_fault
 from privrec.types import IntArray
 
-VERSION: Literal[3] = 3
+VERSION: Literal[4] = 4
 """The version of the terms, and of the messages of a federation by them."""
 
 
@@ -92,7 +92,7 @@ class Terms(Document):
     the noise away.
     """
 
-    version: Literal[3] = VERSION
+    version: Literal[4] = VERSION
     name: str
     settings: Annotated[SerializeAsAny[RunSettings], BeforeValidator(_to_settings)]
     catalogue: str

@@ -11,9 +11,15 @@ from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
-from privrec.algorithms.budgets import BOUND, noised, popularity_and_sums, sampling_of
+from privrec.algorithms.budgets import (
+    BOUND,
+    check_gaussian,
+    noised,
+    popularity_and_sums,
+    sampling_of,
+)
 from privrec.algorithms.privrec_plus.kernels import Kernels, kernels_of
-from privrec.algorithms.privrec_plus.public import MOST_ITEMS, spending_of
+from privrec.algorithms.privrec_plus.public import AT_ONCE, MOST_ITEMS, spending_of
 from privrec.algorithms.privrec_plus.rows import Regression
 from privrec.algorithms.privrec_plus.scoring import Layout, layout_of
 from privrec.algorithms.privrec_plus.settings import PlusSettings, SumsSettings, without_noise
@@ -79,6 +85,7 @@ class PublicBudget(NamedTuple):
 def public_budget(settings: SumsSettings, split: Split, n_items: int) -> PublicBudget:
     """Return the mechanisms of the releases in a public basis; together they cost `epsilon`."""
     _check_bound(settings)
+    check_gaussian(settings)
     users = len(split.train) if settings.sampling == "fixed" else split.public_train
     everybody = sampling_of(settings.sampling, min(settings.stage1_cohort, users), split)
     given, epsilon, delta = settings.noise_multiplier, settings.epsilon, settings.delta
@@ -171,7 +178,12 @@ def public_work(layout: Layout, kernels: int, directions: int, told: Told | None
     """
     items = min(layout.n_items, MOST_ITEMS)
     return ServerWork(
-        bytes=8 * max((kernels + 5) * items**2, 9 * layout.n_items * (directions + 1)),
+        bytes=8
+        * max(
+            (kernels + 5) * items**2,
+            9 * layout.n_items * (directions + 1),
+            6 * AT_ONCE * layout.n_items,
+        ),
         what=f"the noised closed form over {items:,} items",
         instead=lambda free: "set `history` to 'subspace'",
         # Kernels, and the top eigenvectors of a matrix in 64 bits.

@@ -44,6 +44,8 @@ _NEGLIGIBLE = 1e-6
 """A row that lies in the basis by a smaller share than this adds nothing: only rounding is left."""
 _SURE = 2.0
 """An item counts as popular if its noised popularity is above so many deviations of the noise."""
+AT_ONCE = 256
+"""Items whose kernels with others are in memory at a time."""
 _TOP = 1200
 MOST_ITEMS = 1500
 _ITEM_POWER = 0.3
@@ -102,12 +104,15 @@ def alignment_of(kernels: Kernels, told: Told, items: IntArray, values: F64) -> 
         return np.zeros(len(kernels))
     centre, level = np.asarray(told["centre"], np.float64), np.asarray(told["level"], np.float64)
     aligned = np.asarray(told["distinct"], np.float64).copy()
-    for j, block in enumerate(kernels.blocks(items, items)):
-        common = centre[j, items]
-        own = 1.0 - 2 * common + level[j]
-        total = values @ block @ values - 2 * values.sum() * (values @ common)
-        total += level[j] * values.sum() ** 2
-        aligned[j] += (total - squares @ own) / pairs
+    products = np.zeros(len(kernels))
+    # Some items at a time: a phone must not run out of memory, however many its person has.
+    for part in np.array_split(np.arange(len(items)), -(-len(items) // AT_ONCE)):
+        blocks = kernels.blocks(items[part], items)
+        products += [values[part] @ block @ values for block in blocks]
+    common = centre[:, items]
+    own = 1.0 - 2 * common + level[:, None]
+    total = products - 2 * values.sum() * (common @ values) + level * values.sum() ** 2
+    aligned += (total - own @ squares) / pairs
     whitened = np.asarray(told["whiten"], np.float64) @ aligned
     return np.asarray(whitened / max(float(np.linalg.norm(whitened)), _SHORTEST))
 
@@ -193,7 +198,7 @@ def commons_of(kernels: Kernels, popularity: F64, noise_scale: float) -> Commons
     centre = np.concatenate(
         [
             np.stack([block @ share for block in kernels.blocks(some, chosen)])
-            for some in np.array_split(everything, max(1, len(everything) // 1024))
+            for some in np.array_split(everything, -(-len(everything) // AT_ONCE))
         ],
         axis=1,
     )
@@ -455,7 +460,7 @@ def through_kernel(
     scaled = np.sqrt(known.popular)[:, None] * basis.vectors / basis.strength
     vectors = np.empty((len(items), basis.vectors.shape[1] + 1))
     vectors[:, -1] = count ** (1 - _ITEM_POWER) / known.common_length
-    for some in np.array_split(np.arange(len(items)), max(1, len(items) // 1024)):
+    for some in np.array_split(np.arange(len(items)), -(-len(items) // AT_ONCE)):
         alike = 0.7 * trust.trust * kernels.mixed(trust.weights, items[some], known.kept)
         vectors[some, :-1] = np.sqrt(count[some])[:, None] * (alike @ scaled)
     return vectors

@@ -2,10 +2,18 @@
 
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
+from pydantic_core import PydanticCustomError
 
 from privrec.algorithms.settings import FederatedSettings
 from privrec.settings import Count, Positive, Share, Size, Weight
+
+
+def _no_tiny_weight(weight: float) -> float:
+    """Refuse weights whose fourth power is rounded: then a contribution is longer than counted."""
+    if 0 < weight < 1e-6:
+        raise PydanticCustomError("tiny", "must be 0 or >= 1e-6")
+    return weight
 
 
 class SumsSettings(FederatedSettings):
@@ -23,7 +31,7 @@ class SumsSettings(FederatedSettings):
     history_items: Size = 8000
     """How many items get a vector, the most popular ones. All others are ranked after them, by
     popularity."""
-    dislike_input: Weight = 0.5
+    dislike_input: Annotated[Weight, AfterValidator(_no_tiny_weight)] = 0.5
     """Weight of a disliked item in a person's history; a liked item has weight 1."""
 
     embedding_size: Size = 64
