@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
+from scipy.optimize import nnls
 
 from privrec.algorithms.factors.fcf import VECTORS
 from privrec.algorithms.privrec_plus.scoring import DISLIKES, LIKES
@@ -224,7 +225,8 @@ def read(
         disliked = kept[row[len(kept) : 2 * len(kept)] != 0] if dislikes else kept[:0]
         readings.append(Items(np.union1d(liked, disliked), liked))
     if TRIANGLE in sent.triangle:
-        readings.append(_of_taste(_doubles(sent.triangle[TRIANGLE]), told))
+        vector = _doubles(sent.triangle[TRIANGLE])
+        readings.append((_of_taste if "common" in told else _of_projection)(vector, told))
     return Items(*(np.unique(np.concatenate(ids)) for ids in zip(*readings, _NOTHING, strict=True)))
 
 
@@ -309,6 +311,23 @@ def _of_taste(taste: F64, told: Told) -> Items:
     there = row > _ROUNDING * row.max(initial=0)
     ids = np.asarray(kept, np.int64)[there]
     return Items(ids, ids[upper_kind(row[there])])
+
+
+def _of_projection(inside: F64, told: Told) -> Items:
+    """Return the items of a row of which only its place in a basis is sent.
+
+    A row has no negative entries, and few that are not 0: least squares without negative ones finds
+    them where there are about as many directions as items. The sum has lost the sign.
+    """
+    kept, project = np.asarray(told["kept"], np.int64), _doubles(told["project"])
+    fits = [nnls(project.T, sign * inside, maxiter=_MOST_STEPS * len(kept)) for sign in (1, -1)]
+    row = min(fits, key=lambda fit: fit[1])[0]
+    there = row > _ROUNDING * row.max(initial=0)
+    return Items(kept[there], kept[there][upper_kind(row[there])])
+
+
+_MOST_STEPS = 30
+"""Steps of least squares for each item at most."""
 
 
 def _of_slopes(slopes: F64, vectors: F64) -> Items:

@@ -38,6 +38,7 @@ from privrec.types import F32, F64, IntArray, Leaf
 ALIGNMENTS = "alignments"
 """The name of the second stage, and of its sum."""
 TRIANGLE = "triangle"
+"""The name of the third sum."""
 _SHORTEST = 0.5
 """Whitened alignments that are shorter than this are not made longer."""
 _NEGLIGIBLE = 1e-6
