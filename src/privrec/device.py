@@ -24,12 +24,13 @@ import numpy as np
 
 from privrec.algorithms.privrec_plus.scoring import (
     LIKES,
+    check_tower,
     dense_rows,
     layout_in,
+    recency_of,
     row_scorer,
-    tower_shapes,
 )
-from privrec.core.scorer import Scorer, TableScorer, check_shapes, moments, top_items
+from privrec.core.scorer import Scorer, TableScorer, moments, top_items
 from privrec.data.catalogue import Catalogue, from_json
 from privrec.data.clients import Clients
 from privrec.data.schema import check_names, encode_one
@@ -282,9 +283,9 @@ class Model:
     def _scorer(self) -> Scorer:
         if LIKES in self.params:
             layout = layout_in(self.catalogue.schema, self.catalogue.n_items, set(self.params))
-            check_shapes(self.params, tower_shapes(self.params, layout))
-            score = row_scorer(self.params, layout)
-            return TableScorer(table=lambda people: score(dense_rows(people, layout)))
+            check_tower(self.params, layout)
+            score, recency = row_scorer(self.params, layout), recency_of(self.params)
+            return TableScorer(table=lambda people: score(dense_rows(people, layout, recency)))
         # By its name: nothing here depends on what trains, because a phone has numpy alone.
         recipes = importlib.import_module("privrec.algorithms.recipes")
         plan = recipes.plan_on_device(recipes.settings_of(self.settings), self.catalogue)

@@ -34,6 +34,14 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "few-vectors": ("dp-privrec-plus", FILMS, {"history": "closed-form", "history_items": 20}),
     "learn": ("privrec-plus", FILMS, {**LEARN, "history_rank": 7}),
     "subspace": ("privrec-plus", FILMS, {"rounds": 0, "history": "subspace", "subspace_rank": 9}),
+    "hop": (
+        "privrec-plus",
+        FILMS,
+        {
+            **{"rounds": 0, "history": "subspace", "subspace_rank": 9},
+            **{"hop_weight": 0.5, "hop_items": 7, "recency": 2.0},
+        },
+    ),
     "contexts": ("privrec-plus", TRIPS, {**LEARN, "history_rank": 5}),
     "learned-dislikes": (
         "privrec-plus",

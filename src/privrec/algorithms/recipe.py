@@ -1,10 +1,10 @@
 """What a recipe is, the task that it is planned from, and the plan that it makes."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cache, partial
 from itertools import pairwise
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 from privrec.core.phase import Stage
 from privrec.core.scorer import Ranker
@@ -14,6 +14,7 @@ from privrec.data.text import brief, short
 from privrec.evaluation.protocols import Protocol
 from privrec.privacy import statement
 from privrec.settings import RunSettings
+from privrec.types import OnProgress
 
 ServerSees = Literal["updates", "items", "graph", "everything"]
 """What a server learns of one person besides what is published: each single update of hers, the
@@ -78,6 +79,28 @@ def _in_order(make: Callable[[], tuple[Stage, ...]], recipe: str) -> tuple[Stage
     return stages
 
 
+class Chosen(NamedTuple):
+    """Settings that were chosen for a run, and a line of what was chosen, by how much."""
+
+    values: Mapping[str, Any]
+    line: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """How a recipe chooses settings that nobody gave, before a simulated training without noise.
+
+    `keys` are the settings that it may choose. `usual(task, given)` returns those that follow from
+    the size of the data and its protocol. `find(task, given, on_progress)` compares candidates on
+    what `evaluation.choosing` holds out, and returns None if nothing is to be chosen. `given` are
+    the settings that the user gave: they stay.
+    """
+
+    keys: frozenset[str]
+    usual: Callable[[Task[Any], Collection[str]], Mapping[str, Any]]
+    find: Callable[[Task[Any], Collection[str], OnProgress], Chosen | None]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
     """A recipe: its settings, how it trains and how it ranks.
@@ -87,6 +110,7 @@ class Recipe:
     (docs/results.md), never on test people. `plan(task)` returns its stages and how it ranks.
     `items_with_vector(settings, n_items)` is how many items it can tell apart by more than their
     popularity, where that depends on the settings.
+    `choice` is how it chooses settings for itself, None if it does not.
     """
 
     summary: str
@@ -96,6 +120,7 @@ class Recipe:
     items_with_vector: Callable[[Any, int], int] | None = None
     values: Mapping[str, Any] = field(default_factory=dict)
     presets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    choice: Choice | None = None
 
     def __repr__(self) -> str:
         return f"Recipe({short(self.summary, 300)!r})"

@@ -180,7 +180,7 @@ def _print_trained(run: "Run") -> None:
         )
     is_papers = is_papers_protocol(config.protocol, config.candidates)
     mark = mark_line(config.data, run.figures) if is_papers else ""
-    for line in filter(None, (mark, kept_line(run.figures))):
+    for line in filter(None, (run.choice, mark, kept_line(run.figures))):
         print_line(line)
     place = shlex.quote(str(run.folder.path))
     if nobody := nobody_to_test(run.prepared):

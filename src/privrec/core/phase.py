@@ -206,6 +206,8 @@ class Phase:
     what is told, at most.
     `accepts` declares what a device accepts of what is told; None is arrays of the names, shapes
     and kinds of the first round.
+    `alone` is not empty if a federation cannot play it, because the cells of its sum that are not 0
+    tell people's items and are too many to be masked; it says what to do instead.
     """
 
     name: str
@@ -221,6 +223,7 @@ class Phase:
     note: Mapping[str, Any] = field(default_factory=dict)
     work: Callable[[Told | None], ServerWork] | None = None
     accepts: Mapping[str, Accepted] | None = None
+    alone: str = ""
 
     __repr__ = brief
 

@@ -148,6 +148,20 @@ def halved(federation: Federation, *, seed: int, halving: Halving) -> View:
     return partial(_in_halves, federation, seed, halving)
 
 
+def before_last_like(federation: Federation) -> View:
+    """Return the view in which people keep the lines before their last like, which is tested.
+
+    Whoever has one like keeps it and is not tested.
+    """
+    return partial(_before_last_like, federation)
+
+
+def _before_last_like(federation: Federation, positions: IntArray) -> Held:
+    clients = federation.take(positions)
+    back = np.where(_likes(clients) > 1, 1, 0)
+    return _cut_at(clients, _cut(clients, back), clients.offsets[1:])
+
+
 def _in_halves(federation: Federation, seed: int, halving: Halving, positions: IntArray) -> Held:
     clients = federation.take(positions)
     first = first_half(clients, seed=seed, halving=halving)

@@ -347,6 +347,11 @@ def phases_of(plan: Plan) -> tuple[Phase, ...]:
             raise FederationError(
                 f"{recipe} needs all data in one place; a federation has it nowhere"
             )
+        if stage.alone:
+            raise FederationError(
+                f"{recipe} adds up {stage.name}, whose positions tell what people have, and there are"
+                f" too many to mask: a federation cannot play it; {stage.alone}"
+            )
     return tuple(stage for stage in plan.stages() if isinstance(stage, Phase))
 
 

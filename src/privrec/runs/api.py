@@ -21,7 +21,7 @@ from privrec.privacy.ledger import PrivacyLedger
 from privrec.runs import folder as records
 from privrec.runs.evaluate import nobody_to_test
 from privrec.runs.forecast import Forecast, forecast
-from privrec.runs.loop import too_few_to_learn
+from privrec.runs.loop import too_few_to_learn, with_settings
 from privrec.runs.run import Run
 from privrec.settings import RunSettings
 from privrec.simulate.cost import DeviceCost, check_memory, milliseconds, usual_person
@@ -100,6 +100,9 @@ def plan(recipe: str, data: object, **settings: Any) -> Plan:
     name, read = named(data)
     config = configure(recipe, name, settings)
     prepared = prepare(config, read())
+    if (choice := recipe_named(recipe).choice) is not None:
+        prepared = with_settings(prepared, choice.usual(prepared.task, settings))
+        config = prepared.task.settings
     federation, people = prepared.task.federation, prepared.task.split.train
     check_memory(prepared.stages())
     machine = forecast(prepared)

@@ -104,6 +104,11 @@ class RunFolder:
         return self.path / SIMULATION / "evaluation.json"
 
     @property
+    def choice_path(self) -> Path:
+        """What the recipe chose for itself, in one line."""
+        return self.path / SIMULATION / "choice.txt"
+
+    @property
     def attack_path(self) -> Path:
         """What attacks on the run found."""
         return self.path / SIMULATION / "attack.json"

@@ -8,7 +8,7 @@ anything from under noise is told before a training.
 import math
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from privrec.core.round import (
     fastest,
     none_begun,
     play_stage_round,
+    tell_nobody,
 )
 from privrec.data.catalogue import to_json
 from privrec.data.federation import Federation
@@ -155,6 +156,10 @@ def train(
     config = _settings_of(started, recipe, name, settings)
     prepared = prepare(config, read() if started is None else _read_begun(data, started[0]))
     prepared = prepared if observe is None else observe(prepared)
+    chosen = ""
+    if started is None and observe is None:
+        with progress_bar(on_progress, progress) as tell:
+            prepared, chosen = with_choice(prepared, settings, tell or tell_nobody)
     config, federation = prepared.task.settings, prepared.task.federation
     if strict and config.budget.mechanism != "none":
         _refuse_undeclared(federation)
@@ -166,6 +171,8 @@ def train(
             warnings.warn(few, PrivacyWarning, stacklevel=2)
         about = (config, to_json(federation.catalogue), federation.fingerprint)
         folder = temporary_run(*about) if path is None else records.create_run(path, *about)
+        if chosen:
+            records.write_whole(folder.choice_path, f"{chosen}\n".encode())
     else:
         folder = started[0]
         records.check_data(folder, federation.fingerprint)
@@ -186,6 +193,32 @@ def train(
     )
 
 
+def with_choice(
+    prepared: Plan, given: Collection[str], on_progress: OnProgress
+) -> tuple[Plan, str]:
+    """Return the plan with the settings that its recipe chooses, and a line of what it chose.
+
+    What is `given` stays as it is. Under noise nothing is chosen.
+    """
+    choice = recipe_named(prepared.task.settings.recipe).choice
+    if choice is None:
+        return prepared, ""
+    prepared = with_settings(prepared, choice.usual(prepared.task, given))
+    check_memory(prepared.stages())
+    found = choice.find(prepared.task, given, on_progress)
+    if found is None:
+        return prepared, ""
+    return with_settings(prepared, found.values), found.line
+
+
+def with_settings(prepared: Plan, values: Mapping[str, Any]) -> Plan:
+    """Return the same run with some other settings."""
+    if not values:
+        return prepared
+    task = prepared.task
+    return prepare(settings_of({**task.settings.model_dump(), **values}), task.whole)
+
+
 def train_and_evaluate(
     recipe: str,
     data: str,
@@ -198,7 +231,10 @@ def train_and_evaluate(
     begun = place.exists() and not records.is_untouched(place)
     if begun:
         # Resuming takes the old run's own settings, which may be others than these.
-        asked = configure(recipe, data, settings).model_dump(exclude={"protocol", "candidates"})
+        choice = recipe_named(recipe).choice
+        free = set[str]() if choice is None else choice.keys - settings.keys()
+        left_out = {"protocol", "candidates"} | free
+        asked = configure(recipe, data, settings).model_dump(exclude=left_out)
         check_same(*records.read_settings(place, settings_of), asked)
     shown: Any = {"progress": False, "on_progress": on_progress}
     run = train(recipe, data, out=place, resume=begun, **shown, **settings)

@@ -209,6 +209,15 @@ class Run:
         return len(self._played)
 
     @property
+    def choice(self) -> str:
+        """What the recipe chose for itself before the training, by how much; "" if it did not."""
+        path = self.folder.choice_path
+        if not path.is_file():
+            return ""
+        with records.words(path, "read"):
+            return path.read_text(encoding="utf-8").strip()
+
+    @property
     def ledger(self) -> PrivacyLedger:
         """Every release of the run, as its folder has them."""
         return ledger_of(self.folder)

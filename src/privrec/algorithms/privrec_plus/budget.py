@@ -18,6 +18,7 @@ from privrec.algorithms.budgets import (
     popularity_and_sums,
     sampling_of,
 )
+from privrec.algorithms.privrec_plus.hop import AT_ONCE_PAIRS, Hop
 from privrec.algorithms.privrec_plus.kernels import Kernels, kernels_of
 from privrec.algorithms.privrec_plus.public import AT_ONCE, MOST_ITEMS, spending_of
 from privrec.algorithms.privrec_plus.rows import Regression
@@ -225,6 +226,25 @@ def subspace_work(
     )
 
 
+def pairs_work(layout: Layout, hop: Hop, told: Told | None) -> ServerWork:
+    """Return what the sum of pairs needs: `hop.py`.
+
+    There are products of some items at a time, the pairs that are kept, and their order by value.
+    How many are kept is known from data alone; it is taken for as many as the model has.
+    """
+    kept = layout.n_items * min(hop.items, layout.n_items)
+
+    def needed(items: int) -> int:
+        return 16 * AT_ONCE_PAIRS + 60 * layout.n_items * min(items, layout.n_items)
+
+    return ServerWork(
+        bytes=needed(hop.items),
+        what=f"pairs of {layout.n_items:,} items",
+        instead=lambda free: "set `hop_weight` to 0",
+        multiply_adds=30 * kept,
+    )
+
+
 def rounds_work(
     settings: SumsSettings, layout: Layout, rank: int, cohort: int, told: Told | None
 ) -> ServerWork:
@@ -290,6 +310,19 @@ def in_subspace(settings: SumsSettings, n_items: int) -> bool:
     if settings.history == "auto":
         return n_items > settings.history_items
     return settings.history == "subspace"
+
+
+def hop_of(settings: SumsSettings, n_items: int) -> Hop | None:
+    """Return the settings of pairs beside the vectors; None where there are none."""
+    exact = without_noise(settings)
+    if exact is None or not exact.hop_weight or not in_subspace(settings, n_items):
+        return None
+    return Hop(
+        weight=exact.hop_weight,
+        items=exact.hop_items,
+        people=exact.hop_people,
+        activity=exact.activity_power,
+    )
 
 
 def items_with_vector(settings: SumsSettings, n_items: int) -> int:

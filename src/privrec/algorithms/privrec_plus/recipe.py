@@ -21,10 +21,12 @@ from privrec.algorithms.budgets import BOUND
 from privrec.algorithms.privrec_plus.budget import (
     PublicBudget,
     exact_work,
+    hop_of,
     in_subspace,
     items_with_vector,
     layout_for,
     noisy_work,
+    pairs_work,
     public_budget,
     public_kernels,
     public_work,
@@ -35,6 +37,8 @@ from privrec.algorithms.privrec_plus.budget import (
     subspace_rounds,
     subspace_work,
 )
+from privrec.algorithms.privrec_plus.choice import KEYS, find, usual
+from privrec.algorithms.privrec_plus.hop import PAIRS, Hop, neighbours, pairs_device
 from privrec.algorithms.privrec_plus.kernels import Kernels
 from privrec.algorithms.privrec_plus.public import (
     ALIGNMENTS,
@@ -62,8 +66,9 @@ from privrec.algorithms.privrec_plus.scoring import (
     MEAN_WEIGHT,
     OUT,
     POPULARITY,
+    RECENCY,
     Layout,
-    tower_shapes,
+    check_tower,
 )
 from privrec.algorithms.privrec_plus.settings import (
     NoisedPlusSettings,
@@ -84,9 +89,9 @@ from privrec.algorithms.privrec_plus.sums import (
     popularity_device,
     taste_device,
 )
-from privrec.algorithms.recipe import Plan, Recipe, Task
+from privrec.algorithms.recipe import Choice, Plan, Recipe, Task
 from privrec.core.phase import Accepted, Phase, ServerState, Told, positions, weights
-from privrec.core.scorer import Scorer, check_shapes
+from privrec.core.scorer import Scorer
 from privrec.data.clients import Split
 from privrec.data.federation import Federation
 from privrec.errors import RunFolderError
@@ -119,6 +124,11 @@ class _Task:
         """The settings of a subspace iteration without noise; None for any other tower."""
         return without_noise(self.settings) if self.in_subspace else None
 
+    @property
+    def hop(self) -> Hop | None:
+        """The settings of pairs beside the vectors; None where there are none."""
+        return hop_of(self.settings, self.federation.n_items)
+
     def kept(self, before: Params | None) -> dict[str, Array]:
         """Return the tower of the phase before; if none, one that scores all items alike."""
         dislikes = self.settings.dislike_input > 0
@@ -127,6 +137,10 @@ class _Task:
         if self.exact_subspace:
             start |= {FREQUENCY: np.zeros(self.layout.size, np.float32)}
             start |= {MEAN_WEIGHT: np.zeros((), np.float32)}
+        if self.hop:
+            start |= self.hop.blank(self.layout.n_items)
+        if exact := without_noise(self.settings):
+            start |= {RECENCY: np.asarray(exact.recency, np.float32)} if exact.recency else {}
         if self.kernels is not None:
             start |= public_start(self.kernels, self.rank - 1)
         known = before or {}
@@ -194,7 +208,9 @@ def plus_stages(of: Task[SumsSettings]) -> tuple[Phase, ...]:
     task = _Task(settings=settings, federation=federation, split=split, layout=layout, rank=rank)
     releases = subspace_rounds(settings) if task.in_subspace else 1
     first, second, rest = split_budget(settings, split, federation.n_items, sums=releases)
-    sums = (_popularity_phase(task, first), _history_phase(task, second))
+    sums: tuple[Phase, ...] = (_popularity_phase(task, first), _history_phase(task, second))
+    if task.hop:
+        sums = (*sums, _pairs_phase(task, task.hop, second, first=sums[-1].last))
     if not settings.rounds:
         return sums
     people, played = split.train, sums[-1].last
@@ -349,6 +365,28 @@ def _exact_subspace(task: _Task, settings: PlusSettings, aggregator: Aggregator)
     return task.in_basis(phase, task.layout.size, task.rank, 4)
 
 
+def _pairs_phase(task: _Task, hop: Hop, aggregator: Aggregator, *, first: int) -> Phase:
+    """Return the sum of pairs, which stand beside the vectors."""
+    layout = task.layout
+
+    def absorb(state: ServerState, published: Published) -> ServerState:
+        frequency = np.asarray(state.params[FREQUENCY], np.float64)[: layout.n_items]
+        return _state_with_params(state, neighbours(published.update, frequency, hop))
+
+    device = pairs_device(layout, hop)
+    phase = task.phase(
+        PAIRS,
+        first,
+        aggregator,
+        device=replace(device, cost=partial(task.cost, "pairs round", 0, True)),
+        tell=lambda state: {},
+        absorb=absorb,
+        work=partial(pairs_work, layout, hop),
+        alone="set `hop_weight` to 0",
+    )
+    return replace(phase, ranks=True)
+
+
 def _popularity_phase(task: _Task, aggregator: Aggregator) -> Phase:
     """Return the first sum: how popular each item is."""
 
@@ -450,7 +488,7 @@ def by_history(layout: Layout, params: Params, *, adapted: bool) -> Scorer:
     tower = {name: np.asarray(array) for name, array in params.items()}
     if LIKES not in tower:
         raise RunFolderError(f"the parameters have no {LIKES!r}: they are of another recipe")
-    check_shapes(tower, tower_shapes(tower, layout))
+    check_tower(tower, layout)
     return history_scorer(tower, layout, adapted=adapted)
 
 
@@ -484,6 +522,7 @@ PRIVREC_PLUS = Recipe(
     plan=plus_plan,
     items_with_vector=items_with_vector,
     values={**_VALUES, "dislike_target": 0.6, "patience": 3},
+    choice=Choice(keys=KEYS, usual=usual, find=partial(find, plus_plan)),
     presets={
         # The settings are chosen already: 2 % validation people are enough for the curve, and too
         # few to choose a state by.
@@ -494,16 +533,6 @@ PRIVREC_PLUS = Recipe(
             "history_l2": 200.0,
             "history_dropout": 0.75,
             "validation_share": 0.02,
-        },
-        "gowalla": {
-            "rounds": 0,
-            "subspace_rank": 1024,
-            "subspace_power": 0.35,
-            "popularity_discount": 0.05,
-            "activity_power": 1.0,
-            "history_l2": 1.0,
-            "history_dropout": 0.2,
-            "validation_share": 0.0,
         },
         "frappe": {
             "rounds": 0,
@@ -529,4 +558,5 @@ DP_PRIVREC_PLUS = replace(
         "validation_share": 0.0,
     },
     presets={},
+    choice=None,
 )

@@ -14,7 +14,13 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from privrec.algorithms.privrec_plus.scoring import Arrays, Layout, entries_of, row_scorer
+from privrec.algorithms.privrec_plus.scoring import (
+    Arrays,
+    Layout,
+    entries_of,
+    recency_of,
+    row_scorer,
+)
 from privrec.core.phase import Accepted, positions, weights
 from privrec.core.scorer import TableScorer
 from privrec.data.clients import Clients
@@ -90,9 +96,9 @@ def mirrored(vector: Matrix, size: int) -> F64:
     return matrix
 
 
-def rows_of(clients: Clients, layout: Layout) -> SparseRows:
+def rows_of(clients: Clients, layout: Layout, recency: float = 0.0) -> SparseRows:
     """Return the people's rows, shape (people, layout.size)."""
-    person, column, value = entries_of(clients, layout)
+    person, column, value = entries_of(clients, layout, recency)
     rows = SparseRows(
         (value.astype(np.float32), (person, column)), shape=(len(clients), layout.size)
     )
@@ -127,10 +133,10 @@ def history_scorer(tower: Arrays, layout: Layout, *, adapted: bool = True) -> Ta
     If `adapted` is false, likes and dislikes are ignored: people with the same features get the
     same list.
     """
-    score_rows = row_scorer(tower, layout)
+    score_rows, recency = row_scorer(tower, layout), recency_of(tower)
 
     def score(first: Clients) -> F32:
-        rows = rows_of(first, layout)
+        rows = rows_of(first, layout, recency)
         return score_rows(rows if adapted else without_items(rows, layout))
 
     return TableScorer(table=score, own_first=adapted)

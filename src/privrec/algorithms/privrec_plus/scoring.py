@@ -10,6 +10,8 @@ If rounds on top were trained (`softmax.py`), the result is:
 
     logit_v = a · log(max(score_v, 0) + floor) + tanh(h') · out'_v + bias'_v,
     h' = Σ row_c · vector_c / √(1 + items in the row)
+
+Where items have neighbours (`hop.py`), the values of those of liked items are a second opinion.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,8 +21,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from privrec.core.scorer import added, check_shapes
 from privrec.data.clients import Clients
 from privrec.data.schema import Bag, Feature, Schema
+from privrec.errors import RunFolderError
 from privrec.types import F32, IntArray, Leaf
 
 LIKES, DISLIKES = "history/like", "history/dislike"
@@ -99,6 +103,14 @@ FREQUENCY = "columns/frequency"
 """A sum of the first phase where a subspace iteration follows: Σ w·row² of each column."""
 MEAN_WEIGHT = "columns/mean-weight"
 """The mean of w over people, kept from the first phase with it."""
+HOP_ITEMS, HOP_VALUES, HOP_WEIGHT = "hop/items", "hop/values", "hop/weight"
+"""The positions of each item's neighbours, and what a like of the item adds to their scores, shape
+(n_items, neighbours) each; and the weight of these scores beside those of the vectors."""
+_MOST_ITEMS = 2**24
+"""Positions are whole numbers in 32 bits, which are exact below this."""
+RECENCY = "device/recency"
+"""What the last like of a person weighs beyond 1. It halves with every `_HALVED` lines since."""
+_HALVED = 10.0
 FLOOR = 0.01
 """Added to closed-form scores so that their logarithm is finite. Chosen by hand; not tuned."""
 
@@ -158,6 +170,43 @@ def closed_form(tower: Arrays, layout: Layout) -> Callable[[Leaf], F32]:
     return score
 
 
+def from_neighbours(tower: Arrays) -> Callable[[Leaf], F32]:
+    """Return the function that scores all items by the neighbours of liked ones alone."""
+    items, values = np.asarray(tower[HOP_ITEMS], np.int32), tower[HOP_VALUES]
+    n_items = len(items)
+
+    def score(rows: Leaf) -> F32:
+        scores = np.zeros((rows.shape[0], n_items), np.float32)
+        for person in range(len(scores)):
+            column, weight = _row(rows, person)
+            liked = column < n_items
+            column, weight = column[liked], weight[liked]
+            shares = values[column] * weight[:, None]
+            scores[person] = np.bincount(items[column].ravel(), shares.ravel(), n_items)
+        return scores
+
+    return score
+
+
+def _row(rows: Leaf, person: int) -> tuple[Leaf, Leaf]:
+    """Return the columns of a person's row that are not 0, and their values."""
+    if isinstance(rows, np.ndarray):
+        columns = np.flatnonzero(rows[person])
+        return columns, rows[person, columns]
+    start, end = rows.indptr[person : person + 2]
+    return rows.indices[start:end], rows.data[start:end]
+
+
+def check_tower(params: Mapping[str, Leaf], layout: Layout) -> None:
+    """Raise unless a tower has all arrays of this layout, and neighbours that are items of it."""
+    check_shapes(params, tower_shapes(params, layout))
+    near = np.asarray(params.get(HOP_ITEMS, np.zeros((1, 1))))
+    if not ((near >= 0) & (near < min(layout.n_items, _MOST_ITEMS)) & (near % 1 == 0)).all():
+        raise RunFolderError(
+            f"the parameters do not fit the catalogue: {HOP_ITEMS!r} must have positions of items"
+        )
+
+
 def tower_shapes(params: Mapping[str, Leaf], layout: Layout) -> dict[str, tuple[int, ...]]:
     """Return the shapes that a tower with these parameters must have for this layout."""
     n, width = layout.n_items, np.shape(params[LIKES])[-1] if np.ndim(params[LIKES]) else 0
@@ -168,6 +217,11 @@ def tower_shapes(params: Mapping[str, Leaf], layout: Layout) -> dict[str, tuple[
     shapes[BIAS] = (n,)
     if OUT in params or width != n:
         shapes[OUT] = (n, width)
+    if HOP_ITEMS in params or HOP_VALUES in params:
+        near = np.shape(params.get(HOP_ITEMS, np.zeros((n, 0))))[-1:]
+        shapes |= {HOP_ITEMS: (n, *near), HOP_VALUES: (n, *near), HOP_WEIGHT: ()}
+    if RECENCY in params:
+        shapes[RECENCY] = ()
     if learned_of(params):
         size = np.shape(params.get(LEARNED_OUT, np.zeros((n, 0))))[-1:]
         named = zip(learned_names(layout), layout.sizes, strict=True)
@@ -179,6 +233,7 @@ def tower_shapes(params: Mapping[str, Leaf], layout: Layout) -> dict[str, tuple[
 def row_scorer(tower: Arrays, layout: Layout) -> Callable[[Leaf], F32]:
     """Return the function that scores all items: (people, columns) -> (people, n_items)."""
     simple, on_top = closed_form(tower, layout), learned_of(tower)
+    near = from_neighbours(tower) if HOP_VALUES in tower else None
 
     def score(rows: Leaf) -> F32:
         scores = simple(rows)
@@ -186,6 +241,8 @@ def row_scorer(tower: Arrays, layout: Layout) -> Callable[[Leaf], F32]:
         some = np.flatnonzero(rows[:, : layout.item_columns].sum(1))
         if on_top and len(some):
             scores[some] = forward(on_top, layout, rows[some], scores[some]).logits
+        if near is not None:
+            scores = added(scores, near(rows), float(tower[HOP_WEIGHT]))
         return scores + tower[BIAS]
 
     return score
@@ -199,13 +256,24 @@ class Entries(NamedTuple):
     value: npt.NDArray[np.float64]
 
 
-def entries_of(clients: Clients, layout: Layout) -> Entries:
-    """Return the entries of the people's rows."""
+def recency_of(params: Mapping[str, Leaf]) -> float:
+    """Return how much more a last like weighs when a model with these parameters ranks."""
+    return float(params.get(RECENCY, 0.0))
+
+
+def entries_of(clients: Clients, layout: Layout, recency: float = 0.0) -> Entries:
+    """Return the entries of the people's rows; `recency` is that of `RECENCY`."""
     width, people = layout.item_columns, np.arange(len(clients))
     places = clients.owner * width + np.where(clients.liked, 0, layout.n_items) + clients.item
-    places = places if layout.dislikes else places[clients.liked]
-    places = np.unique(places.astype(np.int64))
-    persons, columns, values = [places // width], [places % width], [np.ones(len(places))]
+    counted = np.flatnonzero(clients.liked | layout.dislikes)
+    if recency:
+        # The last line of an item says how long ago it was.
+        places, found = np.unique(places[counted][::-1], return_index=True)
+        weights = _recent(clients, counted[::-1][found], recency)
+    else:
+        places = np.unique(places[counted])
+        weights = np.ones(len(places))
+    persons, columns, values = [places // width], [places % width], [weights]
     shares = 1.0 / np.maximum(clients.sizes, 1)
     start = width
     for feature in (*layout.users, *layout.contexts):
@@ -220,10 +288,16 @@ def entries_of(clients: Clients, layout: Layout) -> Entries:
     return Entries(np.concatenate(persons), np.concatenate(columns), np.concatenate(values))
 
 
-def dense_rows(clients: Clients, layout: Layout) -> F32:
+def _recent(clients: Clients, lines: IntArray, recency: float) -> npt.NDArray[np.float64]:
+    """Return the weights of some lines: 1, and more for the last ones of a person."""
+    since = clients.offsets[clients.owner[lines] + 1] - 1 - lines
+    return np.asarray(1 + recency * 2.0 ** (-since / _HALVED))
+
+
+def dense_rows(clients: Clients, layout: Layout, recency: float = 0.0) -> F32:
     """Return the people's rows as a dense array (people, layout.size); a phone has one row."""
     rows = np.zeros((len(clients), layout.size), np.float32)
-    person, column, value = entries_of(clients, layout)
+    person, column, value = entries_of(clients, layout, recency)
     rows[person, column] = value
     return rows
 

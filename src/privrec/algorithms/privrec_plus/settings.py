@@ -49,7 +49,7 @@ class PlusSettings(SumsSettings):
     """Length of the history tower's vectors in a subspace: more is better and costs more."""
     subspace_rounds: Size = 6
     """Rounds of the subspace iteration."""
-    subspace_power: Weight = 0.25
+    subspace_power: Weight = 0.35
     """In a subspace, columns are divided by their frequency to this power, so that frequent ones do
     not fill it."""
     popularity_discount: Weight = 0.1
@@ -70,6 +70,20 @@ class PlusSettings(SumsSettings):
     """Weight of a person's features; a liked item has weight 1."""
     context_input: Weight = 0.5
     """Weight of a person's usual contexts; a liked item has weight 1."""
+
+    hop_weight: Weight = 0.0
+    """In a subspace, the weight of pairs: of items that people have together with a liked item,
+    counted directly, beside the vectors. 0 leaves them out. Not for a federation."""
+    hop_items: Size = 200
+    """With `hop_weight`, how many items stand beside each item, those of the largest weight."""
+    hop_people: Size = 3
+    """With `hop_weight`, pairs that fewer people have are not kept."""
+    recency: Weight = 0.0
+    """When ranking, a person's last like weighs 1 + this. The addition halves with every 10 lines
+    that came since."""
+    choose: bool = True
+    """Chooses settings that are not given, before a simulated training without noise, on people or
+    lines that are held out of the training data for it (docs/results.md)."""
 
 
 _EXACT = frozenset(PlusSettings.model_fields) - frozenset(SumsSettings.model_fields)

@@ -1,0 +1,299 @@
+"""What PrivRec+ chooses for itself before a training without noise: settings that nobody gave.
+
+Candidates learn from what `evaluation.choosing` leaves of the training data, and are compared on
+what it holds out. One setting after another: the weight of people, the ridge, the length of
+vectors, the discount of popular items, the pairs beside the vectors, and how much a last like
+weighs where the last like is tested. Candidates that differ in what is solved alone share their
+sums. Another value takes the place of the one before if it is better by more than the standard
+error of the difference.
+
+Nothing here is for a run under noise: a look at raw data would have to be paid for. A federation
+does not choose either: what its terms say counts.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from privrec.algorithms.privrec_plus.budget import in_subspace
+from privrec.algorithms.privrec_plus.hop import LARGEST
+from privrec.algorithms.privrec_plus.scoring import FREQUENCY, HOP_WEIGHT, OUT, RECENCY
+from privrec.algorithms.privrec_plus.settings import PlusSettings, without_noise
+from privrec.algorithms.recipe import Chosen, Plan, Task
+from privrec.core.phase import Cohort, Phase, ServerState
+from privrec.core.round import fastest
+from privrec.data.federation import chunks
+from privrec.evaluation.choosing import Trial, is_better, trial_of
+from privrec.privacy.aggregate import Published
+from privrec.types import F64, OnProgress, Params
+
+KEYS = frozenset(
+    {
+        "rounds",
+        "validation_share",
+        "activity_power",
+        "history_l2",
+        "history_dropout",
+        "history_rank",
+        "popularity_discount",
+        "hop_weight",
+        "recency",
+    }
+)
+"""The settings that a choice may change."""
+_ACTIVITIES = (0.5, 1.0)
+_RIDGES = ((1.0, 0.2), (5.0, 0.5), (20.0, 0.66), (50.0, 0.7), (200.0, 0.75), (500.0, 0.8))
+"""Pairs of ridge and dropout, from weak to strong."""
+_RANKS = (512, 0)
+_WHOLE = 5000
+"""Up to so many items the whole matrix is tried, which is the rank 0. Chosen by hand: for more, the
+model would have more than 200 MB."""
+_DISCOUNTS = (0.0, 0.05, 0.1, 0.2)
+_HOPS = (0.3, 1.0, 3.0)
+_RECENCIES = (1.0, 3.0)
+_MOST_PAIRS = 2 * 10**9
+"""With more pairs of lines of one person, the pairs of items would take minutes: they are not
+tried. Chosen by hand."""
+_EXPECTED = 12
+"""About how many candidates there are: for the bar alone."""
+
+
+class _Sums(NamedTuple):
+    """The state before the last round of the sums, and what that round publishes."""
+
+    state: ServerState
+    published: Published
+
+
+class _Candidate(NamedTuple):
+    """Settings, the sums that they are solved from, and the parameters that come of it."""
+
+    settings: PlusSettings
+    sums: _Sums
+    params: Params
+
+
+class _Best(NamedTuple):
+    """The best candidate so far, and its figure for each person."""
+
+    candidate: _Candidate
+    figures: F64
+
+
+def usual(task: Task[Any], given: Collection[str]) -> dict[str, Any]:
+    """Return what follows from the data's size and the protocol: where rounds on top are left out.
+
+    They made every large catalogue worse that was tried, and take most of the time. Where lines are
+    split and not people, nobody could say after which of them to stop.
+    """
+    settings = without_noise(task.settings)
+    if settings is None or not settings.choose or "rounds" in given:
+        return {}
+    large = in_subspace(settings, task.federation.n_items)
+    return {"rounds": 0} if large or task.protocol.name != "halves" else {}
+
+
+def find(
+    plan_of: Callable[[Task[Any]], Plan],
+    task: Task[Any],
+    given: Collection[str],
+    on_progress: OnProgress,
+) -> Chosen | None:
+    """Return the settings that are best on what is held out; None if nothing is to be chosen."""
+    settings = without_noise(task.settings)
+    if settings is None or not settings.choose or KEYS <= set(given):
+        return None
+    trial = trial_of(task.protocol, task.whole, task.split.train, task.split.validation)
+    if trial is None:
+        return None
+    search = _Search(plan_of, task, trial, frozenset(given), on_progress)
+    first = search.looked_at(search.candidate(settings.model_copy(update={"rounds": 0})))
+    best = search.best(first)
+    found = best.candidate.settings.model_dump()
+    before = settings.model_dump()
+    keys = [key for key in type(settings).model_fields if key in KEYS - {"rounds"}]
+    values = {key: found[key] for key in keys if found[key] != before[key]}
+    line = _line(trial, values, first.figures, best.figures)
+    if not settings.rounds and "validation_share" not in given:
+        values["validation_share"] = 0.0  # Nothing is left to validate: these people train too.
+    on_progress("settings compared", 1, 1)
+    return Chosen(values, line)
+
+
+def _line(trial: Trial, values: Mapping[str, Any], before: F64, after: F64) -> str:
+    """Return in words what was chosen, and by how much it is better."""
+    on = f"on {trial.what} ({len(after):,} people)"
+    if not values:
+        return f"chosen {on}: the usual settings, {trial.figure} {after.mean():.4f}"
+    named = ", ".join(f"{key} = {value:g}" for key, value in values.items())
+    figures = f"{trial.figure} {after.mean():.4f} instead of {before.mean():.4f}"
+    return f"chosen {on}: {named}; {figures}"
+
+
+@dataclass(slots=True)
+class _Search:
+    """Makes candidates, and looks at them."""
+
+    plan_of: Callable[[Task[Any]], Plan]
+    task: Task[Any]
+    trial: Trial
+    given: frozenset[str]
+    on_progress: OnProgress
+    done: int = 0
+
+    def best(self, best: _Best) -> _Best:
+        """Return the best candidate, beginning with this one."""
+        best = self._better(best, self._others(best, "activity_power", _ACTIVITIES))
+        best = self._ridge(best)
+        if in_subspace(best.candidate.settings, self.task.federation.n_items):
+            best = self._better(best, self._discounts(best))
+            best = self._better(best, self._hops(best))
+        else:
+            small = self.task.federation.n_items <= _WHOLE
+            ranks = _RANKS if small else _RANKS[:1]
+            best = self._better(best, self._others(best, "history_rank", ranks))
+        if self.trial.protocol.name == "leave-last":
+            best = self._better(best, self._recencies(best))
+        return best
+
+    def plan(self, settings: PlusSettings) -> Plan:
+        """Return the plan of a candidate on what is left of the training data."""
+        split = replace(self.task.split, train=self.trial.train)
+        return self.plan_of(
+            replace(
+                self.task, settings=settings, federation=self.trial.federation, split=split
+            )
+        )
+
+    def candidate(self, settings: PlusSettings, sums: _Sums | None = None) -> _Candidate:
+        """Return the candidate of these settings, from sums that they share, or from their own."""
+        stages = self._phases(settings)[:2]
+        sums = sums or self._sums(stages)
+        last, state = stages[-1], sums.state
+        if not in_subspace(settings, self.task.federation.n_items):
+            state = last.start(state.params)  # Another rank has other shapes.
+        return _Candidate(settings, sums, last.absorb(state, sums.published).params)
+
+    def looked_at(self, candidate: _Candidate) -> _Best:
+        """Return the candidate with its figures."""
+        return _Best(candidate, self._figures([candidate])[0])
+
+    def _phases(self, settings: PlusSettings) -> list[Phase]:
+        return [stage for stage in self.plan(settings).stages() if isinstance(stage, Phase)]
+
+    def _sums(self, stages: Sequence[Phase]) -> _Sums:
+        """Return what all rounds of some phases add up, over everybody."""
+        params: Params | None = None
+        for stage in stages:
+            state = stage.start(params)
+            for left in reversed(range(stage.rounds)):
+                published = self._published(stage, state)
+                if not left and stage is stages[-1]:
+                    return _Sums(state, published)
+                state = replace(stage.absorb(state, published), round_index=state.round_index + 1)
+            params = state.params
+        raise ValueError("there must be a phase to add up; got none")
+
+    def _published(self, phase: Phase, state: ServerState) -> Published:
+        cohort = Cohort(phase.population, self.trial.federation.take)
+        total = fastest(phase, phase.tell(state), cohort, state.round_index, state.clip_norm)
+        return Published(dict(total.update), state.clip_norm)
+
+    def _figures(self, candidates: Sequence[_Candidate]) -> F64:
+        scorers = {
+            str(place): self.plan(one.settings).ranker(one.params)
+            for place, one in enumerate(candidates)
+        }
+        figures = self.trial.figures(scorers)
+        self.done += len(candidates)
+        self.on_progress("settings compared", min(self.done, _EXPECTED - 1), _EXPECTED)
+        return figures
+
+    def _better(self, best: _Best, others: Iterator[_Candidate]) -> _Best:
+        """Return the best of a candidate and some others; one is in memory at a time."""
+        for other in others:
+            (figures,) = self._figures([other])
+            if is_better(figures, best.figures):
+                best = _Best(other, figures)
+        return best
+
+    def _others(self, best: _Best, key: str, values: Sequence[float]) -> Iterator[_Candidate]:
+        """Yield candidates with other values of a setting, unless it was given.
+
+        The weight of people is in the sums: another one needs its own.
+        """
+        settings, shared = best.candidate.settings, key != "activity_power"
+        for value in values:
+            if key not in self.given and value != getattr(settings, key):
+                changed = settings.model_copy(update={key: value})
+                yield self.candidate(changed, best.candidate.sums if shared else None)
+
+    def _ridge(self, best: _Best) -> _Best:
+        """Return the best along `_RIDGES`: first a step to each side, then on while it helps."""
+        if {"history_l2", "history_dropout"} <= self.given:
+            return best
+        for stronger in (True, False):
+            while (step := self._next_ridge(best.candidate.settings, stronger)) is not None:
+                found = self._better(best, iter([self.candidate(step, best.candidate.sums)]))
+                if found is best:
+                    break
+                best = found
+        return best
+
+    def _next_ridge(self, settings: PlusSettings, stronger: bool) -> PlusSettings | None:
+        """Return the settings with the next ridge of the list, without changing what was given."""
+        ways = [
+            (l2, dropout)
+            for l2, dropout in _RIDGES
+            if (l2 > settings.history_l2 if stronger else l2 < settings.history_l2)
+        ]
+        if "history_l2" in self.given or not ways:
+            return None
+        l2, dropout = ways[0] if stronger else ways[-1]
+        if "history_dropout" in self.given:
+            dropout = settings.history_dropout
+        return settings.model_copy(update={"history_l2": l2, "history_dropout": dropout})
+
+    def _discounts(self, best: _Best) -> Iterator[_Candidate]:
+        """Yield candidates with other discounts: each only scales the vectors of items."""
+        settings, sums, params = best.candidate
+        out = np.asarray(params[OUT])
+        often = np.asarray(params[FREQUENCY], np.float64)[: len(out)]
+        relative = np.where(often > 0, often / max(float(often.mean()), 1e-12), 1.0)
+        for discount in _DISCOUNTS if "popularity_discount" not in self.given else ():
+            if discount != settings.popularity_discount:
+                scale = relative ** (settings.popularity_discount - discount)
+                changed = settings.model_copy(update={"popularity_discount": discount})
+                scaled = jnp.asarray(out * scale[:, None].astype(np.float32))
+                yield _Candidate(changed, sums, {**params, OUT: scaled})
+
+    def _hops(self, best: _Best) -> Iterator[_Candidate]:
+        """Yield candidates with pairs beside the vectors; one sum is enough for all weights."""
+        settings, sums, params = best.candidate
+        if "hop_weight" in self.given or settings.hop_weight or self._pairs() > _MOST_PAIRS:
+            return
+        for weight in _HOPS:
+            changed = settings.model_copy(update={"hop_weight": weight})
+            if HOP_WEIGHT not in params:
+                phase = self._phases(changed)[2]
+                state = phase.start(params)
+                params = phase.absorb(state, self._published(phase, state)).params
+            yield _Candidate(changed, sums, {**params, HOP_WEIGHT: jnp.float32(weight)})
+
+    def _pairs(self) -> float:
+        """Return how many pairs of lines people have, counted for each person."""
+        take, pairs = self.trial.federation.take, 0.0
+        for people in chunks(self.trial.train, 8192):
+            sizes = take(people).sizes
+            pairs += float((sizes[sizes <= LARGEST].astype(np.float64) ** 2).sum())
+        return pairs
+
+    def _recencies(self, best: _Best) -> Iterator[_Candidate]:
+        """Yield candidates with other weights of a last like."""
+        settings, sums, params = best.candidate
+        for recency in _RECENCIES if "recency" not in self.given else ():
+            changed = settings.model_copy(update={"recency": recency})
+            yield _Candidate(changed, sums, {**params, RECENCY: jnp.float32(recency)})

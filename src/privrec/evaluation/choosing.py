@@ -1,0 +1,165 @@
+"""What a choice of settings learns from and looks at: training people and training lines alone.
+
+Nothing that the final report tests is in it. Where people are split, some who do not train are
+looked at, on their halves. Where lines are split, a part of everybody's training lines is held out:
+a random fifth, or the last like. A random tenth chose worse settings on three benchmarks, and left
+out people with short lists.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+
+from privrec.core.phase import Advance, silent
+from privrec.core.scorer import Scorer
+from privrec.data.clients import Clients
+from privrec.data.federation import Federation
+from privrec.data.text import brief
+from privrec.evaluation.metrics import KS
+from privrec.evaluation.protocols import Held, Protocol, View, before_last_like
+from privrec.evaluation.ranking import measure
+from privrec.seeds import client_words, rng
+from privrec.types import F64, BoolArray, IntArray
+
+FEWEST = 50
+"""People who must be looked at, or nothing is chosen. Chosen by hand: with fewer, one standard
+error of a difference is larger than most differences between settings."""
+_ENOUGH = 1000
+"""If fewer people validate, some of those who train are looked at too: a fifth of them at most."""
+_SCORES = 10**8
+"""Scores of one candidate, people times items: it bounds the time. Chosen by hand."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Trial:
+    """Candidates learn from the people in `train` as `federation` has them.
+
+    They are looked at with the people in `tested` as `view` has them. `what` says in words what
+    they hold out.
+    """
+
+    federation: Federation
+    train: IntArray
+    tested: IntArray
+    view: View
+    protocol: Protocol
+    what: str
+
+    __repr__ = brief
+
+    @property
+    def figure(self) -> str:
+        """The name of the figure that candidates are compared by."""
+        return "Recall@20" if self.protocol.name == "files" else "Hits@20"
+
+    def figures(self, scorers: Mapping[str, Scorer], on_progress: Advance = silent) -> F64:
+        """Return the figure of each scorer for each person who has something to test.
+
+        Its shape is (scorers, people); all scorers are asked about the same people.
+        """
+        found = measure(
+            self.view,
+            self.tested,
+            scorers,
+            n_items=self.federation.n_items,
+            candidates=self.protocol.candidates,
+            on_progress=on_progress,
+        )
+        each = [one.figures for one in found.values()]
+        kinds = [one.recall if self.protocol.name == "files" else one.hits for one in each]
+        return np.stack([kind[:, KS.index(20)] for kind in kinds])
+
+
+def trial_of(
+    protocol: Protocol, whole: Federation, train: IntArray, validation: IntArray
+) -> Trial | None:
+    """Return what a choice for a run with this protocol looks at; None for too few people."""
+    held_out = _people if protocol.name == "halves" else _lines
+    trial = held_out(protocol, whole, train, validation)
+    return trial if len(trial.tested) >= FEWEST and len(trial.train) >= FEWEST else None
+
+
+def is_better(figures: F64, than: F64) -> bool:
+    """Return whether a candidate's figures are higher by more than the standard error of the mean.
+
+    Both have a figure for each of the same people.
+
+    >>> is_better(np.array([0.5, 0.6, 0.7, 0.7]), np.array([0.4, 0.5, 0.6, 0.7]))
+    True
+    """
+    gain = figures - than
+    return bool(gain.mean() > gain.std() / np.sqrt(len(gain)))
+
+
+def _people(
+    protocol: Protocol, whole: Federation, train: IntArray, validation: IntArray
+) -> Trial:
+    """Return the trial of people who are split: the validation people, and some who train."""
+    more = int(np.clip(_ENOUGH - len(validation), 0, len(train) // 5))
+    words = client_words(protocol.seed, 0, "choice", whole.ids(train), np.zeros(1, np.int64))
+    looked_at = np.zeros(len(train), np.bool_)
+    looked_at[np.argsort(words, kind="stable")[:more]] = True
+    tested = np.concatenate([validation, train[looked_at]])
+    return Trial(
+        federation=whole,
+        train=train[~looked_at],
+        tested=_some(tested, whole.n_items, protocol.seed),
+        view=protocol.validating(whole),
+        protocol=protocol,
+        what="held-out people",
+    )
+
+
+def _lines(protocol: Protocol, whole: Federation, train: IntArray, validation: IntArray) -> Trial:
+    """Return the trial of lines that are split: a fifth of them, or the last like of each person.
+
+    Nobody holds lines back for validation: that is what the trial is for.
+    """
+    del validation
+    trained = replace(protocol, validation_share=0.0).training(whole)
+    if protocol.name == "leave-last":
+        view, what = before_last_like(trained), "the like before the last one"
+    else:
+        view, what = partial(_fifth, trained, protocol.seed), "a fifth of each list"
+    return Trial(
+        federation=replace(trained, take=lambda who: view(who).kept),
+        train=train,
+        tested=_some(train, whole.n_items, protocol.seed),
+        view=view,
+        protocol=protocol,
+        what=what,
+    )
+
+
+def _fifth(federation: Federation, seed: int, positions: IntArray) -> Held:
+    clients = federation.take(positions)
+    kept = ~is_in_fifth(clients, seed)
+    return Held(
+        kept=clients.keep(kept),
+        hidden=clients.keep(~kept),
+        tested=clients.keep(~kept & clients.liked),
+    )
+
+
+def is_in_fifth(clients: Clients, seed: int) -> BoolArray:
+    """Return for each line whether it is in a random fifth of its client's lines, rounded.
+
+    A client's fifth does not depend on the other clients.
+    """
+    owner = clients.owner
+    first = clients.offsets[owner]
+    place = np.arange(len(owner)) - first
+    words = client_words(seed, 0, "hold out", clients.ids[owner], place)
+    drawn = np.empty_like(place)
+    drawn[np.lexsort((words, owner))] = place
+    return np.asarray(drawn < ((clients.sizes + 2) // 5)[owner])
+
+
+def _some(people: IntArray, n_items: int, seed: int) -> IntArray:
+    """Return so many of the people that their scores are few enough to compute again and again."""
+    most = max(_SCORES // n_items, _ENOUGH)
+    if len(people) <= most:
+        return people
+    return np.sort(rng(seed, 0, "choice").choice(people, most, replace=False))
