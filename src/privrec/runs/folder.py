@@ -141,11 +141,8 @@ def create_run(
     `catalogue` is JSON. `fingerprint` is that of the data: the run can only resume on the same
     data. A server in a network has no data and no fingerprint of it.
     """
+    check_free(path)
     is_new = not path.exists()
-    if not is_new and not is_untouched(path):
-        raise RunFolderError(
-            f"{path} is in the way: choose another --out, or go on with it by --resume"
-        )
     folder = RunFolder(path=path)
     with words(path, "write"):
         folder.data_path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -161,6 +158,14 @@ def create_run(
         shutil.rmtree(path if is_new else folder.data_path.parent, ignore_errors=True)
         raise
     return folder
+
+
+def check_free(path: Path | None) -> None:
+    """Raise if a new run cannot begin in this folder; one without a path begins elsewhere."""
+    if path is not None and path.exists() and not is_untouched(path):
+        raise RunFolderError(
+            f"{path} is in the way: choose another --out, or go on with it by --resume"
+        )
 
 
 def is_untouched(path: Path) -> bool:

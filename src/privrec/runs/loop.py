@@ -158,30 +158,25 @@ def train(
     prepared = prepared if observe is None else observe(prepared)
     chosen = ""
     if started is None and observe is None:
-        with progress_bar(on_progress, progress) as tell:
-            prepared, chosen = with_choice(prepared, settings, tell or tell_nobody)
+        records.check_free(path)  # Before it takes time.
+        prepared, chosen = with_choice(prepared, settings, on_progress, progress)
     config, federation = prepared.task.settings, prepared.task.federation
-    if strict and config.budget.mechanism != "none":
-        _refuse_undeclared(federation)
+    _refuse_undeclared(federation, strict=strict and config.budget.mechanism != "none")
     # Wrong settings, and too little memory, are found before any file is written.
     check_memory(prepared.stages())
+    # An audit asks what a release tells, not what can be learned.
+    if started is None and observe is None and (few := too_few_to_learn(prepared)):
+        warnings.warn(few, PrivacyWarning, stacklevel=2)
     if started is None:
-        # An audit asks what a release tells, not what can be learned.
-        if observe is None and (few := too_few_to_learn(prepared)):
-            warnings.warn(few, PrivacyWarning, stacklevel=2)
-        about = (config, to_json(federation.catalogue), federation.fingerprint)
-        folder = temporary_run(*about) if path is None else records.create_run(path, *about)
-        if chosen:
-            records.write_whole(folder.choice_path, f"{chosen}\n".encode())
+        folder = _new_folder(prepared, path, chosen)
     else:
         folder = started[0]
         records.check_data(folder, federation.fingerprint)
     try:
         with records.locked(folder), progress_bar(on_progress, progress) as tell:
             if not folder.params_path.is_file():
-                resume = started is not None
                 records.clear_leftovers(folder)
-                play_stages(prepared, folder, resume=resume, on_progress=tell)
+                play_stages(prepared, folder, resume=started is not None, on_progress=tell)
     except BaseException:
         discard(folder)
         raise
@@ -193,8 +188,18 @@ def train(
     )
 
 
+def _new_folder(prepared: Plan, path: Path | None, chosen: str) -> records.RunFolder:
+    """Return the folder of a run that begins; `chosen` is the line of what was chosen for it."""
+    config, federation = prepared.task.settings, prepared.task.federation
+    about = (config, to_json(federation.catalogue), federation.fingerprint)
+    folder = temporary_run(*about) if path is None else records.create_run(path, *about)
+    if chosen:
+        records.write_whole(folder.choice_path, f"{chosen}\n".encode())
+    return folder
+
+
 def with_choice(
-    prepared: Plan, given: Collection[str], on_progress: OnProgress
+    prepared: Plan, given: Collection[str], on_progress: OnProgress | None, progress: bool
 ) -> tuple[Plan, str]:
     """Return the plan with the settings that its recipe chooses, and a line of what it chose.
 
@@ -205,7 +210,8 @@ def with_choice(
         return prepared, ""
     prepared = with_settings(prepared, choice.usual(prepared.task, given))
     check_memory(prepared.stages())
-    found = choice.find(prepared.task, given, on_progress)
+    with progress_bar(on_progress, progress) as tell:
+        found = choice.find(prepared.task, given, tell or tell_nobody)
     if found is None:
         return prepared, ""
     return with_settings(prepared, found.values), found.line
@@ -243,8 +249,8 @@ def train_and_evaluate(
     return records.read_evaluation(place)
 
 
-def _refuse_undeclared(federation: Federation) -> None:
-    if undeclared := federation.catalogue.undeclared:
+def _refuse_undeclared(federation: Federation, *, strict: bool) -> None:
+    if strict and (undeclared := federation.catalogue.undeclared):
         raise DataError(
             f"{federation.name} does not declare public: {', '.join(undeclared)}; declare it in"
             " dataset.toml (docs/data.md), or leave out --strict"
