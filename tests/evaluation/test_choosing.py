@@ -12,7 +12,7 @@ from privrec.data.federation import Federation
 from privrec.data.synthetic import SyntheticSettings, synthetic
 from privrec.evaluation.choosing import Trial, is_better, is_in_fifth, trial_of
 from privrec.evaluation.protocols import Protocol
-from privrec.types import IntArray, ProtocolName
+from privrec.types import Candidates, IntArray, ProtocolName
 from protocol_toys import Line, items, of, timed
 
 SEED = 3
@@ -24,7 +24,7 @@ def people() -> Federation:
 
 
 def protocol_of(name: ProtocolName) -> Protocol:
-    among = "not-kept" if name == "files" else "unseen"
+    among: Candidates = "not-kept" if name == "files" else "unseen"
     return Protocol(name=name, candidates=among, seed=SEED)
 
 

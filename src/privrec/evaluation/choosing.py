@@ -93,9 +93,7 @@ def is_better(figures: F64, than: F64) -> bool:
     return bool(gain.mean() > gain.std() / np.sqrt(len(gain)))
 
 
-def _people(
-    protocol: Protocol, whole: Federation, train: IntArray, validation: IntArray
-) -> Trial:
+def _people(protocol: Protocol, whole: Federation, train: IntArray, validation: IntArray) -> Trial:
     """Return the trial of people who are split: the validation people, and some who train."""
     more = int(np.clip(_ENOUGH - len(validation), 0, len(train) // 5))
     words = client_words(protocol.seed, 0, "choice", whole.ids(train), np.zeros(1, np.int64))

@@ -349,8 +349,8 @@ def phases_of(plan: Plan) -> tuple[Phase, ...]:
             )
         if stage.alone:
             raise FederationError(
-                f"{recipe} adds up {stage.name}, whose positions tell what people have, and there are"
-                f" too many to mask: a federation cannot play it; {stage.alone}"
+                f"{recipe} adds up {stage.name}: which cells are not 0 tells what people have, and"
+                f" they are too many to be masked, so a federation cannot play it; {stage.alone}"
             )
     return tuple(stage for stage in plan.stages() if isinstance(stage, Phase))
 

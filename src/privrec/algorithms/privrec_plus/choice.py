@@ -40,20 +40,27 @@ KEYS = frozenset(
         "history_rank",
         "popularity_discount",
         "hop_weight",
+        "subspace_rank",
         "recency",
     }
 )
 """The settings that a choice may change."""
 _ACTIVITIES = (0.5, 1.0)
-_RIDGES = ((1.0, 0.2), (5.0, 0.5), (20.0, 0.66), (50.0, 0.7), (200.0, 0.75), (500.0, 0.8))
-"""Pairs of ridge and dropout, from weak to strong."""
+_RIDGES = ((5.0, 0.5), (20.0, 0.66), (50.0, 0.7), (200.0, 0.75), (500.0, 0.8))
+_RIDGES_WITHIN = ((1.0, 0.2), (5.0, 0.5), (50.0, 0.7), (200.0, 0.75))
+"""Pairs of ridge and dropout, from weak to strong; the latter within a subspace."""
 _RANKS = (512, 0)
 _WHOLE = 5000
 """Up to so many items the whole matrix is tried, which is the rank 0. Chosen by hand: for more, the
 model would have more than 200 MB."""
-_DISCOUNTS = (0.0, 0.05, 0.1, 0.2)
-_HOPS = (0.3, 1.0, 3.0)
-_RECENCIES = (1.0, 3.0)
+_DISCOUNTS = (0.0, 0.1, 0.2)
+_HOPS = (0.15, 0.3, 1.0)
+_RECENCIES = (1.0, 3.0, 10.0, 30.0)
+_MORE_DIRECTIONS, _MOST_NUMBERS = 1024, 6 * 10**7
+"""More directions than usual are tried last, if the vectors of all columns have at most so many
+numbers: it bounds the memory. Chosen by hand."""
+_TRIAL_ROUNDS = 4
+"""Rounds of the subspace iteration for a candidate: fewer than in a run, to save time."""
 _MOST_PAIRS = 2 * 10**9
 """With more pairs of lines of one person, the pairs of items would take minutes: they are not
 tried. Chosen by hand."""
@@ -72,7 +79,7 @@ class _Candidate(NamedTuple):
     """Settings, the sums that they are solved from, and the parameters that come of it."""
 
     settings: PlusSettings
-    sums: _Sums
+    sums: _Sums | None
     params: Params
 
 
@@ -104,19 +111,18 @@ def find(
 ) -> Chosen | None:
     """Return the settings that are best on what is held out; None if nothing is to be chosen."""
     settings = without_noise(task.settings)
-    if settings is None or not settings.choose or KEYS <= set(given):
+    if settings is None or not settings.choose or set(given) >= KEYS:
         return None
     trial = trial_of(task.protocol, task.whole, task.split.train, task.split.validation)
     if trial is None:
         return None
     search = _Search(plan_of, task, trial, frozenset(given), on_progress)
-    first = search.looked_at(search.candidate(settings.model_copy(update={"rounds": 0})))
-    best = search.best(first)
+    usual_figures, best = search.best(settings)
     found = best.candidate.settings.model_dump()
     before = settings.model_dump()
-    keys = [key for key in type(settings).model_fields if key in KEYS - {"rounds"}]
+    keys = [key for key in type(settings).model_fields if key in KEYS]
     values = {key: found[key] for key in keys if found[key] != before[key]}
-    line = _line(trial, values, first.figures, best.figures)
+    line = _line(trial, values, usual_figures, best.figures)
     if not settings.rounds and "validation_share" not in given:
         values["validation_share"] = 0.0  # Nothing is left to validate: these people train too.
     on_progress("settings compared", 1, 1)
@@ -144,28 +150,35 @@ class _Search:
     on_progress: OnProgress
     done: int = 0
 
-    def best(self, best: _Best) -> _Best:
-        """Return the best candidate, beginning with this one."""
+    def best(self, settings: PlusSettings) -> tuple[F64, _Best]:
+        """Return the figures of these settings, with which it begins, and the best candidate."""
+        best = self.looked_at(self.candidate(settings))
+        usual_figures = best.figures
         best = self._better(best, self._others(best, "activity_power", _ACTIVITIES))
         best = self._ridge(best)
-        if in_subspace(best.candidate.settings, self.task.federation.n_items):
+        if self._within(best.candidate.settings):
             best = self._better(best, self._discounts(best))
             best = self._better(best, self._hops(best))
+            best = best._replace(candidate=best.candidate._replace(sums=None))  # To save memory.
+            best = self._better(best, self._directions(best))
         else:
             small = self.task.federation.n_items <= _WHOLE
             ranks = _RANKS if small else _RANKS[:1]
             best = self._better(best, self._others(best, "history_rank", ranks))
         if self.trial.protocol.name == "leave-last":
             best = self._better(best, self._recencies(best))
-        return best
+        return usual_figures, best
+
+    def _within(self, settings: PlusSettings) -> bool:
+        return in_subspace(settings, self.task.federation.n_items)
 
     def plan(self, settings: PlusSettings) -> Plan:
         """Return the plan of a candidate on what is left of the training data."""
+        few = min(settings.subspace_rounds, _TRIAL_ROUNDS)
+        settings = settings.model_copy(update={"rounds": 0, "subspace_rounds": few})
         split = replace(self.task.split, train=self.trial.train)
         return self.plan_of(
-            replace(
-                self.task, settings=settings, federation=self.trial.federation, split=split
-            )
+            replace(self.task, settings=settings, federation=self.trial.federation, split=split)
         )
 
     def candidate(self, settings: PlusSettings, sums: _Sums | None = None) -> _Candidate:
@@ -173,7 +186,7 @@ class _Search:
         stages = self._phases(settings)[:2]
         sums = sums or self._sums(stages)
         last, state = stages[-1], sums.state
-        if not in_subspace(settings, self.task.federation.n_items):
+        if not self._within(settings):
             state = last.start(state.params)  # Another rank has other shapes.
         return _Candidate(settings, sums, last.absorb(state, sums.published).params)
 
@@ -232,22 +245,25 @@ class _Search:
                 yield self.candidate(changed, best.candidate.sums if shared else None)
 
     def _ridge(self, best: _Best) -> _Best:
-        """Return the best along `_RIDGES`: first a step to each side, then on while it helps."""
+        """Return the best along `_RIDGES`: on while it helps, to the weaker ones or else back."""
         if {"history_l2", "history_dropout"} <= self.given:
             return best
-        for stronger in (True, False):
+        first = best
+        for stronger in (False, True):
             while (step := self._next_ridge(best.candidate.settings, stronger)) is not None:
                 found = self._better(best, iter([self.candidate(step, best.candidate.sums)]))
                 if found is best:
                     break
                 best = found
+            if best is not first:
+                break
         return best
 
     def _next_ridge(self, settings: PlusSettings, stronger: bool) -> PlusSettings | None:
         """Return the settings with the next ridge of the list, without changing what was given."""
         ways = [
             (l2, dropout)
-            for l2, dropout in _RIDGES
+            for l2, dropout in (_RIDGES_WITHIN if self._within(settings) else _RIDGES)
             if (l2 > settings.history_l2 if stronger else l2 < settings.history_l2)
         ]
         if "history_l2" in self.given or not ways:
@@ -282,6 +298,21 @@ class _Search:
                 state = phase.start(params)
                 params = phase.absorb(state, self._published(phase, state)).params
             yield _Candidate(changed, sums, {**params, HOP_WEIGHT: jnp.float32(weight)})
+
+    def _directions(self, best: _Best) -> Iterator[_Candidate]:
+        """Yield the candidate with more directions, if they fit; the pairs stay as they are."""
+        settings, _, params = best.candidate
+        numbers = _MORE_DIRECTIONS * len(params[FREQUENCY])
+        if (
+            "subspace_rank" not in self.given
+            and settings.subspace_rank < _MORE_DIRECTIONS
+            and settings.subspace_rank < len(params[FREQUENCY])
+            and numbers <= _MOST_NUMBERS
+        ):
+            pairs = {name: array for name, array in params.items() if name.startswith("hop/")}
+            more = settings.model_copy(update={"subspace_rank": _MORE_DIRECTIONS})
+            found = self.candidate(more)
+            yield found._replace(params={**found.params, **pairs})
 
     def _pairs(self) -> float:
         """Return how many pairs of lines people have, counted for each person."""

@@ -110,7 +110,7 @@ _MOST_ITEMS = 2**24
 """Positions are whole numbers in 32 bits, which are exact below this."""
 RECENCY = "device/recency"
 """What the last like of a person weighs beyond 1. It halves with every `_HALVED` lines since."""
-_HALVED = 10.0
+_HALVED = 3.0
 FLOOR = 0.01
 """Added to closed-form scores so that their logarithm is finite. Chosen by hand; not tuned."""
 

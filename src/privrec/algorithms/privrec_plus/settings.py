@@ -79,7 +79,7 @@ class PlusSettings(SumsSettings):
     hop_people: Size = 3
     """With `hop_weight`, pairs that fewer people have are not kept."""
     recency: Weight = 0.0
-    """When ranking, a person's last like weighs 1 + this. The addition halves with every 10 lines
+    """When ranking, a person's last like weighs 1 + this. The addition halves with every 3 lines
     that came since."""
     choose: bool = True
     """Chooses settings that are not given, before a simulated training without noise, on people or
