@@ -18,7 +18,8 @@ from privrec.algorithms.recipe import Plan, Recipe, Task
 from privrec.algorithms.settings import NoiseSettings
 from privrec.core.contribution import Contribution, TouchedRows
 from privrec.core.phase import TRAIN, DeviceHalf, Phase, ServerState, Told
-from privrec.core.scorer import Scorer, TableScorer, check_shapes
+from privrec.core.scorer import Scorer, TableScorer
+from privrec.core.tables import check_shapes
 from privrec.data.clients import Clients
 from privrec.privacy.aggregate import Published
 from privrec.privacy.ledger import PrivacyLedger

@@ -6,8 +6,6 @@ from typing import NoReturn
 import numpy as np
 import pytest
 
-from privrec.core.scorer import TableScorer
-from privrec.data.clients import Clients
 from privrec.data.federation import Federation
 from privrec.data.synthetic import SyntheticSettings, synthetic
 from privrec.evaluation.choosing import Trial, is_better, is_in_fifth, trial_of
@@ -109,24 +107,6 @@ def test_with_too_few_people_nothing_is_chosen() -> None:
     protocol = protocol_of("halves")
     split = protocol.roles(data)
     assert trial_of(protocol, data, split.train, split.validation) is None
-
-
-def test_figures_are_of_the_same_people_in_the_order_of_the_scorers(people: Federation) -> None:
-    trial = trial_on("halves", people)
-    held = trial.view(trial.tested)
-    answers = {int(one): held.tested.take(np.array([k])) for k, one in enumerate(held.kept.ids)}
-
-    def right(devices: Clients) -> np.ndarray:
-        table = np.zeros((len(devices), people.n_items))
-        for row, one in enumerate(devices.ids):
-            table[row, answers[int(one)].item] = 1.0
-        return table
-
-    wrong = TableScorer(table=lambda devices: -right(devices))
-    figures = trial.figures({"right": TableScorer(table=right), "wrong": wrong})
-    assert figures.shape[0] == 2
-    np.testing.assert_array_equal(figures[0], 1.0)
-    assert figures[1].mean() < 0.2
 
 
 def test_better_means_by_more_than_the_error_of_the_difference() -> None:

@@ -24,7 +24,8 @@ from privrec.algorithms.recipe import Plan, Recipe, Task
 from privrec.algorithms.reptile.pack import Instances, PackedClient, pack
 from privrec.core.model import implicit_loss
 from privrec.core.phase import TRAIN, Advance, CentralFit, RoundReport, ServerState
-from privrec.core.scorer import Scorer, Scores, TableScorer, check_shapes
+from privrec.core.scorer import Scorer, Scores, TableScorer
+from privrec.core.tables import check_shapes
 from privrec.data.clients import Clients
 from privrec.data.federation import Federation, chunks
 from privrec.data.schema import Bags

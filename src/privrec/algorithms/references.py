@@ -16,7 +16,8 @@ from privrec.core.phase import (
     ServerWork,
     Told,
 )
-from privrec.core.scorer import Scorer, check_shapes
+from privrec.core.scorer import Scorer
+from privrec.core.tables import check_shapes
 from privrec.data.clients import Split
 from privrec.data.federation import Federation
 from privrec.evaluation.references import EASE_L2, REFERENCES, Reference, ease, sums_of

@@ -17,8 +17,9 @@ import numpy as np
 from scipy.optimize import nnls
 
 from privrec.algorithms.factors.fcf import VECTORS
+from privrec.algorithms.privrec_plus.rows import BASIS, SCALE
 from privrec.algorithms.privrec_plus.scoring import DISLIKES, LIKES
-from privrec.algorithms.privrec_plus.sums import BASIS, SCALE, SQUARES, TRIANGLE
+from privrec.algorithms.privrec_plus.sums import SQUARES, TRIANGLE
 from privrec.algorithms.recipe import Plan
 from privrec.attacks.trial import sender
 from privrec.core.contribution import Contribution, TouchedRows

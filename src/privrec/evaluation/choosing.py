@@ -6,20 +6,15 @@ a random fifth, or the last like. A random tenth chose worse settings on three b
 out people with short lists.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 
-from privrec.core.phase import Advance, silent
-from privrec.core.scorer import Scorer
 from privrec.data.clients import Clients
 from privrec.data.federation import Federation
 from privrec.data.text import brief
-from privrec.evaluation.metrics import KS
 from privrec.evaluation.protocols import Held, Protocol, View, before_last_like
-from privrec.evaluation.ranking import measure
 from privrec.seeds import client_words, rng
 from privrec.types import F64, BoolArray, IntArray
 
@@ -53,23 +48,6 @@ class Trial:
     def figure(self) -> str:
         """The name of the figure that candidates are compared by."""
         return "Recall@20" if self.protocol.name == "files" else "Hits@20"
-
-    def figures(self, scorers: Mapping[str, Scorer], on_progress: Advance = silent) -> F64:
-        """Return the figure of each scorer for each person who has something to test.
-
-        Its shape is (scorers, people); all scorers are asked about the same people.
-        """
-        found = measure(
-            self.view,
-            self.tested,
-            scorers,
-            n_items=self.federation.n_items,
-            candidates=self.protocol.candidates,
-            on_progress=on_progress,
-        )
-        each = [one.figures for one in found.values()]
-        kinds = [one.recall if self.protocol.name == "files" else one.hits for one in each]
-        return np.stack([kind[:, KS.index(20)] for kind in kinds])
 
 
 def trial_of(

@@ -11,8 +11,8 @@ import scipy.sparse as sp
 import privrec
 from privrec.algorithms.privrec_plus import hop as hops
 from privrec.algorithms.privrec_plus.budget import layout_for
-from privrec.algorithms.privrec_plus.hop import COUNTS, PAIRS, Hop, neighbours, pair_sums
-from privrec.algorithms.privrec_plus.rows import rows_of
+from privrec.algorithms.privrec_plus.hop import COUNTS, PAIRS, neighbours, pair_sums
+from privrec.algorithms.privrec_plus.rows import Hop, rows_of
 from privrec.algorithms.privrec_plus.scoring import (
     FREQUENCY,
     HOP_ITEMS,
@@ -26,7 +26,7 @@ from privrec.algorithms.privrec_plus.scoring import (
 from privrec.algorithms.recipes import configure, prepare
 from privrec.core.phase import Cohort
 from privrec.core.round import fastest, one_by_one
-from privrec.core.scorer import standardised
+from privrec.core.tables import standardised
 from privrec.data.clients import Clients
 from privrec.data.federation import Federation
 from privrec.errors import FederationError, RunFolderError
@@ -162,6 +162,11 @@ def test_people_with_very_many_likes_add_no_pairs(
     few = np.diff(hops.likes_of(everybody, layout).indptr)
     np.testing.assert_array_equal(few, np.where(sizes <= np.median(sizes), sizes, 0))
     assert (few != sizes).any()
+
+
+@pytest.fixture(scope="module")
+def federation() -> Federation:
+    return privrec.load(DATA)
 
 
 @pytest.fixture(scope="module")

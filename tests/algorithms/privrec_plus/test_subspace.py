@@ -10,9 +10,9 @@ from scipy.linalg import subspace_angles
 from test_solve import COLUMNS, ITEMS, likes_and_more, slow_ridge
 
 import privrec
-from privrec.algorithms.privrec_plus.budget import in_subspace
 from privrec.algorithms.privrec_plus.rows import SparseRows, rows_of
 from privrec.algorithms.privrec_plus.scoring import DISLIKES, LIKES, OUT, Layout, closed_form
+from privrec.algorithms.privrec_plus.settings import in_subspace
 from privrec.algorithms.privrec_plus.solve import regression_within
 from privrec.algorithms.privrec_plus.subspace import leading, orthonormal, taste_shares
 from privrec.algorithms.recipes import configure, prepare

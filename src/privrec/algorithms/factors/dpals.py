@@ -40,7 +40,8 @@ from privrec.core.phase import (
     positions,
     weights,
 )
-from privrec.core.scorer import Scorer, TableScorer, check_shapes
+from privrec.core.scorer import Scorer, TableScorer
+from privrec.core.tables import check_shapes
 from privrec.data.clients import Clients, Split
 from privrec.errors import SettingsError
 from privrec.privacy.aggregate import Aggregator, CohortTotal, Published, plain

@@ -25,7 +25,8 @@ from privrec.algorithms.settings import FederatedSettings
 from privrec.core.bound import shrink
 from privrec.core.contribution import Contribution
 from privrec.core.phase import TRAIN, Cohort, DeviceHalf, Phase, ServerState, Told
-from privrec.core.scorer import Scorer, TableScorer, check_shapes
+from privrec.core.scorer import Scorer, TableScorer
+from privrec.core.tables import check_shapes
 from privrec.core.training import decayed, mean_step, server_optimizer
 from privrec.data.clients import Clients
 from privrec.privacy.aggregate import CohortTotal, Published

@@ -23,7 +23,8 @@ from privrec.algorithms.fedgnn.rounds import gradient_phase
 from privrec.algorithms.recipe import Plan, Recipe, Task
 from privrec.core.model import ITEM_TABLE
 from privrec.core.phase import TRAIN, Advance, Exchange, RoundReport, ServerState, Stage
-from privrec.core.scorer import Scorer, TableScorer, check_shapes
+from privrec.core.scorer import Scorer, TableScorer
+from privrec.core.tables import check_shapes
 from privrec.data.clients import Clients
 from privrec.data.federation import chunks
 from privrec.data.schema import Bags

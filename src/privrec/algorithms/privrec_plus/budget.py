@@ -18,13 +18,17 @@ from privrec.algorithms.budgets import (
     popularity_and_sums,
     sampling_of,
 )
-from privrec.algorithms.privrec_plus.hop import AT_ONCE_PAIRS, Hop
 from privrec.algorithms.privrec_plus.kernels import Kernels, kernels_of
 from privrec.algorithms.privrec_plus.public import AT_ONCE, MOST_ITEMS, spending_of
-from privrec.algorithms.privrec_plus.rows import Regression
+from privrec.algorithms.privrec_plus.rows import AT_ONCE_PAIRS, Hop, Regression
 from privrec.algorithms.privrec_plus.scoring import Layout, layout_of
-from privrec.algorithms.privrec_plus.settings import PlusSettings, SumsSettings, without_noise
-from privrec.algorithms.privrec_plus.softmax import TOGETHER
+from privrec.algorithms.privrec_plus.settings import (
+    TOGETHER,
+    PlusSettings,
+    SumsSettings,
+    in_subspace,
+    without_noise,
+)
 from privrec.core.phase import ServerWork, Told
 from privrec.data.catalogue import Catalogue
 from privrec.data.clients import Split
@@ -303,13 +307,6 @@ def public_kernels(settings: SumsSettings, catalogue: Catalogue) -> Kernels | No
         return None
     kernels = kernels_of(catalogue)
     return kernels if len(kernels) else None
-
-
-def in_subspace(settings: SumsSettings, n_items: int) -> bool:
-    """Return whether the history tower comes from a subspace iteration."""
-    if settings.history == "auto":
-        return n_items > settings.history_items
-    return settings.history == "subspace"
 
 
 def hop_of(settings: SumsSettings, n_items: int) -> Hop | None:

@@ -18,15 +18,17 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from privrec.algorithms.privrec_plus.budget import in_subspace
-from privrec.algorithms.privrec_plus.hop import LARGEST
+from privrec.algorithms.privrec_plus.rows import LARGEST
 from privrec.algorithms.privrec_plus.scoring import FREQUENCY, HOP_WEIGHT, OUT, RECENCY
-from privrec.algorithms.privrec_plus.settings import PlusSettings, without_noise
+from privrec.algorithms.privrec_plus.settings import PlusSettings, in_subspace, without_noise
 from privrec.algorithms.recipe import Chosen, Plan, Task
 from privrec.core.phase import Cohort, Phase, ServerState
 from privrec.core.round import fastest
+from privrec.core.scorer import Scorer
 from privrec.data.federation import chunks
 from privrec.evaluation.choosing import Trial, is_better, trial_of
+from privrec.evaluation.metrics import KS
+from privrec.evaluation.ranking import measure
 from privrec.privacy.aggregate import Published
 from privrec.types import F64, OnProgress, Params
 
@@ -129,6 +131,23 @@ def find(
     return Chosen(values, line)
 
 
+def figures_on(trial: Trial, scorers: Mapping[str, Scorer]) -> F64:
+    """Return the figure of each scorer for each person who has something to test.
+
+    Its shape is (scorers, people); all scorers are asked about the same people.
+    """
+    found = measure(
+        trial.view,
+        trial.tested,
+        scorers,
+        n_items=trial.federation.n_items,
+        candidates=trial.protocol.candidates,
+    )
+    each = [one.figures for one in found.values()]
+    kinds = [one.recall if trial.protocol.name == "files" else one.hits for one in each]
+    return np.stack([kind[:, KS.index(20)] for kind in kinds])
+
+
 def _line(trial: Trial, values: Mapping[str, Any], before: F64, after: F64) -> str:
     """Return in words what was chosen, and by how much it is better."""
     on = f"on {trial.what} ({len(after):,} people)"
@@ -220,7 +239,7 @@ class _Search:
             str(place): self.plan(one.settings).ranker(one.params)
             for place, one in enumerate(candidates)
         }
-        figures = self.trial.figures(scorers)
+        figures = figures_on(self.trial, scorers)
         self.done += len(candidates)
         self.on_progress("settings compared", min(self.done, _EXPECTED - 1), _EXPECTED)
         return figures

@@ -14,13 +14,19 @@ not have this (docs/privacy.md).
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 import scipy.sparse as sp
 
-from privrec.algorithms.privrec_plus.rows import SparseRows, activity_weights, rows_of
-from privrec.algorithms.privrec_plus.scoring import HOP_ITEMS, HOP_VALUES, HOP_WEIGHT, Layout
+from privrec.algorithms.privrec_plus.rows import (
+    AT_ONCE_PAIRS,
+    LARGEST,
+    Hop,
+    SparseRows,
+    activity_weights,
+    rows_of,
+)
+from privrec.algorithms.privrec_plus.scoring import HOP_ITEMS, HOP_VALUES, Layout
 from privrec.core.contribution import Contribution, TouchedRows
 from privrec.core.phase import Cohort, DeviceHalf, Told
 from privrec.data.clients import Clients, cuts
@@ -30,32 +36,9 @@ from privrec.types import F32, F64, Leaf
 PAIRS, COUNTS = "pairs", "pair counts"
 """The sums Σ w·r·rᵀ and Σ r·rᵀ without their diagonals, (n_items²,) or as a sparse matrix. The
 first is also the name of the phase."""
-LARGEST = 1000
-"""Who has more likes than this adds no pairs: it would be a million. Chosen by hand."""
-AT_ONCE_PAIRS = 2**24
-"""Products that are added up at a time; bounds the memory."""
 _FROM, _TO = -0.5, -0.4
 """Powers of the frequency of a liked item, and of the item that is scored. Chosen on held-out
 lines of three benchmarks."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hop:
-    """Settings of the pairs: see `PlusSettings`. `activity` is the a of people's weights n^-a."""
-
-    weight: float
-    items: int
-    people: int
-    activity: float
-
-    def blank(self, n_items: int) -> dict[str, F32]:
-        """Return neighbours that add nothing."""
-        shape = (n_items, min(self.items, n_items))
-        return {
-            HOP_ITEMS: np.zeros(shape, np.float32),
-            HOP_VALUES: np.zeros(shape, np.float32),
-            HOP_WEIGHT: np.asarray(self.weight, np.float32),
-        }
 
 
 # --- the device's half -------------------------------------------------------------------------

@@ -22,7 +22,6 @@ from privrec.algorithms.privrec_plus.budget import (
     PublicBudget,
     exact_work,
     hop_of,
-    in_subspace,
     items_with_vector,
     layout_for,
     noisy_work,
@@ -38,7 +37,7 @@ from privrec.algorithms.privrec_plus.budget import (
     subspace_work,
 )
 from privrec.algorithms.privrec_plus.choice import KEYS, find, usual
-from privrec.algorithms.privrec_plus.hop import PAIRS, Hop, neighbours, pairs_device
+from privrec.algorithms.privrec_plus.hop import PAIRS, neighbours, pairs_device
 from privrec.algorithms.privrec_plus.kernels import Kernels
 from privrec.algorithms.privrec_plus.public import (
     ALIGNMENTS,
@@ -57,7 +56,14 @@ from privrec.algorithms.privrec_plus.public import (
     tower_of,
     trust_of,
 )
-from privrec.algorithms.privrec_plus.rows import Frequent, history_scorer, rows_of
+from privrec.algorithms.privrec_plus.rows import (
+    BASIS,
+    SCALE,
+    Frequent,
+    Hop,
+    history_scorer,
+    rows_of,
+)
 from privrec.algorithms.privrec_plus.scoring import (
     BIAS,
     DISLIKES,
@@ -74,15 +80,14 @@ from privrec.algorithms.privrec_plus.settings import (
     NoisedPlusSettings,
     PlusSettings,
     SumsSettings,
+    in_subspace,
     without_noise,
 )
 from privrec.algorithms.privrec_plus.softmax import softmax_phase
 from privrec.algorithms.privrec_plus.solve import bias_of, blank, exact_tower, frequent, noisy_tower
 from privrec.algorithms.privrec_plus.subspace import Within, noisy_subspace_phase, subspace_phase
 from privrec.algorithms.privrec_plus.sums import (
-    BASIS,
     PEOPLE,
-    SCALE,
     TRIANGLE,
     WEIGHT,
     history_device,

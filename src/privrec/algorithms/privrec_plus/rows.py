@@ -4,7 +4,8 @@ Both are sums of one contribution per person. The server computes everything els
 Where contributions are bounded, each is scaled to an L2 norm of 1. The norm of a person's triangle
 has a closed form, so the triangle itself is never built.
 
-The weights of columns and items are also here: `Regression` without noise, `Frequent` under noise.
+The weights of columns and items are also here: `Regression` and `Hop` without noise, `Frequent`
+under noise.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,6 +16,9 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from privrec.algorithms.privrec_plus.scoring import (
+    HOP_ITEMS,
+    HOP_VALUES,
+    HOP_WEIGHT,
     Arrays,
     Layout,
     entries_of,
@@ -35,6 +39,14 @@ Parts = Iterable[tuple[SparseRows, F64]]
 # One multiplication in a sparse product counts as much as this many in a dense product.
 # Chosen by hand; no measurement is on record.
 _DENSE = 2000
+SUBSPACE = "subspace"
+"""The name of the phase of a subspace iteration."""
+BASIS, SCALE = "basis", "scale"
+"""What it tells: the basis Q (columns, d), and the weight of each column of a row (columns,)."""
+LARGEST = 1000
+"""Who has more likes than this adds no pairs: it would be a million. Chosen by hand."""
+AT_ONCE_PAIRS = 2**24
+"""Products of pairs that are added up at a time; bounds the memory."""
 _ITEM_POWER = 0.25
 """Under noise an item weighs its popularity to minus this power."""
 
@@ -217,3 +229,22 @@ class Frequent:
     def told(self) -> dict[str, Leaf]:
         """Return what is told of it."""
         return {"kept": self.kept, "power": self.power, "common": self.common}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hop:
+    """Settings of the pairs: see `PlusSettings`. `activity` is the a of people's weights n^-a."""
+
+    weight: float
+    items: int
+    people: int
+    activity: float
+
+    def blank(self, n_items: int) -> dict[str, F32]:
+        """Return neighbours that add nothing."""
+        shape = (n_items, min(self.items, n_items))
+        return {
+            HOP_ITEMS: np.zeros(shape, np.float32),
+            HOP_VALUES: np.zeros(shape, np.float32),
+            HOP_WEIGHT: np.asarray(self.weight, np.float32),
+        }

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from privrec.core.scorer import added, check_shapes
+from privrec.core.tables import added, check_shapes
 from privrec.data.clients import Clients
 from privrec.data.schema import Bag, Feature, Schema
 from privrec.errors import RunFolderError

@@ -8,6 +8,10 @@ from pydantic_core import PydanticCustomError
 from privrec.algorithms.settings import FederatedSettings
 from privrec.settings import Count, Positive, Share, Size, Weight
 
+TOGETHER = 128
+"""How many clients are in one compiled call of the rounds on top. Chosen by hand; no measurement is
+on record."""
+
 
 def _no_tiny_weight(weight: float) -> float:
     """Refuse weights whose fourth power is rounded: then a contribution is longer than counted."""
@@ -104,3 +108,10 @@ def without_noise(settings: SumsSettings) -> PlusSettings | None:
     if isinstance(settings, PlusSettings) and settings.mechanism == "none":
         return settings
     return None
+
+
+def in_subspace(settings: SumsSettings, n_items: int) -> bool:
+    """Return whether the history tower comes from a subspace iteration."""
+    if settings.history == "auto":
+        return n_items > settings.history_items
+    return settings.history == "subspace"

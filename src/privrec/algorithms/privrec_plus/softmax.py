@@ -28,7 +28,7 @@ from privrec.algorithms.privrec_plus.scoring import (
     learned_names,
     learned_of,
 )
-from privrec.algorithms.privrec_plus.settings import SumsSettings
+from privrec.algorithms.privrec_plus.settings import TOGETHER, SumsSettings
 from privrec.core.bound import shrink
 from privrec.core.contribution import Contribution, TouchedRows
 from privrec.core.phase import TRAIN, Cohort, DeviceHalf, Phase, ServerState, Told
@@ -44,8 +44,6 @@ from privrec.types import Array, IntArray, Key, Leaf, Params
 _TRUST = 2.0
 """The weight of the closed form's log score before the first round; it is then trained. Chosen by
 hand: a start with "too little trust" made the ranking worse (docs/results.md)."""
-TOGETHER = 128
-"""How many clients are in one compiled call. Chosen by hand; no measurement is on record."""
 _HIDDEN_ITEM = -1e9
 """The logit that excludes an item from the softmax: its exponential is 0 in float32."""
 

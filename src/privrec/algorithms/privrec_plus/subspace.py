@@ -28,6 +28,9 @@ import scipy.sparse as sp
 from scipy.linalg import solve_triangular
 
 from privrec.algorithms.privrec_plus.rows import (
+    BASIS,
+    SCALE,
+    SUBSPACE,
     Frequent,
     Regression,
     SparseRows,
@@ -48,7 +51,6 @@ from privrec.algorithms.privrec_plus.scoring import (
     Layout,
 )
 from privrec.algorithms.privrec_plus.solve import bias_of, frequent, regression_within
-from privrec.algorithms.privrec_plus.sums import BASIS, SCALE, SUBSPACE
 from privrec.core.contribution import Contribution, TouchedRows
 from privrec.core.phase import Cohort, DeviceHalf, Phase, ServerState, Told
 from privrec.data.clients import Clients

@@ -32,12 +32,6 @@ from privrec.data.clients import Clients
 from privrec.privacy.aggregate import CohortTotal
 from privrec.types import F64, IntArray, Leaf
 
-SUBSPACE = "subspace"
-"""The name of the phase of a subspace iteration."""
-BASIS, SCALE = "basis", "scale"
-"""What it tells: the basis Q (columns, d), and the weight of each column of a row (columns,)."""
-
-
 SQUARES, PEOPLE, WEIGHT, TRIANGLE = "squares", "people", "weight", "triangle"
 """The sums of the second phase: the first three without noise, the last one under noise."""
 Shares = tuple[SparseRows, F64]

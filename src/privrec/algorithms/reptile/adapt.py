@@ -16,7 +16,8 @@ from privrec.algorithms.reptile.pack import Instances, PackedClient, pack, seen
 from privrec.algorithms.reptile.settings import MOST_STEPS, DssmSettings
 from privrec.core.model import ITEM_TABLE, Recommender, dense_of, look_up
 from privrec.core.phase import Stage
-from privrec.core.scorer import Scorer, Scores, check_shapes
+from privrec.core.scorer import Scorer, Scores
+from privrec.core.tables import check_shapes
 from privrec.core.training import LocalTrain, jit_in_place
 from privrec.data.catalogue import Catalogue
 from privrec.data.clients import Clients

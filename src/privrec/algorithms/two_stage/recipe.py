@@ -36,7 +36,8 @@ from privrec.algorithms.two_stage.views import (
 )
 from privrec.core.model import ITEM_TABLE
 from privrec.core.phase import TRAIN, Phase
-from privrec.core.scorer import Scorer, check_shapes
+from privrec.core.scorer import Scorer
+from privrec.core.tables import check_shapes
 from privrec.core.training import LocalTrain, Packed, server_optimizer
 from privrec.data.clients import Clients, Split
 from privrec.data.federation import Federation
