@@ -91,6 +91,16 @@ class _Best(NamedTuple):
     candidate: _Candidate
     figures: F64
 
+    def lean(self) -> "_Best":
+        """Return it without sums and vectors, to save memory: with what other vectors keep."""
+        settings, _, params = self.candidate
+        kept = {
+            name: array
+            for name, array in params.items()
+            if name in (FREQUENCY, RECENCY) or name.startswith("hop/")
+        }
+        return self._replace(candidate=_Candidate(settings, None, kept))
+
 
 def usual(task: Task[Any], given: Collection[str]) -> dict[str, Any]:
     """Return what follows from the data's size and the protocol: where rounds on top are left out.
@@ -178,14 +188,15 @@ class _Search:
         if self._within(best.candidate.settings):
             best = self._better(best, self._discounts(best))
             best = self._better(best, self._hops(best))
-            best = best._replace(candidate=best.candidate._replace(sums=None))  # To save memory.
-            best = self._better(best, self._directions(best))
         else:
             small = self.task.federation.n_items <= _WHOLE
             ranks = _RANKS if small else _RANKS[:1]
             best = self._better(best, self._others(best, "history_rank", ranks))
         if self.trial.protocol.name == "leave-last":
             best = self._better(best, self._recencies(best))
+        if self._within(best.candidate.settings):
+            best = best.lean()
+            best = self._better(best, self._directions(best))
         return usual_figures, best
 
     def _within(self, settings: PlusSettings) -> bool:
@@ -320,18 +331,16 @@ class _Search:
 
     def _directions(self, best: _Best) -> Iterator[_Candidate]:
         """Yield the candidate with more directions, if they fit; the pairs stay as they are."""
-        settings, _, params = best.candidate
-        numbers = _MORE_DIRECTIONS * len(params[FREQUENCY])
+        settings, _, kept = best.candidate
+        columns = len(kept[FREQUENCY])
         if (
             "subspace_rank" not in self.given
-            and settings.subspace_rank < _MORE_DIRECTIONS
-            and settings.subspace_rank < len(params[FREQUENCY])
-            and numbers <= _MOST_NUMBERS
+            and settings.subspace_rank < min(_MORE_DIRECTIONS, columns)
+            and _MORE_DIRECTIONS * columns <= _MOST_NUMBERS
         ):
-            pairs = {name: array for name, array in params.items() if name.startswith("hop/")}
             more = settings.model_copy(update={"subspace_rank": _MORE_DIRECTIONS})
             found = self.candidate(more)
-            yield found._replace(params={**found.params, **pairs})
+            yield found._replace(params={**found.params, **kept})
 
     def _pairs(self) -> float:
         """Return how many pairs of lines people have, counted for each person."""
