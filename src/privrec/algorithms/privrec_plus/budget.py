@@ -74,12 +74,16 @@ def _check_bound(settings: SumsSettings) -> None:
 
 
 class PublicBudget(NamedTuple):
-    """The mechanisms of popularity, alignments and moments; no moments where they do not pay."""
+    """The mechanisms of popularity, alignments and moments; no moments where they do not pay.
+
+    With a trust of at least `least_trust`, the last release counts popularity again.
+    """
 
     popularity: Aggregator
     alignments: Aggregator
     moments: Aggregator | None
     directions: int
+    least_trust: float
 
 
 def public_budget(settings: SumsSettings, split: Split, n_items: int) -> PublicBudget:
@@ -107,7 +111,7 @@ def public_budget(settings: SumsSettings, split: Split, n_items: int) -> PublicB
     popularity = release(spending.popularity, spent, last=not spending.moments)
     spent = spent.record(popularity.release)
     moments = release(spending.moments, spent, last=True) if spending.moments else None
-    return PublicBudget(popularity, alignments, moments, spending.directions)
+    return PublicBudget(popularity, alignments, moments, spending.directions, spending.least_trust)
 
 
 _NUMBER = 4

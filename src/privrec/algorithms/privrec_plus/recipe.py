@@ -38,6 +38,7 @@ from privrec.algorithms.privrec_plus.budget import (
 from privrec.algorithms.privrec_plus.kernels import Kernels
 from privrec.algorithms.privrec_plus.public import (
     ALIGNMENTS,
+    PRIOR_DIRECTIONS,
     Commons,
     Learned,
     Public,
@@ -222,7 +223,7 @@ def _public_stages(of: Task[SumsSettings], layout: Layout, kernels: Kernels) -> 
     second = replace(_alignments_phase(task, kernels, budget), work=work)
     if budget.moments is None:
         return first, replace(second, ranks=True)
-    third = _public_moments_phase(task, kernels, budget.moments)
+    third = _public_moments_phase(task, kernels, budget, budget.moments)
     return first, second, replace(third, work=work)
 
 
@@ -241,7 +242,7 @@ def _alignments_phase(task: _Task, kernels: Kernels, budget: PublicBudget) -> Ph
         trust = trust_of(sums, commons(state), people, noise)
         public = Public(trust, basis_of(_popularity(state), kernels, trust, budget.directions))
         if budget.moments is None:
-            return _with_tower(task, kernels, state, public, None)
+            return _with_tower(task, kernels, budget, state, public, None)
         return _state_with_params(state, public.params(task.layout.n_items))
 
     size, n_items = len(kernels), task.layout.n_items
@@ -258,14 +259,34 @@ def _alignments_phase(task: _Task, kernels: Kernels, budget: PublicBudget) -> Ph
     )
 
 
-def _public_moments_phase(task: _Task, kernels: Kernels, aggregator: Aggregator) -> Phase:
-    """Return the moments of rows in the basis."""
-    directions, noise = task.rank - 1, aggregator.noise_scale(BOUND)
+def _public_moments_phase(
+    task: _Task, kernels: Kernels, budget: PublicBudget, aggregator: Aggregator
+) -> Phase:
+    """Return the moments of rows in the basis; or popularity again, if the features are enough."""
+    directions, noise = budget.directions, aggregator.noise_scale(BOUND)
+    first_noise = budget.popularity.noise_scale(BOUND)
+
+    def again(public: Public) -> bool:
+        return public.trust.trust >= budget.least_trust
+
+    def tell(state: ServerState) -> Told:
+        public = public_of(state.params)
+        return public.basis.told(popularity=again(public))
 
     def absorb(state: ServerState, published: Published) -> ServerState:
-        sums = np.asarray(published.update[TRIANGLE], np.float64)
-        learned = learned_from(sums, directions, noise)
-        return _with_tower(task, kernels, state, public_of(state.params), learned)
+        public = public_of(state.params)
+        if not again(public):
+            sums = np.asarray(published.update[TRIANGLE], np.float64)
+            learned = learned_from(sums, directions, noise)
+            return _with_tower(task, kernels, budget, state, public, learned)
+        second = np.asarray(published.update[POPULARITY], np.float64)
+        both = _popularity(state) / first_noise**2 + second / noise**2
+        popularity = both / (1 / first_noise**2 + 1 / noise**2)
+        state = _state_with_params(state, {POPULARITY: popularity})
+        popularity = _popularity(state)  # As it is kept, in 32 bits.
+        size = min(PRIOR_DIRECTIONS, len(public.basis.items.kept) - 1)
+        basis = basis_of(popularity, kernels, public.trust, size)
+        return _with_tower(task, kernels, budget, state, Public(public.trust, basis), None)
 
     accepts = moments_accepts(task.layout.n_items, directions)
     device = moments_device(task.layout, task.settings.dislike_input)
@@ -275,18 +296,24 @@ def _public_moments_phase(task: _Task, kernels: Kernels, aggregator: Aggregator)
         2,
         aggregator,
         device=replace(device, cost=partial(task.cost, "moments round", down, True)),
-        tell=lambda state: public_of(state.params).basis.told(),
+        tell=tell,
         absorb=absorb,
         accepts=accepts,
     )
 
 
 def _with_tower(
-    task: _Task, kernels: Kernels, state: ServerState, public: Public, learned: Learned | None
+    task: _Task,
+    kernels: Kernels,
+    budget: PublicBudget,
+    state: ServerState,
+    public: Public,
+    learned: Learned | None,
 ) -> ServerState:
     """Return the state with the tower in its parameters."""
     popularity = _popularity(state)
-    tower = tower_of(public.basis, learned, public.trust, kernels, popularity)
+    people = budget.popularity.release.sampling.cohort
+    tower = tower_of(public.basis, learned, public.trust, kernels, popularity, people)
     ranked = public.basis.items.kept
     if public.trust.trust:
         ranked = np.arange(task.layout.n_items)
