@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from privrec.algorithms.budgets import BOUND
+from privrec.algorithms.privrec_plus.added import with_items
 from privrec.algorithms.privrec_plus.budget import (
     PublicBudget,
     exact_work,
@@ -26,6 +27,7 @@ from privrec.algorithms.privrec_plus.budget import (
     layout_for,
     noisy_work,
     public_budget,
+    public_features,
     public_kernels,
     public_work,
     rank_for,
@@ -36,6 +38,7 @@ from privrec.algorithms.privrec_plus.budget import (
     subspace_work,
 )
 from privrec.algorithms.privrec_plus.kernels import Kernels
+from privrec.algorithms.privrec_plus.path import path_of
 from privrec.algorithms.privrec_plus.public import (
     ALIGNMENTS,
     Commons,
@@ -483,6 +486,9 @@ PRIVREC_PLUS = Recipe(
     server_sees="items",
     plan=plus_plan,
     items_with_vector=items_with_vector,
+    public_features=public_features,
+    with_items=with_items,
+    path=path_of,
     values={**_VALUES, "dislike_target": 0.6, "patience": 3},
     presets={
         # The settings are chosen already: 2 % validation people are enough for the curve, and too
