@@ -148,6 +148,6 @@ def _hits(scores: F64, held: Held, among: BoolArray) -> F64:
 def _ranks(scores: F64, items: IntArray, candidates: BoolArray) -> F64:
     """Return the rank of each item among the candidates and itself."""
     own = scores[items][:, None]
-    other = np.where(candidates[None, :], scores[None, :], -np.inf)
+    other = np.tile(np.where(candidates, scores, -np.inf), (len(items), 1))
     other[np.arange(len(items)), items] = -np.inf
     return np.asarray(1 + (other > own).sum(1) + 0.5 * (other == own).sum(1))

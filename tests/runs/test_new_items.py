@@ -31,6 +31,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rows = [item(k, genre) for k, genre in enumerate(genres)]
     (folder / "lines.csv").write_text("\n".join(lines) + "\n")
     (folder / "items.csv").write_text("\n".join([HEAD, *rows]) + "\n")
+    (folder / "bare.csv").write_text("id,genre,price\ni77,a,1.5\n")
     later = [item(90, "c"), item(77, "a"), item(78, "b")]
     (folder / "later.csv").write_text("\n".join([HEAD, *rows, *later]) + "\n")
     words = ["--items", folder / "items.csv", "--public-item-features"]
@@ -89,7 +90,7 @@ def test_a_file_of_new_items_alone_will_do_and_its_columns_can_be_named(place: P
     [
         ("privrec-plus", ["later.csv"], "a run takes new items if public features of items chose"),
         ("dp-privrec-plus", ["items.csv"], "has no new item: all of its 40 are in the model"),
-        ("dp-privrec-plus", ["lines.csv"], "lines.csv has no column 'title'"),
+        ("dp-privrec-plus", ["bare.csv"], "bare.csv has no column 'title'"),
         ("dp-privrec-plus", ["none.csv"], "none.csv"),
         ("dp-privrec-plus", ["later.csv", "--map", "time=x"], "`--map` must name one of id, item"),
     ],

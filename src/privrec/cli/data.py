@@ -33,7 +33,7 @@ PublicFeaturesOption = Annotated[
     bool,
     typer.Option(
         "--public-item-features",
-        help="Declare that no column of --items was computed from people's data.",
+        help="No column of --items comes from people's data.",
     ),
 ]
 FlagsOption = Annotated[

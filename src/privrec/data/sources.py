@@ -51,29 +51,29 @@ def load(
 
     The other arguments are for frames. `user`, `item`, `value` and `time` name columns of the
     frame, and `title` one of `items`; usual names such as `user_id` or `rating` are found without.
-    `context` lists columns that describe the moment. `users` and `items` are frames with an id and
-    features; `test` has lines to be tested, like those of `data`. A value above `positive_above` is
-    a like. `name` names the data, and `population` its people in ledgers (the same as `name` if
-    it is not given). `skip_bad` leaves rows out that cannot be used. A given `items` counts as a
-    public catalogue, a given `positive_above` as a public choice, and `public_item_features`
-    declares that no column of `items` was computed from people's data (docs/data.md).
+    `context` lists columns of the moment. `users` and `items` are frames with an id and features;
+    `test` has lines to be tested, like those of `data`. A value above `positive_above` is a like.
+    `name` names the data, and `population` its people in ledgers (without it, `name`). `skip_bad`
+    leaves rows out that cannot be used. A given `items` counts as a public catalogue, a given
+    `positive_above` as a public choice, and `public_item_features` declares that no column of
+    `items` was computed from people's data (docs/data.md).
     """
     roles = {"user": user, "item": item, "value": value, "time": time, "title": title}
     mapping = {role: column_name(role, c) for role, c in roles.items() if c is not None}
     tables = {"users": users, "items": items, "test": test}
     others = {"name": name, "population": population, "positive_above": positive_above}
     if not is_frame(data):
+        switches = {"skip_bad": skip_bad, "public_item_features": public_item_features}
         given = {**mapping, **tables, **others, "context": context or None}
-        given["skip_bad"] = skip_bad or None
-        given["public_item_features"] = public_item_features or None
+        given |= {key: switch or None for key, switch in switches.items()}
         if asked := [key for key, argument in given.items() if argument is not None]:
             raise SettingsError(
                 f"`{asked[0]}` is about a frame of polars or pandas; `data` is {got(data)}"
             )
         return data if isinstance(data, Federation) else _load_named(data)
     check_kind("context", context, (list, tuple), "a list of columns")
-    check_kind("skip_bad", skip_bad, (bool, np.bool_), "True or False")
-    check_kind("public_item_features", public_item_features, (bool, np.bool_), "True or False")
+    for key, switch in (("skip_bad", skip_bad), ("public_item_features", public_item_features)):
+        check_kind(key, switch, (bool, np.bool_), "True or False")
     if positive_above is not None:
         check_kind("positive_above", positive_above, (int, float, np.number), "a number")
     return _import_frames(

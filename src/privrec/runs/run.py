@@ -356,7 +356,7 @@ def export_run(run: Run, path: Path, *, items: pl.DataFrame | None = None, where
     _warn_of_order(model.catalogue)
     known = model.catalogue.n_items
     if items is not None:
-        model = with_more_items(model, items, where)
+        model = with_more_items(model, run.recipe, run.config, items, where)
     # The path of the data is private: leave it out.
     settings = {**model.settings, "data": model.catalogue.name}
     about = {"format": FORMAT, "settings": settings, "privacy": dict(model.privacy)}

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from privrec.algorithms.privrec_plus import path
-from privrec.algorithms.privrec_plus.path import path_of, people_for_moments, whole_noise
+from privrec.algorithms.privrec_plus.path import people_for_moments, whole_noise
 from privrec.algorithms.privrec_plus.public import Spending, spending_of
+from privrec.algorithms.privrec_plus.recipe import plus_path
 from privrec.algorithms.recipe import Plan
 from privrec.algorithms.recipes import configure, prepare
 from privrec.data.sources import load
@@ -23,7 +24,7 @@ def planned(data: str, *, features: bool = True, **settings: Any) -> Plan:
 
 
 def said(plan: Plan) -> list[str]:
-    return list(path_of(plan.task, plan.stages()))  # type: ignore[arg-type]
+    return list(plus_path(plan.task, plan.stages()))  # type: ignore[arg-type]
 
 
 def number_after(word: str, text: str) -> int:

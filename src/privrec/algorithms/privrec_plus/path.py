@@ -3,7 +3,6 @@
 import math
 from collections.abc import Sequence
 
-from privrec.algorithms.privrec_plus.budget import in_subspace, public_kernels
 from privrec.algorithms.privrec_plus.kernels import Kernels, kernels_of
 from privrec.algorithms.privrec_plus.public import spending_of
 from privrec.algorithms.privrec_plus.settings import SumsSettings, without_noise
@@ -14,21 +13,25 @@ _MOST_PEOPLE = 10**10
 """More people than there are."""
 
 
-def path_of(task: Task[SumsSettings], stages: Sequence[Stage]) -> tuple[str, ...]:
-    """Return which releases the run makes and why; nothing where there is no noise."""
+def path_of(
+    task: Task[SumsSettings], stages: Sequence[Stage], kernels: Kernels | None, *, subspace: bool
+) -> tuple[str, ...]:
+    """Return which releases the run makes and why; nothing where there is no noise.
+
+    `kernels` choose the basis, or None if nothing does; `subspace` says how the tower is found.
+    """
     settings, catalogue = task.settings, task.federation.catalogue
     if without_noise(settings) or settings.mechanism == "none":
         return ()
-    kernels = public_kernels(settings, catalogue)
     if kernels is None:
-        return (_without_features(settings, catalogue.n_items, len(kernels_of(catalogue))),)
+        return (_without_features(settings, len(kernels_of(catalogue)), subspace=subspace),)
     return (_features(kernels), _moments(stages, catalogue.n_items))
 
 
-def _without_features(settings: SumsSettings, n_items: int, kernels: int) -> str:
+def _without_features(settings: SumsSettings, kernels: int, *, subspace: bool) -> str:
     if not kernels:
         why = "items have no public features that tell them apart"
-    elif in_subspace(settings, n_items):
+    elif subspace:
         why = f"in a subspace, for more than {settings.history_items:,} items, they are not used"
         why = why if settings.history == "auto" else "in a subspace they are not used"
     else:

@@ -8,7 +8,7 @@ sum (`subspace.py`). Rounds of training may follow (`softmax.py`). Under noise e
 release, and so is each round.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -88,7 +88,7 @@ from privrec.algorithms.privrec_plus.sums import (
     taste_device,
 )
 from privrec.algorithms.recipe import Plan, Recipe, Task
-from privrec.core.phase import Accepted, Phase, ServerState, Told, positions, weights
+from privrec.core.phase import Accepted, Phase, ServerState, Stage, Told, positions, weights
 from privrec.core.scorer import Scorer, check_shapes
 from privrec.data.clients import Split
 from privrec.data.federation import Federation
@@ -468,6 +468,13 @@ def plus_plan(task: Task[SumsSettings]) -> Plan:
     )
 
 
+def plus_path(task: Task[SumsSettings], stages: Sequence[Stage]) -> tuple[str, ...]:
+    """Return which way a run goes, and why, in sentences."""
+    settings, catalogue = task.settings, task.federation.catalogue
+    kernels = public_kernels(settings, catalogue)
+    return path_of(task, stages, kernels, subspace=in_subspace(settings, catalogue.n_items))
+
+
 # All training people contribute to the sums; a smaller `stage1_cohort` samples fewer. Adaptation
 # takes no gradient steps.
 _VALUES: Mapping[str, Any] = {
@@ -488,7 +495,7 @@ PRIVREC_PLUS = Recipe(
     items_with_vector=items_with_vector,
     public_features=public_features,
     with_items=with_items,
-    path=path_of,
+    path=plus_path,
     values={**_VALUES, "dislike_target": 0.6, "patience": 3},
     presets={
         # The settings are chosen already: 2 % validation people are enough for the curve, and too
