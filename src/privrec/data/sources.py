@@ -48,7 +48,6 @@ def load(
     """Return the federation of a built-in name, a data folder, or a frame of polars or pandas.
 
     `synthetic` takes settings behind a colon: `synthetic:users=1000000,seed=3`.
-
     The other arguments are for frames. `user`, `item`, `value` and `time` name columns of the
     frame, and `title` one of `items`; usual names such as `user_id` or `rating` are found without.
     `context` lists columns of the moment. `users` and `items` are frames with an id and features;
@@ -62,8 +61,8 @@ def load(
     mapping = {role: column_name(role, c) for role, c in roles.items() if c is not None}
     tables = {"users": users, "items": items, "test": test}
     others = {"name": name, "population": population, "positive_above": positive_above}
+    switches = {"skip_bad": skip_bad, "public_item_features": public_item_features}
     if not is_frame(data):
-        switches = {"skip_bad": skip_bad, "public_item_features": public_item_features}
         given = {**mapping, **tables, **others, "context": context or None}
         given |= {key: switch or None for key, switch in switches.items()}
         if asked := [key for key, argument in given.items() if argument is not None]:
@@ -72,10 +71,9 @@ def load(
             )
         return data if isinstance(data, Federation) else _load_named(data)
     check_kind("context", context, (list, tuple), "a list of columns")
-    for key, switch in (("skip_bad", skip_bad), ("public_item_features", public_item_features)):
+    for key, switch in switches.items():
         check_kind(key, switch, (bool, np.bool_), "True or False")
-    if positive_above is not None:
-        check_kind("positive_above", positive_above, (int, float, np.number), "a number")
+    check_kind("positive_above", positive_above or 0, (int, float, np.number), "a number")
     return _import_frames(
         population=_text("population", population) or own_name(name),
         source=_table(data, "the frame"),
@@ -86,9 +84,8 @@ def load(
         name=own_name(name),
         context=[column_name("context", column) for column in context],
         positive_above=None if positive_above is None else float(positive_above),
-        skip_bad=skip_bad,
-        public_item_features=bool(public_item_features),
         form="table",
+        **switches,
     )
 
 
