@@ -73,7 +73,8 @@ def load(
     check_kind("context", context, (list, tuple), "a list of columns")
     for key, switch in switches.items():
         check_kind(key, switch, (bool, np.bool_), "True or False")
-    check_kind("positive_above", positive_above or 0, (int, float, np.number), "a number")
+    above = 0 if positive_above is None else positive_above
+    check_kind("positive_above", above, (int, float, np.number), "a number")
     return _import_frames(
         population=_text("population", population) or own_name(name),
         source=_table(data, "the frame"),
