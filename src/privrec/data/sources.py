@@ -57,8 +57,7 @@ def load(
     `positive_above` as a public choice, and `public_item_features` declares that no column of
     `items` was computed from people's data (docs/data.md).
     """
-    roles = {"user": user, "item": item, "value": value, "time": time, "title": title}
-    mapping = {role: column_name(role, c) for role, c in roles.items() if c is not None}
+    mapping = _mapped(user=user, item=item, value=value, time=time, title=title)
     tables = {"users": users, "items": items, "test": test}
     others = {"name": name, "population": population, "positive_above": positive_above}
     switches = {"skip_bad": skip_bad, "public_item_features": public_item_features}
@@ -88,6 +87,11 @@ def load(
         form="table",
         **switches,
     )
+
+
+def _mapped(**roles: str | None) -> dict[str, str]:
+    """Return the columns of a frame that were named, by their role."""
+    return {role: column_name(role, c) for role, c in roles.items() if c is not None}
 
 
 def _import_frames(population: str, **how: Any) -> Federation:
