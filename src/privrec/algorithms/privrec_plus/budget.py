@@ -289,6 +289,12 @@ def public_kernels(settings: SumsSettings, catalogue: Catalogue) -> Kernels | No
     return kernels if len(kernels) else None
 
 
+def public_features(settings: SumsSettings, catalogue: Catalogue) -> tuple[str, ...]:
+    """Return the names of the features of items that choose the basis."""
+    kernels = public_kernels(settings, catalogue)
+    return () if kernels is None else tuple(kernel.name for kernel in kernels.features)
+
+
 def in_subspace(settings: SumsSettings, n_items: int) -> bool:
     """Return whether the history tower comes from a subspace iteration."""
     if settings.history == "auto":

@@ -8,7 +8,7 @@ sum (`subspace.py`). Rounds of training may follow (`softmax.py`). Under noise e
 release, and so is each round.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from privrec.algorithms.budgets import BOUND
+from privrec.algorithms.privrec_plus.added import with_items
 from privrec.algorithms.privrec_plus.budget import (
     PublicBudget,
     exact_work,
@@ -26,6 +27,7 @@ from privrec.algorithms.privrec_plus.budget import (
     layout_for,
     noisy_work,
     public_budget,
+    public_features,
     public_kernels,
     public_work,
     rank_for,
@@ -36,6 +38,7 @@ from privrec.algorithms.privrec_plus.budget import (
     subspace_work,
 )
 from privrec.algorithms.privrec_plus.kernels import Kernels
+from privrec.algorithms.privrec_plus.path import path_of
 from privrec.algorithms.privrec_plus.public import (
     ALIGNMENTS,
     PRIOR_DIRECTIONS,
@@ -86,7 +89,7 @@ from privrec.algorithms.privrec_plus.sums import (
     taste_device,
 )
 from privrec.algorithms.recipe import Plan, Recipe, Task
-from privrec.core.phase import Accepted, Phase, ServerState, Told, positions, weights
+from privrec.core.phase import Accepted, Phase, ServerState, Stage, Told, positions, weights
 from privrec.core.scorer import Scorer, check_shapes
 from privrec.data.clients import Split
 from privrec.data.federation import Federation
@@ -492,6 +495,13 @@ def plus_plan(task: Task[SumsSettings]) -> Plan:
     )
 
 
+def plus_path(task: Task[SumsSettings], stages: Sequence[Stage]) -> tuple[str, ...]:
+    """Return which way a run goes, and why, in sentences."""
+    settings, catalogue = task.settings, task.federation.catalogue
+    kernels = public_kernels(settings, catalogue)
+    return path_of(task, stages, kernels, subspace=in_subspace(settings, catalogue.n_items))
+
+
 # All training people contribute to the sums; a smaller `stage1_cohort` samples fewer. Adaptation
 # takes no gradient steps.
 _VALUES: Mapping[str, Any] = {
@@ -510,6 +520,9 @@ PRIVREC_PLUS = Recipe(
     server_sees="items",
     plan=plus_plan,
     items_with_vector=items_with_vector,
+    public_features=public_features,
+    with_items=with_items,
+    path=plus_path,
     values={**_VALUES, "dislike_target": 0.6, "patience": 3},
     presets={
         # The settings are chosen already: 2 % validation people are enough for the curve, and too
