@@ -139,7 +139,9 @@ def _hits(scores: F64, held: Held, among: BoolArray) -> F64:
         unseen[np.concatenate(mine)] = False
         others = among.copy()
         others[mine[0]] = False
-        ranks = [_ranks(scores[k], liked, candidates) for candidates in (unseen, others)]
+        ranks = [
+            _ranks(scores[k], liked.astype(np.int64), candidates) for candidates in (unseen, others)
+        ]
         found[k, :2] = [np.mean(rank <= TOP) for rank in ranks]
         found[k, 2] = min(1.0, TOP / (unseen.sum() + 1))
     return found

@@ -82,7 +82,7 @@ def test_what_is_compiled_counts_once_however_long_it_takes(
         asked.append(count)
 
     compiling, seconds, _, _ = forecast._grown(run, 200)
-    assert (compiling, seconds) == (pytest.approx(20.0), pytest.approx(0.5))
+    assert [compiling, seconds] == pytest.approx([20.0, 0.5])
     asked.clear()
     assert forecast._timed_again(lambda: run(1))[0] == pytest.approx(0.5)
 

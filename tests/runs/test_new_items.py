@@ -34,7 +34,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "bare.csv").write_text("id,genre,price\ni77,a,1.5\n")
     later = [item(90, "c"), item(77, "a"), item(78, "b")]
     (folder / "later.csv").write_text("\n".join([HEAD, *rows, *later]) + "\n")
-    words = ["--items", folder / "items.csv", "--public-item-features"]
+    words: list[str | Path] = ["--items", folder / "items.csv", "--public-item-features"]
     done("data", "import", folder / "lines.csv", "--out", folder / "data", *words)
     for recipe, more in (("dp-privrec-plus", ["--epsilon", "50"]), ("privrec-plus", [])):
         run = folder / recipe
@@ -76,7 +76,14 @@ def test_new_items_are_recommended_and_the_ledger_stays(place: Path) -> None:
 def test_a_file_of_new_items_alone_will_do_and_its_columns_can_be_named(place: Path) -> None:
     file = place / "theirs.csv"
     file.write_text("sku,label,genre,price,count\ni77,The harbour 77,a,78.5,9\n")
-    words = ["export", place / "dp-privrec-plus", "--catalogue", file, "--out", place / "one"]
+    words: list[str | Path] = [
+        "export",
+        place / "dp-privrec-plus",
+        "--catalogue",
+        file,
+        "--out",
+        place / "one",
+    ]
     said = done(*words, "--map", "id=sku", "--map", "title=label", "--ignore", "count")
     assert "1 new item was added" in said
     whole = place / "three"

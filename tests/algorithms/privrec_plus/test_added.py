@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -115,8 +116,8 @@ def test_known_items_are_as_alike_as_before_and_new_ones_by_the_same_measure() -
         assert genres[1, k] == pytest.approx(cosine({"a", "new"}, set(values), share))
     given = [y for y in YEARS if y is not None]
     deviation = float(np.std(given))
-    for k, one in enumerate(YEARS):
-        wanted = 0.0 if one is None else math.exp(-((one - 1991.5) ** 2) / (0.5 * deviation**2))
+    for k, born in enumerate(YEARS):
+        wanted = 0.0 if born is None else math.exp(-((born - 1991.5) ** 2) / (0.5 * deviation**2))
         assert year[1, k] == pytest.approx(wanted, rel=1e-4)
         assert year[0, k] == 0
     years = [1990 + k for k in range(10)]
@@ -155,7 +156,7 @@ def slow_guess(ridges: Sequence[float]) -> tuple[float, F64]:
         return float(mean + similar[item, rows] @ np.linalg.solve(matrix, level[rows] - mean))
 
     def error(ridge: float) -> float:
-        return sum(
+        return math.fsum(
             (predict([k for k in range(10) if k != item], item, ridge) - level[item]) ** 2
             for item in range(10)
         )
@@ -175,7 +176,7 @@ def test_popularity_is_guessed_from_items_that_are_alike(monkeypatch: pytest.Mon
     assert not np.allclose(guessed_popularity(found, WEIGHTS, POPULAR, new), wanted)
 
 
-def params_of(trust: float) -> dict[str, F64]:
+def params_of(trust: float) -> dict[str, Any]:
     known = kernels_of(OLD)
     weights = Trust(WEIGHTS if trust else np.zeros(6), trust)
     basis = basis_of(POPULAR, known, weights, 4)

@@ -5,9 +5,8 @@ from typing import Any
 
 import pytest
 
-from privrec.algorithms.privrec_plus import path
-from privrec.algorithms.privrec_plus.path import people_for_moments, whole_noise
-from privrec.algorithms.privrec_plus.public import Spending, spending_of
+from privrec.algorithms.privrec_plus.path import whole_noise
+from privrec.algorithms.privrec_plus.public import spending_of
 from privrec.algorithms.privrec_plus.recipe import plus_path
 from privrec.algorithms.recipe import Plan
 from privrec.algorithms.recipes import configure, prepare
@@ -15,6 +14,7 @@ from privrec.data.sources import load
 from tiny import without_features
 
 MANY = "synthetic:users=4000,items=40,longest=20"
+MIDDLE = "synthetic:users=6000,items=900,longest=20"
 FEW = "synthetic:users=300,items=40,longest=20"
 
 
@@ -27,9 +27,8 @@ def said(plan: Plan) -> list[str]:
     return list(plus_path(plan.task, plan.stages()))  # type: ignore[arg-type]
 
 
-def number_after(word: str, text: str) -> int:
-    [found] = re.findall(rf"{word} ([\d,]+)", text)
-    return int(found.replace(",", ""))
+def numbers_after(word: str, text: str) -> list[int]:
+    return [int(found.replace(",", "")) for found in re.findall(rf"{word} (\d[\d,]*)", text)]
 
 
 def test_the_noise_of_all_releases_is_that_of_one() -> None:
@@ -38,31 +37,26 @@ def test_the_noise_of_all_releases_is_that_of_one() -> None:
     assert whole_noise(planned(FEW, noise_multiplier=3.0).stages()) == pytest.approx(3.0)
 
 
-@pytest.mark.parametrize(("data", "asked"), [(MANY, True), (FEW, False)])
-def test_the_number_that_is_said_changes_the_way(data: str, asked: bool) -> None:
-    plan = planned(data, noise_multiplier=1.0)
+@pytest.mark.parametrize(
+    ("noise", "asked", "begins"),
+    [
+        (10.0, True, "moments are asked for"),
+        (14.0, True, "the last release counts popularity again if"),
+        (20.0, False, "popularity and alignments alone"),
+    ],
+)
+def test_the_number_that_is_said_changes_the_way(noise: float, asked: bool, begins: str) -> None:
+    """900 items: 360 people for one unit of noise, or 300 where features say little."""
+    plan = planned(MIDDLE, noise_multiplier=noise)
     features, moments = said(plan)
     assert features.startswith("public features of items choose the basis (")
-    assert moments.startswith(
-        "moments are asked for" if asked else "popularity and alignments alone"
-    )
+    assert moments.startswith(begins)
     assert (len(plan.stages()) == 3) == asked
-    enough = number_after("from about" if not asked else "fewer than about", moments)
-    # Rounded up to two digits: a tenth fewer are too few.
-    assert spending_of(enough, 1.0, 40).moments > 0
-    assert spending_of(int(0.9 * enough), 1.0, 40).moments == 0
-
-
-def test_people_for_moments_is_where_the_rule_changes(monkeypatch: pytest.MonkeyPatch) -> None:
-    def rule(limit: float) -> Any:
-        return lambda people, noise, items: Spending(0.5, 0.1, 0.4 * (people >= limit * noise), 9)
-
-    monkeypatch.setattr(path, "spending_of", rule(614))
-    assert people_for_moments(2.0, 40) == 1300  # 1,228, to two digits.
-    monkeypatch.setattr(path, "spending_of", rule(7))
-    assert people_for_moments(1.0, 40) == 7
-    monkeypatch.setattr(path, "spending_of", rule(1e12))
-    assert people_for_moments(1.0, 40) is None
+    limits = {10.0: [3600], 14.0: [5100, 4200], 20.0: [6000]}[noise]
+    assert numbers_after("about", moments) == limits
+    for limit in limits:
+        fewer, enough = (spending_of(n, noise, 900) for n in (int(0.96 * limit), limit))
+        assert (fewer.moments > 0, fewer.least_trust) != (enough.moments > 0, enough.least_trust)
 
 
 def test_why_features_choose_nothing() -> None:

@@ -38,7 +38,7 @@ from privrec.algorithms.privrec_plus.public import (
 )
 from privrec.algorithms.privrec_plus.rows import SparseRows, triangle
 from privrec.algorithms.privrec_plus.scoring import LIKES, OUT, POPULARITY, Layout
-from privrec.algorithms.privrec_plus.sums import TRIANGLE
+from privrec.algorithms.privrec_plus.sums import TRIANGLE, popularity_device
 from privrec.algorithms.recipes import configure, prepare
 from privrec.core.contribution import add_to, length
 from privrec.core.phase import Cohort, DeviceHalf, Phase, Told, check_told
@@ -52,6 +52,11 @@ from tiny import DATA
 
 N = 12
 Lines = Sequence[tuple[int, bool]]
+
+
+def moments_half(layout: Layout, dislike: float) -> DeviceHalf:
+    """Return the devices' half of the moments, with that of popularity."""
+    return moments_device(layout, dislike, popularity_device(layout, dislike))
 
 
 def kernels_for(**columns: Sequence[Any]) -> Kernels:
@@ -210,7 +215,7 @@ def some_basis(directions: int = 4, weights: Sequence[float] = (0.5, 0.3, 0.2)) 
 @pytest.mark.parametrize("dislike", [0.5, 0.0])
 def test_moments_are_those_of_a_loop(dislike: float) -> None:
     told = some_basis().told()
-    device = moments_device(Layout(n_items=N), dislike)
+    device = moments_half(Layout(n_items=N), dislike)
     for person in PEOPLE:
         contribution = device.contribute(told, people_of(person), 0)
         found = dict[str, Leaf]()
@@ -224,7 +229,11 @@ def halves() -> list[tuple[str, DeviceHalf, Told]]:
     layout = Layout(n_items=N)
     return [
         (ALIGNMENTS, alignment_device(layout, TOY, 0.5), commons_of(TOY, POPULAR, 1.0).told()),
-        (TRIANGLE, moments_device(layout, 0.5), some_basis().told()),
+        (
+            TRIANGLE,
+            moments_device(layout, 0.5, popularity_device(layout, 0.5)),
+            some_basis().told(),
+        ),
     ]
 
 
@@ -288,7 +297,7 @@ def test_moments_have_length_one_or_none(
         {"kept": kept, "project": np.full_like(project, project.flat[0])},
     ):
         check_told(told, moments_accepts(N, 5))
-        device = moments_device(Layout(n_items=N), dislike)
+        device = moments_half(Layout(n_items=N), dislike)
         found = length(device.contribute(told, people_of(lines), 0))
         assert found == 0 or found == pytest.approx(1.0, abs=1e-9)
         assert device.kernel is not None
@@ -331,7 +340,7 @@ def test_whatever_the_features_nobody_is_longer_than_one_and_devices_accept_what
     trust = Trust(np.full(len(kernels), 1 / len(kernels)), 1.0)
     told = basis_of(popularity, kernels, trust, 4).told()
     check_told(told, moments_accepts(N, 4))
-    found = length(moments_device(Layout(n_items=N), 0.5).contribute(told, people_of(lines), 0))
+    found = length(moments_half(Layout(n_items=N), 0.5).contribute(told, people_of(lines), 0))
     assert found == 0 or found == pytest.approx(1.0, abs=1e-9)
 
 

@@ -13,7 +13,7 @@ from privrec.algorithms.privrec_plus.settings import SumsSettings
 from privrec.algorithms.privrec_plus.solve import bias_of
 from privrec.data.catalogue import Catalogue
 from privrec.errors import RunFolderError
-from privrec.types import F32, F64, IntArray, Params
+from privrec.types import F32, F64, IntArray, Leaf, Params
 
 _MOST = 2000
 """Items from which popularity is guessed at most: the eigenvectors of so many take seconds."""
@@ -44,7 +44,7 @@ def with_items(
     guessed = guessed_popularity(kernels, public.trust.weights, popularity, new)
     everything = np.concatenate([popularity, guessed])
     width = np.shape(params[OUT])[1]
-    rows = {
+    rows: dict[str, Leaf] = {
         POPULARITY: guessed,
         BIAS: bias_of(everything, np.arange(catalogue.n_items))[known:],
         OUT: through_kernel(public.basis, public.trust, kernels, new, guessed),

@@ -4,13 +4,10 @@ import math
 from collections.abc import Sequence
 
 from privrec.algorithms.privrec_plus.kernels import Kernels, kernels_of
-from privrec.algorithms.privrec_plus.public import spending_of
+from privrec.algorithms.privrec_plus.public import fewest_per_noise, spending_of
 from privrec.algorithms.privrec_plus.settings import SumsSettings, without_noise
 from privrec.algorithms.recipe import Task
 from privrec.core.phase import Stage
-
-_MOST_PEOPLE = 10**10
-"""More people than there are."""
 
 
 def path_of(
@@ -52,22 +49,24 @@ def _features(kernels: Kernels) -> str:
 
 def _moments(stages: Sequence[Stage], n_items: int) -> str:
     """Return whether moments are asked for, and how many people would change that."""
-    people = stages[0].release.sampling.cohort
-    noise = whole_noise(stages)
-    enough = people_for_moments(noise, n_items)
-    asked = len(stages) > 2
-    if enough is None:
-        return "moments are not asked for: no number of people is enough for this noise"
-    if asked:
-        directions = spending_of(people, noise, n_items).directions
+    people, noise = stages[0].release.sampling.cohort, whole_noise(stages)
+    with_features, without = (rounded_up(each * noise) for each in fewest_per_noise(n_items))
+    if len(stages) < 3:
         return (
-            f"moments are asked for in {directions:,} directions: {people:,} people are enough for"
-            f" this noise; with fewer than about {enough:,}, popularity and alignments alone make"
-            " the model"
+            f"popularity and alignments alone make the model: {people:,} people are too few for"
+            f" moments under this noise; from about {without:,} on they can be asked for"
+        )
+    spending = spending_of(people, noise, n_items)
+    if spending.least_trust <= 1:
+        return (
+            f"the last release counts popularity again if the features turn out to matter, and else"
+            f" moments: {people:,} people are in between for this noise; from about"
+            f" {with_features:,} on moments are asked for, with fewer than about {without:,} never"
         )
     return (
-        f"popularity and alignments alone make the model: {people:,} people are too few for moments"
-        f" under this noise; from about {enough:,} on they are asked for"
+        f"moments are asked for in {spending.directions:,} directions: {people:,} people are enough"
+        f" for this noise; with fewer than about {with_features:,} they are not, where features"
+        " matter"
     )
 
 
@@ -77,20 +76,8 @@ def whole_noise(stages: Sequence[Stage]) -> float:
     return 1 / math.sqrt(sum(1 / multiplier**2 for multiplier in multipliers))
 
 
-def people_for_moments(noise_multiplier: float, n_items: int) -> int | None:
-    """Return from how many people on moments are worth their share; None if never.
-
-    To two digits, because the noise of a run depends a little on what is calibrated last.
-    """
-
-    def asked(people: int) -> bool:
-        return spending_of(people, noise_multiplier, n_items).moments > 0
-
-    if not asked(_MOST_PEOPLE):
-        return None
-    low, high = 0, _MOST_PEOPLE
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if asked(middle) else (middle, high)
-    unit = 10 ** max(0, len(str(high)) - 2)
-    return -(-high // unit) * unit
+def rounded_up(people: float) -> int:
+    """Return it to two digits: the noise of a run depends a little on what is calibrated last."""
+    whole = math.ceil(people)
+    unit: int = 10 ** max(0, len(str(whole)) - 2)
+    return -(-whole // unit) * unit

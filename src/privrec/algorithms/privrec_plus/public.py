@@ -29,11 +29,6 @@ from privrec.algorithms.privrec_plus.rows import (
     triangle,
 )
 from privrec.algorithms.privrec_plus.scoring import OUT, POPULARITY, Layout
-from privrec.algorithms.privrec_plus.sums import (
-    TRIANGLE,
-    popularity_contribution,
-    popularity_of,
-)
 from privrec.core.contribution import Contribution
 from privrec.core.phase import Accepted, Cohort, DeviceHalf, Told
 from privrec.data.clients import Clients
@@ -42,6 +37,8 @@ from privrec.types import F32, F64, IntArray, Leaf
 
 ALIGNMENTS = "alignments"
 """The name of the second stage, and of its sum."""
+TRIANGLE = "triangle"
+"""The name of the third sum."""
 _SHORTEST = 0.5
 """Whitened alignments that are shorter than this are not made longer."""
 _NEGLIGIBLE = 1e-6
@@ -355,10 +352,10 @@ def in_basis(rows: SparseRows, kept: IntArray, project: F64) -> F64:
     return np.asarray(inside * ((1 + fourth) / 2)[:, None] ** -0.25)
 
 
-def moments_device(layout: Layout, dislike: float) -> DeviceHalf:
+def moments_device(layout: Layout, dislike: float, popularity: DeviceHalf) -> DeviceHalf:
     """Return the devices' half of the moments in the basis.
 
-    If they are told a basis of zeros, they count popularity again.
+    If they are told a basis of zeros, they count `popularity` again.
     """
 
     def of_people(told: Told, people: Clients) -> F64:
@@ -367,13 +364,12 @@ def moments_device(layout: Layout, dislike: float) -> DeviceHalf:
 
     def contribute(told: Told, person: Clients, round_index: int) -> Contribution:
         if not np.any(told["project"]):
-            return popularity_contribution(rows_of(person, layout), layout, dislike)
+            return popularity.contribute(told, person, round_index)
         return Contribution(triangle={TRIANGLE: of_people(told, person)[0]})
 
     def kernel(told: Told, cohort: Cohort, round_index: int, clip_norm: float) -> CohortTotal:
-        if not np.any(told["project"]):
-            rows = (rows_of(people, layout) for people in cohort.parts())
-            return CohortTotal({POPULARITY: popularity_of(rows, layout, dislike)})
+        if popularity.kernel and not np.any(told["project"]):
+            return popularity.kernel(told, cohort, round_index, clip_norm)
         size = np.shape(told["project"])[1]
         total = np.zeros((size, size))
         for people in cohort.parts():

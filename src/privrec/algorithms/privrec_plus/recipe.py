@@ -292,7 +292,8 @@ def _public_moments_phase(
         return _with_tower(task, kernels, budget, state, Public(public.trust, basis), None)
 
     accepts = moments_accepts(task.layout.n_items, directions)
-    device = moments_device(task.layout, task.settings.dislike_input)
+    dislike = task.settings.dislike_input
+    device = moments_device(task.layout, dislike, popularity_device(task.layout, dislike))
     down = 4 * directions * (accepts["kept"].shape[0] or 0)
     return task.phase(
         MOMENTS,
