@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from privrec.core.scorer import added, standardised
+from privrec.core.blend import added, standardised
 
 
 def test_rows_have_mean_zero_and_deviation_one() -> None:

@@ -27,8 +27,6 @@ Ranker = Callable[[Params], Scorer]
 
 TABLE_SIZE = 2**22
 """Scores in memory at a time, where people are scored one after another: 16 MB. Chosen by hand."""
-_EQUAL = 1e-12
-"""Scores that differ by less than this share are equal: the difference is a rounding error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,30 +79,6 @@ def check_shapes(params: Mapping[str, Leaf], expected: Mapping[str, tuple[int, .
                 f"the parameters do not fit the catalogue: {name!r} must have shape {shape}; "
                 + ("it is missing" if found is None else f"got {found}")
             )
-
-
-def standardised(scores: Scores) -> Scores:
-    """Return each row with mean 0 and standard deviation 1; a row of equal scores becomes 0.
-
-    >>> standardised(np.array([[1.0, 3.0], [0.1, 0.1]])).tolist()
-    [[-1.0, 1.0], [0.0, 0.0]]
-    """
-    wide = np.asarray(scores, np.float64)
-    centred = wide - wide.mean(1, keepdims=True)
-    spread = centred.std(1, keepdims=True)
-    # The mean of equal numbers is rounded, so their spread need not be exactly 0.
-    equal = spread <= _EQUAL * np.abs(wide).max(1, keepdims=True, initial=0.0)
-    result = np.divide(centred, spread, out=np.zeros_like(wide), where=~equal)
-    return result.astype(scores.dtype, copy=False)
-
-
-def added(first: Scores, second: Scores, weight: float) -> Scores:
-    """Return the scores of two opinions together, shape (people, n_items) as those of each.
-
-    Both are standardised for each person before they are added, the second times `weight`: so it
-    does not matter in which unit either is.
-    """
-    return standardised(first) + weight * standardised(second)
 
 
 def top_items(scores: Scores, top: int) -> tuple[IntArray, Scores]:
