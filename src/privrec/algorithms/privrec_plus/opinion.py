@@ -81,7 +81,7 @@ def turned(vectors: Leaf) -> Turned:
 
 
 def person_vectors(items: Turned, people: Entries) -> F64:
-    """Return each person's vector, shape (people, d), from the items' vectors V:
+    """Return each person's vector, shape (people, d), from the items' vectors V.
 
         u = (VᵀV + αΣ v vᵀ + ridge·I)⁻¹ (1 + α)Σ t v
 

@@ -2,7 +2,7 @@
 
 In a sweep, devices solve people's vectors u from the items' vectors. Then item i solves
 
-    H_i v_i = b_i,   H_i = Σ_everybody u uᵀ + αΣ_(have i) u uᵀ + ridge·I,   b_i = (1 + α)Σ_(have i) t u
+    H_i v_i = b_i,   H_i = Σ_all u uᵀ + αΣ_(have i) u uᵀ + ridge·I,   b_i = (1 + α)Σ_(have i) t u
 
 H_i itself would be d² numbers for each item. So the server takes some steps of conjugate gradients
 for all items at once: a round sums H_i times one vector of each item. A device sends a row for each
