@@ -37,7 +37,7 @@ from privrec.data.federation import Federation
 from privrec.privacy.aggregate import Aggregator, CohortTotal, Published
 from privrec.seeds import rng
 from privrec.simulate.cost import DeviceCost, milliseconds, usual_person
-from privrec.types import F64, Array, IntArray, Params
+from privrec.types import F64, Array, IntArray, Leaf, Params
 
 NAME = "second opinion"
 """The name of the phase."""
@@ -121,10 +121,10 @@ class Solving(NamedTuple):
     the residual times the preconditioned residual.
     """
 
-    solution: Array
-    residual: Array
-    direction: Array
-    product: Array
+    solution: Leaf
+    residual: Leaf
+    direction: Leaf
+    product: Leaf
 
 
 def _system(total: dict[str, F64], directions: F64) -> tuple[F64, Callable[[F64], F64]]:
