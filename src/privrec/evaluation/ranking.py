@@ -212,19 +212,19 @@ def measure(
             popular = None
             for name in names:
                 asked = small if name in few_only else held
-                if not len(asked.kept):
+                if not (size := len(asked.kept)):
                     continue
                 ranks = _ranks(asked, scorers[name], compete=candidates == "not-kept")
                 popular = ranks.rank if name == POPULARITY else popular
                 beside = None if name in few_only else popular
-                known = {"popular": beside, "surprise": surprise, "part": parts(asked)}
-                figures[name].append(figures_of(ranks, len(asked.kept), **known))
+                figures[name].append(
+                    figures_of(ranks, size, popular=beside, surprise=surprise, part=parts(asked))
+                )
                 _mark(listed[name], ranks)
         on_progress(len(positions))
     whose, counts = np.concatenate(ids), np.concatenate(items)
     few = counts < fewer_than
-    text = " ".join([f"{candidates} {n_items}", *(mark.hexdigest() for mark in marks)])
-    digest = hashlib.sha256(text.encode()).hexdigest()
+    digest = _digest(f"{candidates} {n_items}", marks)
     return {
         name: Tested(
             asked=int(few.sum()) if name in few_only else len(people),
@@ -248,6 +248,11 @@ def _parts_tested(surprise: F64 | None) -> Callable[[Held], IntArray | None]:
 
 POPULARITY = "popularity"
 _MARKS = 7
+
+
+def _digest(among: str, marks: Sequence["hashlib._Hash"]) -> str:
+    text = " ".join([among, *(mark.hexdigest() for mark in marks)])
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _add_marks(marks: Sequence["hashlib._Hash"], held: Held) -> None:
