@@ -28,12 +28,15 @@ pytestmark = pytest.mark.slow
 FILMS = "synthetic:users=120,items=60,longest=20"
 TRIPS = "trips"
 LEARN = {"rounds": 3, "cohort": 16, "embedding_size": 4}
+SECOND = {"second_opinion": 2.0, "second_rank": 6, "second_sweeps": 2}
 CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "model": ("dp-privrec-plus", FILMS, {}),
     "noise-subspace": ("dp-privrec-plus", FILMS, {"history": "subspace"}),
     "few-vectors": ("dp-privrec-plus", FILMS, {"history": "closed-form", "history_items": 20}),
     "learn": ("privrec-plus", FILMS, {**LEARN, "history_rank": 7}),
     "subspace": ("privrec-plus", FILMS, {"rounds": 0, "history": "subspace", "subspace_rank": 9}),
+    "second": ("privrec-plus", FILMS, {"rounds": 0, "history_rank": 7, **SECOND}),
+    "learned-second": ("privrec-plus", TRIPS, {**LEARN, "history_rank": 5, **SECOND}),
     "contexts": ("privrec-plus", TRIPS, {**LEARN, "history_rank": 5}),
     "learned-dislikes": (
         "privrec-plus",

@@ -229,6 +229,24 @@ def subspace_work(
     )
 
 
+def sweeps_work(layout: Layout, width: int, told: Told | None) -> ServerWork:
+    """Return what a second opinion needs: `sweeps.py`, some tables of all items in 64 bits."""
+
+    def needed(width: int) -> int:
+        return 8 * 12 * layout.n_items * width
+
+    def instead(free: int) -> str:
+        shorter = most(needed, free, width)
+        ways = f", or `second_rank` to at most {shorter:,}" if shorter else ""
+        return f"set `second_opinion` to 0{ways}"
+
+    return ServerWork(
+        bytes=needed(width),
+        what=f"a second opinion with vectors of length {width:,} of {layout.n_items:,} items",
+        instead=instead,
+    )
+
+
 def rounds_work(
     settings: SumsSettings, layout: Layout, rank: int, cohort: int, told: Told | None
 ) -> ServerWork:

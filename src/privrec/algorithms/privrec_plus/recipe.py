@@ -36,8 +36,10 @@ from privrec.algorithms.privrec_plus.budget import (
     split_budget,
     subspace_rounds,
     subspace_work,
+    sweeps_work,
 )
 from privrec.algorithms.privrec_plus.kernels import Kernels
+from privrec.algorithms.privrec_plus.opinion import SECOND, SECOND_WEIGHT
 from privrec.algorithms.privrec_plus.path import path_of
 from privrec.algorithms.privrec_plus.public import (
     ALIGNMENTS,
@@ -88,6 +90,7 @@ from privrec.algorithms.privrec_plus.sums import (
     popularity_device,
     taste_device,
 )
+from privrec.algorithms.privrec_plus.sweeps import sweeps_phase
 from privrec.algorithms.recipe import Plan, Recipe, Task
 from privrec.core.phase import Accepted, Phase, ServerState, Stage, Told, positions, weights
 from privrec.core.scorer import Scorer, check_shapes
@@ -123,6 +126,12 @@ class _Task:
         """The settings of a subspace iteration without noise; None for any other tower."""
         return without_noise(self.settings) if self.in_subspace else None
 
+    @property
+    def second_opinion(self) -> PlusSettings | None:
+        """The settings of a run that has a second opinion; None for any other run."""
+        exact = without_noise(self.settings)
+        return exact if exact and exact.second_opinion else None
+
     def kept(self, before: Params | None) -> dict[str, Array]:
         """Return the tower of the phase before; if none, one that scores all items alike."""
         dislikes = self.settings.dislike_input > 0
@@ -131,6 +140,9 @@ class _Task:
         if self.exact_subspace:
             start |= {FREQUENCY: np.zeros(self.layout.size, np.float32)}
             start |= {MEAN_WEIGHT: np.zeros((), np.float32)}
+        if second := self.second_opinion:
+            start[SECOND] = np.zeros((self.layout.n_items, second.second_rank), np.float32)
+            start[SECOND_WEIGHT] = np.asarray(second.second_opinion, np.float32)
         if self.kernels is not None:
             start |= public_start(self.kernels, self.rank - 1)
         known = before or {}
@@ -198,7 +210,9 @@ def plus_stages(of: Task[SumsSettings]) -> tuple[Phase, ...]:
     task = _Task(settings=settings, federation=federation, split=split, layout=layout, rank=rank)
     releases = subspace_rounds(settings) if task.in_subspace else 1
     first, second, rest = split_budget(settings, split, federation.n_items, sums=releases)
-    sums = (_popularity_phase(task, first), _history_phase(task, second))
+    sums: tuple[Phase, ...] = (_popularity_phase(task, first), _history_phase(task, second))
+    if exact := task.second_opinion:
+        sums = (*sums, _second_phase(task, exact, second, sums[-1].last))
     if not settings.rounds:
         return sums
     people, played = split.train, sums[-1].last
@@ -345,6 +359,24 @@ def _history_phase(task: _Task, aggregator: Aggregator) -> Phase:
         return replace(_exact_phase(task, exact, aggregator), work=work)
     work = partial(noisy_work, settings, task.layout, task.rank)
     return replace(_noisy_phase(task, aggregator), work=work)
+
+
+def _second_phase(task: _Task, settings: PlusSettings, aggregator: Aggregator, first: int) -> Phase:
+    """Return the sweeps of the second opinion."""
+    layout = task.layout
+    phase = sweeps_phase(
+        layout,
+        task.federation,
+        aggregator,
+        population=task.split.train,
+        first=first,
+        columns=layout.item_columns if settings.dislike_input else layout.n_items,
+        width=settings.second_rank,
+        sweeps=settings.second_sweeps,
+        seed=settings.seed,
+        kept=task.kept,
+    )
+    return replace(phase, work=partial(sweeps_work, layout, settings.second_rank))
 
 
 def _noisy_subspace(task: _Task, aggregator: Aggregator) -> Phase:
@@ -529,7 +561,8 @@ PRIVREC_PLUS = Recipe(
         # The settings are chosen already: 2 % validation people are enough for the curve, and too
         # few to choose a state by.
         "movielens-1m": {
-            "rounds": 300,
+            "rounds": 0,
+            "second_opinion": 3.0,
             "patience": 0,
             "cohort": 500,
             "history_l2": 200.0,

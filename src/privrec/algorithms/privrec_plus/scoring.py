@@ -10,6 +10,8 @@ If rounds on top were trained (`softmax.py`), the result is:
 
     logit_v = a · log(max(score_v, 0) + floor) + tanh(h') · out'_v + bias'_v,
     h' = Σ row_c · vector_c / √(1 + items in the row)
+
+If there is a second opinion (`opinion.py`), both are standardised for each person and added.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,6 +21,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from privrec.algorithms.privrec_plus.opinion import SECOND, SECOND_WEIGHT, second_opinion
+from privrec.core.blend import added
 from privrec.data.clients import Clients
 from privrec.data.schema import Bag, Feature, Schema
 from privrec.types import F32, IntArray, Leaf
@@ -173,12 +177,26 @@ def tower_shapes(params: Mapping[str, Leaf], layout: Layout) -> dict[str, tuple[
         named = zip(learned_names(layout), layout.sizes, strict=True)
         shapes |= {name: (rows, *size) for name, rows in named}
         shapes |= {LEARNED_OUT: (n, *size), LEARNED_BIAS: (n,), LEARNED_TRUST: ()}
+    if SECOND in params or SECOND_WEIGHT in params:
+        size = np.shape(params.get(SECOND, np.zeros((n, 0))))[-1:]
+        shapes |= {SECOND: (n, *size), SECOND_WEIGHT: ()}
     return shapes
+
+
+def input_columns(params: Mapping[str, Leaf], layout: Layout) -> int:
+    """Return how many columns of a row are items that say what a person likes.
+
+    They come first. Dislikes are among them where the history tower has vectors of them.
+    """
+    return layout.item_columns if DISLIKES in params else layout.n_items
 
 
 def row_scorer(tower: Arrays, layout: Layout) -> Callable[[Leaf], F32]:
     """Return the function that scores all items: (people, columns) -> (people, n_items)."""
     simple, on_top = closed_form(tower, layout), learned_of(tower)
+    other = None
+    if SECOND in tower:
+        other = second_opinion(tower, layout.n_items, input_columns(tower, layout))
 
     def score(rows: Leaf) -> F32:
         scores = simple(rows)
@@ -186,6 +204,8 @@ def row_scorer(tower: Arrays, layout: Layout) -> Callable[[Leaf], F32]:
         some = np.flatnonzero(rows[:, : layout.item_columns].sum(1))
         if on_top and len(some):
             scores[some] = forward(on_top, layout, rows[some], scores[some]).logits
+        if other is not None:
+            scores = added(scores, other(rows), float(tower[SECOND_WEIGHT]))
         return scores + tower[BIAS]
 
     return score

@@ -71,6 +71,14 @@ class PlusSettings(SumsSettings):
     context_input: Weight = 0.5
     """Weight of a person's usual contexts; a liked item has weight 1."""
 
+    second_opinion: Weight = 0.0
+    """Weight of a second opinion beside the history tower: implicit alternating least squares, from
+    more sums over people. 0 leaves it out."""
+    second_rank: Size = 128
+    """Length of its vectors."""
+    second_sweeps: Size = 4
+    """Its sweeps, of three rounds each."""
+
 
 _EXACT = frozenset(PlusSettings.model_fields) - frozenset(SumsSettings.model_fields)
 
