@@ -48,8 +48,10 @@ def cohorts() -> list[Figure]:
 
 
 def _kept_hits(run: Run) -> float:
-    """Return Hits@20 on validation people of the state that was kept."""
-    return [line.validation["20"] or 0.0 for line in run.figures if line.best][-1]
+    """Return Hits@20 on validation people of the state that was kept: the best, or the last."""
+    looked = [line for line in run.figures if line.validation]
+    kept = [line for line in looked if line.best] or looked
+    return kept[-1].validation["20"] or 0.0
 
 
 def _to_the_mark(run: Run) -> Figure:

@@ -12,6 +12,7 @@ from figures import Figure
 from large import large, ten_times_the_items
 from maml import maml
 from meta import meta
+from new_items import new_items
 from plus import cohorts
 from private import accounting, private_round
 from scale import catalogue, memory, population
@@ -29,6 +30,7 @@ BENCHMARKS: dict[str, Callable[[], list[Figure]]] = {
     "large": large,
     "stage-one": stage_one,
     "cohorts": cohorts,
+    "new-items": new_items,
     "private-round": private_round,
     "accounting": accounting,
     "exchanges": exchanges,

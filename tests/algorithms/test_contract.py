@@ -18,6 +18,10 @@ PLUS_IN_SUBSPACE = replace(
     RECIPES["dp-privrec-plus"],
     values={**RECIPES["dp-privrec-plus"].values, "history": "subspace"},
 )
+PLUS_WITH_SECOND = replace(
+    RECIPES["privrec-plus"],
+    values={**RECIPES["privrec-plus"].values, "second_opinion": 2.0},
+)
 LEARNING: dict[str, dict[str, Any]] = {"fofl-self": {"batch_size": 8, "adapt_epochs": 10}}
 """A network that knows nobody's side learns it on the device alone, in more and smaller steps."""
 
@@ -56,3 +60,7 @@ class TestPlusInOtherWays(RecipeContract):
 
 class TestPlusInSubspace(RecipeContract):
     recipe: Recipe = PLUS_IN_SUBSPACE
+
+
+class TestPlusWithASecondOpinion(RecipeContract):
+    recipe: Recipe = PLUS_WITH_SECOND

@@ -56,7 +56,7 @@ class Way(NamedTuple):
     def data(self, patch: pytest.MonkeyPatch) -> Federation:
         """Return the people of the way."""
         if self.moments:  # Else this budget would need hundreds of people for them.
-            patch.setattr(public, "_FEWEST_PER_NOISE", 0.0)
+            patch.setattr(public, "fewest_per_noise", lambda n_items: (0.0, 0.0))
         people = load(DATA)
         return people if self.features else without_features(people)
 

@@ -269,7 +269,7 @@ def test_the_sum_is_bounded_and_not_each_person(name: str, monkeypatch: pytest.M
         return replace(made, kernel=kernel)
 
     monkeypatch.setattr(plan, name, device)
-    monkeypatch.setattr(public, "_FEWEST_PER_NOISE", 0.0)
+    monkeypatch.setattr(public, "fewest_per_noise", lambda n_items: (0.0, 0.0))
     people = load(DATA)
     data = without_features(people) if name == "taste_device" else people
     check_found(audited(data=data), "not the sum of what each adds")

@@ -71,6 +71,7 @@ def test_evaluation_json_has_the_contracts_shape(evaluated: tuple[Path, Any]) ->
         *("recipe", "data", "data_name", "seed", "users", "hits", "ndcg", "list_ndcg", "new_only"),
         *("protocol", "candidates", "cost", "few_items", "references", "privacy"),
         *("interval", "differences", "beyond", "beyond_interval", "by_items", "warnings"),
+        "by_popularity",
     }
     assert found["differences"].keys() == found["references"].keys()
     assert found["new_only"]["differences"].keys() == found["references"].keys()
@@ -80,6 +81,11 @@ def test_evaluation_json_has_the_contracts_shape(evaluated: tuple[Path, Any]) ->
     for group in found["by_items"]:
         assert group.keys() == {"from", "to", "people", "hits", "interval", "references"}
     assert sum(group["people"] for group in found["by_items"]) == found["users"]["test"]
+    parts = found["by_popularity"]
+    assert [part["part"] for part in parts] == ["head", "middle", "tail"]
+    assert sum(part["items"] for part in parts) == 40
+    for part in parts:
+        assert part["references"].keys() == found["references"].keys()
     assert found["warnings"] == []
     assert (found["recipe"], found["data"], found["seed"]) == ("privrec", DATA, 0)
     users = found["users"]

@@ -5,7 +5,8 @@ import pytest
 
 from privrec.data.importing import ImportResult, import_files, write_import
 from privrec.data.manifest import Public
-from privrec.data.tables import read_folder, to_federation
+from privrec.data.tables import read_folder, to_federation, write_folder
+from privrec.errors import SettingsError
 
 
 def put(folder: Path, name: str, rows: Sequence[object]) -> Path:
@@ -56,13 +57,25 @@ def test_what_is_given_is_public_and_what_is_found_is_not(
     given = threshold is not None
     assert tables.manifest.public == Public(items=has_items, threshold=given)
     assert list(to_federation(tables).catalogue.undeclared) == [
-        *([] if has_items else ["the list of items and their features"]),
+        "the features of items ('colour')" if has_items else "the list of items and their features",
         *([] if given else ["the value above which a rating is a like"]),
         "the number of people",
         "the values of 'age'",
         "the values of 'town'",
         "the values of 'place'",
     ]
+
+
+def test_features_of_items_are_public_if_that_is_said(tmp_path: Path) -> None:
+    ratings = put(tmp_path, "ratings.csv", ["user,item,rating", "ann,7,5"])
+    items = put(tmp_path, "items.csv", ["id,title,colour", "7,Seven,red"])
+    declared = import_files(ratings, mapping={}, items=items, public_item_features=True).tables
+    assert declared.manifest.public.item_features is True
+    assert not any("items" in part for part in to_federation(declared).catalogue.undeclared)
+    write_folder(declared, tmp_path / "data")
+    assert read_folder(tmp_path / "data").manifest.public.item_features is True
+    with pytest.raises(SettingsError, match="`--public-item-features` is about the items file"):
+        import_files(ratings, mapping={}, public_item_features=True)
 
 
 FIVE_STARS: list[list[float]] = [[5, 1, 3], [4.5, 2], [1, 5], [4, 0.5]]

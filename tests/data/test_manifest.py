@@ -47,6 +47,8 @@ def write(folder: Path, text: str | bytes) -> Path:
         ("[public]\npeople = true", "people must be a whole number >= 1; got True"),
         ("[public]\nitems = 1", r"\[public\] items must be true or false; got 1"),
         ("[public]\nthreshold = 'yes'", r"\[public\] threshold must be true or false; got 'yes'"),
+        ("[public]\nitem_features = 'year'", r"item_features must be true, false or a list of"),
+        ("[public]\nitem_features = [1]", r"item_features must be true, .* columns; got \[1\]"),
         ("[public]\nvalues = ['a']", r"\[public\.values\] must be a table; got \['a'\]"),
         ("[public]\nnumbers = 3", r"\[public\.numbers\] must be a table; got 3"),
         ("[public.values]\nage = 'old'", "values. age must be a list of distinct texts; got 'old'"),
@@ -107,6 +109,7 @@ finite = st.floats(allow_nan=False, allow_infinity=False)
             Public,
             people=st.none() | st.integers(1, 10**9),
             items=st.booleans(),
+            item_features=st.booleans() | st.lists(texts, max_size=3).map(tuple),
             threshold=st.booleans(),
             values=st.dictionaries(
                 texts, st.lists(texts, min_size=1, max_size=3, unique=True).map(tuple), max_size=3
@@ -149,6 +152,7 @@ def films(public: Public, kinds: Mapping[str, Kind] | None = None, **columns: An
 DECLARED = Public(
     people=1000,
     items=True,
+    item_features=True,
     threshold=True,
     values={
         "town": ("Bonn", "Köln", "Ulm"),
@@ -204,6 +208,10 @@ def test_a_vocabulary_may_name_numbers_as_text() -> None:
     [
         ({}, []),
         ({"items": False}, ["the list of items and their features"]),
+        ({"item_features": False}, ["the features of items ('year', 'town')"]),
+        ({"item_features": ("town",)}, ["the features of items ('year')"]),
+        ({"item_features": ("town", "year")}, []),
+        ({"items": False, "item_features": False}, ["the list of items and their features"]),
         ({"threshold": False}, ["the value above which a rating is a like"]),
         ({"people": None}, ["the number of people"]),
         ({"numbers": {}}, ["the values of 'age'"]),
@@ -216,6 +224,20 @@ def test_a_vocabulary_may_name_numbers_as_text() -> None:
 def test_what_is_not_declared_is_listed(change: dict[str, Any], said: list[str]) -> None:
     federation = to_federation(films(replace(DECLARED, **change)))
     assert list(federation.catalogue.undeclared) == said
+
+
+def test_a_declared_feature_of_items_must_be_there() -> None:
+    with pytest.raises(DataError, match=r"item_features names 'yaer', .*did you mean 'year'\?"):
+        to_federation(films(replace(DECLARED, item_features=("yaer",))))
+
+
+def test_data_of_before_the_declaration_has_the_same_fingerprint() -> None:
+    """A run that was begun with it goes on."""
+    marks = {
+        to_federation(films(replace(DECLARED, item_features=declared))).fingerprint
+        for declared in (True, False, ("year",))
+    }
+    assert len(marks) == 1
 
 
 def test_a_feature_that_nobody_has_a_value_of_is_listed_too() -> None:

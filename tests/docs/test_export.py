@@ -28,6 +28,7 @@ pytestmark = pytest.mark.slow
 FILMS = "synthetic:users=120,items=60,longest=20"
 TRIPS = "trips"
 LEARN = {"rounds": 3, "cohort": 16, "embedding_size": 4}
+SECOND = {"second_opinion": 2.0, "second_rank": 6, "second_sweeps": 2}
 CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "model": ("dp-privrec-plus", FILMS, {}),
     "noise-subspace": ("dp-privrec-plus", FILMS, {"history": "subspace"}),
@@ -42,6 +43,8 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
             **{"hop_weight": 0.5, "hop_items": 7, "recency": 2.0},
         },
     ),
+    "second": ("privrec-plus", FILMS, {"rounds": 0, "history_rank": 7, **SECOND}),
+    "learned-second": ("privrec-plus", TRIPS, {**LEARN, "history_rank": 5, **SECOND}),
     "contexts": ("privrec-plus", TRIPS, {**LEARN, "history_rank": 5}),
     "learned-dislikes": (
         "privrec-plus",

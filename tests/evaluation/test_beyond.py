@@ -10,7 +10,7 @@ from test_metrics import clients
 
 from privrec.core.scorer import TableScorer
 from privrec.data.clients import Clients
-from privrec.evaluation.metrics import KS, by_items
+from privrec.evaluation.metrics import KS, PARTS, by_items, parts_of
 from privrec.evaluation.protocols import Held
 from privrec.evaluation.ranking import measure
 from privrec.runs.documents import Evaluation
@@ -70,6 +70,33 @@ def test_popular_hits_are_those_that_popularity_has_too() -> None:
     assert reached({"ours": ordered([20], [4], [30])})["ours"].report().beyond[
         "popular_hits"
     ] == dict.fromkeys((5, 10, 20, 30))
+
+
+def test_parts_of_the_catalogue_have_a_third_of_the_likes_each() -> None:
+    likes = np.random.default_rng(0).permutation(np.arange(1, 301)).astype(np.float64)
+    parts = parts_of(-np.log2(likes / 1_000))
+    assert likes[parts == 0].min() > likes[parts == 1].max()
+    assert likes[parts == 1].min() > likes[parts == 2].max()
+    for part in range(len(PARTS)):
+        assert likes[parts == part].sum() == pytest.approx(likes.sum() / 3, rel=0.02)
+
+
+def test_hits_are_told_apart_by_how_popular_the_tested_item_is() -> None:
+    # Items 0 to 9 are the head, 10 to 24 the middle, the others the tail.
+    shares = np.repeat([0.3, 0.2, 0.2], [10, 15, 15])
+    shares[25:] -= 1e-3
+    surprise = -np.log2(shares)
+    assert np.bincount(parts_of(surprise)).tolist() == [10, 15, 15]
+    scorer = ordered([20], [4], [30])
+    found = reached({"ours": scorer}, surprise)["ours"].figures
+    # Tested: 20 and 21 of the middle; 4 of the head; 5 of the head and 30 of the tail. The first
+    # five of each list have 20; 4; 30 and 5.
+    nan = math.nan
+    np.testing.assert_array_equal(found.head[:, 0], [nan, 1.0, 1.0])
+    np.testing.assert_array_equal(found.middle[:, 0], [0.5, nan, nan])
+    np.testing.assert_array_equal(found.tail[:, 0], [nan, nan, 1.0])
+    unknown = reached({"ours": scorer})["ours"].figures
+    assert np.isnan([getattr(unknown, name) for name in PARTS]).all()
 
 
 def test_a_part_of_the_people_has_no_coverage() -> None:

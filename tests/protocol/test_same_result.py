@@ -27,7 +27,8 @@ from subspace import SUBSPACE
 from tiny import PLUS_WAYS, each_recipe, go_plus_way, new_folder
 
 IN_SUBSPACE = "privrec-plus-in-a-subspace"
-NAMES = [*RECIPES, "subspace", IN_SUBSPACE, *PLUS_WAYS]
+SECOND = "privrec-plus-with-a-second-opinion"
+NAMES = [*RECIPES, "subspace", IN_SUBSPACE, SECOND, *PLUS_WAYS]
 CENTRAL = {"privrec-cen", "ncf", "popularity", "own-items", "item-knn", "ease"}
 CLOSE = 1e-5
 PLAIN_STEPS = {"server_optimizer": "plain", "server_lr": 1.0}
@@ -41,6 +42,8 @@ def _example_in_the_table() -> Any:
         plus = RECIPES["privrec-plus"]
         values = {**plus.values, "history": "subspace", "subspace_rank": 12}
         patch.setitem(RECIPES, IN_SUBSPACE, replace(plus, values=values))
+        values = {**plus.values, "second_opinion": 2.0}
+        patch.setitem(RECIPES, SECOND, replace(plus, values=values))
         for name in PLUS_WAYS:
             patch.setitem(RECIPES, name, RECIPES["dp-privrec-plus"])
         yield

@@ -63,7 +63,28 @@ def test_a_slow_round_is_not_sampled_for_long(monkeypatch: pytest.MonkeyPatch) -
     assert asked == [16, 16, 64]  # 256 people would take 26 seconds.
     asked.clear()
     assert forecast._grown(lambda count: run(10 * count), 1000)[1] == pytest.approx(1000)
-    assert asked == [160]
+    assert asked == [160, 160]
+    asked.clear()
+    assert forecast._grown(lambda count: run(100 * count), 1000)[1] == pytest.approx(10_000)
+    assert asked == [1600]  # Nothing compiles for minutes.
+
+
+def test_what_is_compiled_counts_once_however_long_it_takes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A round of 200 people was said to take as long as 200 compilations."""
+    clock = Clock()
+    asked: list[int] = []
+    monkeypatch.setattr(forecast, "time", clock)
+
+    def run(count: int) -> None:
+        clock.spend(0.5 + (20.0 if not asked else 0.0))
+        asked.append(count)
+
+    compiling, seconds, _, _ = forecast._grown(run, 200)
+    assert [compiling, seconds] == pytest.approx([20.0, 0.5])
+    asked.clear()
+    assert forecast._timed_again(lambda: run(1))[0] == pytest.approx(0.5)
 
 
 def test_rounds_add_up(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ from privrec.data.manifest import Manifest, Public
 from privrec.data.sources import load
 from privrec.data.tables import Tables, to_federation, write_folder
 from privrec.errors import PrivrecError
+from privrec.runs.api import open_run
 from privrec.runs.folder import RunFolder, locked
 from tiny import DATA
 
@@ -258,6 +259,43 @@ def test_what_is_not_declared_is_named_and_strict_refuses(scratch: Path, refused
     words[3] = "told"
     statement = done(*words, "--out", "strict", "--strict")
     assert "declare" not in statement
+
+
+def test_features_of_items_are_public_if_they_are_declared(scratch: Path, refused: Refused) -> None:
+    """A count in the items file would come from people: only the user knows whether it does."""
+    lines = [(f"u{k}", f"i{j}") for k in range(30) for j in range(8) if (k + j) % 3]
+    public = Public(people=30, items=True)
+    told = Tables(
+        manifest=Manifest(name="told", public=public),
+        interactions=pl.DataFrame(lines, schema=["user", "item"], orient="row"),
+        users=pl.DataFrame({"id": [f"u{k}" for k in range(30)]}),
+        items=pl.DataFrame({"id": [f"i{j}" for j in range(8)], "genre": list("aabbaabb")}),
+    )
+    write_folder(told, scratch / "told")
+    words = ["train", "dp-privrec-plus", "--data", "told", "--out", "run"]
+    line = refused(*words, "--strict")
+    assert "told does not declare public: the features of items ('genre'); declare it" in line
+    assert "item_features = true under [public]" in line
+    assert not (scratch / "run").exists()
+    done(*words)
+    statement = open_run(scratch / "run").privacy().statement
+    assert (
+        "what of the features of items ('genre') was computed from people's data, because they were"
+        " taken as public without a declaration" in statement
+    )
+    used = "These features of items were used as public, without noise: 'genre'."
+    assert used in statement
+    declared = replace(told.manifest, public=replace(public, item_features=True))
+    write_folder(replace(told, manifest=declared), scratch / "told")
+    done(*words[:-1], "strict", "--strict")
+    statement = open_run(scratch / "strict").privacy().statement
+    assert used in statement
+    assert "declar" not in statement
+
+
+def test_features_that_no_model_is_made_of_are_not_named_as_used(scratch: Path) -> None:
+    run = privrec.train("dp-privrec-plus", DATA, history="subspace", delta=1e-3, out="run")
+    assert "used as public" not in run.privacy().statement
 
 
 # 15: text from data cannot control a terminal.

@@ -1,6 +1,6 @@
 """What a recipe is, the task that it is planned from, and the plan that it makes."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from itertools import pairwise
@@ -8,13 +8,14 @@ from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 from privrec.core.phase import Stage
 from privrec.core.scorer import Ranker
+from privrec.data.catalogue import Catalogue
 from privrec.data.clients import Split
 from privrec.data.federation import Federation
 from privrec.data.text import brief, short
 from privrec.evaluation.protocols import Protocol
 from privrec.privacy import statement
 from privrec.settings import RunSettings
-from privrec.types import OnProgress
+from privrec.types import F32, OnProgress, Params
 
 ServerSees = Literal["updates", "items", "graph", "everything"]
 """What a server learns of one person besides what is published: each single update of hers, the
@@ -109,8 +110,11 @@ class Recipe:
     `presets` better ones for data sets we know. They were chosen on validation people
     (docs/results.md), never on test people. `plan(task)` returns its stages and how it ranks.
     `items_with_vector(settings, n_items)` is how many items it can tell apart by more than their
-    popularity, where that depends on the settings.
-    `choice` is how it chooses settings for itself, None if it does not.
+    popularity, where that depends on the settings. `choice` is how it chooses settings for itself,
+    None if it does not. `public_features(settings, catalogue)` names the features of items that a
+    run under noise uses as public. `with_items(settings, params, catalogue, known)` returns the
+    parameters for a catalogue with more items than the `known` first ones, which were trained.
+    `path(task, stages)` says in sentences which way a run goes, and why.
     """
 
     summary: str
@@ -118,6 +122,9 @@ class Recipe:
     server_sees: ServerSees
     plan: Callable[[Task[Any]], Plan]
     items_with_vector: Callable[[Any, int], int] | None = None
+    public_features: Callable[[Any, Catalogue], Sequence[str]] | None = None
+    with_items: Callable[[Any, Params, Catalogue, int], dict[str, F32]] | None = None
+    path: Callable[[Task[Any], Sequence[Stage]], Sequence[str]] | None = None
     values: Mapping[str, Any] = field(default_factory=dict)
     presets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     choice: Choice | None = None

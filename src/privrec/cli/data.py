@@ -29,9 +29,23 @@ SourceArgument = Annotated[
 ItemsOption = Annotated[
     Path | None, typer.Option(help="The public catalogue: a file of items and features.")
 ]
+PublicFeaturesOption = Annotated[
+    bool,
+    typer.Option(
+        "--public-item-features",
+        help="No column of --items comes from people's data.",
+    ),
+]
 FlagsOption = Annotated[
     list[str] | None,
     typer.Option(metavar="NAME=A..B", help="Columns A to B of 0 and 1 as one feature."),
+]
+MapOption = Annotated[
+    list[str] | None,
+    typer.Option("--map", metavar="OURS=THEIRS", help="Name a column; repeat."),
+]
+IgnoreOption = Annotated[
+    list[str] | None, typer.Option(metavar="COLUMN", help="A column to leave out; repeat.")
 ]
 DecimalOption = Annotated[
     str, typer.Option(help="What stands before decimals: . or ,", show_default=False)
@@ -89,8 +103,8 @@ def describe(
         print_table("Features", ("name", "of", "kind", "values"), rows)
         if undeclared:
             print_line(
-                f"computed from people's data, not declared public: {', '.join(undeclared)};"
-                " no guarantee covers it (docs/data.md says how to declare it)"
+                f"not declared public: {', '.join(undeclared)}; no guarantee covers what of it was"
+                " computed from people's data (docs/data.md says how to declare it)"
             )
 
 
@@ -125,20 +139,16 @@ def fetch(
 def import_data(
     source: SourceArgument,
     out: Annotated[Path, typer.Option(help="The data folder to write.")],
-    map_: Annotated[
-        list[str] | None,
-        typer.Option("--map", metavar="OURS=THEIRS", help="Name a column; repeat."),
-    ] = None,
+    map_: MapOption = None,
     users: Annotated[Path | None, typer.Option(help="A file of people and features.")] = None,
     items: ItemsOption = None,
+    public_item_features: PublicFeaturesOption = False,
     test: Annotated[Path | None, typer.Option(help="A file of lines to test.")] = None,
     context: Annotated[
         list[str] | None, typer.Option(metavar="COLUMN", help="A column of the moment; repeat.")
     ] = None,
     flags: FlagsOption = None,
-    ignore: Annotated[
-        list[str] | None, typer.Option(metavar="COLUMN", help="A column to leave out; repeat.")
-    ] = None,
+    ignore: IgnoreOption = None,
     positive_above: Annotated[float | None, typer.Option(help="Values above are likes.")] = None,
     name: Annotated[
         str | None, typer.Option(help="The name to show.", show_default="that of --out")
@@ -159,9 +169,10 @@ def import_data(
 
         result = import_files(
             source,
-            mapping=_pairs("--map", "ours=theirs", map_ or []),
+            mapping=pairs("--map", "ours=theirs", map_ or []),
             users=users,
             items=items,
+            public_item_features=public_item_features,
             test=test,
             positive_above=positive_above,
             name=own_name(name or out.resolve().name),
@@ -171,20 +182,21 @@ def import_data(
             form=format_,
             decimal=decimal,
             dates=dates,
-            flags=_pairs("--flags", "NAME=FIRST..LAST", flags or []),
+            flags=pairs("--flags", "NAME=FIRST..LAST", flags or []),
             ignore=ignore or [],
         )
         write_import(result, out)
         _say_imported(result, out, json_)
 
 
-def _pairs(option: str, form: str, pairs: list[str]) -> dict[str, str]:
+def pairs(option: str, form: str, given: list[str]) -> dict[str, str]:
+    """Return the options of the form key=value."""
     from privrec.errors import SettingsError
 
-    for pair in pairs:
+    for pair in given:
         if "=" not in pair:
             raise SettingsError(f"{option} takes {form}; got {pair!r}")
-    return dict(pair.split("=", 1) for pair in pairs)
+    return dict(pair.split("=", 1) for pair in given)
 
 
 def _say_imported(result: "ImportResult", out: Path, json_: bool) -> None:

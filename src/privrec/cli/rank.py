@@ -17,6 +17,14 @@ from privrec.cli.console import (
     print_table,
     progress,
 )
+from privrec.cli.data import (
+    DecimalOption,
+    EncodingOption,
+    FlagsOption,
+    IgnoreOption,
+    MapOption,
+    pairs,
+)
 from privrec.cli.options import (
     JsonOption,
     ProtocolOption,
@@ -133,16 +141,46 @@ def recommend(
 def export(
     run: RunArgument,
     out: Annotated[Path, typer.Option(help="The file to write.")],
+    catalogue: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="ITEMS",
+            help="An items file as for the import: items that the run lacks are added from their"
+            " public features.",
+        ),
+    ] = None,
+    map_: MapOption = None,
+    flags: FlagsOption = None,
+    ignore: IgnoreOption = None,
+    decimal: DecimalOption = ".",
+    encoding: EncodingOption = "utf-8",
 ) -> None:
     """Write what may be released of a run to one file: model, catalogue, statement, ledger."""
     with plain_errors():
+        from privrec.data.added import read_items
+        from privrec.errors import SettingsError
         from privrec.privacy.statement import headline
         from privrec.runs.api import open_run
         from privrec.runs.run import export_run
 
+        if catalogue is None and (map_ or flags or ignore):
+            raise SettingsError("--map, --flags and --ignore are about --catalogue; give it too")
         opened = open_run(run)
-        export_run(opened, out)
+        items = None
+        if catalogue is not None:
+            items = read_items(
+                catalogue,
+                mapping=pairs("--map", "ours=theirs", map_ or []),
+                flags=pairs("--flags", "NAME=FIRST..LAST", flags or []),
+                ignore=ignore or [],
+                decimal=decimal,
+                encoding=encoding,
+            )
+        added = export_run(opened, out, items=items, where=str(catalogue))
         print_line(f"exported {opened.config.recipe}: {out}, {out.stat().st_size:,} bytes")
+        if catalogue is not None:
+            what = "1 new item was" if added == 1 else f"{added:,} new items were"
+            print_line(f"{what} added from public features, which costs no epsilon")
         promised = headline(opened.privacy().as_json())
         print_line(f"privacy: {promised}; the statement is in the file, as statement.txt")
 

@@ -205,7 +205,11 @@ def _print_plan(planned: "Plan", json_: bool) -> None:
         seeded = "" if planned.config.budget.draws_in_secret else " of the mechanism (seeded noise)"
         epsilon = f"epsilon{seeded} {epsilon_text(planned.epsilon)}"
         print_line(f"all of it: {epsilon} at delta {planned.config.budget.delta:g}")
-    for line in (*_machine_lines(planned), *(f"warning: {said}" for said in planned.warnings)):
+    for line in (
+        *planned.path,
+        *_machine_lines(planned),
+        *(f"warning: {said}" for said in planned.warnings),
+    ):
         print_line(line)
     rows = [
         (

@@ -17,13 +17,16 @@ from privrec.errors import DataError
 
 ITEM_LIST = "the list of items and their features"
 """What a catalogue's `undeclared` calls a list of items that was computed from people's lines."""
+ITEM_FEATURES = "the features of items"
+"""How an entry of `undeclared` begins that names features which are not declared public."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Catalogue:
     """The public side of a data set. `titles` are safe to show; `items` has one row per item.
 
-    `undeclared` lists the parts that were computed from people's data; no guarantee covers them.
+    `undeclared` lists the parts that were computed from people's data, or, of items' features, may
+    have been; no guarantee covers them.
     `has_dislikes` is false where every line is a like, because lines have no value.
     """
 

@@ -70,6 +70,7 @@ def import_files(
     test: Table | None = None,
     positive_above: float | None = None,
     name: str | None = None,
+    public_item_features: bool = False,
     **how: Any,
 ) -> ImportResult:
     """Return the tables of separated text, Parquet or RecBole files, or of lists.
@@ -80,13 +81,13 @@ def import_files(
     lines to be tested; only ids are read off it.
 
     A given `items` file counts as the public catalogue, a given `positive_above` as a public
-    choice. Everything else is computed from the data and not declared public (docs/data.md).
+    choice. `public_item_features` declares that no column of `items` was computed from people's
+    data. Everything else is computed from the data and not declared public (docs/data.md).
 
     Raises:
-        DataError: A bad row (with `skip_bad` they are left out and listed instead), a missing
-            column or a file that cannot be read.
+        DataError: A bad row (unless `skip_bad`), a missing column or a file that cannot be read.
     """
-    is_public = items is not None
+    public = _declared(items, positive_above, item_features=public_item_features)
     source, users, items = _with_siblings(source, users, items)
     reader = Reader(**how)
     _check_files(reader, has_users=users is not None, has_items=items is not None)
@@ -107,7 +108,7 @@ def import_files(
             context=tuple(column for column in lines.columns if column not in ROLES),
             positive_above=_threshold(lines, positive_above, source),
             population=secrets.token_hex(16),
-            public=Public(items=is_public, threshold=positive_above is not None),
+            public=public,
         ),
         # A person whose list is empty has a line without an item.
         interactions=lines.drop_nulls("item"),
@@ -120,6 +121,15 @@ def import_files(
         skipped=reader.skipped,
         warnings=(*reader.warnings, *_warnings(tables)),
         uses=tuple(sorted(reader.uses, key=lambda use: use.file not in (str(source), str(test)))),
+    )
+
+
+def _declared(items: Table | None, positive_above: float | None, *, item_features: bool) -> Public:
+    """Return what is public by what was given."""
+    if item_features and items is None:
+        raise SettingsError("`--public-item-features` is about the items file, but none is given")
+    return Public(
+        items=items is not None, item_features=item_features, threshold=positive_above is not None
     )
 
 

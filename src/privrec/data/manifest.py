@@ -20,11 +20,13 @@ class Public:
     `people`: about how many people there are. `items`: the list of items does not depend on who is
     in the data. `threshold`: `positive_above` was chosen, not computed from the values. `values`:
     vocabularies of the features of people and contexts. `numbers`: mean and scale of their numeric
-    features. Item features are as public as the list of items.
+    features. `item_features`: which columns of the items were computed without looking at people's
+    data, by name; True means all of them, with the title.
     """
 
     people: int | None = None
     items: bool = False
+    item_features: bool | tuple[str, ...] = False
     threshold: bool = False
     values: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     numbers: Mapping[str, tuple[float, float]] = field(default_factory=dict)
@@ -58,7 +60,7 @@ class Manifest:
 
 _KEYS = ("name", "population", "positive_above", "columns", "kinds", "public")
 _COLUMN_KEYS = ("user", "item", "value", "time", "context")
-_PUBLIC_KEYS = ("people", "items", "threshold", "values", "numbers")
+_PUBLIC_KEYS = ("people", "items", "item_features", "threshold", "values", "numbers")
 
 
 def read_manifest(path: Path) -> Manifest:
@@ -79,6 +81,7 @@ def read_manifest(path: Path) -> Manifest:
         public=Public(
             people=public.get("people"),
             items=public.get("items", False),
+            item_features=_names_or_all(public.get("item_features", False)),
             threshold=public.get("threshold", False),
             values={name: tuple(values) for name, values in public.get("values", {}).items()},
             numbers={
@@ -100,6 +103,8 @@ def manifest_text(manifest: Manifest) -> str:
     kinds = [f"{quote(name)} = {quote(kind)}" for name, kind in manifest.kinds.items()]
     declared = [] if public.people is None else [f"people = {public.people}"]
     declared += [f"items = {quote(public.items)}", f"threshold = {quote(public.threshold)}"]
+    if public.item_features is not False:
+        declared.append(f"item_features = {quote(public.item_features)}")
     values = [f"{quote(name)} = {quote(texts)}" for name, texts in public.values.items()]
     numbers = [f"{quote(name)} = {quote(pair)}" for name, pair in public.numbers.items()]
     return "\n".join(
@@ -157,6 +162,13 @@ def _check_public(public: dict[str, Any], path: Path) -> None:
     for key in ("items", "threshold"):
         if not isinstance(public.get(key, False), bool):
             raise DataError(f"{path}: [public] {key} must be true or false; got {public[key]!r}")
+    named = public.get("item_features", False)
+    are_names = isinstance(named, list) and all(isinstance(name, str) for name in named)
+    if not (are_names or isinstance(named, bool)):
+        raise DataError(
+            f"{path}: [public] item_features must be true, false or a list of columns;"
+            f" got {named!r}"
+        )
     for key in ("values", "numbers"):
         if not isinstance(public.get(key, {}), dict):
             raise DataError(f"{path}: [public.{key}] must be a table; got {public[key]!r}")
@@ -174,6 +186,10 @@ def _check_public(public: dict[str, Any], path: Path) -> None:
                 f"{path}: [public.numbers] {name} must be [mean, scale] with scale > 0;"
                 f" got {pair!r}"
             )
+
+
+def _names_or_all(given: bool | list[str]) -> bool | tuple[str, ...]:
+    return given if isinstance(given, bool) else tuple(given)
 
 
 def _is_number(value: object) -> bool:

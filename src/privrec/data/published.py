@@ -152,10 +152,12 @@ def _read_movielens(files: dict[str, bytes]) -> Tables:
             time="time",
             positive_above=3.0,
             # The publisher's description lists these, and says how many people there are. The
-            # threshold is the paper's.
+            # threshold is the paper's. Genres and titles, with the year in them, are those of an
+            # encyclopaedia of films.
             public=Public(
                 people=6040,
                 items=True,
+                item_features=("genres", "title"),
                 threshold=True,
                 values={
                     "gender": ("F", "M"),
@@ -242,7 +244,14 @@ def _read_frappe(files: dict[str, bytes]) -> Tables:
         manifest=Manifest(
             name="frappe",
             context=tuple(_MOMENTS),
-            public=Public(people=957, items=True, threshold=True, values=_MOMENTS),
+            # Names and prices are those of the shop.
+            public=Public(
+                people=957,
+                items=True,
+                item_features=("cost", "title"),
+                threshold=True,
+                values=_MOMENTS,
+            ),
         ),
         # `cnt`, how often this user used this app, is the outcome itself: it is not an input.
         interactions=log.select("user", "item", *_MOMENTS),

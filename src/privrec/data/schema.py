@@ -44,12 +44,17 @@ class Feature:
         return f"embed/{self.side}.{self.name}"
 
 
+AT_MEAN = np.finfo(np.float32).tiny
+"""The smallest weight: it changes no sum, and is not 0."""
+
+
 class Bag(NamedTuple):
     """A feature's encoded values: each row is a weighted bag of at most `width` table rows.
 
     `codes` and `weights` have shape (n, width). A categorical value is one code of weight 1, a
     list of m values m codes of weight 1/m, a number code 0 with the standardised value as weight.
-    A missing value has weight 0 and any code: it embeds as the zero vector.
+    A missing value has weight 0 and any code: it embeds as the zero vector. A number of an item
+    that is the mean has the weight `AT_MEAN`, so that it is not missing.
     """
 
     codes: Leaf

@@ -43,35 +43,37 @@ def load(
     name: str | None = None,
     population: str | None = None,
     skip_bad: bool = False,
+    public_item_features: bool = False,
 ) -> Federation:
     """Return the federation of a built-in name, a data folder, or a frame of polars or pandas.
 
     `synthetic` takes settings behind a colon: `synthetic:users=1000000,seed=3`.
-
     The other arguments are for frames. `user`, `item`, `value` and `time` name columns of the
     frame, and `title` one of `items`; usual names such as `user_id` or `rating` are found without.
-    `context` lists columns that describe the moment. `users` and `items` are frames with an id and
-    features; `test` has lines to be tested, like those of `data`. A value above `positive_above` is
-    a like. `name` names the data, and `population` its people in ledgers (the same as `name` if
-    it is not given). `skip_bad` leaves rows out that cannot be used. A given `items` counts as a
-    public catalogue, a given `positive_above` as a public choice (docs/data.md).
+    `context` lists columns of the moment. `users` and `items` are frames with an id and features;
+    `test` has lines to be tested, like those of `data`. A value above `positive_above` is a like.
+    `name` names the data, and `population` its people in ledgers (without it, `name`). `skip_bad`
+    leaves rows out that cannot be used. A given `items` counts as a public catalogue, a given
+    `positive_above` as a public choice, and `public_item_features` declares that no column of
+    `items` was computed from people's data (docs/data.md).
     """
-    roles = {"user": user, "item": item, "value": value, "time": time, "title": title}
-    mapping = {role: column_name(role, c) for role, c in roles.items() if c is not None}
+    mapping = _mapped(user=user, item=item, value=value, time=time, title=title)
     tables = {"users": users, "items": items, "test": test}
     others = {"name": name, "population": population, "positive_above": positive_above}
+    switches = {"skip_bad": skip_bad, "public_item_features": public_item_features}
     if not is_frame(data):
         given = {**mapping, **tables, **others, "context": context or None}
-        given["skip_bad"] = skip_bad or None
+        given |= {key: switch or None for key, switch in switches.items()}
         if asked := [key for key, argument in given.items() if argument is not None]:
             raise SettingsError(
                 f"`{asked[0]}` is about a frame of polars or pandas; `data` is {got(data)}"
             )
         return data if isinstance(data, Federation) else _load_named(data)
     check_kind("context", context, (list, tuple), "a list of columns")
-    check_kind("skip_bad", skip_bad, (bool, np.bool_), "True or False")
-    if positive_above is not None:
-        check_kind("positive_above", positive_above, (int, float, np.number), "a number")
+    for key, switch in switches.items():
+        check_kind(key, switch, (bool, np.bool_), "True or False")
+    above = 0 if positive_above is None else positive_above
+    check_kind("positive_above", above, (int, float, np.number), "a number")
     return _import_frames(
         population=_text("population", population) or own_name(name),
         source=_table(data, "the frame"),
@@ -82,9 +84,14 @@ def load(
         name=own_name(name),
         context=[column_name("context", column) for column in context],
         positive_above=None if positive_above is None else float(positive_above),
-        skip_bad=skip_bad,
         form="table",
+        **switches,
     )
+
+
+def _mapped(**roles: str | None) -> dict[str, str]:
+    """Return the columns of a frame that were named, by their role."""
+    return {role: column_name(role, c) for role, c in roles.items() if c is not None}
 
 
 def _import_frames(population: str, **how: Any) -> Federation:
@@ -116,6 +123,7 @@ def _warn(result: ImportResult) -> None:
 
 def _in_python(message: str) -> str:
     """Return an import's message with arguments of `load`, and no other options of the command."""
+    message = message.replace("--public-item-features", "--public_item_features")
     message = re.sub(r"`--(?:map )?(\w+)(?:=…)?`", r"`\1`", message)
     message = re.sub(r"--map (user|item|time|title)=", r"\1=", message)
     message = message.replace("--skip-bad", "skip_bad=True")

@@ -11,11 +11,21 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from privrec.data.catalogue import ITEM_LIST, Catalogue, to_json
+from privrec.data.catalogue import ITEM_FEATURES, ITEM_LIST, Catalogue, to_json
 from privrec.data.clients import Clients, cuts
 from privrec.data.federation import Federation
 from privrec.data.manifest import Manifest, manifest_text, read_manifest
-from privrec.data.schema import Bag, Bags, Feature, Kind, Schema, Side, encode, is_missing
+from privrec.data.schema import (
+    AT_MEAN,
+    Bag,
+    Bags,
+    Feature,
+    Kind,
+    Schema,
+    Side,
+    encode,
+    is_missing,
+)
 from privrec.data.text import brief, natural_order, safe_text, value_text
 from privrec.errors import DataError, nearest
 from privrec.types import F32, CodeArray, IntArray
@@ -206,7 +216,7 @@ def to_federation(tables: Tables, *, item_order: Sequence[str] | None = None) ->
         name=manifest.name,
         schema=Schema(features=(*user_features, *item_features, *context_features)),
         item_ids=items,
-        titles=_titles(item_table, items),
+        titles=item_titles(item_table, items),
         items=item_bags,
         positive_above=manifest.positive_above,
         undeclared=_undeclared(tables),
@@ -261,7 +271,11 @@ def person_ids(names: list[str]) -> IntArray:
 def _undeclared(tables: Tables) -> tuple[str, ...]:
     """Return what was computed from people's data, in words for the privacy statement."""
     manifest, public = tables.manifest, tables.manifest.public
-    parts = [] if public.items else [ITEM_LIST]
+    if not public.items:
+        parts = [ITEM_LIST]
+    else:
+        named = ", ".join(repr(safe_text(name)) for name in _undeclared_of_items(tables))
+        parts = [f"{ITEM_FEATURES} ({named})"] if named else []
     if manifest.value is not None and not public.threshold:
         parts.append("the value above which a rating is a like")
     if public.people is None:
@@ -278,12 +292,28 @@ def _undeclared(tables: Tables) -> tuple[str, ...]:
     )
 
 
+def _undeclared_of_items(tables: Tables) -> list[str]:
+    """Return the columns of items that are not declared public."""
+    declared = tables.manifest.public.item_features
+    if declared is True:
+        return []
+    known = declared or ()
+    return [name for name in tables.items.columns if name != "id" and name not in known]
+
+
 def _fingerprint(
     columns: Clients, test: Clients | None, catalogue: Catalogue, manifest: Manifest
 ) -> str:
     """Return a hash of all that a run can depend on: people's data and the public side."""
-    # Without `has_dislikes`, which follows from the lines: fingerprints are older than it.
-    digest = hashlib.sha256(to_json(replace(catalogue, has_dislikes=True)).encode())
+    # Fingerprints are older than `has_dislikes`, which follows from the lines, than the declaration
+    # of items' features, which changes no run, and than `AT_MEAN`.
+    older = tuple(part for part in catalogue.undeclared if not part.startswith(ITEM_FEATURES))
+    items = {
+        table: bag._replace(weights=np.where(bag.weights == AT_MEAN, np.float32(0), bag.weights))
+        for table, bag in catalogue.items.items()
+    }
+    public = replace(catalogue, has_dislikes=True, undeclared=older, items=items)
+    digest = hashlib.sha256(to_json(public).encode())
     digest.update(f"{manifest.population}\0{manifest.public.people}".encode())
     for lines in [columns] if test is None else [columns, test]:
         bags = {**lines.features, **lines.context}
@@ -323,6 +353,13 @@ def _check_columns(tables: Tables) -> None:
             )
     theirs = sorted({*tables.users.columns, *manifest.context}.difference(RESERVED))
     public = manifest.public
+    of_items = [name for name in tables.items.columns if name != "id"]
+    for column in () if isinstance(public.item_features, bool) else public.item_features:
+        if column not in of_items:
+            raise DataError(
+                f"[public] item_features names {column!r}, which items do not have"
+                f"{nearest(column, of_items)}"
+            )
     for key, table in (("values", public.values), ("numbers", public.numbers)):
         for column in table:
             if column not in theirs:
@@ -343,7 +380,7 @@ def _checked_ids(frame: pl.DataFrame, where: str) -> list[str]:
     return ids.to_list()
 
 
-def _titles(items: pl.DataFrame, ids: list[str]) -> list[str]:
+def item_titles(items: pl.DataFrame, ids: list[str]) -> list[str]:
     """Return the name of each item: its title, or its id if it has none."""
     if "title" not in items.columns:
         return [safe_text(item_id) for item_id in ids]
@@ -362,7 +399,7 @@ def _encode_frame(
         if side != "context" and column.name in RESERVED:
             continue
         values, numbers = manifest.public.values, manifest.public.numbers
-        feature, bag = _encode_column(
+        feature, bag = encode_column(
             column,
             side,
             manifest.kinds.get(column.name),
@@ -394,7 +431,7 @@ def _encode_like(
     return _encode_frame(frame.select([f.name for f in features]), "context", fixed)[1]
 
 
-def _encode_column(
+def encode_column(
     column: pl.Series,
     side: Side,
     kind: Kind | None,
@@ -459,4 +496,7 @@ def _encode_numeric(
     feature = Feature(name=column.name, side=side, kind="numeric", mean=mean, scale=scale or 1.0)
     raw = number.fill_null(float("nan")).to_numpy()
     weights = np.nan_to_num((raw - feature.mean) / feature.scale).astype(np.float32)[:, None]
+    if side == "item":
+        # A weight of 0 means that the value is missing.
+        weights[(weights == 0) & np.isfinite(raw)[:, None]] = AT_MEAN
     return feature, Bag(codes=np.zeros((len(raw), 1), np.int32), weights=weights)

@@ -50,6 +50,8 @@ class PeopleFigures:
     first k of the list. The latter two are means over her lists where each line has one.
     `popular` is the share of her lines that popularity hits too, NaN if it was not tested.
     `novelty` is the mean of each item's `surprise` over the first k that her device lists.
+    `head`, `middle` and `tail` are `hits` over lines whose item is in that part of the catalogue
+    (`parts_of`); NaN if there are none.
     """
 
     hits: F64
@@ -59,6 +61,9 @@ class PeopleFigures:
     recall: F64
     popular: F64
     novelty: F64
+    head: F64
+    middle: F64
+    tail: F64
 
     __repr__ = brief
 
@@ -68,6 +73,25 @@ class PeopleFigures:
 
 
 _NAMES = tuple(PeopleFigures.__slots__)
+PARTS = ("head", "middle", "tail")
+"""The parts of a catalogue, from popular to rare."""
+
+
+def parts_of(surprise: F64) -> IntArray:
+    """Return the part of each item, a place in `PARTS`: each has a third of all likes in training.
+
+    `surprise` is -log2 of the share of people who like an item (`references.Fitted`). The items
+    that everybody likes best are the head. An item is where the likes of more popular ones end.
+
+    >>> parts_of(-np.log2(np.array([0.05, 0.4, 0.3, 0.15])))
+    array([2, 0, 1, 2])
+    """
+    order = np.argsort(surprise, kind="stable")
+    likes = 2.0 ** -surprise[order]
+    before = np.cumsum(likes) - likes
+    parts = np.empty(len(order), np.int64)
+    parts[order] = np.minimum(len(PARTS) * before / max(float(likes.sum()), 1e-300), len(PARTS) - 1)
+    return parts
 
 
 def joined(parts: list[PeopleFigures]) -> PeopleFigures:
@@ -85,11 +109,13 @@ def figures_of(
     *,
     popular: F64 | None = None,
     surprise: F64 | None = None,
+    part: IntArray | None = None,
 ) -> PeopleFigures:
     """Return the figures of each person from her ranks; all `people` have tested lines.
 
     Each k is at most `DEPTH`. `popular` are the ranks of the same lines by popularity. `surprise`
-    is a number for each item, whose mean over listed items is the novelty.
+    is a number for each item, whose mean over listed items is the novelty. `part` is the part of
+    the catalogue that the item of each line is in, a place in `PARTS`.
     """
     lists = len(ranks.owner)
     likes = np.bincount(ranks.row, minlength=lists)
@@ -108,6 +134,9 @@ def figures_of(
         both = np.full(len(hit), np.nan) if popular is None else hit & (popular <= k)
         by_name["popular"].append(_means(both, ranks.person, people))
         by_name["novelty"].append(_novelty(ranks, people, k, surprise))
+        for place, name in enumerate(PARTS):
+            there = np.zeros(len(hit), np.bool_) if part is None else part == place
+            by_name[name].append(_means(hit[there], ranks.person[there], people))
     return PeopleFigures(**{name: np.stack(columns, axis=1) for name, columns in by_name.items()})
 
 

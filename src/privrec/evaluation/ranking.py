@@ -1,7 +1,7 @@
 """Testing (spec section 6): what a device keeps adapts it, then everything is ranked."""
 
 import hashlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -25,6 +25,7 @@ from privrec.evaluation.metrics import (
     figures_of,
     joined,
     means,
+    parts_of,
     shares_of_hits,
 )
 from privrec.evaluation.protocols import Held, View, halved
@@ -192,10 +193,11 @@ def measure(
     `view` says what is on a device and what is tested; whoever has nothing to test is skipped and
     counted. The scorers in `few_only` are asked only about people with fewer than `fewer_than`
     items on their device. `surprise` is a number for each item, whose mean over a list is its
-    novelty. The scorer called "popularity", if there is one, says which hits are popular. At most
-    `TABLE_SIZE` scores are in memory at a time.
+    novelty, and by which items are head or tail. The scorer called "popularity", if there is one,
+    says which hits are popular. At most `TABLE_SIZE` scores are in memory at a time.
     """
     most = people_at_a_time(n_items)
+    parts = _parts_tested(surprise)
     names = sorted(scorers, key=lambda name: name != POPULARITY)
     ids, items = [people[:0]], [people[:0]]
     figures: dict[str, list[PeopleFigures]] = {name: [] for name in names}
@@ -210,20 +212,19 @@ def measure(
             popular = None
             for name in names:
                 asked = small if name in few_only else held
-                if not len(asked.kept):
+                if not (size := len(asked.kept)):
                     continue
                 ranks = _ranks(asked, scorers[name], compete=candidates == "not-kept")
                 popular = ranks.rank if name == POPULARITY else popular
                 beside = None if name in few_only else popular
                 figures[name].append(
-                    figures_of(ranks, len(asked.kept), popular=beside, surprise=surprise)
+                    figures_of(ranks, size, popular=beside, surprise=surprise, part=parts(asked))
                 )
                 _mark(listed[name], ranks)
         on_progress(len(positions))
     whose, counts = np.concatenate(ids), np.concatenate(items)
     few = counts < fewer_than
-    text = " ".join([f"{candidates} {n_items}", *(mark.hexdigest() for mark in marks)])
-    digest = hashlib.sha256(text.encode()).hexdigest()
+    digest = _digest(f"{candidates} {n_items}", marks)
     return {
         name: Tested(
             asked=int(few.sum()) if name in few_only else len(people),
@@ -237,8 +238,21 @@ def measure(
     }
 
 
+def _parts_tested(surprise: F64 | None) -> Callable[[Held], IntArray | None]:
+    """Return what tells the part of the catalogue of each tested line, where it is known."""
+    if surprise is None:
+        return lambda held: None
+    parts = parts_of(surprise)
+    return lambda held: parts[held.tested.item]
+
+
 POPULARITY = "popularity"
 _MARKS = 7
+
+
+def _digest(among: str, marks: Sequence["hashlib._Hash"]) -> str:
+    text = " ".join([among, *(mark.hexdigest() for mark in marks)])
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _add_marks(marks: Sequence["hashlib._Hash"], held: Held) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from decimal import ROUND_CEILING, Decimal
 from typing import Any, Literal
 
+from privrec.data.catalogue import ITEM_FEATURES
 from privrec.data.text import short
 from privrec.privacy.ledger import PrivacyLedger, most_certain, percent
 from privrec.privacy.release import Sampling
@@ -214,7 +215,8 @@ def uncovered(server: str | None, undeclared: Sequence[str] = ()) -> list[str]:
     """Return what the guarantee does not cover, as a list.
 
     `server` says what the server sees; None if the guarantee covers it. `undeclared` lists what was
-    computed from people's data although the model's shape or scale depends on it.
+    computed from people's data although the model's shape or scale depends on it, and features of
+    items that were used without a declaration.
     """
     parts = [
         *([] if server is None else [f"the server, {server}"]),
@@ -223,12 +225,26 @@ def uncovered(server: str | None, undeclared: Sequence[str] = ()) -> list[str]:
         "other runs on the same people, which add up (`privrec privacy spent`)",
         "settings that were chosen by looking at people's data",
     ]
-    if undeclared:
+    assumed = [part for part in undeclared if part.startswith(ITEM_FEATURES)]
+    if computed := [part for part in undeclared if part not in assumed]:
         parts.append(
             "what was computed from people's data because the data set does not declare it"
-            " public: " + ", ".join(undeclared)
+            " public: " + ", ".join(computed)
         )
+    parts += [
+        f"what of {part} was computed from people's data, because they were taken as public without"
+        " a declaration"
+        for part in assumed
+    ]
     return parts
+
+
+def used_as_public(item_features: Sequence[str]) -> str:
+    """Return which features of items a model was made with, as a sentence; "" if with none."""
+    if not item_features:
+        return ""
+    named = ", ".join(repr(short(name)) for name in item_features)
+    return f" These features of items were used as public, without noise: {named}."
 
 
 def _listed(left_out: Sequence[str]) -> str:
@@ -296,12 +312,13 @@ def privacy_report(
     server: str | NodeNoise = SEES_UPDATES,
     second: PrivacyLedger | None = None,
     undeclared: Sequence[str] = (),
+    item_features: Sequence[str] = (),
 ) -> PrivacyReport:
     """Return what the ledger's releases promise; if they promise nothing, say `without`.
 
     `server` says what the server sees, or who adds the noise instead of it. `second` is the ledger
     of a second stage after a first stage without noise. `undeclared` was computed from people's
-    data and is not covered.
+    data and is not covered. `item_features` were used as they are, as public.
     """
     epsilon = ledger.epsilon(delta) if ledger.entries else math.inf
     if math.isinf(epsilon):
@@ -310,7 +327,7 @@ def privacy_report(
     if secure:
         trusted = None if isinstance(server, NodeNoise) else server
         left_out = uncovered(trusted, undeclared)
-        sentence = _statement(ledger, epsilon, delta, left_out)
+        sentence = _statement(ledger, epsilon, delta, left_out) + used_as_public(item_features)
         brief = _short(ledger, delta)
         if isinstance(server, NodeNoise):
             sentence += server.words(delta)

@@ -33,7 +33,8 @@ class Plan:
     """What a run would do: its stages, their privacy cost, their cost for one phone and here.
 
     `items` of the `catalogue` items get a vector; it is None where a recipe does not choose them.
-    `warnings` say where there are too few people, to learn anything or to test anybody.
+    `path` says which way the run goes, and why, where a recipe has several. `warnings` say where
+    there are too few people, to learn anything or to test anybody.
     """
 
     config: RunSettings
@@ -43,6 +44,7 @@ class Plan:
     machine: tuple[Forecast, ...]
     catalogue: int
     items: int | None
+    path: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
@@ -91,6 +93,7 @@ class Plan:
             "time_seconds": self.time_seconds,
             "peak_bytes": self.peak_bytes,
             "items": {"in_catalogue": self.catalogue, "with_vector": self.items},
+            "path": list(self.path),
             "warnings": list(self.warnings),
         }
 
@@ -114,7 +117,8 @@ def plan(recipe: str, data: object, **settings: Any) -> Plan:
             shares.append(stage.device.cost(params))
     if params:
         shares.append(_ranking(prepared, params, federation.take(usual_person(federation, people))))
-    counted = recipe_named(recipe).items_with_vector
+    known = recipe_named(recipe)
+    counted, path = known.items_with_vector, known.path
     epsilon = ledger.epsilon(config.budget.delta) if ledger.entries else math.inf
     return Plan(
         config=config,
@@ -124,6 +128,7 @@ def plan(recipe: str, data: object, **settings: Any) -> Plan:
         machine=machine,
         catalogue=federation.n_items,
         items=None if counted is None else counted(config, federation.n_items),
+        path=() if path is None else tuple(path(prepared.task, prepared.stages())),
         warnings=tuple(filter(None, (too_few_to_learn(prepared), nobody_to_test(prepared)))),
     )
 

@@ -168,6 +168,20 @@ class Group(Document):
     references: dict[str, MaybeHits] = Field(default_factory=dict)
 
 
+class Part(Document):
+    """Tested items of a part of the catalogue: head, middle or tail; figures by k.
+
+    Each part has a third of the likes in training. `people` have tested items there.
+    """
+
+    part: str
+    items: int
+    people: int
+    hits: MaybeHits
+    interval: dict[int, Ends] = Field(default_factory=dict)
+    references: dict[str, MaybeHits] = Field(default_factory=dict)
+
+
 class FewItems(Document):
     """People with few items on their device, with and without adaptation to them."""
 
@@ -240,7 +254,8 @@ class Evaluation(Figures, OfRun):
     """`evaluation.json`: figures on the test people, and the references of the same run.
 
     `differences` are ours minus each reference's, paired over people. `by_items` are people by the
-    number of items on their device. `references_left_out` says why references are not there.
+    number of items on their device, `by_popularity` tested items by how popular they are in
+    training. `references_left_out` says why references are not there.
     `attacked` is not in the file: a comparison adds it. `config` and `people` (the figures of each
     person) are known only where it was evaluated in this process.
     """
@@ -251,6 +266,7 @@ class Evaluation(Figures, OfRun):
     candidates: str = "unseen"
     differences: dict[str, Above] = Field(default_factory=dict)
     by_items: list[Group] = Field(default_factory=list)
+    by_popularity: list[Part] = Field(default_factory=list)
     few_items: FewItems | None = None
     references: dict[str, Figures]
     references_left_out: dict[str, Any] = Field(default_factory=dict)

@@ -21,13 +21,13 @@ from privrec.core.phase import Phase
 from privrec.core.scorer import Scorer
 from privrec.errors import DataError, RunFolderError, SettingsError
 from privrec.evaluation.intervals import Difference, People, differences, intervals
-from privrec.evaluation.metrics import KS, by_items, means
+from privrec.evaluation.metrics import KS, PARTS, by_items, means, parts_of
 from privrec.evaluation.protocols import Protocol, View, resolve
 from privrec.evaluation.ranking import EvalReport, Tested, measure
 from privrec.evaluation.references import MEMORY_GB, Fitted, fit_references
 from privrec.privacy.statement import PrivacyReport
 from privrec.runs import folder as records
-from privrec.runs.documents import Cost, Evaluation, FewItems, Figures, Group
+from privrec.runs.documents import Cost, Evaluation, FewItems, Figures, Group, Part
 from privrec.runs.figures import ADVICE, signed
 from privrec.settings import first_fault
 from privrec.simulate.cost import usual_person
@@ -91,7 +91,7 @@ def evaluate_run(
         raise DataError(
             f"none of the {len(split.test)} test people has two likes, one of them to be tested"
         )
-    evaluation = _evaluation(prepared, privacy, ours, found, fitted.left_out)
+    evaluation = _evaluation(prepared, privacy, ours, found, fitted)
     cost = Cost(bytes_sent=bytes_sent(prepared, params))
     evaluation = evaluation.model_copy(update={"cost": cost, "warnings": warnings_of(evaluation)})
     evaluation.keep(config, people_of(ours, found))
@@ -103,7 +103,7 @@ def _evaluation(
     privacy: PrivacyReport,
     ours: Tested,
     references: dict[str, Tested],
-    left_out: Mapping[str, str],
+    fitted: Fitted,
 ) -> Evaluation:
     """Return what was measured as a document; `references` loses the figures without adaptation."""
     config, split, protocol = prepared.task.settings, prepared.task.split, prepared.task.protocol
@@ -115,8 +115,10 @@ def _evaluation(
     values["new_only"]["differences"] = {
         name: differences(mine.new_only, one.new_only) for name, one in theirs.items()
     }
-    if left_out:
-        values["references_left_out"] = dict(left_out)
+    if fitted.left_out:
+        values["references_left_out"] = dict(fitted.left_out)
+    if fitted.surprise is not None:
+        values["by_popularity"] = _parts(ours, references, fitted.surprise)
     return Evaluation.model_validate(
         {
             "recipe": config.recipe,
@@ -174,6 +176,24 @@ def _groups(ours: Tested, references: Mapping[str, Tested]) -> list[Group]:
             references={n: _known(means(one.figures.hits[who])) for n, one in references.items()},
         )
         for who in by_items(ours.items)
+    ]
+
+
+def _parts(ours: Tested, references: Mapping[str, Tested], surprise: F64) -> list[Part]:
+    """Return the figures of tested items by how popular they are in training."""
+    sizes = np.bincount(parts_of(surprise), minlength=len(PARTS))
+    return [
+        Part(
+            part=name,
+            items=int(size),
+            people=int((~np.isnan(getattr(ours.figures, name)[:, 0])).sum()),
+            hits=_known(means(getattr(ours.figures, name))),
+            interval=intervals(getattr(ours.figures, name)),
+            references={
+                n: _known(means(getattr(one.figures, name))) for n, one in references.items()
+            },
+        )
+        for name, size in zip(PARTS, sizes, strict=True)
     ]
 
 

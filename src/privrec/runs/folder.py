@@ -26,15 +26,16 @@ import threading
 import time
 import tomllib
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import load, save
+from safetensors.numpy import load
 
 from privrec.data.catalogue import Catalogue, from_json
 from privrec.errors import RunFolderError, SettingsError, check_kind, nearest
@@ -359,11 +360,30 @@ def read_evaluation(path: Path, name: str = "evaluation.json") -> Evaluation:
 
 def write_arrays(path: Path, arrays: Arrays, metadata: Mapping[str, str]) -> None:
     """Write named arrays to a safetensors file, atomically."""
-    # `np.ascontiguousarray` is not used: it makes a scalar a vector.
-    contiguous = {name: np.asarray(array, order="C") for name, array in arrays.items()}
-    # All metadata in one entry: safetensors writes several entries in an order that varies.
+    # All metadata in one entry, and names sorted: the same arrays are the same bytes.
     entry = {"privrec": json.dumps(dict(metadata), sort_keys=True)}
-    write_whole(path, save(contiguous, metadata=entry))
+    # Wider numbers come first, so that all of them are aligned.
+    names = sorted(arrays, key=lambda name: (-arrays[name].dtype.itemsize, name))
+    header: dict[str, Any] = {"__metadata__": entry}
+    end = 0
+    for name in names:
+        start, end = end, end + arrays[name].nbytes
+        kind, shape = _DTYPES[arrays[name].dtype.name], list(arrays[name].shape)
+        header[name] = {"dtype": kind, "shape": shape, "data_offsets": [start, end]}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    # One array at a time: `safetensors.numpy.save` would have all of them in memory twice more.
+    parts = (np.asarray(arrays[name], order="C").tobytes() for name in names)
+    write_whole(path, chain([len(text).to_bytes(8, "little"), text], parts))
+
+
+_DTYPES = {
+    "bool": "BOOL",
+    **{f"int{bits}": f"I{bits}" for bits in (8, 16, 32, 64)},
+    **{f"uint{bits}": f"U{bits}" for bits in (8, 16, 32, 64)},
+    **{f"float{bits}": f"F{bits}" for bits in (16, 32, 64)},
+}
+"""What safetensors calls the types of numbers."""
 
 
 def read_arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
@@ -384,15 +404,16 @@ def read_about(path: Path) -> dict[str, str]:
     return about if isinstance(about, dict) else {}
 
 
-def write_whole(path: Path, content: bytes) -> None:
+def write_whole(path: Path, content: bytes | Iterable[bytes]) -> None:
     """Write a file under a temporary name, flush it to disk, then rename it into place."""
-    temporary = temporary_name(path)
+    temporary, parts = temporary_name(path), [content] if isinstance(content, bytes) else content
     with words(path, "write"):
         mode = 0o700 if path.parent.name == SIMULATION else 0o777
         path.parent.mkdir(mode=mode, parents=True, exist_ok=True)
         try:
             with temporary.open("wb") as out:
-                out.write(content)
+                for part in parts:
+                    out.write(part)
                 out.flush()
                 os.fsync(out.fileno())
             temporary.replace(path)

@@ -36,8 +36,10 @@ from privrec.types import IntArray, Params
 _FEWEST, _MOST, _TIMES = 16, 4096, 4
 """People in the first sample of a round and in the largest one, and how samples grow."""
 _LONG = 5.0
-"""Seconds that a sample may take. What takes longer is not measured a second time, after whatever
-the first time had to compile. Chosen by hand."""
+"""Seconds that a larger sample may take. Chosen by hand."""
+_TOO_LONG = 60.0
+"""Seconds from which on a call is not timed a second time, after whatever the first time had to
+compile. Compiling takes less. Chosen by hand."""
 _LOOKED_AT = 128
 """Validation people in a sample."""
 
@@ -132,7 +134,7 @@ def _of_fit(fit: CentralFit, state: ServerState) -> _Sample:
         return _Sample(seconds, needed, state.params)
     first, (state, _) = _timed(lambda: fit.play(state, silent))
     later = first
-    if first < _LONG and fit.rounds > 1:
+    if first < _TOO_LONG and fit.rounds > 1:
         later, (state, _) = _timed(lambda: fit.play(state, silent))
     return _Sample(first + (fit.rounds - 1) * later, needed, state.params)
 
@@ -145,11 +147,13 @@ def _grown(run: Callable[[int], Any], whole: int) -> tuple[float, float, int, An
     """
     count = min(_FEWEST, whole)
     seconds, found = _timed(partial(run, count))
-    compiling, slope = 0.0, seconds / max(count, 1)
-    if seconds < _LONG:
+    compiling = 0.0
+    if seconds < _TOO_LONG:
         once = seconds
         seconds, found = _timed(partial(run, count))
-        compiling, slope = max(0.0, once - seconds), 0.0  # The slope is not known yet.
+        compiling = max(0.0, once - seconds)
+    # The slope is not known yet: a sample that is long by itself is as if each person were.
+    slope = 0.0 if seconds < _LONG else seconds / max(count, 1)
     while (more := min(_TIMES * count, whole, _MOST)) > count:
         if seconds + slope * (more - count) > _LONG:
             break
@@ -190,7 +194,7 @@ def _some(people: IntArray, count: int) -> IntArray:
 def _timed_again(call: Callable[[], Any]) -> tuple[float, Any]:
     """Return the same as `_timed`, after whatever the first call had to compile."""
     seconds, found = _timed(call)
-    return _timed(call) if seconds < _LONG else (seconds, found)
+    return _timed(call) if seconds < _TOO_LONG else (seconds, found)
 
 
 def _timed(call: Callable[[], Any]) -> tuple[float, Any]:

@@ -29,7 +29,7 @@ from privrec.core.round import (
     play_stage_round,
     tell_nobody,
 )
-from privrec.data.catalogue import to_json
+from privrec.data.catalogue import ITEM_FEATURES, to_json
 from privrec.data.federation import Federation
 from privrec.data.sources import load_begun, named
 from privrec.errors import DataError, PrivacyWarning, RunFolderError, SettingsError
@@ -250,11 +250,15 @@ def train_and_evaluate(
 
 
 def _refuse_undeclared(federation: Federation, *, strict: bool) -> None:
-    if strict and (undeclared := federation.catalogue.undeclared):
-        raise DataError(
-            f"{federation.name} does not declare public: {', '.join(undeclared)}; declare it in"
-            " dataset.toml (docs/data.md), or leave out --strict"
-        )
+    undeclared = federation.catalogue.undeclared
+    if not strict or not undeclared:
+        return
+    features = any(part.startswith(ITEM_FEATURES) for part in undeclared)
+    how = " (for features of items: item_features = true under [public])" if features else ""
+    raise DataError(
+        f"{federation.name} does not declare public: {', '.join(undeclared)}; declare it in"
+        f" dataset.toml{how}, see docs/data.md, or leave out --strict"
+    )
 
 
 def play_stages(

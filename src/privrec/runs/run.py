@@ -35,6 +35,7 @@ from privrec.privacy.calibrate import refuse_large_delta
 from privrec.privacy.ledger import PrivacyLedger
 from privrec.privacy.statement import PrivacyReport, epsilon_text, privacy_report
 from privrec.runs import folder as records
+from privrec.runs.added import with_more_items
 from privrec.runs.bar import progress_bar
 from privrec.runs.documents import (
     Attack,
@@ -241,11 +242,18 @@ class Run:
             server=server_of(lines) or self.recipe.server,
             second=ledger_in(lines, only_noised=True),
             undeclared=self.catalogue.undeclared,
+            item_features=self._public_features,
         )
         if few := too_few_have_learned(lines):
             whole, short_ = (f"{words} {few}" for words in (report.statement, report.short))
             report = replace(report, statement=whole, short=short_)
         return replace(report, local_noise=any(line.local_noise for line in lines))
+
+    @property
+    def _public_features(self) -> Sequence[str]:
+        """The names of the features of items that the run uses as public."""
+        named = self.recipe.public_features
+        return () if named is None else named(self.config, self.catalogue)
 
     def model(self) -> Model:
         """Return everything that may be released, in the form that a phone gets."""
@@ -339,8 +347,12 @@ def attacked_in(folder: records.RunFolder) -> Attacked | None:
 _NO_TIME = (1980, 1, 1, 0, 0, 0)
 
 
-def export_run(run: Run, path: Path) -> None:
-    """Write what may be released of a finished run to a file, whole or not at all."""
+def export_run(run: Run, path: Path, *, items: pl.DataFrame | None = None, where: str = "") -> int:
+    """Write what may be released of a finished run to a file, whole or not at all.
+
+    With a table of `items`, called `where` in an error, those that the run does not have are added
+    from their public features. Returns how many were.
+    """
     if path.is_dir():
         raise RunFolderError(f"{path} is a folder: --out takes the name of a file")
     model = run.model()
@@ -351,6 +363,9 @@ def export_run(run: Run, path: Path) -> None:
             " this of each other, and it is not for others"
         )
     _warn_of_order(model.catalogue)
+    known = model.catalogue.n_items
+    if items is not None:
+        model = with_more_items(model, run.recipe, run.config, items, where)
     # The path of the data is private: leave it out.
     settings = {**model.settings, "data": model.catalogue.name}
     about = {"format": FORMAT, "settings": settings, "privacy": dict(model.privacy)}
@@ -373,6 +388,7 @@ def export_run(run: Run, path: Path) -> None:
     # Raises if it cannot be opened, or its parameters, catalogue and settings are not of one run.
     read_model(content, str(path)).device()
     records.write_whole(path, content.getvalue())
+    return model.catalogue.n_items - known
 
 
 def _warn_of_order(catalogue: Catalogue) -> None:

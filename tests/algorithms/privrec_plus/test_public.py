@@ -20,6 +20,7 @@ from privrec.algorithms.privrec_plus.public import (
     Commons,
     Items,
     Learned,
+    Public,
     Trust,
     alignment_accepts,
     alignment_device,
@@ -37,7 +38,7 @@ from privrec.algorithms.privrec_plus.public import (
 )
 from privrec.algorithms.privrec_plus.rows import SparseRows, triangle
 from privrec.algorithms.privrec_plus.scoring import LIKES, OUT, POPULARITY, Layout
-from privrec.algorithms.privrec_plus.sums import TRIANGLE
+from privrec.algorithms.privrec_plus.sums import TRIANGLE, popularity_device
 from privrec.algorithms.recipes import configure, prepare
 from privrec.core.contribution import add_to, length
 from privrec.core.phase import Cohort, DeviceHalf, Phase, Told, check_told
@@ -51,6 +52,11 @@ from tiny import DATA
 
 N = 12
 Lines = Sequence[tuple[int, bool]]
+
+
+def moments_half(layout: Layout, dislike: float) -> DeviceHalf:
+    """Return the devices' half of the moments, with that of popularity."""
+    return moments_device(layout, dislike, popularity_device(layout, dislike))
 
 
 def kernels_for(**columns: Sequence[Any]) -> Kernels:
@@ -209,7 +215,7 @@ def some_basis(directions: int = 4, weights: Sequence[float] = (0.5, 0.3, 0.2)) 
 @pytest.mark.parametrize("dislike", [0.5, 0.0])
 def test_moments_are_those_of_a_loop(dislike: float) -> None:
     told = some_basis().told()
-    device = moments_device(Layout(n_items=N), dislike)
+    device = moments_half(Layout(n_items=N), dislike)
     for person in PEOPLE:
         contribution = device.contribute(told, people_of(person), 0)
         found = dict[str, Leaf]()
@@ -223,7 +229,11 @@ def halves() -> list[tuple[str, DeviceHalf, Told]]:
     layout = Layout(n_items=N)
     return [
         (ALIGNMENTS, alignment_device(layout, TOY, 0.5), commons_of(TOY, POPULAR, 1.0).told()),
-        (TRIANGLE, moments_device(layout, 0.5), some_basis().told()),
+        (
+            TRIANGLE,
+            moments_device(layout, 0.5, popularity_device(layout, 0.5)),
+            some_basis().told(),
+        ),
     ]
 
 
@@ -287,12 +297,13 @@ def test_moments_have_length_one_or_none(
         {"kept": kept, "project": np.full_like(project, project.flat[0])},
     ):
         check_told(told, moments_accepts(N, 5))
-        device = moments_device(Layout(n_items=N), dislike)
+        device = moments_half(Layout(n_items=N), dislike)
         found = length(device.contribute(told, people_of(lines), 0))
         assert found == 0 or found == pytest.approx(1.0, abs=1e-9)
         assert device.kernel is not None
         total = device.kernel(told, Cohort(np.arange(1), people_of(lines).take), 0, 1.0).update
-        assert np.linalg.norm(total[TRIANGLE]) == pytest.approx(found, abs=1e-9)
+        assert list(total) == [TRIANGLE if (np.asarray(told["project"]) != 0).any() else POPULARITY]
+        assert np.linalg.norm(*total.values()) == pytest.approx(found, abs=1e-9)
 
 
 @pytest.mark.parametrize("tiny", [1.5e-162, 2.3e-162, 1e-158, 1e-200, 1e-320])
@@ -329,7 +340,7 @@ def test_whatever_the_features_nobody_is_longer_than_one_and_devices_accept_what
     trust = Trust(np.full(len(kernels), 1 / len(kernels)), 1.0)
     told = basis_of(popularity, kernels, trust, 4).told()
     check_told(told, moments_accepts(N, 4))
-    found = length(moments_device(Layout(n_items=N), 0.5).contribute(told, people_of(lines), 0))
+    found = length(moments_half(Layout(n_items=N), 0.5).contribute(told, people_of(lines), 0))
     assert found == 0 or found == pytest.approx(1.0, abs=1e-9)
 
 
@@ -353,7 +364,9 @@ def test_shares_are_one_together(people: int, noise: float, items: int) -> None:
     found = spending_of(people, noise, items)
     assert found.popularity + found.alignments + found.moments == pytest.approx(1.0)
     assert found.alignments == 0.01
-    assert (found.moments > 0) == (people >= 750 * noise)
+    assert (found.moments > 0) == (people >= min(300, 12 * math.sqrt(items)) * noise)
+    if found.moments:
+        assert (found.least_trust > 1) == (people >= 12 * math.sqrt(items) * noise)
     assert 1 <= found.directions <= min(items, 1500) - 1
     if found.moments:
         per_person = max(4832 * noise / math.sqrt(0.99) / people, 1e-3)
@@ -376,15 +389,15 @@ def phases_of(data: Federation, **settings: Any) -> list[Phase]:
 @pytest.mark.parametrize(
     ("noise", "names"),
     [
-        (0.05, ["popularity", ALIGNMENTS, "moments"]),
-        (0.065, ["popularity", ALIGNMENTS]),
+        (0.63, ["popularity", ALIGNMENTS, "moments"]),
+        (0.64, ["popularity", ALIGNMENTS]),
         (3.0, ["popularity", ALIGNMENTS]),
     ],
 )
 def test_precisions_add_up_to_those_of_one_release(
     federation: Federation, noise: float, names: list[str]
 ) -> None:
-    """48 people: 750 times 0.064."""
+    """48 people: 12 √40 times 0.632."""
     phases = phases_of(federation, noise_multiplier=noise, delta=1e-3)
     assert [phase.name for phase in phases] == names
     precisions = [phase.release.noise_multiplier**-2 for phase in phases]
@@ -392,6 +405,42 @@ def test_precisions_add_up_to_those_of_one_release(
     spending = spending_of(48, noise, 40)
     wanted = [share for share in spending[:3] if share]
     np.testing.assert_allclose(precisions, np.array(wanted) / noise**2)
+
+
+@pytest.mark.parametrize("trust", [0.49, 0.5])
+def test_with_few_people_the_trust_decides_what_the_last_release_counts(
+    federation: Federation, trust: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two published popularities are averaged by their precisions."""
+    monkeypatch.setattr(public, "fewest_per_noise", lambda n_items: (1e9, 0.0))
+    phases = phases_of(federation, noise_multiplier=0.5, delta=1e-3)
+    n, last = federation.n_items, phases[-1]
+    popularity = np.linspace(3.0, 30.0, n)
+    given = Trust(np.eye(len(kernels_of(federation.catalogue)))[0], trust)
+    basis = basis_of(
+        popularity,
+        kernels_of(federation.catalogue),
+        given,
+        last.start(None).params[OUT].shape[1] - 1,
+    )
+    params = {**last.start(None).params, **Public(given, basis).params(n), POPULARITY: popularity}
+    state = last.start(params)
+    told = last.tell(state)
+    check_told(told, last.accepts or {})
+    contribution = last.device.contribute(told, federation.take(np.arange(1)), 2)
+    total = last.device.kernel(told, Cohort(np.arange(20), federation.take), 2, 1.0)  # type: ignore[misc]
+    if trust < 0.5:
+        assert list(total.update) == list(contribution.triangle) == [TRIANGLE]
+        return
+    assert list(total.update) == list(contribution.rows) == [POPULARITY]
+    first = phases[0].device.kernel(told, Cohort(np.arange(20), federation.take), 0, 1.0)  # type: ignore[misc]
+    np.testing.assert_array_equal(total.update[POPULARITY], first.update[POPULARITY])
+    again = np.linspace(40.0, 4.0, n)
+    after = last.absorb(state, Published({POPULARITY: again}, 1.0)).params
+    weights = [phases[k].release.noise_multiplier ** -2 for k in (0, 2)]
+    wanted = np.average([popularity, again], axis=0, weights=weights)
+    np.testing.assert_allclose(after[POPULARITY], wanted, rtol=1e-5)
+    assert after[LIKES].shape == (n, n)
 
 
 # --- what the alignments say ---------------------------------------------------------------------
@@ -565,6 +614,10 @@ def test_what_is_much_stronger_than_the_noise_is_found_in_it() -> None:
 # --- the tower -----------------------------------------------------------------------------------
 
 
+LENGTH = float(POPULAR.sum()) / 10
+"""How long rows are, if POPULAR is from 10 people."""
+
+
 def direct_scores(basis: Basis, learned: Learned | None, trust: float) -> F64:
     """Return scores of all kept items from each, as the mean of A·h given x = A h + noise.
 
@@ -573,10 +626,11 @@ def direct_scores(basis: Basis, learned: Learned | None, trust: float) -> F64:
     items, q = basis.items, len(basis.strength)
     covariance = np.zeros((q + 1, q + 1))
     if learned is not None:
-        factor = 50 * trust + (1 - trust) * min(q / 6, 60)
+        factor = 4.6 * LENGTH * trust + (1 - trust) * min(q / 6, 60)
         found = learned.vectors @ np.diag(learned.strength) @ learned.vectors.T
         covariance[:q, :q] = factor * found / learned.total
-    covariance[:q, :q] += 18 * trust * np.diag(basis.strength) / sum(basis.strength)
+    expected = 18 if learned is None else max(4.5, 0.153 * LENGTH**2)
+    covariance[:q, :q] += expected * trust * np.diag(basis.strength) / sum(basis.strength)
     covariance[q, q] = 1 / 0.05
     both = np.column_stack([basis.vectors, items.common])
     power = items.popular**-0.3
@@ -593,7 +647,7 @@ def test_the_tower_is_the_direct_formula(trust: float, is_learned: bool) -> None
     basis = basis_of(POPULAR, TOY, given, 6)
     _, vectors = low_rank(6, [5.0, 2.0], seed=4)
     learned = Learned(vectors, np.array([5.0, 2.0]), 30.0) if is_learned else None
-    tower = tower_of(basis, learned, given, TOY, POPULAR)
+    tower = tower_of(basis, learned, given, TOY, POPULAR, 10)
     kept = basis.items.kept
     found = (tower.inside @ tower.outside.T)[np.ix_(kept, kept)]
     np.testing.assert_allclose(found, direct_scores(basis, learned, trust), atol=1e-9)
@@ -605,7 +659,7 @@ def test_items_that_were_not_kept_get_vectors_through_the_kernel(
     monkeypatch.setattr(public, "MOST_ITEMS", 8)
     trust = Trust(np.array([0.5, 0.3, 0.2]), 0.6)
     basis = basis_of(POPULAR, TOY, trust, 5)
-    tower = tower_of(basis, None, trust, TOY, POPULAR)
+    tower = tower_of(basis, None, trust, TOY, POPULAR, 10)
     kept, blocks = basis.items.kept, dense(TOY, N)
     counted = np.maximum(POPULAR, 1)
     count = counted / counted[kept].mean()
@@ -624,7 +678,7 @@ def test_items_that_were_not_kept_get_vectors_through_the_kernel(
         common = count[item] ** 0.7 / np.linalg.norm(count[kept] ** 0.7)
         assert tower.outside[item, 5] == pytest.approx(common)
         np.testing.assert_array_equal(tower.inside[item], 0.0)
-    nobody_trusts = tower_of(basis, None, Trust(np.zeros(3), 0.0), TOY, POPULAR)
+    nobody_trusts = tower_of(basis, None, Trust(np.zeros(3), 0.0), TOY, POPULAR, 10)
     rest = np.setdiff1d(np.arange(N), kept)
     np.testing.assert_array_equal(nobody_trusts.outside[rest], 0.0)
 
@@ -652,7 +706,7 @@ def test_an_item_that_nobody_has_is_ranked_for_those_who_like_its_category(
         inside = in_basis(SparseRows(rows), told["kept"], np.asarray(told["project"], np.float64))
         moments = np.asarray(triangle(inside.T @ inside), np.float64)
         learned = learned_from(moments, 30, 1.0)
-    tower = tower_of(basis, learned, trust, kernels, popularity)
+    tower = tower_of(basis, learned, trust, kernels, popularity, 1500)
     scores = tower.inside @ tower.outside.T
     for item in new:
         mine = [k for k in range(60) if GROUPS[k] == GROUPS[item] and k not in new][:5]

@@ -79,12 +79,16 @@ def _check_bound(settings: SumsSettings) -> None:
 
 
 class PublicBudget(NamedTuple):
-    """The mechanisms of popularity, alignments and moments; no moments where they do not pay."""
+    """The mechanisms of popularity, alignments and moments; no moments where they do not pay.
+
+    With a trust of at least `least_trust`, the last release counts popularity again.
+    """
 
     popularity: Aggregator
     alignments: Aggregator
     moments: Aggregator | None
     directions: int
+    least_trust: float
 
 
 def public_budget(settings: SumsSettings, split: Split, n_items: int) -> PublicBudget:
@@ -112,7 +116,7 @@ def public_budget(settings: SumsSettings, split: Split, n_items: int) -> PublicB
     popularity = release(spending.popularity, spent, last=not spending.moments)
     spent = spent.record(popularity.release)
     moments = release(spending.moments, spent, last=True) if spending.moments else None
-    return PublicBudget(popularity, alignments, moments, spending.directions)
+    return PublicBudget(popularity, alignments, moments, spending.directions, spending.least_trust)
 
 
 _NUMBER = 4
@@ -249,6 +253,24 @@ def pairs_work(layout: Layout, hop: Hop, told: Told | None) -> ServerWork:
     )
 
 
+def sweeps_work(layout: Layout, width: int, told: Told | None) -> ServerWork:
+    """Return what a second opinion needs: `sweeps.py`, some tables of all items in 64 bits."""
+
+    def needed(width: int) -> int:
+        return 8 * 12 * layout.n_items * width
+
+    def instead(free: int) -> str:
+        shorter = most(needed, free, width)
+        ways = f", or `second_rank` to at most {shorter:,}" if shorter else ""
+        return f"set `second_opinion` to 0{ways}"
+
+    return ServerWork(
+        bytes=needed(width),
+        what=f"a second opinion with vectors of length {width:,} of {layout.n_items:,} items",
+        instead=instead,
+    )
+
+
 def rounds_work(
     settings: SumsSettings, layout: Layout, rank: int, cohort: int, told: Told | None
 ) -> ServerWork:
@@ -320,6 +342,12 @@ def hop_of(settings: SumsSettings, n_items: int) -> Hop | None:
         people=exact.hop_people,
         activity=exact.activity_power,
     )
+
+
+def public_features(settings: SumsSettings, catalogue: Catalogue) -> tuple[str, ...]:
+    """Return the names of the features of items that choose the basis."""
+    kernels = public_kernels(settings, catalogue)
+    return () if kernels is None else tuple(kernel.name for kernel in kernels.features)
 
 
 def items_with_vector(settings: SumsSettings, n_items: int) -> int:

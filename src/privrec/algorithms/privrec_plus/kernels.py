@@ -28,6 +28,8 @@ _RARE = 0.02
 """Added to the share of the items that have a value: bounds the weight of rare values."""
 _TEXT_WORDS = 1.5
 """A categorical feature is text if its values have more words than this on average."""
+_MOST_WORDS = 4096
+"""Words of one text feature that are used at most: they bound the time and memory of a kernel."""
 _MOST_YEARS = 0.8
 """Years are a feature if at least this share of the titles ends with one."""
 _YEAR = re.compile(r"\((\d{4})\)\s*$")
@@ -39,13 +41,15 @@ class Kernel:
     """The kernel of one feature, from `vectors` (n_items, values) or `numbers` (n_items,).
 
     Vectors have length 1, or 0 where an item lacks the feature. Numbers are in standard deviations,
-    and NaN where they are missing. `is_text` says that the values are words.
+    and NaN where they are missing. `is_text` says that the values are words, of which `left_out`
+    are not used, because there are too many.
     """
 
     name: str
     vectors: sp.csr_array | None = None
     numbers: F64 | None = None
     is_text: bool = False
+    left_out: int = 0
 
     def between(self, left: IntArray, right: IntArray) -> F64:
         """Return the kernel between some items and others, shape (len(left), len(right))."""
@@ -102,75 +106,104 @@ class Kernels:
         return total
 
 
-def kernels_of(catalogue: Catalogue) -> Kernels:
+def kernels_of(catalogue: Catalogue, known: int | None = None) -> Kernels:
     """Return the kernels of all that the catalogue says of its items: features, titles, years.
 
-    Features that tell no two items alike, or that are the same for all, are left out.
+    Features that tell no two items alike, or that are the same for all, are left out. Shares,
+    scales and words are those of the first `known` items (None: of all), and so are the kernels
+    between these, whatever items come after them.
     """
+    count = catalogue.n_items if known is None else known
     features = catalogue.schema.of("item")
-    kernels = [_of_feature(feature, catalogue.items[feature.table]) for feature in features]
-    kernels += _of_titles(catalogue)
-    return Kernels(features=tuple(kernel for kernel in kernels if _says_something(kernel)))
+    kernels = [_of_feature(feature, catalogue.items[feature.table], count) for feature in features]
+    kernels += _of_titles(catalogue, count)
+    return Kernels(features=tuple(kernel for kernel in kernels if _says_something(kernel, count)))
 
 
-def _of_feature(feature: Feature, bag: Bag) -> Kernel:
+def _of_feature(feature: Feature, bag: Bag, known: int) -> Kernel:
     has = np.asarray(bag.weights) != 0
     if feature.kind == "numeric":
-        return _of_numbers(feature.name, np.where(has[:, 0], bag.weights[:, 0], np.nan))
+        return _of_numbers(feature.name, np.where(has[:, 0], bag.weights[:, 0], np.nan), known)
     rows, places = np.nonzero(has)
     codes = np.asarray(bag.codes)[rows, places]
-    counts = [len(_WORD.findall(value)) for value in feature.values]
+    used = np.unique(codes[rows < known])
+    counts = [len(_WORD.findall(feature.values[code])) for code in used]
     if feature.kind == "categorical" and np.mean(counts or [0]) > _TEXT_WORDS:
         texts = [""] * len(bag.codes)
         for row, code in zip(rows, codes, strict=True):
             texts[row] = feature.values[code]
-        return _of_texts(feature.name, texts)
+        return _of_texts(feature.name, texts, known)
     shape = (len(bag.codes), feature.rows)
-    return Kernel(name=feature.name, vectors=_unit(rows, codes, shape))
+    return Kernel(name=feature.name, vectors=_unit(rows, codes, shape, known))
 
 
-def _of_titles(catalogue: Catalogue) -> Iterator[Kernel]:
+def _of_titles(catalogue: Catalogue, known: int) -> Iterator[Kernel]:
     titles = list(catalogue.titles)
     years = [_YEAR.search(title) for title in titles]
-    if sum(year is not None for year in years) >= _MOST_YEARS * len(titles):
-        yield _of_numbers("year", np.array([float(y[1]) if y else np.nan for y in years]))
-    if titles != list(catalogue.item_ids):
-        yield _of_texts("title", [_YEAR.sub("", title) for title in titles])
+    if sum(year is not None for year in years[:known]) >= _MOST_YEARS * known:
+        numbers = np.array([float(y[1]) if y else np.nan for y in years])
+        yield _of_numbers("year", numbers, known)
+    if titles[:known] != list(catalogue.item_ids)[:known]:
+        yield _of_texts("title", [_YEAR.sub("", title) for title in titles], known)
 
 
-def _of_numbers(name: str, numbers: F64) -> Kernel:
+def _of_numbers(name: str, numbers: F64, known: int) -> Kernel:
     numbers = np.asarray(numbers, np.float64)
-    known = numbers[np.isfinite(numbers)]
-    scale = float(known.std()) if len(known) else 0.0
+    given = numbers[:known][np.isfinite(numbers[:known])]
+    scale = float(given.std()) if len(given) else 0.0
     # The deviation of equal numbers can be a rounding error.
-    if scale <= _EQUAL * float(np.abs(known).max(initial=0.0)):
+    if scale <= _EQUAL * float(np.abs(given).max(initial=0.0)):
         numbers, scale = np.full(len(numbers), np.nan), 1.0
     return Kernel(name=name, numbers=numbers / scale)
 
 
-def _of_texts(name: str, texts: Sequence[str]) -> Kernel:
-    """Return the kernel of texts, by the words that at least two of them have."""
-    words = [set(_WORD.findall(text.lower())) for text in texts]
-    often = Counter(word for some in words for word in some)
-    index = {word: k for k, word in enumerate(sorted(w for w, n in often.items() if n > 1))}
-    pairs = [(row, index[w]) for row, some in enumerate(words) for w in sorted(some) if w in index]
-    rows, codes = np.array(pairs, np.int64).reshape(-1, 2).T
-    return Kernel(name=name, vectors=_unit(rows, codes, (len(texts), len(index))), is_text=True)
+def _of_texts(name: str, texts: Sequence[str], known: int) -> Kernel:
+    """Return the kernel of texts, by words that at least two of the known ones have.
+
+    Of very many words those are kept that tell most: s(1 - s)/(s + 0.02) is the variance of the
+    weighted indicator of a word that a share s of the texts has.
+    """
+    often: Counter[str] = Counter()
+    for text in texts[:known]:
+        often.update(_words(text))
+    shared = sorted(word for word, count in often.items() if count > 1)
+    share = np.array([often[word] for word in shared]) / max(known, 1)
+    best = np.argsort(-share * (1 - share) / (share + _RARE), kind="stable")[:_MOST_WORDS]
+    index = {shared[place]: code for code, place in enumerate(np.sort(best))}
+    # As numbers text by text: the words of all texts would take much memory.
+    parts = [
+        np.array(sorted(index[word] for word in _words(text) if word in index), np.int64)
+        for text in texts
+    ]
+    rows = np.repeat(np.arange(len(texts)), [len(part) for part in parts])
+    codes = np.concatenate([*parts, np.zeros(0, np.int64)])
+    return Kernel(
+        name=name,
+        vectors=_unit(rows, codes, (len(texts), len(index)), known),
+        is_text=True,
+        left_out=len(shared) - len(index),
+    )
 
 
-def _unit(rows: IntArray, codes: IntArray, shape: tuple[int, int]) -> sp.csr_array:
+def _words(text: str) -> set[str]:
+    return set(_WORD.findall(text.lower()))
+
+
+def _unit(rows: IntArray, codes: IntArray, shape: tuple[int, int], known: int) -> sp.csr_array:
     """Return the weighted indicators of values, each row of length 1, or 0 if it is empty."""
     has = sp.csr_array((np.ones(len(rows)), (rows, codes)), shape=shape)
     has.data[:] = 1.0
-    share = np.asarray(has.sum(0), np.float64) / max(shape[0], 1)
+    share = np.asarray(has[:known].sum(0), np.float64) / max(known, 1)
     weighted = sp.csr_array(has @ sp.diags_array((share + _RARE) ** -0.5))
     lengths = np.sqrt(np.asarray(weighted.multiply(weighted).sum(1), np.float64))
     return sp.csr_array(sp.diags_array(1 / np.where(lengths > 0, lengths, 1.0)) @ weighted)
 
 
-def _says_something(kernel: Kernel) -> bool:
-    """Return whether two items are alike by the kernel, and two are not."""
+def _says_something(kernel: Kernel, known: int) -> bool:
+    """Return whether two of the known items are alike by the kernel, and two are not."""
     if kernel.vectors is None:
-        return kernel.numbers is not None and bool(np.isfinite(kernel.numbers).sum() > 1)
-    used = np.bincount(kernel.vectors.indices, minlength=kernel.vectors.shape[1])
-    return bool((used > 1).any() and (used < kernel.vectors.shape[0]).any())
+        numbers = np.zeros(0) if kernel.numbers is None else kernel.numbers[:known]
+        return bool(np.isfinite(numbers).sum() > 1)
+    vectors = kernel.vectors[:known]
+    used = np.bincount(vectors.indices, minlength=vectors.shape[1])
+    return bool((used > 1).any() and (used < vectors.shape[0]).any())

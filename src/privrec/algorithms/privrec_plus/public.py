@@ -61,12 +61,17 @@ _ALIGNED = 0.01
 
 
 class Spending(NamedTuple):
-    """Shares of the precision 1/z² of the three releases, and the number of directions."""
+    """Shares of the precision 1/z² of the three releases, and the number of directions.
+
+    `least_trust` is the trust in features from which on the last release counts popularity again
+    instead of moments: 2 means that it never does.
+    """
 
     popularity: float
     alignments: float
     moments: float
     directions: int
+    least_trust: float = 2.0
 
 
 def spending_of(people: int, noise_multiplier: float, n_items: int) -> Spending:
@@ -74,19 +79,29 @@ def spending_of(people: int, noise_multiplier: float, n_items: int) -> Spending:
 
     With less noise per person, fewer people are needed to see what is popular, and more directions
     can be told from the noise. Where people are too few for moments, popularity gets their share.
+    In between, moments pay only if the features turn out to say little.
     """
     noise = max(_PEOPLE * noise_multiplier / math.sqrt(1 - _ALIGNED) / people, 1e-3)
     popular = min(0.5, 0.09 * noise**0.65) * (1 - _ALIGNED)
     kept = min(n_items, MOST_ITEMS)
-    if people < _FEWEST_PER_NOISE * noise_multiplier:
-        return Spending(1 - _ALIGNED, _ALIGNED, 0.0, max(1, min(_PRIOR_DIRECTIONS, kept - 1)))
+    with_features, without = fewest_per_noise(n_items)
+    if people < without * noise_multiplier:
+        return Spending(1 - _ALIGNED, _ALIGNED, 0.0, max(1, min(PRIOR_DIRECTIONS, kept - 1)))
     directions = max(1, min(round(440 * noise**-0.72), kept - 1))
-    return Spending(popular, _ALIGNED, 1 - _ALIGNED - popular, directions)
+    least_trust = 2.0 if people >= with_features * noise_multiplier else 0.5
+    return Spending(popular, _ALIGNED, 1 - _ALIGNED - popular, directions, least_trust)
 
 
-_FEWEST_PER_NOISE = 750.0
-"""People per unit of noise from which on moments are worth their share."""
-_PRIOR_DIRECTIONS = 300
+def fewest_per_noise(n_items: int) -> tuple[float, float]:
+    """Return from how many people per unit of noise on moments pay: with and without features.
+
+    Measured with 300, 600 and 3,883 items, from 150 to 2,450 people per unit (docs/results.md).
+    """
+    with_features = 12 * math.sqrt(n_items)
+    return with_features, min(300.0, with_features)
+
+
+PRIOR_DIRECTIONS = 300
 """Directions of the kernel where it is the whole model."""
 
 
@@ -286,10 +301,13 @@ class Basis(NamedTuple):
     vectors: F64
     strength: F64
 
-    def told(self) -> dict[str, Leaf]:
-        """Return what devices are told: the items, and what to multiply their rows by, (m, q)."""
-        project = np.asarray(self.items.power[:, None] * self.vectors, np.float32)
-        return {"kept": self.items.kept, "project": project}
+    def told(self, *, popularity: bool = False) -> dict[str, Leaf]:
+        """Return what devices are told: the items, and what to multiply their rows by, (m, q).
+
+        Zeros ask for `popularity` again.
+        """
+        weight = 0.0 if popularity else self.items.power[:, None]
+        return {"kept": self.items.kept, "project": np.asarray(weight * self.vectors, np.float32)}
 
 
 def basis_of(popularity: F64, kernels: Kernels, trust: Trust, directions: int) -> Basis:
@@ -334,17 +352,24 @@ def in_basis(rows: SparseRows, kept: IntArray, project: F64) -> F64:
     return np.asarray(inside * ((1 + fourth) / 2)[:, None] ** -0.25)
 
 
-def moments_device(layout: Layout, dislike: float) -> DeviceHalf:
-    """Return the devices' half of the moments in the basis."""
+def moments_device(layout: Layout, dislike: float, popularity: DeviceHalf) -> DeviceHalf:
+    """Return the devices' half of the moments in the basis.
+
+    If they are told a basis of zeros, they count `popularity` again.
+    """
 
     def of_people(told: Told, people: Clients) -> F64:
         rows = merged_items(rows_of(people, layout), layout, dislike)
         return in_basis(rows, told["kept"], np.asarray(told["project"], np.float64))
 
     def contribute(told: Told, person: Clients, round_index: int) -> Contribution:
+        if not np.any(told["project"]):
+            return popularity.contribute(told, person, round_index)
         return Contribution(triangle={TRIANGLE: of_people(told, person)[0]})
 
     def kernel(told: Told, cohort: Cohort, round_index: int, clip_norm: float) -> CohortTotal:
+        if popularity.kernel and not np.any(told["project"]):
+            return popularity.kernel(told, cohort, round_index, clip_norm)
         size = np.shape(told["project"])[1]
         total = np.zeros((size, size))
         for people in cohort.parts():
@@ -418,20 +443,29 @@ class Tower(NamedTuple):
 
 
 def tower_of(
-    basis: Basis, learned: Learned | None, trust: Trust, kernels: Kernels, popularity: F64
+    basis: Basis,
+    learned: Learned | None,
+    trust: Trust,
+    kernels: Kernels,
+    popularity: F64,
+    people: float,
 ) -> Tower:
     """Return the tower: coefficients h ~ N(0, C) along [U, common], rows x = A h + noise D.
 
     Scores of a row x are xᵀD⁻¹A (I + C AᵀD⁻¹A)⁻¹ C Aᵀ. C has what was learned and, by the trust,
-    what the kernel lets expect. Items that were not kept get their vectors through the kernel.
+    what the kernel lets expect: more where rows are long. A person adds a vector of length 1 to
+    popularity, and its sum is about the length of her row: so popularity over `people` tells how
+    long rows are. Items that were not kept get their vectors through the kernel.
     """
     q = basis.vectors.shape[1]
     prior = np.zeros((q + 1, q + 1))
+    length = max(float(popularity.sum()) / people, 1.0)
+    expected = 18.0 if learned is None else max(4.5, 0.153 * length**2)
     if learned is not None:
-        weight = 50 * trust.trust + (1 - trust.trust) * min(q / 6, 60)
+        weight = 4.6 * length * trust.trust + (1 - trust.trust) * min(q / 6, 60)
         found = (learned.vectors * learned.strength) @ learned.vectors.T
         prior[:q, :q] = weight * found / max(learned.total, 1e-9)
-    prior[range(q), range(q)] += 18 * trust.trust * basis.strength / basis.strength.sum()
+    prior[range(q), range(q)] += expected * trust.trust * basis.strength / basis.strength.sum()
     prior[q, q] = 20.0
     items = basis.items
     outside = np.column_stack([basis.vectors, items.common])

@@ -8,7 +8,7 @@ sum (`subspace.py`). Rounds of training may follow (`softmax.py`). Under noise e
 release, and so is each round.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from privrec.algorithms.budgets import BOUND
+from privrec.algorithms.privrec_plus.added import with_items
 from privrec.algorithms.privrec_plus.budget import (
     PublicBudget,
     exact_work,
@@ -27,6 +28,7 @@ from privrec.algorithms.privrec_plus.budget import (
     noisy_work,
     pairs_work,
     public_budget,
+    public_features,
     public_kernels,
     public_work,
     rank_for,
@@ -35,12 +37,16 @@ from privrec.algorithms.privrec_plus.budget import (
     split_budget,
     subspace_rounds,
     subspace_work,
+    sweeps_work,
 )
 from privrec.algorithms.privrec_plus.choice import KEYS, find, usual
 from privrec.algorithms.privrec_plus.hop import PAIRS, neighbours, pairs_device
 from privrec.algorithms.privrec_plus.kernels import Kernels
+from privrec.algorithms.privrec_plus.opinion import SECOND, SECOND_WEIGHT
+from privrec.algorithms.privrec_plus.path import path_of
 from privrec.algorithms.privrec_plus.public import (
     ALIGNMENTS,
+    PRIOR_DIRECTIONS,
     Commons,
     Learned,
     Public,
@@ -94,8 +100,9 @@ from privrec.algorithms.privrec_plus.sums import (
     popularity_device,
     taste_device,
 )
+from privrec.algorithms.privrec_plus.sweeps import sweeps_phase
 from privrec.algorithms.recipe import Choice, Plan, Recipe, Task
-from privrec.core.phase import Accepted, Phase, ServerState, Told, positions, weights
+from privrec.core.phase import Accepted, Phase, ServerState, Stage, Told, positions, weights
 from privrec.core.scorer import Scorer
 from privrec.data.clients import Split
 from privrec.data.federation import Federation
@@ -134,6 +141,12 @@ class _Task:
         """The settings of pairs beside the vectors; None where there are none."""
         return hop_of(self.settings, self.federation.n_items)
 
+    @property
+    def second_opinion(self) -> PlusSettings | None:
+        """The settings of a run that has a second opinion; None for any other run."""
+        exact = without_noise(self.settings)
+        return exact if exact and exact.second_opinion else None
+
     def kept(self, before: Params | None) -> dict[str, Array]:
         """Return the tower of the phase before; if none, one that scores all items alike."""
         dislikes = self.settings.dislike_input > 0
@@ -146,6 +159,9 @@ class _Task:
             start |= self.hop.blank(self.layout.n_items)
         if exact := without_noise(self.settings):
             start |= {RECENCY: np.asarray(exact.recency, np.float32)} if exact.recency else {}
+        if second := self.second_opinion:
+            start[SECOND] = np.zeros((self.layout.n_items, second.second_rank), np.float32)
+            start[SECOND_WEIGHT] = np.asarray(second.second_opinion, np.float32)
         if self.kernels is not None:
             start |= public_start(self.kernels, self.rank - 1)
         known = before or {}
@@ -216,6 +232,8 @@ def plus_stages(of: Task[SumsSettings]) -> tuple[Phase, ...]:
     sums: tuple[Phase, ...] = (_popularity_phase(task, first), _history_phase(task, second))
     if task.hop:
         sums = (*sums, _pairs_phase(task, task.hop, second, first=sums[-1].last))
+    if exact := task.second_opinion:
+        sums = (*sums, _second_phase(task, exact, second, sums[-1].last))
     if not settings.rounds:
         return sums
     people, played = split.train, sums[-1].last
@@ -243,7 +261,7 @@ def _public_stages(of: Task[SumsSettings], layout: Layout, kernels: Kernels) -> 
     second = replace(_alignments_phase(task, kernels, budget), work=work)
     if budget.moments is None:
         return first, replace(second, ranks=True)
-    third = _public_moments_phase(task, kernels, budget.moments)
+    third = _public_moments_phase(task, kernels, budget, budget.moments)
     return first, second, replace(third, work=work)
 
 
@@ -262,7 +280,7 @@ def _alignments_phase(task: _Task, kernels: Kernels, budget: PublicBudget) -> Ph
         trust = trust_of(sums, commons(state), people, noise)
         public = Public(trust, basis_of(_popularity(state), kernels, trust, budget.directions))
         if budget.moments is None:
-            return _with_tower(task, kernels, state, public, None)
+            return _with_tower(task, kernels, budget, state, public, None)
         return _state_with_params(state, public.params(task.layout.n_items))
 
     size, n_items = len(kernels), task.layout.n_items
@@ -279,35 +297,62 @@ def _alignments_phase(task: _Task, kernels: Kernels, budget: PublicBudget) -> Ph
     )
 
 
-def _public_moments_phase(task: _Task, kernels: Kernels, aggregator: Aggregator) -> Phase:
-    """Return the moments of rows in the basis."""
-    directions, noise = task.rank - 1, aggregator.noise_scale(BOUND)
+def _public_moments_phase(
+    task: _Task, kernels: Kernels, budget: PublicBudget, aggregator: Aggregator
+) -> Phase:
+    """Return the moments of rows in the basis; or popularity again, if the features are enough."""
+    directions, noise = budget.directions, aggregator.noise_scale(BOUND)
+    first_noise = budget.popularity.noise_scale(BOUND)
+
+    def again(public: Public) -> bool:
+        return public.trust.trust >= budget.least_trust
+
+    def tell(state: ServerState) -> Told:
+        public = public_of(state.params)
+        return public.basis.told(popularity=again(public))
 
     def absorb(state: ServerState, published: Published) -> ServerState:
-        sums = np.asarray(published.update[TRIANGLE], np.float64)
-        learned = learned_from(sums, directions, noise)
-        return _with_tower(task, kernels, state, public_of(state.params), learned)
+        public = public_of(state.params)
+        if not again(public):
+            sums = np.asarray(published.update[TRIANGLE], np.float64)
+            learned = learned_from(sums, directions, noise)
+            return _with_tower(task, kernels, budget, state, public, learned)
+        second = np.asarray(published.update[POPULARITY], np.float64)
+        both = _popularity(state) / first_noise**2 + second / noise**2
+        popularity = both / (1 / first_noise**2 + 1 / noise**2)
+        state = _state_with_params(state, {POPULARITY: popularity})
+        popularity = _popularity(state)  # As it is kept, in 32 bits.
+        size = min(PRIOR_DIRECTIONS, len(public.basis.items.kept) - 1)
+        basis = basis_of(popularity, kernels, public.trust, size)
+        return _with_tower(task, kernels, budget, state, Public(public.trust, basis), None)
 
     accepts = moments_accepts(task.layout.n_items, directions)
-    device = moments_device(task.layout, task.settings.dislike_input)
+    dislike = task.settings.dislike_input
+    device = moments_device(task.layout, dislike, popularity_device(task.layout, dislike))
     down = 4 * directions * (accepts["kept"].shape[0] or 0)
     return task.phase(
         MOMENTS,
         2,
         aggregator,
         device=replace(device, cost=partial(task.cost, "moments round", down, True)),
-        tell=lambda state: public_of(state.params).basis.told(),
+        tell=tell,
         absorb=absorb,
         accepts=accepts,
     )
 
 
 def _with_tower(
-    task: _Task, kernels: Kernels, state: ServerState, public: Public, learned: Learned | None
+    task: _Task,
+    kernels: Kernels,
+    budget: PublicBudget,
+    state: ServerState,
+    public: Public,
+    learned: Learned | None,
 ) -> ServerState:
     """Return the state with the tower in its parameters."""
     popularity = _popularity(state)
-    tower = tower_of(public.basis, learned, public.trust, kernels, popularity)
+    people = budget.popularity.release.sampling.cohort
+    tower = tower_of(public.basis, learned, public.trust, kernels, popularity, people)
     ranked = public.basis.items.kept
     if public.trust.trust:
         ranked = np.arange(task.layout.n_items)
@@ -335,6 +380,24 @@ def _history_phase(task: _Task, aggregator: Aggregator) -> Phase:
         return replace(_exact_phase(task, exact, aggregator), work=work)
     work = partial(noisy_work, settings, task.layout, task.rank)
     return replace(_noisy_phase(task, aggregator), work=work)
+
+
+def _second_phase(task: _Task, settings: PlusSettings, aggregator: Aggregator, first: int) -> Phase:
+    """Return the sweeps of the second opinion."""
+    layout = task.layout
+    phase = sweeps_phase(
+        layout,
+        task.federation,
+        aggregator,
+        population=task.split.train,
+        first=first,
+        columns=layout.item_columns if settings.dislike_input else layout.n_items,
+        width=settings.second_rank,
+        sweeps=settings.second_sweeps,
+        seed=settings.seed,
+        kept=task.kept,
+    )
+    return replace(phase, work=partial(sweeps_work, layout, settings.second_rank))
 
 
 def _noisy_subspace(task: _Task, aggregator: Aggregator) -> Phase:
@@ -508,6 +571,13 @@ def plus_plan(task: Task[SumsSettings]) -> Plan:
     )
 
 
+def plus_path(task: Task[SumsSettings], stages: Sequence[Stage]) -> tuple[str, ...]:
+    """Return which way a run goes, and why, in sentences."""
+    settings, catalogue = task.settings, task.federation.catalogue
+    kernels = public_kernels(settings, catalogue)
+    return path_of(task, stages, kernels, subspace=in_subspace(settings, catalogue.n_items))
+
+
 # All training people contribute to the sums; a smaller `stage1_cohort` samples fewer. Adaptation
 # takes no gradient steps.
 _VALUES: Mapping[str, Any] = {
@@ -526,13 +596,17 @@ PRIVREC_PLUS = Recipe(
     server_sees="items",
     plan=plus_plan,
     items_with_vector=items_with_vector,
+    public_features=public_features,
+    with_items=with_items,
+    path=plus_path,
     values={**_VALUES, "dislike_target": 0.6, "patience": 3},
     choice=Choice(keys=KEYS, usual=usual, find=partial(find, plus_plan)),
     presets={
         # The settings are chosen already: 2 % validation people are enough for the curve, and too
         # few to choose a state by.
         "movielens-1m": {
-            "rounds": 300,
+            "rounds": 0,
+            "second_opinion": 3.0,
             "patience": 0,
             "cohort": 500,
             "history_l2": 200.0,

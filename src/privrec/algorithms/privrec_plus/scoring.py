@@ -12,6 +12,7 @@ If rounds on top were trained (`softmax.py`), the result is:
     h' = Σ row_c · vector_c / √(1 + items in the row)
 
 Where items have neighbours (`hop.py`), the values of those of liked items are a second opinion.
+If there is a second opinion (`opinion.py`), both are standardised for each person and added.
 """
 
 from collections.abc import Callable, Mapping
@@ -21,6 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from privrec.algorithms.privrec_plus.opinion import SECOND, SECOND_WEIGHT, second_opinion
 from privrec.core.tables import added, check_shapes
 from privrec.data.clients import Clients
 from privrec.data.schema import Bag, Feature, Schema
@@ -227,13 +229,27 @@ def tower_shapes(params: Mapping[str, Leaf], layout: Layout) -> dict[str, tuple[
         named = zip(learned_names(layout), layout.sizes, strict=True)
         shapes |= {name: (rows, *size) for name, rows in named}
         shapes |= {LEARNED_OUT: (n, *size), LEARNED_BIAS: (n,), LEARNED_TRUST: ()}
+    if SECOND in params or SECOND_WEIGHT in params:
+        size = np.shape(params.get(SECOND, np.zeros((n, 0))))[-1:]
+        shapes |= {SECOND: (n, *size), SECOND_WEIGHT: ()}
     return shapes
+
+
+def input_columns(params: Mapping[str, Leaf], layout: Layout) -> int:
+    """Return how many columns of a row are items that say what a person likes.
+
+    They come first. Dislikes are among them where the history tower has vectors of them.
+    """
+    return layout.item_columns if DISLIKES in params else layout.n_items
 
 
 def row_scorer(tower: Arrays, layout: Layout) -> Callable[[Leaf], F32]:
     """Return the function that scores all items: (people, columns) -> (people, n_items)."""
     simple, on_top = closed_form(tower, layout), learned_of(tower)
     near = from_neighbours(tower) if HOP_VALUES in tower else None
+    other = None
+    if SECOND in tower:
+        other = second_opinion(tower, layout.n_items, input_columns(tower, layout))
 
     def score(rows: Leaf) -> F32:
         scores = simple(rows)
@@ -243,6 +259,8 @@ def row_scorer(tower: Arrays, layout: Layout) -> Callable[[Leaf], F32]:
             scores[some] = forward(on_top, layout, rows[some], scores[some]).logits
         if near is not None:
             scores = added(scores, near(rows), float(tower[HOP_WEIGHT]))
+        if other is not None:
+            scores = added(scores, other(rows), float(tower[SECOND_WEIGHT]))
         return scores + tower[BIAS]
 
     return score

@@ -88,6 +88,13 @@ class PlusSettings(SumsSettings):
     choose: bool = True
     """Chooses settings that are not given, before a simulated training without noise, on people or
     lines that are held out of the training data for it (docs/results.md)."""
+    second_opinion: Weight = 0.0
+    """Weight of a second opinion beside the history tower: implicit alternating least squares, from
+    more sums over people. 0 leaves it out."""
+    second_rank: Size = 128
+    """Length of its vectors."""
+    second_sweeps: Size = 4
+    """Its sweeps, of three rounds each."""
 
 
 _EXACT = frozenset(PlusSettings.model_fields) - frozenset(SumsSettings.model_fields)

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 
+from privrec.algorithms.privrec_plus.opinion import SECOND, SECOND_WEIGHT
 from privrec.algorithms.privrec_plus.rows import SparseRows, merged_items, rows_of
 from privrec.algorithms.privrec_plus.scoring import (
     LEARNED_BIAS,
@@ -234,7 +235,7 @@ def softmax_phase(
     def cost(params: Params) -> DeviceCost:
         usual = Cohort(usual_person(federation, population), federation.take)
         (batch,) = devices.packed(params, usual, first, 1)
-        return _cost(params, layout, batch, settings)
+        return _cost(_told(params), layout, batch, settings)
 
     return Phase(
         name=TRAIN,
@@ -244,7 +245,7 @@ def softmax_phase(
         aggregator=aggregator,
         device=DeviceHalf(contribute=devices.contribute, kernel=devices.kernel, cost=cost),
         start=start,
-        tell=lambda state: state.params,
+        tell=lambda state: _told(state.params),
         absorb=absorb,
     )
 
@@ -300,6 +301,11 @@ def _summed(
         *[(part.update, part.loss, part.clipped, part.dropped) for part in parts],
     )
     return CohortTotal(update, loss=loss, clipped=clipped, dropped=dropped)
+
+
+def _told(params: Params) -> Params:
+    """Return what a device is told: all but the second opinion, which it does not learn from."""
+    return {name: leaf for name, leaf in params.items() if name not in (SECOND, SECOND_WEIGHT)}
 
 
 def _cost(params: Params, layout: Layout, batch: Histories, settings: SumsSettings) -> DeviceCost:

@@ -1,0 +1,260 @@
+"""Sweeps of implicit alternating least squares, whose sums are sums over people (`opinion.py`).
+
+In a sweep, devices solve people's vectors u from the items' vectors. Then item i solves
+
+    H_i v_i = b_i,   H_i = Σ_all u uᵀ + αΣ_(have i) u uᵀ + ridge·I,   b_i = (1 + α)Σ_(have i) t u
+
+H_i itself would be d² numbers for each item. So the server takes some steps of conjugate gradients
+for all items at once: a round sums H_i times one vector of each item. A device sends a row for each
+of its own items, and u for the matrix that all items share. The first round of a sweep sums the
+residual b_i - H_i v_i, each further one H_i times the direction of a step.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+import scipy.sparse as sp
+
+from privrec.algorithms.privrec_plus.opinion import (
+    ALPHA,
+    SECOND,
+    Entries,
+    Turned,
+    entries_in,
+    person_vectors,
+    ridge,
+    turned,
+)
+from privrec.algorithms.privrec_plus.rows import rows_of
+from privrec.algorithms.privrec_plus.scoring import Layout
+from privrec.core.contribution import Contribution, TouchedRows
+from privrec.core.phase import Accepted, Cohort, DeviceHalf, Phase, ServerState, Told
+from privrec.data.clients import Clients
+from privrec.data.federation import Federation
+from privrec.privacy.aggregate import Aggregator, CohortTotal, Published
+from privrec.seeds import rng
+from privrec.simulate.cost import DeviceCost, milliseconds, usual_person
+from privrec.types import F64, Array, IntArray, Leaf, Params
+
+NAME = "second opinion"
+"""The name of the phase."""
+STEPS = 2
+"""Steps of conjugate gradients in a sweep."""
+DIRECTION, TARGETS = "direction", "targets"
+"""What is told beside the items' vectors: a vector for each item that H_i is multiplied by, and 1
+in the first round of a sweep, in which b_i is asked for too, else 0."""
+ITEM_SUMS, GRAM, PEOPLE = "items", "gram", "people"
+"""The sums of a round: a row for each item with a count in its last column, Σ u uᵀ, and Σ 1."""
+_START = 0.1
+"""The usual length of an item's vector before the first sweep. Chosen by hand."""
+_LARGEST = 1e4
+"""No number of what is told is larger. Chosen by hand; vectors have a length of about 1."""
+
+
+# --- the device's half ---------------------------------------------------------------------------
+
+
+class _Shares(NamedTuple):
+    """What some people add: their `vectors` u (people, d), and `weight` for each of their entries.
+
+    The row of item i gets weight · u from each who has it.
+    """
+
+    people: Entries
+    vectors: F64
+    weight: F64
+
+
+def _shares(told: Told, people: Entries, items: Turned) -> _Shares:
+    direction = np.asarray(told[DIRECTION], np.float64)
+    solved = person_vectors(items, people)
+    along = np.einsum("ed,ed->e", solved[people.owner], direction[people.item])
+    wanted = float(told[TARGETS]) * (1 + ALPHA) * people.target
+    return _Shares(people, solved, wanted - ALPHA * along)
+
+
+def sweeps_device(layout: Layout, columns: int) -> DeviceHalf:
+    """Return the devices' half of a round: ((1 + α)t - α uᵀp_i) u for each own item, and u.
+
+    The first `columns` columns of a row are her items.
+    """
+
+    def entries(clients: Clients) -> Entries:
+        return entries_in(rows_of(clients, layout), layout.n_items, columns)
+
+    def contribute(told: Told, person: Clients, round_index: int) -> Contribution:
+        people, vectors, weight = _shares(told, entries(person), turned(told[SECOND]))
+        values = np.outer(weight, np.append(vectors[0], 0.0))
+        values[:, -1] = 1.0
+        return Contribution(
+            dense={PEOPLE: np.float64(1.0)},
+            rows={ITEM_SUMS: TouchedRows(people.item, values, layout.n_items)},
+            outer={GRAM: vectors[0]},
+        )
+
+    def kernel(told: Told, cohort: Cohort, round_index: int, clip_norm: float) -> CohortTotal:
+        size, width = layout.n_items, np.shape(told[SECOND])[1]
+        items, gram = np.zeros((size, width + 1)), np.zeros((width, width))
+        known = turned(told[SECOND])
+        for part in cohort.parts(512):
+            people, vectors, weight = _shares(told, entries(part), known)
+            shape = (len(vectors), size)
+            table = sp.csr_array((weight, people.item, people.offsets), shape=shape)
+            items[:, :-1] += table.T @ vectors
+            items[:, -1] += np.bincount(people.item, minlength=size)
+            gram += vectors.T @ vectors
+        return CohortTotal({ITEM_SUMS: items, GRAM: gram, PEOPLE: np.float64(len(cohort.people))})
+
+    return DeviceHalf(contribute=contribute, kernel=kernel)
+
+
+# --- the server's half ---------------------------------------------------------------------------
+
+
+class Solving(NamedTuple):
+    """Conjugate gradients between two rounds of a sweep, for each item: (items, d) and (items,).
+
+    `solution` is v_i so far, `residual` b_i - H_i v_i, `direction` the next step's, and `product`
+    the residual times the preconditioned residual.
+    """
+
+    solution: Leaf
+    residual: Leaf
+    direction: Leaf
+    product: Leaf
+
+
+def _system(total: dict[str, F64], directions: F64) -> tuple[F64, Callable[[F64], F64]]:
+    """Return the sums with what all items share added: b_i - H_i p_i, and the preconditioner.
+
+    The preconditioner is the inverse of H_i, as if those who have item i were like everybody.
+    """
+    sums, count = total[ITEM_SUMS][:, :-1], total[ITEM_SUMS][:, -1]
+    people = max(float(total[PEOPLE]), 1.0)
+    ridges = ridge(count, people)[:, None]
+    strength, basis = np.linalg.eigh(total[GRAM])
+    usual = np.maximum(strength, 0.0) * (1 + ALPHA * count / people)[:, None] + ridges
+
+    def nearly_solved(right: F64) -> F64:
+        return np.asarray((right @ basis / usual) @ basis.T)
+
+    return sums - directions @ total[GRAM] - ridges * directions, nearly_solved
+
+
+def begun(total: dict[str, F64], vectors: F64) -> Solving:
+    """Return the start of a sweep from the sums of its first round."""
+    residual, nearly_solved = _system(total, vectors)
+    direction = nearly_solved(residual)
+    return Solving(vectors, residual, direction, (residual * direction).sum(1))
+
+
+def stepped(total: dict[str, F64], before: Solving) -> Solving:
+    """Return the state after a step of conjugate gradients along `before.direction`."""
+    solution, residual, direction, product = (np.asarray(part, np.float64) for part in before)
+    minus, nearly_solved = _system(total, direction)
+    curve = -(direction * minus).sum(1)
+    length = _over(product, curve)[:, None]
+    residual = residual + length * minus
+    turned = nearly_solved(residual)
+    new = (residual * turned).sum(1)
+    next_direction = turned + _over(new, product)[:, None] * direction
+    return Solving(solution + length * direction, residual, next_direction, new)
+
+
+def _over(above: F64, below: F64) -> F64:
+    """Return above / below, and 0 where an item is solved already."""
+    return np.divide(above, below, out=np.zeros_like(above), where=below > 0)
+
+
+def sweeps_phase(
+    layout: Layout,
+    federation: Federation,
+    aggregator: Aggregator,
+    *,
+    population: IntArray,
+    first: int,
+    columns: int,
+    width: int,
+    sweeps: int,
+    seed: int,
+    kept: Callable[[Params | None], dict[str, Array]],
+) -> Phase:
+    """Return the rounds of some sweeps; `kept(before)` has the parameters that they begin with.
+
+    The first `columns` columns of a row are a person's items. Vectors have the length `width`.
+    """
+    device = sweeps_device(layout, columns)
+
+    def is_first(state: ServerState) -> bool:
+        return (state.round_index - first) % (STEPS + 1) == 0
+
+    def start(before: Params | None) -> ServerState:
+        vectors = _drawn((layout.n_items, width), seed)
+        blank = jnp.zeros_like(vectors)
+        return ServerState(
+            round_index=first,
+            params={**kept(before), SECOND: vectors},
+            opt_state=Solving(vectors, blank, blank, blank[:, 0]),
+            clip_norm=aggregator.clip_norm,
+        )
+
+    def tell(state: ServerState) -> Told:
+        vectors = state.params[SECOND]
+        direction = vectors if is_first(state) else state.opt_state.direction
+        return {SECOND: vectors, DIRECTION: direction, TARGETS: np.float32(is_first(state))}
+
+    def absorb(state: ServerState, published: Published) -> ServerState:
+        total = {name: np.asarray(sums, np.float64) for name, sums in published.update.items()}
+        before = np.asarray(state.params[SECOND], np.float64)
+        parts = begun(total, before) if is_first(state) else stepped(total, state.opt_state)
+        solving = Solving(*(jnp.asarray(part, jnp.float32) for part in parts))
+        ended = is_first(replace(state, round_index=state.round_index + 1))
+        new = {SECOND: solving.solution} if ended else {}
+        return replace(state, params={**state.params, **new}, opt_state=solving)
+
+    return Phase(
+        name=NAME,
+        rounds=sweeps * (STEPS + 1),
+        first=first,
+        population=population,
+        aggregator=aggregator,
+        device=replace(
+            device, cost=lambda params: _cost(federation, population, device, tell(start(params)))
+        ),
+        start=start,
+        tell=tell,
+        absorb=absorb,
+        accepts=_accepted((layout.n_items, width)),
+    )
+
+
+def _drawn(shape: tuple[int, int], seed: int) -> Array:
+    """Return the items' vectors before the first sweep: small and random."""
+    drawn = rng(seed, 0, "second").standard_normal(shape) * _START / np.sqrt(shape[1])
+    return jnp.asarray(drawn, jnp.float32)
+
+
+def _accepted(shape: tuple[int, int]) -> dict[str, Accepted]:
+    table = Accepted(shape=shape, least=-_LARGEST, most=_LARGEST)
+    return {SECOND: table, DIRECTION: table, TARGETS: Accepted(shape=(), least=0, most=1)}
+
+
+def _cost(
+    federation: Federation, population: IntArray, device: DeviceHalf, told: Told
+) -> DeviceCost:
+    """Return what a round costs one device."""
+    person = federation.take(usual_person(federation, population))
+    entries = len(device.contribute(told, person, 0).rows[ITEM_SUMS].ids)
+    n_items, width = np.shape(told[SECOND])
+    own = entries * min(entries, width) * (width + min(entries, width) // 3)
+    return DeviceCost(
+        what=f"{NAME} round",
+        bytes_down=4 * (2 * n_items * width + 1),
+        # For each own item a position and a row in 64 bits; one vector, and a count.
+        bytes_up=8 * (entries * (width + 2) + width + 1),
+        multiply_adds=2 * n_items * width**2 + own,
+        milliseconds=milliseconds(lambda: device.contribute(told, person, 0)),
+    )

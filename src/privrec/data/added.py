@@ -1,0 +1,78 @@
+"""Items that come into a catalogue after a model was trained with it."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from privrec.data.catalogue import Catalogue
+from privrec.data.columns import Reader
+from privrec.data.schema import Bag, Feature, Schema
+from privrec.data.tables import encode_column, in_order, item_titles, require
+from privrec.errors import DataError, SettingsError, nearest
+
+_MAPPED = ("id", "item", "title")
+
+
+def read_items(path: Path, **how: Any) -> pl.DataFrame:
+    """Return an items file as a table: `id`, `title` if it has one, and features.
+
+    `how` are fields of `Reader`, as for an import.
+    """
+    for ours in how.get("mapping", {}):
+        if ours not in _MAPPED:
+            raise SettingsError(
+                f"`--map` must name one of {', '.join(_MAPPED)}; got {ours!r}"
+                f"{nearest(ours, _MAPPED)}"
+            )
+    reader = Reader(**how)
+    found = reader.entities(path, "item")
+    reader.check_ignored()
+    return found
+
+
+def with_new_items(catalogue: Catalogue, items: pl.DataFrame, where: str) -> Catalogue:
+    """Return the catalogue with the items of a table that it does not have, after its own.
+
+    Items that it has stay as they are, whatever the table says of them. The table must have the
+    columns that the catalogue was made from; `where` names it in an error.
+    """
+    features = catalogue.schema.of("item")
+    has_titles = list(catalogue.titles) != list(catalogue.item_ids)
+    for name in [*(["title"] if has_titles else []), *(feature.name for feature in features)]:
+        require(items, name, where)
+    ids = items["id"].cast(pl.String)
+    new = in_order(items.filter(~ids.is_in(list(catalogue.item_ids))))
+    if not new.height:
+        raise DataError(f"{where} has no new item: all of its {items.height:,} are in the model")
+    names = new["id"].cast(pl.String).to_list()
+    try:
+        encoded = {
+            feature.table: _joined(feature, catalogue.items[feature.table], new[feature.name])
+            for feature in features
+        }
+        titles = item_titles(new, names)
+    except DataError as error:
+        raise DataError(f"{where}: {error}") from error
+    wider = {table: feature for table, (feature, _) in encoded.items()}
+    return replace(
+        catalogue,
+        schema=Schema(features=tuple(wider.get(f.table, f) for f in catalogue.schema.features)),
+        item_ids=[*catalogue.item_ids, *names],
+        titles=[*catalogue.titles, *titles],
+        items={table: bag for table, (_, bag) in encoded.items()},
+    )
+
+
+def _joined(feature: Feature, bag: Bag, column: pl.Series) -> tuple[Feature, Bag]:
+    """Return the feature with a column's values after its own, and the bag with its rows."""
+    if feature.kind == "numeric":
+        numbers = (feature.mean, feature.scale)
+        _, rows = encode_column(column, "item", feature.kind, values=(), numbers=numbers)
+        return feature, bag.join(rows)
+    found, _ = encode_column(column, "item", feature.kind, values=(), numbers=None)
+    known = set(feature.values)
+    values = (*feature.values, *(value for value in found.values if value not in known))
+    _, rows = encode_column(column, "item", feature.kind, values=values, numbers=None)
+    return replace(feature, values=values), bag.join(rows)

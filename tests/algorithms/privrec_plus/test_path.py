@@ -1,0 +1,77 @@
+"""What a dry run says of the way that a run under noise goes."""
+
+import re
+from typing import Any
+
+import pytest
+
+from privrec.algorithms.privrec_plus.path import whole_noise
+from privrec.algorithms.privrec_plus.public import spending_of
+from privrec.algorithms.privrec_plus.recipe import plus_path
+from privrec.algorithms.recipe import Plan
+from privrec.algorithms.recipes import configure, prepare
+from privrec.data.sources import load
+from tiny import without_features
+
+MANY = "synthetic:users=4000,items=40,longest=20"
+MIDDLE = "synthetic:users=6000,items=900,longest=20"
+FEW = "synthetic:users=300,items=40,longest=20"
+
+
+def planned(data: str, *, features: bool = True, **settings: Any) -> Plan:
+    found = load(data) if features else without_features(load(data))
+    return prepare(configure("dp-privrec-plus", data, {"delta": 1e-4, **settings}), found)
+
+
+def said(plan: Plan) -> list[str]:
+    return list(plus_path(plan.task, plan.stages()))  # type: ignore[arg-type]
+
+
+def numbers_after(word: str, text: str) -> list[int]:
+    return [int(found.replace(",", "")) for found in re.findall(rf"{word} (\d[\d,]*)", text)]
+
+
+def test_the_noise_of_all_releases_is_that_of_one() -> None:
+    plan = planned(MANY, noise_multiplier=3.0)
+    assert whole_noise(plan.stages()) == pytest.approx(3.0)
+    assert whole_noise(planned(FEW, noise_multiplier=3.0).stages()) == pytest.approx(3.0)
+
+
+@pytest.mark.parametrize(
+    ("noise", "asked", "begins"),
+    [
+        (10.0, True, "moments are asked for"),
+        (14.0, True, "the last release counts popularity again if"),
+        (20.0, False, "popularity and alignments alone"),
+    ],
+)
+def test_the_number_that_is_said_changes_the_way(noise: float, asked: bool, begins: str) -> None:
+    """900 items: 360 people for one unit of noise, or 300 where features say little."""
+    plan = planned(MIDDLE, noise_multiplier=noise)
+    features, moments = said(plan)
+    assert features.startswith("public features of items choose the basis (")
+    assert moments.startswith(begins)
+    assert (len(plan.stages()) == 3) == asked
+    limits = {10.0: [3600], 14.0: [5100, 4200], 20.0: [6000]}[noise]
+    assert numbers_after("about", moments) == limits
+    for limit in limits:
+        fewer, enough = (spending_of(n, noise, 900) for n in (int(0.96 * limit), limit))
+        assert (fewer.moments > 0, fewer.least_trust) != (enough.moments > 0, enough.least_trust)
+
+
+def test_why_features_choose_nothing() -> None:
+    [line] = said(planned(FEW, features=False))
+    assert line == (
+        "features of items choose nothing: items have no public features that tell them apart"
+    )
+    [line] = said(planned(FEW, history_items=30))
+    assert line.endswith("in a subspace, for more than 30 items, they are not used")
+    [line] = said(planned(FEW, history="subspace"))
+    assert line.endswith("in a subspace they are not used")
+    [line] = said(planned(FEW, rounds=2, cohort=8))
+    assert line.endswith("with rounds on top they are not used")
+
+
+def test_without_noise_nothing_is_said() -> None:
+    plan = prepare(configure("privrec-plus", FEW, {}), load(FEW))
+    assert said(plan) == []
