@@ -21,7 +21,7 @@ def standardised(scores: Scores) -> Scores:
     # The mean of equal numbers is rounded, so their spread need not be exactly 0.
     equal = spread <= _EQUAL * np.abs(wide).max(1, keepdims=True, initial=0.0)
     result = np.divide(centred, spread, out=np.zeros_like(wide), where=~equal)
-    return result.astype(scores.dtype, copy=False)
+    return np.asarray(result, scores.dtype)
 
 
 def added(first: Scores, second: Scores, weight: float) -> Scores:

@@ -181,7 +181,7 @@ def test_an_item_that_nobody_has_gets_no_vector(data: Federation) -> None:
 
 def test_both_opinions_are_standardised_and_added() -> None:
     layout = Layout(n_items=ITEMS, dislikes=True)
-    tower = {
+    tower: dict[str, Any] = {
         LIKES: DRAW.normal(size=(ITEMS, 3)).astype(np.float32),
         DISLIKES: DRAW.normal(size=(ITEMS, 3)).astype(np.float32),
         OUT: DRAW.normal(size=(ITEMS, 3)).astype(np.float32),
