@@ -12,10 +12,10 @@ from privrec.runs import folder as records
 from tiny import DATA
 
 RUNS: dict[str, tuple[str, dict[str, Any]]] = {
-    "own": ("dp-privrec-plus", {"epsilon": 8.0}),
-    "the same settings": ("dp-privrec-plus", {"epsilon": 8.0}),
-    "less noise": ("dp-privrec-plus", {"epsilon": 100.0}),
-    "another seed": ("dp-privrec-plus", {"epsilon": 8.0, "seed": 1}),
+    "own": ("dp-privrec-plus", {"epsilon": 4.0}),
+    "the same settings": ("dp-privrec-plus", {"epsilon": 4.0}),
+    "less noise": ("dp-privrec-plus", {"epsilon": 7.0}),
+    "another seed": ("dp-privrec-plus", {"epsilon": 4.0, "seed": 1}),
     "another recipe": ("popularity", {}),
 }
 READERS = {

@@ -225,7 +225,7 @@ def test_the_noise_depends_on_what_is_trained_and_not_on_how_it_is_ranked(
         return list(drawn)
 
     usual = noise_of("auto", "auto")
-    assert len(usual) == 2
+    assert len(usual) == 3
     assert usual == noise_of("halves", "unseen") == noise_of("halves", "not-kept")
     assert not set(usual) & set(noise_of("leave-last", "unseen"))
 

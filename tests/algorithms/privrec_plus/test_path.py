@@ -14,7 +14,7 @@ from privrec.data.sources import load
 from tiny import without_features
 
 MANY = "synthetic:users=4000,items=40,longest=20"
-MIDDLE = "synthetic:users=6000,items=900,longest=20"
+MIDDLE = "synthetic:users=6000,items=2500,longest=20"
 FEW = "synthetic:users=300,items=40,longest=20"
 
 
@@ -40,22 +40,22 @@ def test_the_noise_of_all_releases_is_that_of_one() -> None:
 @pytest.mark.parametrize(
     ("noise", "asked", "begins"),
     [
-        (10.0, True, "moments are asked for"),
-        (14.0, True, "the last release counts popularity again if"),
-        (20.0, False, "popularity and alignments alone"),
+        (7.0, True, "moments are asked for"),
+        (10.0, True, "the last release counts popularity again if"),
+        (14.0, False, "popularity and alignments alone"),
     ],
 )
 def test_the_number_that_is_said_changes_the_way(noise: float, asked: bool, begins: str) -> None:
-    """900 items: 360 people for one unit of noise, or 300 where features say little."""
+    """2,500 items: 600 people for one unit of noise, or 400 where features say little."""
     plan = planned(MIDDLE, noise_multiplier=noise)
     features, moments = said(plan)
     assert features.startswith("public features of items choose the basis (")
     assert moments.startswith(begins)
     assert (len(plan.stages()) == 3) == asked
-    limits = {10.0: [3600], 14.0: [5100, 4200], 20.0: [6000]}[noise]
+    limits = {7.0: [4200], 10.0: [6000, 4000], 14.0: [5600]}[noise]
     assert numbers_after("about", moments) == limits
     for limit in limits:
-        fewer, enough = (spending_of(n, noise, 900) for n in (int(0.96 * limit), limit))
+        fewer, enough = (spending_of(n, noise, 2500) for n in (int(0.96 * limit), limit))
         assert (fewer.moments > 0, fewer.least_trust) != (enough.moments > 0, enough.least_trust)
 
 

@@ -364,7 +364,7 @@ def test_shares_are_one_together(people: int, noise: float, items: int) -> None:
     found = spending_of(people, noise, items)
     assert found.popularity + found.alignments + found.moments == pytest.approx(1.0)
     assert found.alignments == 0.01
-    assert (found.moments > 0) == (people >= min(300, 12 * math.sqrt(items)) * noise)
+    assert (found.moments > 0) == (people >= min(400, 12 * math.sqrt(items)) * noise)
     if found.moments:
         assert (found.least_trust > 1) == (people >= 12 * math.sqrt(items) * noise)
     assert 1 <= found.directions <= min(items, 1500) - 1

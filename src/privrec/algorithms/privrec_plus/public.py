@@ -98,7 +98,7 @@ def fewest_per_noise(n_items: int) -> tuple[float, float]:
     Measured with 300, 600 and 3,883 items, from 150 to 2,450 people per unit (docs/results.md).
     """
     with_features = 12 * math.sqrt(n_items)
-    return with_features, min(300.0, with_features)
+    return with_features, min(400.0, with_features)
 
 
 PRIOR_DIRECTIONS = 300
