@@ -105,7 +105,9 @@ def test_leave_last_trains_on_nothing_that_is_held_out(recipe: str, tmp_path: Pa
         )
         for part in (to_test, to_validate, to_train)
     }
-    assert params_of(runs["to_test"]) == params_of(honest) == params_of(runs["to_validate"])
+    assert params_of(runs["to_test"]) == params_of(honest)
+    if recipe != "privrec-plus":  # It chooses settings by what is held out to validate.
+        assert params_of(runs["to_validate"]) == params_of(honest)
     # Validation does not know the tested like, nor anything that came after it.
     assert figures_of(runs["to_test"]) == figures_of(honest)
     # All of this is garbage, and whoever may look notices.
