@@ -413,7 +413,7 @@ def test_with_few_people_the_trust_decides_what_the_last_release_counts(
 ) -> None:
     """Two published popularities are averaged by their precisions."""
     monkeypatch.setattr(public, "fewest_per_noise", lambda n_items: (1e9, 0.0))
-    phases = phases_of(federation, noise_multiplier=0.5, delta=1e-3)
+    phases = phases_of(federation, noise_multiplier=0.02, delta=1e-3)
     n, last = federation.n_items, phases[-1]
     popularity = np.linspace(3.0, 30.0, n)
     given = Trust(np.eye(len(kernels_of(federation.catalogue)))[0], trust)
