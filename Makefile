@@ -5,6 +5,8 @@ CORE := .venv/.core
 READY := .venv/.ready
 PEERS := .venv-peers/.ready
 ONLY ?=
+# Where this is set, each of the many processes of the tests compiles every library again.
+unexport PYTHONDONTWRITEBYTECODE
 # uv is several times as fast as pip; where it cannot reach what pip can, pip does it.
 define install
 UV_HTTP_TIMEOUT=180 $(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints.txt -e $(1) \

@@ -247,6 +247,7 @@ def test_likes_dislikes_and_features_all_count(run: privrec.Run) -> None:
     assert scores(likes=["i3"]) != scores(dislikes=["i3"])
 
 
+@pytest.mark.slow
 def test_there_may_be_nobody_to_rank_for(tmp_path: Path) -> None:
     """In a small data set the validation or test people may have too few likes."""
     lines = pl.DataFrame({"user": ["a", "b", "c", "d"], "item": ["x", "x", "y", "z"]})
@@ -318,6 +319,7 @@ def test_likes_of_one_genre_bring_more_of_it(tmp_path: Path) -> None:
     assert to_lovers > 1.3 * to_others
 
 
+@pytest.mark.slow
 def test_the_moment_counts_too(tmp_path: Path) -> None:
     """At home people like the first ten items, on the bus the others; the context must count."""
     rows = [

@@ -29,6 +29,7 @@ def test_every_public_name_can_be_imported() -> None:
         privrec.nothing  # noqa: B018
 
 
+@pytest.mark.slow
 def test_importing_does_not_wait_for_jax() -> None:
     code = (
         "import sys, privrec; privrec.__version__, privrec.PrivrecError; "

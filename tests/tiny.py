@@ -103,6 +103,11 @@ VARIANTS = {
 """Recipes that share most of their code with a quicker one, or compile for seconds."""
 
 
+def late(*values: Any) -> Any:
+    """Return parameters with which a test runs in `make test-all` alone."""
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
 def each_recipe(names: Iterable[str]) -> pytest.MarkDecorator:
     """Return a mark that runs a test for each recipe; in `make test-all` alone for variants."""
     slow = pytest.mark.slow

@@ -142,6 +142,7 @@ def test_the_network_is_the_loop_over_edges() -> None:
     np.testing.assert_allclose(every[7], params[ITEM_TABLE][7] @ [*wanted, 1.0], rtol=2e-5)
 
 
+@pytest.mark.slow
 def test_a_graph_without_items_is_nobody() -> None:
     graph = tiny_graph()._replace(real=np.zeros(5, np.bool_))
     params = random_params()
@@ -150,6 +151,7 @@ def test_a_graph_without_items_is_nobody() -> None:
     assert all(np.isfinite(leaf).all() for leaf in slope.values())
 
 
+@pytest.mark.slow
 def test_before_training_a_person_points_to_the_mean_of_her_likes() -> None:
     params = fresh(jax.random.key(0), N_ITEMS, SIZE, 0.1)
     graph = tiny_graph()._replace(liked=np.array([True] * 5))
@@ -182,6 +184,7 @@ def test_what_is_predicted_is_not_in_the_graph() -> None:
     assert len(seen) > 4  # Another half in another round.
 
 
+@pytest.mark.slow
 def test_the_gradient_of_a_hidden_like_goes_towards_the_person() -> None:
     """By finite differences of the loss, and the loss by its formula."""
     client, params = packed(), random_params()
@@ -262,6 +265,7 @@ def test_made_up_rows_have_the_mean_and_the_covariance_of_true_ones() -> None:
     np.testing.assert_allclose(np.cov(made.T), wanted, atol=0.03 * np.abs(wanted).max())
 
 
+@pytest.mark.slow
 def test_every_number_that_is_sent_is_clipped_and_has_laplace_noise() -> None:
     """E|x| = scale and E x² = 2 scale² for Laplace noise; a normal one has another ratio."""
     client, clip, scale = packed(), 0.05, 0.3
@@ -308,6 +312,7 @@ def test_noise_is_anothers_in_another_round_and_for_another_person() -> None:
     assert len(keys) == 12
 
 
+@pytest.mark.slow
 def test_a_person_without_likes_sends_zeros() -> None:
     nobody = somebody().keep(~somebody().liked)
     (client,) = pack(settings_of(), N_ITEMS, {}, nobody, 0)

@@ -71,6 +71,7 @@ def test_tokens_follow_the_item_and_the_key() -> None:
     assert item_token(KEYS[0], 7) == hashlib.sha256(outer + digest).digest()[:16]
 
 
+@pytest.mark.slow
 def test_who_lacks_the_key_cannot_try_all_items(data: Federation) -> None:
     """The matching server knows how tokens are made, and all items: without the key it is lost."""
     tokens = {token for offer in sent_by(data, KEYS[0]) for token in offer.tokens}
@@ -155,6 +156,7 @@ def test_unknown_items_have_no_neighbours() -> None:
     assert directory_of({}) is None
 
 
+@pytest.mark.slow
 def test_only_numbers_of_32_bits_are_told_in_a_size_that_says_nothing(run: privrec.Run) -> None:
     params = run.model().params
     wanted = {KEY: "uint32", TOKENS: "uint32", VECTORS: "float32", MARKS: "uint32", COUNTS: "int32"}

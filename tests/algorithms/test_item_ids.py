@@ -31,6 +31,7 @@ LEARNING: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow
 def test_a_feature_that_tells_the_answer_changes_nothing(tmp_path: Path) -> None:
     """With and without it the parameters are the same, and the device learns who is even."""
     runs = [

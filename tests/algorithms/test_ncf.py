@@ -105,6 +105,7 @@ def start_and_next(data: Federation, **more: Any) -> tuple[Any, Any, Any]:
     return prepared, before, state
 
 
+@pytest.mark.slow
 def test_what_is_released_holds_nobody_and_the_start_is_the_mean(data: Federation) -> None:
     prepared, before, state = start_and_next(data)
     people = len(prepared.task.split.train)

@@ -53,6 +53,7 @@ def popularity_in(place: Path) -> list[float]:
     return [float(one) for one in found]
 
 
+@pytest.mark.slow
 def test_all_people_of_a_part_train_and_nobody_else(tmp_path: Path) -> None:
     data = load(DATA)
     attack("popularity", DATA, out=tmp_path, **FEW)
@@ -75,6 +76,7 @@ def test_members_of_a_model_that_memorises_are_found(tmp_path: Path) -> None:
         assert found[kind]["auc"]["value"] > 0.95, kind
 
 
+@pytest.mark.slow
 def test_nobody_is_found_in_a_model_that_learns_nothing_of_people(tmp_path: Path) -> None:
     """The network without a round of training: its members have not touched it."""
     settings: Any = {**MODEL, "rounds": 0, "adapt_epochs": 1}
@@ -86,6 +88,7 @@ def test_nobody_is_found_in_a_model_that_learns_nothing_of_people(tmp_path: Path
         assert abs(found[kind]["auc"]["value"] - 0.5) < 0.07, kind
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["train", "views_of"])
 def test_after_a_kill_nothing_is_trained_twice(
     where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -244,6 +247,7 @@ def test_other_people_are_asked_about_without_training_again(tmp_path: Path) -> 
     assert {path: path.stat().st_mtime_ns for path in trained} == trained
 
 
+@pytest.mark.slow
 def test_what_is_published_and_sent_is_read_without_models(scratch: Path) -> None:
     kinds = ("--kinds", "sums,twice,server", "--json")
     given = ("attack", "--data", DATA, "--recipes", "popularity,dpals", "--epsilons", "8", *ASKED)

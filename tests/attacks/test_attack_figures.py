@@ -56,6 +56,7 @@ DATA = "synthetic:users=400,items=60,longest=20"
 # --- figures from scores ----------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_random_scores_are_one_half_within_the_interval(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attackers, "_RESAMPLES", 200)
     found = []
@@ -69,6 +70,7 @@ def test_random_scores_are_one_half_within_the_interval(monkeypatch: pytest.Monk
     assert sum(one.low <= 0.5 <= one.high for one in found) >= 34
 
 
+@pytest.mark.slow
 def test_shifted_normal_scores_have_the_figures_of_the_closed_form() -> None:
     draw, shift, normal, count = np.random.default_rng(0), 1.5, NormalDist(), 20_000
     found = measured(draw.normal(size=count) + shift, draw.normal(size=count))
@@ -346,6 +348,7 @@ def test_the_forest_sees_features_and_list_and_nothing_else() -> None:
     assert rows_of(data, listed(people[:1], short)).sum() == len(data.schema.of("user"))
 
 
+@pytest.mark.slow
 def test_the_forest_learns_what_lists_tell_and_nothing_from_lists_that_tell_nothing() -> None:
     data = load(DATA)
     games = [parts_of(400, seed=0, repetition=k) for k in range(3)]

@@ -99,6 +99,7 @@ def test_every_recipe_with_a_guarantee_passes(recipe: str) -> None:
     assert found.findings == []
 
 
+@pytest.mark.slow
 @EACH_WAY
 def test_every_way_passes(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
     found = audited(data=way.data(monkeypatch), confidence=SURE)
@@ -107,11 +108,13 @@ def test_every_way_passes(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.findings == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("epsilon", [1.0, 2.0])
 def test_it_passes_at_smaller_budgets(epsilon: float) -> None:
     assert audited(epsilon=epsilon, confidence=SURE).holds
 
 
+@pytest.mark.slow
 def test_the_bound_is_near_the_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
     """The attack finds most of what there is: otherwise passing would mean little."""
     found = audited(data=KERNEL.data(monkeypatch))
@@ -121,6 +124,7 @@ def test_the_bound_is_near_the_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.epsilon_lower < max(bound for bound in found.bounds.values() if bound is not None)
 
 
+@pytest.mark.slow
 def test_people_of_a_fixed_cohort_are_replaced_by_people_without_data() -> None:
     found = audited(sampling="fixed", confidence=SURE)
     assert found.holds
@@ -135,6 +139,7 @@ def test_noise_off(monkeypatch: pytest.MonkeyPatch) -> None:
     check_fails(audited())
 
 
+@pytest.mark.slow
 def test_half_of_the_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     def halved(rng: np.random.Generator) -> NoiseSource:
         source = seeded(rng)
@@ -144,11 +149,13 @@ def test_half_of_the_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     check_fails(audited())
 
 
+@pytest.mark.slow
 def test_bounding_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sums, "to_length_one", np.ones_like)
     check_fails(audited(data=KERNEL.data(monkeypatch)))
 
 
+@pytest.mark.slow
 def test_noise_on_touched_entries_only(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = Aggregator.publish
 
@@ -183,6 +190,7 @@ def test_a_ledger_that_counts_every_second_round(monkeypatch: pytest.MonkeyPatch
     check_fails(audited("dpals", "synthetic", epsilon=8.0, canaries=300))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("recipe", "way"), [(PLUS, TASTE), (PLUS, THREE), ("dpals", TASTE)])
 def test_noise_shared_by_two_releases(
     monkeypatch: pytest.MonkeyPatch, recipe: str, way: Way
@@ -196,6 +204,7 @@ def test_noise_shared_by_two_releases(
     check_fails(audited(recipe, way.data(monkeypatch)))
 
 
+@pytest.mark.slow
 @EACH_WAY
 def test_popularity_without_noise_chooses_what_is_told(
     monkeypatch: pytest.MonkeyPatch, way: Way
@@ -223,6 +232,7 @@ def test_popularity_without_noise_chooses_what_is_told(
     assert any(way.told in finding for finding in found.findings)
 
 
+@pytest.mark.slow
 def test_one_person_in_two_cohorts_of_a_round(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = Sampling.draw
 
@@ -234,6 +244,7 @@ def test_one_person_in_two_cohorts_of_a_round(monkeypatch: pytest.MonkeyPatch) -
     check_fails(audited())
 
 
+@pytest.mark.slow
 @EACH_WAY
 def test_a_server_that_needs_peoples_data_is_a_finding(
     monkeypatch: pytest.MonkeyPatch, way: Way
@@ -262,6 +273,7 @@ def test_a_server_that_needs_peoples_data_is_a_finding(
     assert "nobody" in found.findings[0]
 
 
+@pytest.mark.slow
 def test_the_command_ends_with_3_where_the_guarantee_does_not_hold(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:
@@ -282,6 +294,7 @@ def test_the_command_ends_with_3_where_the_guarantee_does_not_hold(
     assert "does NOT hold" in place.with_suffix(".html").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_the_audit_of_a_run_stands_in_its_folder_and_report(tmp_path: Path) -> None:
     place = str(tmp_path / "run")
     own = ["--set", "noise=seeded", "--set", "epsilon=3", "--seed", "0"]
@@ -299,6 +312,7 @@ def test_the_audit_of_a_run_stands_in_its_folder_and_report(tmp_path: Path) -> N
     assert "audit: at least epsilon" in report
 
 
+@pytest.mark.slow
 @EACH_WAY
 def test_a_released_model_that_was_computed_from_data(
     monkeypatch: pytest.MonkeyPatch, way: Way
@@ -358,6 +372,7 @@ def test_the_same_people_in_every_round(monkeypatch: pytest.MonkeyPatch) -> None
     assert any("were in round 0 (popularity) too" in finding for finding in found.findings)
 
 
+@pytest.mark.slow
 @EACH_WAY
 def test_an_accountant_that_halves_epsilon(monkeypatch: pytest.MonkeyPatch, way: Way) -> None:
     """The noise is found for a budget that is twice as large as the ledger says.
@@ -374,6 +389,7 @@ def test_an_accountant_that_halves_epsilon(monkeypatch: pytest.MonkeyPatch, way:
     check_fails(audited(data=way.data(monkeypatch), canaries=canaries))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "words"),
     [
@@ -396,6 +412,7 @@ def test_noise_that_is_not_what_the_ledger_says(
     assert any(words in finding for finding in found.findings)
 
 
+@pytest.mark.slow
 def test_one_sum_of_several_without_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = Aggregator.publish
 
@@ -407,6 +424,7 @@ def test_one_sum_of_several_without_noise(monkeypatch: pytest.MonkeyPatch) -> No
     check_fails(audited("dpals"))
 
 
+@pytest.mark.slow
 def test_few_canaries_say_what_they_can_prove() -> None:
     found = audited(canaries=20, epsilon=8.0)
     assert found.epsilon_most is not None

@@ -142,6 +142,7 @@ def test_right_cohorts_are_not_accused(law: Law, people: int, share: float) -> N
         )
 
 
+@pytest.mark.slow
 def test_the_chance_of_an_accusation_is_what_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
     """At a chance of 1/10, each of the six kinds accuses at most about 20 of 200 right runs."""
     monkeypatch.setattr(looks, "_CHANCE_OF_ALL", 0.1)

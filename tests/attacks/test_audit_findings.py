@@ -81,6 +81,7 @@ def test_nothing_is_found_where_nothing_is_wrong(settings: dict[str, Any]) -> No
 # --- noise --------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "words"),
     [
@@ -153,6 +154,7 @@ def drawn(mechanism: str, seed: int, size: int) -> Any:
     return np.round(found * 2**12) / 2**12
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [50, 63, 200, 1000])
 @pytest.mark.parametrize("mechanism", ["gaussian", "laplace"])
 def test_noise_of_any_earlier_round_and_no_other_is_told(mechanism: str, size: int) -> None:
@@ -224,6 +226,7 @@ def test_the_chance_of_an_accusation_is_what_it_says(monkeypatch: pytest.MonkeyP
     assert 0 < sum(accused) < 70
 
 
+@pytest.mark.slow
 def test_a_secure_generator_with_the_same_key_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """The two sums have different sizes, so their noises are not the same numbers in order."""
 
@@ -245,6 +248,7 @@ def test_every_second_round_has_the_same_noise(monkeypatch: pytest.MonkeyPatch) 
     check_found(audited(**ROUNDS), "(train): the noise is that of round")
 
 
+@pytest.mark.slow
 def test_a_count_of_adaptive_clipping_without_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Aggregator, "count_scale", 0.0)
     check_found(audited(**ROUNDS), "noise on the count of adaptive clipping")
@@ -275,6 +279,7 @@ def test_the_sum_is_bounded_and_not_each_person(name: str, monkeypatch: pytest.M
     check_found(audited(data=data), "not the sum of what each adds")
 
 
+@pytest.mark.slow
 def test_a_bound_that_fails_for_an_item_both_liked_and_disliked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -292,6 +297,7 @@ def test_a_bound_that_fails_for_an_item_both_liked_and_disliked(
     check_found(found, "a person who likes and dislikes each item")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("setting", "kind"),
     [
@@ -378,6 +384,7 @@ def test_a_bound_that_fails_in_the_last_round_alone() -> None:
     assert finding.startswith(f"{rounds[2].name}: one person adds a vector of length 3")
 
 
+@pytest.mark.slow
 def test_the_bound_of_the_first_round_in_every_round(monkeypatch: pytest.MonkeyPatch) -> None:
     def run(phase: Phase, told: Told, cohort: Cohort, number: int, clip_norm: float) -> CohortTotal:
         return fastest(phase, told, cohort, number, phase.aggregator.clip_norm)
@@ -387,6 +394,7 @@ def test_the_bound_of_the_first_round_in_every_round(monkeypatch: pytest.MonkeyP
     check_found(audited(**ROUNDS, clip_norm=100.0), "devices keep to the bound 100")
 
 
+@pytest.mark.slow
 def test_the_other_norm_under_laplace_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Aggregator, "norm", "l2")
     check_found(audited("lm-privrec", rounds=2, cohort=40), "one person adds a vector of length")
@@ -395,6 +403,7 @@ def test_the_other_norm_under_laplace_noise(monkeypatch: pytest.MonkeyPatch) -> 
 # --- cohorts and ledger -------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_more_people_are_drawn_than_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = Sampling.draw
 
@@ -407,6 +416,7 @@ def test_more_people_are_drawn_than_are_counted(monkeypatch: pytest.MonkeyPatch)
     check_found(found, "people were drawn for a round")
 
 
+@pytest.mark.slow
 def test_people_are_drawn_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """One coin for ten neighbours: each has the right chance, and the right number is drawn."""
     coins = np.random.default_rng(0)
@@ -420,6 +430,7 @@ def test_people_are_drawn_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     check_found(found, "people 1 places apart were drawn together")
 
 
+@pytest.mark.slow
 def test_people_are_drawn_with_replacement(monkeypatch: pytest.MonkeyPatch) -> None:
     def draw(self: Sampling, population: IntArray, rng: Any) -> IntArray:
         return population[np.random.default_rng(0).choice(len(population), self.cohort)]
@@ -428,6 +439,7 @@ def test_people_are_drawn_with_replacement(monkeypatch: pytest.MonkeyPatch) -> N
     check_found(audited(stage1_cohort=60), "drawn twice in one round")
 
 
+@pytest.mark.slow
 def test_a_ledger_of_another_sampling_than_was_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = ledger_file.ledger_in
 

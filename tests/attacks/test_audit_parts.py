@@ -212,6 +212,7 @@ def test_canaries_of_one_item_and_of_one_line() -> None:
 # --- the attacker who knows everybody else ------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_people_who_are_all_alike_are_not_told_apart() -> None:
     """One draw of the noise moves all their scores together; what is left would be the coins."""
     people = load(DATA)

@@ -180,6 +180,7 @@ def test_every_recipe_is_read_off(
     assert views != read_off(prepared, people=15, seed=1)
 
 
+@pytest.mark.slow
 def test_likes_stand_out_among_negatives() -> None:
     data = privrec.load("synthetic:users=60,items=200,longest=40")
     (view,) = read_off(prepared_of("privrec", data, hidden=[8], embedding_size=8), people=40)

@@ -256,6 +256,7 @@ def test_help_does_not_wait_for_jax() -> None:
     assert ran.returncode == 0, ran.stderr
 
 
+@pytest.mark.slow
 def test_the_help_says_where_a_run_goes_and_every_command_has_help() -> None:
     assert "runs/RECIPE-DATA-SEED" in done("train", "--help")
     for command in ("train", "evaluate", "recommend", "export", "compare", "recipes", "data"):
@@ -271,6 +272,7 @@ def test_no_command_at_all_shows_the_first_steps() -> None:
     assert "First steps" in result.stdout
 
 
+@pytest.mark.slow
 def test_a_real_process_says_one_line_and_ends_with_two(tmp_path: Path) -> None:
     code = "from privrec.cli.entry import main; main()"
     words = ["evaluate", str(tmp_path / "nowhere")]

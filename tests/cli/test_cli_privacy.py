@@ -17,6 +17,7 @@ TINY = {**MODEL, "validate_every": 0}
 SET = as_options(TINY)
 
 
+@pytest.mark.slow
 def test_epsilon_has_the_contracts_shape() -> None:
     found = document("privacy", "epsilon", "--json", *ASKED, "--noise-multiplier", "1")
     assert found == {
@@ -35,6 +36,7 @@ def test_epsilon_has_the_contracts_shape() -> None:
     assert (fixed["adjacency"], fixed["noise_std_over_clip"]) == ("replace one person", 2.0)
 
 
+@pytest.mark.slow
 def test_calibrate_turns_epsilon_around() -> None:
     found = document(
         "privacy", "calibrate", "--json", *ASKED, "--epsilon", "3", "--sampling", "fixed"
@@ -151,6 +153,7 @@ def test_a_ledger_of_seeded_noise_has_no_guarantee(tmp_path: Path) -> None:
     assert "protection" not in said
 
 
+@pytest.mark.slow
 def test_training_with_a_budget_and_adding_runs_up(refused: Refused, tmp_path: Path) -> None:
     budget = ["--epsilon", "4", "--delta", "1e-3", "--rounds", "3"]
     runs = [tmp_path / "one", tmp_path / "two"]
@@ -180,6 +183,7 @@ def test_training_with_a_budget_and_adding_runs_up(refused: Refused, tmp_path: P
     )
 
 
+@pytest.mark.slow
 def test_seeded_noise_costs_everything_and_other_people_are_not_added_up(
     refused: Refused, scratch: Path
 ) -> None:
@@ -206,6 +210,7 @@ def test_seeded_noise_costs_everything_and_other_people_are_not_added_up(
     assert "secure and other name different populations" in line
 
 
+@pytest.mark.slow
 def test_a_budget_that_ends_first_is_said(tmp_path: Path) -> None:
     words = ["--epsilon", "2", "--delta", "1e-3", "--noise-multiplier", "1", "--rounds", "12"]
     result = invoke(

@@ -259,6 +259,7 @@ def test_the_files_of_someone_else_are_no_published_ones(folder: Path) -> None:
 LIMIT = 2**16
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "how",
     [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA],

@@ -86,6 +86,7 @@ def files(folder: Path, lines: Rows, users: Rows) -> Iterator[tuple[Path, Path]]
             yield paths
 
 
+@pytest.mark.slow
 @settings(max_examples=6)
 @given(tables=tables())
 def test_any_kind_of_file(

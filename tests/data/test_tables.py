@@ -92,6 +92,7 @@ def test_nobody_repeats_when_every_pair_is_there_once() -> None:
     assert not to_federation(replace(tables, interactions=once)).repeats
 
 
+@pytest.mark.slow
 @given(
     lines=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3)), min_size=1, max_size=30),
     at_a_time=st.integers(1, 40),
@@ -392,6 +393,7 @@ def random_tables(draw: st.DrawFn) -> Tables:
     )
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(random_tables())
 def test_tables_to_folder_to_federation(

@@ -63,6 +63,7 @@ def test_every_block_is_of_a_known_kind() -> None:
             )
 
 
+@pytest.mark.slow
 def test_commands_that_are_not_run_exist_with_their_options() -> None:
     """All commands are looked at, also those of blocks that are slow or not run."""
     for page in PAGES:

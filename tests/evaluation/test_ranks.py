@@ -136,6 +136,7 @@ def same(found: npt.NDArray[np.float64], expected: list[float], depth: int) -> b
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compete", [False, True])
 @pytest.mark.parametrize("own_first", [False, True])
 @pytest.mark.parametrize("depth", [1, 3, 30])

@@ -150,6 +150,7 @@ def test_the_worst_pair_stays_within_delta(law: Law) -> None:
         assert violation(law, 0.85 * s, epsilon) > 1.5 * DELTA
 
 
+@pytest.mark.slow
 def test_leaving_the_factor_two_out_is_caught() -> None:
     """Noise S on the sum of a fixed-size cohort, wrongly counted with a sensitivity of S."""
     ledger = spent("fixed", USERS, COHORT, 1.0, ROUNDS)
@@ -192,6 +193,7 @@ def test_single_records_equal_one_record_of_many(times: list[int]) -> None:
     assert PrivacyLedger().compose(many) == many
 
 
+@pytest.mark.slow
 def test_stages_and_runs_add_up() -> None:
     """Two stages in one ledger equal one accountant that saw both; and cost more than either."""
     first = spent("poisson", 1000, 50, 1.0, 30)
@@ -243,6 +245,7 @@ def test_the_two_kinds_of_guarantee_do_not_mix(cohort: int) -> None:
         assert ledger.epsilon(1e-6) == ledger.epsilon_rdp(1e-6) == math.inf
 
 
+@pytest.mark.slow
 def test_the_rounds_that_are_left() -> None:
     kind = release("poisson", 1000, 50, 1.0)
     ledger = PrivacyLedger().record(kind, 20)
@@ -276,6 +279,7 @@ def test_a_delta_that_is_no_probability_is_refused(delta: float) -> None:
 # --- calibration -----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_calibration_stays_within_its_target() -> None:
     sampling = Sampling(law="poisson", users=1000, cohort=1000)
     for epsilon in np.linspace(0.5, 8, 16):
@@ -304,6 +308,7 @@ def test_calibration_never_exceeds_its_target_and_wastes_little(
     assert 0.99 * epsilon <= found <= epsilon
 
 
+@pytest.mark.slow
 def test_calibration_counts_what_was_spent_before() -> None:
     before = spent("poisson", 1000, 100, 2.0, 10)
     sampling = Sampling(law="poisson", users=1000, cohort=50)

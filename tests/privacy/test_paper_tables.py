@@ -8,6 +8,7 @@ from privrec.privacy import paper as paper_tables
 from privrec.privacy.paper import PRINTED_EPSILONS, PRINTED_USERS, Cell
 
 
+@pytest.mark.slow
 def test_counting_once_a_client_gives_all_36_printed_cells() -> None:
     """To the fourth decimal, after which the paper cuts off."""
     cells = 0
@@ -29,6 +30,7 @@ def shown() -> dict[int, Cell]:
         return {cell.cohort: cell for cell in paper_tables.paper_tables()}
 
 
+@pytest.mark.slow
 def test_every_column_of_the_specification(shown: dict[int, Cell]) -> None:
     columns = ("paper", "per_round", "rdp", "tight", "poisson", "poisson_half")
     wanted = {

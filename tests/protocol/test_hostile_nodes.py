@@ -218,6 +218,7 @@ def test_malformed_replies_are_refused_and_counted(
     assert (len(kinds), server.status.abandoned) == (steps, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rounds", [150, pytest.param(3000, marks=pytest.mark.slow)])
 def test_no_signed_reply_moves_the_sum_by_more_than_its_peoples_bounds(
     rounds: int, data: Federation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

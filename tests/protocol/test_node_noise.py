@@ -30,7 +30,7 @@ from privrec.runs.ledger import ledger_of, read_ledger
 from privrec.runs.loop import play_stages
 from privrec.testing import small
 from privrec.types import F64
-from tiny import new_folder, without_features
+from tiny import late, new_folder, without_features
 
 NODES, MISSING = 10, 0.3
 LEAST = 6
@@ -98,11 +98,11 @@ def noises(net: Loopback, folder: records.RunFolder, gone: set[int]) -> dict[int
     ("gone", "step", "colluding", "factor"),
     [
         (3, "keys", 0.0, math.sqrt(7 / LEAST)),
-        (3, "mask", 0.1, math.sqrt(7 / LEAST)),
-        (0, "keys", 0.0, math.sqrt(NODES / LEAST)),
-        (1, "shares", 0.0, math.sqrt(9 / LEAST)),
-        (3, "keys", 0.3, math.sqrt(7 / (7 - 3))),
-        (3, "reveal", 0.0, math.sqrt(NODES / LEAST)),
+        late(3, "mask", 0.1, math.sqrt(7 / LEAST)),
+        late(0, "keys", 0.0, math.sqrt(NODES / LEAST)),
+        late(1, "shares", 0.0, math.sqrt(9 / LEAST)),
+        late(3, "keys", 0.3, math.sqrt(7 / (7 - 3))),
+        late(3, "reveal", 0.0, math.sqrt(NODES / LEAST)),
     ],
 )
 def test_the_noise_is_what_the_ledger_counts_and_more_for_each_node_that_is_not_missing(
@@ -129,6 +129,7 @@ def test_the_noise_is_what_the_ledger_counts_and_more_for_each_node_that_is_not_
     assert stats.kstest(noise, "norm").pvalue > 1e-9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", ["keys", "shares", "mask", "reveal"])
 def test_with_one_more_missing_nothing_is_published(
     step: str, data: Federation, tmp_path: Path
@@ -157,6 +158,7 @@ def test_with_one_more_missing_nothing_is_published(
     assert not folder.params_path.exists()
 
 
+@pytest.mark.slow
 def test_a_node_adds_its_share_of_noise_to_sums_and_to_the_count(
     data: Federation, tmp_path: Path
 ) -> None:
@@ -215,6 +217,7 @@ def test_the_count_of_adaptive_clipping_has_its_own_noise(data: Federation, tmp_
     assert 1e-7 < law.cdf(squares) < 1 - 1e-7
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("noise_from", ["server", "nodes"])
 @pytest.mark.parametrize(
     ("recipe", "more"),

@@ -355,6 +355,7 @@ def spoilt(request: bytes, rng: np.random.Generator) -> bytes:
     return raw.pack({**asked.about, str(rng.choice([*asked.about])): value}, asked.arrays)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("alone", "rounds"), [(200, 4), pytest.param(2400, 40, marks=pytest.mark.slow)]
 )

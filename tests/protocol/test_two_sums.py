@@ -122,6 +122,7 @@ def test_no_sums_of_one_round_differ_by_one_node_whoever_is_late(
     assert len(curious.sums()) <= 1
 
 
+@pytest.mark.slow
 def test_a_node_helps_a_round_with_one_sum_alone_also_after_a_restart(
     data: Federation, tmp_path: Path
 ) -> None:
@@ -174,6 +175,7 @@ def test_a_killed_server_ends_the_round_with_the_same_people_and_nodes(
     assert path.stat().st_mode & 0o077 == 0
 
 
+@pytest.mark.slow
 def test_a_node_that_is_missing_from_a_begun_round_is_named(
     data: Federation, tmp_path: Path
 ) -> None:

@@ -72,6 +72,7 @@ def test_enough_people_or_no_noise_is_not_worth_a_word(
     assert too_few_to_learn(prepare(configure(recipe, data, settings), load(data))) == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", ["dp-privrec-one", "dp-privrec", "lm-privrec", "dpals"])
 def test_every_recipe_with_noise_has_a_number(recipe: str) -> None:
     settings = {"cohort": 3, **({"stage1_cohort": 3} if recipe == "dp-privrec" else {})}

@@ -87,6 +87,7 @@ def test_what_is_compiled_counts_once_however_long_it_takes(
     assert forecast._timed_again(lambda: run(1))[0] == pytest.approx(0.5)
 
 
+@pytest.mark.slow
 def test_rounds_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
     # Whatever is measured takes one second.
     monkeypatch.setattr(forecast, "time", Clock(tick=1.0))

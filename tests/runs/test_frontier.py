@@ -60,6 +60,7 @@ def test_each_epsilon_is_a_run_of_its_own_and_the_ledgers_have_it(found: tuple[P
             assert {run["privacy"]["noise"] for run in runs} == {"seeded"}
 
 
+@pytest.mark.slow
 def test_all_noised_runs_together_cost_more_than_any(found: tuple[Path, Any]) -> None:
     place, said = found
     whole = PrivacyLedger()

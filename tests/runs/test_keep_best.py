@@ -45,6 +45,7 @@ def harmed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     return path, done("train", "privrec-plus", "--data", MORE, "--out", path, *words)
 
 
+@pytest.mark.slow
 def test_rounds_that_only_harm_are_dropped(harmed: tuple[Path, str], tmp_path: Path) -> None:
     path, _ = harmed
     lines = figures_of(path)
@@ -185,6 +186,7 @@ def test_without_patience_or_looks_all_rounds_are_played(
         assert bytes_of(records.read_arrays(folder.params_path)) == bytes_of(seen[-1])
 
 
+@pytest.mark.slow
 def test_under_noise_nothing_is_kept_by_validation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

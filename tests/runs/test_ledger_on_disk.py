@@ -40,6 +40,7 @@ def lines_of(path: Path) -> list[dict[str, Any]]:
 # --- what a run writes and says --------------------------------------------------------------
 
 
+@pytest.mark.slow
 @each_recipe(["dp-privrec-one", "lm-privrec"])
 @pytest.mark.parametrize("sampling", ["poisson", pytest.param("fixed", marks=pytest.mark.slow)])
 def test_an_epsilon_is_met_and_written_down(tmp_path: Path, recipe: str, sampling: str) -> None:
@@ -95,6 +96,7 @@ def test_given_noise_the_run_tells_its_epsilon(tmp_path: Path) -> None:
     assert run.ledger == privrec.PrivacyLedger().record(kind, ROUNDS)
 
 
+@pytest.mark.slow
 def test_a_run_stops_at_the_last_round_that_it_can_afford(tmp_path: Path) -> None:
     run = train(tmp_path / "run", noise_multiplier=1.0, epsilon=2.0)
     assert 0 < run.rounds < ROUNDS
@@ -139,6 +141,7 @@ def test_bounding_without_noise_promises_nothing(tmp_path: Path) -> None:
     assert found.statement.startswith("No differential privacy guarantee")
 
 
+@pytest.mark.slow
 def test_the_bound_can_follow_a_quantile_and_is_resumed_with_the_rest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

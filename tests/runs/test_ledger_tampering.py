@@ -51,6 +51,7 @@ def refusal(run: privrec.Run) -> str:
     return reason
 
 
+@pytest.mark.slow
 def test_a_release_that_is_missing_is_noticed(run: privrec.Run, ledger: Path) -> None:
     lines = ledger.read_bytes().splitlines(keepends=True)
     for place in range(ROUNDS - 1):

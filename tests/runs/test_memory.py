@@ -64,6 +64,7 @@ CASES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("recipe", "settings", "there", "advice"), CASES)
 def test_what_does_not_fit_is_refused_in_one_line_before_any_file(
     recipe: str, settings: dict[str, Any], there: int, advice: str, refused: Refused, free: Free
@@ -138,6 +139,7 @@ def test_a_server_is_refused_and_a_node_is_not(
     assert not run.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("recipe", "settings"),
     [

@@ -42,6 +42,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_new_items_are_recommended_and_the_ledger_stays(place: Path) -> None:
     run = place / "dp-privrec-plus"
     old, new = place / "old.privrec", place / "new.privrec"

@@ -181,6 +181,7 @@ def test_each_reference_is_named_while_it_is_solved(tmp_path: Path) -> None:
         assert [said[1:] for said in told if said[0] == what] == [(0, 1), (1, 1)]
 
 
+@pytest.mark.slow
 def test_the_runs_of_an_experiment_tell_how_far_they_are(tmp_path: Path) -> None:
     jobs: set[str] = set()
     listed = jobs_of(["popularity"], seeds=[0], epsilons=[8.0])

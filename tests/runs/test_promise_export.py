@@ -176,6 +176,7 @@ def hostile(whole: bytes) -> dict[str, dict[str, bytes] | bytes]:
     }
 
 
+@pytest.mark.slow
 def test_a_hostile_file_is_refused_in_one_line(data: Path, scratch: Path, refused: Refused) -> None:
     done("train", "dp-privrec-plus", "--data", data, "--out", "run")
     done("export", "run", "--out", "model.privrec")
@@ -198,6 +199,7 @@ def test_wrong_exports_are_refused(scratch: Path, refused: Refused) -> None:
     assert "does not exist" in refused("recommend", "nothing", "--like", "i1")
 
 
+@pytest.mark.slow
 def test_the_settings_of_an_export_make_the_same_model(data: Path, scratch: Path) -> None:
     """Recipes that adapt are built again from the file: every setting must be in it."""
     settings: dict[str, Any] = {**MODEL, "rounds": 1, "hidden": [5, 3], "activation": "tanh"}

@@ -88,6 +88,7 @@ def check(run: privrec.Run, used: list[tuple[int, str]], rounds: int) -> None:
     assert not list(run.folder.path.glob("published-*"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "recipe", ["dp-privrec-plus", pytest.param("dp-privrec-one", marks=pytest.mark.slow)]
 )

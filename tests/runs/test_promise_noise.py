@@ -103,6 +103,7 @@ MOST = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("noise", ["seeded", "secure"])
 @pytest.mark.parametrize("recipe", MOST)
 def test_two_budgets_do_not_cancel_the_noise(
@@ -141,6 +142,7 @@ CHANGES: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: "-".join(map(str, change)))
 def test_whatever_differs_the_noise_differs(
     change: dict[str, Any], tap: Tap, tmp_path: Path

@@ -33,18 +33,15 @@ from privrec.data.federation import Federation
 from privrec.data.tables import Tables, person_ids, to_federation
 from privrec.privacy.aggregate import CohortTotal
 from privrec.runs.ledger import population_mark
-from tiny import MODEL, own, round_of
+from tiny import MODEL, VARIANTS, late, own, round_of
 
 SMALL = {**MODEL, "rounds": 1, "stage1_rounds": 1, "views": 4, "view_window": 4}
 RECIPES: dict[str, dict[str, Any]] = {
     "dp-privrec-plus": {"rounds": 1, "embedding_size": 4},
     **{name: own(name, SMALL) for name in ("dp-privrec-one", "dp-privrec", "lm-privrec")},
 }
-# Its two stages take long to compile.
-MOST = [
-    pytest.param(recipe, marks=pytest.mark.slow) if recipe == "dp-privrec" else recipe
-    for recipe in RECIPES
-]
+# Variants take long to compile.
+MOST = [late(recipe) if recipe in VARIANTS else recipe for recipe in RECIPES]
 # Reading the same file again takes a second.
 load_published = cache(published.load_published)
 PEOPLE, LINES = 40, 8

@@ -171,6 +171,7 @@ def test_what_trains_has_no_way_to_what_is_held_out() -> None:
     assert prepared.task.federation is prepared.task.whole is federation
 
 
+@pytest.mark.slow
 def test_a_network_trains_where_somebody_has_no_line_at_all(tmp_path: Path) -> None:
     """Whoever is in the test file alone is drawn into cohorts, and her device has nothing."""
     whole = with_test_lines(privrec.load(DATA))
@@ -199,6 +200,7 @@ def test_a_network_trains_where_somebody_has_no_line_at_all(tmp_path: Path) -> N
         assert found.users.train == 60
 
 
+@pytest.mark.slow
 def test_the_noise_depends_on_what_is_trained_and_not_on_how_it_is_ranked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -88,6 +88,7 @@ def lists_in(frame: pl.DataFrame) -> dict[str, list[tuple[str, float]]]:
     return found
 
 
+@pytest.mark.slow
 def test_everybody_gets_the_list_that_her_device_would_show(
     run: privrec.Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -58,6 +58,7 @@ def check(thing: Any) -> None:
         assert len(text.splitlines()) <= 13
 
 
+@pytest.mark.slow
 def test_every_public_object_has_a_short_repr(run: privrec.Run) -> None:
     evaluation, me = run.evaluate(references=["popularity"]), run.device(likes=["3", 4])
     sampling = privrec.Sampling(law="fixed", users=10**12, cohort=10**9)

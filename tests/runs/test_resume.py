@@ -28,7 +28,7 @@ from privrec.runs import folder as records
 from privrec.runs import loop
 from privrec.runs.loop import train
 from privrec.types import OnProgress
-from tiny import DATA, MODEL, new_folder
+from tiny import DATA, MODEL, late, new_folder
 
 ROUNDS = 40
 TINY = {**MODEL, "rounds": ROUNDS, "validate_every": 0}
@@ -205,7 +205,7 @@ def whole_here(here: Plan, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.parametrize("seconds", [-1.0, 0.02, 1e9])
+@pytest.mark.parametrize("seconds", [-1.0, late(0.02), late(1e9)])
 def test_stopping_after_any_round_changes_nothing(
     here: Plan,
     whole_here: Path,
@@ -226,6 +226,7 @@ def test_stopping_after_any_round_changes_nothing(
     assert_same_run(path, whole_here)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seconds", [-1.0, 0.02])
 def test_stopping_between_any_two_steps_changes_nothing(
     here: Plan,
@@ -282,6 +283,7 @@ def test_stopping_between_any_two_steps_changes_nothing(
     assert_same_run(folder.path, whole_here)
 
 
+@pytest.mark.slow
 def test_a_stopped_run_goes_on_without_its_settings_being_repeated(
     whole_here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -296,6 +298,7 @@ def test_a_stopped_run_goes_on_without_its_settings_being_repeated(
     assert_same_run(path, whole_here)
 
 
+@pytest.mark.slow
 def test_a_kill_before_the_settings_were_written_costs_nothing(
     whole_here: Path, tmp_path: Path
 ) -> None:

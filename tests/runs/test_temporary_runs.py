@@ -30,6 +30,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_run_goes_with_its_last_user(place: Path) -> None:
     run = privrec.train("popularity", DATA)
     folder = run.folder
@@ -63,6 +64,7 @@ def test_a_training_that_fails_leaves_nothing(place: Path, fault: type[BaseExcep
     del caught
 
 
+@pytest.mark.slow
 def test_a_folder_of_ones_own_stays_also_if_training_fails(place: Path, tmp_path: Path) -> None:
     def stop(what: str, done: int, total: int) -> None:
         if what == "rounds":
@@ -122,6 +124,7 @@ def test_nothing_is_left_when_python_ends(ending: str, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_deep_copy_keeps_the_folder(place: Path) -> None:
     run = privrec.train("popularity", DATA)
     again = copy.deepcopy(run)
@@ -143,6 +146,7 @@ def test_what_comes_from_raw_data_is_for_its_owner_alone(tmp_path: Path) -> None
     assert stat.S_IMODE(run.folder.path.stat().st_mode) & 0o700 == 0o700
 
 
+@pytest.mark.slow
 def test_a_saved_run_stays(place: Path, tmp_path: Path) -> None:
     run = privrec.train("popularity", DATA)
     found = run.evaluate(references=[]).as_json()

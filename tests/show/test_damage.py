@@ -96,6 +96,7 @@ def test_an_unexpected_fault_is_said_until_the_files_change(
     assert json.loads(watched.text())["state"] == "stopped"
 
 
+@pytest.mark.slow
 def test_a_loss_that_is_not_finite_is_written_as_null(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

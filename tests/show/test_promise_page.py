@@ -50,6 +50,7 @@ def rows_of(lines: list[LedgerLine], found: Privacy) -> dict[str, str]:
     return dict(zip(first[::2], first[1::2], strict=True))
 
 
+@pytest.mark.slow
 def test_every_row_follows_from_the_ledger() -> None:
     lines = [line(n) for n in range(20)]
     rows = rows_of(lines, privacy(lines))

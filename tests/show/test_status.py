@@ -237,6 +237,7 @@ def test_epsilon_is_that_of_the_statement(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_an_evaluation_is_seen_while_it_lasts(evaluated: tuple[Path, Any], tmp_path: Path) -> None:
     path, seen = tmp_path / "run", []
     shutil.copytree(evaluated[0], path)
@@ -261,6 +262,7 @@ def test_what_can_be_watched(tmp_path: Path) -> None:
         check_watchable(tmp_path)
 
 
+@pytest.mark.slow
 def test_the_server_needs_no_jax_and_no_data(tmp_path: Path) -> None:
     """It starts at once and takes little memory."""
     code = (

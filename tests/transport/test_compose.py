@@ -71,6 +71,7 @@ def played(scratch: Path) -> dict[str, bytes]:
     return made
 
 
+@pytest.mark.slow
 def test_no_party_sees_what_is_anothers(played: dict[str, bytes]) -> None:
     assert {name.split()[0] for name in played} == {"server", "a", "b"}
     owners = {content: name.split() for name, content in played.items()}

@@ -45,6 +45,7 @@ def gain(recipe: str, data: str, users: int | None, epsilon: float | None) -> di
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", shown_commands())
 def test_every_first_try_that_is_shown_learns_more_than_popularity(command: str) -> None:
     given = shlex.split(command)[3:]

@@ -126,6 +126,7 @@ def test_a_name_is_the_owners_and_signed(scratch: Path, refused: Refused) -> Non
 # --- secure sums -----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_sums_are_secure_unless_plain_ones_are_asked_for_by_name(
     scratch: Path, refused: Refused
 ) -> None:
@@ -171,6 +172,7 @@ def stand_in(hosts: Mapping[int, Any], late: set[int], dies_at: int) -> Iterator
     yield connect
 
 
+@pytest.mark.slow
 def test_status_names_who_is_missing_and_says_that_a_server_is_dead(host: Path) -> None:
     terms = read_terms(host / "terms.json")
     # The west was never there; the south answers the first request and then no more.
@@ -251,6 +253,7 @@ def test_a_new_certificate_of_the_same_authority_needs_nothing_from_nodes(host: 
     assert set(names.get_values_for_type(x509.DNSName)) == {"localhost", "b.example"}
 
 
+@pytest.mark.slow
 def test_a_node_is_added_by_the_steps_that_the_error_gives(host: Path, refused: Refused) -> None:
     enrol(privrec.load(DATA), np.arange(48, 60), Path("east"))
     line = refused("federate", "server", "host", "--enrolment", "east/enrolment.json")

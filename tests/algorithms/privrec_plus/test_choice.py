@@ -169,6 +169,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> privrec.Run:
         return privrec.train("privrec-plus", MANY, out=place, rounds=0)
 
 
+@pytest.mark.slow
 def test_a_run_trains_with_what_it_chose_and_says_so(run: privrec.Run, tmp_path: Path) -> None:
     settings: Any = run.config
     assert run.choice.startswith("chosen on held-out people (")
@@ -184,6 +185,7 @@ def test_a_run_trains_with_what_it_chose_and_says_so(run: privrec.Run, tmp_path:
     assert again.choice == ""
 
 
+@pytest.mark.slow
 def test_the_command_prints_the_line(tmp_path: Path) -> None:
     printed = done(
         "train", "privrec-plus", "--data", MANY, "--rounds", "0", "--out", tmp_path / "run"
@@ -193,6 +195,7 @@ def test_the_command_prints_the_line(tmp_path: Path) -> None:
     assert line in " ".join(printed.split())
 
 
+@pytest.mark.slow
 def test_a_comparison_goes_on_with_what_was_chosen(tmp_path: Path) -> None:
     settings: dict[str, Any] = {"rounds": 0}
     first = train_and_evaluate("privrec-plus", MANY, tmp_path / "run", **settings)

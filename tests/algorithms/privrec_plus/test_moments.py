@@ -48,6 +48,7 @@ def sum_of_squares(
     return total
 
 
+@pytest.mark.slow
 @settings(max_examples=150)
 @given(people=people_of_any_number)
 def test_sums_are_those_of_a_slow_loop_in_any_parts(

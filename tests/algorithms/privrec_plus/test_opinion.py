@@ -208,7 +208,7 @@ def test_weight_zero_leaves_it_out(tmp_path: Path) -> None:
 def test_under_noise_there_is_none() -> None:
     with pytest.raises(SettingsError, match="unknown key 'second_opinion'"):
         configure("dp-privrec-plus", DATA, {"second_opinion": 1.0})
-    noised = small("privrec-plus", second_opinion=1.0, mechanism="gaussian", epsilon=8.0)
+    noised = small("privrec-plus", second_opinion=1.0, mechanism="gaussian", noise_multiplier=9.0)
     prepared = prepare(
         configure("privrec-plus", DATA, {**noised, "force_delta": True}), privrec.load(DATA)
     )

@@ -59,6 +59,7 @@ def test_the_number_that_is_said_changes_the_way(noise: float, asked: bool, begi
         assert (fewer.moments > 0, fewer.least_trust) != (enough.moments > 0, enough.least_trust)
 
 
+@pytest.mark.slow
 def test_why_features_choose_nothing() -> None:
     [line] = said(planned(FEW, features=False))
     assert line == (

@@ -171,6 +171,7 @@ def test_a_run_costs_what_one_accountant_says_of_all_sums(
     assert 0.98 * target < (found.epsilon or 0) <= target
 
 
+@pytest.mark.slow
 @EACH_WAY
 def test_given_noise_is_split_between_the_sums(tmp_path: Path, way: Way) -> None:
     """Precisions add: all sums together are one release of the noise that was given."""
@@ -184,6 +185,7 @@ def test_given_noise_is_split_between_the_sums(tmp_path: Path, way: Way) -> None
     assert run.privacy().epsilon == pytest.approx(together, rel=0.01)
 
 
+@pytest.mark.slow
 @given(people=st.integers(1, 3000), noise=st.floats(0, 20), more=st.floats(1, 10))
 def test_the_fewer_people_per_noise_the_more_goes_to_popularity(
     people: int, noise: float, more: float
@@ -465,6 +467,7 @@ def test_a_newcomer_who_likes_nothing_is_shown_what_is_popular(
     assert len({one.item for one in liking.recommend(5)}) == 5
 
 
+@pytest.mark.slow
 def test_with_few_items_less_noise_is_not_worse() -> None:
     """A ridge that is too small made each item its own neighbour as soon as noise was small."""
     few = "synthetic:users=2000,items=100,longest=40"

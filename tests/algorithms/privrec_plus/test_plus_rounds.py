@@ -75,6 +75,7 @@ def test_sums_and_rounds_are_one_budget(whole: dict[str, privrec.Run]) -> None:
     assert lines[0]["clip_norm"] == lines[1]["clip_norm"] == 1
 
 
+@pytest.mark.slow
 def test_without_noise_nothing_is_promised(whole: dict[str, privrec.Run]) -> None:
     assert whole["privrec-plus"].privacy().epsilon is None
     assert {line["mechanism"] for line in lines_of(whole["privrec-plus"])} == {"none"}
@@ -167,6 +168,7 @@ def test_a_noised_round_is_bounded(whole: dict[str, privrec.Run], tmp_path: Path
         assert found.clipped == (found.clients or 0) - found.skipped
 
 
+@pytest.mark.slow
 def test_a_cohort_of_nobody_is_noised_all_the_same(tmp_path: Path) -> None:
     run = privrec.train(
         "dp-privrec-plus", DATA, out=tmp_path / "run", **{**SEEDED, "cohort": 1, "rounds": 12}

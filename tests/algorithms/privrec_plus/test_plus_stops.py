@@ -49,6 +49,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, privrec.Run]:
     return {way: train(path / way, way, **SEEDED) for way in STAGES}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", STAGES)
 def test_the_same_seed_gives_the_same_bytes(
     whole: dict[str, privrec.Run], tmp_path: Path, way: str

@@ -496,6 +496,7 @@ def test_the_feature_that_taste_follows_gets_the_weight() -> None:
         assert trust.weights.sum() == pytest.approx(1.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_features_that_taste_does_not_follow_are_not_trusted(seed: int) -> None:
     kernels = kernels_for(wrong=WRONG, number=NUMBERS)
@@ -683,6 +684,7 @@ def test_items_that_were_not_kept_get_vectors_through_the_kernel(
     np.testing.assert_array_equal(nobody_trusts.outside[rest], 0.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("most", [1500, 45])
 @pytest.mark.parametrize("with_moments", [True, False])
 def test_an_item_that_nobody_has_is_ranked_for_those_who_like_its_category(

@@ -234,6 +234,7 @@ def test_it_is_chosen_where_the_catalogue_is_too_large() -> None:
     assert chosen(31, history_items=30)
 
 
+@pytest.mark.slow
 def test_data_without_dislikes_has_no_columns_for_them(tmp_path: Path) -> None:
     lines = "\n".join(f"{u},{i}" for u in range(30) for i in range(u % 5, 20, 1 + u % 3))
     (tmp_path / "lines.csv").write_text("user,item\n" + lines + "\n")
@@ -298,6 +299,7 @@ def test_what_would_spoil_lengths_is_refused(hostile: dict[str, Leaf]) -> None:
         check_told({**HONEST, **hostile}, accepts)
 
 
+@pytest.mark.slow
 def test_a_noised_run_costs_its_budget_in_four_releases(tmp_path: Path) -> None:
     """One accountant for four Gaussians of everybody; all rounds are played."""
     run = privrec.train(

@@ -3,6 +3,7 @@
 import jax
 import numpy as np
 import optax
+import pytest
 
 import privrec
 from privrec.algorithms.recipes import configure, prepare
@@ -14,6 +15,7 @@ from privrec.types import Leaf
 from tiny import DATA
 
 
+@pytest.mark.slow
 def test_a_step_follows_every_group_of_tasks() -> None:
     """Against a plain loop over what single devices would send: 8 tasks, three to a step."""
     data = privrec.load(DATA)

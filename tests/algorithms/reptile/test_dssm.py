@@ -334,6 +334,7 @@ def test_extreme_parameters_give_finite_slopes() -> None:
         assert all(np.isfinite(value).all() for value in slope.values()), size
 
 
+@pytest.mark.slow
 def test_the_network_learns_what_neither_side_says_alone() -> None:
     # Young people like even items, old people odd ones: no item is better for everybody.
     schema = Schema(features=MIXED.features[:1])

@@ -32,6 +32,7 @@ from privrec.data.tables import Tables, to_federation
 from privrec.seeds import key, rng
 from privrec.simulate.lanes import RunCohort, assign, cohort_runner, warm_up
 from slow_loop import Instance, Problem, train_client, values_of
+from tiny import late
 
 RATE, EPOCHS, BATCH, LAYERS = 0.2, 2, 12, 2
 INSTANCES = Instances(negatives=2, batch_size=BATCH, dislike_target=0.3)
@@ -143,7 +144,13 @@ def packed(
 
 @pytest.mark.parametrize(
     ("n_devices", "context", "features"),
-    [(1, True, True), (2, True, True), (2, False, True), (2, True, False), (2, False, False)],
+    [
+        (2, True, True),
+        late(1, True, True),
+        late(2, False, True),
+        late(2, True, False),
+        late(2, False, False),
+    ],
 )
 def test_the_engine_equals_the_slow_loop(n_devices: int, context: bool, features: bool) -> None:
     federation = mixed_federation(context, features)
@@ -206,6 +213,7 @@ def test_ratings_train_a_linear_output() -> None:
         np.testing.assert_allclose(found.update[name], value, atol=1e-5, err_msg=name)
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(st.permutations(range(8)), st.integers(1, 8))
 def test_the_order_of_a_cohort_does_not_matter(order: list[int], size: int) -> None:
@@ -268,6 +276,7 @@ def test_apply_update_puts_rows_back_in_their_place() -> None:
         np.testing.assert_allclose(own[name], params[name] + total[name], atol=1e-6)
 
 
+@pytest.mark.slow
 def test_nothing_compiles_after_the_warm_up(caplog: pytest.LogCaptureFixture) -> None:
     federation = mixed_federation()
     recommender, local = model(federation)

@@ -175,6 +175,7 @@ def test_first_order_is_the_gradient_where_adaptation_ended() -> None:
         np.testing.assert_allclose(found[name], -value, atol=1e-5, err_msg=name)
 
 
+@pytest.mark.slow
 def test_how_much_is_computed_at_a_time_changes_nothing() -> None:
     (few,), (many,) = (tasks_of([5], replace(INSTANCES, batch_size=size)) for size in (3, 64))
     one, other = sent_by(few, batch_size=3), sent_by(many, batch_size=64)
@@ -242,6 +243,7 @@ def test_the_split_is_of_the_share_and_depends_on_the_person_alone() -> None:
     assert (later != alone).any()
 
 
+@pytest.mark.slow
 def test_who_cannot_be_split_sends_nothing() -> None:
     """One line, or no like in the query: her device has nothing to judge its adaptation by."""
     federation = setting()[0]

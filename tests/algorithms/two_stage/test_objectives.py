@@ -54,6 +54,7 @@ def slow_gru(params: dict[str, Any], vectors: np.ndarray) -> np.ndarray:
     return state
 
 
+@pytest.mark.slow
 def test_the_encoder_is_a_gru_and_padding_changes_nothing() -> None:
     params = model()
     items = jnp.array([[1, 2, 3, 0, 0], [4, 5, 6, 7, 8], [9, 59, 59, 59, 59]])
@@ -96,6 +97,7 @@ def test_both_losses_equal_a_slow_loop() -> None:
         assert segments[k] == pytest.approx(right, rel=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("item_weight", "segment_weight"), [(1.0, 0.0), (0.0, 1.0), (0.7, 0.4)])
 def test_gradients_agree_with_finite_differences(item_weight: float, segment_weight: float) -> None:
     ssl = self_supervision(item_weight=item_weight, segment_weight=segment_weight)
@@ -133,6 +135,7 @@ def test_views_beyond_the_real_ones_count_for_nothing() -> None:
     assert float(loss(mine, batch)) == float(loss(mine, spoilt)) > 0
 
 
+@pytest.mark.slow
 def test_local_training_is_plain_sgd_over_the_views() -> None:
     ssl = self_supervision(item_weight=1.0, segment_weight=0.5)
     (client,) = views_of(SEQUENCE)
@@ -158,6 +161,7 @@ def test_somebody_without_views_sends_nothing() -> None:
     assert float(found.loss) == 0
 
 
+@pytest.mark.slow
 def test_training_on_the_views_finds_what_was_hidden() -> None:
     """The loss of held-out rounds falls well below a guess among six and among five."""
     views = replace(VIEWS, most=8)

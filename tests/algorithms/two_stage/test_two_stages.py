@@ -102,6 +102,7 @@ def test_a_private_run_costs_what_one_accountant_says_of_both_stages(
     assert first.epsilon(DELTA) == pytest.approx(0.3 * 5, rel=0.01)
 
 
+@pytest.mark.slow
 def test_the_papers_first_stage_leaves_no_number_to_be_misread(
     runs: dict[str, privrec.Run],
 ) -> None:
@@ -268,6 +269,7 @@ def test_a_private_first_stage_needs_noise() -> None:
         configure("dp-privrec", DATA, {"mechanism": "none"})
 
 
+@pytest.mark.slow
 def test_item_vectors_that_stage_two_leaves_alone_stay_as_they_are() -> None:
     """At rate 0 they keep every bit; at 1 they change; the other parameters always change."""
     for rate in (0.0, 1.0):
