@@ -3,6 +3,10 @@
 import difflib
 import importlib.util
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
 
 
 class PrivrecError(Exception):
@@ -73,6 +77,31 @@ def check_kind(name: str, value: object, kind: type | tuple[type, ...], must: st
     kinds = kind if isinstance(kind, tuple) else (kind,)
     if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
         raise SettingsError(f"`{name}` must be {must}; got {got(value)}")
+
+
+_SIGNS = {
+    "greater than or equal to": ">=",
+    "less than or equal to": "<=",
+    "greater than": ">",
+    "less than": "<",
+}
+
+
+def first_fault(error: "ValidationError") -> str:
+    """Return the first fault that pydantic found, as privrec says it: `key` must be …; got …."""
+    fault = error.errors()[0]
+    if not fault["loc"]:
+        return fault["msg"].removeprefix("Value error, ")
+    name = ".".join(map(str, fault["loc"]))
+    must = (
+        fault["msg"]
+        .removeprefix("Value error, ")
+        .replace("Input should be", "must be")
+        .replace("Field required", "must be given")
+    )
+    for words, sign in _SIGNS.items():
+        must = must.replace(words, sign)
+    return f"`{name}` {must}; got {got(fault['input'])}"
 
 
 _EXTRAS = {
