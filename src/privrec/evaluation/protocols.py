@@ -108,7 +108,7 @@ class Protocol:
         """Return what a look at validation people sees of the whole data."""
         if self.name == "leave-last":
             return partial(self._last_like, federation, validation=True)
-        return halved(federation, seed=self.seed, halving=self.halving)
+        return partial(in_halves, federation, self.seed, self.halving)
 
     def _validates(self, ids: IntArray) -> BoolArray:
         return chosen(ids, self.validation_share, seed=self.seed, purpose="validation")
@@ -140,29 +140,11 @@ class Protocol:
         return _cut_at(clients, tested, clients.offsets[1:])
 
 
-def halved(federation: Federation, *, seed: int, halving: Halving) -> View:
-    """Return the view in which people keep one half of their lines and the other is tested.
+def in_halves(federation: Federation, seed: int, halving: Halving, positions: IntArray) -> Held:
+    """Return people's data where they keep one half of their lines and the other is tested.
 
     Whoever has fewer than two likes is not tested.
     """
-    return partial(_in_halves, federation, seed, halving)
-
-
-def before_last_like(federation: Federation) -> View:
-    """Return the view in which people keep the lines before their last like, which is tested.
-
-    Whoever has one like keeps it and is not tested.
-    """
-    return partial(_before_last_like, federation)
-
-
-def _before_last_like(federation: Federation, positions: IntArray) -> Held:
-    clients = federation.take(positions)
-    back = np.where(_likes(clients) > 1, 1, 0)
-    return _cut_at(clients, _cut(clients, back), clients.offsets[1:])
-
-
-def _in_halves(federation: Federation, seed: int, halving: Halving, positions: IntArray) -> Held:
     clients = federation.take(positions)
     first = first_half(clients, seed=seed, halving=halving)
     enough = (_likes(clients) >= 2)[clients.owner]
@@ -171,6 +153,16 @@ def _in_halves(federation: Federation, seed: int, halving: Halving, positions: I
         hidden=clients.keep(~first),
         tested=clients.keep(~first & clients.liked & enough),
     )
+
+
+def before_last_like(federation: Federation, positions: IntArray) -> Held:
+    """Return people's data where they keep the lines before their last like, which is tested.
+
+    Whoever has one like keeps it and is not tested.
+    """
+    clients = federation.take(positions)
+    back = np.where(_likes(clients) > 1, 1, 0)
+    return _cut_at(clients, _cut(clients, back), clients.offsets[1:])
 
 
 def _in_files(
