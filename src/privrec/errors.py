@@ -2,11 +2,14 @@
 
 import difflib
 import importlib.util
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
+
+
+Option = TypeVar("Option", bound=str)
 
 
 class PrivrecError(Exception):
@@ -137,6 +140,22 @@ def nearest(name: str, options: Iterable[str], before: str = "") -> str:
     folded = {option.casefold(): option for option in known}
     close = difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=0.5)
     return f"; did you mean {before + folded[close[0]]!r}?" if close else ""
+
+
+def one_of(name: str, value: object, options: Sequence[Option]) -> Option:
+    """Return the option that was given by its name, or raise with the nearest one.
+
+    >>> one_of("protocol", "files", ("halves", "files"))
+    'files'
+    """
+    for option in options:
+        if option == value:
+            return option
+    *others, last = map(repr, options)
+    text = got(value)
+    raise SettingsError(
+        f"`{name}` must be {', '.join(others)} or {last}; got {text}{nearest(str(value), options)}"
+    )
 
 
 def by_likeness(name: str, options: Iterable[str]) -> list[str]:

@@ -50,8 +50,8 @@ class Public:
 
     people: Annotated[int, Field(strict=True, ge=1)] | None = None
     items: StrictBool = False
-    item_features: Annotated[bool | tuple[str, ...], BeforeValidator(_names_or_all)] = False
     threshold: StrictBool = False
+    item_features: Annotated[bool | tuple[str, ...], BeforeValidator(_names_or_all)] = False
     values: Mapping[str, Annotated[tuple[str, ...], BeforeValidator(_vocabulary)]] = field(
         default_factory=dict
     )
@@ -113,33 +113,34 @@ def read_manifest(path: Path) -> Manifest:
 
 def manifest_text(manifest: Manifest) -> str:
     """Return a `dataset.toml`."""
-    quote, public = toml_value, manifest.public
-    columns = [f"user = {quote(manifest.user)}", f"item = {quote(manifest.item)}"]
-    columns += [f"value = {quote(manifest.value)}"] if manifest.value else []
-    columns += [f"time = {quote(manifest.time)}"] if manifest.time else []
-    columns += [f"context = [{', '.join(map(quote, manifest.context))}]"]
-    kinds = [f"{quote(name)} = {quote(kind)}" for name, kind in manifest.kinds.items()]
-    declared = [] if public.people is None else [f"people = {public.people}"]
-    declared += [f"items = {quote(public.items)}", f"threshold = {quote(public.threshold)}"]
-    if public.item_features is not False:
-        declared.append(f"item_features = {quote(public.item_features)}")
-    values = [f"{quote(name)} = {quote(texts)}" for name, texts in public.values.items()]
-    numbers = [f"{quote(name)} = {quote(pair)}" for name, pair in public.numbers.items()]
+    columns = {key: getattr(manifest, key) for key in _COLUMN_KEYS}
+    declared = {key: getattr(manifest.public, key) for key in Public.__slots__}
+    values, numbers = declared.pop("values"), declared.pop("numbers")
+    if declared["item_features"] is False:
+        declared["item_features"] = None
     return "\n".join(
         [
-            f"name = {quote(manifest.name)}",
-            *([f"population = {quote(manifest.population)}"] if manifest.population else []),
+            *_lines({"name": manifest.name, "population": manifest.population or None}),
             "# a value counts as positive when it is greater than this",
-            f"positive_above = {manifest.positive_above!r}",
+            *_lines({"positive_above": manifest.positive_above}),
             "\n[columns]",
-            *columns,
+            *_lines(columns),
             "\n[kinds]",
-            *kinds,
+            *_lines(manifest.kinds, quoted=True),
             "\n# what was fixed without looking at people's data (docs/data.md)",
             "[public]",
-            *declared,
-            *(["\n[public.values]", *values] if values else []),
-            *(["\n[public.numbers]", *numbers] if numbers else []),
+            *_lines(declared),
+            *(["\n[public.values]", *_lines(values, quoted=True)] if values else []),
+            *(["\n[public.numbers]", *_lines(numbers, quoted=True)] if numbers else []),
             "",
         ]
     )
+
+
+def _lines(table: Mapping[str, object], *, quoted: bool = False) -> list[str]:
+    """Return what a table of TOML says, without keys that have no value."""
+    return [
+        f"{toml_value(key) if quoted else key} = {toml_value(value)}"
+        for key, value in table.items()
+        if value is not None
+    ]

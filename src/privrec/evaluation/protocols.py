@@ -10,7 +10,7 @@ import numpy as np
 from privrec.data.clients import Clients, Split, chosen, first_half, split_clients
 from privrec.data.federation import Federation
 from privrec.data.text import brief
-from privrec.errors import SettingsError, nearest
+from privrec.errors import SettingsError, one_of
 from privrec.types import BoolArray, Candidates, Halving, IntArray, ProtocolName
 
 PROTOCOLS: tuple[ProtocolName, ...] = get_args(ProtocolName)
@@ -182,11 +182,7 @@ def resolve(
     """
     if name in (None, "auto"):
         name = "halves" if federation.take_test is None else "files"
-    protocol = next((known for known in PROTOCOLS if known == name), None)
-    if protocol is None:
-        raise SettingsError(
-            f"`protocol` must be {_or(PROTOCOLS)}; got {name!r}{nearest(str(name), PROTOCOLS)}"
-        )
+    protocol = one_of("protocol", name, PROTOCOLS)
     if protocol == "leave-last" and not federation.has_times:
         raise SettingsError(
             "`protocol` must not be 'leave-last' where lines have no times, because nobody knows"
@@ -196,13 +192,7 @@ def resolve(
         raise SettingsError(_no_test_file(federation))
     if candidates in (None, "auto"):
         return protocol, "not-kept" if protocol == "files" else "unseen"
-    among = next((known for known in CANDIDATES if known == candidates), None)
-    if among is None:
-        raise SettingsError(
-            f"`candidates` must be {_or(CANDIDATES)}; got {candidates!r}"
-            f"{nearest(str(candidates), CANDIDATES)}"
-        )
-    return protocol, among
+    return protocol, one_of("candidates", candidates, CANDIDATES)
 
 
 def _no_test_file(federation: Federation) -> str:
@@ -210,10 +200,6 @@ def _no_test_file(federation: Federation) -> str:
         "`protocol` must be 'halves' or 'leave-last' for data without a test file; got 'files' for"
         f" {federation.name} ('privrec data import --test' writes one)"
     )
-
-
-def _or(names: tuple[str, ...]) -> str:
-    return f"{', '.join(map(repr, names[:-1]))} or {names[-1]!r}"
 
 
 def _likes(clients: Clients) -> IntArray:
