@@ -47,7 +47,7 @@ HOMES = {
     "uvicorn": {"show", "transport"},
     "rich": {"cli"},
     "safetensors": {"runs", "core"},
-    "pydantic": {"settings", "algorithms", "protocol", "runs", "show"},
+    "pydantic": {"errors", "settings", "data", "algorithms", "protocol", "runs", "show"},
 }
 
 

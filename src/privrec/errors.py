@@ -2,7 +2,14 @@
 
 import difflib
 import importlib.util
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
+
+
+Option = TypeVar("Option", bound=str)
 
 
 class PrivrecError(Exception):
@@ -75,6 +82,31 @@ def check_kind(name: str, value: object, kind: type | tuple[type, ...], must: st
         raise SettingsError(f"`{name}` must be {must}; got {got(value)}")
 
 
+_SIGNS = {
+    "greater than or equal to": ">=",
+    "less than or equal to": "<=",
+    "greater than": ">",
+    "less than": "<",
+}
+
+
+def first_fault(error: "ValidationError") -> str:
+    """Return the first fault that pydantic found, as privrec says it: `key` must be …; got …."""
+    fault = error.errors()[0]
+    if not fault["loc"]:
+        return fault["msg"].removeprefix("Value error, ")
+    name = ".".join(map(str, fault["loc"]))
+    must = (
+        fault["msg"]
+        .removeprefix("Value error, ")
+        .replace("Input should be", "must be")
+        .replace("Field required", "must be given")
+    )
+    for words, sign in _SIGNS.items():
+        must = must.replace(words, sign)
+    return f"`{name}` {must}; got {got(fault['input'])}"
+
+
 _EXTRAS = {
     "autodp": ("autodp", "paper"),
     "flwr": ("Flower", "federation"),
@@ -108,6 +140,22 @@ def nearest(name: str, options: Iterable[str], before: str = "") -> str:
     folded = {option.casefold(): option for option in known}
     close = difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=0.5)
     return f"; did you mean {before + folded[close[0]]!r}?" if close else ""
+
+
+def one_of(name: str, value: object, options: Sequence[Option]) -> Option:
+    """Return the option that was given by its name, or raise with the nearest one.
+
+    >>> one_of("protocol", "files", ("halves", "files"))
+    'files'
+    """
+    for option in options:
+        if option == value:
+            return option
+    *others, last = map(repr, options)
+    text = got(value)
+    raise SettingsError(
+        f"`{name}` must be {', '.join(others)} or {last}; got {text}{nearest(str(value), options)}"
+    )
 
 
 def by_likeness(name: str, options: Iterable[str]) -> list[str]:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from privrec.data.text import short
-from privrec.errors import SettingsError, got, nearest
+from privrec.errors import SettingsError, first_fault, nearest
 from privrec.toml import toml_value
 from privrec.types import Candidates, Halving, MechanismName, NoiseKind, ProtocolName
 
@@ -121,18 +121,6 @@ def make_settings(kind: type[Settings], values: Mapping[str, Any]) -> Settings:
     return made
 
 
-def first_fault(error: ValidationError) -> str:
-    """Return the first fault that pydantic found, as privrec says it: `key` must be …; got …."""
-    fault = error.errors()[0]
-    if not fault["loc"]:
-        return fault["msg"].removeprefix("Value error, ")
-    name = ".".join(map(str, fault["loc"]))
-    must = fault["msg"].replace("Input should be", "must be").replace("Field", "must be")
-    for words, sign in _SIGNS.items():
-        must = must.replace(words, sign)
-    return f"`{name}` {must}; got {got(fault['input'])}"
-
-
 def _has_text(value: object) -> bool:
     """Return whether a value is text or a list with some: it is never read as a number."""
     return isinstance(value, str) or (
@@ -179,11 +167,3 @@ def to_toml(config: RunSettings, *, header: Mapping[str, Any]) -> str:
         f"{key} = {toml_value(value)}\n"
         for key, value in {**header, **config.model_dump(exclude_none=True)}.items()
     )
-
-
-_SIGNS = {
-    "greater than or equal to": ">=",
-    "less than or equal to": "<=",
-    "greater than": ">",
-    "less than": "<",
-}

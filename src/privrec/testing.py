@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
-import jax
 import numpy as np
 import polars as pl
 
 from privrec.algorithms.recipe import Plan, Recipe
 from privrec.algorithms.recipes import RECIPES, configure, prepare, recipe_named
+from privrec.attacks.trial import odd_people
 from privrec.core.bound import bounded
 from privrec.core.contribution import (
     from_bytes,
@@ -34,7 +34,7 @@ from privrec.core.contribution import (
 )
 from privrec.core.phase import Cohort, Exchange, Phase, ServerState, Told, Unwritten
 from privrec.core.round import Surroundings, cohort_draw, fastest, one_by_one, play_stage_round
-from privrec.data.clients import Clients
+from privrec.data.clients import Clients, joined
 from privrec.data.federation import Federation
 from privrec.data.manifest import Manifest
 from privrec.data.schema import Bag
@@ -222,42 +222,24 @@ def arrays_of(clients: Clients) -> dict[str, Leaf]:
     return found
 
 
-def hostile(clients: Clients, kind: str, n_items: int) -> Clients:
-    """Return the one client with data that nobody honest has."""
-
-    def spoilt(bag: Bag, weight: float) -> Bag:
-        return Bag(codes=bag.codes, weights=np.full_like(bag.weights, weight))
-
-    weight = {"huge features": 1e30, "no numbers": np.nan}.get(kind, 1.0)
-    features = {name: spoilt(bag, weight) for name, bag in clients.features.items()}
-    items = {
-        "likes everything": np.arange(n_items),
-        "one item a thousand times": np.zeros(1000, np.int64),
-        "nothing": np.arange(0),
-    }.get(kind, clients.item)
-    count = len(items)
-    return replace(
-        clients,
-        offsets=np.array([0, count]),
-        item=np.asarray(items, np.int32),
-        value=np.full(count, np.float32(1e30 if kind == "huge features" else 5)),
-        liked=np.ones(count, np.bool_),
-        time=np.arange(count, dtype=np.float64),
-        features=features,
-        context={
-            name: Bag(*(np.repeat(part[:1], count, 0) for part in bag))
-            for name, bag in clients.context.items()
-        },
-    )
-
-
 HOSTILE = (
-    "likes everything",
-    "one item a thousand times",
-    "huge features",
-    "no numbers",
-    "nothing",
+    "without lines",
+    "who likes every item",
+    "of one item in all lines, liked and disliked",
+    "of huge numbers",
+    "of no numbers",
 )
+
+
+def hostile(person: Clients, kind: str, n_items: int) -> Clients:
+    """Return the one client with data that nobody honest has."""
+    if kind != "of no numbers":
+        return odd_people(person, np.arange(n_items))[kind]
+    features = {
+        name: bag._replace(weights=np.full_like(bag.weights, np.nan))
+        for name, bag in person.features.items()
+    }
+    return replace(person, features=features)
 
 
 def with_garbage(data: Federation, people: IntArray) -> Federation:
@@ -280,20 +262,6 @@ def with_garbage(data: Federation, people: IntArray) -> Federation:
         )
 
     return replace(data, take=take)
-
-
-def joined(people: list[Clients]) -> Clients:
-    """Return some single clients as one."""
-
-    def all_of(name: str) -> Any:
-        parts = [getattr(person, name) for person in people]
-        return jax.tree.map(lambda *arrays: np.concatenate(arrays), *parts)
-
-    names = ("ids", "item", "value", "liked", "time", "features", "context")
-    sizes = [len(person.item) for person in people]
-    return Clients(
-        offsets=np.concatenate([[0], np.cumsum(sizes)]), **{name: all_of(name) for name in names}
-    )
 
 
 def toy(lines: list[tuple[int, int, float]], *, n_items: int, side: bool = False) -> Federation:
@@ -355,23 +323,6 @@ class _Watched:
     def take(self, positions: IntArray) -> Clients:
         self.asked.append(positions)
         return self.data.take(positions)
-
-
-@dataclass(frozen=True)
-class _WithHostile:
-    """A population in which one person has data that nobody honest has."""
-
-    data: Federation
-    person: int
-    kind: str
-
-    def take(self, positions: IntArray) -> Clients:
-        if self.person not in positions:
-            return self.data.take(positions)
-        people = [self.data.take(np.array([position])) for position in positions]
-        [place] = np.flatnonzero(positions == self.person)
-        people[place] = hostile(people[place], self.kind, self.data.n_items)
-        return joined(people)
 
 
 class RecipeContract:
@@ -593,11 +544,14 @@ def _check_hostile(place: Place, kind: str) -> None:
     assert phase.release.is_private
     data, norm = _people(), phase.aggregator.norm
     people = expected_cohort(place, data).people
-    take = _WithHostile(data, int(people[0]), kind).take
+    odd = hostile(data.take(people[:1]), kind, data.n_items)
     with np.errstate(all="ignore"):
         without = sums(fastest(phase, told, Cohort(people[1:], data.take), 0, bound))
-        with_her = sums(fastest(phase, told, Cohort(people, take), 0, bound))
-        sent = phase.device.contribute(told, take(people[:1]), 0)
+        company = joined([odd, data.take(people[1:])])
+        with_her = sums(
+            fastest(phase, told, Cohort(np.arange(len(people)), company.take), 0, bound)
+        )
+        sent = phase.device.contribute(told, odd, 0)
         usual = shapes_of(phase.device.contribute(told, data.take(people[1:2]), 0))
         assert usual is not None
         alone = bounded(sent, bound, norm, expected=usual)

@@ -9,16 +9,19 @@ import numpy as np
 import pytest
 
 import privrec
-from privrec.algorithms.fedgnn.graph import fresh, person_vector, scores, shapes
-from privrec.algorithms.fedgnn.pack import (
+from privrec.algorithms.fedgnn.graph import (
     FedGnnSettings,
     Graph,
     GraphClient,
     draw_others,
+    fresh,
     items_of,
     pack,
+    person_vector,
+    scores,
+    shapes,
 )
-from privrec.algorithms.fedgnn.rounds import (
+from privrec.algorithms.fedgnn.recipe import (
     hidden_loss,
     local_gradient,
     locally_noised,

@@ -12,6 +12,7 @@ import pytest
 
 import privrec
 from loopback import Loopback
+from privrec.algorithms.fedgnn.graph import FedGnnSettings, items_of, marks_of, pack
 from privrec.algorithms.fedgnn.matching import (
     COUNTS,
     KEY,
@@ -26,7 +27,6 @@ from privrec.algorithms.fedgnn.matching import (
     table_of,
     trained_of,
 )
-from privrec.algorithms.fedgnn.pack import FedGnnSettings, items_of, marks_of, pack
 from privrec.algorithms.fedgnn.recipe import offers_of
 from privrec.algorithms.recipes import configure, prepare
 from privrec.core.phase import Exchange, Phase, silent

@@ -441,10 +441,10 @@ def test_a_date_that_is_none_is_a_bad_row(tmp_path: Path) -> None:
         )
         assert f"; got '{date}'" in message
     assert "; got '2023-13-01'" in said(tmp_path, dated("2023-13-01"))
-    assert "`--dates` must be iso or day-first or month-first" in said(
+    assert "`--dates` must be 'iso', 'day-first' or 'month-first'" in said(
         tmp_path, dated("1.2.2023"), dates="dayfirst"
     )
-    assert "`--decimal` must be . or ," in said(tmp_path, dated("1.2.2023"), decimal=";")
+    assert "`--decimal` must be '.' or ','" in said(tmp_path, dated("1.2.2023"), decimal=";")
 
 
 @pytest.mark.parametrize(

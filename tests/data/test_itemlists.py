@@ -178,7 +178,7 @@ def test_listed_people_and_items_bind_lists_too(tmp_path: Path) -> None:
 def test_the_command_asks_for_lists_by_name(scratch: Path, refused: Refused) -> None:
     put(scratch, "train.txt", "0 5\n1 6\n")
     line = refused("data", "import", "train.txt", "--format", "list", "--out", "data")
-    assert "`--format` must be auto or table or lists; got 'list'" in line
+    assert "`--format` must be 'auto', 'table' or 'lists'; got 'list'" in line
     line = refused("data", "import", "train.txt", "--out", "data")
     assert "--format lists" in line
     result = invoke("data", "import", "train.txt", "--format", "lists", "--out", "data")

@@ -1,6 +1,7 @@
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import polars as pl
@@ -14,7 +15,7 @@ from privrec.data.manifest import Manifest
 from privrec.data.synthetic import SyntheticSettings, synthetic
 from privrec.data.tables import Tables, to_federation
 from privrec.evaluation import ranking
-from privrec.evaluation.protocols import Held, halved
+from privrec.evaluation.protocols import Held, in_halves
 from privrec.evaluation.ranking import EvalReport, evaluate, measure
 from privrec.types import Halving, IntArray
 
@@ -307,7 +308,7 @@ def test_json_has_text_keys() -> None:
 @pytest.mark.parametrize("fewer_than", [1, 3, 5, 1000])
 def test_people_with_few_items_are_counted_by_what_is_on_the_device(fewer_than: int) -> None:
     federation = returning_people()
-    view = halved(federation, seed=2, halving="random")
+    view = partial(in_halves, federation, 2, "random")
     few, alone = [], []
     for person in everybody(federation):
         first, _ = halve(federation.take(np.array([person])), seed=2)
@@ -332,7 +333,7 @@ def test_people_with_few_items_are_counted_by_what_is_on_the_device(fewer_than: 
 
 def test_several_scorers_look_once_at_peoples_data() -> None:
     federation = returning_people()
-    half, looks = halved(federation, seed=2, halving="random"), []
+    half, looks = partial(in_halves, federation, 2, "random"), []
 
     def view(positions: IntArray) -> Held:
         looks.extend(positions.tolist())

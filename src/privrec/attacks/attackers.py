@@ -10,7 +10,7 @@
 import io
 import zipfile
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -78,7 +78,7 @@ def views_of(federation: Federation, people: IntArray, scorer: Scorer) -> Views:
         known = np.flatnonzero(clients.sizes > 0)
         clients = clients.take(known)
         asked = _asked(clients)
-        answers = zip(places[known], scorer(clients, _without_items(asked)), strict=True)
+        answers = zip(places[known], scorer(clients, asked.contexts_alone()), strict=True)
         for k, (place, scores) in enumerate(answers):
             lines = asked.take(np.array([k]))
             table = np.nan_to_num(
@@ -152,16 +152,6 @@ def _asked(clients: Clients) -> Clients:
     # Evenly spread over her likes, in the order of time.
     first = np.arange(len(owner)) == clients.offsets[owner]
     return clients.keep((liked & (rank % step == 0)) | ((likes == 0)[owner] & first))
-
-
-def _without_items(clients: Clients) -> Clients:
-    """Return the lines with their contexts and nothing else, as a scorer may see them."""
-    return replace(
-        clients,
-        item=np.zeros_like(clients.item),
-        value=np.zeros_like(clients.value),
-        liked=np.ones_like(clients.liked),
-    )
 
 
 # --- from scores to figures ---------------------------------------------------------------------

@@ -10,7 +10,6 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import reduce
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -33,12 +32,11 @@ from privrec.attacks.trial import (
     Trial,
     by_phase,
     flattened,
-    join,
     odd_people,
 )
 from privrec.core.phase import Cohort, Phase, ServerState, Stage, Told
 from privrec.core.round import fastest
-from privrec.data.clients import Clients, nobody
+from privrec.data.clients import Clients, joined, nobody
 from privrec.data.federation import Federation
 from privrec.privacy.aggregate import grid_step
 from privrec.privacy.ledger import PrivacyLedger
@@ -165,7 +163,7 @@ def over_bound(rounds: Sequence[ObservedRound], canaries: Clients, others: Feder
     # The most popular items first: rare ones may not be asked about.
     items = np.argsort(-np.bincount(lines.item, minlength=others.n_items), kind="stable")
     odd = odd_people(canaries.take(_FIRST), items)
-    company = reduce(join, odd.values(), canaries.take(np.arange(2 * _PEOPLE_PER_KIND)))
+    company = joined([canaries.take(np.arange(2 * _PEOPLE_PER_KIND)), *odd.values()])
     kinds = [*["like others"] * (2 * _PEOPLE_PER_KIND), *odd]
     real = np.unique(np.concatenate([sample[:_PEOPLE_PER_KIND], most]))
     findings = []

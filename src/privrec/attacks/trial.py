@@ -24,7 +24,7 @@ from privrec.core.bound import bounded
 from privrec.core.contribution import Contribution, shapes_of
 from privrec.core.phase import Cohort, Phase, ServerState, Stage, Told
 from privrec.core.round import one_by_one
-from privrec.data.clients import Clients
+from privrec.data.clients import Clients, joined
 from privrec.data.federation import Federation
 from privrec.data.schema import Bags
 from privrec.errors import SettingsError
@@ -385,20 +385,6 @@ def _take_from_both(federation: Federation, present: Clients, positions: IntArra
     made_up = positions >= n
     if not made_up.any():
         return federation.take(positions)
-    joined = join(federation.take(positions[~made_up]), present.take(positions[made_up] - n))
+    both = joined([federation.take(positions[~made_up]), present.take(positions[made_up] - n)])
     # Back to the order that was asked for.
-    return joined.take(np.argsort(np.argsort(made_up, kind="stable")))
-
-
-def join(first: Clients, other: Clients) -> Clients:
-    """Return the clients of both, the first ones first."""
-    return Clients(
-        ids=np.concatenate([first.ids, other.ids]),
-        offsets=np.concatenate([first.offsets, first.offsets[-1] + other.offsets[1:]]),
-        item=np.concatenate([first.item, other.item]),
-        value=np.concatenate([first.value, other.value]),
-        liked=np.concatenate([first.liked, other.liked]),
-        time=np.concatenate([first.time, other.time]),
-        features={name: bag.join(other.features[name]) for name, bag in first.features.items()},
-        context={name: bag.join(other.context[name]) for name, bag in first.context.items()},
-    )
+    return both.take(np.argsort(np.argsort(made_up, kind="stable")))

@@ -194,48 +194,56 @@ class DeviceHalf:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Phase:
+class _Stage:
     """Rounds `first` to `first + rounds - 1` of a run.
 
-    The server's half: `start(params)` returns the state before the first round, given the
-    parameters of the phase before; `tell(state)` what every device is told; `absorb(state,
+    `start(params)` returns the state before the first round, given the parameters of the stage
+    before. `note` is what its ledger lines say besides. `work(told)` is what the server needs,
+    where that is known beforehand; with None for what is told, at most.
+    """
+
+    name: str
+    rounds: int
+    first: int = 0
+    aggregator: Aggregator
+    start: Callable[[Params | None], ServerState]
+    note: Mapping[str, Any] = field(default_factory=dict)
+    work: Callable[[Told | None], ServerWork] | None = None
+
+    @property
+    def last(self) -> int:
+        """The number of rounds of the run at the end of this stage."""
+        return self.first + self.rounds
+
+    @property
+    def release(self) -> Release:
+        """What the ledger counts of one round."""
+        return self.aggregator.release
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Phase(_Stage):
+    """Rounds of one kind, each of which publishes a sum over its cohort.
+
+    The server's half: `start`; `tell(state)` is what every device is told; `absorb(state,
     published)` the state with the new parameters.
 
-    `ranks` is true if the model can rank after the phase. `note` is what its ledger lines say
-    besides. `work(told)` is what the server needs, where that is known beforehand; with None for
-    what is told, at most.
+    `ranks` is true if the model can rank after the phase.
     `accepts` declares what a device accepts of what is told; None is arrays of the names, shapes
     and kinds of the first round.
     `alone` is not empty if a federation cannot play it, because the cells of its sum that are not 0
     tell people's items and are too many to be masked; it says what to do instead.
     """
 
-    name: str
-    rounds: int
-    first: int
     population: IntArray
-    aggregator: Aggregator
     device: DeviceHalf
-    start: Callable[[Params | None], ServerState]
     tell: Callable[[ServerState], Told]
     absorb: Callable[[ServerState, Published], ServerState]
     ranks: bool = True
-    note: Mapping[str, Any] = field(default_factory=dict)
-    work: Callable[[Told | None], ServerWork] | None = None
     accepts: Mapping[str, Accepted] | None = None
     alone: str = ""
 
     __repr__ = brief
-
-    @property
-    def last(self) -> int:
-        """The number of rounds of the run at the end of this phase."""
-        return self.first + self.rounds
-
-    @property
-    def release(self) -> Release:
-        """What one round publishes."""
-        return self.aggregator.release
 
 
 def accepted_by(phases: Sequence[Phase]) -> list[Mapping[str, Accepted]]:
@@ -251,39 +259,22 @@ def accepted_by(phases: Sequence[Phase]) -> list[Mapping[str, Accepted]]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class CentralFit:
+class CentralFit(_Stage):
     """Training with all data in one place, outside of the round: no cohort, no sum, no privacy.
 
     `play(state, advance)` returns the state after one more round; `advance` is told how many people
-    are done. Its ledger line says that the release had no noise, and what `note` has. `work(None)`
-    is what it needs. `read(count)` does for the first `count` people what a round does for each
-    person, where a round does more than that: a dry run measures it.
+    are done. Its ledger line says that the release had no noise. `read(count)` does for the first
+    `count` people what a round does for each person, where a round does more than that: a dry run
+    measures it.
     """
 
-    name: str
-    rounds: int
-    aggregator: Aggregator
-    start: Callable[[Params | None], ServerState]
     play: Callable[[ServerState, Advance], tuple[ServerState, RoundReport]]
-    first: int = 0
-    note: Mapping[str, Any] = field(default_factory=dict)
-    work: Callable[[Told | None], ServerWork] | None = None
     read: Callable[[int], object] | None = None
 
     __repr__ = brief
 
     ranks = True
     device = None
-
-    @property
-    def last(self) -> int:
-        """The number of rounds of the run at the end of this stage."""
-        return self.first + self.rounds
-
-    @property
-    def release(self) -> Release:
-        """What the ledger counts: a release without noise."""
-        return self.aggregator.release
 
 
 class Exchange(CentralFit):

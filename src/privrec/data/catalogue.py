@@ -15,11 +15,6 @@ from privrec.data.schema import KINDS, SIDES, Bag, Bags, Feature, Schema
 from privrec.data.text import safe_text, short
 from privrec.errors import DataError
 
-ITEM_LIST = "the list of items and their features"
-"""What a catalogue's `undeclared` calls a list of items that was computed from people's lines."""
-ITEM_FEATURES = "the features of items"
-"""How an entry of `undeclared` begins that names features which are not declared public."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Catalogue:

@@ -1,6 +1,8 @@
 """The data of some people as columns; who trains, validates and is tested; a person's halves."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from itertools import pairwise
 
 import numpy as np
@@ -9,7 +11,7 @@ import numpy.typing as npt
 from privrec.data.schema import Bag, Bags, Schema, Side
 from privrec.data.text import brief
 from privrec.errors import SettingsError
-from privrec.seeds import client_words
+from privrec.seeds import Words, client_words
 from privrec.types import F32, BoolArray, CodeArray, Halving, IntArray
 
 
@@ -48,6 +50,20 @@ class Clients:
         """For each interaction, the position k of its client."""
         return np.repeat(np.arange(len(self.ids)), self.sizes)
 
+    @property
+    def place(self) -> IntArray:
+        """For each interaction, its place among those of its client, from 0 on."""
+        return np.arange(len(self.item)) - self.offsets[self.owner]
+
+    def contexts_alone(self) -> "Clients":
+        """Return the lines as a scorer may see them: with their contexts and nothing else."""
+        return replace(
+            self,
+            item=np.zeros_like(self.item),
+            value=np.zeros_like(self.value),
+            liked=np.ones_like(self.liked),
+        )
+
     def keep(self, mask: BoolArray) -> "Clients":
         """Return the same clients with only the interactions that `mask` keeps."""
         counts = np.bincount(self.owner[mask], minlength=len(self.ids))
@@ -77,6 +93,25 @@ class Clients:
             features={name: bag.take(positions) for name, bag in self.features.items()},
             context={name: bag.take(rows) for name, bag in self.context.items()},
         )
+
+
+def joined(parts: Sequence[Clients]) -> Clients:
+    """Return the clients of all parts, one after another."""
+
+    def bags(side: Sequence[Bags]) -> Bags:
+        return {name: reduce(Bag.join, [bags[name] for bags in side]) for name in side[0]}
+
+    sizes = np.concatenate([part.sizes for part in parts])
+    return Clients(
+        ids=np.concatenate([part.ids for part in parts]),
+        offsets=np.concatenate([[0], np.cumsum(sizes)]),
+        item=np.concatenate([part.item for part in parts]),
+        value=np.concatenate([part.value for part in parts]),
+        liked=np.concatenate([part.liked for part in parts]),
+        time=np.concatenate([part.time for part in parts]),
+        features=bags([part.features for part in parts]),
+        context=bags([part.context for part in parts]),
+    )
 
 
 def nobody(schema: Schema, count: int) -> Clients:
@@ -204,11 +239,39 @@ def first_half(clients: Clients, *, seed: int, halving: Halving) -> BoolArray:
     Likes and dislikes are halved together (spec section 6). With an odd number, the second half
     has one more. A person's halves do not depend on the other people in `clients`.
     """
-    owner = clients.owner
-    place = np.arange(len(owner)) - clients.offsets[owner]
     if halving == "random":
-        words = client_words(seed, 0, "halve", clients.ids[owner], place)
-        order = np.lexsort((words, owner))
-        place = np.empty_like(place)
-        place[order] = np.arange(len(owner)) - clients.offsets[owner]
-    return np.asarray(place < (clients.sizes // 2)[owner])
+        place = drawn_places(clients, seed=seed, round_index=0, purpose="halve")
+    else:
+        place = clients.place
+    return np.asarray(place < (clients.sizes // 2)[clients.owner])
+
+
+def drawn_places(clients: Clients, *, seed: int, round_index: int, purpose: str) -> IntArray:
+    """Return the place of each line in a random order of its client's lines, from 0 on.
+
+    The order of a client's lines does not depend on the other clients.
+    """
+    owner, place = clients.owner, clients.place
+    drawn = np.empty_like(place)
+    words = client_words(seed, round_index, purpose, clients.ids[owner], place)
+    drawn[grouped(owner, words)] = place
+    return drawn
+
+
+def grouped(owner: IntArray, words: Words) -> IntArray:
+    """Return the order by owner and then by word, several times as fast as `np.lexsort`.
+
+    Words of one owner must differ, as those of `client_words` do at different positions.
+    """
+    order = np.argsort(words)
+    # Numbers of one or two bytes are sorted in one pass over them.
+    short = owner.astype(np.min_scalar_type(int(owner.max(initial=0))))
+    return order[np.argsort(short[order], kind="stable")]
+
+
+def is_in(values: IntArray, some: IntArray) -> BoolArray:
+    """Return which values are among some that are sorted; `np.isin` takes several times as long."""
+    if not len(some):
+        return np.zeros(len(values), np.bool_)
+    place = np.minimum(np.searchsorted(some, values), len(some) - 1)
+    return np.asarray(some[place] == values)

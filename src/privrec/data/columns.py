@@ -27,7 +27,7 @@ from privrec.data.rawvalues import (
     read_title,
 )
 from privrec.data.text import short
-from privrec.errors import DataError, SettingsError, nearest
+from privrec.errors import DataError, SettingsError, nearest, one_of
 
 _PEOPLE = (
     "customer|member|reviewer|visitor|person|client|account|profile|player|subscriber|viewer"
@@ -125,11 +125,7 @@ class Reader:
     def __post_init__(self) -> None:
         choices = (("format", self.form, Form), ("decimal", self.decimal, Decimal))
         for option, given, kind in (*choices, ("dates", self.dates, Dates)):
-            if given not in (allowed := get_args(kind)):
-                raise SettingsError(
-                    f"`--{option}` must be {' or '.join(allowed)}; got {given!r}"
-                    f"{nearest(given, allowed)}"
-                )
+            one_of(f"--{option}", given, get_args(kind))
 
     def entities(self, path: Table, what: Literal["user", "item"]) -> pl.DataFrame:
         """Return a users or items file as a table: `id`, `title` if it has one, and features."""

@@ -119,7 +119,7 @@ def import_files(
     return ImportResult(
         tables=tables,
         skipped=reader.skipped,
-        warnings=(*reader.warnings, *_warnings(tables)),
+        warnings=tuple(reader.warnings + _warnings(tables)),
         uses=tuple(sorted(reader.uses, key=lambda use: use.file not in (str(source), str(test)))),
     )
 

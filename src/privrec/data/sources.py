@@ -47,17 +47,17 @@ def load(
 ) -> Federation:
     """Return the federation of a built-in name, a data folder, or a frame of polars or pandas.
 
-    `synthetic` takes settings behind a colon: `synthetic:users=1000000,seed=3`.
-    The other arguments are for frames. `user`, `item`, `value` and `time` name columns of the
-    frame, and `title` one of `items`; usual names such as `user_id` or `rating` are found without.
-    `context` lists columns of the moment. `users` and `items` are frames with an id and features;
-    `test` has lines to be tested, like those of `data`. A value above `positive_above` is a like.
-    `name` names the data, and `population` its people in ledgers (without it, `name`). `skip_bad`
-    leaves rows out that cannot be used. A given `items` counts as a public catalogue, a given
-    `positive_above` as a public choice, and `public_item_features` declares that no column of
-    `items` was computed from people's data (docs/data.md).
+    `synthetic` takes settings: `synthetic:users=1000000,seed=3`. The rest is for frames. `user`,
+    `item`, `value` and `time` name columns of the frame, and `title` one of `items`; usual names
+    such as `user_id` or `rating` are found without. `context` lists columns of the moment. `users`
+    and `items` are frames with an id and features; `test` has lines to be tested, like those of
+    `data`. A value above `positive_above` is a like. `name` names the data, and `population` its
+    people in ledgers (without it, `name`). `skip_bad` leaves rows out that cannot be used. A given
+    `items` counts as a public catalogue, a given `positive_above` as a public choice, and
+    `public_item_features` declares that no column of `items` was computed from people's data.
     """
-    mapping = _mapped(user=user, item=item, value=value, time=time, title=title)
+    roles = {"user": user, "item": item, "value": value, "time": time, "title": title}
+    mapping = {role: column_name(role, c) for role, c in roles.items() if c is not None}
     tables = {"users": users, "items": items, "test": test}
     others = {"name": name, "population": population, "positive_above": positive_above}
     switches = {"skip_bad": skip_bad, "public_item_features": public_item_features}
@@ -87,11 +87,6 @@ def load(
         form="table",
         **switches,
     )
-
-
-def _mapped(**roles: str | None) -> dict[str, str]:
-    """Return the columns of a frame that were named, by their role."""
-    return {role: column_name(role, c) for role, c in roles.items() if c is not None}
 
 
 def _import_frames(population: str, **how: Any) -> Federation:

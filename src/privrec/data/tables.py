@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from privrec.data.catalogue import ITEM_FEATURES, ITEM_LIST, Catalogue, to_json
+from privrec.data.catalogue import Catalogue, to_json
 from privrec.data.clients import Clients, cuts
 from privrec.data.federation import Federation
 from privrec.data.manifest import Manifest, manifest_text, read_manifest
@@ -26,7 +26,7 @@ from privrec.data.schema import (
     encode,
     is_missing,
 )
-from privrec.data.text import brief, natural_order, safe_text, value_text
+from privrec.data.text import ITEM_FEATURES, ITEM_LIST, brief, natural_order, safe_text, value_text
 from privrec.errors import DataError, nearest
 from privrec.types import F32, CodeArray, IntArray
 

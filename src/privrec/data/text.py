@@ -6,6 +6,10 @@ import unicodedata
 from collections.abc import Mapping
 from typing import Any
 
+ITEM_LIST = "the list of items and their features"
+"""What a catalogue's `undeclared` calls a list of items that was computed from people's lines."""
+ITEM_FEATURES = "the features of items"
+"""How an entry of `undeclared` begins that names features which are not declared public."""
 _BREAKS = re.compile(r"\r\n|[\t\n\r]")
 # Other, control; other, format (bidirectional overrides, zero-width signs); surrogates;
 # line and paragraph separators.

@@ -11,7 +11,7 @@ from functools import partial
 
 import numpy as np
 
-from privrec.data.clients import Clients
+from privrec.data.clients import Clients, drawn_places
 from privrec.data.federation import Federation
 from privrec.data.text import brief
 from privrec.evaluation.protocols import Held, Protocol, View, before_last_like
@@ -96,7 +96,7 @@ def _lines(protocol: Protocol, whole: Federation, train: IntArray, validation: I
     del validation
     trained = replace(protocol, validation_share=0.0).training(whole)
     if protocol.name == "leave-last":
-        view, what = before_last_like(trained), "the like before the last one"
+        view, what = partial(before_last_like, trained), "the like before the last one"
     else:
         view, what = partial(_fifth, trained, protocol.seed), "a fifth of each list"
     return Trial(
@@ -124,13 +124,8 @@ def is_in_fifth(clients: Clients, seed: int) -> BoolArray:
 
     A client's fifth does not depend on the other clients.
     """
-    owner = clients.owner
-    first = clients.offsets[owner]
-    place = np.arange(len(owner)) - first
-    words = client_words(seed, 0, "hold out", clients.ids[owner], place)
-    drawn = np.empty_like(place)
-    drawn[np.lexsort((words, owner))] = place
-    return np.asarray(drawn < ((clients.sizes + 2) // 5)[owner])
+    place = drawn_places(clients, seed=seed, round_index=0, purpose="hold out")
+    return np.asarray(place < ((clients.sizes + 2) // 5)[clients.owner])
 
 
 def _some(people: IntArray, n_items: int, seed: int) -> IntArray:

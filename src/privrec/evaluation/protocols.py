@@ -10,7 +10,7 @@ import numpy as np
 from privrec.data.clients import Clients, Split, chosen, first_half, split_clients
 from privrec.data.federation import Federation
 from privrec.data.text import brief
-from privrec.errors import SettingsError, nearest
+from privrec.errors import SettingsError, one_of
 from privrec.types import BoolArray, Candidates, Halving, IntArray, ProtocolName
 
 PROTOCOLS: tuple[ProtocolName, ...] = get_args(ProtocolName)
@@ -108,7 +108,7 @@ class Protocol:
         """Return what a look at validation people sees of the whole data."""
         if self.name == "leave-last":
             return partial(self._last_like, federation, validation=True)
-        return halved(federation, seed=self.seed, halving=self.halving)
+        return partial(in_halves, federation, self.seed, self.halving)
 
     def _validates(self, ids: IntArray) -> BoolArray:
         return chosen(ids, self.validation_share, seed=self.seed, purpose="validation")
@@ -140,29 +140,11 @@ class Protocol:
         return _cut_at(clients, tested, clients.offsets[1:])
 
 
-def halved(federation: Federation, *, seed: int, halving: Halving) -> View:
-    """Return the view in which people keep one half of their lines and the other is tested.
+def in_halves(federation: Federation, seed: int, halving: Halving, positions: IntArray) -> Held:
+    """Return people's data where they keep one half of their lines and the other is tested.
 
     Whoever has fewer than two likes is not tested.
     """
-    return partial(_in_halves, federation, seed, halving)
-
-
-def before_last_like(federation: Federation) -> View:
-    """Return the view in which people keep the lines before their last like, which is tested.
-
-    Whoever has one like keeps it and is not tested.
-    """
-    return partial(_before_last_like, federation)
-
-
-def _before_last_like(federation: Federation, positions: IntArray) -> Held:
-    clients = federation.take(positions)
-    back = np.where(_likes(clients) > 1, 1, 0)
-    return _cut_at(clients, _cut(clients, back), clients.offsets[1:])
-
-
-def _in_halves(federation: Federation, seed: int, halving: Halving, positions: IntArray) -> Held:
     clients = federation.take(positions)
     first = first_half(clients, seed=seed, halving=halving)
     enough = (_likes(clients) >= 2)[clients.owner]
@@ -171,6 +153,16 @@ def _in_halves(federation: Federation, seed: int, halving: Halving, positions: I
         hidden=clients.keep(~first),
         tested=clients.keep(~first & clients.liked & enough),
     )
+
+
+def before_last_like(federation: Federation, positions: IntArray) -> Held:
+    """Return people's data where they keep the lines before their last like, which is tested.
+
+    Whoever has one like keeps it and is not tested.
+    """
+    clients = federation.take(positions)
+    back = np.where(_likes(clients) > 1, 1, 0)
+    return _cut_at(clients, _cut(clients, back), clients.offsets[1:])
 
 
 def _in_files(
@@ -190,11 +182,7 @@ def resolve(
     """
     if name in (None, "auto"):
         name = "halves" if federation.take_test is None else "files"
-    protocol = next((known for known in PROTOCOLS if known == name), None)
-    if protocol is None:
-        raise SettingsError(
-            f"`protocol` must be {_or(PROTOCOLS)}; got {name!r}{nearest(str(name), PROTOCOLS)}"
-        )
+    protocol = one_of("protocol", name, PROTOCOLS)
     if protocol == "leave-last" and not federation.has_times:
         raise SettingsError(
             "`protocol` must not be 'leave-last' where lines have no times, because nobody knows"
@@ -204,13 +192,7 @@ def resolve(
         raise SettingsError(_no_test_file(federation))
     if candidates in (None, "auto"):
         return protocol, "not-kept" if protocol == "files" else "unseen"
-    among = next((known for known in CANDIDATES if known == candidates), None)
-    if among is None:
-        raise SettingsError(
-            f"`candidates` must be {_or(CANDIDATES)}; got {candidates!r}"
-            f"{nearest(str(candidates), CANDIDATES)}"
-        )
-    return protocol, among
+    return protocol, one_of("candidates", candidates, CANDIDATES)
 
 
 def _no_test_file(federation: Federation) -> str:
@@ -218,10 +200,6 @@ def _no_test_file(federation: Federation) -> str:
         "`protocol` must be 'halves' or 'leave-last' for data without a test file; got 'files' for"
         f" {federation.name} ('privrec data import --test' writes one)"
     )
-
-
-def _or(names: tuple[str, ...]) -> str:
-    return f"{', '.join(map(repr, names[:-1]))} or {names[-1]!r}"
 
 
 def _likes(clients: Clients) -> IntArray:

@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,7 @@ from privrec.evaluation.metrics import (
     parts_of,
     shares_of_hits,
 )
-from privrec.evaluation.protocols import Held, View, halved
+from privrec.evaluation.protocols import Held, View, in_halves
 from privrec.evaluation.ranks import Rows, rank_table
 from privrec.types import F64, BoolArray, Candidates, Halving, IntArray
 
@@ -170,7 +171,7 @@ def evaluate(
 
     People with fewer than two likes, or with no like in the second half, are skipped and counted.
     """
-    view = halved(federation, seed=seed, halving=halving)
+    view = partial(in_halves, federation, seed, halving)
     scorers = {"": scorer}
     tested = measure(view, people, scorers, n_items=federation.n_items, on_progress=on_progress)
     return tested[""].report()
@@ -289,20 +290,13 @@ def _scores(held: Held, scorer: Scorer) -> tuple[Scores, Rows]:
     everybody, owner = np.arange(len(held.kept)), held.tested.owner
     if isinstance(scorer, TableScorer):
         return scorer.table(held.kept), Rows(everybody, owner)
-    # A scorer gets the context of the tested lines, never their items.
-    asked = replace(
-        held.tested,
-        item=np.zeros_like(held.tested.item),
-        value=np.zeros_like(held.tested.value),
-    )
-    tables = [
-        np.asarray(table) for _, table in zip(everybody, scorer(held.kept, asked), strict=True)
-    ]
+    answers = scorer(held.kept, held.tested.contexts_alone())
+    tables = [np.asarray(table) for _, table in zip(everybody, answers, strict=True)]
     sizes = np.array([len(table) for table in tables])
     of_line = (np.cumsum(sizes) - sizes)[owner]
     # Where each line has a row, they are in the order of the lines.
-    place = np.arange(len(owner)) - held.tested.offsets[owner]
-    rows = Rows(np.repeat(everybody, sizes), of_line + np.where(sizes[owner] > 1, place, 0))
+    place = np.where(sizes[owner] > 1, held.tested.place, 0)
+    rows = Rows(np.repeat(everybody, sizes), of_line + place)
     return np.concatenate(tables), rows
 
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from privrec.core.scorer import Scores
-from privrec.data.clients import Clients, ranges
+from privrec.data.clients import Clients, is_in, ranges
 from privrec.evaluation.metrics import DEPTH, Ranks
 from privrec.types import F64, BoolArray, IntArray
 
@@ -64,16 +64,17 @@ def rank_table(
     own = np.asarray(scores[entry_row, likes.pair[like] % n_items], np.float64)
     if own_first:
         liked = kept.keep(kept.liked)
-        own += _OWN_BONUS * _is_in(likes.pair, np.sort(_pairs(liked, n_items)))[like]
+        own += _OWN_BONUS * is_in(likes.pair, np.sort(_pairs(liked, n_items)))[like]
     seen = np.sort(_pairs(kept, n_items))
     away = [likes.pair] if compete else [likes.pair, _pairs(hidden, n_items)]
     others = _distinct(np.concatenate(away))
-    shown = _entries(scores, rows, others[~_is_in(others, seen)])
-    _leave_out(scores, rows, np.concatenate([seen, others]))
+    row, item = _cells(scores, rows, others[~is_in(others, seen)])
+    shown = _Entries(row, item, scores[row, item])
+    scores[_cells(scores, rows, np.sort(np.concatenate([seen, others])))] = -np.inf
     least = _bound(scores)
     best = _at_least(scores, least)
     above, equal = _rivals(best, least, entry_row, own)
-    known = _is_in(likes.pair, seen)
+    known = is_in(likes.pair, seen)
     among = _standings(entry_row, own, ~known[like])
     rank = 1 + above + equal / 2
     if compete:
@@ -118,14 +119,6 @@ def _distinct(pairs: IntArray) -> IntArray:
     return np.asarray(pairs[np.diff(pairs, prepend=-1) != 0])
 
 
-def _is_in(pairs: IntArray, some: IntArray) -> BoolArray:
-    """Return which pairs are among some that are sorted; `np.isin` takes several times as long."""
-    if not len(some):
-        return np.zeros(len(pairs), np.bool_)
-    place = np.minimum(np.searchsorted(some, pairs), len(some) - 1)
-    return np.asarray(some[place] == pairs)
-
-
 def _likes_of(tested: Clients, n_items: int) -> _Likes:
     pair, of_line = np.unique(_pairs(tested, n_items), return_inverse=True)
     size = np.bincount(pair // n_items, minlength=len(tested))
@@ -140,19 +133,8 @@ class _Entries(NamedTuple):
     score: Scores
 
 
-def _entries(scores: Scores, rows: Rows, pairs: IntArray) -> _Entries:
-    """Return the entries of these (person, item) pairs in all rows of the person."""
-    row, item = _cells(scores, rows, pairs)
-    return _Entries(row, item, scores[row, item])
-
-
-def _leave_out(scores: Scores, rows: Rows, pairs: IntArray) -> None:
-    """Set the scores of these (person, item) pairs to minus infinity in all rows of the person."""
-    scores[_cells(scores, rows, np.sort(pairs))] = -np.inf
-
-
 def _cells(scores: Scores, rows: Rows, pairs: IntArray) -> tuple[IntArray, IntArray]:
-    """Return the rows and items of these (person, item) pairs, which are sorted."""
+    """Return the cells of these (person, item) pairs, which are sorted, in all of her rows."""
     n_items = scores.shape[1]
     size = np.bincount(pairs // n_items, minlength=int(rows.person.max(initial=-1)) + 1)
     start = np.cumsum(size) - size

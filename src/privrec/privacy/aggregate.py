@@ -186,23 +186,18 @@ def gaussian(
     goes to the count of clipped updates, and the noise on the update is a little larger.
     """
     check_noise("noise_multiplier", noise_multiplier)
-    if clip_quantile is None or noise_multiplier == 0:
-        release = Release(
-            mechanism="gaussian",
-            sampling=sampling,
-            noise_multiplier=noise_multiplier,
-            quantile_multiplier=None if clip_quantile is None else 0.0,
-        )
-    else:
+    count = None if clip_quantile is None else 0.0
+    if count is not None and noise_multiplier > 0:
         # The noise on the count is a twentieth of the cohort, as in Andrew et al., and at least so
         # large that the noise on the update hardly grows.
         count = max(sampling.cohort / 20 / (sampling.reach / 2), 4 * noise_multiplier)
-        release = Release(
-            mechanism="gaussian",
-            sampling=sampling,
-            noise_multiplier=(noise_multiplier**-2 - count**-2) ** -0.5,
-            quantile_multiplier=count,
-        )
+        noise_multiplier = (noise_multiplier**-2 - count**-2) ** -0.5
+    release = Release(
+        mechanism="gaussian",
+        sampling=sampling,
+        noise_multiplier=noise_multiplier,
+        quantile_multiplier=count,
+    )
     return Aggregator(release=release, clip_norm=clip_norm, clip_quantile=clip_quantile)
 
 

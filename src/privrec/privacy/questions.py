@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from privrec.errors import SettingsError, nearest
+from privrec.errors import SettingsError, nearest, one_of
 from privrec.privacy.calibrate import refuse_large_delta
 from privrec.privacy.ledger import (
     PrivacyLedger,
@@ -13,7 +13,7 @@ from privrec.privacy.ledger import (
     most_certain,
     percent,
 )
-from privrec.privacy.release import Release, Sampling
+from privrec.privacy.release import LAWS, MECHANISMS, Release, Sampling
 from privrec.privacy.statement import TITLES, epsilon_text, strength_of
 from privrec.types import MechanismName
 
@@ -23,18 +23,14 @@ def law_of(
 ) -> Sampling:
     """Return how cohorts are drawn; raise for a δ that promises nothing, unless `forced`."""
     check_delta(delta)
-    # `Sampling` checks the word.
-    law = Sampling(law=sampling, users=users, cohort=cohort)  # type: ignore[arg-type]
+    law = Sampling(law=one_of("sampling", sampling, LAWS), users=users, cohort=cohort)
     refuse_large_delta(delta, users, forced=forced)
     return law
 
 
 def mechanism_of(word: str) -> MechanismName:
     """Return the name of a mechanism with noise."""
-    names: dict[str, MechanismName] = {"gaussian": "gaussian", "laplace": "laplace"}
-    if word not in names:
-        raise SettingsError(f"`mechanism` must be 'gaussian' or 'laplace'; got {word!r}")
-    return names[word]
+    return one_of("mechanism", word, MECHANISMS[1:])
 
 
 RELEASE_KEYS = ("users", "cohort", "rounds", "noise_multiplier", "sampling", "mechanism")
@@ -66,7 +62,7 @@ def listed_release(text: str, given: Mapping[str, str] | None = None) -> tuple[R
     if rounds < 1:
         raise SettingsError(f"`rounds` must be >= 1; got {rounds}")
     sampling = Sampling(
-        law=values["sampling"],  # type: ignore[arg-type]  # It checks the word.
+        law=one_of("sampling", values["sampling"], LAWS),
         users=_number("users", values["users"], int),
         cohort=_number("cohort", values["cohort"], int),
     )

@@ -9,19 +9,20 @@ import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
 
-from privrec.errors import SettingsError, check_kind
+from privrec.errors import SettingsError, check_kind, one_of
 from privrec.seeds import secret_choice, secret_coins
 from privrec.types import F64, IntArray, Law, MechanismName
 
 Adjacency = Literal["add or remove one person", "replace one person"]
 LEAST_NOISE, MOST_NOISE = 1e-6, 1e6
 """Beyond these noise multipliers the accountant's sums overflow. Chosen by hand."""
-MECHANISMS = ("none", "gaussian", "laplace")
+LAWS: tuple[Law, ...] = get_args(Law)
+MECHANISMS: tuple[MechanismName, ...] = get_args(MechanismName)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,8 +43,7 @@ class Sampling:
     cohort: int
 
     def __post_init__(self) -> None:
-        if self.law not in ("poisson", "fixed"):
-            raise SettingsError(f"`sampling` must be 'poisson' or 'fixed'; got {self.law!r}")
+        one_of("sampling", self.law, LAWS)
         for name in ("users", "cohort"):
             check_kind(name, getattr(self, name), (int, np.integer), "a whole number")
         if not 1 <= self.cohort <= self.users:
@@ -114,8 +114,7 @@ class Release:
     quantile_multiplier: float | None = None
 
     def __post_init__(self) -> None:
-        if self.mechanism not in MECHANISMS:
-            raise SettingsError(f"`mechanism` must be one of {MECHANISMS}; got {self.mechanism!r}")
+        one_of("mechanism", self.mechanism, MECHANISMS)
         check_kind("sampling", self.sampling, Sampling, "a Sampling")
         for name in ("noise_multiplier", "quantile_multiplier"):
             # The noise on the count grows with the cohort; the joint multiplier does not.

@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 from decimal import ROUND_CEILING, Decimal
 from typing import Any, Literal
 
-from privrec.data.catalogue import ITEM_FEATURES
-from privrec.data.text import short
+from privrec.data.text import ITEM_FEATURES, short
 from privrec.privacy.ledger import PrivacyLedger, most_certain, percent
 from privrec.privacy.release import Sampling
 from privrec.types import NoiseKind

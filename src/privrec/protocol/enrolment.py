@@ -24,7 +24,7 @@ from privrec.data.catalogue import Catalogue, from_json, to_json
 from privrec.data.clients import Clients
 from privrec.data.federation import Federation
 from privrec.data.schema import Bag
-from privrec.errors import FederationError, PrivrecError, SettingsError
+from privrec.errors import FederationError, PrivrecError, SettingsError, first_fault
 from privrec.protocol.certificates import (
     make_authority,
     make_node_key,
@@ -46,7 +46,6 @@ from privrec.protocol.terms import (
     split_terms,
 )
 from privrec.seeds import secret_choice
-from privrec.settings import first_fault
 from privrec.types import IntArray, Leaf
 
 _COLUMNS = ("ids", "offsets", "item", "value", "liked", "time")

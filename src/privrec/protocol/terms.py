@@ -32,13 +32,13 @@ from privrec.data.catalogue import Catalogue
 from privrec.data.clients import Clients, Split, nobody
 from privrec.data.federation import Federation
 from privrec.data.text import safe_text
-from privrec.errors import FederationError, PrivrecError, SettingsError
+from privrec.errors import FederationError, PrivrecError, SettingsError, first_fault
 from privrec.evaluation.protocols import Protocol, resolve
 from privrec.privacy.calibrate import refuse_large_delta
 from privrec.privacy.ledger import PrivacyLedger
 from privrec.privacy.statement import against_server
 from privrec.protocol.noise import least_honest, least_survivors, whole_nodes
-from privrec.settings import Count, RunSettings, Share, Size, first_fault
+from privrec.settings import Count, RunSettings, Share, Size
 from privrec.types import IntArray
 
 VERSION: Literal[4] = 4

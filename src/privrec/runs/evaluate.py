@@ -19,7 +19,7 @@ from privrec.algorithms.recipe import Plan
 from privrec.core.contribution import to_bytes
 from privrec.core.phase import Phase
 from privrec.core.scorer import Scorer
-from privrec.errors import DataError, RunFolderError, SettingsError
+from privrec.errors import DataError, RunFolderError, SettingsError, first_fault
 from privrec.evaluation.intervals import Difference, People, differences, intervals
 from privrec.evaluation.metrics import KS, PARTS, by_items, means, parts_of
 from privrec.evaluation.protocols import Protocol, View, resolve
@@ -29,7 +29,6 @@ from privrec.privacy.statement import PrivacyReport
 from privrec.runs import folder as records
 from privrec.runs.documents import Cost, Evaluation, FewItems, Figures, Group, Part
 from privrec.runs.figures import ADVICE, signed
-from privrec.settings import first_fault
 from privrec.simulate.cost import usual_person
 from privrec.types import F64, IntArray, OnProgress, Params
 

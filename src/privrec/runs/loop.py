@@ -29,9 +29,10 @@ from privrec.core.round import (
     play_stage_round,
     tell_nobody,
 )
-from privrec.data.catalogue import ITEM_FEATURES, to_json
+from privrec.data.catalogue import to_json
 from privrec.data.federation import Federation
 from privrec.data.sources import load_begun, named
+from privrec.data.text import ITEM_FEATURES
 from privrec.errors import DataError, PrivacyWarning, RunFolderError, SettingsError
 from privrec.privacy.calibrate import Sums, people_needed, too_few_words
 from privrec.runs import folder as records

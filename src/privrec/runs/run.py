@@ -18,10 +18,10 @@ import polars as pl
 
 from privrec.algorithms.recipe import Plan, Recipe
 from privrec.algorithms.recipes import plan_on_device
-from privrec.data.catalogue import ITEM_LIST, Catalogue, to_json
+from privrec.data.catalogue import Catalogue, to_json
 from privrec.data.frames import as_polars
 from privrec.data.sources import BUILT_IN, load
-from privrec.data.text import natural_order, short
+from privrec.data.text import ITEM_LIST, natural_order, short
 from privrec.device import FORMAT, Device, Model, read_model
 from privrec.errors import (
     PrivacyWarning,

@@ -19,12 +19,11 @@ from privrec.algorithms.reptile.pack import (
     bucket,
     buckets,
     dummy,
-    grouped,
     pack,
 )
 from privrec.core.model import ITEM_TABLE, Recommender
 from privrec.core.training import LocalTrain, jit_in_place
-from privrec.data.clients import Clients
+from privrec.data.clients import Clients, grouped
 from privrec.data.federation import Federation
 from privrec.data.manifest import Manifest
 from privrec.data.schema import Bag

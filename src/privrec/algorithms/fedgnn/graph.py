@@ -1,16 +1,325 @@
-"""The graph attention network: pure functions over named parameters.
+"""The graph on a device: as arrays of fixed shape for compiled code, and the network over it.
 
-The graph of a device has its person's node, her items' nodes, and for each item the nodes of some
-other people who like it. There is no user id: a person's node begins as the mean of the vectors of
-the items that she likes.
+It has its person's node, her items' nodes, and for each item the nodes of some other people who
+like it. There is no user id: a person's node begins as the mean of the vectors of the items that
+she likes. What a round hides and which other items it takes is drawn on her device.
 """
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from pydantic import Field, model_validator
 
-from privrec.algorithms.fedgnn.pack import Graph
+from privrec.algorithms.fedgnn.matching import Directory, directory_of, neighbours_of
+from privrec.algorithms.settings import FederatedSettings
 from privrec.core.model import ITEM_TABLE
-from privrec.types import Array, Key, Params
+from privrec.core.phase import Told
+from privrec.data.clients import Clients
+from privrec.seeds import client_words
+from privrec.settings import Count, Positive, Size, Weight
+from privrec.types import F32, Array, BoolArray, CodeArray, IntArray, Key, Leaf, Params
+
+
+class FedGnnSettings(FederatedSettings):
+    """A graph attention network on each device, with noise and cover on the device."""
+
+    embedding_size: Size = 64
+    """Length of an item's vector."""
+    embedding_scale: Positive = 0.1
+    """Standard deviation of item vectors before training."""
+    hidden_share: Annotated[float, Field(gt=0, le=1)] = 0.5
+    """Share of a person's likes that a round hides from her graph and predicts."""
+    targets: Size = 64
+    """The most hidden likes of a person in a round."""
+    graph_items: Size = 256
+    """The most items of a person's graph in a round; ranking uses all of her items."""
+    negatives: Size = 200
+    """Unseen items drawn for a person in a round; each hidden like is compared with all."""
+    item_rate: Positive = 5.0
+    """Multiplies the server's steps on item vectors; other parameters need smaller ones."""
+
+    neighbours: Count = 5
+    """The most neighbours of an item that the matching server gives to a device; 0: no matching."""
+    expand_after: Annotated[float, Field(gt=0, lt=1)] = 0.5
+    """Share of the rounds before graphs are expanded by neighbours."""
+
+    pseudo_items: Count = 100
+    """Items that a person never touched whose rows her device sends too, with made-up values."""
+    local_clip: Positive = 0.1
+    """The device clips every number that it sends to [-local_clip, local_clip]."""
+    local_noise: Weight = 0.2
+    """Scale of the Laplace noise that the device adds to every number that it sends."""
+
+    @property
+    def warm_up_rounds(self) -> int:
+        """The rounds before the matching; 0 without it."""
+        if not self.neighbours:
+            return 0
+        return min(max(1, round(self.expand_after * self.rounds)), self.rounds - 1)
+
+    @model_validator(mode="after")
+    def _matching_is_no_sum(self) -> "FedGnnSettings":
+        if self.neighbours and self.mechanism != "none":
+            raise ValueError(
+                "`neighbours` must be 0 under noise: the matching is no sum, and no noise on sums"
+                f" covers it; got {self.neighbours}"
+            )
+        if self.neighbours and self.rounds < 2:
+            raise ValueError(
+                "`rounds` must be >= 2 with neighbours, some before the matching and some after;"
+                f" got {self.rounds}"
+            )
+        return self
+
+
+class Graph(NamedTuple):
+    """A person's items and their neighbours, padded to G items; a pytree.
+
+    `items` (G,): for each node an index into a table of item rows. `liked` (G,): whether she likes
+    it. `often` (G,): log of how often she used it. `real` (G,): false for padding. `neighbours`
+    (G, m, d): vectors of other people who like the item, `known` (G, m) says which are there.
+    """
+
+    items: Leaf
+    liked: Leaf
+    often: Leaf
+    real: Leaf
+    neighbours: Leaf
+    known: Leaf
+
+
+class GraphClient(NamedTuple):
+    """What one person trains on in one round; a pytree.
+
+    `rows` (R,): the catalogue positions of the items whose rows are sent, ascending, padded with
+    the size of the catalogue. `graph` has the items that are not hidden; `target` (T,) the hidden
+    likes and `negative` (N,) unseen items, all as indices into `rows`. `negatives`: how many of the
+    N are real. `pseudo` (P,): rows that she did not touch, as indices into `rows`, padded with R.
+    `key` (2,): her random numbers of this round. `size`: how many targets are real.
+    """
+
+    rows: Leaf
+    graph: Graph
+    target: Leaf
+    negative: Leaf
+    negatives: Leaf
+    pseudo: Leaf
+    key: Leaf
+    size: Leaf
+
+
+_SMALLEST, _STEP = 16, 4
+"""Graphs are padded to 16, 64, 256, … items. Chosen by hand."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Items:
+    """The different items of one person: their positions, whether liked, and log of how often."""
+
+    id: int
+    ids: IntArray
+    liked: BoolArray
+    often: F32
+
+    def take(self, chosen: IntArray) -> "Items":
+        """Return the person with only these of her items."""
+        return Items(
+            id=self.id, ids=self.ids[chosen], liked=self.liked[chosen], often=self.often[chosen]
+        )
+
+
+def items_of(clients: Clients, k: int) -> Items:
+    """Return the items of client k, ascending. An item counts as liked if any line likes it."""
+    lines = slice(int(clients.offsets[k]), int(clients.offsets[k + 1]))
+    ids, place, counts = np.unique(
+        clients.item[lines].astype(np.int64), return_inverse=True, return_counts=True
+    )
+    liked = np.zeros(len(ids), np.bool_)
+    liked[place[clients.liked[lines]]] = True
+    return Items(
+        id=int(clients.ids[k]), ids=ids, liked=liked, often=np.log(counts).astype(np.float32)
+    )
+
+
+def whole_graph(person: Items, size: int, directory: Directory | None, *, seed: int) -> Graph:
+    """Return the graph of all items of a person, pointing into the catalogue."""
+    length = graph_bucket(len(person.ids))
+    graph = _graph(person, person.ids, length, size, directory, seed)
+    return graph._replace(items=_padded(person.ids, length))
+
+
+def marks_of(seed: int, person: int, items: IntArray) -> IntArray:
+    """Return for each item the number by which a device knows its own vector again.
+
+    It differs from item to item, so that marks do not show which items one person likes.
+    """
+    words = client_words(seed, 0, "matching mark", np.array([person]), items)
+    return (words >> np.uint64(32)).astype(np.int64)
+
+
+def graph_bucket(count: int) -> int:
+    """Return the padded length for `count` items.
+
+    >>> graph_bucket(0), graph_bucket(17), graph_bucket(300)
+    (16, 64, 1024)
+    """
+    size = _SMALLEST
+    while size < count:
+        size *= _STEP
+    return size
+
+
+def graph_buckets(most: int) -> list[int]:
+    """Return every padded length for up to `most` items.
+
+    >>> graph_buckets(100)
+    [16, 64, 256]
+    """
+    lengths = [graph_bucket(0)]
+    while lengths[-1] < most:
+        lengths.append(graph_bucket(lengths[-1] + 1))
+    return lengths
+
+
+def draw_others(seed: int, round_index: int, person: Items, count: int, n_items: int) -> IntArray:
+    """Return up to `count` different items that the person does not have, uniformly."""
+    words = partial(client_words, seed, round_index, "others", np.array([person.id]))
+    if n_items < 4 * (count + len(person.ids)):
+        every = np.argsort(words(np.arange(n_items)), kind="stable")
+        return every[~np.isin(every, person.ids)][:count]
+    others, start = np.zeros(0, np.int64), 0
+    while len(others) < count:
+        drawn = words(np.arange(start, start + 2 * count))
+        more = (drawn % np.uint64(n_items)).astype(np.int64)
+        more = np.concatenate([others, more[~np.isin(more, person.ids)]])
+        _, first = np.unique(more, return_index=True)
+        others, start = more[np.sort(first)], start + 2 * count
+    return others[:count]
+
+
+def example(settings: FedGnnSettings, graph: int, n_items: int, neighbours: int) -> GraphClient:
+    """Return an empty client of one shape, to compile that shape before it is needed."""
+    rows = row_count(settings, graph, n_items)
+    shape = (graph, neighbours)
+    return GraphClient(
+        rows=np.full(rows, n_items, np.int32),
+        graph=Graph(
+            items=np.zeros(graph, np.int32),
+            liked=np.zeros(graph, np.bool_),
+            often=np.zeros(graph, np.float32),
+            real=np.zeros(graph, np.bool_),
+            neighbours=np.zeros((*shape, settings.embedding_size), np.float32),
+            known=np.zeros(shape, np.bool_),
+        ),
+        target=np.zeros(min(graph, settings.targets), np.int32),
+        negative=np.zeros(settings.negatives, np.int32),
+        negatives=np.int32(0),
+        pseudo=np.full(settings.pseudo_items, rows, np.int32),
+        key=np.zeros(2, np.uint32),
+        size=np.int32(0),
+    )
+
+
+def row_count(settings: FedGnnSettings, graph: int, n_items: int) -> int:
+    """Return how many item rows a client with a graph of this length may send."""
+    touched = graph + min(graph, settings.targets) + settings.negatives
+    return min(touched + settings.pseudo_items, n_items)
+
+
+def pack(
+    settings: FedGnnSettings, n_items: int, told: Told, clients: Clients, round_index: int
+) -> list[GraphClient]:
+    """Return each person packed for one round: what is hidden and drawn follows from the seed."""
+    directory = directory_of(told)
+    return [
+        _pack_one(items_of(clients, k), settings, n_items, round_index, directory)
+        for k in range(len(clients))
+    ]
+
+
+def _pack_one(
+    person: Items,
+    settings: FedGnnSettings,
+    n_items: int,
+    round_index: int,
+    directory: Directory | None,
+) -> GraphClient:
+    hidden, shown = _split(person, settings, round_index)
+    seed, wanted = settings.seed, settings.negatives + settings.pseudo_items
+    others = draw_others(seed, round_index, person, wanted, n_items)
+    unseen = others[: settings.negatives]
+    length = graph_bucket(max(len(shown.ids), len(hidden)))
+    blank = example(settings, length, n_items, 0)
+    real = np.unique(np.concatenate([shown.ids, hidden, others]))
+    rows, pseudo = np.array(blank.rows), np.array(blank.pseudo)
+    rows[: len(real)] = real
+    cover = others[settings.negatives :]
+    pseudo[: len(cover)] = np.searchsorted(real, cover)
+    word = client_words(seed, round_index, "local noise", np.array([person.id]), np.array([0]))
+    return GraphClient(
+        rows=rows,
+        graph=_graph(shown, real, length, settings.embedding_size, directory, seed),
+        target=_padded(np.searchsorted(real, hidden), len(blank.target)),
+        negative=_padded(np.searchsorted(real, unseen), len(blank.negative)),
+        negatives=np.int32(len(unseen)),
+        pseudo=pseudo,
+        key=word.view(np.uint32),
+        size=np.int32(len(hidden)),
+    )
+
+
+def _split(person: Items, settings: FedGnnSettings, round_index: int) -> tuple[IntArray, Items]:
+    """Return the hidden likes of a round, and the person as her graph shows her."""
+    words = client_words(settings.seed, round_index, "hidden", np.array([person.id]), person.ids)
+    order = np.argsort(words, kind="stable")
+    likes, others = order[person.liked[order]], order[~person.liked[order]]
+    count = min(int(np.ceil(settings.hidden_share * len(likes))), settings.targets)
+    left = int(np.floor((1 - settings.hidden_share) * len(others)))
+    shown = np.concatenate([likes[count:], others[:left]])[: settings.graph_items]
+    return person.ids[likes[:count]], person.take(shown)
+
+
+def _graph(
+    person: Items,
+    rows: IntArray,
+    length: int,
+    size: int,
+    directory: Directory | None,
+    seed: int,
+) -> Graph:
+    """Return the graph of the person's items, as indices into the sorted `rows`."""
+    count, most = len(person.ids), 0 if directory is None else directory.vectors.shape[1]
+    neighbours = np.zeros((length, most, size), np.float32)
+    known = np.zeros((length, most), np.bool_)
+    if directory is not None and count:
+        asked = np.flatnonzero(person.liked)
+        marks = marks_of(seed, person.id, person.ids[asked])
+        neighbours[asked], known[asked] = neighbours_of(directory, person.ids[asked], marks)
+    often = np.zeros(length, np.float32)
+    often[:count] = person.often
+    liked, real = np.zeros(length, np.bool_), np.arange(length) < count
+    liked[:count] = person.liked
+    return Graph(
+        items=_padded(np.searchsorted(rows, person.ids), length),
+        liked=liked,
+        often=often,
+        real=real,
+        neighbours=neighbours,
+        known=known,
+    )
+
+
+def _padded(values: IntArray, length: int) -> CodeArray:
+    padded = np.zeros(length, np.int32)
+    padded[: len(values)] = values
+    return padded
+
+
+# --- the graph attention network: pure functions over named parameters --------------------------
 
 _SLOPE = 0.2
 """The slope of LeakyReLU below zero, as in GAT (Veličković et al. 2018)."""

@@ -6,10 +6,10 @@ from typing import NamedTuple
 import numpy as np
 
 from privrec.core.training import Packed
-from privrec.data.clients import Clients
+from privrec.data.clients import Clients, grouped, is_in
 from privrec.data.schema import Bag, Bags
-from privrec.seeds import Words, client_words
-from privrec.types import F32, BoolArray, IntArray, Leaf
+from privrec.seeds import client_words
+from privrec.types import F32, IntArray, Leaf
 
 
 class PackedClient(NamedTuple):
@@ -166,7 +166,7 @@ def draw_negatives(
             number[open_] * _TRIES + attempt,
         )
         drawn[open_] = (words % np.uint64(n_items)).astype(np.int64)
-        open_ = open_[_contains(known, owner[line[open_]] * n_items + drawn[open_])]
+        open_ = open_[is_in(owner[line[open_]] * n_items + drawn[open_], known)]
         if len(open_) == 0:
             break
     kept = np.ones(len(line), np.bool_)
@@ -223,17 +223,6 @@ def _shuffled(owner: IntArray, clients: Clients, seed: int, round_index: int) ->
     return grouped(owner, client_words(seed, round_index, "order", clients.ids[owner], place))
 
 
-def grouped(owner: IntArray, words: Words) -> IntArray:
-    """Return the order by owner and then by word, several times as fast as `np.lexsort`.
-
-    Words of one owner must differ, as those of `client_words` do at different positions.
-    """
-    order = np.argsort(words)
-    # Numbers of one or two bytes are sorted in one pass over them.
-    short = owner.astype(np.min_scalar_type(int(owner.max(initial=0))))
-    return order[np.argsort(short[order], kind="stable")]
-
-
 def pack_one(
     clients: Clients, k: int, pairs: Pairs, *, place: IntArray, cap: int, n_items: int
 ) -> PackedClient:
@@ -260,11 +249,3 @@ def _padded(column: Leaf, place: IntArray, cap: int) -> Leaf:
     out = np.zeros((cap, *column.shape[1:]), column.dtype)
     out[place] = column
     return out
-
-
-def _contains(known: IntArray, wanted: IntArray) -> BoolArray:
-    """Return for each wanted number whether the sorted `known` has it."""
-    if len(known) == 0:
-        return np.zeros(len(wanted), np.bool_)
-    place = np.minimum(np.searchsorted(known, wanted), len(known) - 1)
-    return np.asarray(known[place] == wanted)

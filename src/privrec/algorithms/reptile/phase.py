@@ -18,7 +18,6 @@ from privrec.algorithms.reptile.pack import (
     PackedTask,
     bucket,
     dummy,
-    grouped,
     pack_one,
     pairs_of,
     seen,
@@ -28,8 +27,7 @@ from privrec.algorithms.reptile.settings import LocalSettings, MamlSettings, Rep
 from privrec.algorithms.training import Training, training_phase
 from privrec.core.phase import TRAIN, Phase
 from privrec.core.training import LocalTrain, server_optimizer
-from privrec.data.clients import Clients
-from privrec.seeds import client_words
+from privrec.data.clients import Clients, drawn_places
 from privrec.simulate.cost import usual_person
 from privrec.types import BoolArray
 
@@ -79,12 +77,8 @@ def query_lines(
 
     The support has `support_share` of a client's lines, rounded, drawn anew in every round.
     """
-    owner, starts = clients.owner, clients.offsets[:-1]
-    place = np.arange(len(owner)) - starts[owner]
-    words = client_words(seed, round_index, "support", clients.ids[owner], place)
-    rank = np.empty(len(owner), np.int64)
-    rank[grouped(owner, words)] = place
-    return np.asarray(rank >= np.floor(support_share * clients.sizes + 0.5)[owner])
+    place = drawn_places(clients, seed=seed, round_index=round_index, purpose="support")
+    return np.asarray(place >= np.floor(support_share * clients.sizes + 0.5)[clients.owner])
 
 
 def empty_tasks(

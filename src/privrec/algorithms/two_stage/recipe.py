@@ -1,7 +1,7 @@
 """The recipes of two stages: first item vectors by self-supervision, then the DSSM from them."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -40,7 +40,6 @@ from privrec.core.scorer import Scorer
 from privrec.core.tables import check_shapes
 from privrec.core.training import LocalTrain, Packed, server_optimizer
 from privrec.data.clients import Clients, Split
-from privrec.data.federation import Federation
 from privrec.errors import SettingsError
 from privrec.evaluation.references import neighbours
 from privrec.privacy.aggregate import Aggregator, plain
@@ -124,27 +123,26 @@ ITEMS = "items"
 """The name of the first stage."""
 
 
-def two_stages(of: Task[TwoStageSettings]) -> tuple[Phase, ...]:
+def two_stages(task: Task[TwoStageSettings]) -> tuple[Phase, ...]:
     """Return both phases; only the second where item vectors come from public features alone."""
-    settings, federation, split = of.settings, of.federation, of.split
+    settings, federation, split = task.settings, task.federation, task.split
     if settings.stage1 == "none":
-        return reptile_stages(of)
-    task = _Task(settings=settings, federation=federation, split=split)
+        return reptile_stages(task)
     network, spent = network_of(settings, federation.catalogue), PrivacyLedger()
     if settings.stage1 == "public":
         second = aggregator_of(settings, split, spent)
-        return (_joint_phase(settings, task, network, second, first=0),)
+        return (_joint_phase(task, network, second, first=0),)
     first = _stage_one_aggregator(settings, split, share=settings.stage1_share)
     if settings.stage1 == "private":
         spent = spent.record(first.release, settings.stage1_rounds)
     items = _item_phase(task, first, network.fresh)
     second = aggregator_of(settings, split, spent)
-    return (items, _joint_phase(settings, task, network, second, items.rounds))
+    return (items, _joint_phase(task, network, second, items.rounds))
 
 
-def item_stage(of: Task[StageOneSettings]) -> tuple[Phase, ...]:
+def item_stage(task: Task[StageOneSettings]) -> tuple[Phase, ...]:
     """Return stage one alone."""
-    settings, federation, split = of.settings, of.federation, of.split
+    settings, federation, split = task.settings, task.federation, task.split
     if settings.stage1 in ("none", "public"):
         raise SettingsError(
             f"`stage1` must have rounds for {settings.recipe}, which has no other stage;"
@@ -161,56 +159,37 @@ def item_stage(of: Task[StageOneSettings]) -> tuple[Phase, ...]:
         embedding_scale=settings.embedding_scale,
     )
     aggregator = _stage_one_aggregator(settings, split, share=1.0)
-    task = _Task(settings=settings, federation=federation, split=split)
     return (_item_phase(task, aggregator, partial(fresh, network, settings.seed)),)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Task:
-    """What both stages are built from: the views of sequences, and the training on them."""
+def _training(
+    task: Task[StageOneSettings],
+    pack: Callable[[Clients, int], Sequence[Packed]],
+    local: LocalTrain,
+    examples: Callable[[], Sequence[Packed]],
+) -> Training:
+    """Return how a device trains in one of the stages."""
+    settings, federation = task.settings, task.federation
+    return Training(
+        pack=pack,
+        local=local,
+        catalogue=dict(federation.items),
+        examples=examples,
+        usual=lambda: federation.take(usual_person(federation, task.split.train)),
+        steps=partial(steps_of, batch_size=settings.batch_size, epochs=settings.local_epochs),
+    )
 
-    settings: StageOneSettings
-    federation: Federation
-    split: Split
 
-    @property
-    def views(self) -> Views:
-        """How sequences become views."""
-        return views_of(self.settings)
+def _pack_views(
+    task: Task[StageOneSettings], people: Clients, round_index: int
+) -> list[SequenceClient]:
+    settings, n_items = task.settings, task.federation.n_items
+    views = views_of(settings)
+    return draw_views(people, views, n_items=n_items, seed=settings.seed, round_index=round_index)
 
-    def encoders(self) -> dict[str, Array]:
-        """Return the encoders before training."""
-        settings = self.settings
-        return init_encoders(key(settings.seed, 0, "encoders"), settings.embedding_size)
 
-    def pack(self, people: Clients, round_index: int) -> list[SequenceClient]:
-        """Return the views of some people in some round."""
-        return draw_views(
-            people,
-            self.views,
-            n_items=self.federation.n_items,
-            seed=self.settings.seed,
-            round_index=round_index,
-        )
-
-    def training(
-        self,
-        pack: Callable[[Clients, int], Sequence[Packed]],
-        local: LocalTrain,
-        examples: Callable[[], Sequence[Packed]],
-    ) -> Training:
-        """Return how a device trains in one of the stages."""
-        federation = self.federation
-        return Training(
-            pack=pack,
-            local=local,
-            catalogue=dict(federation.items),
-            examples=examples,
-            usual=lambda: federation.take(usual_person(federation, self.split.train)),
-            steps=partial(
-                steps_of, batch_size=self.settings.batch_size, epochs=self.settings.local_epochs
-            ),
-        )
+def _encoders(settings: StageOneSettings) -> dict[str, Array]:
+    return init_encoders(key(settings.seed, 0, "encoders"), settings.embedding_size)
 
 
 def views_of(settings: StageOneSettings) -> Views:
@@ -255,19 +234,22 @@ def _stage_one_aggregator(settings: StageOneSettings, split: Split, *, share: fl
     )
 
 
-def _item_phase(task: _Task, aggregator: Aggregator, fresh_model: Callable[[], Params]) -> Phase:
+def _item_phase(
+    task: Task[Any], aggregator: Aggregator, fresh_model: Callable[[], Params]
+) -> Phase:
     """Return phase one: item vectors from sequences."""
-    settings, federation, views = task.settings, task.federation, task.views
+    settings, federation, views = task.settings, task.federation, views_of(task.settings)
 
     def examples() -> list[Packed]:
         sizes = row_buckets(federation.largest, views)
         return [empty_client(views, size, federation.n_items) for size in sizes]
 
     def start(before: Params | None) -> Params:
-        return {ITEM_TABLE: fresh_model()[ITEM_TABLE], **task.encoders()}
+        return {ITEM_TABLE: fresh_model()[ITEM_TABLE], **_encoders(settings)}
 
+    local = local_views(settings, settings.stage1_lr)
     phase = training_phase(
-        task.training(task.pack, local_views(settings, settings.stage1_lr), examples),
+        _training(task, partial(_pack_views, task), local, examples),
         name=ITEMS,
         first=0,
         rounds=settings.stage1_rounds,
@@ -281,10 +263,11 @@ def _item_phase(task: _Task, aggregator: Aggregator, fresh_model: Callable[[], P
 
 
 def _joint_phase(
-    settings: TwoStageSettings, task: _Task, network: Network, aggregator: Aggregator, first: int
+    task: Task[TwoStageSettings], network: Network, aggregator: Aggregator, first: int
 ) -> Phase:
     """Return phase two: the DSSM from phase one's item vectors, on the joint loss."""
-    federation, views, n_items = task.federation, task.views, task.federation.n_items
+    settings, federation, n_items = task.settings, task.federation, task.federation.n_items
+    views = views_of(settings)
 
     def examples() -> list[Packed]:
         nobody = empty_client(views, len(empty_client(views, 1, n_items).rows), n_items)
@@ -292,15 +275,15 @@ def _joint_phase(
         return [join(pairs, nobody, n_items) for pairs in empty]
 
     def pack(people: Clients, round_index: int) -> list[JointClient]:
-        both = zip(network.pack(people, round_index), task.pack(people, round_index), strict=True)
-        return [join(pairs, sequence, n_items) for pairs, sequence in both]
+        parts = network.pack(people, round_index), _pack_views(task, people, round_index)
+        return [join(pairs, sequence, n_items) for pairs, sequence in zip(*parts, strict=True)]
 
     def start(before: Params | None) -> Params:
         model: dict[str, jax.Array] = dict(network.fresh())
         scale = settings.embedding_scale
         if before is None:
             model[ITEM_TABLE] = vectors_of_features(federation, model[ITEM_TABLE], scale)
-            return {**model, **task.encoders()}
+            return {**model, **_encoders(settings)}
         return {**model, **rescaled(before, scale)}
 
     local = local_joint(
@@ -316,7 +299,7 @@ def _joint_phase(
         settings.item_rate,
     )
     return training_phase(
-        task.training(pack, local, examples),
+        _training(task, pack, local, examples),
         name=TRAIN,
         first=first,
         rounds=settings.rounds,
