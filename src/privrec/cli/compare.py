@@ -93,12 +93,9 @@ def _print_tables(compared: "Comparison") -> None:
 
     for title, lines in compared.tables.items():
         head, cells = columns(_KS), [line.cells(_KS) for line in lines]
-        # What nobody has is left out, and of the paper's figures one, so that it fits a screen.
-        # What a run promises is always there.
+        # What nobody has is left out. What a run promises is always there.
         shown = [
-            n
-            for n, name in enumerate(head)
-            if name != "paper @10" and (name == "privacy" or any(row[n] for row in cells))
+            n for n, name in enumerate(head) if name == "privacy" or any(row[n] for row in cells)
         ]
         rows = [[row[n] for n in shown] for row in cells]
         print_table(f"Hits@k on {title}", [head[n] for n in shown], rows)

@@ -23,7 +23,6 @@ from privrec.evaluation.intervals import (
     mean_of,
 )
 from privrec.evaluation.metrics import KS
-from privrec.privacy.paper import PRINTED_HITS
 from privrec.privacy.statement import epsilon_text
 from privrec.runs import folder as records
 from privrec.runs.documents import Cost, Evaluation, Figures, Privacy, RoundFigures
@@ -33,7 +32,7 @@ from privrec.runs.figures import (
     around,
     digits,
     figure,
-    is_papers_protocol,
+    printed_hits,
     protocol_words,
     signed,
     text_table,
@@ -43,23 +42,8 @@ from privrec.runs.run import Run
 Comparable = str | PathLike[str] | Run | Evaluation
 """What can be a row: a folder, an open run or an evaluation."""
 _K = 20
-_SHOWN = (10, 20)
-"""The k of a table in text; all of them would make it too wide."""
 _HITS = 2 + len(KS)
 """So many columns have the name, Hits@k and the arm of the interval: what Python shows."""
-
-PAPER_NAMES = {
-    "privrec": "PrivRec",
-    "privrec-paper": "PrivRec",
-    "privrec-cen": "PrivRec-CEN",
-    "fcf": "FCF",
-    "fedgnn": "FedGNN",
-    "nn-self": "NN-SELF",
-    "fofl-self": "FOFL-SELF",
-    "ncf": "NCF, centralised",
-}
-"""Our recipe -> the name of the same system in the paper's tables."""
-
 
 _USUAL = "random"
 """The halving of the paper: a person's data is halved at random."""
@@ -67,23 +51,21 @@ _USUAL = "random"
 
 def columns(ks: Sequence[int] = KS) -> tuple[str, ...]:
     """Return the names of the table's columns, with Hits at these k."""
-    hits, printed = (f"@{k}" for k in ks), (f"paper @{k}" for k in _SHOWN)
-    return ("", *hits, "± at 20", *printed, "seconds", "bytes sent", "privacy")
+    return ("", *(f"@{k}" for k in ks), "± at 20", "seconds", "bytes sent", "privacy")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
     """One line of the table: a run, or the mean of runs that differ in their seed alone.
 
-    `printed` has the paper's figures of the same system. `bytes_sent` and `seconds` are None where
-    they are not known, and `privacy` is what the runs promise in a few words. `interval` has the
-    ends over people by k, `by_seed` the figures of each seed at 20; both are empty if not known.
+    `bytes_sent` and `seconds` are None where they are not known, and `privacy` is what the runs
+    promise in a few words. `interval` has the ends over people by k, `by_seed` the figures of each
+    seed at 20; both are empty if not known.
     """
 
     name: str
     kind: str
     hits: Mapping[int, float | None]
-    printed: Mapping[int, float]
     seconds: float | None = None
     bytes_sent: int | None = None
     privacy: str = ""
@@ -96,7 +78,6 @@ class Line:
             self.name,
             *(figure(self.hits[k]) for k in ks),
             arm_text(self.hits[_K], self.interval.get(_K)),
-            *(figure(self.printed[k]) if self.printed else "" for k in _SHOWN),
             "" if self.seconds is None else f"{self.seconds:.0f}",
             "" if self.bytes_sent is None else f"{self.bytes_sent:,}",
             self.privacy,
@@ -120,7 +101,7 @@ Group = Sequence[Row]
 
 
 def _lines_of(groups: Sequence[Group]) -> list[Line]:
-    """Return the lines of runs, of their references, and of the paper's other systems.
+    """Return the lines of runs, of their references, and of the paper's systems.
 
     References depend on the split, so they are the mean over the seeds among the runs. One that was
     also trained as a recipe is not shown twice.
@@ -131,7 +112,9 @@ def _lines_of(groups: Sequence[Group]) -> list[Line]:
     for reference in dict.fromkeys(name for row in rows for name in row.evaluation.references):
         if reference not in shown:
             lines += _reference_lines(reference, rows)
-    return lines + _others(rows)
+    first = rows[0].evaluation
+    printed = printed_hits(first.data, first.protocol, first.candidates)
+    return lines + [Line(name=name, kind="paper", hits=hits) for name, hits in printed.items()]
 
 
 def _reference_lines(name: str, rows: Sequence[Row]) -> list[Line]:
@@ -163,7 +146,6 @@ def _reference_line(name: str, where: str, rows: Group) -> Line:
         name=f"{name} ({where})",
         kind="reference",
         hits=average_hits(figures),
-        printed={},
         privacy="none",
         interval=mean_interval(figures, [row.people for row in rows], name),
         by_seed={row.evaluation.seed: one.hits[_K] for row, one in zip(rows, figures, strict=True)},
@@ -200,17 +182,12 @@ def _without_seed(row: Row) -> dict[str, Any]:
 
 def _line(group: Group) -> Line:
     runs = [row.evaluation for row in group]
-    first = runs[0]
-    printed = PRINTED_HITS.get(first.data, {}).get(PAPER_NAMES.get(first.recipe, ""), {})
-    if not is_papers_protocol(first.protocol, first.candidates):
-        printed = {}
     seconds = [run.cost.seconds for run in runs if run.cost.seconds is not None]
     sent = [run.cost.bytes_sent for run in runs if run.cost.bytes_sent is not None]
     return Line(
         name=_name(group),
         kind="ours",
         hits=average_hits(runs),
-        printed={int(k): value for k, value in printed.items()},
         seconds=statistics.fmean(seconds) if len(seconds) == len(runs) else None,
         bytes_sent=round(statistics.fmean(sent)) if len(sent) == len(runs) else None,
         privacy=weakest([run.privacy for run in runs]),
@@ -255,24 +232,6 @@ def mean_with_ends(
         )
         for k in KS
     }
-
-
-def _others(rows: Sequence[Row]) -> list[Line]:
-    """Return the paper's systems that are not beside a run of ours."""
-    first = rows[0].evaluation
-    if not is_papers_protocol(first.protocol, first.candidates):
-        return []
-    beside = {PAPER_NAMES.get(row.evaluation.recipe) for row in rows}
-    return [
-        Line(
-            name=f"{name} (paper)",
-            kind="paper",
-            hits={int(k): value for k, value in hits.items()},
-            printed={},
-        )
-        for name, hits in PRINTED_HITS.get(first.data, {}).items()
-        if name not in beside
-    ]
 
 
 def average_hits(runs: Sequence[Figures]) -> dict[int, float]:
@@ -383,7 +342,6 @@ class Comparison:
                     for k in KS
                     for n, end in enumerate(("low", "high"))
                 },
-                **{f"paper@{k}": line.printed.get(k) for k in _SHOWN},
                 "seconds": line.seconds,
                 "bytes_sent": line.bytes_sent,
                 "privacy": line.privacy,

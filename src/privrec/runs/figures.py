@@ -6,6 +6,7 @@ from typing import Any
 
 from privrec.data.text import short
 from privrec.evaluation.intervals import Difference
+from privrec.privacy.paper import PRINTED_HITS
 
 ADVICE = "More people who train, or a larger epsilon, usually help"
 
@@ -119,6 +120,17 @@ def text_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def is_papers_protocol(protocol: str, candidates: str) -> bool:
     """Return whether figures were found as the paper found its own."""
     return (protocol, candidates) == ("halves", "unseen")
+
+
+def printed_hits(data: str, protocol: str, candidates: str) -> dict[str, dict[int, float]]:
+    """Return Hits@k that the paper prints for a data set, by the name of a row for them.
+
+    There are none where people were not tested in the paper's way.
+    """
+    printed = PRINTED_HITS.get(data, {}) if is_papers_protocol(protocol, candidates) else {}
+    return {
+        f"{name} (paper)": {int(k): v for k, v in hits.items()} for name, hits in printed.items()
+    }
 
 
 def protocol_words(protocol: str, candidates: str) -> str:

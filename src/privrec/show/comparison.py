@@ -107,27 +107,16 @@ def _new_items(evaluations: Mapping[str, Evaluation]) -> Table | None:
     return hits_table(rows, {name: new.interval for name, new in {**ours, **others}.items()})
 
 
-def _differing(settings: Settings) -> dict[str, object] | None:
-    """Return tables of the settings that are not the same in all runs; None if all are.
-
-    Settings that have one value, but that not all recipes know, are folded up below it: there can
-    be many of them, and they hide what was changed.
-    """
+def _differing(settings: Settings) -> Table | None:
+    """Return the settings that are not the same in all runs that have them; None without any."""
     keys = dict.fromkeys(key for one in settings.values() for key in one)
     values = {key: [str(one[key]) for one in settings.values() if key in one] for key in keys}
-    missing = [key for key in keys if len(values[key]) < len(settings)]
-    changed = {key for key in keys if len(set(values[key])) > 1}
-    differing = [key for key in keys if key in changed or (key in _OPTIONAL and key in missing)]
-    missing = [key for key in missing if key not in differing]
-    if not differing and not missing:
-        return None
-    return {
-        "differing": _settings("Settings that differ", differing, settings),
-        "missing": _settings("Settings that not all of these recipes have", missing, settings),
-        "same": len(keys) - len(differing) - len(missing),
-    }
-
-
-def _settings(name: str, keys: Sequence[str], settings: Settings) -> Table:
-    rows = [[key, *(str(one.get(key, "-")) for one in settings.values())] for key in keys]
-    return Table(head=["", *settings], rows=rows, name=name, look="wide text short")
+    rows = [
+        [key, *(str(one.get(key, "-")) for one in settings.values())]
+        for key, known in values.items()
+        if len(set(known)) > 1 or (key in _OPTIONAL and len(known) < len(settings))
+    ]
+    name = "Settings that differ"
+    return (
+        Table(head=["", *settings], rows=rows, name=name, look="wide text short") if rows else None
+    )

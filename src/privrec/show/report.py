@@ -8,7 +8,6 @@ from markupsafe import Markup
 from privrec.data.text import data_title
 from privrec.evaluation.intervals import Difference
 from privrec.evaluation.metrics import KS
-from privrec.privacy.paper import PRINTED_HITS
 from privrec.runs.documents import Attacked, Evaluation, Example, Group, Privacy, RoundFigures
 from privrec.runs.figures import (
     Document,
@@ -16,7 +15,7 @@ from privrec.runs.figures import (
     digits,
     figure,
     figure_and_arm,
-    is_papers_protocol,
+    printed_hits,
     protocol_words,
     signed,
 )
@@ -268,20 +267,8 @@ def table_rows(evaluation: Evaluation) -> list[Row]:
         (name, one.hits, "ours" if name == evaluation.recipe else "reference")
         for name, one in evaluation.recommenders.items()
     ]
-    return rows + _printed(evaluation)
-
-
-def _printed(evaluation: Evaluation) -> list[Row]:
-    is_papers = is_papers_protocol(evaluation.protocol, evaluation.candidates)
-    return paper_rows(evaluation.data) if is_papers else []
-
-
-def paper_rows(data: str) -> list[Row]:
-    """Return the figures printed in the paper for a data set."""
-    return [
-        (f"{name} (paper)", {int(k): value for k, value in hits.items()}, "paper")
-        for name, hits in PRINTED_HITS.get(data, {}).items()
-    ]
+    printed = printed_hits(evaluation.data, evaluation.protocol, evaluation.candidates)
+    return rows + [(name, hits, "paper") for name, hits in printed.items()]
 
 
 def _lead(evaluation: Evaluation, beside: Beside) -> str:
