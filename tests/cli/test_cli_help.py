@@ -94,21 +94,6 @@ def test_an_example_that_does_not_exist_would_be_found() -> None:
             parses(line)
 
 
-@pytest.mark.usefixtures("narrow")
-@pytest.mark.parametrize("words", [["train"], ["federate", "server"]])
-def test_rare_options_are_shown_by_help_all_and_only_there(words: list[str]) -> None:
-    usual, everything = done(*words, "--help"), done(*words, "--help-all")
-    command = dict(commands(ROOT))[tuple(words)]
-    hidden = [one for one in command.params if getattr(one, "hidden", False)]
-    assert hidden
-    for option in command.params:
-        # Long names are on a line of their own.
-        name = option.opts[0] if isinstance(option, click.Option) else option.name
-        assert (f" {name} " in usual) == (option not in hidden), name
-        assert f" {name} " in everything, name
-    assert done(*words, "--help") == usual
-
-
 # --- what a shell completes ------------------------------------------------------------------
 
 
@@ -148,21 +133,14 @@ def test_bash_is_offered_recipes_without_importing_what_trains(tmp_path: Path) -
     assert heavy == "[]"
 
 
-def test_data_sets_and_runs_are_offered_with_folders(scratch: Path) -> None:
-    for place, file in (("films", "dataset.toml"), ("runs/first", "config.toml"), (".git", "x")):
-        (scratch / place).mkdir(parents=True)
-        (scratch / place / file).touch()
-
-    built_in = ["synthetic", "movielens-1m", "frappe", "gowalla"]
-    assert completion.offer_data("") == [*built_in, "films", "runs/"]
-    assert completion.offer_data("f") == ["frappe", "films"]
+def test_data_sets_are_offered() -> None:
+    assert completion.offer_data("f") == ["frappe"]
     assert completion.offer_published("") == list(PUBLISHED)
-    assert completion.offer_published("f") == ["frappe"]
-    assert completion.offer_runs("") == ["films/", "runs/"]
-    assert completion.offer_runs("runs/") == ["runs/first"]
-    assert completion.offer_runs("runs/f") == ["runs/first"]
-    assert completion.offer_runs("nowhere/f") == []
     assert completion.offer_recipe_lists("ease,pop") == ["ease,popularity"]
+
+
+def test_bash_completes_folders_itself(tmp_path: Path) -> None:
+    assert offered("privrec evaluate ru", tmp_path)[0] == []
 
 
 # --- what a recipe's keys mean ---------------------------------------------------------------

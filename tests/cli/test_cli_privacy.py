@@ -7,9 +7,6 @@ from pathlib import Path
 import pytest
 
 from commands import Refused, document, done, invoke
-from privrec.privacy.ledger import PrivacyLedger, most_certain, percent
-from privrec.privacy.release import Release, Sampling
-from privrec.privacy.statement import epsilon_text
 from tiny import DATA, MODEL, as_options
 
 ASKED = ["--users", "4800", "--cohort", "30", "--rounds", "1000", "--delta", "1e-6"]
@@ -85,36 +82,6 @@ def test_a_large_delta_is_refused_and_if_forced_warned_of_on_stderr_only(
     assert len(result.stderr.splitlines()) == 1
 
 
-LISTED = ["users=4800,cohort=4800,noise_multiplier=5", "users=4800,cohort=4800,noise_multiplier=2"]
-TWO = [word for text in LISTED for word in ("--release", text)]
-
-
-def test_several_releases_are_added_up() -> None:
-    law = Sampling(law="poisson", users=4800, cohort=4800)
-    first, second = (
-        Release(mechanism="gaussian", sampling=law, noise_multiplier=z) for z in (5.0, 2.0)
-    )
-    both = PrivacyLedger().record(first).record(second)
-    found = document("privacy", "epsilon", "--json", *TWO)
-    assert found == {
-        "epsilon": both.epsilon(1e-6),
-        "epsilon_rdp": both.epsilon_rdp(1e-6),
-        "delta": 1e-6,
-        "sampling": "poisson",
-        "adjacency": "add or remove one person",
-        "noise_std_over_clip": None,
-        "releases": 2,
-    }
-    # What all have in common is given once.
-    common = ["--users", "4800", "--cohort", "4800"]
-    short = ["--release", "noise_multiplier=5", "--release", "noise_multiplier=2, rounds=1"]
-    assert document("privacy", "epsilon", "--json", *common, *short) == found
-    said = done("privacy", "epsilon", *TWO)
-    assert f"epsilon {epsilon_text(found['epsilon'], 4)} at delta 1e-06" in said
-    assert "moderate protection" in said
-    assert percent(most_certain(both, 1e-6)) in said
-
-
 def test_a_ledger_is_read_from_its_file(refused: Refused, tmp_path: Path) -> None:
     run = tmp_path / "run"
     options = ["--epsilon", "4", "--delta", "1e-3", "--out", str(run)]
@@ -126,11 +93,6 @@ def test_a_ledger_is_read_from_its_file(refused: Refused, tmp_path: Path) -> Non
     found = document("privacy", "epsilon", "--json", "--ledger", own, *at)
     assert (found["epsilon"], found["epsilon_rdp"]) == (spent["epsilon"], spent["epsilon_rdp"])
     assert found["releases"] == spent["releases"] == 2
-    # With a release that is only thought of: the plan of the next month.
-    more = ["--release", "users=48,cohort=48,noise_multiplier=9"]
-    planned = document("privacy", "epsilon", "--json", "--ledger", own, *more, *at)
-    assert planned["epsilon"] > found["epsilon"]
-    assert planned["releases"] == 3
     assert "privrec privacy spent" in refused("privacy", "epsilon", "--ledger", run, *at)
     own.write_text((run / "ledger.jsonl").read_text().replace("popularity", "popularities"))
     assert "damaged at line 1" in refused("privacy", "epsilon", "--ledger", own, *at)
@@ -212,7 +174,7 @@ def test_seeded_noise_costs_everything_and_other_people_are_not_added_up(
 
 @pytest.mark.slow
 def test_a_budget_that_ends_first_is_said(tmp_path: Path) -> None:
-    words = ["--epsilon", "2", "--delta", "1e-3", "--noise-multiplier", "1", "--rounds", "12"]
+    words = ["--epsilon", "2", "--delta", "1e-3", "--set", "noise_multiplier=1", "--rounds", "12"]
     result = invoke(
         "train", "dp-privrec-one", "--data", DATA, "--out", tmp_path / "run", *words, *SET
     )

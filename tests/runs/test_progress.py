@@ -12,7 +12,7 @@ from privrec.algorithms.recipes import configure, prepare
 from privrec.core.phase import Cohort, Unwritten
 from privrec.core.round import PEOPLE, SERVER, Surroundings, cohort_draw, fastest, play_stage_round
 from privrec.data.sources import load
-from privrec.runs.folder import RunFolder, progress_path
+from privrec.runs.folder import RunFolder
 from privrec.runs.frontier import find_frontier, jobs_of, run_jobs
 from privrec.runs.progress import Progress
 from tiny import DATA, MODEL, own
@@ -64,7 +64,7 @@ def stages(recipe: str = "privrec", **settings: Any) -> Any:
 
 
 def written(path: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(progress_path(RunFolder(path=path)).read_text())
+    found: dict[str, Any] = json.loads(RunFolder(path=path).progress_path.read_text())
     return found
 
 
@@ -133,12 +133,12 @@ def test_without_figures_a_step_is_told_in_per_cent_and_nothing_of_time(path: Pa
     progress.step(PEOPLE, 1234, 4936)
     assert told == [(PEOPLE, 25, 100)]
     assert written(path)["step"] == {"what": PEOPLE, "done": 25, "of": 100}
-    assert "1234" not in progress_path(RunFolder(path=path)).read_text()
+    assert "1234" not in RunFolder(path=path).progress_path.read_text()
     clock.now += 10
     progress.end_round(1)
     assert not {"seconds_per_round", "memory"} & written(path).keys()
     progress.end(finished=True)
-    assert not progress_path(RunFolder(path=path)).exists()
+    assert not RunFolder(path=path).progress_path.exists()
 
 
 def test_many_short_rounds_write_a_few_times_a_second(

@@ -89,7 +89,7 @@ def test_an_export_ranks_as_the_run_did_with_the_data_gone(
 
 
 def test_an_export_has_what_may_be_released_and_nothing_else(data: Path, scratch: Path) -> None:
-    done("train", "dp-privrec-plus", "--data", data, "--out", "run", "--diagnostics")
+    done("train", "dp-privrec-plus", "--data", data, "--out", "run", "--set", "diagnostics=true")
     done("evaluate", "run")
     done("export", "run", "--out", "one")
     done("export", "run", "--out", "two")

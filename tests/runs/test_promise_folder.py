@@ -80,7 +80,7 @@ def test_rounds_say_what_they_did_only_where_they_may(secure: Path, tmp_path: Pa
     lines = [json.loads(line) for line in (secure / "rounds.jsonl").read_text().splitlines()]
     stages = [{"round": 0, "stage": "popularity"}, {"round": 1, "stage": "alignments"}]
     assert lines == stages
-    done(*TRAINED, tmp_path / "asked", "--diagnostics")
+    done(*TRAINED, tmp_path / "asked", "--set", "diagnostics=true")
     told = (tmp_path / "asked" / "simulation" / "rounds.jsonl").read_text().splitlines()
     assert [json.loads(line)["clients"] > 0 for line in told] == [True, True]
     assert [json.loads(line)["seconds"] > 0 for line in told] == [True, True]

@@ -118,20 +118,6 @@ def test_an_error_is_short() -> None:
     assert repr(errors.DataError("plain")) == "DataError('plain')"
 
 
-def test_what_a_notebook_shows_runs_no_script(run: privrec.Run) -> None:
-    evaluation = run.evaluate(references=["popularity"])
-    comparison = privrec.compare({HOSTILE: run})
-    for thing in (run, evaluation, comparison):
-        page = thing._repr_html_()
-        assert "<script" not in page
-        assert "&lt;script&gt;" in page
-        assert "<table" in page
-        assert len(page) < 10_000
-        # Colours of our own would be unreadable in a light or in a dark notebook.
-        assert "color:" not in page.replace("color:inherit", "")
-        assert page.count("color:inherit") == page.count("<table")
-
-
 def test_settings_show_what_is_unusual(run: privrec.Run) -> None:
     assert "recipe='popularity'" in repr(run.config)
     assert "test_share" not in repr(run.config)

@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from commands import Refused, document, done
+from commands import Refused, done
 from pages import Page, charts_in, check_page
-from privrec.runs.compare import attacked_cell
 from privrec.runs.documents import Attack, Attacked, Audit, summary
 from privrec.runs.figures import at_least
 from privrec.runs.loop import train
@@ -273,12 +272,10 @@ def test_a_broken_guarantee_is_said_aloud() -> None:
     assert 'class="privacy strong">' not in text
     # Without noise the ledger says infinite, which every lower bound agrees with.
     assert "infinite" in Page(render_attacks([], [audit(epsilon_ledger=None)])).cells
-    known, whole = summary(None, broken), summary(None, audit())
+    known = summary(None, broken)
     assert known is not None
-    assert whole is not None
     (line,) = known.sentences()
     assert line == "audit: at least epsilon 9.10, ledger says 8.00: does NOT hold"
-    assert attacked_cell([known, whole]) == "audit ε ≥ 9.10, does NOT hold"
 
 
 def test_names_are_escaped() -> None:
@@ -311,9 +308,7 @@ def test_the_strongest_attack_of_a_known_kind_is_told() -> None:
         "audit: at least epsilon 0.90, ledger says 8.00: holds",
         "attack: the highest AUC is 0.710 (published sums); guessing has 0.5",
     ]
-    other = Attacked(auc=0.8, attack="loss")
-    assert attacked_cell([found, other]) == "AUC 0.80, audit ε ≥ 0.90"
-    assert (summary(None, None), attacked_cell([])) == (None, "")
+    assert summary(None, None) is None
     assert summary(attack(server=[SERVER], other=roc(0.9)), None) is None
     assert [at_least(value) for value in (0.909, 0.9, 0.0, 0.29)] == [
         "0.90",
@@ -323,25 +318,17 @@ def test_the_strongest_attack_of_a_known_kind_is_told() -> None:
     ]
 
 
-def test_reports_and_comparisons_mention_it(scratch: Path, refused: Refused) -> None:
+def test_reports_mention_it(scratch: Path, refused: Refused) -> None:
     bare, tried = (train("popularity", DATA, out=scratch / name) for name in ("bare", "tried"))
     bare.evaluate()
     tried.evaluate()
     title = "Attacked and audited"
     assert title not in write_report(tried).read_text(encoding="utf-8")
-    assert "attacked" not in done("compare", "bare", "tried")
     tried.folder.attack_path.write_text(json.dumps(whole_attack().as_json()), encoding="utf-8")
     tried.folder.audit_path.write_text(json.dumps(audit().as_json()), encoding="utf-8")
     report = write_report(tried).read_text(encoding="utf-8")
     assert title in report
     assert "audit: at least epsilon 0.90, ledger says 8.00: holds" in report
-    said = " ".join(done("compare", "bare", "tried", "--html", "page.html").split())
-    assert "attacked" in said
-    assert "AUC 0.71" in said
-    assert "AUC 0.71, audit ε ≥ 0.90" in (scratch / "page.html").read_text(encoding="utf-8")
-    told = document("compare", "bare", "tried", "--json")
-    assert told["tried"]["attacked"]["auc"] == 0.71
-    assert "attacked" not in told["bare"]
     # Whichever was written last, all pages of a run lead to each other.
     refresh_report(tried)
     place = tried.folder.report_path.parent
@@ -351,10 +338,9 @@ def test_reports_and_comparisons_mention_it(scratch: Path, refused: Refused) -> 
         assert names - {name} <= set(found.values("href"))
     # Without noise an audit has no verdict.
     bare.folder.audit_path.write_text(json.dumps(audit(epsilon_ledger=None, holds=None).as_json()))
-    assert document("compare", "bare", "--json")["bare"]["attacked"]["holds"] is None
     done("report", "bare")
     page = (bare.folder.report_path.parent / "audit.html").read_text(encoding="utf-8")
     assert "nothing is promised" in Page(page).cells
     for text, words in (("{", "cannot read"), ("[]", "is not a mapping"), ("{}", "no 'recipe'")):
         tried.folder.audit_path.write_text(text, encoding="utf-8")
-        assert words in refused("compare", "tried")
+        assert words in refused("report", "tried")

@@ -10,7 +10,7 @@ from privrec.algorithms.recipes import RECIPES
 from privrec.privacy.paper import PRINTED_HITS
 from privrec.privacy.release import Release, Sampling
 from privrec.privacy.statement import TITLES, Strength
-from privrec.runs.compare import comparison
+from privrec.runs.compare import Comparison, Row, side_by_side
 from privrec.runs.documents import Evaluation, RoundFigures
 from privrec.runs.ledger import LedgerLine
 from privrec.show.comparison import render_comparison
@@ -19,6 +19,16 @@ from privrec.show.status import run_charts
 from svg import points_of, words_of
 
 KS = ("5", "10", "20", "30")
+
+
+def compared(
+    runs: dict[str, Evaluation], settings: dict[str, dict[str, Any]] | None = None
+) -> Comparison:
+    """Return runs side by side."""
+    known = settings or {}
+    return side_by_side(
+        [Row(name=name, evaluation=one, settings=known.get(name, {})) for name, one in runs.items()]
+    )
 
 
 def figures(start: float) -> dict[str, float]:
@@ -92,7 +102,7 @@ def test_a_report_has_every_number_of_the_table() -> None:
 def test_a_report_states_the_privacy_in_full() -> None:
     page = Page(render_report(evaluation(), ROUNDS, SETTINGS))
     assert RECIPES["privrec"].statement in page.words
-    for text in (page.words, Page(render_comparison({"one": evaluation()}, {})).words):
+    for text in (page.words, Page(render_comparison(compared({"one": evaluation()}))).words):
         assert "computed from raw data" in text
         assert "not for release" in text
 
@@ -120,7 +130,7 @@ def test_a_report_states_the_privacy_in_full() -> None:
 def test_a_row_never_says_more_than_its_run_promises(privacy: dict[str, Any], said: str) -> None:
     """And ε is rounded up."""
     made = evaluation(privacy={"statement": "words", **privacy})
-    (mine, *_) = comparison({"mine": made}, {})["movielens-1m"]
+    (mine, *_) = compared({"mine": made}).tables["movielens-1m"]
     assert (mine.name, mine.privacy) == ("mine", said)
     # The box has the colour of its strength, and the word: a colour alone says nothing to some.
     words: dict[float | None, Strength] = {3.9841: "moderate", 0.5: "strong", None: "none"}
@@ -135,7 +145,7 @@ def test_a_row_never_says_more_than_its_run_promises(privacy: dict[str, Any], sa
 def test_a_page_needs_no_network_and_runs_no_script_of_others(rounds: list[RoundFigures]) -> None:
     for text in (
         render_report(evaluation(), rounds, SETTINGS),
-        render_comparison({"one": evaluation(), "two": evaluation(seed=4)}, {}),
+        render_comparison(compared({"one": evaluation(), "two": evaluation(seed=4)})),
     ):
         check_page(text)
 
@@ -151,7 +161,7 @@ def test_names_are_escaped_everywhere() -> None:
     )
     for text in (
         render_report(made, ROUNDS, {evil: evil}),
-        render_comparison({evil: made}, {}),
+        render_comparison(compared({evil: made})),
     ):
         check_page(text)
         assert evil in Page(text).words
@@ -197,9 +207,9 @@ def test_the_axis_of_validation_does_not_exaggerate() -> None:
     assert [at for at, _ in points] == list(around) == [1.0, 51.0, 101.0, 151.0]
     for lines, bars in ((rounds, 4), (older, 0)):
         report = render_report(evaluation(), lines, SETTINGS)
-        compared = render_comparison({"one": evaluation()}, {}, rounds={"one": lines})
-        watched = run_charts([], {"20": looks_in(lines, 20)})
-        for text, curves in ((report, 4), (compared, 1), (watched, 1)):
+        beside = render_comparison(compared({"one": evaluation()}), rounds={"one": lines})
+        watched = run_charts(lines)
+        for text, curves in ((report, 4), (beside, 1), (watched, 4)):
             (chart,) = charts_in(text)
             low, high = axis_of(chart)
             assert low == 0
@@ -212,7 +222,7 @@ def test_the_axis_of_validation_does_not_exaggerate() -> None:
 def test_a_recipe_has_the_same_colour_in_a_report_and_in_a_comparison() -> None:
     curves = [played(n, 1.0, validation=figures(0.1)) for n in range(2)]
     runs = {name: evaluation(recipe=name) for name in ("popularity", "privrec-plus", "ease")}
-    text = render_comparison(runs, {}, rounds=dict.fromkeys(runs, curves))
+    text = render_comparison(compared(runs), rounds=dict.fromkeys(runs, curves))
     groups = [
         {
             "from": n,
@@ -258,13 +268,11 @@ def test_settings_that_a_recipe_lacks_do_not_hide_those_that_differ() -> None:
         "two": {**common, "rounds": 5},
         "bare": {"seed": 0},
     }
-    text = render_comparison(runs, settings)
-    shown, folded = text.partition("Settings that differ</h3>")[2].split("<details>")
+    text = render_comparison(compared(runs, settings))
+    shown = text.partition("Settings that differ</h3>")[2].partition("<p")[0]
     rows = ["rounds", "3", "5", "-", "epsilon", "8.0", "-", "-"]
     assert Page(f"<main>{shown}</main>").cells == ["", *runs, *rows]
-    assert "Settings that not all of these recipes have: 2</summary>" in folded
-    assert "1 other setting is the same in all of these runs." in folded
-    same = render_comparison({"one": runs["one"]}, {"one": settings["one"]})
+    same = render_comparison(compared({"one": runs["one"]}, {"one": settings["one"]}))
     assert "Settings that" not in same
 
 
@@ -318,20 +326,19 @@ def test_runs_side_by_side_are_grouped_by_data_set() -> None:
         ),
         "runs/c": evaluation(hits=figures(0.15), new_only={"hits": figures(0.15)}),
     }
-    tables = comparison(runs, {})
+    tables = compared(runs).tables
     assert list(tables) == ["movielens-1m", "frappe"]
     shown = {data: [line.name for line in lines] for data, lines in tables.items()}
-    # References once for each seed, not once for each run; then the paper's own systems, without
-    # the one that stands beside ours.
+    # References once for each seed, not once for each run; then the paper's own systems.
     assert shown["movielens-1m"] == [
         "runs/a",
         "runs/c",
         "popularity (seed 3)",
         "ease (seed 3)",
-        *(f"{name} (paper)" for name in PRINTED_HITS["movielens-1m"] if name != "PrivRec"),
+        *(f"{name} (paper)" for name in PRINTED_HITS["movielens-1m"]),
     ]
     assert shown["frappe"][:2] == ["runs/b", "popularity (seed 1)"]
-    page = Page(render_comparison(runs, {}))
+    page = Page(render_comparison(compared(runs)))
     rows = rows_of(page.cells)
     assert rows["runs/b"] == [f"{value:.3f}" for value in figures(0.5).values()]
     assert rows["runs/c"] == [f"{value:.3f}" for value in figures(0.15).values()]
@@ -340,7 +347,7 @@ def test_runs_side_by_side_are_grouped_by_data_set() -> None:
 
 def test_a_reference_that_was_trained_is_not_shown_twice_beside_others() -> None:
     runs = {"a": evaluation(), "b": evaluation(recipe="popularity")}
-    names = [line.name for line in comparison(runs, {})["movielens-1m"]]
+    names = [line.name for line in compared(runs).tables["movielens-1m"]]
     assert names[:3] == ["a", "b", "ease (seed 3)"]
 
 
@@ -352,7 +359,7 @@ def test_references_of_other_people_under_the_same_seed_have_lines_of_their_own(
             for name, one in values()["references"].items()
         }
     )
-    lines = comparison({"a": evaluation(), "b": evaluation(), "c": other}, {})["movielens-1m"]
+    lines = compared({"a": evaluation(), "b": evaluation(), "c": other}).tables["movielens-1m"]
     found = {line.name: line.hits for line in lines if line.name.startswith("ease")}
     mine, theirs = (
         list(by_k.values()) for by_k in (found["ease (beside a)"], found["ease (beside c)"])
@@ -364,9 +371,9 @@ def test_references_of_other_people_under_the_same_seed_have_lines_of_their_own(
 
 def test_another_halving_is_another_table() -> None:
     runs = {"a": evaluation(), "b": evaluation()}
-    tables = comparison(runs, {"a": {"halving": "random"}, "b": {"halving": "time"}})
+    tables = compared(runs, {"a": {"halving": "random"}, "b": {"halving": "time"}}).tables
     assert list(tables) == ["movielens-1m", "movielens-1m, halved by time"]
-    page = Page(render_comparison(runs, {"b": {"halving": "time"}}))
+    page = Page(render_comparison(compared(runs, {"b": {"halving": "time"}})))
     assert "movielens-1m, halved by time" in page.words
 
 
@@ -377,7 +384,7 @@ def test_a_mean_promises_no_more_than_its_weakest_run() -> None:
             for seed, epsilon in enumerate(epsilons)
         }
         settings = {str(seed): {"seed": seed} for seed in range(len(epsilons))}
-        return comparison(runs, settings)["movielens-1m"][0].privacy
+        return compared(runs, settings).tables["movielens-1m"][0].privacy
 
     assert words(1.0, 9.0, 2.0) == "user-level ε = 9.00"
     assert words(1.0, None) == "none"
@@ -399,7 +406,7 @@ def test_runs_that_differ_in_their_seed_alone_are_one_line() -> None:
         )
         for name, made in settings.items()
     }
-    lines = {line.name: line for line in comparison(runs, settings)["movielens-1m"]}
+    lines = {line.name: line for line in compared(runs, settings).tables["movielens-1m"]}
     # The same seed twice is not a mean over two seeds; other settings are another line.
     assert [line.name for line in lines.values() if line.kind == "ours"] == [
         "privrec (2 seeds)",
@@ -408,7 +415,7 @@ def test_runs_that_differ_in_their_seed_alone_are_one_line() -> None:
     ]
     mean = lines["privrec (2 seeds)"]
     assert mean.hits[20] == pytest.approx((figures(0.1)["20"] + figures(0.2)["20"]) / 2)
-    assert mean.cells()[5:] == ("", "0.168", "0.217", "4", "1,000", "none")
+    assert mean.cells()[5:] == ("", "4", "1,000", "none")
     assert "popularity (3 seeds)" in lines
 
 
@@ -426,7 +433,7 @@ def test_the_page_of_several_runs_has_their_warnings() -> None:
         "More people who train, or a larger epsilon, usually help: …",
     ]
     runs = {"one": evaluation(), "two": evaluation(seed=4, warnings=warned)}
-    page = Page(render_comparison(runs, {}))
+    page = Page(render_comparison(compared(runs)))
     assert "two: On all items this run is worse than <b>." in page.words
     assert "More people" not in page.words
     assert "one: " not in page.words.split("Privacy")[0]

@@ -1,12 +1,10 @@
 """`privrec report`, and the pages of a run folder: they lead to each other and to nothing else."""
 
 import json
-import webbrowser
 from pathlib import Path
 from urllib.parse import unquote, urljoin, urlsplit
 
 import numpy as np
-import pytest
 
 import privrec
 from commands import Refused, document, done
@@ -66,35 +64,6 @@ def test_attacks_and_audits_are_linked(tmp_path: Path) -> None:
     page = tmp_path / "run" / "simulation" / "attack.html"
     page.write_text("<!doctype html>", encoding="utf-8")
     assert page in links_of(privrec.write_report(run))
-
-
-def test_the_browser_is_asked_only_where_there_is_a_screen(
-    scratch: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[str] = []
-
-    def works(to: str) -> bool:
-        asked.append(to)
-        return True
-
-    monkeypatch.setattr(webbrowser, "open", works)
-    monkeypatch.setattr("sys.platform", "linux")
-    for name in ("DISPLAY", "WAYLAND_DISPLAY"):
-        monkeypatch.delenv(name, raising=False)
-    train("popularity", DATA, out=scratch / "run")
-    said = done("report", "run", "--open")
-    assert "no screen here" in said
-    assert str((scratch / "run/simulation/report.html").resolve()) in said
-    assert asked == []
-    monkeypatch.setenv("DISPLAY", ":0")
-    assert "no screen" not in done("report", "run", "--open")
-    assert asked == [(scratch / "run/simulation/report.html").resolve().as_uri()]
-
-    def fails(to: str) -> bool:
-        raise webbrowser.Error(to)
-
-    monkeypatch.setattr(webbrowser, "open", fails)
-    assert "no screen here" in done("report", "run", "--open")
 
 
 def test_examples_are_of_public_data_alone(tmp_path: Path) -> None:

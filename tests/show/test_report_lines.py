@@ -1,4 +1,4 @@
-"""The two lines under a table: adaptation with little data, and the time to a good result."""
+"""The lines under a table: adaptation with little data, and what was kept."""
 
 import re
 from pathlib import Path
@@ -7,40 +7,15 @@ from typing import Any
 import pytest
 from test_report import evaluation
 
-from privrec.cli.rank import _say_evaluation
-from privrec.runs.documents import Evaluation, RoundFigures
+from privrec.cli.rank import show_evaluation
+from privrec.runs.documents import Evaluation
 from privrec.runs.loop import train
-from privrec.show.report import few_items_line, mark_line, render_report
+from privrec.show.report import few_items_line, render_report
 from tiny import DATA, MODEL
 
 HITS = {"5": 0.1, "10": 0.2, "20": 0.3, "30": 0.4}
 LESS = dict.fromkeys(HITS, 0.1)
 NONE = dict.fromkeys(HITS, None)
-
-
-def line(round_: int, seconds: float, ten: float | None = None) -> RoundFigures:
-    looks: dict[str, float | None] = {} if ten is None else {**HITS, "10": ten}
-    return RoundFigures(round=round_, stage="train", seconds=seconds, loss=None, validation=looks)
-
-
-def test_the_mark_is_reached_when_validation_people_first_are_there() -> None:
-    rounds = [line(0, 1.0, 0.1), line(1, 2.0), line(2, 4.0, 0.206), line(3, 8.0, 0.3)]
-    said = mark_line("movielens-1m", rounds)
-    assert "Hits@10 0.206" in said
-    assert "on the validation people after 7.0 s of training (round 3)" in said
-    # 0.206 is MovieLens's mark; Frappe's is higher, and a data set of one's own has none.
-    assert mark_line("frappe", rounds) == ""
-    assert mark_line("mine", rounds) == ""
-
-
-def test_without_validation_people_the_final_figure_tells() -> None:
-    rounds = [line(0, 1.5), line(1, 2.0)]
-    reached = mark_line("movielens-1m", rounds, 0.28)
-    assert "on the test people with the 3.5 s of the whole training" in reached
-    assert mark_line("movielens-1m", rounds, 0.2) == ""
-    assert mark_line("movielens-1m", rounds) == ""
-    # Under secure noise no timings are written.
-    assert mark_line("movielens-1m", [], 0.28) == ""
 
 
 @pytest.mark.parametrize(
@@ -71,7 +46,7 @@ def test_every_figure_that_evaluate_prints_has_its_interval(
     evaluated: tuple[Path, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     _, found = evaluated
-    _say_evaluation(Evaluation.model_validate(found, strict=False), [])
+    show_evaluation(Evaluation.model_validate(found, strict=False))
     lines = capsys.readouterr().out.splitlines()
     rows = [found["recipe"], *found["references"]]
     for name in rows:

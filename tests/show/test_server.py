@@ -5,11 +5,9 @@ import json
 import os
 import signal
 import socket
-import stat
 import subprocess
 import sys
-import webbrowser
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,8 +15,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from commands import invoke
-from privrec.show import server
 from privrec.show.page import render
 from privrec.show.server import Site, page_route
 from served import Served, served
@@ -124,32 +120,6 @@ def test_a_fault_says_nothing_of_itself(here: Served) -> None:
     status, headers, body = here.ask("/broken")
     assert (status, "secret" in body) == (500, False)
     assert headers["x-frame-options"] == "DENY"
-
-
-def test_the_browser_gets_a_file_of_this_user_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    opened: list[tuple[str, str, int]] = []
-
-    def browser(address: str) -> bool:
-        file = Path(address.removeprefix("file://"))
-        opened.append((address, file.read_text(), stat.S_IMODE(file.stat().st_mode)))
-        return True
-
-    def serve(site: Site, port: int, ready: Callable[[int], None]) -> None:
-        ready(1234)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(webbrowser, "open", browser)
-    monkeypatch.setattr(server, "serve", serve)
-    monkeypatch.setattr(server, "step_back", lambda: None)
-    result = invoke("watch", tmp_path / "run", "--open")
-    [(address, text, mode)] = opened
-    assert "token" not in address
-    assert "url=http://127.0.0.1:1234/?token=" in text
-    assert mode == 0o600
-    assert not Path(address.removeprefix("file://")).exists()
-    assert "goes on" not in result.output
 
 
 @pytest.mark.slow

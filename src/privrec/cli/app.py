@@ -54,7 +54,7 @@ _COMMANDS: dict[Callable[..., None], tuple[str, ...]] = {
         "privrec compare runs/first runs/second --html both.html",
         "privrec compare --data synthetic --recipes privrec-plus,ease --seeds 0,1",
     ),
-    report: ("privrec report runs/first", "privrec report runs/first --open"),
+    report: ("privrec report runs/first",),
     watch: ("privrec watch runs/first",),
     export: ("privrec export runs/first --out model.privrec",),
     recipes: ("privrec recipes", "privrec recipes dp-privrec-plus"),

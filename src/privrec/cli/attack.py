@@ -21,13 +21,12 @@ from privrec.cli.options import (
     DataOrDefault,
     EpsilonsOption,
     JsonOption,
+    RecipesOption,
     SetOption,
     names_between_commas,
     numbers,
     offer_data,
-    offer_recipe_lists,
-    offer_recipes_and_runs,
-    offer_runs,
+    offer_recipes,
     settings_from,
 )
 
@@ -44,7 +43,6 @@ RunsArgument = Annotated[
         metavar="[RUN]...",
         help="Run folders: the attack trains its own models as each run was trained, because it"
         " must know who took part.",
-        autocompletion=offer_runs,
     ),
 ]
 AuditOutOption = Annotated[
@@ -65,12 +63,7 @@ def attack(
             help="Attack recipes on this data instead of runs.", autocompletion=offer_data
         ),
     ] = None,
-    recipes: Annotated[
-        str | None,
-        typer.Option(
-            help="With --data: which recipes, with commas.", autocompletion=offer_recipe_lists
-        ),
-    ] = None,
+    recipes: RecipesOption = "",
     epsilons: EpsilonsOption = "2,5,15",
     kinds: Annotated[
         str, typer.Option(help="The attacks, with commas (docs/attacks.md).")
@@ -116,7 +109,7 @@ def attack(
 def _jobs(
     runs: Sequence[Path],
     data: str | None,
-    recipes: str | None,
+    recipes: str,
     epsilons: str,
     pairs: Sequence[str],
     *,
@@ -142,7 +135,7 @@ def _jobs(
         yield result, config.recipe, config.data, models, {**own, **settings}
     if data is None:
         return
-    if recipes is None:
+    if not recipes:
         raise SettingsError("--data needs --recipes: which ones to attack, with commas")
     if "epsilon" in settings:
         raise SettingsError("`epsilon` is given by --epsilons, not by --set")
@@ -222,7 +215,7 @@ def audit(
         typer.Argument(
             metavar="RECIPE|RUN",
             help="A recipe, or a run folder: its settings, trained anew.",
-            autocompletion=offer_recipes_and_runs,
+            autocompletion=offer_recipes,
         ),
     ],
     data: DataOrDefault = None,

@@ -18,10 +18,9 @@ from privrec.cli.options import (
     DataOption,
     EpsilonsOption,
     JsonOption,
+    RecipesOption,
     numbers,
     offer_data,
-    offer_recipe_lists,
-    offer_runs,
     whole_numbers,
 )
 
@@ -35,17 +34,11 @@ _KS = (10, 20)
 
 RunsArgument = Annotated[
     list[Path] | None,
-    typer.Argument(metavar="[RUN]...", help="Evaluated run folders.", autocompletion=offer_runs),
+    typer.Argument(metavar="[RUN]...", help="Evaluated run folders."),
 ]
 TrainOnOption = Annotated[
     str | None,
     typer.Option(help="Train and test recipes on this data instead.", autocompletion=offer_data),
-]
-RecipesOption = Annotated[
-    str,
-    typer.Option(
-        help="With --data: which recipes, with commas.", autocompletion=offer_recipe_lists
-    ),
 ]
 
 
@@ -96,18 +89,13 @@ def compare(
 
 
 def _print_tables(compared: "Comparison") -> None:
-    from privrec.runs.compare import any_attacked, columns
+    from privrec.runs.compare import columns
 
-    attacked = any_attacked(compared.evaluations)
     for title, lines in compared.tables.items():
-        head = columns(_KS, attacked=attacked)
-        cells = [line.cells(_KS, attacked=attacked) for line in lines]
-        # What nobody has is left out, and of the paper's figures one, so that it fits a screen.
-        # What a run promises is always there.
+        head, cells = columns(_KS), [line.cells(_KS) for line in lines]
+        # What nobody has is left out. What a run promises is always there.
         shown = [
-            n
-            for n, name in enumerate(head)
-            if name != "paper @10" and (name == "privacy" or any(row[n] for row in cells))
+            n for n, name in enumerate(head) if name == "privacy" or any(row[n] for row in cells)
         ]
         rows = [[row[n] for n in shown] for row in cells]
         print_table(f"Hits@k on {title}", [head[n] for n in shown], rows)
@@ -132,16 +120,10 @@ def _write_page(path: Path, compared: "Comparison") -> None:
         for name, folder in folders.items()
         if folder.report_path.is_file()
     }
-    text = render_comparison(
-        compared.evaluations,
-        compared.settings,
-        rounds={
-            name: read_rounds(folder.figures_path, RoundFigures) for name, folder in folders.items()
-        },
-        reports=reports,
-        said={title: [one.sentence() for one in all_] for title, all_ in compared.against.items()},
-        tables=compared.tables,
-    )
+    rounds = {
+        name: read_rounds(folder.figures_path, RoundFigures) for name, folder in folders.items()
+    }
+    text = render_comparison(compared, rounds=rounds, reports=reports)
     write_whole(path, text.encode())
 
 

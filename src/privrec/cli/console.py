@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 from rich.box import SIMPLE_HEAD
@@ -22,9 +22,6 @@ from rich.text import Text
 
 from privrec.data.text import safe_text
 from privrec.errors import PrivacyWarning, PrivrecError
-
-if TYPE_CHECKING:
-    from privrec.runs.documents import Evaluation
 
 EXIT_WRONG_INPUT = 2
 EXIT_STOPPED = 130
@@ -127,19 +124,6 @@ def print_privacy(privacy: Mapping[str, Any], in_full: str) -> None:
         return
     text, colour = "\n".join(map(safe_text, lines)), _COLOURS[privacy["strength"]]
     _show(Panel(Text(text), title=Text(title, "bold"), title_align="left", border_style=colour))
-
-
-def time_text(seconds: float) -> str:
-    """Return a duration in words, rounded.
-
-    >>> time_text(0.3), time_text(42.4), time_text(250), time_text(9000)
-    ('1 second', '42 seconds', '4 minutes', '2.5 hours')
-    """
-    if seconds < 1.5:
-        return "1 second"
-    if seconds < 90:
-        return f"{seconds:.0f} seconds"
-    return f"{seconds / 60:.0f} minutes" if seconds < 5400 else f"{seconds / 3600:.1f} hours"
 
 
 @contextmanager
@@ -246,17 +230,3 @@ def _leave(message: str, code: int = EXIT_WRONG_INPUT) -> None:
     with contextlib.suppress(OSError):
         sys.stderr.write(f"privrec: {line}\n")
     raise typer.Exit(code)
-
-
-def print_hits(title: str, evaluation: "Evaluation") -> None:
-    """Print the table of a run and its references, each figure with its interval."""
-    from privrec.evaluation.metrics import KS
-    from privrec.runs.figures import figure_and_arm
-    from privrec.show.report import intervals_of, table_rows
-
-    known = intervals_of(evaluation)
-    cells = [
-        (name, *(figure_and_arm(hits[k], known.get(name, {}).get(k)) for k in KS))
-        for name, hits, _ in table_rows(evaluation)
-    ]
-    print_table(title, ("", *(f"@{k}" for k in KS)), cells)

@@ -15,23 +15,23 @@ import typer
 from privrec.cli.console import (
     file_name,
     plain_errors,
-    print_hits,
     print_json,
     print_line,
     print_privacy,
     print_table,
-    time_text,
 )
 from privrec.cli.options import (
     ConfigOption,
     DataOption,
-    HelpAllOption,
+    EpsilonOption,
     JsonOption,
+    SeedOption,
     SetOption,
     examples,
     offer_recipes,
     settings_from,
 )
+from privrec.cli.rank import show_evaluation
 from privrec.errors import FederationError, PrivrecError, check_extra
 
 if TYPE_CHECKING:
@@ -49,8 +49,6 @@ RecipeOption = Annotated[
         show_default=RECIPE,
     ),
 ]
-SeedOption = Annotated[int | None, typer.Option(help="The seed.", show_default="0")]
-EpsilonOption = Annotated[float | None, typer.Option(help="The privacy budget.")]
 ServerArgument = Annotated[Path, typer.Argument(help="The server's folder.")]
 NodeArgument = Annotated[Path, typer.Argument(help="The node's folder, from 'federate enrol'.")]
 
@@ -161,10 +159,8 @@ def server(
         bool, typer.Option("--prepare-only", help="Write terms and certificates; do not start.")
     ] = False,
     renew: Annotated[
-        bool,
-        typer.Option("--renew", help="Make a new certificate, also for a --name.", hidden=True),
+        bool, typer.Option("--renew", help="Make a new certificate, also for a --name.")
     ] = False,
-    help_all: HelpAllOption = False,
 ) -> None:
     """Found a federation from enrolments at the first start; train; go on after a stop.
 
@@ -266,6 +262,7 @@ def status(folder: ServerArgument, json_: JsonOption = False) -> None:
         from privrec.protocol.certificates import key_hash
         from privrec.protocol.enrolment import is_running, read_server
         from privrec.protocol.server import ServerStatus
+        from privrec.runs.figures import duration
 
         place, terms, _ = read_server(folder)
         if not place.status.is_file():
@@ -283,7 +280,7 @@ def status(folder: ServerArgument, json_: JsonOption = False) -> None:
             print_json({**about, **seen.model_dump(mode="json")})
             return
         _show_terms(terms)
-        ago, step = time_text(max(0.0, time.time() - seen.time)), f"round {seen.round_index}"
+        ago, step = duration(max(0.0, time.time() - seen.time)), f"round {seen.round_index}"
         if seen.step == "done":
             print_line(f"done, {ago} ago")
         elif runs:
@@ -388,9 +385,11 @@ def _show_terms(terms: "Terms", mine: str = "") -> None:
 
 
 def _since(when: float | None) -> str:
+    from privrec.runs.figures import duration
+
     if when is None:
         return "not seen yet"
-    ago = time_text(max(0.0, time.time() - when))
+    ago = duration(max(0.0, time.time() - when))
     return f"since {datetime.fromtimestamp(when):%Y-%m-%d %H:%M:%S} ({ago})"
 
 
@@ -473,7 +472,6 @@ def _show_sums(numbers: dict[str, float], epsilon: float, json_: bool) -> None:
 def show_result(place: Path, path: Path, json_: bool) -> None:
     """Evaluate a run and print its table and statement, each figure with its interval."""
     from privrec.runs.api import open_run
-    from privrec.show.report import difference_words
     from privrec.show.write import write_report
 
     run = open_run(place)
@@ -482,12 +480,7 @@ def show_result(place: Path, path: Path, json_: bool) -> None:
     if json_:
         print_json(evaluation.as_json())
         return
-    print_hits(f"Hits@k on {evaluation.data} ({evaluation.users.test:,} test people)", evaluation)
-    if by := evaluation.differences.get("popularity", {}).get(20):
-        print_line(f"{evaluation.recipe} against popularity at 20: {difference_words(by)}")
-    for line in evaluation.warnings:
-        print_line(f"warning: {line}")
-    print_privacy(evaluation.privacy.as_json(), str(run.folder.report_path))
+    show_evaluation(evaluation)
     print_line(f"the run: {run.folder.path}; server and nodes: {path}")
 
 

@@ -79,9 +79,8 @@ def offer_recipe_lists(incomplete: str) -> list[str]:
 
 
 def offer_data(incomplete: str) -> list[str]:
-    """Return the built-in data sets and the folders that begin so."""
-    built_in = [name for name in DATA_SETS if name.startswith(incomplete)]
-    return built_in + _folders(incomplete, "dataset.toml")
+    """Return the built-in data sets that begin so; the shell itself completes folders."""
+    return [name for name in DATA_SETS if name.startswith(incomplete)]
 
 
 def offer_published(incomplete: str) -> list[str]:
@@ -89,38 +88,8 @@ def offer_published(incomplete: str) -> list[str]:
     return [name for name in DATA_SETS[1:] if name.startswith(incomplete)]
 
 
-def offer_runs(incomplete: str) -> list[str]:
-    """Return the folders that begin so."""
-    return _folders(incomplete, "config.toml")
-
-
-def offer_recipes_and_runs(incomplete: str) -> list[str]:
-    """Return the recipes and the folders that begin so."""
-    return offer_recipes(incomplete) + offer_runs(incomplete)
-
-
-def _folders(incomplete: str, file: str) -> list[str]:
-    """Return the folders whose path begins so; those without the file have more to type.
-
-    Hidden folders are offered only if they are asked for.
-    """
-    start = Path(incomplete or ".")
-    parent = start if not incomplete or incomplete.endswith("/") else start.parent
-    last = "" if parent == start else start.name
-    try:
-        inside = sorted(path for path in parent.iterdir() if path.is_dir())
-    except OSError:
-        return []
-    return [
-        str(path) if (path / file).is_file() else f"{path}/"
-        for path in inside
-        if path.name.startswith(last) and (last or not path.name.startswith("."))
-    ]
-
-
-RunArgument = Annotated[
-    Path, typer.Argument(metavar="RUN", help="A run folder.", autocompletion=offer_runs)
-]
+RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
+RunsArgument = Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders.")]
 RecipeArgument = Annotated[
     str,
     typer.Argument(help="A recipe; 'privrec recipes' lists them.", autocompletion=offer_recipes),
@@ -149,11 +118,24 @@ SetOption = Annotated[
         help="One setting; repeat. 'privrec recipes RECIPE' explains them.",
     ),
 ]
+SeedOption = Annotated[
+    int | None, typer.Option(help="The seed; secure noise does not use it.", show_default="0")
+]
+EpsilonOption = Annotated[
+    float | None,
+    typer.Option(help="The privacy budget; the noise is calibrated to it unless it is given."),
+]
 RoundsOption = Annotated[
     int | None, typer.Option(help="Rounds to play.", show_default="the recipe's")
 ]
 EpsilonsOption = Annotated[
     str, typer.Option(help="With --data: the budgets of recipes with noise, with commas.")
+]
+RecipesOption = Annotated[
+    str,
+    typer.Option(
+        help="With --data: which recipes, with commas.", autocompletion=offer_recipe_lists
+    ),
 ]
 DeltaOption = Annotated[float, typer.Option(help="The delta of the guarantee.")]
 ForceDeltaOption = Annotated[
@@ -171,27 +153,6 @@ ProtocolOption = Annotated[
 def examples(*lines: str) -> str:
     """Return the end of a command's help: commands to begin with, each on a line."""
     return "\n\n".join([f"Example{'s' if len(lines) > 1 else ''}:", *lines])
-
-
-def _show_all(ctx: typer.Context, asked: bool) -> None:
-    """Show the help of a command with its rare options, and end."""
-    if not asked:
-        return
-    hidden = [one for one in ctx.command.params if getattr(one, "hidden", False)]
-    for one in hidden:
-        vars(one)["hidden"] = False
-    try:
-        typer.echo(ctx.get_help())
-    finally:
-        for one in hidden:
-            vars(one)["hidden"] = True
-    raise typer.Exit
-
-
-HelpAllOption = Annotated[
-    bool,
-    typer.Option("--help-all", is_eager=True, callback=_show_all, help="Show rare options too."),
-]
 
 
 def settings_from(

@@ -11,15 +11,14 @@ from privrec.cli.options import (
     DeltaOption,
     ForceDeltaOption,
     JsonOption,
+    RunsArgument,
     examples,
-    offer_runs,
 )
 
 if TYPE_CHECKING:
     from privrec.privacy.ledger import PrivacyLedger
 
 _EPSILON = "privrec privacy epsilon --users 600 --cohort 6 --rounds 9 --noise-multiplier 1"
-_RELEASES = "privrec privacy epsilon --release users=600,cohort=6,noise_multiplier=1"
 _LEDGER = "privrec privacy epsilon --ledger runs/first/ledger.jsonl"
 _CALIBRATE = "privrec privacy calibrate --users 6000 --cohort 100 --rounds 50 --epsilon 4"
 
@@ -31,7 +30,7 @@ privacy_app = typer.Typer(
 
 _users = typer.Option(help="People who train.")
 _cohort = typer.Option(help="People per round; under Poisson on average.")
-_rounds = typer.Option(help="Rounds, each of which is one release.")
+_rounds = typer.Option(min=1, help="Rounds, each of which is one release.")
 SamplingOption = Annotated[
     str,
     typer.Option(
@@ -52,57 +51,48 @@ NoiseOption = Annotated[
 ]
 
 
-@privacy_app.command(epilog=examples(_EPSILON, _RELEASES, _LEDGER))
+@privacy_app.command(epilog=examples(_EPSILON, _LEDGER))
 def epsilon(
     users: Annotated[int | None, _users] = None,
     cohort: Annotated[int | None, _cohort] = None,
-    rounds: Annotated[int | None, _rounds] = None,
+    rounds: Annotated[int, _rounds] = 1,
     noise_multiplier: NoiseOption = None,
     delta: DeltaOption = 1e-6,
     sampling: SamplingOption = "poisson",
     mechanism: MechanismOption = "gaussian",
-    release: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="KEY=VALUE,...",
-            help="One of several releases: users, cohort, rounds, noise_multiplier, sampling,"
-            " mechanism; what it leaves out is as the other options say; repeat.",
-        ),
-    ] = None,
     ledger: Annotated[
         list[Path] | None,
-        typer.Option(metavar="FILE", help="A ledger.jsonl, to count too; repeat."),
+        typer.Option(metavar="FILE", help="A ledger.jsonl to count instead; repeat."),
     ] = None,
     force_delta: ForceDeltaOption = False,
     json_: JsonOption = False,
 ) -> None:
-    """Print the epsilon of training with this noise, or of several releases together.
+    """Print the epsilon of training with this noise, or of the releases in ledgers together.
 
     `privrec privacy spent` adds up run folders, and checks more.
     """
     with plain_errors():
+        from privrec.errors import SettingsError
         from privrec.privacy.calibrate import refuse_large_delta
         from privrec.privacy.ledger import PrivacyLedger, check_delta
-        from privrec.privacy.questions import listed_release
+        from privrec.privacy.questions import law_of, mechanism_of
+        from privrec.privacy.release import Release
         from privrec.runs.ledger import ledger_in, noise_of, read_ledger_file
 
-        options = {
-            "users": users,
-            "cohort": cohort,
-            "rounds": rounds,
-            "noise_multiplier": noise_multiplier,
-            "sampling": sampling,
-            "mechanism": mechanism,
-        }
-        given = {key: str(value) for key, value in options.items() if value is not None}
         check_delta(delta)
-        lines = [line for path in ledger or [] for line in read_ledger_file(path)]
-        whole = ledger_in(lines)
-        for text in release or ([] if ledger else [""]):
-            whole = whole.compose(PrivacyLedger().record(*listed_release(text, given)))
-        people = max((one.sampling.users for one, _ in whole.entries), default=1)
-        refuse_large_delta(delta, people, forced=force_delta)
-        _print_epsilon(whole, delta, json_, seeded=noise_of(lines) == "seeded")
+        if ledger:
+            lines = [line for path in ledger for line in read_ledger_file(path)]
+            whole = ledger_in(lines)
+            people = max(one.sampling.users for one, _ in whole.entries)
+            refuse_large_delta(delta, people, forced=force_delta)
+            _print_epsilon(whole, delta, json_, seeded=noise_of(lines) == "seeded")
+            return
+        if users is None or cohort is None or noise_multiplier is None:
+            raise SettingsError("give --users, --cohort and --noise-multiplier, or a --ledger")
+        law = law_of(sampling, users, cohort, delta, forced=force_delta)
+        kind = mechanism_of(mechanism)
+        release = Release(mechanism=kind, sampling=law, noise_multiplier=noise_multiplier)
+        _print_epsilon(PrivacyLedger().record(release, rounds), delta, json_)
 
 
 @privacy_app.command(epilog=examples(_CALIBRATE))
@@ -133,9 +123,7 @@ def calibrate(
 
 @privacy_app.command(epilog=examples("privrec privacy spent runs/first runs/second"))
 def spent(
-    runs: Annotated[
-        list[Path], typer.Argument(metavar="RUN...", help="Run folders.", autocompletion=offer_runs)
-    ],
+    runs: RunsArgument,
     delta: DeltaOption = 1e-6,
     same_people: Annotated[
         bool,

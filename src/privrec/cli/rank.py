@@ -10,7 +10,6 @@ import typer
 
 from privrec.cli.console import (
     plain_errors,
-    print_hits,
     print_json,
     print_line,
     print_privacy,
@@ -30,11 +29,10 @@ from privrec.cli.options import (
     ProtocolOption,
     RunArgument,
     names_between_commas,
-    offer_runs,
 )
 
 if TYPE_CHECKING:
-    from privrec.runs.documents import Evaluation, RoundFigures
+    from privrec.runs.documents import Evaluation
 
 
 def evaluate(
@@ -77,15 +75,12 @@ def evaluate(
         if json_:
             print_json(found.as_json())
             return
-        _say_evaluation(found, opened.figures)
+        show_evaluation(found)
         print_line(f"report: {page}")
 
 
 def recommend(
-    run: Annotated[
-        Path,
-        typer.Argument(metavar="RUN", help="A run folder or an export.", autocompletion=offer_runs),
-    ],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder or an export.")],
     like: Annotated[
         list[str] | None,
         typer.Option(metavar="ITEM", help="An item liked, by id or title; repeat."),
@@ -217,22 +212,32 @@ def _recommend_many(
         print_line(f"recommended {rows:,} items to {people:,} people: {out}")
 
 
-def _say_evaluation(evaluation: "Evaluation", figures: "Sequence[RoundFigures]") -> None:
-    from privrec.runs.figures import protocol_words
-    from privrec.show.report import data_words, few_items_line, left_out_lines, mark_of
-
-    users = evaluation.users
-    protocol = protocol_words(evaluation.protocol, evaluation.candidates)
-    print_hits(
-        f"Hits@k on {data_words(evaluation)}, seed {evaluation.seed}{protocol}"
-        f" ({users.test} test people, {users.skipped} skipped)",
-        evaluation,
+def show_evaluation(evaluation: "Evaluation") -> None:
+    """Print what `privrec evaluate` prints of an evaluation."""
+    from privrec.evaluation.metrics import KS
+    from privrec.runs.figures import figure_and_arm, protocol_words
+    from privrec.show.report import (
+        data_words,
+        few_items_line,
+        intervals_of,
+        left_out_lines,
+        table_rows,
     )
+
+    users, known = evaluation.users, intervals_of(evaluation)
+    protocol = protocol_words(evaluation.protocol, evaluation.candidates)
+    title = (
+        f"Hits@k on {data_words(evaluation)}, seed {evaluation.seed}{protocol}"
+        f" ({users.test} test people, {users.skipped} skipped)"
+    )
+    cells = [
+        (name, *(figure_and_arm(hits[k], known.get(name, {}).get(k)) for k in KS))
+        for name, hits, _ in table_rows(evaluation)
+    ]
+    print_table(title, ("", *(f"@{k}" for k in KS)), cells)
     _print_beside(evaluation)
-    lines = (few_items_line(evaluation), mark_of(evaluation, figures))
-    for line in (*lines, *left_out_lines(evaluation)):
-        if line:
-            print_line(line)
+    for line in filter(None, (few_items_line(evaluation), *left_out_lines(evaluation))):
+        print_line(line)
     for line in evaluation.warnings:
         print_line(f"warning: {line}")
     where = "the report, and `statement` in evaluation.json"

@@ -15,20 +15,21 @@ from privrec.cli.console import (
     print_privacy,
     print_table,
     progress,
-    time_text,
 )
 from privrec.cli.options import (
     ConfigOption,
     DataOrDefault,
-    HelpAllOption,
+    EpsilonOption,
+    ForceDeltaOption,
     JsonOption,
     ProtocolOption,
     RecipeArgument,
     RoundsOption,
+    SeedOption,
     SetOption,
     settings_from,
 )
-from privrec.data.text import data_title
+from privrec.data.text import data_title, in_gb
 
 if TYPE_CHECKING:
     from privrec.runs.api import Plan
@@ -37,42 +38,15 @@ if TYPE_CHECKING:
 OutOption = Annotated[
     Path | None, typer.Option(help="The run folder.", show_default="runs/RECIPE-DATA-SEED")
 ]
-SeedOption = Annotated[
-    int | None, typer.Option(help="The seed; secure noise does not use it.", show_default="0")
-]
-EpsilonOption = Annotated[
-    float | None,
-    typer.Option(help="The privacy budget; the noise is calibrated to it unless it is given."),
-]
 DeltaOption = Annotated[
     float | None, typer.Option(help="The delta of the guarantee.", show_default="1e-06")
-]
-NoiseOption = Annotated[
-    float | None,
-    typer.Option(
-        help="The noise, instead of an epsilon; see 'privrec privacy epsilon --help'.", hidden=True
-    ),
 ]
 ResumeOption = Annotated[
     bool,
     typer.Option("--resume", help="Go on with the interrupted run in --out, under its settings."),
 ]
 StrictOption = Annotated[
-    bool,
-    typer.Option(
-        "--strict", help="Refuse noise unless the data declares all it must.", hidden=True
-    ),
-]
-ForceDeltaOption = Annotated[
-    bool, typer.Option("--force-delta", help="Accept a delta of 1/N or more.", hidden=True)
-]
-DiagnosticsOption = Annotated[
-    bool,
-    typer.Option(
-        "--diagnostics",
-        help="Write losses and counts also under secure noise: raw figures, not for release.",
-        hidden=True,
-    ),
+    bool, typer.Option("--strict", help="Refuse noise unless the data declares all it must.")
 ]
 DryRunOption = Annotated[
     bool,
@@ -91,14 +65,11 @@ def train(
     protocol: ProtocolOption = None,
     epsilon: EpsilonOption = None,
     delta: DeltaOption = None,
-    noise_multiplier: NoiseOption = None,
     resume: ResumeOption = False,
     strict: StrictOption = False,
     force_delta: ForceDeltaOption = False,
-    diagnostics: DiagnosticsOption = False,
     dry_run: DryRunOption = False,
     json_: JsonOption = False,
-    help_all: HelpAllOption = False,
 ) -> None:
     """Train a recipe, simulated on this machine; writes a run folder.
 
@@ -117,9 +88,7 @@ def train(
             "protocol": protocol,
             "epsilon": epsilon,
             "delta": delta,
-            "noise_multiplier": noise_multiplier,
             "force_delta": force_delta or None,
-            "diagnostics": diagnostics or None,
         }
         settings = settings_from(config, set_, options)
         named = settings.pop("data", None)
@@ -161,8 +130,7 @@ def _what_is_kept(recipe: str, path: Path) -> str:
 def _print_trained(run: "Run") -> None:
     from privrec.privacy.statement import headline
     from privrec.runs.evaluate import nobody_to_test
-    from privrec.runs.figures import is_papers_protocol
-    from privrec.show.report import kept_line, mark_line
+    from privrec.show.report import kept_line
 
     config, privacy = run.config, run.privacy().as_json()
     data = data_title(run.catalogue.name, config.data)
@@ -178,9 +146,7 @@ def _print_trained(run: "Run") -> None:
             f"stopped after {run.rounds} of {asked} rounds: the budget, epsilon"
             f" {epsilon:g}, affords no more"
         )
-    is_papers = is_papers_protocol(config.protocol, config.candidates)
-    mark = mark_line(config.data, run.figures) if is_papers else ""
-    for line in filter(None, (run.choice, mark, kept_line(run.figures))):
+    for line in filter(None, (run.choice, kept_line(run.figures))):
         print_line(line)
     place = shlex.quote(str(run.folder.path))
     if nobody := nobody_to_test(run.prepared):
@@ -230,12 +196,12 @@ def _print_plan(planned: "Plan", json_: bool) -> None:
 
 def _machine_lines(planned: "Plan") -> list[str]:
     """Return what a run takes on this machine, and how many items it tells apart."""
-    from privrec.simulate.cost import in_gb
+    from privrec.runs.figures import duration
 
     known = [share.time_seconds for share in planned.machine if share.time_seconds is not None]
     unknown = [share.stage for share in planned.machine if share.time_seconds is None]
     without = f" without {', '.join(unknown)}" if unknown else ""
-    time, memory = time_text(sum(known)), in_gb(planned.peak_bytes)
+    time, memory = duration(sum(known)), in_gb(planned.peak_bytes)
     lines = [f"on this machine, estimated from a sample: about {time}{without}, {memory} of memory"]
     if planned.items is not None:
         noised = planned.config.budget.mechanism != "none"

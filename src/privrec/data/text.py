@@ -100,3 +100,15 @@ def data_title(name: str, data: str) -> str:
     ('The shop (data/shop)', 'frappe')
     """
     return data if name == data or data.startswith("synthetic:") else f"{name} ({data})"
+
+
+def in_gb(count: float) -> str:
+    """Return a number of bytes in words.
+
+    >>> in_gb(2_140_000_000), in_gb(57.6e9), in_gb(4.2e12), in_gb(3e6)
+    ('2.1 GB', '58 GB', '4,200 GB', '3 MB')
+    """
+    gigabytes = count / 1e9
+    if gigabytes < 0.1:
+        return f"{1e3 * gigabytes:.0f} MB"
+    return f"{gigabytes:.1f} GB" if gigabytes < 10 else f"{gigabytes:,.0f} GB"

@@ -2,9 +2,9 @@
 
 import math
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any
 
-from privrec.errors import SettingsError, nearest, one_of
+from privrec.errors import one_of
 from privrec.privacy.calibrate import refuse_large_delta
 from privrec.privacy.ledger import (
     PrivacyLedger,
@@ -13,7 +13,7 @@ from privrec.privacy.ledger import (
     most_certain,
     percent,
 )
-from privrec.privacy.release import LAWS, MECHANISMS, Release, Sampling
+from privrec.privacy.release import LAWS, MECHANISMS, Sampling
 from privrec.privacy.statement import TITLES, epsilon_text, strength_of
 from privrec.types import MechanismName
 
@@ -31,58 +31,6 @@ def law_of(
 def mechanism_of(word: str) -> MechanismName:
     """Return the name of a mechanism with noise."""
     return one_of("mechanism", word, MECHANISMS[1:])
-
-
-RELEASE_KEYS = ("users", "cohort", "rounds", "noise_multiplier", "sampling", "mechanism")
-_USUAL = {"rounds": "1", "sampling": "poisson", "mechanism": "gaussian"}
-
-
-def listed_release(text: str, given: Mapping[str, str] | None = None) -> tuple[Release, int]:
-    """Return a release, and in how many rounds it is made, from `key=value` with commas.
-
-    `given` has what the text leaves out.
-
-    >>> release, rounds = listed_release("users=480,cohort=30,noise_multiplier=2,rounds=7")
-    >>> release.noise_multiplier, rounds
-    (2.0, 7)
-    """
-    named: dict[str, str] = {}
-    for part in filter(None, map(str.strip, text.split(","))):
-        key, equals, value = (piece.strip() for piece in part.partition("="))
-        if not equals:
-            raise SettingsError(f"a release must be key=value with commas; got {part!r}")
-        if key not in RELEASE_KEYS:
-            raise SettingsError(f"a release has an unknown key {key!r}{nearest(key, RELEASE_KEYS)}")
-        if named.setdefault(key, value) != value:
-            raise SettingsError(f"`{key}` is given twice: {named[key]!r} and {value!r}")
-    values = {**_USUAL, **(given or {}), **named}
-    if missing := [key for key in RELEASE_KEYS if key not in values]:
-        raise SettingsError(f"`{missing[0]}` is missing")
-    rounds = _number("rounds", values["rounds"], int)
-    if rounds < 1:
-        raise SettingsError(f"`rounds` must be >= 1; got {rounds}")
-    sampling = Sampling(
-        law=one_of("sampling", values["sampling"], LAWS),
-        users=_number("users", values["users"], int),
-        cohort=_number("cohort", values["cohort"], int),
-    )
-    release = Release(
-        mechanism=mechanism_of(values["mechanism"]),
-        sampling=sampling,
-        noise_multiplier=_number("noise_multiplier", values["noise_multiplier"], float),
-    )
-    return release, rounds
-
-
-Number = TypeVar("Number", int, float)
-
-
-def _number(key: str, text: str, kind: type[Number]) -> Number:
-    try:
-        return kind(text)
-    except ValueError as error:
-        must = {int: "a whole number", float: "a number"}[kind]
-        raise SettingsError(f"`{key}` must be {must}; got {text[:40]!r}") from error
 
 
 def epsilon_document(

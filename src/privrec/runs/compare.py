@@ -23,109 +23,63 @@ from privrec.evaluation.intervals import (
     mean_of,
 )
 from privrec.evaluation.metrics import KS
-from privrec.privacy.paper import PRINTED_HITS
 from privrec.privacy.statement import epsilon_text
 from privrec.runs import folder as records
-from privrec.runs.documents import Attacked, Cost, Evaluation, Figures, Privacy, RoundFigures
+from privrec.runs.documents import Cost, Evaluation, Figures, Privacy, RoundFigures
 from privrec.runs.evaluate import read_people
 from privrec.runs.figures import (
     arm_text,
     around,
-    at_least,
     digits,
     figure,
-    html_table,
-    is_papers_protocol,
-    paragraph,
+    printed_hits,
     protocol_words,
     signed,
+    text_table,
 )
-from privrec.runs.run import Run, attacked_in
+from privrec.runs.run import Run
 
 Comparable = str | PathLike[str] | Run | Evaluation
 """What can be a row: a folder, an open run or an evaluation."""
 _K = 20
-_SHOWN = (10, 20)
-"""The k of a table in text; all of them would make it too wide."""
-
-Evaluations = Mapping[str, Evaluation]
-"""By the name of the run."""
-Settings = Mapping[str, Mapping[str, Any]]
-"""The settings of each run, by its name."""
-
-
-PAPER_NAMES = {
-    "privrec": "PrivRec",
-    "privrec-paper": "PrivRec",
-    "privrec-cen": "PrivRec-CEN",
-    "fcf": "FCF",
-    "fedgnn": "FedGNN",
-    "nn-self": "NN-SELF",
-    "fofl-self": "FOFL-SELF",
-    "ncf": "NCF, centralised",
-}
-"""Our recipe -> the name of the same system in the paper's tables."""
-
+_HITS = 2 + len(KS)
+"""So many columns have the name, Hits@k and the arm of the interval: what Python shows."""
 
 _USUAL = "random"
 """The halving of the paper: a person's data is halved at random."""
 
 
-def columns(ks: Sequence[int] = KS, *, attacked: bool = False) -> tuple[str, ...]:
-    """Return the names of the table's columns, with Hits at these k.
-
-    `attacked` adds what attacks and audits found.
-    """
-    found = ("attacked",) if attacked else ()
-    beside = (f"paper @{k}" for k in _SHOWN)
-    return (
-        "",
-        *(f"@{k}" for k in ks),
-        "± at 20",
-        *beside,
-        "seconds",
-        "bytes sent",
-        *found,
-        "privacy",
-    )
-
-
-def any_attacked(evaluations: Evaluations) -> bool:
-    """Return whether attacks or audits of any of the runs are known."""
-    return any(evaluation.attacked for evaluation in evaluations.values())
+def columns(ks: Sequence[int] = KS) -> tuple[str, ...]:
+    """Return the names of the table's columns, with Hits at these k."""
+    return ("", *(f"@{k}" for k in ks), "± at 20", "seconds", "bytes sent", "privacy")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
     """One line of the table: a run, or the mean of runs that differ in their seed alone.
 
-    `printed` has the paper's figures of the same system. `bytes_sent` and `seconds` are None where
-    they are not known, `privacy` is what the runs promise in a few words, `attacked` what attacks
-    and audits found. `interval` has the ends over people by k; `by_seed` are the figures of each
-    seed at 20. Both are empty if not known.
+    `bytes_sent` and `seconds` are None where they are not known, and `privacy` is what the runs
+    promise in a few words. `interval` has the ends over people by k, `by_seed` the figures of each
+    seed at 20; both are empty if not known.
     """
 
     name: str
     kind: str
     hits: Mapping[int, float | None]
-    printed: Mapping[int, float]
     seconds: float | None = None
     bytes_sent: int | None = None
     privacy: str = ""
-    attacked: str = ""
     interval: Mapping[int, tuple[float, float]] = field(default_factory=dict)
     by_seed: Mapping[int, float | None] = field(default_factory=dict)
 
-    def cells(self, ks: Sequence[int] = KS, *, attacked: bool = False) -> tuple[str, ...]:
-        """Return the line as text, one cell for each of `columns` with the same arguments."""
+    def cells(self, ks: Sequence[int] = KS) -> tuple[str, ...]:
+        """Return the line as text, one cell for each of `columns`."""
         return (
             self.name,
             *(figure(self.hits[k]) for k in ks),
             arm_text(self.hits[_K], self.interval.get(_K)),
-            *(figure(self.printed[k]) if self.printed else "" for k in _SHOWN),
             "" if self.seconds is None else f"{self.seconds:.0f}",
             "" if self.bytes_sent is None else f"{self.bytes_sent:,}",
-            *((self.attacked,) if attacked else ()),
             self.privacy,
         )
 
@@ -146,17 +100,8 @@ Group = Sequence[Row]
 """Rows that differ in their seed alone: one line."""
 
 
-def comparison(evaluations: Evaluations, settings: Settings) -> dict[str, list[Line]]:
-    """Return for each data set and protocol the lines of these runs, as `lines_of` has them."""
-    rows = [
-        Row(name=name, evaluation=one, settings=settings.get(name, {"run": name}))
-        for name, one in evaluations.items()
-    ]
-    return {title: lines_of(groups) for title, groups in groups_of(rows).items()}
-
-
-def lines_of(groups: Sequence[Group]) -> list[Line]:
-    """Return the lines of runs, of their references, and of the paper's other systems.
+def _lines_of(groups: Sequence[Group]) -> list[Line]:
+    """Return the lines of runs, of their references, and of the paper's systems.
 
     References depend on the split, so they are the mean over the seeds among the runs. One that was
     also trained as a recipe is not shown twice.
@@ -167,7 +112,9 @@ def lines_of(groups: Sequence[Group]) -> list[Line]:
     for reference in dict.fromkeys(name for row in rows for name in row.evaluation.references):
         if reference not in shown:
             lines += _reference_lines(reference, rows)
-    return lines + _others(rows)
+    first = rows[0].evaluation
+    printed = printed_hits(first.data, first.protocol, first.candidates)
+    return lines + [Line(name=name, kind="paper", hits=hits) for name, hits in printed.items()]
 
 
 def _reference_lines(name: str, rows: Sequence[Row]) -> list[Line]:
@@ -198,28 +145,27 @@ def _reference_line(name: str, where: str, rows: Group) -> Line:
     return Line(
         name=f"{name} ({where})",
         kind="reference",
-        hits=_mean_hits(figures),
-        printed={},
+        hits=average_hits(figures),
         privacy="none",
         interval=mean_interval(figures, [row.people for row in rows], name),
         by_seed={row.evaluation.seed: one.hits[_K] for row, one in zip(rows, figures, strict=True)},
     )
 
 
-def table_title(evaluation: Evaluation, settings: Mapping[str, Any]) -> str:
+def table_title(row: Row) -> str:
     """Return the title of the table that a run is in: its data, and how people were tested."""
-    halving = settings.get("halving", _USUAL)
+    evaluation, halving = row.evaluation, row.settings.get("halving", _USUAL)
     is_halved = evaluation.protocol == "halves"
     how = f", halved by {halving}" if is_halved and halving != _USUAL else ""
     data = data_title(evaluation.data_name or evaluation.data, evaluation.data)
     return f"{data}{protocol_words(evaluation.protocol, evaluation.candidates)}{how}"
 
 
-def groups_of(rows: Sequence[Row]) -> dict[str, list[list[Row]]]:
+def _groups_of(rows: Sequence[Row]) -> dict[str, list[list[Row]]]:
     """Return for each data set and protocol the rows, those together that differ in their seed."""
     tables: dict[str, list[list[Row]]] = {}
     for row in rows:
-        groups = tables.setdefault(table_title(row.evaluation, row.settings), [])
+        groups = tables.setdefault(table_title(row), [])
         for group in groups:
             seeds = {member.evaluation.seed for member in group}
             if _without_seed(row) == _without_seed(group[0]) and row.evaluation.seed not in seeds:
@@ -236,21 +182,15 @@ def _without_seed(row: Row) -> dict[str, Any]:
 
 def _line(group: Group) -> Line:
     runs = [row.evaluation for row in group]
-    first = runs[0]
-    printed = PRINTED_HITS.get(first.data, {}).get(PAPER_NAMES.get(first.recipe, ""), {})
-    if not is_papers_protocol(first.protocol, first.candidates):
-        printed = {}
     seconds = [run.cost.seconds for run in runs if run.cost.seconds is not None]
     sent = [run.cost.bytes_sent for run in runs if run.cost.bytes_sent is not None]
     return Line(
         name=_name(group),
         kind="ours",
-        hits=_mean_hits(runs),
-        printed={int(k): value for k, value in printed.items()},
+        hits=average_hits(runs),
         seconds=statistics.fmean(seconds) if len(seconds) == len(runs) else None,
         bytes_sent=round(statistics.fmean(sent)) if len(sent) == len(runs) else None,
         privacy=weakest([run.privacy for run in runs]),
-        attacked=attacked_cell([run.attacked for run in runs if run.attacked]),
         interval=mean_interval(runs, [row.people for row in group]),
         by_seed={run.seed: run.hits[_K] for run in runs},
     )
@@ -260,17 +200,6 @@ def _name(group: Group) -> str:
     if len(group) == 1:
         return group[0].name
     return f"{group[0].evaluation.recipe} ({len(group)} seeds)"
-
-
-def attacked_cell(summaries: Sequence[Attacked]) -> str:
-    """Return what attacks and audits found as a cell of a table: the strongest of each kind."""
-    areas = [one.auc for one in summaries if one.auc is not None]
-    bounds = [one.epsilon_lower for one in summaries if one.epsilon_lower is not None]
-    parts = [f"AUC {max(areas):.2f}"] if areas else []
-    if bounds:
-        broken = any(one.holds is False for one in summaries)
-        parts.append(f"audit ε ≥ {at_least(max(bounds))}{', does NOT hold' if broken else ''}")
-    return ", ".join(parts)
 
 
 def mean_interval(
@@ -305,25 +234,8 @@ def mean_with_ends(
     }
 
 
-def _others(rows: Sequence[Row]) -> list[Line]:
-    """Return the paper's systems that are not beside a run of ours."""
-    first = rows[0].evaluation
-    if not is_papers_protocol(first.protocol, first.candidates):
-        return []
-    beside = {PAPER_NAMES.get(row.evaluation.recipe) for row in rows}
-    return [
-        Line(
-            name=f"{name} (paper)",
-            kind="paper",
-            hits={int(k): value for k, value in hits.items()},
-            printed={},
-        )
-        for name, hits in PRINTED_HITS.get(first.data, {}).items()
-        if name not in beside
-    ]
-
-
-def _mean_hits(runs: Sequence[Figures]) -> dict[int, float]:
+def average_hits(runs: Sequence[Figures]) -> dict[int, float]:
+    """Return the mean of Hits@k over runs, by k."""
     return {k: statistics.fmean(run.hits[k] for run in runs) for k in KS}
 
 
@@ -401,11 +313,6 @@ class Comparison:
         return {name: row.evaluation for name, row in self.rows.items()}
 
     @property
-    def settings(self) -> dict[str, Mapping[str, Any]]:
-        """The settings by the name of the row."""
-        return {name: row.settings for name, row in self.rows.items()}
-
-    @property
     def warnings(self) -> list[str]:
         """What was warned of when the rows were evaluated, each with the row's name."""
         rows = self.evaluations.items()
@@ -435,7 +342,6 @@ class Comparison:
                     for k in KS
                     for n, end in enumerate(("low", "high"))
                 },
-                **{f"paper@{k}": line.printed.get(k) for k in _SHOWN},
                 "seconds": line.seconds,
                 "bytes_sent": line.bytes_sent,
                 "privacy": line.privacy,
@@ -449,29 +355,13 @@ class Comparison:
         )
 
     def __repr__(self) -> str:
-        """Return the tables as text, and the differences as sentences."""
         parts = []
         for title, lines in self.tables.items():
-            names = [short(line.name) for line in lines]
-            width = max(map(len, names))
-            head = "".join(f"{f'@{k}':>8}" for k in KS) + f"{'± at 20':>10}"
-            parts.append(f"Hits@k on {short(title)}\n{'':{width}}{head}")
-            for name, line in zip(names, lines, strict=True):
-                hits = (line.hits[k] for k in KS)
-                cells = "".join(f"{'-' if one is None else f'{one:.3f}':>8}" for one in hits)
-                arm = arm_text(line.hits[_K], line.interval.get(_K))
-                parts.append(f"{name:{width}}{cells}{arm:>10}".rstrip())
+            cells = [line.cells() for line in lines]
+            table = text_table(columns()[:_HITS], [row[:_HITS] for row in cells])
+            parts += [f"Hits@k on {short(title)}", table]
             parts += [one.sentence() for one in self.against.get(title, ())]
         return "\n".join([*parts, *(f"warning: {line}" for line in self.warnings)])
-
-    def _repr_html_(self) -> str:
-        attacked = any_attacked(self.evaluations)
-        parts = []
-        for title, lines in self.tables.items():
-            cells = [line.cells(attacked=attacked) for line in lines]
-            parts.append(html_table(columns(attacked=attacked), cells, f"Hits@k on {title}"))
-            parts += [paragraph(one.sentence()) for one in self.against.get(title, ())]
-        return "".join([*parts, *(paragraph(f"warning: {line}") for line in self.warnings)])
 
 
 def compare(runs: Sequence[Comparable] | Mapping[str, Comparable]) -> Comparison:
@@ -492,10 +382,15 @@ def compare(runs: Sequence[Comparable] | Mapping[str, Comparable]) -> Comparison
         rows[name] = replace(row, name=name)
     if not rows:
         raise SettingsError("`runs` must have at least one run, folder or evaluation")
-    tables = groups_of(list(rows.values()))
+    return side_by_side(list(rows.values()))
+
+
+def side_by_side(rows: Sequence[Row]) -> Comparison:
+    """Return rows of different names as a comparison."""
+    tables = _groups_of(rows)
     return Comparison(
-        rows=rows,
-        tables={title: lines_of(groups) for title, groups in tables.items()},
+        rows={row.name: row for row in rows},
+        tables={title: _lines_of(groups) for title, groups in tables.items()},
         against={title: _against(groups) for title, groups in tables.items()},
     )
 
@@ -531,9 +426,7 @@ def read_row(path: Path) -> Row:
         rounds = records.read_rounds(folder.figures_path, RoundFigures)
         seconds = sum(line.seconds for line in rounds) if rounds else None
         cost = Cost(bytes_sent=evaluation.cost.bytes_sent, seconds=seconds)
-        attacked = attacked_in(folder)
-        added = {"cost": cost, **({"attacked": attacked} if attacked else {})}
-        evaluation = evaluation.model_copy(update=added)
+        evaluation = evaluation.model_copy(update={"cost": cost})
     people = read_people(folder.evaluation_path, evaluation.hits)
     return Row(name=str(path), evaluation=evaluation, settings=settings, people=people)
 
@@ -548,7 +441,7 @@ def _against(groups: Sequence[Group]) -> list[Against]:
                     name=_name(group),
                     members=[row.name for row in group],
                     other=best,
-                    by=_above(group, best),
+                    by=above(group, best),
                     paired=True,
                     people=_count(group),
                 )
@@ -558,7 +451,7 @@ def _against(groups: Sequence[Group]) -> list[Against]:
     return differences
 
 
-def _above(group: Group, reference: str) -> dict[int, Difference]:
+def above(group: Group, reference: str) -> dict[int, Difference]:
     """Return by how much a line is above a reference, by k."""
     known = mean_above([row.people for row in group], reference) if len(group) > 1 else None
     if known is not None:

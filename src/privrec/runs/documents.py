@@ -14,7 +14,7 @@ from privrec.data.text import short
 from privrec.errors import RunFolderError
 from privrec.evaluation.intervals import Difference, People
 from privrec.privacy.statement import epsilon_text
-from privrec.runs.figures import KINDS, at_least, figure_and_arm, html_table, paragraph, text_table
+from privrec.runs.figures import KINDS, at_least, figure_and_arm, text_table
 from privrec.settings import RunSettings
 
 if TYPE_CHECKING:
@@ -256,7 +256,7 @@ class Evaluation(Figures, OfRun):
     `differences` are ours minus each reference's, paired over people. `by_items` are people by the
     number of items on their device, `by_popularity` tested items by how popular they are in
     training. `references_left_out` says why references are not there.
-    `attacked` is not in the file: a comparison adds it. `config` and `people` (the figures of each
+    `config` and `people` (the figures of each
     person) are known only where it was evaluated in this process.
     """
 
@@ -273,7 +273,6 @@ class Evaluation(Figures, OfRun):
     privacy: Privacy
     cost: Cost = Cost()
     warnings: list[str] = Field(default_factory=list)
-    attacked: Attacked | None = None
     _config: RunSettings | None = PrivateAttr(default=None)
     _people: People | None = PrivateAttr(default=None)
 
@@ -329,20 +328,14 @@ class Evaluation(Figures, OfRun):
                 rows.append(row)
         return pl.DataFrame(rows, infer_schema_length=None)
 
-    def _table(self) -> tuple[list[str], list[list[str]]]:
+    def __repr__(self) -> str:
         rows = [
             [name, *(figure_and_arm(hits, one.interval.get(k)) for k, hits in one.hits.items())]
             for name, one in self.recommenders.items()
         ]
-        return ["", *(f"@{k}" for k in self.hits)], rows
-
-    def __repr__(self) -> str:
+        table = text_table(["", *(f"@{k}" for k in self.hits)], rows)
         warnings = "".join(f"\n{short(line, 150)}" for line in self.warnings[:1])
-        return f"Evaluation: {self.title}\n{text_table(*self._table())}{warnings}"
-
-    def _repr_html_(self) -> str:
-        table = html_table(*self._table(), self.title)
-        return table + "".join(map(paragraph, [*self.warnings, self.privacy.statement]))
+        return f"Evaluation: {self.title}\n{table}{warnings}"
 
 
 class Area(Document):

@@ -1,16 +1,12 @@
-"""Figures as text: with their interval, in small tables, and in the sentences that warn of a run.
+"""Figures as text: with their interval, in small tables, and in sentences that warn of a run."""
 
-Python objects show themselves by the tables here, as text or in a notebook. A table in HTML has no
-colours of its own, so that it is readable in dark notebooks too.
-"""
-
-import html
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from privrec.data.text import safe_text, short
+from privrec.data.text import short
 from privrec.evaluation.intervals import Difference
+from privrec.privacy.paper import PRINTED_HITS
 
 ADVICE = "More people who train, or a larger epsilon, usually help"
 
@@ -105,40 +101,8 @@ def at_least(epsilon: float) -> str:
     return f"{math.floor(epsilon * 100 + 1e-9) / 100:.2f}"
 
 
-_CELL = (
-    "padding:.15em .7em;text-align:{};white-space:nowrap;"
-    "border-bottom:1px solid rgba(128,128,128,.35)"
-)
-# Inherited by hand: without a doctype, a browser gives tables a colour of their own.
-_TABLE = "border-collapse:collapse;color:inherit;font:inherit"
 _MOST = 8
 """Rows that an object shows as text. Chosen by hand."""
-
-
-def html_table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str = "") -> str:
-    """Return a table whose cells are text from anywhere; figures are aligned right.
-
-    Columns without any text below their name are left out.
-    """
-    kept = [k for k in range(len(columns)) if not k or any(row[k] for row in rows)]
-    sides = ["right" if all(_is_figure(row[k]) for row in rows) else "left" for k in kept]
-
-    def line(cells: Sequence[str], tag: str) -> str:
-        return "".join(
-            f'<{tag} style="{_CELL.format(side)}">{_html(short(cells[k], 200))}</{tag}>'
-            for k, side in zip(kept, sides, strict=True)
-        )
-
-    words = _html(short(title, 200))
-    head = f'<caption style="{_CELL.format("left")}">{words}</caption>' if title else ""
-    body = "".join(f"<tr>{line(row, 'td')}</tr>" for row in rows)
-    return f'<table style="{_TABLE}">{head}<tr>{line(columns, "th")}</tr>{body}</table>'
-
-
-def _is_figure(text: str) -> bool:
-    """Return whether a cell is a number, or stands for one that is not known."""
-    shown = text.replace(" ± ", "").replace(",", "").replace(".", "")
-    return text in ("", "-") or shown.isdecimal()
 
 
 def text_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -153,18 +117,20 @@ def text_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join([*lines, *more])
 
 
-def _html(text: str) -> str:
-    return html.escape(safe_text(text))
-
-
-def paragraph(text: str) -> str:
-    """Return text from anywhere as a paragraph."""
-    return f"<p>{_html(text)}</p>"
-
-
 def is_papers_protocol(protocol: str, candidates: str) -> bool:
     """Return whether figures were found as the paper found its own."""
     return (protocol, candidates) == ("halves", "unseen")
+
+
+def printed_hits(data: str, protocol: str, candidates: str) -> dict[str, dict[int, float]]:
+    """Return Hits@k that the paper prints for a data set, by the name of a row for them.
+
+    There are none where people were not tested in the paper's way.
+    """
+    printed = PRINTED_HITS.get(data, {}) if is_papers_protocol(protocol, candidates) else {}
+    return {
+        f"{name} (paper)": {int(k): v for k, v in hits.items()} for name, hits in printed.items()
+    }
 
 
 def protocol_words(protocol: str, candidates: str) -> str:
@@ -176,3 +142,16 @@ def protocol_words(protocol: str, candidates: str) -> str:
 def figure(value: float | None, decimals: int = 3) -> str:
     """Return a figure as text; a dash if nothing was tested."""
     return "-" if value is None else f"{value:.{decimals}f}"
+
+
+def duration(seconds: float) -> str:
+    """Return a time in words.
+
+    >>> duration(0.004), duration(42.2), duration(250), duration(9000)
+    ('0.004 s', '42 s', '4 min', '2.5 h')
+    """
+    if seconds < 10:
+        return f"{seconds:.2g} s"
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

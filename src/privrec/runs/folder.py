@@ -30,7 +30,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -49,6 +49,20 @@ AnyRound = TypeVar("AnyRound", bound=RoundLine)
 _TEMPORARY = ".tmp"
 
 
+class _File:
+    """A file of a run folder, by its path in the folder."""
+
+    def __init__(self, inside: str) -> None:
+        self._inside = inside
+
+    @overload
+    def __get__(self, folder: None, kind: type) -> "_File": ...
+    @overload
+    def __get__(self, folder: "RunFolder", kind: type) -> Path: ...
+    def __get__(self, folder: "RunFolder | None", kind: type) -> "_File | Path":
+        return self if folder is None else folder.path / self._inside
+
+
 @dataclass(frozen=True, slots=True, weakref_slot=True, kw_only=True)
 class RunFolder:
     """The files of one run. A temporary folder is removed with this object."""
@@ -59,75 +73,38 @@ class RunFolder:
     def __deepcopy__(self, memo: object) -> "RunFolder":
         return self  # A copy would not keep a temporary folder.
 
-    @property
-    def config_path(self) -> Path:
-        """The settings."""
-        return self.path / "config.toml"
-
-    @property
-    def catalogue_path(self) -> Path:
-        """The items, their titles and features, and the schema."""
-        return self.path / "catalogue.json"
-
-    @property
-    def rounds_path(self) -> Path:
-        """One JSON line per round: its number and its stage."""
-        return self.path / "rounds.jsonl"
-
-    @property
-    def figures_path(self) -> Path:
-        """One JSON line per round with what it did, computed from raw data."""
-        return self.path / SIMULATION / "rounds.jsonl"
-
-    @property
-    def data_path(self) -> Path:
-        """The fingerprint of the data that the run began with."""
-        return self.path / SIMULATION / "data.json"
-
-    @property
-    def ledger_path(self) -> Path:
-        """One JSON line per release."""
-        return self.path / "ledger.jsonl"
-
-    @property
-    def checkpoint_path(self) -> Path:
-        """The server's state after some round."""
-        return self.path / "checkpoint.safetensors"
-
-    @property
-    def params_path(self) -> Path:
-        """The parameters of a finished run."""
-        return self.path / "params.safetensors"
-
-    @property
-    def evaluation_path(self) -> Path:
-        """The figures of the final report."""
-        return self.path / SIMULATION / "evaluation.json"
-
-    @property
-    def choice_path(self) -> Path:
-        """What the recipe chose for itself, in one line."""
-        return self.path / SIMULATION / "choice.txt"
-
-    @property
-    def attack_path(self) -> Path:
-        """What attacks on the run found."""
-        return self.path / SIMULATION / "attack.json"
-
-    @property
-    def audit_path(self) -> Path:
-        """What an audit of the run found."""
-        return self.path / SIMULATION / "audit.json"
-
-    @property
-    def report_path(self) -> Path:
-        """The report for people."""
-        return self.path / SIMULATION / "report.html"
-
-    @property
-    def privacy_path(self) -> Path:
-        """The page of what is promised, which may be released."""
-        return self.path / "privacy.html"
+    config_path = _File("config.toml")
+    """The settings."""
+    catalogue_path = _File("catalogue.json")
+    """The items, their titles and features, and the schema."""
+    rounds_path = _File("rounds.jsonl")
+    """One JSON line per round: its number and its stage."""
+    ledger_path = _File("ledger.jsonl")
+    """One JSON line per release."""
+    checkpoint_path = _File("checkpoint.safetensors")
+    """The server's state after some round."""
+    params_path = _File("params.safetensors")
+    """The parameters of a finished run."""
+    privacy_path = _File("privacy.html")
+    """The page of what is promised, which may be released."""
+    data_path = _File("simulation/data.json")
+    """The fingerprint of the data that the run began with."""
+    choice_path = _File("simulation/choice.txt")
+    """What the recipe chose for itself, in one line."""
+    figures_path = _File("simulation/rounds.jsonl")
+    """One JSON line per round with what it did, computed from raw data."""
+    evaluation_path = _File("simulation/evaluation.json")
+    """The figures of the final report."""
+    attack_path = _File("simulation/attack.json")
+    """What attacks on the run found."""
+    audit_path = _File("simulation/audit.json")
+    """What an audit of the run found."""
+    report_path = _File("simulation/report.html")
+    """The report for people."""
+    progress_path = _File("simulation/progress.json")
+    """How far a training is."""
+    evaluating_path = _File("simulation/evaluating.json")
+    """How far an evaluation is, while it lasts."""
 
     def published_path(self, round_index: int) -> Path:
         """What a round published, until the checkpoint includes it."""
@@ -477,16 +454,6 @@ def words(path: Path, verb: str) -> Iterator[None]:
 WRITE_SECONDS = 0.25
 """The least time between two writes. Chosen by hand: a page asks once a second."""
 Clock = Callable[[], float]
-
-
-def progress_path(folder: RunFolder) -> Path:
-    """Return where a training says how far it is."""
-    return folder.path / SIMULATION / "progress.json"
-
-
-def evaluation_progress_path(folder: RunFolder) -> Path:
-    """Return where an evaluation says how far it is, while it lasts."""
-    return folder.path / SIMULATION / "evaluating.json"
 
 
 class ProgressFile:

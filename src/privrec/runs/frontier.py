@@ -15,15 +15,15 @@ from typing import Any
 from privrec.algorithms.recipes import RECIPES, configure, prepare, recipe_named
 from privrec.data.sources import load
 from privrec.errors import SettingsError
-from privrec.evaluation.intervals import Difference, OfRuns, mean_above, mean_of
+from privrec.evaluation.intervals import Difference
 from privrec.privacy.ledger import PrivacyLedger
 from privrec.privacy.paper import PRINTED_HITS
 from privrec.privacy.statement import epsilon_text
 from privrec.runs import folder as records
 from privrec.runs.api import open_run
-from privrec.runs.compare import mean_interval
+from privrec.runs.compare import Row, above, average_hits, mean_interval, read_row
 from privrec.runs.documents import Evaluation
-from privrec.runs.evaluate import read_people, report_progress
+from privrec.runs.evaluate import report_progress
 from privrec.runs.figures import without_advice
 from privrec.runs.loop import train_and_evaluate
 from privrec.types import OnProgress
@@ -102,7 +102,7 @@ def find_frontier(
         delta=delta,
         together=_together([place for place in jobs if jobs[place].epsilon is not None], delta),
         points=tuple(
-            _point(epsilon, {place: runs[place] for place in _places(out, epsilon, seeds)})
+            _point(epsilon, [read_row(place_of(out, epsilon, seed)) for seed in seeds])
             for epsilon in wanted
         ),
         lines=_lines(data, list(runs.values())),
@@ -118,32 +118,20 @@ def find_frontier(
     return frontier
 
 
-def _point(epsilon: float, runs: Mapping[Path, Evaluation]) -> Point:
-    found = list(runs.values())
-    people = [
-        read_people(records.RunFolder(path=place).evaluation_path, one.hits)
-        for place, one in runs.items()
-    ]
-    spent = [one.privacy.epsilon_of_mechanism for one in found]
+def _point(epsilon: float, group: Sequence[Row]) -> Point:
+    runs, people = [row.evaluation for row in group], [row.people for row in group]
+    spent = [run.privacy.epsilon_of_mechanism for run in runs]
     known = [one for one in spent if one is not None]
+    is_known = all("popularity" in run.differences for run in runs)
     return Point(
         epsilon=None if math.isinf(epsilon) else epsilon,
         epsilon_of_mechanism=max(known) if len(known) == len(spent) else None,
-        hits={str(k): statistics.fmean(one.hits[k] for one in found) for k in found[0].hits},
-        seeds=len(found),
-        interval={str(k): list(ends) for k, ends in mean_interval(found, people).items()},
-        above=_above(found, people),
-        by_seed=[one.hits[_K] for one in found],
+        hits={str(k): hits for k, hits in average_hits(runs).items()},
+        seeds=len(runs),
+        interval={str(k): list(ends) for k, ends in mean_interval(runs, people).items()},
+        above=above(group, "popularity")[_K] if is_known else None,
+        by_seed=[run.hits[_K] for run in runs],
     )
-
-
-def _above(found: Sequence[Evaluation], people: OfRuns) -> Difference | None:
-    """Return by how much the runs are above popularity; None if one of them does not know."""
-    known = [one.differences["popularity"][_K] for one in found if "popularity" in one.differences]
-    if len(known) < len(found):
-        return None
-    paired = mean_above(people, "popularity") if len(found) > 1 else None
-    return mean_of(known) if paired is None else paired[_K]
 
 
 def _lines(data: str, found: Sequence[Evaluation]) -> dict[str, float]:
@@ -185,10 +173,6 @@ def _together(places: Sequence[Path], delta: float) -> float | None:
     for place in places:
         whole = whole.compose(open_run(place).ledger)
     return whole.epsilon(delta) if places else None
-
-
-def _places(out: Path, epsilon: float, seeds: Sequence[int]) -> list[Path]:
-    return [place_of(out, epsilon, seed) for seed in seeds]
 
 
 def place_of(out: Path, epsilon: float, seed: int) -> Path:

@@ -21,8 +21,6 @@ from privrec.runs.folder import (
     Clock,
     ProgressFile,
     RunFolder,
-    evaluation_progress_path,
-    progress_path,
 )
 from privrec.simulate.cost import process_memory
 from privrec.types import OnProgress
@@ -47,7 +45,7 @@ class Progress:
     ) -> None:
         """`figures` is whether timings and counts may be written."""
         self._tell, self._figures, self._clock = on_progress or tell_nobody, figures, clock
-        self._file = ProgressFile(progress_path(folder), clock=clock)
+        self._file = ProgressFile(folder.progress_path, clock=clock)
         self._ends: deque[float] = deque(maxlen=_ROUNDS + 1)
         self._stage, self._first, self._last = "", 0, 0
         self._round_began = clock()
@@ -148,7 +146,7 @@ def progress_of(
 @contextlib.contextmanager
 def evaluation_progress(folder: RunFolder, on_progress: OnProgress | None) -> Iterator[OnProgress]:
     """Yield the callback of an evaluation: it tells `on_progress`, and a file while it lasts."""
-    file, told = ProgressFile(evaluation_progress_path(folder)), on_progress or tell_nobody
+    file, told = ProgressFile(folder.evaluating_path), on_progress or tell_nobody
 
     def tell(what: str, done: int, total: int) -> None:
         step = {"what": what, "done": done, "of": total}

@@ -33,7 +33,7 @@ from privrec.errors import (
 from privrec.evaluation.references import MEMORY_GB
 from privrec.privacy.calibrate import refuse_large_delta
 from privrec.privacy.ledger import PrivacyLedger
-from privrec.privacy.statement import PrivacyReport, epsilon_text, privacy_report
+from privrec.privacy.statement import PrivacyReport, privacy_report
 from privrec.runs import folder as records
 from privrec.runs.added import with_more_items
 from privrec.runs.bar import progress_bar
@@ -54,7 +54,6 @@ from privrec.runs.evaluate import (
     tested_by,
     write_evaluation,
 )
-from privrec.runs.figures import html_table, paragraph
 from privrec.runs.folder import copied, folder_path
 from privrec.runs.journal import load_params
 from privrec.runs.ledger import (
@@ -94,18 +93,6 @@ class Run:
         kept = " (temporary: `save` keeps it)" if place.is_temporary else ""
         about = f"{short(config.recipe)} on {short(config.data)}, seed {config.seed}"
         return f"Run({about})\n  folder: {short(place.path, 300)}{kept}"
-
-    def _repr_html_(self) -> str:
-        config, report = self.config, self.privacy()
-        rows = [
-            ("recipe", config.recipe),
-            ("data", config.data),
-            ("seed", str(config.seed)),
-            ("rounds", f"{self.rounds:,}"),
-            ("epsilon", "none" if report.epsilon is None else epsilon_text(report.epsilon)),
-            ("folder", str(self.folder.path) + " (temporary)" * self.folder.is_temporary),
-        ]
-        return html_table(("", "run"), rows) + paragraph(report.statement)
 
     def save(self, path: str | Path) -> "Run":
         """Copy the run folder to `path`, where there must be nothing yet; return the run there."""

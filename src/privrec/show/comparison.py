@@ -5,89 +5,68 @@ from collections.abc import Mapping, Sequence
 
 from markupsafe import Markup, escape
 
-from privrec.runs.compare import (
-    Evaluations,
-    Line,
-    Settings,
-    any_attacked,
-    columns,
-    comparison,
-    table_title,
-)
-from privrec.runs.documents import NewOnly, RoundFigures
+from privrec.runs.compare import Comparison, Line, columns, table_title
+from privrec.runs.documents import Evaluation, NewOnly, RoundFigures
 from privrec.runs.figures import without_advice
 from privrec.show.page import Cell, Table, html_link, render
 from privrec.show.promise import statement_of
 from privrec.show.report import Row, are_same, hits_table, looks_in, validation_chart
 
-Rounds = Mapping[str, Sequence[RoundFigures]]
+Settings = Mapping[str, Mapping[str, object]]
+"""The settings of each run, by its name."""
 _K = 20
 _OPTIONAL = ("epsilon", "noise_multiplier")
 """Settings that a run of any recipe with noise may lack: then they differ."""
 
 
 def render_comparison(
-    evaluations: Evaluations,
-    settings: Settings,
+    compared: Comparison,
     *,
-    rounds: Rounds | None = None,
+    rounds: Mapping[str, Sequence[RoundFigures]] | None = None,
     reports: Mapping[str, str] | None = None,
-    said: Mapping[str, Sequence[str]] | None = None,
-    tables: Mapping[str, Sequence[Line]] | None = None,
 ) -> str:
     """Return the page that shows several runs side by side, one part for each data set.
 
-    `rounds` are what each run's rounds did, `reports` the addresses of the runs' reports, `said`
-    for each table the sentences about what is better than what, `tables` the lines of each, if
-    they are known already.
+    `rounds` are what each run's rounds did, and `reports` the addresses of the runs' reports.
     """
-    attacked, known = any_attacked(evaluations), reports or {}
-    parts = []
-    for data, lines in (tables or comparison(evaluations, settings)).items():
-        mine = {
-            name: one
-            for name, one in evaluations.items()
-            if table_title(one, settings.get(name, {})) == data
-        }
+    known, parts = reports or {}, []
+    for data, lines in compared.tables.items():
+        mine = {name: row for name, row in compared.rows.items() if table_title(row) == data}
         looks = {name: looks_in((rounds or {}).get(name, []), _K) for name in mine}
-        recipes = {name: one.recipe for name, one in mine.items()}
+        recipes = {name: row.evaluation.recipe for name, row in mine.items()}
         parts.append(
             {
                 "data": data,
-                "hits": _hits(data, lines, known, attacked=attacked),
-                "said": (said or {}).get(data, ()),
+                "hits": _hits(data, lines, known),
+                "said": [one.sentence() for one in compared.against[data]],
                 "warnings": [
                     f"{name}: {line}"
-                    for name, one in mine.items()
-                    for line in without_advice(one.warnings)
+                    for name, row in mine.items()
+                    for line in without_advice(row.evaluation.warnings)
                 ],
-                "new_items": _new_items(mine),
+                "new_items": _new_items({name: row.evaluation for name, row in mine.items()}),
                 "curves": validation_chart(
                     looks, y_label=f"Hits@{_K} of validation people", kinds=recipes
                 ),
-                "settings": _differing({n: settings[n] for n in mine if n in settings}),
+                "settings": _differing({name: row.settings for name, row in mine.items()}),
             }
         )
     promises = [
         (_linked(name, known), statement_of(evaluation.privacy))
-        for name, evaluation in evaluations.items()
+        for name, evaluation in compared.evaluations.items()
     ]
     return render(
         "comparison.html",
         title="Runs side by side",
         parts=parts,
-        attacked=attacked,
         promises=promises,
     )
 
 
-def _hits(data: str, lines: Sequence[Line], reports: Mapping[str, str], *, attacked: bool) -> Table:
+def _hits(data: str, lines: Sequence[Line], reports: Mapping[str, str]) -> Table:
     """Return the table of some runs, without the columns that are empty in all rows."""
-    head = columns(attacked=attacked)
-    rows = [
-        [_linked(line.name, reports), *map(_unbroken, line.cells(attacked=attacked)[1:])]
-        for line in lines
-    ]
+    head = columns()
+    rows = [[_linked(line.name, reports), *map(_unbroken, line.cells()[1:])] for line in lines]
     kept = [n for n in range(len(head)) if any(row[n] for row in rows)]
     return Table(
         head=[head[n] for n in kept],
@@ -108,7 +87,7 @@ def _linked(name: str, reports: Mapping[str, str]) -> Cell:
     return html_link(name, reports[name]) if name in reports else name
 
 
-def _new_items(evaluations: Evaluations) -> Table | None:
+def _new_items(evaluations: Mapping[str, Evaluation]) -> Table | None:
     """Return the table over items that are new to a person; None if it says what the first says."""
     ours = {name: one.new_only for name, one in evaluations.items() if one.new_only is not None}
     if all(are_same(new.hits, evaluations[name].hits) for name, new in ours.items()):
@@ -128,27 +107,16 @@ def _new_items(evaluations: Evaluations) -> Table | None:
     return hits_table(rows, {name: new.interval for name, new in {**ours, **others}.items()})
 
 
-def _differing(settings: Settings) -> dict[str, object] | None:
-    """Return tables of the settings that are not the same in all runs; None if all are.
-
-    Settings that have one value, but that not all recipes know, are folded up below it: there can
-    be many of them, and they hide what was changed.
-    """
+def _differing(settings: Settings) -> Table | None:
+    """Return the settings that are not the same in all runs that have them; None without any."""
     keys = dict.fromkeys(key for one in settings.values() for key in one)
     values = {key: [str(one[key]) for one in settings.values() if key in one] for key in keys}
-    missing = [key for key in keys if len(values[key]) < len(settings)]
-    changed = {key for key in keys if len(set(values[key])) > 1}
-    differing = [key for key in keys if key in changed or (key in _OPTIONAL and key in missing)]
-    missing = [key for key in missing if key not in differing]
-    if not differing and not missing:
-        return None
-    return {
-        "differing": _settings("Settings that differ", differing, settings),
-        "missing": _settings("Settings that not all of these recipes have", missing, settings),
-        "same": len(keys) - len(differing) - len(missing),
-    }
-
-
-def _settings(name: str, keys: Sequence[str], settings: Settings) -> Table:
-    rows = [[key, *(str(one.get(key, "-")) for one in settings.values())] for key in keys]
-    return Table(head=["", *settings], rows=rows, name=name, look="wide text short")
+    rows = [
+        [key, *(str(one.get(key, "-")) for one in settings.values())]
+        for key, known in values.items()
+        if len(set(known)) > 1 or (key in _OPTIONAL and len(known) < len(settings))
+    ]
+    name = "Settings that differ"
+    return (
+        Table(head=["", *settings], rows=rows, name=name, look="wide text short") if rows else None
+    )

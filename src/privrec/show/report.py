@@ -8,7 +8,6 @@ from markupsafe import Markup
 from privrec.data.text import data_title
 from privrec.evaluation.intervals import Difference
 from privrec.evaluation.metrics import KS
-from privrec.privacy.paper import PRINTED_HITS
 from privrec.runs.documents import Attacked, Evaluation, Example, Group, Privacy, RoundFigures
 from privrec.runs.figures import (
     Document,
@@ -16,7 +15,7 @@ from privrec.runs.figures import (
     digits,
     figure,
     figure_and_arm,
-    is_papers_protocol,
+    printed_hits,
     protocol_words,
     signed,
 )
@@ -26,7 +25,6 @@ from privrec.show.page import Cell, Link, Table, part, render, with_ends
 from privrec.show.promise import promise_part
 
 _K = 20
-_UPPER_BOUND = "NCF, centralised"
 Row = tuple[str, Mapping[int, float | None], str]
 """(name, Hits@k by k, kind: "ours", "reference" or "paper")"""
 Intervals = Mapping[str, Mapping[int, Sequence[float]]]
@@ -109,7 +107,7 @@ def _shared(
         "promise": promise_part(privacy, beside.ledger),
         "attacked": beside.attacked.sentences() if beside.attacked else [],
         "validation": _validation(rounds),
-        "loss": _loss_chart(rounds),
+        "loss": loss_chart(rounds),
         "settings": Table(head=(), rows=rows, name="Settings", look="text short"),
     }
 
@@ -132,7 +130,6 @@ def _quality(evaluation: Evaluation, rounds: Sequence[RoundFigures]) -> dict[str
         "differences": differences_table(evaluation.differences, recipe),
         "new_hits": new,
         "new_differences": new and differences_table(new_differences, recipe),
-        "mark": mark_of(evaluation, rounds),
         "by_items": _by_items(evaluation),
         "few_items": few_items_line(evaluation),
         "beyond": _beyond_table(evaluation),
@@ -270,20 +267,8 @@ def table_rows(evaluation: Evaluation) -> list[Row]:
         (name, one.hits, "ours" if name == evaluation.recipe else "reference")
         for name, one in evaluation.recommenders.items()
     ]
-    return rows + _printed(evaluation)
-
-
-def _printed(evaluation: Evaluation) -> list[Row]:
-    is_papers = is_papers_protocol(evaluation.protocol, evaluation.candidates)
-    return paper_rows(evaluation.data) if is_papers else []
-
-
-def paper_rows(data: str) -> list[Row]:
-    """Return the figures printed in the paper for a data set."""
-    return [
-        (f"{name} (paper)", {int(k): value for k, value in hits.items()}, "paper")
-        for name, hits in PRINTED_HITS.get(data, {}).items()
-    ]
+    printed = printed_hits(evaluation.data, evaluation.protocol, evaluation.candidates)
+    return rows + [(name, hits, "paper") for name, hits in printed.items()]
 
 
 def _lead(evaluation: Evaluation, beside: Beside) -> str:
@@ -386,38 +371,6 @@ def few_items_line(evaluation: Evaluation) -> str:
     return f"{line} with adaptation, {without} without"
 
 
-def mark_of(evaluation: Evaluation, rounds: Sequence[RoundFigures]) -> str:
-    """Return `mark_line` of an evaluated run."""
-    is_papers = is_papers_protocol(evaluation.protocol, evaluation.candidates)
-    return mark_line(evaluation.data, rounds, evaluation.hits[10]) if is_papers else ""
-
-
-def mark_line(data: str, rounds: Sequence[RoundFigures], final: float | None = None) -> str:
-    """Return how long training took to reach the paper's upper bound at 10; "" if not reached.
-
-    It uses the validation figures of the rounds, else the final figure after the whole training,
-    where it is known. It is also "" if the paper prints no upper bound for the data set.
-    """
-    printed = PRINTED_HITS.get(data, {}).get(_UPPER_BOUND)
-    if printed is None:
-        return ""
-    goal, spent = printed["10"], 0.0
-    for line in rounds:
-        spent += line.seconds
-        hits = line.validation.get("10")
-        if hits is not None and hits >= goal:
-            return (
-                f"Hits@10 {goal}, the paper's upper bound, was reached on the validation people"
-                f" after {spent:.1f} s of training (round {line.round + 1})"
-            )
-    if rounds and final is not None and final >= goal:
-        return (
-            f"Hits@10 {goal}, the paper's upper bound, was reached on the test people with the"
-            f" {spent:.1f} s of the whole training"
-        )
-    return ""
-
-
 def kept_line(rounds: Sequence[RoundFigures]) -> str:
     """Return that an earlier state than the last one was kept, and why; "" if it was the last."""
     looks = [line for line in rounds if line.best is not None]
@@ -437,17 +390,23 @@ def _validation(rounds: Sequence[RoundFigures]) -> dict[str, object] | None:
     known = [line for line in rounds if None not in (line.validation or {"": None}).values()]
     if not known:
         return None
-    looks = {f"Hits@{k}": looks_in(rounds, k) for k in reversed(KS)}
     last = known[-1]
     return {
-        "chart": validation_chart(looks, y_label="Hits@k after adaptation"),
+        "chart": validation_curves(rounds),
         "last_round": last.round + 1,
         "last": ", ".join(f"@{k} {figure(last.validation[str(k)])}" for k in KS),
         "kept": kept_line(rounds),
     }
 
 
-def _loss_chart(rounds: Sequence[RoundFigures]) -> Markup:
+def validation_curves(rounds: Sequence[RoundFigures]) -> Markup:
+    """Return the curves of Hits@k of the validation people; "" without any."""
+    looks = {f"Hits@{k}": looks_in(rounds, k) for k in reversed(KS)}
+    return validation_chart(looks, y_label="Hits@k after adaptation")
+
+
+def loss_chart(rounds: Sequence[RoundFigures]) -> Markup:
+    """Return the curves of the loss, one for each stage; "" without any."""
     losses: dict[str, list[tuple[float, float]]] = {}
     for line in rounds:
         if line.loss is not None:

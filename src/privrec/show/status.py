@@ -14,14 +14,16 @@ import stat
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
 from pydantic import BaseModel, ConfigDict
 
+from privrec.data.text import in_gb
 from privrec.errors import PrivrecError, RunFolderError
 from privrec.privacy.statement import epsilon_text
 from privrec.runs.documents import (
@@ -34,21 +36,19 @@ from privrec.runs.documents import (
     WatchedSettings,
     fault_in,
 )
-from privrec.runs.figures import at_least, figure_and_arm
+from privrec.runs.figures import at_least, duration, figure_and_arm
 from privrec.runs.folder import (
     RunFolder,
-    evaluation_progress_path,
     is_alive,
     is_untouched,
     no_run,
-    progress_path,
     settings_in,
     words,
 )
 from privrec.runs.ledger import check_has, checked_lines, ledger_in, whole_lines
-from privrec.show.charts import line_chart
-from privrec.show.report import Looks, validation_chart
+from privrec.show.report import looks_in, loss_chart, validation_curves
 
+_K = 20
 _PATIENCE = 20.0
 """Files rest for so many times as long as reading them took. Chosen by hand, as what follows."""
 _SETTINGS = 16 * 2**10
@@ -148,14 +148,10 @@ def _read_settings(folder: RunFolder) -> WatchedSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Files:
-    """What the files that grow have so far: the last round, curves, charts, and what was spent.
-
-    `looks` at the validation people are by k.
-    """
+    """What the files that grow have so far: the last round, its figures, and what was spent."""
 
     last: RoundLine | None = None
-    losses: list[tuple[float, float]] = field(default_factory=list)
-    looks: dict[str, Looks] = field(default_factory=dict)
+    validation: Validation | None = None
     charts: str = ""
     privacy: Spending | None = None
 
@@ -209,7 +205,7 @@ class Watched:
         return Status(run=str(self.folder.path), state="damaged", problem=" ".join(why.split()))
 
     def _look(self, settings: WatchedSettings) -> Status:
-        place, other = progress_path(self.folder), evaluation_progress_path(self.folder)
+        place, other = self.folder.progress_path, self.folder.evaluating_path
         progress, evaluating = _progress_in(place), _progress_in(other)
         is_finished = self.folder.params_path.is_file()
         is_ended = progress.doing in (None, "stopped", "finished")
@@ -230,7 +226,7 @@ class Watched:
             of=played if is_finished else progress.of,
             seconds_per_round=progress.seconds_per_round,
             memory=progress.memory,
-            validation=_newest(self.files.looks),
+            validation=self.files.validation,
             privacy=privacy,
         )
         if is_training:
@@ -307,28 +303,8 @@ def _files_of(folder: RunFolder, settings: WatchedSettings) -> Files:
     # A training writes the release first: a round that is read here has its line in the ledger.
     last = _last_round(folder.rounds_path)
     privacy = _spending(folder, settings, played=0 if last is None else last.round + 1)
-    losses: list[tuple[float, float]] = []
-    looks: dict[str, Looks] = {}
-    for line in _figures_in(folder.figures_path):
-        if not _is_figure(line.round):
-            continue
-        at = float(line.round + 1)
-        if line.loss is not None and _is_figure(line.loss):
-            losses.append((at, line.loss))
-        for k, share in line.validation.items():
-            if share is not None and _is_figure(share) and k.isdecimal() and len(k) < 5:
-                points, bars = looks.setdefault(k, ([], {}))
-                points.append((at, share))
-                ends = line.validation_interval.get(k, ())
-                if len(ends) == 2 and all(map(_is_figure, ends)):
-                    bars[at] = (ends[0], ends[1])
-    return Files(
-        last=last,
-        losses=losses,
-        looks=looks,
-        charts=run_charts(losses, looks),
-        privacy=privacy,
-    )
+    rounds = list(_figures_in(folder.figures_path))
+    return Files(last=last, validation=_newest(rounds), charts=run_charts(rounds), privacy=privacy)
 
 
 def _content(path: Path, most: int) -> bytes:
@@ -367,33 +343,33 @@ def _last_round(path: Path) -> RoundLine | None:
 
 
 def _figures_in(path: Path) -> Iterator[RoundFigures]:
-    """Yield the whole lines of `simulation/rounds.jsonl`; those of another kind are left out."""
+    """Yield the whole lines of `simulation/rounds.jsonl` that are rounds and can be drawn."""
     text = _content(path, _LARGEST)
     for line in text[: text.rfind(b"\n") + 1].splitlines():
         with contextlib.suppress(*NOT_JSON):
-            yield RoundFigures.model_validate_json(line)
+            found = RoundFigures.model_validate_json(line)
+            intervals = found.validation_interval.values()
+            figures = [found.round, found.loss, *found.validation.values(), *chain(*intervals)]
+            is_whole = all(len(ends) == 2 for ends in intervals)
+            if is_whole and all(one is None or _is_figure(one) for one in figures):
+                yield found
 
 
-def run_charts(losses: list[tuple[float, float]], looks: Mapping[str, Looks]) -> Markup:
-    """Return the curves of a run so far; `looks` at validation people are by k."""
-    by_k = {f"Hits@{k}": looks[k] for k in sorted(looks, key=int, reverse=True)}
-    charts = {
-        "Validation": validation_chart(by_k, y_label="hits on validation people"),
-        "Loss on the devices": line_chart({"loss": losses}, x_label="rounds", y_label="loss"),
-    }
+def run_charts(rounds: Sequence[RoundFigures]) -> Markup:
+    """Return the curves of a run so far."""
+    charts = {"Validation": validation_curves(rounds), "Loss on the devices": loss_chart(rounds)}
     shown = [Markup("<h2>{}</h2>{}").format(name, chart) for name, chart in charts.items() if chart]
     return Markup().join(shown)
 
 
-def _newest(looks: Mapping[str, Looks]) -> Validation | None:
-    """Return the newest and the best Hits@k, for the largest k up to 20."""
-    if not looks:
+def _newest(rounds: Sequence[RoundFigures]) -> Validation | None:
+    """Return the newest and the best Hits@20 of the validation people; None without any."""
+    points, ends = looks_in(rounds, _K)
+    if not points:
         return None
-    k = max((k for k in looks if int(k) <= 20), key=int, default=min(looks, key=int))
-    points, ends = looks[k]
     (at, hits), (best_at, best) = points[-1], max(points, key=lambda point: point[1])
     return Validation(
-        k=int(k),
+        k=_K,
         round=int(at),
         hits=hits,
         interval=ends.get(at),
@@ -563,7 +539,7 @@ def _validation_text(status: Status) -> str:
         best = f"best {newest.best:.3f} after round {newest.best_round:,}"
         return f"Hits@{newest.k} {shown} after round {newest.round:,} · {best}"
     if status.privacy is not None and status.privacy.noise == "secure":
-        return "not written under secure noise (--diagnostics writes it)"
+        return "not written under secure noise (--set diagnostics=true writes it)"
     return "none yet"
 
 
@@ -571,27 +547,5 @@ def _memory_text(status: Status) -> str:
     """Return the memory of the process. The system may count its peak later than what is used."""
     if (memory := status.memory) is None:
         return "–"
-    now = f"{size(memory.now)} now, " if status.state in (*_BUSY, "evaluating") else ""
-    return f"{now}{size(max(memory.now, memory.peak))} at most"
-
-
-def duration(seconds: float) -> str:
-    """Return a time in words.
-
-    >>> duration(0.004), duration(42.2), duration(250), duration(9000)
-    ('0.004 s', '42 s', '4 min', '2.5 h')
-    """
-    if seconds < 10:
-        return f"{seconds:.2g} s"
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
-
-
-def size(count: float) -> str:
-    """Return a number of bytes as text, such as '3 MB'.
-
-    >>> size(3e6), size(2.14e9)
-    ('3 MB', '2.1 GB')
-    """
-    return f"{count / 1e6:.0f} MB" if count < 1e9 else f"{count / 1e9:.1f} GB"
+    now = f"{in_gb(memory.now)} now, " if status.state in (*_BUSY, "evaluating") else ""
+    return f"{now}{in_gb(max(memory.now, memory.peak))} at most"

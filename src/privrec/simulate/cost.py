@@ -21,6 +21,7 @@ from privrec.core.phase import Stage
 from privrec.core.training import LocalTrain, Packed, jit_in_place
 from privrec.data.federation import Federation, chunks
 from privrec.data.schema import Bags
+from privrec.data.text import in_gb
 from privrec.errors import SettingsError
 from privrec.types import IntArray, Params
 
@@ -143,18 +144,6 @@ def training_bytes(params: int, others: int, *, noised: bool) -> int:
     """
     copies: int = 3 * jax.local_device_count() + 3 + (NOISE_COPIES if noised else 0)
     return copies * params + 2 * others
-
-
-def in_gb(count: float) -> str:
-    """Return a number of bytes in words.
-
-    >>> in_gb(2_140_000_000), in_gb(57.6e9), in_gb(4.2e12), in_gb(3e6)
-    ('2.1 GB', '58 GB', '4,200 GB', '3 MB')
-    """
-    gigabytes = count / 1e9
-    if gigabytes < 0.1:
-        return f"{1e3 * gigabytes:.0f} MB"
-    return f"{gigabytes:.1f} GB" if gigabytes < 10 else f"{gigabytes:,.0f} GB"
 
 
 def most(bytes_of: Callable[[int], float], free: int, upper: int) -> int:

@@ -26,8 +26,6 @@ from privrec.errors import SettingsError
 from privrec.privacy.ledger import PrivacyLedger
 from privrec.runs import folder as records
 from privrec.runs import loop
-from privrec.runs.compare import comparison
-from privrec.runs.folder import read_evaluation
 from privrec.runs.ledger import ledger_of, read_ledger
 from privrec.show.comparison import render_comparison
 from privrec.types import Params
@@ -123,10 +121,10 @@ def test_the_papers_first_stage_leaves_no_number_to_be_misread(
     assert "which protects nobody here" in statement
     page = privrec.write_report(run).read_text()
     assert "No differential privacy guarantee end to end" in page
-    evaluations = {"mine": read_evaluation(run.folder.path)}
-    (mine, *_) = comparison(evaluations, {})[DATA]
+    compared = privrec.compare({"mine": run})
+    (mine, *_) = compared.tables[DATA]
     assert re.fullmatch(r"none; stage two alone [45]\.?\d*", mine.privacy)
-    assert "ε = " not in render_comparison(evaluations, {})
+    assert "ε = " not in render_comparison(compared)
 
 
 def test_stage_two_has_the_same_noise_as_a_run_without_a_first_stage(
