@@ -8,7 +8,7 @@ import pytest
 
 from privrec.data.federation import Federation
 from privrec.data.synthetic import SyntheticSettings, synthetic
-from privrec.evaluation.choosing import Trial, is_better, is_in_fifth, trial_of
+from privrec.evaluation.choosing import FEWEST, Trial, is_better, is_in_fifth, trial_of
 from privrec.evaluation.protocols import Protocol
 from privrec.types import Candidates, IntArray, ProtocolName
 from protocol_toys import Line, items, of, timed
@@ -107,6 +107,16 @@ def test_with_too_few_people_nothing_is_chosen() -> None:
     protocol = protocol_of("halves")
     split = protocol.roles(data)
     assert trial_of(protocol, data, split.train, split.validation) is None
+
+
+@pytest.mark.parametrize(("several", "is_enough"), [(FEWEST - 1, False), (FEWEST, True)])
+def test_who_has_nothing_to_test_is_not_looked_at(several: int, *, is_enough: bool) -> None:
+    names = [f"p{k}" for k in range(3 * FEWEST)]
+    lines: list[Line] = [(name, *line) for name in names[:several] for line in LINES]
+    lines += [(name, *LINES[0]) for name in names[several:]]
+    data, everybody = timed(lines, people=names), np.arange(len(names))
+    trial = trial_of(protocol_of("leave-last"), data, everybody, everybody[:0])
+    assert (trial is not None) == is_enough
 
 
 def test_better_means_by_more_than_the_error_of_the_difference() -> None:

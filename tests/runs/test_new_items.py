@@ -32,6 +32,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "lines.csv").write_text("\n".join(lines) + "\n")
     (folder / "items.csv").write_text("\n".join([HEAD, *rows]) + "\n")
     (folder / "bare.csv").write_text("id,genre,price\ni77,a,1.5\n")
+    (folder / "huge.csv").write_text(f"{HEAD}\ni77,The harbour 77,a,1{'0' * 60}.5\n")
+    (folder / "text.csv").write_text(f"{HEAD}\ni77,The harbour 77,a,cheap\ni78,The x,a,\n")
+    (folder / "twice.csv").write_text(f"{HEAD}\n{item(77, 'a')}\n{item(77, 'a')}\n")
     later = [item(90, "c"), item(77, "a"), item(78, "b")]
     (folder / "later.csv").write_text("\n".join([HEAD, *rows, *later]) + "\n")
     words: list[str | Path] = ["--items", folder / "items.csv", "--public-item-features"]
@@ -93,6 +96,13 @@ def test_a_file_of_new_items_alone_will_do_and_its_columns_can_be_named(place: P
     np.testing.assert_allclose(one.params["items/out"][40], three.params["items/out"][40])
 
 
+def test_new_items_may_all_lack_a_number(place: Path) -> None:
+    file, out = place / "unpriced.csv", place / "unpriced"
+    file.write_text(f"{HEAD}\ni77,The harbour 77,a,\ni78,The garden 78,b,\n")
+    done("export", place / "dp-privrec-plus", "--catalogue", file, "--out", out)
+    assert not open_model(out).catalogue.items["embed/item.price"].weights[40:].any()
+
+
 @pytest.mark.parametrize(
     ("recipe", "words", "line"),
     [
@@ -100,6 +110,9 @@ def test_a_file_of_new_items_alone_will_do_and_its_columns_can_be_named(place: P
         ("dp-privrec-plus", ["items.csv"], "has no new item: all of its 40 are in the model"),
         ("dp-privrec-plus", ["bare.csv"], "bare.csv has no column 'title'"),
         ("dp-privrec-plus", ["none.csv"], "none.csv"),
+        ("dp-privrec-plus", ["huge.csv"], "'price' has values too large to standardise"),
+        ("dp-privrec-plus", ["text.csv"], "'price' must be numbers; got String"),
+        ("dp-privrec-plus", ["twice.csv"], "'id' must not be there twice; got 'i77'"),
         ("dp-privrec-plus", ["later.csv", "--map", "time=x"], "`--map` must name one of id, item"),
     ],
 )
@@ -110,6 +123,7 @@ def test_what_cannot_be_added_is_one_line_and_no_file(
     out = place / "refused"
     said = refused("export", place / recipe, "--catalogue", place / file, "--out", out, *more)
     assert line in said
+    assert "--skip-bad" not in said  # It is an option of the import alone.
     assert not out.exists()
 
 

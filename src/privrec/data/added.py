@@ -7,7 +7,7 @@ from typing import Any
 import polars as pl
 
 from privrec.data.catalogue import Catalogue
-from privrec.data.columns import Reader
+from privrec.data.columns import SKIP_BAD, Reader
 from privrec.data.schema import Bag, Feature, Schema
 from privrec.data.tables import encode_column, in_order, item_titles, require
 from privrec.errors import DataError, SettingsError, nearest
@@ -27,7 +27,10 @@ def read_items(path: Path, **how: Any) -> pl.DataFrame:
                 f"{nearest(ours, _MAPPED)}"
             )
     reader = Reader(**how)
-    found = reader.entities(path, "item")
+    try:
+        found = reader.entities(path, "item")
+    except DataError as error:
+        raise DataError(str(error).removesuffix(SKIP_BAD)) from error  # No option of an export.
     reader.check_ignored()
     return found
 
@@ -69,6 +72,7 @@ def _joined(feature: Feature, bag: Bag, column: pl.Series) -> tuple[Feature, Bag
     """Return the feature with a column's values after its own, and the bag with its rows."""
     if feature.kind == "numeric":
         numbers = (feature.mean, feature.scale)
+        column = _as_numbers(column)
         _, rows = encode_column(column, "item", feature.kind, values=(), numbers=numbers)
         return feature, bag.join(rows)
     found, _ = encode_column(column, "item", feature.kind, values=(), numbers=None)
@@ -76,3 +80,12 @@ def _joined(feature: Feature, bag: Bag, column: pl.Series) -> tuple[Feature, Bag
     values = (*feature.values, *(value for value in found.values if value not in known))
     _, rows = encode_column(column, "item", feature.kind, values=values, numbers=None)
     return replace(feature, values=values), bag.join(rows)
+
+
+def _as_numbers(column: pl.Series) -> pl.Series:
+    """Return texts as numbers if each is one or is empty: a column without any is read as text."""
+    text = column.cast(pl.String) if column.dtype in (pl.String, pl.Null) else None
+    if text is None:
+        return column
+    numbers = text.cast(pl.Float64, strict=False)
+    return column if (numbers.is_null() & (text != "")).any() else numbers

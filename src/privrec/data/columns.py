@@ -70,6 +70,8 @@ _PLACES = {"user": "1", "item": "2", "value": "3", "time": "4", "id": "1", "titl
 """The meaning of the columns of a file without a header."""
 _LOOKED_AT = 1000
 """Rows that decide what an unknown column may be. Chosen by hand."""
+SKIP_BAD = " (--skip-bad leaves such rows out)"
+"""The end of an error about a row."""
 _MOST_NAMES = 12
 """Columns that an error lists. Chosen by hand."""
 
@@ -324,7 +326,7 @@ class Reader:
             bad += table.bad_rows(fresh if self.skip_bad else fresh[:1], check.column, check.reason)
         bad.sort(key=lambda row: row.line)
         if bad and not self.skip_bad:
-            raise DataError(f"{bad[0]} (--skip-bad leaves such rows out)")
+            raise DataError(f"{bad[0]}{SKIP_BAD}")
         self.skipped.extend(bad)
         kept = frame.filter(~is_bad) if is_bad.any() else frame
         if kept.height == 0:

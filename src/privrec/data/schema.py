@@ -169,7 +169,7 @@ def encode_one(schema: Schema, side: Side, values: Mapping[str, object]) -> dict
     }
 
 
-_LARGEST = float(np.finfo(np.float32).max)
+LARGEST = float(np.finfo(np.float32).max)
 """The largest number: features are encoded in 32 bits."""
 
 
@@ -196,7 +196,7 @@ def _encode_numbers(feature: Feature, column: Sequence[object]) -> Bag:
         except ValueError:
             number = np.nan
         weight = (number - feature.mean) / feature.scale
-        if not abs(weight) <= _LARGEST:
+        if not abs(weight) <= LARGEST:
             raise DataError(
                 f"{feature.side} feature {feature.name!r} must be a finite number; got {value!r}"
             )

@@ -17,6 +17,7 @@ from privrec.data.federation import Federation
 from privrec.data.manifest import Manifest, manifest_text, read_manifest
 from privrec.data.schema import (
     AT_MEAN,
+    LARGEST,
     Bag,
     Bags,
     Feature,
@@ -495,7 +496,11 @@ def _encode_numeric(
         raise DataError(f"{side} feature {column.name!r} has values too large to standardise")
     feature = Feature(name=column.name, side=side, kind="numeric", mean=mean, scale=scale or 1.0)
     raw = number.fill_null(float("nan")).to_numpy()
-    weights = np.nan_to_num((raw - feature.mean) / feature.scale).astype(np.float32)[:, None]
+    with np.errstate(over="ignore"):
+        standard = np.nan_to_num((raw - feature.mean) / feature.scale)
+    if (np.abs(standard) > LARGEST).any():
+        raise DataError(f"{side} feature {column.name!r} has values too large to standardise")
+    weights = standard.astype(np.float32)[:, None]
     if side == "item":
         # A weight of 0 means that the value is missing.
         weights[(weights == 0) & np.isfinite(raw)[:, None]] = AT_MEAN

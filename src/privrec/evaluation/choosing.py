@@ -12,7 +12,7 @@ from functools import partial
 import numpy as np
 
 from privrec.data.clients import Clients, drawn_places
-from privrec.data.federation import Federation
+from privrec.data.federation import Federation, chunks
 from privrec.data.text import brief
 from privrec.evaluation.protocols import Held, Protocol, View, before_last_like
 from privrec.seeds import client_words, rng
@@ -53,10 +53,15 @@ class Trial:
 def trial_of(
     protocol: Protocol, whole: Federation, train: IntArray, validation: IntArray
 ) -> Trial | None:
-    """Return what a choice for a run with this protocol looks at; None for too few people."""
+    """Return what a choice for a run with this protocol looks at; None for too few people.
+
+    Somebody who has nothing to test does not count.
+    """
     held_out = _people if protocol.name == "halves" else _lines
     trial = held_out(protocol, whole, train, validation)
-    return trial if len(trial.tested) >= FEWEST and len(trial.train) >= FEWEST else None
+    sizes = [trial.view(people).tested.sizes for people in chunks(trial.tested, 8192)]
+    looked_at = sum(int((size > 0).sum()) for size in sizes)
+    return trial if looked_at >= FEWEST and len(trial.train) >= FEWEST else None
 
 
 def is_better(figures: F64, than: F64) -> bool:

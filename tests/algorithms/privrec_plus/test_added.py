@@ -186,7 +186,7 @@ def params_of(trust: float) -> dict[str, Any]:
         LIKES: draw.normal(size=(10, 5)),
         DISLIKES: draw.normal(size=(10, 5)),
         BIAS: np.asarray(bias_of(POPULAR, np.arange(10))),
-        **Public(weights, basis).params(10),
+        **Public(weights, basis).params(10, basis.vectors.shape[1] + 1),
     }
 
 

@@ -4,11 +4,12 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import privrec
-from privrec.algorithms.privrec_plus import public
-from privrec.algorithms.privrec_plus.public import ALIGNMENTS
+from privrec.algorithms.privrec_plus import public, recipe
+from privrec.algorithms.privrec_plus.public import ALIGNMENTS, Trust
 from privrec.algorithms.privrec_plus.recipe import MOMENTS, POPULAR
 from privrec.runs import folder as records
 from privrec.runs.ledger import read_ledger
@@ -22,12 +23,15 @@ SEEDED: dict[str, Any] = {**TINY, "noise": "seeded"}
 
 STAGES = {
     "three": [POPULAR, ALIGNMENTS, MOMENTS],
+    "again": [POPULAR, ALIGNMENTS, MOMENTS],
     "kernel": [POPULAR, ALIGNMENTS],
     "taste": [POPULAR, MOMENTS],
 }
-"""Items have features, and people are enough for moments or not; or items have no features."""
+"""Items have features, and people are enough for moments, for popularity again, or for neither; or
+items have no features."""
+SLOW = {("kernel", 1), ("kernel", 2), ("again", 1), ("again", 2)}
 STOPS = [
-    pytest.param(way, time, marks=[pytest.mark.slow] * (way == "kernel"))
+    pytest.param(way, time, marks=[pytest.mark.slow] * ((way, time) in SLOW))
     for way in STAGES
     for time in range(1, len(STAGES[way]) + 1)
 ]
@@ -38,6 +42,9 @@ def train(path: Path, way: str, **settings: Any) -> privrec.Run:
     with pytest.MonkeyPatch.context() as patch:
         if way == "three":  # Else this budget would need thousands of people for moments.
             patch.setattr(public, "fewest_per_noise", lambda n_items: (0.0, 0.0))
+        if way == "again":
+            patch.setattr(public, "fewest_per_noise", lambda n_items: (np.inf, 0.0))
+            patch.setattr(recipe, "trust_of", lambda sums, *_: Trust(sums**0 / len(sums), 0.9))
         people = without_features(data) if way == "taste" else data
         return privrec.train("dp-privrec-plus", people, out=path, **settings)
 

@@ -423,7 +423,11 @@ def test_with_few_people_the_trust_decides_what_the_last_release_counts(
         given,
         last.start(None).params[OUT].shape[1] - 1,
     )
-    params = {**last.start(None).params, **Public(given, basis).params(n), POPULARITY: popularity}
+    params = {
+        **last.start(None).params,
+        **Public(given, basis).params(n, basis.vectors.shape[1] + 1),
+        POPULARITY: popularity,
+    }
     state = last.start(params)
     told = last.tell(state)
     check_told(told, last.accepts or {})
@@ -768,7 +772,7 @@ def test_what_the_server_keeps_between_releases_is_what_it_had() -> None:
     basis = basis_of(popularity.astype(np.float64), TOY, given, 5)
     params = {
         name: np.asarray(leaf, np.float32)
-        for name, leaf in public.Public(given, basis).params(N).items()
+        for name, leaf in public.Public(given, basis).params(N, basis.vectors.shape[1] + 1).items()
     }
     found = public.public_of({**params, POPULARITY: popularity})
     assert isinstance(found.basis.items, Items)

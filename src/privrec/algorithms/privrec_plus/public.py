@@ -512,16 +512,26 @@ class Public(NamedTuple):
     trust: Trust
     basis: Basis
 
-    def params(self, n_items: int) -> dict[str, Leaf]:
-        """Return it as parameters: the items' vectors are the basis, also in the tower."""
-        vectors = np.zeros((n_items, len(self.basis.strength) + 1))
+    def params(self, n_items: int, width: int) -> dict[str, Leaf]:
+        """Return it as parameters: the items' vectors are the basis, also in the tower.
+
+        They have the length `width`. Unused directions have the strength 0.
+        """
+        strength = self.basis.strength
+        vectors = np.zeros((n_items, len(strength) + 1))
         vectors[self.basis.items.kept, :-1] = self.basis.vectors
         return {
-            OUT: vectors,
+            OUT: widened(vectors, width),
             _WEIGHTS: self.trust.weights,
             _TRUST: np.asarray(self.trust.trust),
-            _STRENGTH: self.basis.strength,
+            _STRENGTH: np.pad(strength, (0, width - 1 - len(strength))),
         }
+
+
+def widened(vectors: F64, width: int) -> F64:
+    """Return vectors of the length `width`: with zeros before their last number."""
+    more = np.zeros((len(vectors), width - vectors.shape[1]))
+    return np.concatenate([vectors[:, :-1], more, vectors[:, -1:]], axis=1)
 
 
 def public_start(kernels: Kernels, directions: int) -> dict[str, F32]:
@@ -537,5 +547,6 @@ def public_of(params: Mapping[str, Leaf]) -> Public:
     """Return it from parameters; the items follow from popularity."""
     weights, strength = (np.asarray(params[name], np.float64) for name in (_WEIGHTS, _STRENGTH))
     items = items_of(np.asarray(params[POPULARITY], np.float64))
-    vectors = np.asarray(params[OUT], np.float64)[items.kept, :-1]
-    return Public(Trust(weights, float(params[_TRUST])), Basis(items, vectors, strength))
+    vectors, used = np.asarray(params[OUT], np.float64)[items.kept, :-1], strength > 0
+    basis = Basis(items, vectors[:, used], strength[used])
+    return Public(Trust(weights, float(params[_TRUST])), basis)

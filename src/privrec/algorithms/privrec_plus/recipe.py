@@ -61,6 +61,7 @@ from privrec.algorithms.privrec_plus.public import (
     public_start,
     tower_of,
     trust_of,
+    widened,
 )
 from privrec.algorithms.privrec_plus.rows import (
     BASIS,
@@ -253,11 +254,11 @@ def _public_stages(of: Task[SumsSettings], layout: Layout, kernels: Kernels) -> 
         federation=of.federation,
         split=of.split,
         layout=layout,
-        rank=budget.directions + 1,
+        rank=budget.width(layout.n_items) + 1,
         kernels=kernels,
     )
     first = _popularity_phase(task, budget.popularity)
-    work = partial(public_work, layout, len(kernels), budget.directions)
+    work = partial(public_work, layout, len(kernels), task.rank - 1)
     second = replace(_alignments_phase(task, kernels, budget), work=work)
     if budget.moments is None:
         return first, replace(second, ranks=True)
@@ -281,7 +282,7 @@ def _alignments_phase(task: _Task, kernels: Kernels, budget: PublicBudget) -> Ph
         public = Public(trust, basis_of(_popularity(state), kernels, trust, budget.directions))
         if budget.moments is None:
             return _with_tower(task, kernels, budget, state, public, None)
-        return _state_with_params(state, public.params(task.layout.n_items))
+        return _state_with_params(state, public.params(task.layout.n_items, task.rank))
 
     size, n_items = len(kernels), task.layout.n_items
     device = alignment_device(task.layout, kernels, task.settings.dislike_input)
@@ -322,8 +323,7 @@ def _public_moments_phase(
         popularity = both / (1 / first_noise**2 + 1 / noise**2)
         state = _state_with_params(state, {POPULARITY: popularity})
         popularity = _popularity(state)  # As it is kept, in 32 bits.
-        size = min(PRIOR_DIRECTIONS, len(public.basis.items.kept) - 1)
-        basis = basis_of(popularity, kernels, public.trust, size)
+        basis = basis_of(popularity, kernels, public.trust, PRIOR_DIRECTIONS)
         return _with_tower(task, kernels, budget, state, Public(public.trust, basis), None)
 
     accepts = moments_accepts(task.layout.n_items, directions)
@@ -353,17 +353,18 @@ def _with_tower(
     popularity = _popularity(state)
     people = budget.popularity.release.sampling.cohort
     tower = tower_of(public.basis, learned, public.trust, kernels, popularity, people)
+    inside = widened(tower.inside, task.rank)
     ranked = public.basis.items.kept
     if public.trust.trust:
         ranked = np.arange(task.layout.n_items)
     new: dict[str, npt.ArrayLike] = {
-        **public.params(task.layout.n_items),
-        LIKES: tower.inside,
-        OUT: tower.outside,
+        **public.params(task.layout.n_items, task.rank),
+        LIKES: inside,
+        OUT: widened(tower.outside, task.rank),
         BIAS: bias_of(popularity, ranked),
     }
     if DISLIKES in state.params:
-        new[DISLIKES] = task.settings.dislike_input * tower.inside
+        new[DISLIKES] = task.settings.dislike_input * inside
     return _state_with_params(state, new)
 
 
