@@ -237,6 +237,7 @@ class _Search:
                 if not left and stage is stages[-1]:
                     return _Sums(state, published)
                 state = replace(stage.absorb(state, published), round_index=state.round_index + 1)
+                del published  # It is as large as the state.
             params = state.params
         raise ValueError("there must be a phase to add up; got none")
 
@@ -340,7 +341,7 @@ class _Search:
         ):
             more = settings.model_copy(update={"subspace_rank": _MORE_DIRECTIONS})
             found = self.candidate(more)
-            yield found._replace(params={**found.params, **kept})
+            yield found._replace(sums=None, params={**found.params, **kept})
 
     def _pairs(self) -> float:
         """Return how many pairs of lines people have, counted for each person."""
