@@ -184,6 +184,8 @@ def _listed(best: Entries, least: Scores, shown: Entries) -> IntArray:
 
 _COMPARED = 2**21
 """Comparisons at a time: a few megabytes. Chosen by hand."""
+
+
 def _padded(entries: Entries, rows: int) -> Scores:
     """Return the scores of each row side by side, filled up with minus infinity."""
     row, score = entries.row, entries.score
