@@ -14,6 +14,8 @@ from privrec.types import F64, Leaf
 Scores = npt.NDArray[np.floating]
 _EQUAL = 1e-12
 """Scores that differ by less than this share are equal: the difference is a rounding error."""
+_AT_ONCE = 2**17
+"""Scores that are added at a time, so that they stay in a processor's cache. Chosen by hand."""
 _TOGETHER = 128
 """Squares that are added up in the precision of the scores: more of them would be rounded."""
 
@@ -60,7 +62,11 @@ def added(first: Scores, second: Scores, weight: float) -> Scores:
     Both are standardised for each person before they are added, the second times `weight`: so it
     does not matter in which unit either is.
     """
-    both, more = standardised(first), standardised(second)
-    more *= weight
-    both += more
+    both = np.empty_like(first)
+    step = max(1, _AT_ONCE // max(first.shape[1], 1))
+    for start in range(0, len(first), step):
+        some = slice(start, start + step)
+        more = standardised(second[some])
+        more *= weight
+        np.add(standardised(first[some]), more, out=both[some])
     return both
