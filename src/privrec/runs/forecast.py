@@ -35,6 +35,9 @@ from privrec.types import IntArray, Params
 
 _FEWEST, _MOST, _TIMES = 16, 4096, 4
 """People in the first sample of a round and in the largest one, and how samples grow."""
+_AGAIN = 1.5
+"""A sample takes longer than one with fewer people by at most this, times their ratio, if nothing
+is compiled. Chosen by hand."""
 _LONG = 5.0
 """Seconds that a larger sample may take. Chosen by hand."""
 _TOO_LONG = 60.0
@@ -191,7 +194,8 @@ def _grown(run: Callable[[int], Any], whole: int) -> tuple[float, float, int, An
             break
         del found
         longer, found = _timed(partial(run, more))
-        if longer > _TIMES * seconds:  # More than so many more people explain: it compiled again.
+        # More people do not explain it: something was compiled again.
+        if longer > _AGAIN * _TIMES * seconds:
             once = longer
             longer, found = _timed(partial(run, more))
             compiling += max(0.0, once - longer)

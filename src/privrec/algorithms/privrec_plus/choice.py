@@ -212,9 +212,7 @@ class _Search:
             best = self._better(best, self._discounts(best))
             best = self._better(best, self._hops(best))
         else:
-            small = self.task.federation.n_items <= _WHOLE
-            ranks = _RANKS if small else _RANKS[:1]
-            best = self._better(best, self._others(best, "history_rank", ranks))
+            best = self._better(best, self._others(best, "history_rank", self._ranks))
         if self.trial.protocol.name == "leave-last":
             best = self._better(best, self._recencies(best))
         if self._within(best.candidate.settings):
@@ -231,8 +229,8 @@ class _Search:
         looks = solved + len(_RECENCIES) * (self.trial.protocol.name == "leave-last")
         values: dict[str, Any] = {} if settings.rounds else {"validation_share": 0.0}
         if not within:
-            solved, looks = solved + free["history_rank"], looks + free["history_rank"]
-            return Ahead([self._ahead(settings, 0, sums, solved, looks)], values)
+            ranks = len(self._ranks) * free["history_rank"]
+            return Ahead([self._ahead(settings, 0, sums, solved + ranks, looks + ranks)], values)
         looks += (len(_DISCOUNTS) - 1) * free["popularity_discount"]
         found = [self._ahead(settings, 0, sums, solved, looks)]
         if free["hop_weight"] and not settings.hop_weight and self._pairs() <= _MOST_PAIRS:
@@ -257,6 +255,10 @@ class _Search:
 
         stages, people = plan.stages()[first : first + 2], len(trial.tested)
         return Candidates(plan, stages, sums, solved, looks, people, look, beside=True)
+
+    @property
+    def _ranks(self) -> tuple[int, ...]:
+        return _RANKS if self.task.federation.n_items <= _WHOLE else _RANKS[:1]
 
     def _within(self, settings: PlusSettings) -> bool:
         return in_subspace(settings, self.task.federation.n_items)

@@ -239,7 +239,8 @@ def subspace_phase(
             popularity = np.asarray(state.params[POPULARITY], np.float64)
             seen = np.flatnonzero(frequency[: layout.n_items] > 0)
             tower[BIAS] = bias_of(popularity, seen)
-        new = {name: jnp.asarray(array) for name, array in tower.items()}
+        # One after another, so that there are never two copies of all of them.
+        new = {name: jnp.asarray(tower.pop(name)) for name in list(tower)}
         return replace(state, params={**state.params, **new})
 
     return Phase(
