@@ -40,3 +40,13 @@ def test_who_has_no_second_opinion_keeps_the_order_of_the_first() -> None:
     first = np.array([[0.3, -0.1, 5.0, 0.2]])
     found = added(first, np.zeros((1, 4)), 2.0)
     np.testing.assert_array_equal(np.argsort(found), np.argsort(first))
+
+
+def test_many_people_and_items_in_32_bits_are_as_in_64() -> None:
+    draw = np.random.default_rng(2)
+    one, other = (draw.normal(3, 2, (9, 40_981)).astype(np.float32) for _ in range(2))
+    found = added(one, other, 0.15)
+    assert found.dtype == np.float32
+    wide = [table.astype(np.float64) for table in (one, other)]
+    first, second = ((table - table.mean(1)[:, None]) / table.std(1)[:, None] for table in wide)
+    np.testing.assert_allclose(found, first + 0.15 * second, atol=2e-6)

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_metrics import clients
 
+from privrec.core import scorer as scorer_module
 from privrec.core.scorer import TableScorer
 from privrec.evaluation import ranks
 from privrec.evaluation.metrics import Ranks
@@ -148,7 +149,7 @@ def test_ranks_equal_a_slow_loop(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ranks, "DEPTH", depth)
         patch.setattr(ranks, "_COMPARED", 3)
-        patch.setattr(ranks, "_GROUPS", 5)
+        patch.setattr(scorer_module, "_GROUPS", 5)
         found = fast(people, compete=compete, own_first=own_first)
     row = 0
     for k, person in enumerate(people):

@@ -8,12 +8,15 @@ import pytest
 
 from commands import document, done
 from privrec.algorithms.privrec_plus import solve
+from privrec.algorithms.privrec_plus.recipe import PRIVREC_PLUS
+from privrec.algorithms.recipe import Candidates
 from privrec.algorithms.recipes import configure, prepare
 from privrec.data.clients import Clients
 from privrec.data.sources import load
 from privrec.runs import forecast
+from privrec.runs.api import plan
 from privrec.types import IntArray
-from tiny import DATA, MODEL
+from tiny import DATA, MODEL, as_options
 
 
 class Clock:
@@ -85,6 +88,69 @@ def test_what_is_compiled_counts_once_however_long_it_takes(
     assert [compiling, seconds] == pytest.approx([20.0, 0.5])
     asked.clear()
     assert forecast._timed_again(lambda: run(1))[0] == pytest.approx(0.5)
+
+
+def test_what_a_larger_sample_compiles_counts_once_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    known: set[int] = set()
+    monkeypatch.setattr(forecast, "time", clock)
+
+    def run(count: int) -> None:
+        size = -(-count // 64)
+        clock.spend(0.01 + 0.001 * count + (0.0 if size in known else 2.0))
+        known.add(size)
+
+    compiling, seconds, count, _ = forecast._grown(run, 200)
+    assert [compiling, seconds, count] == pytest.approx([4.0, 0.21, 200])
+
+
+CHOOSING = {"rounds": 0, "history": "subspace", "subspace_rank": 8, "subspace_rounds": 3}
+MANY = "synthetic:users=500,items=300,longest=40"
+
+
+@pytest.mark.slow
+def test_the_choice_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forecast, "time", Clock(tick=1.0))
+    monkeypatch.setattr(forecast, "multiply_speed", lambda: 1e30)
+    task = prepare(configure("privrec-plus", MANY, CHOOSING), load(MANY)).task
+    assert PRIVREC_PLUS.choice is not None
+    ahead = PRIVREC_PLUS.choice.ahead(task, CHOOSING)
+    assert ahead is not None
+
+    def seconds(some: Candidates) -> float:
+        return forecast.of_choice([some]).time_seconds or 0.0
+
+    usual = ahead.candidates[0]
+    usual = usual._replace(sums=1, solved=0, looks=0)
+    once = seconds(usual)
+    # Both stages compile once; a round tells, asks, publishes; of three, two are absorbed.
+    assert once == (1 + 3) + (1 + 3 * 3 + 2)
+    assert seconds(usual._replace(sums=3)) == 3 * once
+    # The closed form takes no time here; that popularity is absorbed counts as solving.
+    assert seconds(usual._replace(solved=5)) == pytest.approx(once + 5)
+    looked = seconds(usual._replace(looks=2))
+    assert looked - once == pytest.approx(2 * usual.people / min(usual.people, 128))
+    alone, beside = (
+        forecast.of_choice([usual._replace(beside=is_beside)]).peak_bytes
+        for is_beside in (False, True)
+    )
+    assert beside > alone
+
+
+@pytest.mark.slow
+def test_a_dry_run_is_of_the_largest_run_that_may_be_chosen() -> None:
+    found = plan("privrec-plus", MANY, **{**CHOOSING, "subspace_rank": 16})
+    assert [stage.name for stage in found.stages] == ["popularity", "subspace", "pairs"]
+    assert found.choice is not None
+    parts = [share.time_seconds or 0.0 for share in (found.choice, *found.machine)]
+    assert found.time_seconds == pytest.approx(sum(parts))
+    assert found.as_json()["choice"]["time_seconds"] == parts[0] > 0
+    fixed = plan("privrec-plus", MANY, choose=False, **CHOOSING)
+    assert fixed.choice is None
+    assert fixed.as_json()["choice"] is None
+    assert "settings are chosen first: " in done(
+        "train", "privrec-plus", "--data", MANY, "--dry-run", *as_options(CHOOSING)
+    )
 
 
 @pytest.mark.slow

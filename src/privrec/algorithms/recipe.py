@@ -87,19 +87,45 @@ class Chosen(NamedTuple):
     line: str
 
 
+class Candidates(NamedTuple):
+    """Candidates that a choice makes from some stages of a plan, for a forecast.
+
+    The rounds are added up `sums` times and solved `solved` times, and there are `looks` looks at
+    `people` people; `look(params, count)` looks at some of them. If `beside`, the best candidate so
+    far is in memory with its sums while another one is made.
+    """
+
+    plan: Plan
+    stages: Sequence[Stage]
+    sums: int
+    solved: int
+    looks: int
+    people: int
+    look: Callable[[Params, int], object]
+    beside: bool
+
+
+class Ahead(NamedTuple):
+    """What a choice will about do, and the settings of the largest run that it may lead to."""
+
+    candidates: Sequence[Candidates]
+    values: Mapping[str, Any]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
     """How a recipe chooses settings that nobody gave, before a simulated training without noise.
 
     `keys` are the settings that it may choose. `usual(task, given)` returns those that follow from
     the size of the data and its protocol. `find(task, given, on_progress)` compares candidates on
-    what `evaluation.choosing` holds out, and returns None if nothing is to be chosen. `given` are
-    the settings that the user gave: they stay.
+    what `evaluation.choosing` holds out, and returns None if nothing is to be chosen; `ahead(task,
+    given)` tells what that will take. `given` are the settings that the user gave: they stay.
     """
 
     keys: frozenset[str]
     usual: Callable[[Task[Any], Collection[str]], Mapping[str, Any]]
     find: Callable[[Task[Any], Collection[str], OnProgress], Chosen | None]
+    ahead: Callable[[Task[Any], Collection[str]], Ahead | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -201,8 +201,15 @@ def _machine_lines(planned: "Plan") -> list[str]:
     known = [share.time_seconds for share in planned.machine if share.time_seconds is not None]
     unknown = [share.stage for share in planned.machine if share.time_seconds is None]
     without = f" without {', '.join(unknown)}" if unknown else ""
+    choice = planned.choice
+    known += [choice.time_seconds] if choice and choice.time_seconds else []
     time, memory = duration(sum(known)), in_gb(planned.peak_bytes)
     lines = [f"on this machine, estimated from a sample: about {time}{without}, {memory} of memory"]
+    if choice and choice.time_seconds is not None:
+        lines.append(
+            f"settings are chosen first: {duration(choice.time_seconds)} of it; the stages are"
+            " those of the largest run that this may lead to"
+        )
     if planned.items is not None:
         noised = planned.config.budget.mechanism != "none"
         all_ = planned.items == planned.catalogue and not noised

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from privrec.core.scorer import Scores
+from privrec.core.scorer import Entries, Scores, at_least, bound, first_of
 from privrec.data.clients import Clients, is_in, ranges
 from privrec.evaluation.metrics import DEPTH, Ranks
 from privrec.types import F64, BoolArray, IntArray
@@ -68,11 +68,10 @@ def rank_table(
     seen = np.sort(_pairs(kept, n_items))
     away = [likes.pair] if compete else [likes.pair, _pairs(hidden, n_items)]
     others = _distinct(np.concatenate(away))
-    row, item = _cells(scores, rows, others[~is_in(others, seen)])
-    shown = _Entries(row, item, scores[row, item])
-    scores[_cells(scores, rows, np.sort(np.concatenate([seen, others])))] = -np.inf
-    least = _bound(scores)
-    best = _at_least(scores, least)
+    shown = _entries(scores, rows, others[~is_in(others, seen)])
+    _leave_out(scores, rows, np.concatenate([seen, others]))
+    least = bound(scores, DEPTH)
+    best = at_least(scores, least)
     above, equal = _rivals(best, least, entry_row, own)
     known = is_in(likes.pair, seen)
     among = _standings(entry_row, own, ~known[like])
@@ -125,12 +124,15 @@ def _likes_of(tested: Clients, n_items: int) -> _Likes:
     return _Likes(pair, of_line.reshape(-1), np.cumsum(size) - size, size)
 
 
-class _Entries(NamedTuple):
-    """Some cells of a table of scores: their rows, in ascending order, their items and scores."""
+def _entries(scores: Scores, rows: Rows, pairs: IntArray) -> Entries:
+    """Return the entries of these (person, item) pairs in all rows of the person."""
+    row, item = _cells(scores, rows, pairs)
+    return Entries(row, item, scores[row, item])
 
-    row: IntArray
-    item: IntArray
-    score: Scores
+
+def _leave_out(scores: Scores, rows: Rows, pairs: IntArray) -> None:
+    """Set the scores of these (person, item) pairs to minus infinity in all rows of the person."""
+    scores[_cells(scores, rows, np.sort(pairs))] = -np.inf
 
 
 def _cells(scores: Scores, rows: Rows, pairs: IntArray) -> tuple[IntArray, IntArray]:
@@ -143,7 +145,7 @@ def _cells(scores: Scores, rows: Rows, pairs: IntArray) -> tuple[IntArray, IntAr
     return row, pairs[ranges(start[rows.person], sizes)] % n_items
 
 
-def _rivals(best: _Entries, least: Scores, row: IntArray, own: F64) -> tuple[F64, F64]:
+def _rivals(best: Entries, least: Scores, row: IntArray, own: F64) -> tuple[F64, F64]:
     """Return for each own score how many of the best of its row are above it, and how many equal.
 
     Where at least `DEPTH` are above, they may be infinitely many.
@@ -160,7 +162,7 @@ def _rivals(best: _Entries, least: Scores, row: IntArray, own: F64) -> tuple[F64
     return above, equal
 
 
-def _listed(best: _Entries, least: Scores, shown: _Entries) -> IntArray:
+def _listed(best: Entries, least: Scores, shown: Entries) -> IntArray:
     """Return the `DEPTH` best items of each row among both, best first; -1 where there are fewer.
 
     Equal ones are in the order of the catalogue.
@@ -169,47 +171,14 @@ def _listed(best: _Entries, least: Scores, shown: _Entries) -> IntArray:
     row = np.concatenate([best.row, shown.row[near]])
     item = np.concatenate([best.item, shown.item[near]])
     score = np.concatenate([best.score, shown.score[near]])
-    order = np.lexsort((item, -score, row))
-    order = order[score[order] > -np.inf]
-    row = row[order]
-    place = np.arange(len(row)) - np.searchsorted(row, row)
-    first = place < DEPTH
-    listed = np.full((len(least), DEPTH), -1, np.int64)
-    listed[row[first], place[first]] = item[order[first]]
-    return listed
+    return first_of(Entries(row, item, score), len(least), DEPTH)[0]
 
 
 _COMPARED = 2**21
 """Comparisons at a time: a few megabytes. Chosen by hand."""
-_GROUPS = 256
-"""Groups of items of which the best are looked at. Chosen by hand; not tuned."""
 
 
-def _bound(scores: Scores) -> Scores:
-    """Return for each row a score that at least `DEPTH` of its items have or exceed.
-
-    Of the best scores of groups of items it is the `DEPTH`-th, which is near the one of all items
-    and found much faster. Items of a group are not neighbours, because a catalogue may be in
-    the order of popularity. For few items it is minus infinity.
-    """
-    rows, n_items = scores.shape
-    groups = min(_GROUPS, n_items)
-    if groups < DEPTH:
-        return np.full(rows, -np.inf, scores.dtype)
-    size = n_items // groups
-    highest = scores[:, : size * groups].reshape(rows, size, groups).max(axis=1)
-    highest.partition(groups - DEPTH, axis=1)
-    return np.asarray(highest[:, groups - DEPTH])
-
-
-def _at_least(scores: Scores, least: Scores) -> _Entries:
-    """Return the entries of each row that are at least `least`, in the order of the items."""
-    place = np.flatnonzero(scores >= least[:, None])  # much faster than with two indices
-    n_items = scores.shape[1]
-    return _Entries(place // n_items, place % n_items, scores.reshape(-1)[place])
-
-
-def _padded(entries: _Entries, rows: int) -> Scores:
+def _padded(entries: Entries, rows: int) -> Scores:
     """Return the scores of each row side by side, filled up with minus infinity."""
     row, score = entries.row, entries.score
     size = np.bincount(row, minlength=rows)

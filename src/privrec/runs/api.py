@@ -20,7 +20,7 @@ from privrec.errors import DataError, check_kind
 from privrec.privacy.ledger import PrivacyLedger
 from privrec.runs import folder as records
 from privrec.runs.evaluate import nobody_to_test
-from privrec.runs.forecast import Forecast, forecast
+from privrec.runs.forecast import Forecast, forecast, of_choice
 from privrec.runs.loop import too_few_to_learn, with_settings
 from privrec.runs.run import Run
 from privrec.settings import RunSettings
@@ -32,9 +32,11 @@ from privrec.types import Params
 class Plan:
     """What a run would do: its stages, their privacy cost, their cost for one phone and here.
 
-    `items` of the `catalogue` items get a vector; it is None where a recipe does not choose them.
-    `path` says which way the run goes, and why, where a recipe has several. `warnings` say where
-    there are too few people, to learn anything or to test anybody.
+    `choice` is what it takes to choose settings first, None where nothing is chosen; the stages are
+    then those of the largest run that it may lead to. `items` of the `catalogue` items get a
+    vector; it is None where a recipe does not choose them. `path` says which way the run goes, and
+    why, where a recipe has several. `warnings` say where there are too few people, to learn
+    anything or to test anybody.
     """
 
     config: RunSettings
@@ -44,6 +46,7 @@ class Plan:
     machine: tuple[Forecast, ...]
     catalogue: int
     items: int | None
+    choice: Forecast | None = None
     path: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
@@ -59,13 +62,17 @@ class Plan:
     @property
     def time_seconds(self) -> float | None:
         """The seconds of the whole run on this machine; None if some stage was not estimated."""
-        known = [share.time_seconds for share in self.machine if share.time_seconds is not None]
-        return sum(known) if len(known) == len(self.machine) else None
+        known = [share.time_seconds for share in self._shares if share.time_seconds is not None]
+        return sum(known) if len(known) == len(self._shares) else None
 
     @property
     def peak_bytes(self) -> int:
         """The memory of the whole run on this machine."""
-        return max((share.peak_bytes for share in self.machine), default=0)
+        return max((share.peak_bytes for share in self._shares), default=0)
+
+    @property
+    def _shares(self) -> tuple[Forecast, ...]:
+        return self.machine if self.choice is None else (self.choice, *self.machine)
 
     def as_json(self) -> dict[str, Any]:
         """Return the plan as `privrec train --dry-run --json` prints it."""
@@ -86,7 +93,9 @@ class Plan:
             "delta": self.config.budget.delta if self.epsilon else None,
         }
         phone = [asdict(share) for share in self.devices]
+        choice = None if self.choice is None else asdict(self.choice)
         return {
+            "choice": choice,
             "stages": stages,
             "privacy": privacy,
             "phone": phone,
@@ -103,12 +112,16 @@ def plan(recipe: str, data: object, **settings: Any) -> Plan:
     name, read = named(data)
     config = configure(recipe, name, settings)
     prepared = prepare(config, read())
+    ahead = None
     if (choice := recipe_named(recipe).choice) is not None:
         prepared = with_settings(prepared, choice.usual(prepared.task, settings))
+        if (ahead := choice.ahead(prepared.task, settings)) is not None:
+            prepared = with_settings(prepared, ahead.values)
         config = prepared.task.settings
     federation, people = prepared.task.federation, prepared.task.split.train
     check_memory(prepared.stages())
     machine = forecast(prepared)
+    chosen = None if ahead is None else of_choice(ahead.candidates)
     ledger, shares, params = PrivacyLedger(), [], None
     for stage in prepared.stages():
         params = stage.start(params).params
@@ -126,6 +139,7 @@ def plan(recipe: str, data: object, **settings: Any) -> Plan:
         epsilon=None if math.isinf(epsilon) else epsilon,
         devices=tuple(shares),
         machine=machine,
+        choice=chosen,
         catalogue=federation.n_items,
         items=None if counted is None else counted(config, federation.n_items),
         path=() if path is None else tuple(path(prepared.task, prepared.stages())),

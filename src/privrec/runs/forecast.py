@@ -6,7 +6,7 @@ written, and nobody is asked who does not train or validate.
 
 import gc
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from privrec.algorithms.recipe import Plan
+from privrec.algorithms.recipe import Candidates, Plan
 from privrec.core.phase import (
     CentralFit,
     Cohort,
@@ -35,6 +35,9 @@ from privrec.types import IntArray, Params
 
 _FEWEST, _MOST, _TIMES = 16, 4096, 4
 """People in the first sample of a round and in the largest one, and how samples grow."""
+_AGAIN = 1.5
+"""A sample takes longer than one with fewer people by at most this, times their ratio, if nothing
+is compiled. Chosen by hand."""
 _LONG = 5.0
 """Seconds that a larger sample may take. Chosen by hand."""
 _TOO_LONG = 60.0
@@ -54,11 +57,17 @@ class Forecast:
 
 
 class _Sample(NamedTuple):
-    """What a sample of a stage tells: its seconds and memory, and parameters such as it leaves."""
+    """What a sample of a stage tells: its seconds and memory, and parameters such as it leaves.
+
+    `solving` are the seconds of what comes after its last round, of all; `published` the bytes of a
+    round's sum.
+    """
 
     seconds: float | None
     bytes: int
     params: Params
+    solving: float = 0.0
+    published: int = 0
 
 
 def forecast(prepared: Plan) -> tuple[Forecast, ...]:
@@ -76,12 +85,36 @@ def forecast(prepared: Plan) -> tuple[Forecast, ...]:
         params, seconds = sample.params, sample.seconds
         if seconds is not None:
             seconds += _of_validation(prepared, stage, params)
-        gc.collect()  # What the sample left behind is not part of the run.
         # The parameters are here already, before and after the sample; they are counted again.
-        held = _size((state.params, state.opt_state, params))
-        peak = max(0, process_memory() - held) + sample.bytes
+        peak = _process_without(state, params) + sample.bytes
         found.append(Forecast(stage=stage.name, time_seconds=seconds, peak_bytes=peak))
     return tuple(found)
+
+
+def of_choice(candidates: Sequence[Candidates]) -> Forecast:
+    """Return what it would take to choose among some candidates on this machine."""
+    seconds, peak = 0.0, 0
+    for some in candidates:
+        params: Params | None = None
+        for stage in some.stages:
+            state = stage.start(params)
+            sample = _of_phase(some.plan, stage, state)  # type: ignore[arg-type]
+            params = sample.params
+            asking = (sample.seconds or 0.0) - sample.solving
+            seconds += some.sums * asking + some.solved * sample.solving
+            beside = sample.published + 2 * _size(params) if some.beside else 0
+            peak = max(peak, _process_without(state, params) + sample.bytes + beside)
+        if params and some.looks:
+            few = min(some.people, _LOOKED_AT)
+            looking, _ = _timed_again(partial(some.look, params, few))
+            seconds += some.looks * looking * some.people / max(few, 1)
+    return Forecast(stage="choice", time_seconds=seconds, peak_bytes=peak)
+
+
+def _process_without(state: ServerState, params: Params) -> int:
+    """Return the memory of this process without the parameters before and after a sample."""
+    gc.collect()  # What the sample left behind is not part of the run.
+    return max(0, process_memory() - _size((state.params, state.opt_state, params)))
 
 
 def _of_phase(prepared: Plan, phase: Phase, state: ServerState) -> _Sample:
@@ -111,17 +144,19 @@ def _of_phase(prepared: Plan, phase: Phase, state: ServerState) -> _Sample:
     work = None if phase.work is None else phase.work(told)
     if work is None:
         noised = phase.release.is_private
-        summed = (NOISE_COPIES if noised else 3) * _size(published.update)
-        needed = 2 * _size((state.params, state.opt_state)) + 2 * _size(told) + summed
+        copies = NOISE_COPIES if noised else 3
+        needed = 2 * _size((state.params, state.opt_state)) + 2 * _size(told)
+        needed += copies * _size(published.update)
     else:
         needed = work.bytes
-    rounds, last = phase.rounds, _seconds_after(work)
+    rounds, last, summed = phase.rounds, _seconds_after(work), _size(published.update)
     seconds = before + compiling + rounds * (telling + asking + publishing)
     if rounds == 1 and last is not None:
-        return _Sample(seconds + last, needed, state.params)
+        return _Sample(seconds + last, needed, state.params, last, summed)
     absorbing, after = _timed_again(lambda: phase.absorb(state, published))
-    seconds += (rounds - 1) * absorbing + (absorbing if last is None else last)
-    return _Sample(seconds, needed, after.params)
+    last = absorbing if last is None else last
+    seconds += (rounds - 1) * absorbing + last
+    return _Sample(seconds, needed, after.params, last, summed)
 
 
 def _of_fit(fit: CentralFit, state: ServerState) -> _Sample:
@@ -159,6 +194,11 @@ def _grown(run: Callable[[int], Any], whole: int) -> tuple[float, float, int, An
             break
         del found
         longer, found = _timed(partial(run, more))
+        # More people do not explain it: something was compiled again.
+        if longer > _AGAIN * _TIMES * seconds:
+            once = longer
+            longer, found = _timed(partial(run, more))
+            compiling += max(0.0, once - longer)
         slope = max(0.0, longer - seconds) / (more - count)
         count, seconds = more, longer
     return compiling, seconds + slope * (whole - count), count, found

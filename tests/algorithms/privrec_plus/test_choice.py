@@ -12,7 +12,7 @@ import pytest
 import privrec
 from commands import done
 from privrec.algorithms.privrec_plus import choice
-from privrec.algorithms.privrec_plus.choice import figures_on, find, usual
+from privrec.algorithms.privrec_plus.choice import ahead, figures_on, find, usual
 from privrec.algorithms.privrec_plus.hop import PAIRS
 from privrec.algorithms.privrec_plus.recipe import PRIVREC_PLUS, plus_plan
 from privrec.algorithms.privrec_plus.scoring import (
@@ -107,6 +107,44 @@ def test_in_a_subspace_it_also_finds_the_discount_and_the_pairs(
     assert found.values == wanted
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"rounds": 0},
+        {"rounds": 0, **SUBSPACE},
+        {"rounds": 0, **SUBSPACE, "history_l2": 7.0, "popularity_discount": 0.1, "hop_weight": 0.3},
+        {"rounds": 0, "activity_power": 0.5, "history_rank": 7},
+    ],
+)
+def test_a_forecast_counts_what_is_played_where_nothing_is_better(
+    given: dict[str, Any],
+    many: Federation,
+    judged_by: Callable[[Figure], list[PlusSettings]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen, added_up = judged_by(lambda s: 0.0), []
+    sums = choice._Search._sums
+
+    def counted(self: Any, stages: Any) -> Any:
+        added_up.append(stages)
+        return sums(self, stages)
+
+    monkeypatch.setattr(choice._Search, "_sums", counted)
+    free = {key: value for key, value in given.items() if key != "subspace_rank"}
+    monkeypatch.setattr(choice, "_MORE_DIRECTIONS", 32)
+    task = prepare(configure("privrec-plus", MANY, given), many).task
+    assert find(plus_plan, task, free, tell_nobody) is not None
+    expected = ahead(plus_plan, task, free)
+    assert expected is not None
+    assert sum(some.looks for some in expected.candidates) == len(seen)
+    towers = [some for some in expected.candidates if len(some.stages) == 2]
+    assert sum(some.sums for some in towers) == len(added_up)
+    if "hop_weight" in expected.values:
+        assert expected.values["hop_weight"] == max(one.hop_weight for one in seen)
+    if "history" in given:
+        assert expected.values["subspace_rank"] == max(one.subspace_rank for one in seen) == 32
+
+
 def test_what_was_given_stays(
     many: Federation, judged_by: Callable[[Figure], list[PlusSettings]]
 ) -> None:
@@ -137,7 +175,7 @@ def test_candidates_that_share_sums_are_those_that_have_their_own(many: Federati
     task = prepare(config, many).task
     trial = trial_of(task.protocol, many, task.split.train, task.split.validation)
     assert trial is not None
-    search = choice._Search(plus_plan, task, trial, frozenset(), tell_nobody)
+    search = choice._Search(plus_plan, task, task.settings, trial, frozenset(), tell_nobody)
     best = search.looked_at(search.candidate(config))
     other = config.model_copy(update={"history_l2": 5.0, "popularity_discount": 0.2})
     own = search.candidate(other)

@@ -217,9 +217,10 @@ def public_work(layout: Layout, kernels: int, directions: int, told: Told | None
 def subspace_work(
     settings: SumsSettings, layout: Layout, rank: int, told: Told | None
 ) -> ServerWork:
-    """Return what the subspace iteration needs: the basis, the sums, and copies of both.
+    """Return what the subspace iteration needs, at its end: some tables of all columns.
 
-    Besides, the solution for some items at a time takes vectors of 64 bits, `sides` and more for
+    They are the first basis and the last one (joined, where it has several blocks), the sums, the
+    directions and their copy; and the item vectors before and after. Besides, the solution for some items at a time takes vectors of 64 bits, `sides` and more for
     each, and there are some square matrices.
     """
     exact = without_noise(settings)
@@ -227,7 +228,7 @@ def subspace_work(
     at_once = min(layout.n_items, 1024)
 
     def needed(width: int) -> int:
-        tall = _NUMBER * (7 * layout.size + 3 * layout.n_items)
+        tall = _NUMBER * ((5 + (len(layout.sizes) > 1)) * layout.size + 2 * layout.n_items)
         return width * (tall + 8 * (2 * sides + 6) * at_once + 8 * 6 * width)
 
     def instead(free: int) -> str:
@@ -243,7 +244,7 @@ def subspace_work(
         what=f"a subspace of rank {rank:,} over {layout.size:,} columns",
         instead=instead,
         # Of columns and of square matrices in 64 bits: twice. Of items one by one: `_ONE_BY_ONE`.
-        multiply_adds=rank**2 * (10 * layout.size + (2 + _ONE_BY_ONE * sides) * layout.n_items)
+        multiply_adds=rank**2 * (8 * layout.size + _ONE_BY_ONE * sides * layout.n_items)
         + 40 * rank**3,
     )
 

@@ -18,10 +18,11 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
+from privrec.algorithms.privrec_plus.budget import layout_for
 from privrec.algorithms.privrec_plus.rows import LARGEST
 from privrec.algorithms.privrec_plus.scoring import FREQUENCY, HOP_WEIGHT, OUT, RECENCY
 from privrec.algorithms.privrec_plus.settings import PlusSettings, in_subspace, without_noise
-from privrec.algorithms.recipe import Chosen, Plan, Task
+from privrec.algorithms.recipe import Ahead, Candidates, Chosen, Plan, Task
 from privrec.core.phase import Cohort, Phase, ServerState
 from privrec.core.round import fastest
 from privrec.core.scorer import Scorer
@@ -66,6 +67,8 @@ _TRIAL_ROUNDS = 4
 _MOST_PAIRS = 2 * 10**9
 """With more pairs of lines of one person, the pairs of items would take minutes: they are not
 tried. Chosen by hand."""
+_USUAL_RIDGES = 2
+"""About how many other ridges are tried: for a forecast alone."""
 _EXPECTED = 12
 """About how many candidates there are: for the bar alone."""
 
@@ -122,14 +125,10 @@ def find(
     on_progress: OnProgress,
 ) -> Chosen | None:
     """Return the settings that are best on what is held out; None if nothing is to be chosen."""
-    settings = without_noise(task.settings)
-    if settings is None or not settings.choose or set(given) >= KEYS:
+    if (search := _search(plan_of, task, given, on_progress)) is None:
         return None
-    trial = trial_of(task.protocol, task.whole, task.split.train, task.split.validation)
-    if trial is None:
-        return None
-    search = _Search(plan_of, task, trial, frozenset(given), on_progress)
-    usual_figures, best = search.best(settings)
+    settings, trial = search.settings, search.trial
+    usual_figures, best = search.best()
     found = best.candidate.settings.model_dump()
     before = settings.model_dump()
     keys = [key for key in type(settings).model_fields if key in KEYS]
@@ -139,6 +138,29 @@ def find(
         values["validation_share"] = 0.0  # Nothing is left to validate: these people train too.
     on_progress("settings compared", 1, 1)
     return Chosen(values, line)
+
+
+def ahead(
+    plan_of: Callable[[Task[Any]], Plan], task: Task[Any], given: Collection[str]
+) -> Ahead | None:
+    """Return about what `find` will play, and the largest run that it may lead to."""
+    search = _search(plan_of, task, given, lambda *_: None)
+    return None if search is None else search.ahead()
+
+
+def _search(
+    plan_of: Callable[[Task[Any]], Plan],
+    task: Task[Any],
+    given: Collection[str],
+    on_progress: OnProgress,
+) -> "_Search | None":
+    settings = without_noise(task.settings)
+    if settings is None or not settings.choose or set(given) >= KEYS:
+        return None
+    trial = trial_of(task.protocol, task.whole, task.split.train, task.split.validation)
+    if trial is None:
+        return None
+    return _Search(plan_of, task, settings, trial, frozenset(given), on_progress)
 
 
 def figures_on(trial: Trial, scorers: Mapping[str, Scorer]) -> F64:
@@ -174,14 +196,15 @@ class _Search:
 
     plan_of: Callable[[Task[Any]], Plan]
     task: Task[Any]
+    settings: PlusSettings
     trial: Trial
     given: frozenset[str]
     on_progress: OnProgress
     done: int = 0
 
-    def best(self, settings: PlusSettings) -> tuple[F64, _Best]:
-        """Return the figures of these settings, with which it begins, and the best candidate."""
-        best = self.looked_at(self.candidate(settings))
+    def best(self) -> tuple[F64, _Best]:
+        """Return the figures of the settings, with which it begins, and the best candidate."""
+        best = self.looked_at(self.candidate(self.settings))
         usual_figures = best.figures
         best = self._better(best, self._others(best, "activity_power", _ACTIVITIES))
         best = self._ridge(best)
@@ -189,15 +212,53 @@ class _Search:
             best = self._better(best, self._discounts(best))
             best = self._better(best, self._hops(best))
         else:
-            small = self.task.federation.n_items <= _WHOLE
-            ranks = _RANKS if small else _RANKS[:1]
-            best = self._better(best, self._others(best, "history_rank", ranks))
+            best = self._better(best, self._others(best, "history_rank", self._ranks))
         if self.trial.protocol.name == "leave-last":
             best = self._better(best, self._recencies(best))
         if self._within(best.candidate.settings):
             best = best.lean()
             best = self._better(best, self._directions(best))
         return usual_figures, best
+
+    def ahead(self) -> Ahead:
+        """Return about what `best` will play, and the largest run that it may lead to."""
+        settings, free = self.settings, {key: key not in self.given for key in KEYS}
+        within = self._within(settings)
+        sums = 1 + (len(_ACTIVITIES) - 1) * free["activity_power"]
+        solved = sums + _USUAL_RIDGES * free["history_l2"]
+        looks = solved + len(_RECENCIES) * (self.trial.protocol.name == "leave-last")
+        values: dict[str, Any] = {} if settings.rounds else {"validation_share": 0.0}
+        if not within:
+            ranks = len(self._ranks) * free["history_rank"]
+            return Ahead([self._ahead(settings, 0, sums, solved + ranks, looks + ranks)], values)
+        looks += (len(_DISCOUNTS) - 1) * free["popularity_discount"]
+        found = [self._ahead(settings, 0, sums, solved, looks)]
+        if free["hop_weight"] and not settings.hop_weight and self._pairs() <= _MOST_PAIRS:
+            values["hop_weight"] = max(_HOPS)
+            pairs = settings.model_copy(update={"hop_weight": max(_HOPS)})
+            found.append(self._ahead(pairs, 2, 1, 1, len(_HOPS)))
+        columns = layout_for(settings, self.task.federation.catalogue).size
+        if self._has_more(settings, columns):
+            values["subspace_rank"] = _MORE_DIRECTIONS
+            more = settings.model_copy(update={"subspace_rank": _MORE_DIRECTIONS})
+            found.append(self._ahead(more, 0, 1, 1, 1)._replace(beside=False))
+        return Ahead(found, values)
+
+    def _ahead(
+        self, settings: PlusSettings, first: int, sums: int, solved: int, looks: int
+    ) -> Candidates:
+        plan, trial = self.plan(settings), self.trial
+
+        def look(params: Params, count: int) -> F64:
+            some = replace(trial, tested=trial.tested[:count])
+            return figures_on(some, {"": plan.ranker(params)})
+
+        stages, people = plan.stages()[first : first + 2], len(trial.tested)
+        return Candidates(plan, stages, sums, solved, looks, people, look, beside=True)
+
+    @property
+    def _ranks(self) -> tuple[int, ...]:
+        return _RANKS if self.task.federation.n_items <= _WHOLE else _RANKS[:1]
 
     def _within(self, settings: PlusSettings) -> bool:
         return in_subspace(settings, self.task.federation.n_items)
@@ -237,6 +298,7 @@ class _Search:
                 if not left and stage is stages[-1]:
                     return _Sums(state, published)
                 state = replace(stage.absorb(state, published), round_index=state.round_index + 1)
+                del published  # It is as large as the state.
             params = state.params
         raise ValueError("there must be a phase to add up; got none")
 
@@ -332,15 +394,18 @@ class _Search:
     def _directions(self, best: _Best) -> Iterator[_Candidate]:
         """Yield the candidate with more directions, if they fit; the pairs stay as they are."""
         settings, _, kept = best.candidate
-        columns = len(kept[FREQUENCY])
-        if (
+        if self._has_more(settings, len(kept[FREQUENCY])):
+            more = settings.model_copy(update={"subspace_rank": _MORE_DIRECTIONS})
+            found = self.candidate(more)
+            yield found._replace(sums=None, params={**found.params, **kept})
+
+    def _has_more(self, settings: PlusSettings, columns: int) -> bool:
+        """Return whether more directions than usual may be tried, and fit."""
+        return (
             "subspace_rank" not in self.given
             and settings.subspace_rank < min(_MORE_DIRECTIONS, columns)
             and _MORE_DIRECTIONS * columns <= _MOST_NUMBERS
-        ):
-            more = settings.model_copy(update={"subspace_rank": _MORE_DIRECTIONS})
-            found = self.candidate(more)
-            yield found._replace(params={**found.params, **kept})
+        )
 
     def _pairs(self) -> float:
         """Return how many pairs of lines people have, counted for each person."""

@@ -39,7 +39,7 @@ from privrec.algorithms.privrec_plus.budget import (
     subspace_work,
     sweeps_work,
 )
-from privrec.algorithms.privrec_plus.choice import KEYS, find, usual
+from privrec.algorithms.privrec_plus.choice import KEYS, ahead, find, usual
 from privrec.algorithms.privrec_plus.hop import PAIRS, neighbours, pairs_device
 from privrec.algorithms.privrec_plus.kernels import Kernels
 from privrec.algorithms.privrec_plus.opinion import SECOND, SECOND_WEIGHT
@@ -601,7 +601,9 @@ PRIVREC_PLUS = Recipe(
     with_items=with_items,
     path=plus_path,
     values={**_VALUES, "dislike_target": 0.6, "patience": 3},
-    choice=Choice(keys=KEYS, usual=usual, find=partial(find, plus_plan)),
+    choice=Choice(
+        keys=KEYS, usual=usual, find=partial(find, plus_plan), ahead=partial(ahead, plus_plan)
+    ),
     presets={
         # The settings are chosen already: 2 % validation people are enough for the curve, and too
         # few to choose a state by.

@@ -167,7 +167,7 @@ def closed_form(tower: Arrays, layout: Layout) -> Callable[[Leaf], F32]:
 
     def score(rows: Leaf) -> F32:
         hidden = rows @ inside
-        return np.array(hidden if out is None else hidden @ out.T, np.float32)
+        return np.asarray(hidden if out is None else hidden @ out.T, np.float32)
 
     return score
 
@@ -261,7 +261,8 @@ def row_scorer(tower: Arrays, layout: Layout) -> Callable[[Leaf], F32]:
             scores = added(scores, near(rows), float(tower[HOP_WEIGHT]))
         if other is not None:
             scores = added(scores, other(rows), float(tower[SECOND_WEIGHT]))
-        return scores + tower[BIAS]
+        scores += tower[BIAS]
+        return scores
 
     return score
 

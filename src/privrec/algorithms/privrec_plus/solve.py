@@ -29,8 +29,8 @@ validation people of MovieLens-1M and Frappe, seeds 0 and 1, epsilon 2, 8 and 40
 _LEAST_SHARE = 1e-6
 """The smallest ridge within a subspace, as a share of the largest eigenvalue: it keeps the matrix
 invertible."""
-_AT_ONCE = 1024
-"""Items that are solved at a time; bounds the memory."""
+_AT_ONCE, _ROWS = 1024, 8192
+"""Items that are solved at a time, and rows that are added up; they bound the memory."""
 
 
 class Factors(NamedTuple):
@@ -90,6 +90,22 @@ def truncated(weights: F32, columns: Matrix, rank: int) -> Factors:
     return Factors(inside, np.asarray((basis @ right.T)[:, :rank], np.float32))
 
 
+def gram(left: Matrix, right: Matrix | None = None, weights: F64 | None = None) -> F64:
+    """Return leftᵀ·right in 64 bits, or leftᵀ·diag(weights)·left, weights at least 0.
+
+    Some rows at a time, to save memory.
+    """
+    total = np.zeros((left.shape[1], left.shape[1] if right is None else right.shape[1]))
+    for start in range(0, len(left), _ROWS):
+        some = slice(start, start + _ROWS)
+        here = np.asarray(left[some], np.float64)
+        if weights is not None:
+            here = here * np.sqrt(weights[some, None])
+        # Of a matrix and itself, half the products are enough, and numpy knows it.
+        total += here.T @ (here if right is None else np.asarray(right[some], np.float64))
+    return total
+
+
 def regression_within(
     vectors: Matrix,
     strength: Matrix,
@@ -114,20 +130,22 @@ def regression_within(
 
     The sums over c have rank 2 or 4: one matrix is inverted for all items (Woodbury).
     """
-    vectors, strength = np.asarray(vectors, np.float64), np.asarray(strength, np.float64)
+    strength = np.asarray(strength, np.float64)
     ridge = l2 * shrink**2 + dropout / (1 - dropout) * often
     least = _LEAST_SHARE * max(float(strength.max(initial=0.0)), 1e-12)
-    inverse = np.linalg.inv(np.diag(strength + least) + vectors.T @ (vectors * ridge[:, None]))
+    inverse = np.linalg.inv(np.diag(strength + least) + gram(vectors, weights=ridge))
     target = np.divide(1.0, shrink, out=np.zeros_like(shrink), where=shrink > 0)
     result = np.zeros((n_items, len(strength)), np.float32)
     for start in range(0, n_items, _AT_ONCE):
         items = np.arange(start, min(start + _AT_ONCE, n_items))
         owns = [(items, 1.0), *([(n_items + items, also)] if also else [])]
-        wanted = np.zeros((len(items), len(strength)))
         sides, middle = [], np.zeros((len(items), 2 * len(owns), 2 * len(owns)))
+        wanted = np.zeros((len(items), 2 * len(owns)))
         for k, (own, weight) in enumerate(owns):
-            alone, all_ = vectors[own], vectors[own] * strength
-            wanted += weight * target[own, None] * (all_ - often[own, None] * alone)
+            alone = np.asarray(vectors[own], np.float64)
+            all_ = alone * strength
+            wanted[:, 2 * k + 1] = weight * target[own]
+            wanted[:, 2 * k] = -wanted[:, 2 * k + 1] * often[own]
             sides += [alone, all_]
             # The inverse of [[often, -1], [-1, 0]].
             middle[:, 2 * k, 2 * k + 1] = middle[:, 2 * k + 1, 2 * k] = -1
@@ -135,10 +153,9 @@ def regression_within(
         side = np.stack(sides, 1)
         # One product for all items: one for each would read the inverse again and again.
         solved = (side.reshape(-1, len(strength)) @ inverse).reshape(side.shape)
-        simple = wanted @ inverse
-        middle += solved @ side.transpose(0, 2, 1)
-        weights = np.linalg.solve(middle, side @ simple[:, :, None])
-        result[items] = simple - (solved.transpose(0, 2, 1) @ weights)[:, :, 0]
+        between = solved @ side.transpose(0, 2, 1)
+        weights = np.linalg.solve(middle + between, between @ wanted[:, :, None])[:, :, 0]
+        result[items] = ((wanted - weights)[:, None, :] @ solved)[:, 0]
     return result
 
 

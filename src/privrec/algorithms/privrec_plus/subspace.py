@@ -50,17 +50,18 @@ from privrec.algorithms.privrec_plus.scoring import (
     POPULARITY,
     Layout,
 )
-from privrec.algorithms.privrec_plus.solve import bias_of, frequent, regression_within
+from privrec.algorithms.privrec_plus.solve import bias_of, frequent, gram, regression_within
 from privrec.core.contribution import Contribution, TouchedRows
 from privrec.core.phase import Cohort, DeviceHalf, Phase, ServerState, Told
 from privrec.data.clients import Clients
-from privrec.data.federation import chunks
 from privrec.privacy.aggregate import Aggregator, CohortTotal, Published
 from privrec.seeds import rng
 from privrec.types import F32, F64, Array, IntArray, Params
 
 _AT_ONCE = 2**24
 """Numbers in the products of some people with the basis; bounds the memory of a round."""
+_COLUMNS = 128
+"""Directions that are multiplied at a time: a product for all would be as large as the basis."""
 _TINY = 1e-20
 """The least that a square sum is taken for, where all are 0."""
 _NEGLIGIBLE = 1e-10
@@ -93,7 +94,9 @@ def subspace_device(layout: Layout, how: Regression) -> DeviceHalf:
         total = np.zeros(basis.shape, np.float32)
         for people in cohort.parts(max(1, _AT_ONCE // basis.shape[1])):
             rows = weighted_rows(rows_of(people, layout), layout, how, scale)
-            total += rows.T @ (rows @ basis)
+            for start in range(0, basis.shape[1], _COLUMNS):
+                some = slice(start, start + _COLUMNS)
+                total[:, some] += rows.T @ (rows @ np.ascontiguousarray(basis[:, some]))
         return CohortTotal({BASIS: total})
 
     return DeviceHalf(contribute=contribute, kernel=kernel)
@@ -108,10 +111,10 @@ def orthonormal(sums: F32) -> F32:
     With sumsᵀsums = LLᵀ it is sums·L⁻ᵀ, much faster than a QR decomposition. Where the columns
     span fewer than d directions, some columns of the result are nearly 0.
     """
-    gram = _gram(sums, sums)
-    least = _NEGLIGIBLE * max(float(np.trace(gram)), _TINY)
-    lower = np.linalg.cholesky(gram + least * np.eye(len(gram)))
-    return _times(sums, solve_triangular(lower, np.eye(len(gram)), lower=True).T)
+    square = gram(sums)
+    least = _NEGLIGIBLE * max(float(np.trace(square)), _TINY)
+    lower = np.linalg.cholesky(square + least * np.eye(len(square)))
+    return _times(sums, solve_triangular(lower, np.eye(len(square)), lower=True).T)
 
 
 def leading(basis: F32, sums: F32) -> tuple[F32, F64]:
@@ -120,21 +123,13 @@ def leading(basis: F32, sums: F32) -> tuple[F32, F64]:
     `sums` is M·`basis`. This is Nyström's approximation, M ≈ (MQ)(QᵀMQ)⁺(MQ)ᵀ: exact if M has
     rank d, and nearer to M than what the basis alone would give.
     """
-    middle = _gram(basis, sums)
+    middle = gram(basis, sums)
     half = _times(sums, _inverse_root((middle + middle.T) / 2))
-    strength, directions = np.linalg.eigh(_gram(half, half))
+    strength, directions = np.linalg.eigh(gram(half))
     strength, directions = np.maximum(strength[::-1], 0.0), directions[:, ::-1]
     kept = strength > _NEGLIGIBLE * max(float(strength[0]), _TINY)
     lengths = np.where(kept, 1 / np.sqrt(np.where(kept, strength, 1.0)), 0.0)
     return _times(half, directions * lengths), np.where(kept, strength, 0.0)
-
-
-def _gram(left: F32, right: F32) -> F64:
-    """Return leftᵀ·right in 64 bits, some rows at a time."""
-    total = np.zeros((left.shape[1], right.shape[1]))
-    for rows in chunks(np.arange(len(left)), 8192):
-        total += left[rows].astype(np.float64).T @ right[rows].astype(np.float64)
-    return total
 
 
 def _inverse_root(matrix: F64) -> F64:
@@ -193,11 +188,11 @@ def subspace_tower(
         dropout=how.dropout,
         also=how.also(layout),
     )
-    inside = vectors * (kinds * shrink)[:, None].astype(np.float32)
+    vectors *= (kinds * shrink)[:, None].astype(np.float32)
     items = frequency[: layout.n_items]
     usual = max(float(items.mean()), 1e-12)
-    discount = _power(items / usual, -within.discount).astype(np.float32)
-    return {**_blocks(inside, layout), OUT: out * discount[:, None]}
+    out *= _power(items / usual, -within.discount).astype(np.float32)[:, None]
+    return {**_blocks(vectors, layout), OUT: out}
 
 
 def subspace_phase(
@@ -244,7 +239,8 @@ def subspace_phase(
             popularity = np.asarray(state.params[POPULARITY], np.float64)
             seen = np.flatnonzero(frequency[: layout.n_items] > 0)
             tower[BIAS] = bias_of(popularity, seen)
-        new = {name: jnp.asarray(array) for name, array in tower.items()}
+        # One after another, so that there are never two copies of all of them.
+        new = {name: jnp.asarray(tower.pop(name)) for name in list(tower)}
         return replace(state, params={**state.params, **new})
 
     return Phase(
@@ -261,7 +257,8 @@ def subspace_phase(
 
 
 def _basis(params: Params, layout: Layout) -> F32:
-    return np.concatenate([np.asarray(params[name]) for name in layout.names])
+    blocks = [np.asarray(params[name]) for name in layout.names]
+    return blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
 
 
 def _blocks(table: npt.NDArray[np.float32], layout: Layout) -> dict[str, F32]:
