@@ -206,8 +206,9 @@ def subspace_work(
     """Return what the subspace iteration needs, at its end: some tables of all columns.
 
     They are the first basis and the last one (joined, where it has several blocks), the sums, the
-    directions and their copy; and the item vectors before and after. Besides, the solution for some items at a time takes vectors of 64 bits, `sides` and more for
-    each, and there are some square matrices.
+    directions and their copy; and the item vectors before and after. Besides, the solution for some
+    items at a time takes vectors of 64 bits, `sides` and more for each, and there are some square
+    matrices.
     """
     exact = without_noise(settings)
     sides = 4 if layout.dislikes and (exact is None or exact.dislike_target) else 2

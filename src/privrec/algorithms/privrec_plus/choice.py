@@ -18,8 +18,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from privrec.algorithms.privrec_plus.budget import layout_for
-from privrec.algorithms.privrec_plus.rows import LARGEST
+from privrec.algorithms.privrec_plus.rows import LARGEST, SCALE
 from privrec.algorithms.privrec_plus.scoring import FREQUENCY, HOP_WEIGHT, OUT, RECENCY
 from privrec.algorithms.privrec_plus.settings import PlusSettings, in_subspace, without_noise
 from privrec.algorithms.recipe import Ahead, Candidates, Chosen, Plan, Task
@@ -237,7 +236,7 @@ class _Search:
             values["hop_weight"] = max(_HOPS)
             pairs = settings.model_copy(update={"hop_weight": max(_HOPS)})
             found.append(self._ahead(pairs, 2, 1, 1, len(_HOPS)))
-        columns = layout_for(settings, self.task.federation.catalogue).size
+        columns = (self._phases(settings)[1].accepts or {})[SCALE].shape[0] or 0
         if self._has_more(settings, columns):
             values["subspace_rank"] = _MORE_DIRECTIONS
             more = settings.model_copy(update={"subspace_rank": _MORE_DIRECTIONS})
