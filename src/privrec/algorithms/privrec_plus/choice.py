@@ -395,8 +395,8 @@ class _Search:
         settings, _, kept = best.candidate
         if self._has_more(settings, len(kept[FREQUENCY])):
             more = settings.model_copy(update={"subspace_rank": _MORE_DIRECTIONS})
-            found = self.candidate(more)
-            yield found._replace(sums=None, params={**found.params, **kept})
+            params = {**self.candidate(more).params, **kept}
+            yield _Candidate(more, None, params)  # Its sums are as large, and needed no more.
 
     def _has_more(self, settings: PlusSettings, columns: int) -> bool:
         """Return whether more directions than usual may be tried, and fit."""
