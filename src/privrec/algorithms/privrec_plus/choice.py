@@ -18,8 +18,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from privrec.algorithms.privrec_plus.budget import layout_for
-from privrec.algorithms.privrec_plus.rows import LARGEST
+from privrec.algorithms.privrec_plus.rows import LARGEST, SCALE
 from privrec.algorithms.privrec_plus.scoring import FREQUENCY, HOP_WEIGHT, OUT, RECENCY
 from privrec.algorithms.privrec_plus.settings import PlusSettings, in_subspace, without_noise
 from privrec.algorithms.recipe import Ahead, Candidates, Chosen, Plan, Task
@@ -237,7 +236,7 @@ class _Search:
             values["hop_weight"] = max(_HOPS)
             pairs = settings.model_copy(update={"hop_weight": max(_HOPS)})
             found.append(self._ahead(pairs, 2, 1, 1, len(_HOPS)))
-        columns = layout_for(settings, self.task.federation.catalogue).size
+        columns = (self._phases(settings)[1].accepts or {})[SCALE].shape[0] or 0
         if self._has_more(settings, columns):
             values["subspace_rank"] = _MORE_DIRECTIONS
             more = settings.model_copy(update={"subspace_rank": _MORE_DIRECTIONS})
@@ -396,8 +395,8 @@ class _Search:
         settings, _, kept = best.candidate
         if self._has_more(settings, len(kept[FREQUENCY])):
             more = settings.model_copy(update={"subspace_rank": _MORE_DIRECTIONS})
-            found = self.candidate(more)
-            yield found._replace(sums=None, params={**found.params, **kept})
+            params = {**self.candidate(more).params, **kept}
+            yield _Candidate(more, None, params)  # Its sums are as large, and needed no more.
 
     def _has_more(self, settings: PlusSettings, columns: int) -> bool:
         """Return whether more directions than usual may be tried, and fit."""
