@@ -201,7 +201,7 @@ def _machine_lines(planned: "Plan") -> list[str]:
     known = [share.time_seconds for share in planned.machine if share.time_seconds is not None]
     unknown = [share.stage for share in planned.machine if share.time_seconds is None]
     without = f" without {', '.join(unknown)}" if unknown else ""
-    time, memory = duration(sum(known)), in_gb(planned.peak_bytes)
+    time, memory = duration(max(1.0, sum(known))), in_gb(planned.peak_bytes)
     lines = [f"on this machine, estimated from a sample: about {time}{without}, {memory} of memory"]
     if planned.items is not None:
         noised = planned.config.budget.mechanism != "none"
