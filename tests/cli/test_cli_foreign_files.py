@@ -38,8 +38,8 @@ NEEDED_BY = {
     "simulation/data.json": ("evaluate", "resume", "lists"),
     "simulation/rounds.jsonl": ("compare",),
     "simulation/evaluation.json": ("compare",),
-    "simulation/attack.json": ("compare", "report"),
-    "simulation/audit.json": ("compare", "report"),
+    "simulation/attack.json": ("report",),
+    "simulation/audit.json": ("report",),
 }
 AREA = {"value": 0.6, "low": 0.5, "high": 0.7}
 BESIDE: dict[str, Any] = {
@@ -182,9 +182,7 @@ FINE: dict[str, set[tuple[str, str]]] = {
     },
     **{
         f"simulation/{name}.json": {
-            (kind, reader)
-            for kind in ("emptied", *FOREIGN, *ABSENT)
-            for reader in ("compare", "report")
+            (kind, reader) for kind in ("emptied", *FOREIGN, *ABSENT) for reader in ("report",)
         }
         for name in ("attack", "audit")
     },

@@ -125,7 +125,6 @@ MANY_DIGITS = 5_000 * "9"
         "ledger.jsonl",
         "simulation/rounds.jsonl",
         "simulation/progress.json",
-        "simulation/evaluating.json",
     ],
 )
 def test_a_pipe_or_a_device_in_place_of_a_file_is_not_read(path: Path, name: str) -> None:

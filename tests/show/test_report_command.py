@@ -49,7 +49,7 @@ def test_a_report_is_written_again_from_the_folder(scratch: Path, refused: Refus
     where.unlink()
     told = document("report", name, "--json")
     assert told["evaluated"]
-    assert (told["report"], told["opened"]) == (f"{name}/simulation/report.html", False)
+    assert told["report"] == f"{name}/simulation/report.html"
     assert told["privacy"] == f"{name}/privacy.html"
     assert not where.with_name("privacy.html").exists()
     assert where.read_bytes() == before

@@ -5,7 +5,6 @@ import math
 import os
 import platform
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -238,21 +237,6 @@ def test_epsilon_is_that_of_the_statement(tmp_path: Path) -> None:
         .as_json()["says"]["privacy"]
         .startswith("no guarantee: the noise comes from a seed")
     )
-
-
-@pytest.mark.slow
-def test_an_evaluation_is_seen_while_it_lasts(evaluated: tuple[Path, Any], tmp_path: Path) -> None:
-    path, seen = tmp_path / "run", []
-    shutil.copytree(evaluated[0], path)
-    watched = Watched(path)
-
-    def look(what: str, count: int, total: int) -> None:
-        seen.append(watched.look().as_json())
-
-    privrec.open_run(path).evaluate(on_progress=look)
-    steps = {(found["state"], found["step"]["what"]) for found in seen}
-    assert ("evaluating", "solving the reference ease") in steps
-    assert watched.look().as_json()["state"] == "finished"
 
 
 def test_what_can_be_watched(tmp_path: Path) -> None:

@@ -168,25 +168,11 @@ def frontier(
 
 
 def _print_frontier(measured: "Frontier") -> None:
-    from privrec.privacy.statement import epsilon_text
-    from privrec.runs.figures import arm_text, signed_with_arm
     from privrec.runs.frontier import experiment_line
+    from privrec.show.frontier import frontier_table
 
-    ks = list(measured.points[0].hits)
-    rows = [
-        (
-            "inf" if point.epsilon is None else f"{point.epsilon:g}",
-            "no noise"
-            if point.epsilon_of_mechanism is None
-            else epsilon_text(point.epsilon_of_mechanism, 3),
-            *(f"{point.hits[k]:.3f}" for k in ks),
-            arm_text(point.hits["20"], point.interval.get("20")),
-            signed_with_arm(point.above),
-        )
-        for point in measured.points
-    ]
-    columns = ("epsilon", "spent", *(f"@{k}" for k in ks), "± @20", "over popularity")
-    print_table(f"Hits@k on {measured.data}, delta {measured.delta:g}", columns, rows)
+    table = frontier_table(measured)
+    print_table(table.name, table.head, table.rows)
     for line, level in measured.lines.items():
         print_line(f"{line}: Hits@20 {level:.3f}")
     for line in (*(f"warning: {one}" for one in measured.warnings), experiment_line(measured)):

@@ -235,7 +235,7 @@ def show_evaluation(evaluation: "Evaluation") -> None:
         for name, hits, _ in table_rows(evaluation)
     ]
     print_table(title, ("", *(f"@{k}" for k in KS)), cells)
-    _print_beside(evaluation)
+    _print_beyond(evaluation)
     for line in filter(None, (few_items_line(evaluation), *left_out_lines(evaluation))):
         print_line(line)
     for line in evaluation.warnings:
@@ -244,27 +244,18 @@ def show_evaluation(evaluation: "Evaluation") -> None:
     print_privacy(evaluation.privacy.as_json(), where)
 
 
-def _print_beside(evaluation: "Evaluation") -> None:
+def _print_beyond(evaluation: "Evaluation") -> None:
     """Print how much better the run is than each reference, and what the lists are made of."""
-    from privrec.runs.figures import figure_and_arm, signed_with_arm
+    from privrec.show.report import beyond_table
 
-    cells = []
-    for name, row in evaluation.recommenders.items():
-        by = None if row is evaluation else evaluation.differences[name].get(20)
-        ends = dict(row.beyond_interval)
-        if name == "popularity":
-            ends.pop("popular_hits", None)  # All of them, by definition.
-        beyond = [(row.beyond[n][20], ends.get(n, {}).get(20)) for n in _BEYOND]
-        cells.append((name, signed_with_arm(by), *(figure_and_arm(*one) for one in beyond)))
-    print_table("The first 20 of each list", ("", "run against it", *_BEYOND.values()), cells)
+    if (table := beyond_table(evaluation)) is None:
+        return
+    print_table(table.name, table.head, table.rows)
     print_line(
         "coverage: share of the catalogue that is in somebody's list; novelty: one more means items"
         " that half as many people like; popular hits: share of the hits that popularity has too;"
         " ±: the longer arm of the 95 % interval over people (coverage is a count and has none)"
     )
-
-
-_BEYOND = {"coverage": "coverage", "novelty": "novelty", "popular_hits": "popular hits"}
 
 
 def shares_text(shares: Sequence[float], n_items: int) -> list[str]:

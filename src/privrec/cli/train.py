@@ -203,7 +203,7 @@ def _machine_lines(planned: "Plan") -> list[str]:
     without = f" without {', '.join(unknown)}" if unknown else ""
     choice = planned.choice
     known += [choice.time_seconds] if choice and choice.time_seconds else []
-    time, memory = duration(sum(known)), in_gb(planned.peak_bytes)
+    time, memory = duration(max(1.0, sum(known))), in_gb(planned.peak_bytes)
     lines = [f"on this machine, estimated from a sample: about {time}{without}, {memory} of memory"]
     if choice and choice.time_seconds is not None:
         lines.append(

@@ -497,7 +497,7 @@ class Memory(Document):
 
 
 class Progress(Document):
-    """`progress.json` of a training, and `evaluating.json` of an evaluation."""
+    """`progress.json` of a training."""
 
     stages: list[str] | None = None
     of: int | None = None

@@ -9,8 +9,8 @@ the whole server state (and, where the best one by validation is kept, that one)
 
 `simulation/` has what is computed from raw data: the fingerprint of the data, losses, counts
 and timings, validation, evaluation, attacks, audits, report. No guarantee covers it. In it
-`progress.json` says how far a training is, and `evaluating.json` an evaluation. Each is written a
-few times a second at most, and not flushed to the disk, because nothing depends on it.
+`progress.json` says how far a training is. It is written a few times a second at most, and not
+flushed to the disk, because nothing depends on it.
 
 A run in Python without a folder has a temporary one, which is removed with its object.
 """
@@ -103,8 +103,6 @@ class RunFolder:
     """The report for people."""
     progress_path = _File("simulation/progress.json")
     """How far a training is."""
-    evaluating_path = _File("simulation/evaluating.json")
-    """How far an evaluation is, while it lasts."""
 
     def published_path(self, round_index: int) -> Path:
         """What a round published, until the checkpoint includes it."""

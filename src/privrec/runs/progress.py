@@ -1,4 +1,4 @@
-"""How far a training or an evaluation is: told to a callback, and written for `privrec watch`.
+"""How far a training is: told to a callback, and written for `privrec watch`.
 
 Under secure noise without `diagnostics` the file has no timings, no counts of people and no memory:
 a step inside a round is told in per cent, and the file is removed when the training is finished.
@@ -141,22 +141,6 @@ def progress_of(
         progress.end(finished=False)
         raise
     progress.end(finished=True)
-
-
-@contextlib.contextmanager
-def evaluation_progress(folder: RunFolder, on_progress: OnProgress | None) -> Iterator[OnProgress]:
-    """Yield the callback of an evaluation: it tells `on_progress`, and a file while it lasts."""
-    file, told = ProgressFile(folder.evaluating_path), on_progress or tell_nobody
-
-    def tell(what: str, done: int, total: int) -> None:
-        step = {"what": what, "done": done, "of": total}
-        file.write({"doing": "evaluating", "step": step, **_memory()}, now=total == 1)
-        told(what, done, total)
-
-    try:
-        yield tell
-    finally:
-        file.remove()
 
 
 def _memory() -> dict[str, Any]:

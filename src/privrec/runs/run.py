@@ -64,7 +64,6 @@ from privrec.runs.ledger import (
     settled_ledger,
     too_few_have_learned,
 )
-from privrec.runs.progress import evaluation_progress
 from privrec.runs.recommend import (
     SCHEMA,
     Source,
@@ -139,10 +138,7 @@ class Run:
         self._check_people()
         tested = tested_by(self.prepared, protocol, candidates)
         params = load_params(self.folder)
-        with (
-            progress_bar(on_progress, progress) as bar,
-            evaluation_progress(self.folder, bar) as tell,
-        ):
+        with progress_bar(on_progress, progress) as tell:
             evaluation = evaluate_run(tested, params, self.privacy(), asked=asked, on_progress=tell)
         ending = ending_of(self.prepared, tested)
         place = self.folder.evaluation_path.with_stem(f"evaluation{ending}")

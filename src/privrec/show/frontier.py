@@ -7,6 +7,7 @@ from pathlib import Path
 from markupsafe import Markup
 
 from privrec.privacy.statement import epsilon_text
+from privrec.runs.figures import arm_text, figure, signed_with_arm
 from privrec.runs.folder import RunFolder, write_whole
 from privrec.runs.frontier import (
     NO_NOISE,
@@ -18,8 +19,7 @@ from privrec.runs.frontier import (
     place_of,
 )
 from privrec.show.charts import line_chart
-from privrec.show.page import Cell, Table, html_link, path_link, render, with_ends
-from privrec.show.report import difference_words
+from privrec.show.page import Cell, Table, html_link, path_link, render
 from privrec.show.write import write_missing_reports
 
 _K = "20"
@@ -53,7 +53,7 @@ def render_frontier(frontier: Frontier, seeds: Sequence[int] = ()) -> str:
         title=title,
         warning=experiment_line(frontier),
         chart=draw_frontier(frontier),
-        points=_table(frontier.points, seeds, title),
+        points=frontier_table(frontier, seeds),
         warnings=frontier.warnings,
         seeds=frontier.points[0].seeds,
         delta=f"{frontier.delta:g}",
@@ -81,9 +81,9 @@ def _levels(frontier: Frontier) -> dict[str, float]:
     return {**({NO_NOISE: bare.hits[_K]} if bare else {}), **frontier.lines}
 
 
-def _ends(point: Point | None, k: str = _K) -> tuple[float, float] | None:
-    """Return the ends of the interval of Hits@k; None where it has none."""
-    ends = point.interval.get(k) if point else None
+def _ends(point: Point | None) -> tuple[float, float] | None:
+    """Return the ends of the interval of Hits@20; None where it has none."""
+    ends = point.interval.get(_K) if point else None
     return (ends[0], ends[1]) if ends else None
 
 
@@ -107,29 +107,26 @@ def draw_frontier(frontier: Frontier, *, title: str = "") -> Markup:
     )
 
 
-def _table(points: Sequence[Point], seeds: Sequence[int], title: str) -> Table:
-    ks = list(points[0].hits)
-    above = any(point.above for point in points)
-    head = [
-        "ε asked for",
-        "ε of the mechanism",
-        *(f"@{k}" for k in ks),
-        *([f"@{_K} against popularity"] if above else []),
-        *(["reports"] if seeds else []),
+def frontier_table(frontier: Frontier, seeds: Sequence[int] = ()) -> Table:
+    """Return a row for each ε; with `seeds`, links to the reports of their runs."""
+    points, ks = frontier.points, list(frontier.points[0].hits)
+    head = ["ε asked for", "ε of the mechanism", *(f"@{k}" for k in ks), f"± @{_K}"]
+    rows: list[list[Cell]] = [
+        [
+            "∞" if point.epsilon is None else f"{point.epsilon:g}",
+            "no noise"
+            if point.epsilon_of_mechanism is None
+            else epsilon_text(point.epsilon_of_mechanism, 3),
+            *(figure(point.hits[k]) for k in ks),
+            arm_text(point.hits[_K], _ends(point)),
+            signed_with_arm(point.above),
+            *([_report_links(point, seeds)] if seeds else []),
+        ]
+        for point in points
     ]
-    rows: list[list[Cell]] = []
-    for point in points:
-        spent, by = point.epsilon_of_mechanism, point.above
-        rows.append(
-            [
-                "∞" if point.epsilon is None else f"{point.epsilon:g}",
-                "-" if spent is None else epsilon_text(spent, 3),
-                *(with_ends(point.hits[k], _ends(point, k)) for k in ks),
-                *([difference_words(by) if by else "-"] if above else []),
-                *([_report_links(point, seeds)] if seeds else []),
-            ]
-        )
-    return Table(head=head, rows=rows, name=title, look="wide short")
+    head += ["over popularity", *(["reports"] if seeds else [])]
+    name = f"Hits@k on {frontier.data}, delta {frontier.delta:g}"
+    return Table(head=head, rows=rows, name=name, look="wide short")
 
 
 def _report_links(point: Point, seeds: Sequence[int]) -> Markup:

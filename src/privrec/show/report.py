@@ -18,6 +18,7 @@ from privrec.runs.figures import (
     printed_hits,
     protocol_words,
     signed,
+    signed_with_arm,
 )
 from privrec.runs.ledger import LedgerLine
 from privrec.show.charts import line_chart
@@ -31,6 +32,9 @@ Intervals = Mapping[str, Mapping[int, Sequence[float]]]
 """For each row of a table, by name, the ends of an interval by k."""
 Looks = tuple[list[tuple[float, float]], dict[float, tuple[float, float]]]
 """Points (rounds played, Hits@k), and the ends of the interval by the x of a point."""
+_BEYOND = {"coverage": "coverage", "novelty": "novelty", "popular_hits": "popular hits"}
+_BEYOND_NAME = f"The first {_K} of each list"
+_BY_DEFINITION = ("popularity", "popular_hits")
 _TESTED = {
     "halves": "{:,} others who never took part",
     "leave-last": "the last like of {:,} people, which nobody trained on",
@@ -132,7 +136,7 @@ def _quality(evaluation: Evaluation, rounds: Sequence[RoundFigures]) -> dict[str
         "new_differences": new and differences_table(new_differences, recipe),
         "by_items": _by_items(evaluation),
         "few_items": few_items_line(evaluation),
-        "beyond": _beyond_table(evaluation),
+        "beyond": beyond_table(evaluation),
     }
 
 
@@ -248,17 +252,24 @@ def _span(group: Group) -> str:
     return str(group.least) if group.least == group.most else f"{group.least}–{group.most}"
 
 
-def _beyond_table(evaluation: Evaluation) -> Table | None:
-    """Return coverage, novelty and what popularity finds too; None if that is not known."""
-    columns = (("coverage", 3), ("novelty", 2), ("popular_hits", 3))
-    rows = [
-        [name, *(figure(one.beyond.get(what, {}).get(_K), decimals) for what, decimals in columns)]
-        for name, one in evaluation.recommenders.items()
-        if one.beyond
-    ]
-    head = ("", "coverage", "novelty, bits", "hits that popularity has too")
+def beyond_table(evaluation: Evaluation) -> Table | None:
+    """Return how much better the run is than each reference, and what lists are made of.
+
+    It is None for older files, which do not know it.
+    """
+    rows = []
+    for name, one in evaluation.recommenders.items():
+        if not one.beyond:
+            continue
+        by = None if one is evaluation else evaluation.differences.get(name, {}).get(_K)
+        # Popularity has all of its own hits, by definition.
+        known = [what for what in one.beyond_interval if (name, what) != _BY_DEFINITION]
+        ends = {what: one.beyond_interval[what].get(_K) for what in known}
+        cells = [figure_and_arm(one.beyond[what][_K], ends.get(what)) for what in _BEYOND]
+        rows.append([name, signed_with_arm(by), *cells])
+    head = ("", "run against it", *_BEYOND.values())
     kinds = ["ours"] if evaluation.beyond else []
-    return Table(head=head, rows=rows, kinds=kinds, name="Beyond hits") if rows else None
+    return Table(head=head, rows=rows, kinds=kinds, name=_BEYOND_NAME) if rows else None
 
 
 def table_rows(evaluation: Evaluation) -> list[Row]:

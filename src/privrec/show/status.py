@@ -205,11 +205,10 @@ class Watched:
         return Status(run=str(self.folder.path), state="damaged", problem=" ".join(why.split()))
 
     def _look(self, settings: WatchedSettings) -> Status:
-        place, other = self.folder.progress_path, self.folder.evaluating_path
-        progress, evaluating = _progress_in(place), _progress_in(other)
+        progress = _progress_in(self.folder.progress_path)
         is_finished = self.folder.params_path.is_file()
         is_ended = progress.doing in (None, "stopped", "finished")
-        is_training = not is_finished and not is_ended and _is_running(progress, place)
+        is_training = not is_finished and not is_ended and _is_running(progress, self.folder)
         is_behind = self._read(settings, at_once=not is_training)
         last, privacy = self.files.last, self.files.privacy
         if is_behind and privacy is not None:
@@ -234,8 +233,6 @@ class Watched:
         elif not is_finished:
             command = ["privrec", "train", settings.recipe, "--out", status.run, "--resume"]
             known = {"state": "stopped", "resume": shlex.join(command)}
-        elif _is_running(evaluating, other):
-            known = {"state": "evaluating", "step": evaluating.step, "memory": evaluating.memory}
         else:
             known = {"state": "finished"}
         return status.model_copy(update=known)
@@ -419,9 +416,9 @@ def _progress_in(path: Path) -> Progress:
     return Progress.model_validate(values)
 
 
-def _is_running(progress: Progress, path: Path) -> bool:
-    """Return whether the process that wrote a progress file still runs."""
-    writer = progress.model_extra
+def _is_running(progress: Progress, folder: RunFolder) -> bool:
+    """Return whether the process that wrote the progress file still runs."""
+    writer, path = progress.model_extra, folder.progress_path
     if not writer:
         return False
     if writer.get("machine") != platform.node():
@@ -467,7 +464,6 @@ def _state_text(status: Status) -> str:
         "starting": "The training starts.",
         "compiling": "Programs are being compiled.",
         "training": "The training is running.",
-        "evaluating": "The training is finished; an evaluation is running.",
         "finished": "The training is finished.",
         "stopped": "Not running any more. It goes on from its last checkpoint with this command:",
         "damaged": f"The run folder cannot be read: {status.problem}",
@@ -494,7 +490,7 @@ def _step_text(step: Step | None) -> str:
 
 
 def _left_text(status: Status) -> str:
-    if status.state in ("finished", "evaluating"):
+    if status.state == "finished":
         return "none: the training is finished"
     if status.seconds_left is None:
         return "not known yet" if status.state in _BUSY else "–"
@@ -547,5 +543,5 @@ def _memory_text(status: Status) -> str:
     """Return the memory of the process. The system may count its peak later than what is used."""
     if (memory := status.memory) is None:
         return "–"
-    now = f"{in_gb(memory.now)} now, " if status.state in (*_BUSY, "evaluating") else ""
+    now = f"{in_gb(memory.now)} now, " if status.state in _BUSY else ""
     return f"{now}{in_gb(max(memory.now, memory.peak))} at most"
