@@ -296,7 +296,7 @@ def test_moments_have_length_one_or_none(
         {"kept": kept, "project": project.astype(np.float32)},
         {"kept": kept, "project": np.full_like(project, project.flat[0])},
     ):
-        check_told(told, moments_accepts(N, 5))
+        check_told(told, moments_accepts(N))
         device = moments_half(Layout(n_items=N), dislike)
         found = length(device.contribute(told, people_of(lines), 0))
         assert found == 0 or found == pytest.approx(1.0, abs=1e-9)
@@ -339,7 +339,7 @@ def test_whatever_the_features_nobody_is_longer_than_one_and_devices_accept_what
     assert length(device.contribute(told, people_of(lines), 0)) <= 1 + 1e-9
     trust = Trust(np.full(len(kernels), 1 / len(kernels)), 1.0)
     told = basis_of(popularity, kernels, trust, 4).told()
-    check_told(told, moments_accepts(N, 4))
+    check_told(told, moments_accepts(N))
     found = length(moments_half(Layout(n_items=N), 0.5).contribute(told, people_of(lines), 0))
     assert found == 0 or found == pytest.approx(1.0, abs=1e-9)
 
@@ -569,7 +569,7 @@ def test_only_the_most_popular_items_are_kept(monkeypatch: pytest.MonkeyPatch) -
     assert basis.items.kept.tolist() == [0, 6, 3, 9, 2, 8, 5]
     assert basis.items.popular.mean() == pytest.approx(1.0)
     assert basis.vectors.shape == (7, 4)
-    check_told(basis.told(), moments_accepts(N, 4))
+    check_told(basis.told(), moments_accepts(N))
 
 
 # --- what is learned from the moments ------------------------------------------------------------

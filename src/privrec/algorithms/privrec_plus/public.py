@@ -4,7 +4,8 @@
 2. Alignments: how much the items of a person are alike by each feature (`kernels.py`), beyond what
    popular items have in common. A few numbers say which features matter, and whether any does.
 3. Moments of rows in a basis. The features that matter say in which directions rows can differ, so
-   few directions are asked for, and little noise is added up.
+   few directions are asked for, and little noise is added up. If no feature matters, the moments
+   are those of the frequent items, as where items have no features (`solve.py`).
 
 The tower is ridge regression with what was published, and the kernel of the features, as the prior.
 All that the devices are told follows from earlier releases and from the catalogue.
@@ -21,6 +22,7 @@ from scipy.optimize import isotonic_regression, nnls
 
 from privrec.algorithms.privrec_plus.kernels import Kernels
 from privrec.algorithms.privrec_plus.rows import (
+    Frequent,
     SparseRows,
     merged_items,
     mirrored,
@@ -380,13 +382,25 @@ def moments_device(layout: Layout, dislike: float, popularity: DeviceHalf) -> De
     return DeviceHalf(contribute=contribute, kernel=kernel)
 
 
-def moments_accepts(n_items: int, directions: int) -> dict[str, Accepted]:
-    """Return what a device accepts of what is told for the moments."""
+def moments_accepts(n_items: int) -> dict[str, Accepted]:
+    """Return what a device accepts of what is told for the moments: as many directions as items."""
     kept = min(n_items, MOST_ITEMS)
     return {
         "kept": Accepted(shape=(kept,), kind="whole", least=0, most=n_items - 1, distinct=True),
-        "project": Accepted(shape=(kept, directions)),
+        "project": Accepted(shape=(kept, None), longest=kept),
     }
+
+
+def frequent_told(items: Items, frequent: Frequent) -> dict[str, Leaf]:
+    """Return what asks for the moments of tastes over the frequent items (`sums.py`).
+
+    These are the first m of `items`, and there are m directions: the items themselves, without
+    popularity. `project` = diag(power)(I - common commonᵀ), (kept, m); other items count nothing.
+    """
+    m = len(frequent.kept)
+    project = np.zeros((len(items.kept), m), np.float32)
+    project[:m] = frequent.power[:, None] * (np.eye(m) - np.outer(frequent.common, frequent.common))
+    return {"kept": items.kept, "project": project}
 
 
 # --- the tower -----------------------------------------------------------------------------------

@@ -46,6 +46,7 @@ from privrec.algorithms.privrec_plus.opinion import SECOND, SECOND_WEIGHT
 from privrec.algorithms.privrec_plus.path import path_of
 from privrec.algorithms.privrec_plus.public import (
     ALIGNMENTS,
+    MOST_ITEMS,
     PRIOR_DIRECTIONS,
     Commons,
     Learned,
@@ -54,6 +55,7 @@ from privrec.algorithms.privrec_plus.public import (
     alignment_device,
     basis_of,
     commons_of,
+    frequent_told,
     learned_from,
     moments_accepts,
     moments_device,
@@ -300,7 +302,11 @@ def _alignments_phase(task: _Task, kernels: Kernels, budget: PublicBudget) -> Ph
 def _public_moments_phase(
     task: _Task, kernels: Kernels, budget: PublicBudget, aggregator: Aggregator
 ) -> Phase:
-    """Return the moments of rows in the basis; or popularity again, if the features are enough."""
+    """Return the moments of rows in the basis.
+
+    If the features are enough, it is popularity again. If they say nothing, it is the moments of
+    the frequent items, as without features.
+    """
     directions, noise = budget.directions, aggregator.noise_scale(BOUND)
     first_noise = budget.popularity.noise_scale(BOUND)
 
@@ -309,10 +315,14 @@ def _public_moments_phase(
 
     def tell(state: ServerState) -> Told:
         public = public_of(state.params)
+        if not public.trust.trust:
+            return frequent_told(public.basis.items, _frequent(task, state, noise))
         return public.basis.told(popularity=again(public))
 
     def absorb(state: ServerState, published: Published) -> ServerState:
         public = public_of(state.params)
+        if not public.trust.trust:
+            return _with_noisy_tower(task, state, published, noise)
         if not again(public):
             sums = np.asarray(published.update[TRIANGLE], np.float64)
             learned = learned_from(sums, directions, noise)
@@ -326,7 +336,7 @@ def _public_moments_phase(
         basis = basis_of(popularity, kernels, public.trust, size)
         return _with_tower(task, kernels, budget, state, Public(public.trust, basis), None)
 
-    accepts = moments_accepts(task.layout.n_items, directions)
+    accepts = moments_accepts(task.layout.n_items)
     dislike = task.settings.dislike_input
     device = moments_device(task.layout, dislike, popularity_device(task.layout, dislike))
     down = 4 * directions * (accepts["kept"].shape[0] or 0)
@@ -509,37 +519,42 @@ def _exact_phase(task: _Task, settings: PlusSettings, aggregator: Aggregator) ->
 
 def _noisy_phase(task: _Task, aggregator: Aggregator) -> Phase:
     """Return the second sum under noise: the moments of tastes over the frequent items."""
-    layout, dislike, most = task.layout, task.settings.dislike_input, task.settings.history_items
-    scale = aggregator.noise_scale(BOUND)
-
-    def asked(state: ServerState) -> Frequent:
-        popularity = _popularity(state)
-        return Frequent.of(popularity, frequent(popularity, noise_scale=scale, most=most))
-
-    def absorb(state: ServerState, published: Published) -> ServerState:
-        items = asked(state)
-        tower = noisy_tower(
-            np.asarray(published.update[TRIANGLE]),
-            layout,
-            items,
-            dislike=dislike,
-            rank=task.rank,
-            noise_scale=scale,
-        )
-        return _state_with_params(state, {**tower, BIAS: bias_of(_popularity(state), items.kept)})
-
+    layout, most, scale = task.layout, task.settings.history_items, aggregator.noise_scale(BOUND)
+    device = taste_device(layout, task.settings.dislike_input)
     # A phone receives the positions of the items and their weights.
-    device = taste_device(layout, dislike)
     cost = partial(task.cost, "moments round", 8 * min(layout.n_items, most), True)
     return task.phase(
         MOMENTS,
         1,
         aggregator,
         device=replace(device, cost=cost),
-        tell=lambda state: asked(state).told(),
-        absorb=absorb,
+        tell=lambda state: _frequent(task, state, scale).told(),
+        absorb=lambda state, published: _with_noisy_tower(task, state, published, scale),
         accepts=Frequent.accepts(layout.n_items, most),
     )
+
+
+def _frequent(task: _Task, state: ServerState, noise_scale: float) -> Frequent:
+    """Return the items whose moments are asked for where features choose nothing."""
+    popularity, most = _popularity(state), task.settings.history_items
+    most = min(most, MOST_ITEMS) if task.kernels else most
+    return Frequent.of(popularity, frequent(popularity, noise_scale=noise_scale, most=most))
+
+
+def _with_noisy_tower(
+    task: _Task, state: ServerState, published: Published, noise_scale: float
+) -> ServerState:
+    """Return the state with the tower of the frequent items in its parameters."""
+    items = _frequent(task, state, noise_scale)
+    tower = noisy_tower(
+        np.asarray(published.update[TRIANGLE]),
+        task.layout,
+        items,
+        dislike=task.settings.dislike_input,
+        rank=rank_for(task.settings, task.federation.catalogue),
+        noise_scale=noise_scale,
+    )
+    return _state_with_params(state, {**tower, BIAS: bias_of(_popularity(state), items.kept)})
 
 
 def _popularity(state: ServerState) -> npt.NDArray[np.float64]:
