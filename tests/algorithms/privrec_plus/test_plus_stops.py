@@ -13,7 +13,7 @@ from privrec.algorithms.privrec_plus.recipe import MOMENTS, POPULAR
 from privrec.runs import folder as records
 from privrec.runs.ledger import read_ledger
 from stops import KEPT, STEPS, stopping
-from tiny import DATA, without_features
+from tiny import DATA, trust_nothing, without_features
 
 DELTA, BUDGET = 1e-3, 5.0
 TINY: dict[str, Any] = {"delta": DELTA, "epsilon": BUDGET}
@@ -22,12 +22,14 @@ SEEDED: dict[str, Any] = {**TINY, "noise": "seeded"}
 
 STAGES = {
     "three": [POPULAR, ALIGNMENTS, MOMENTS],
+    "no trust": [POPULAR, ALIGNMENTS, MOMENTS],
     "kernel": [POPULAR, ALIGNMENTS],
     "taste": [POPULAR, MOMENTS],
 }
-"""Items have features, and people are enough for moments or not; or items have no features."""
+"""Items have features, and people are enough for moments or not; features that do not matter; or
+items have no features."""
 STOPS = [
-    pytest.param(way, time, marks=[pytest.mark.slow] * (way == "kernel"))
+    pytest.param(way, time, marks=[pytest.mark.slow] * (way in ("kernel", "no trust")))
     for way in STAGES
     for time in range(1, len(STAGES[way]) + 1)
 ]
@@ -36,7 +38,12 @@ STOPS = [
 def train(path: Path, way: str, **settings: Any) -> privrec.Run:
     data = privrec.load(DATA)
     with pytest.MonkeyPatch.context() as patch:
-        if way == "three":  # Else this budget would need thousands of people for moments.
+        if way == "no trust":
+            trust_nothing(patch)
+        if way in (
+            "three",
+            "no trust",
+        ):  # Else this budget would need thousands of people for moments.
             patch.setattr(public, "fewest_per_noise", lambda n_items: (0.0, 0.0))
         people = without_features(data) if way == "taste" else data
         return privrec.train("dp-privrec-plus", people, out=path, **settings)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import privrec
-from privrec.algorithms.privrec_plus import public
+from privrec.algorithms.privrec_plus import public, solve
 from privrec.algorithms.privrec_plus.kernels import Kernels, kernels_of
 from privrec.algorithms.privrec_plus.public import (
     ALIGNMENTS,
@@ -36,8 +36,8 @@ from privrec.algorithms.privrec_plus.public import (
     tower_of,
     trust_of,
 )
-from privrec.algorithms.privrec_plus.rows import SparseRows, triangle
-from privrec.algorithms.privrec_plus.scoring import LIKES, OUT, POPULARITY, Layout
+from privrec.algorithms.privrec_plus.rows import Frequent, SparseRows, triangle
+from privrec.algorithms.privrec_plus.scoring import BIAS, LIKES, OUT, POPULARITY, Layout
 from privrec.algorithms.privrec_plus.sums import TRIANGLE, popularity_device
 from privrec.algorithms.recipes import configure, prepare
 from privrec.core.contribution import add_to, length
@@ -48,7 +48,7 @@ from privrec.data.federation import Federation
 from privrec.data.schema import Feature, Schema, encode
 from privrec.privacy.aggregate import Published
 from privrec.types import F64, Leaf
-from tiny import DATA
+from tiny import DATA, without_features
 
 N = 12
 Lines = Sequence[tuple[int, bool]]
@@ -441,6 +441,49 @@ def test_with_few_people_the_trust_decides_what_the_last_release_counts(
     wanted = np.average([popularity, again], axis=0, weights=weights)
     np.testing.assert_allclose(after[POPULARITY], wanted, rtol=1e-5)
     assert after[LIKES].shape == (n, n)
+
+
+def test_without_trust_the_last_release_is_that_of_items_without_features(
+    federation: Federation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Devices send the same, and the tower is the same, if popularity and the noise are."""
+    monkeypatch.setattr(public, "fewest_per_noise", lambda n_items: (0.0, 0.0))
+    monkeypatch.setattr(solve, "_FEWEST", 12)
+    draw, n = np.random.default_rng(0), federation.n_items
+    popularity = np.where(draw.permutation(n) < 12, 30.0, 0.0) + 0.1 * draw.random(n)
+    published = {TRIANGLE: draw.normal(size=12 * 13 // 2) + 8 * triangle(np.eye(12))}
+    last, other = (
+        phases_of(data, noise_multiplier=0.15, delta=1e-3)[-1]
+        for data in (federation, without_features(federation))
+    )
+    scale = last.aggregator.noise_scale(1.0)
+    kernels = kernels_of(federation.catalogue)
+    nothing = Trust(np.zeros(len(kernels)), 0.0)
+    params = Public(nothing, basis_of(popularity, kernels, nothing, 5)).params(n)
+    wanted = Frequent.of(popularity, solve.frequent(popularity, noise_scale=scale, most=1500))
+    assert len(wanted.kept) == 12
+    state = last.start({**last.start(None).params, **params, POPULARITY: popularity})
+    told = last.tell(state)
+    check_told(told, last.accepts or {})
+    for person in range(20):
+        one = federation.take(np.array([person]))
+        sent, simple = dict[str, Leaf](), dict[str, Leaf]()
+        add_to(sent, last.device.contribute(told, one, 2))
+        add_to(simple, other.device.contribute(wanted.told(), one, 1))
+        np.testing.assert_allclose(sent[TRIANGLE], simple[TRIANGLE], atol=1e-6)
+    after = last.absorb(state, Published(published, 1.0)).params
+    tower = solve.noisy_tower(
+        np.asarray(published[TRIANGLE]),
+        Layout(n_items=n),
+        wanted,
+        dislike=0.5,
+        rank=40,
+        noise_scale=scale,
+    )
+    scores, other_scores = (np.asarray(a[LIKES]) @ np.asarray(a[OUT]).T for a in (after, tower))
+    assert np.abs(other_scores).max() > 0.1
+    np.testing.assert_allclose(scores, other_scores, atol=1e-5)
+    assert (np.asarray(after[BIAS])[wanted.kept] > -1).all()
 
 
 # --- what the alignments say ---------------------------------------------------------------------
