@@ -374,7 +374,7 @@ def test_an_accountant_that_halves_epsilon(monkeypatch: pytest.MonkeyPatch, way:
         return whole(entries, delta) / part
 
     monkeypatch.setattr(ledger, "epsilon", halved)
-    canaries = 400 if way is THREE else 200
+    canaries = 400 if way.moments else 200
     check_fails(audited(data=way.data(monkeypatch), canaries=canaries))
 
 
