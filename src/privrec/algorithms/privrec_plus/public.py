@@ -87,11 +87,15 @@ def spending_of(people: int, noise_multiplier: float, n_items: int) -> Spending:
     popular = min(0.5, 0.09 * noise**0.65) * (1 - _ALIGNED)
     kept = min(n_items, MOST_ITEMS)
     with_features, without = fewest_per_noise(n_items)
+    of_kernel, of_moments = (
+        max(1, min(each, kept - 1)) for each in (PRIOR_DIRECTIONS, round(440 * noise**-0.72))
+    )
     if people < without * noise_multiplier:
-        return Spending(1 - _ALIGNED, _ALIGNED, 0.0, max(1, min(PRIOR_DIRECTIONS, kept - 1)))
-    directions = max(1, min(round(440 * noise**-0.72), kept - 1))
-    least_trust = 2.0 if people >= with_features * noise_multiplier else 0.5
-    return Spending(popular, _ALIGNED, 1 - _ALIGNED - popular, directions, least_trust)
+        return Spending(1 - _ALIGNED, _ALIGNED, 0.0, of_kernel)
+    shares = popular, _ALIGNED, 1 - _ALIGNED - popular
+    if people < with_features * noise_multiplier:
+        return Spending(*shares, of_kernel, least_trust=0.5)
+    return Spending(*shares, of_moments)
 
 
 def fewest_per_noise(n_items: int) -> tuple[float, float]:

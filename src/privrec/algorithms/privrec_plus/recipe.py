@@ -47,7 +47,6 @@ from privrec.algorithms.privrec_plus.path import path_of
 from privrec.algorithms.privrec_plus.public import (
     ALIGNMENTS,
     MOST_ITEMS,
-    PRIOR_DIRECTIONS,
     Commons,
     Learned,
     Public,
@@ -304,24 +303,29 @@ def _public_moments_phase(
 ) -> Phase:
     """Return the moments of rows in the basis.
 
-    If the features are enough, it is popularity again. If they say nothing, it is the moments of
-    the frequent items, as without features.
+    If the features say nothing, it is the moments of the frequent items, as without features. With
+    people in between it is never the basis: popularity again, if the features are enough.
     """
     directions, noise = budget.directions, aggregator.noise_scale(BOUND)
     first_noise = budget.popularity.noise_scale(BOUND)
 
+    in_between = budget.least_trust <= 1
+
     def again(public: Public) -> bool:
         return public.trust.trust >= budget.least_trust
 
+    def by_features(public: Public) -> bool:
+        return again(public) if in_between else public.trust.trust > 0
+
     def tell(state: ServerState) -> Told:
         public = public_of(state.params)
-        if not public.trust.trust:
+        if not by_features(public):
             return frequent_told(public.basis.items, _frequent(task, state, noise))
         return public.basis.told(popularity=again(public))
 
     def absorb(state: ServerState, published: Published) -> ServerState:
         public = public_of(state.params)
-        if not public.trust.trust:
+        if not by_features(public):
             return _with_noisy_tower(task, state, published, noise)
         if not again(public):
             sums = np.asarray(published.update[TRIANGLE], np.float64)
@@ -332,8 +336,7 @@ def _public_moments_phase(
         popularity = both / (1 / first_noise**2 + 1 / noise**2)
         state = _state_with_params(state, {POPULARITY: popularity})
         popularity = _popularity(state)  # As it is kept, in 32 bits.
-        size = min(PRIOR_DIRECTIONS, len(public.basis.items.kept) - 1)
-        basis = basis_of(popularity, kernels, public.trust, size)
+        basis = basis_of(popularity, kernels, public.trust, directions)
         return _with_tower(task, kernels, budget, state, Public(public.trust, basis), None)
 
     accepts = moments_accepts(task.layout.n_items)
@@ -551,7 +554,7 @@ def _with_noisy_tower(
         task.layout,
         items,
         dislike=task.settings.dislike_input,
-        rank=rank_for(task.settings, task.federation.catalogue),
+        rank=task.rank,
         noise_scale=noise_scale,
     )
     return _state_with_params(state, {**tower, BIAS: bias_of(_popularity(state), items.kept)})
