@@ -5,11 +5,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from privrec.algorithms.privrec_plus import budget
 from privrec.algorithms.privrec_plus import recipe as plus
-from privrec.algorithms.privrec_plus.public import Spending
+from privrec.algorithms.privrec_plus.public import Spending, Trust
 from privrec.algorithms.recipe import Plan
 from privrec.algorithms.recipes import RECIPES
 from privrec.core.phase import Executor, Journal, RoundReport, ServerState, Stage, Unwritten
@@ -47,8 +48,18 @@ def without_features(data: Federation) -> Federation:
     return replace(data, catalogue=catalogue)
 
 
-PLUS_WAYS = ("dp-privrec-plus by taste", "dp-privrec-plus by kernel")
-"""Names for the recipe as it is where items have no features, and where people are too few."""
+PLUS_WAYS = (
+    "dp-privrec-plus by taste",
+    "dp-privrec-plus by kernel",
+    "dp-privrec-plus without trust",
+)
+"""Names for the recipe as it is where items have no features, where people are too few, and where
+no feature matters."""
+
+
+def trust_nothing(patch: pytest.MonkeyPatch) -> None:
+    """Let the alignments say that no feature matters."""
+    patch.setattr(plus, "trust_of", lambda sums, *rest: Trust(np.zeros(len(sums)), 0.0))
 
 
 def go_plus_way(patch: pytest.MonkeyPatch, name: str) -> None:
@@ -58,6 +69,8 @@ def go_plus_way(patch: pytest.MonkeyPatch, name: str) -> None:
     elif name == PLUS_WAYS[1]:
         few = Spending(popularity=0.99, alignments=0.01, moments=0.0, directions=20)
         patch.setattr(budget, "spending_of", lambda people, noise, items: few)
+    elif name == PLUS_WAYS[2]:
+        trust_nothing(patch)
 
 
 class FixedNoise(Unwritten):

@@ -176,17 +176,17 @@ def test_popularity_is_guessed_from_items_that_are_alike(monkeypatch: pytest.Mon
     assert not np.allclose(guessed_popularity(found, WEIGHTS, POPULAR, new), wanted)
 
 
-def params_of(trust: float, width: int = 5) -> dict[str, Any]:
+def params_of(trust: float) -> dict[str, Any]:
     known = kernels_of(OLD)
     weights = Trust(WEIGHTS if trust else np.zeros(6), trust)
     basis = basis_of(POPULAR, known, weights, 4)
     draw = np.random.default_rng(0)
     return {
         POPULARITY: POPULAR,
-        LIKES: draw.normal(size=(10, width)),
-        DISLIKES: draw.normal(size=(10, width)),
+        LIKES: draw.normal(size=(10, 5)),
+        DISLIKES: draw.normal(size=(10, 5)),
         BIAS: np.asarray(bias_of(POPULAR, np.arange(10))),
-        **Public(weights, basis).params(10, width),
+        **Public(weights, basis).params(10),
     }
 
 
@@ -221,18 +221,6 @@ def test_new_items_get_vectors_through_the_kernel_and_nothing_else_changes() -> 
             wanted = math.sqrt(own) * 0.7 * 0.8 * along / strength[j]
             assert found[OUT][item, j] == pytest.approx(wanted, rel=1e-3, abs=1e-5)
         assert found[OUT][item, -1] == pytest.approx(own**0.7 / length, rel=1e-5)
-
-
-def test_directions_that_are_not_used_change_no_new_item() -> None:
-    settings, params, roomy = (
-        configure("dp-privrec-plus", "toy", {}),
-        params_of(0.8),
-        params_of(0.8, width=8),
-    )
-    slim, wide = (with_items(settings, each, ALL, 10)[OUT] for each in (params, roomy))
-    assert wide.shape == (12, 8)
-    assert not wide[:, 4:7].any()
-    np.testing.assert_allclose(wide[:, [0, 1, 2, 3, 7]], slim, rtol=1e-6)
 
 
 def test_a_model_that_features_did_not_make_takes_no_new_items() -> None:

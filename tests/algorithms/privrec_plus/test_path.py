@@ -51,6 +51,7 @@ def test_the_number_that_is_said_changes_the_way(noise: float, asked: bool, begi
     features, moments = said(plan)
     assert features.startswith("public features of items choose the basis (")
     assert moments.startswith(begins)
+    assert moments.endswith("those of the frequent items instead") == (noise == 7.0)
     assert (len(plan.stages()) == 3) == asked
     limits = {7.0: [4200], 10.0: [6000, 4000], 14.0: [5600]}[noise]
     assert numbers_after("about", moments) == limits

@@ -7,7 +7,7 @@ How popular it would be is guessed from how popular these are.
 import numpy as np
 
 from privrec.algorithms.privrec_plus.kernels import Kernels, kernels_of
-from privrec.algorithms.privrec_plus.public import public_of, through_kernel, widened
+from privrec.algorithms.privrec_plus.public import public_of, through_kernel
 from privrec.algorithms.privrec_plus.scoring import BIAS, DISLIKES, LIKES, OUT, POPULARITY
 from privrec.algorithms.privrec_plus.settings import SumsSettings
 from privrec.algorithms.privrec_plus.solve import bias_of
@@ -47,7 +47,7 @@ def with_items(
     rows: dict[str, Leaf] = {
         POPULARITY: guessed,
         BIAS: bias_of(everything, np.arange(catalogue.n_items))[known:],
-        OUT: widened(through_kernel(public.basis, public.trust, kernels, new, guessed), width),
+        OUT: through_kernel(public.basis, public.trust, kernels, new, guessed),
         **{name: np.zeros((len(new), width)) for name in (LIKES, DISLIKES) if name in params},
     }
     found = {name: np.asarray(array, np.float32) for name, array in params.items()}

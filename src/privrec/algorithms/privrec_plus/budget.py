@@ -19,12 +19,7 @@ from privrec.algorithms.budgets import (
     sampling_of,
 )
 from privrec.algorithms.privrec_plus.kernels import Kernels, kernels_of
-from privrec.algorithms.privrec_plus.public import (
-    AT_ONCE,
-    MOST_ITEMS,
-    PRIOR_DIRECTIONS,
-    spending_of,
-)
+from privrec.algorithms.privrec_plus.public import AT_ONCE, MOST_ITEMS, spending_of
 from privrec.algorithms.privrec_plus.rows import AT_ONCE_PAIRS, Hop, Regression
 from privrec.algorithms.privrec_plus.scoring import Layout, layout_of
 from privrec.algorithms.privrec_plus.settings import (
@@ -94,15 +89,6 @@ class PublicBudget(NamedTuple):
     moments: Aggregator | None
     directions: int
     least_trust: float
-
-    def width(self, n_items: int) -> int:
-        """Return the directions that the model has room for, whichever the last release counts.
-
-        A checkpoint has this shape before and after it.
-        """
-        if self.least_trust > 1:
-            return self.directions
-        return max(self.directions, min(PRIOR_DIRECTIONS, min(n_items, MOST_ITEMS) - 1))
 
 
 def public_budget(settings: SumsSettings, split: Split, n_items: int) -> PublicBudget:

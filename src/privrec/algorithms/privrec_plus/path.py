@@ -66,7 +66,8 @@ def _moments(stages: Sequence[Stage], n_items: int) -> str:
     return (
         f"moments are asked for in {spending.directions:,} directions: {people:,} people are enough"
         f" for this noise; with fewer than about {with_features:,} they are not, where features"
-        " matter"
+        " matter; if the alignments say that no feature matters, they are those of the frequent"
+        " items instead"
     )
 
 

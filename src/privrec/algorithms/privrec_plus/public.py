@@ -4,7 +4,8 @@
 2. Alignments: how much the items of a person are alike by each feature (`kernels.py`), beyond what
    popular items have in common. A few numbers say which features matter, and whether any does.
 3. Moments of rows in a basis. The features that matter say in which directions rows can differ, so
-   few directions are asked for, and little noise is added up.
+   few directions are asked for, and little noise is added up. If no feature matters, the moments
+   are those of the frequent items, as where items have no features (`solve.py`).
 
 The tower is ridge regression with what was published, and the kernel of the features, as the prior.
 All that the devices are told follows from earlier releases and from the catalogue.
@@ -21,6 +22,7 @@ from scipy.optimize import isotonic_regression, nnls
 
 from privrec.algorithms.privrec_plus.kernels import Kernels
 from privrec.algorithms.privrec_plus.rows import (
+    Frequent,
     SparseRows,
     merged_items,
     mirrored,
@@ -85,11 +87,15 @@ def spending_of(people: int, noise_multiplier: float, n_items: int) -> Spending:
     popular = min(0.5, 0.09 * noise**0.65) * (1 - _ALIGNED)
     kept = min(n_items, MOST_ITEMS)
     with_features, without = fewest_per_noise(n_items)
+    of_kernel, of_moments = (
+        max(1, min(each, kept - 1)) for each in (PRIOR_DIRECTIONS, round(440 * noise**-0.72))
+    )
     if people < without * noise_multiplier:
-        return Spending(1 - _ALIGNED, _ALIGNED, 0.0, max(1, min(PRIOR_DIRECTIONS, kept - 1)))
-    directions = max(1, min(round(440 * noise**-0.72), kept - 1))
-    least_trust = 2.0 if people >= with_features * noise_multiplier else 0.5
-    return Spending(popular, _ALIGNED, 1 - _ALIGNED - popular, directions, least_trust)
+        return Spending(1 - _ALIGNED, _ALIGNED, 0.0, of_kernel)
+    shares = popular, _ALIGNED, 1 - _ALIGNED - popular
+    if people < with_features * noise_multiplier:
+        return Spending(*shares, of_kernel, least_trust=0.5)
+    return Spending(*shares, of_moments)
 
 
 def fewest_per_noise(n_items: int) -> tuple[float, float]:
@@ -380,13 +386,25 @@ def moments_device(layout: Layout, dislike: float, popularity: DeviceHalf) -> De
     return DeviceHalf(contribute=contribute, kernel=kernel)
 
 
-def moments_accepts(n_items: int, directions: int) -> dict[str, Accepted]:
-    """Return what a device accepts of what is told for the moments."""
+def moments_accepts(n_items: int) -> dict[str, Accepted]:
+    """Return what a device accepts of what is told for the moments: as many directions as items."""
     kept = min(n_items, MOST_ITEMS)
     return {
         "kept": Accepted(shape=(kept,), kind="whole", least=0, most=n_items - 1, distinct=True),
-        "project": Accepted(shape=(kept, directions)),
+        "project": Accepted(shape=(kept, None), longest=kept),
     }
+
+
+def frequent_told(items: Items, frequent: Frequent) -> dict[str, Leaf]:
+    """Return what asks for the moments of tastes over the frequent items (`sums.py`).
+
+    These are the first m of `items`, and there are m directions: the items themselves, without
+    popularity. `project` = diag(power)(I - common commonᵀ), (kept, m); other items count nothing.
+    """
+    m = len(frequent.kept)
+    project = np.zeros((len(items.kept), m), np.float32)
+    project[:m] = frequent.power[:, None] * (np.eye(m) - np.outer(frequent.common, frequent.common))
+    return {"kept": items.kept, "project": project}
 
 
 # --- the tower -----------------------------------------------------------------------------------
@@ -512,26 +530,16 @@ class Public(NamedTuple):
     trust: Trust
     basis: Basis
 
-    def params(self, n_items: int, width: int) -> dict[str, Leaf]:
-        """Return it as parameters: the items' vectors are the basis, also in the tower.
-
-        They have the length `width`. Unused directions have the strength 0.
-        """
-        strength = self.basis.strength
-        vectors = np.zeros((n_items, len(strength) + 1))
+    def params(self, n_items: int) -> dict[str, Leaf]:
+        """Return it as parameters: the items' vectors are the basis, also in the tower."""
+        vectors = np.zeros((n_items, len(self.basis.strength) + 1))
         vectors[self.basis.items.kept, :-1] = self.basis.vectors
         return {
-            OUT: widened(vectors, width),
+            OUT: vectors,
             _WEIGHTS: self.trust.weights,
             _TRUST: np.asarray(self.trust.trust),
-            _STRENGTH: np.pad(strength, (0, width - 1 - len(strength))),
+            _STRENGTH: self.basis.strength,
         }
-
-
-def widened(vectors: F64, width: int) -> F64:
-    """Return vectors of the length `width`: with zeros before their last number."""
-    more = np.zeros((len(vectors), width - vectors.shape[1]))
-    return np.concatenate([vectors[:, :-1], more, vectors[:, -1:]], axis=1)
 
 
 def public_start(kernels: Kernels, directions: int) -> dict[str, F32]:
@@ -547,6 +555,5 @@ def public_of(params: Mapping[str, Leaf]) -> Public:
     """Return it from parameters; the items follow from popularity."""
     weights, strength = (np.asarray(params[name], np.float64) for name in (_WEIGHTS, _STRENGTH))
     items = items_of(np.asarray(params[POPULARITY], np.float64))
-    vectors, used = np.asarray(params[OUT], np.float64)[items.kept, :-1], strength > 0
-    basis = Basis(items, vectors[:, used], strength[used])
-    return Public(Trust(weights, float(params[_TRUST])), basis)
+    vectors = np.asarray(params[OUT], np.float64)[items.kept, :-1]
+    return Public(Trust(weights, float(params[_TRUST])), Basis(items, vectors, strength))

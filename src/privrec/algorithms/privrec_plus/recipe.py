@@ -46,7 +46,7 @@ from privrec.algorithms.privrec_plus.opinion import SECOND, SECOND_WEIGHT
 from privrec.algorithms.privrec_plus.path import path_of
 from privrec.algorithms.privrec_plus.public import (
     ALIGNMENTS,
-    PRIOR_DIRECTIONS,
+    MOST_ITEMS,
     Commons,
     Learned,
     Public,
@@ -54,6 +54,7 @@ from privrec.algorithms.privrec_plus.public import (
     alignment_device,
     basis_of,
     commons_of,
+    frequent_told,
     learned_from,
     moments_accepts,
     moments_device,
@@ -61,7 +62,6 @@ from privrec.algorithms.privrec_plus.public import (
     public_start,
     tower_of,
     trust_of,
-    widened,
 )
 from privrec.algorithms.privrec_plus.rows import (
     BASIS,
@@ -254,11 +254,11 @@ def _public_stages(of: Task[SumsSettings], layout: Layout, kernels: Kernels) -> 
         federation=of.federation,
         split=of.split,
         layout=layout,
-        rank=budget.width(layout.n_items) + 1,
+        rank=budget.directions + 1,
         kernels=kernels,
     )
     first = _popularity_phase(task, budget.popularity)
-    work = partial(public_work, layout, len(kernels), task.rank - 1)
+    work = partial(public_work, layout, len(kernels), budget.directions)
     second = replace(_alignments_phase(task, kernels, budget), work=work)
     if budget.moments is None:
         return first, replace(second, ranks=True)
@@ -282,7 +282,7 @@ def _alignments_phase(task: _Task, kernels: Kernels, budget: PublicBudget) -> Ph
         public = Public(trust, basis_of(_popularity(state), kernels, trust, budget.directions))
         if budget.moments is None:
             return _with_tower(task, kernels, budget, state, public, None)
-        return _state_with_params(state, public.params(task.layout.n_items, task.rank))
+        return _state_with_params(state, public.params(task.layout.n_items))
 
     size, n_items = len(kernels), task.layout.n_items
     device = alignment_device(task.layout, kernels, task.settings.dislike_input)
@@ -301,19 +301,32 @@ def _alignments_phase(task: _Task, kernels: Kernels, budget: PublicBudget) -> Ph
 def _public_moments_phase(
     task: _Task, kernels: Kernels, budget: PublicBudget, aggregator: Aggregator
 ) -> Phase:
-    """Return the moments of rows in the basis; or popularity again, if the features are enough."""
+    """Return the moments of rows in the basis.
+
+    If the features say nothing, it is the moments of the frequent items, as without features. With
+    people in between it is never the basis: popularity again, if the features are enough.
+    """
     directions, noise = budget.directions, aggregator.noise_scale(BOUND)
     first_noise = budget.popularity.noise_scale(BOUND)
+
+    in_between = budget.least_trust <= 1
 
     def again(public: Public) -> bool:
         return public.trust.trust >= budget.least_trust
 
+    def by_features(public: Public) -> bool:
+        return again(public) if in_between else public.trust.trust > 0
+
     def tell(state: ServerState) -> Told:
         public = public_of(state.params)
+        if not by_features(public):
+            return frequent_told(public.basis.items, _frequent(task, state, noise))
         return public.basis.told(popularity=again(public))
 
     def absorb(state: ServerState, published: Published) -> ServerState:
         public = public_of(state.params)
+        if not by_features(public):
+            return _with_noisy_tower(task, state, published, noise)
         if not again(public):
             sums = np.asarray(published.update[TRIANGLE], np.float64)
             learned = learned_from(sums, directions, noise)
@@ -323,10 +336,10 @@ def _public_moments_phase(
         popularity = both / (1 / first_noise**2 + 1 / noise**2)
         state = _state_with_params(state, {POPULARITY: popularity})
         popularity = _popularity(state)  # As it is kept, in 32 bits.
-        basis = basis_of(popularity, kernels, public.trust, PRIOR_DIRECTIONS)
+        basis = basis_of(popularity, kernels, public.trust, directions)
         return _with_tower(task, kernels, budget, state, Public(public.trust, basis), None)
 
-    accepts = moments_accepts(task.layout.n_items, directions)
+    accepts = moments_accepts(task.layout.n_items)
     dislike = task.settings.dislike_input
     device = moments_device(task.layout, dislike, popularity_device(task.layout, dislike))
     down = 4 * directions * (accepts["kept"].shape[0] or 0)
@@ -353,18 +366,17 @@ def _with_tower(
     popularity = _popularity(state)
     people = budget.popularity.release.sampling.cohort
     tower = tower_of(public.basis, learned, public.trust, kernels, popularity, people)
-    inside = widened(tower.inside, task.rank)
     ranked = public.basis.items.kept
     if public.trust.trust:
         ranked = np.arange(task.layout.n_items)
     new: dict[str, npt.ArrayLike] = {
-        **public.params(task.layout.n_items, task.rank),
-        LIKES: inside,
-        OUT: widened(tower.outside, task.rank),
+        **public.params(task.layout.n_items),
+        LIKES: tower.inside,
+        OUT: tower.outside,
         BIAS: bias_of(popularity, ranked),
     }
     if DISLIKES in state.params:
-        new[DISLIKES] = task.settings.dislike_input * inside
+        new[DISLIKES] = task.settings.dislike_input * tower.inside
     return _state_with_params(state, new)
 
 
@@ -510,37 +522,42 @@ def _exact_phase(task: _Task, settings: PlusSettings, aggregator: Aggregator) ->
 
 def _noisy_phase(task: _Task, aggregator: Aggregator) -> Phase:
     """Return the second sum under noise: the moments of tastes over the frequent items."""
-    layout, dislike, most = task.layout, task.settings.dislike_input, task.settings.history_items
-    scale = aggregator.noise_scale(BOUND)
-
-    def asked(state: ServerState) -> Frequent:
-        popularity = _popularity(state)
-        return Frequent.of(popularity, frequent(popularity, noise_scale=scale, most=most))
-
-    def absorb(state: ServerState, published: Published) -> ServerState:
-        items = asked(state)
-        tower = noisy_tower(
-            np.asarray(published.update[TRIANGLE]),
-            layout,
-            items,
-            dislike=dislike,
-            rank=task.rank,
-            noise_scale=scale,
-        )
-        return _state_with_params(state, {**tower, BIAS: bias_of(_popularity(state), items.kept)})
-
+    layout, most, scale = task.layout, task.settings.history_items, aggregator.noise_scale(BOUND)
+    device = taste_device(layout, task.settings.dislike_input)
     # A phone receives the positions of the items and their weights.
-    device = taste_device(layout, dislike)
     cost = partial(task.cost, "moments round", 8 * min(layout.n_items, most), True)
     return task.phase(
         MOMENTS,
         1,
         aggregator,
         device=replace(device, cost=cost),
-        tell=lambda state: asked(state).told(),
-        absorb=absorb,
+        tell=lambda state: _frequent(task, state, scale).told(),
+        absorb=lambda state, published: _with_noisy_tower(task, state, published, scale),
         accepts=Frequent.accepts(layout.n_items, most),
     )
+
+
+def _frequent(task: _Task, state: ServerState, noise_scale: float) -> Frequent:
+    """Return the items whose moments are asked for where features choose nothing."""
+    popularity, most = _popularity(state), task.settings.history_items
+    most = min(most, MOST_ITEMS) if task.kernels else most
+    return Frequent.of(popularity, frequent(popularity, noise_scale=noise_scale, most=most))
+
+
+def _with_noisy_tower(
+    task: _Task, state: ServerState, published: Published, noise_scale: float
+) -> ServerState:
+    """Return the state with the tower of the frequent items in its parameters."""
+    items = _frequent(task, state, noise_scale)
+    tower = noisy_tower(
+        np.asarray(published.update[TRIANGLE]),
+        task.layout,
+        items,
+        dislike=task.settings.dislike_input,
+        rank=task.rank,
+        noise_scale=noise_scale,
+    )
+    return _state_with_params(state, {**tower, BIAS: bias_of(_popularity(state), items.kept)})
 
 
 def _popularity(state: ServerState) -> npt.NDArray[np.float64]:
