@@ -1,6 +1,10 @@
 """Makes up ratings at the shape of MovieLens-20M and writes them as a CSV file.
 
     python bench/twenty_million.py ratings.csv [--people N] [--items N] [--ratings N] [--seed N]
+        [--features items.csv]
+
+`--features` writes what is public of each item too: its kind, which says much of who likes it, and
+for one item in four a second kind that says nothing; its maker, which says nothing.
 
 Activity and fame have long tails, and tastes are shared: people and items have vectors, which
 decide what somebody rates and how. The counts are those of MovieLens-20M (Harper and Konstan 2015)
@@ -23,6 +27,7 @@ Ints = npt.NDArray[np.int64]
 
 _DIMENSIONS = 12
 _GROUPS = 40
+_KINDS = 20
 _FEWEST, _MEDIAN, _MOST = 20, 68, 9254
 _TASTE = 4.0
 """How strongly taste decides what somebody rates, beside fame."""
@@ -34,6 +39,7 @@ class World:
     """What all people share. `fame` are weights of sum 1; `names` are the items' ids."""
 
     items: F32
+    kinds: Ints
     fame: npt.NDArray[np.float64]
     quality: F32
     groups: F32
@@ -42,15 +48,15 @@ class World:
 
 def world(n_items: int, draw: np.random.Generator) -> World:
     """Return the items and the groups of taste."""
-    kinds = unit(draw.normal(size=(20, _DIMENSIONS)))
-    vectors = kinds[draw.integers(20, size=n_items)] + 0.5 * unit(
-        draw.normal(size=(n_items, _DIMENSIONS))
-    )
+    centres = unit(draw.normal(size=(_KINDS, _DIMENSIONS)))
+    kinds = draw.integers(_KINDS, size=n_items)
+    vectors = centres[kinds] + 0.5 * unit(draw.normal(size=(n_items, _DIMENSIONS)))
     level = ndtri((draw.permutation(n_items) + 0.5) / n_items)
     fame = np.exp(2.2 * level)
     fame = np.minimum(fame, 0.004 * fame.sum())
     return World(
         items=unit(vectors),
+        kinds=kinds,
         fame=fame / fame.sum(),
         quality=(0.25 * level / 2.2 + 0.3 * draw.normal(size=n_items)).astype(np.float32),
         groups=unit(draw.normal(size=(_GROUPS, _DIMENSIONS))),
@@ -144,9 +150,26 @@ def rated(
         )
 
 
+def described(made: World, draw: np.random.Generator) -> pl.DataFrame:
+    """Return what is public of each item: its kind or kinds, and its maker."""
+    count = len(made.names)
+    others = np.where(draw.random(count) < 0.25, draw.integers(_KINDS, size=count), made.kinds)
+    return pl.DataFrame(
+        {
+            "movieId": made.names,
+            "kinds": [
+                "|".join(f"k{kind}" for kind in dict.fromkeys(both))
+                for both in zip(made.kinds.tolist(), others.tolist(), strict=True)
+            ],
+            "maker": [f"m{maker}" for maker in draw.integers(50, size=count)],
+        }
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Make up ratings at MovieLens-20M's shape.")
     parser.add_argument("out", type=Path)
+    parser.add_argument("--features", type=Path)
     for name, count in (
         ("people", 138_493),
         ("items", 26_744),
@@ -164,6 +187,8 @@ def main() -> None:
             frame.write_csv(file, include_header=written == 0)
             written += frame.height
     print(f"{given.out}: {written:,} ratings of {given.people:,} people")
+    if given.features:
+        described(made, np.random.default_rng((given.seed, 1))).write_csv(given.features)
 
 
 if __name__ == "__main__":

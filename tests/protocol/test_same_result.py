@@ -28,7 +28,8 @@ from tiny import PLUS_WAYS, each_recipe, go_plus_way, new_folder
 
 IN_SUBSPACE = "privrec-plus-in-a-subspace"
 SECOND = "privrec-plus-with-a-second-opinion"
-NAMES = [*RECIPES, "subspace", IN_SUBSPACE, SECOND, *PLUS_WAYS]
+LARGE = "dp-privrec-plus-with-many-items"
+NAMES = [*RECIPES, "subspace", IN_SUBSPACE, SECOND, LARGE, *PLUS_WAYS]
 CENTRAL = {"privrec-cen", "ncf", "popularity", "own-items", "item-knn", "ease"}
 CLOSE = 1e-5
 PLAIN_STEPS = {"server_optimizer": "plain", "server_lr": 1.0}
@@ -44,6 +45,8 @@ def _example_in_the_table() -> Any:
         patch.setitem(RECIPES, IN_SUBSPACE, replace(plus, values=values))
         values = {**plus.values, "second_opinion": 2.0}
         patch.setitem(RECIPES, SECOND, replace(plus, values=values))
+        noised = RECIPES["dp-privrec-plus"]
+        patch.setitem(RECIPES, LARGE, replace(noised, values={**noised.values, "history_items": 9}))
         for name in PLUS_WAYS:
             patch.setitem(RECIPES, name, RECIPES["dp-privrec-plus"])
         yield
@@ -65,6 +68,7 @@ def params_of(folder: records.RunFolder) -> dict[str, Any]:
     found = records.read_arrays(folder.params_path)
     if "items/out" not in found:
         return found
+    found.pop("public/vectors", None)  # Eigenvectors too; `items/out` follows from them.
     out = found.pop("items/out").T.astype(np.float64)
     return {k: v @ out if k.startswith("history/") else v for k, v in found.items()}
 

@@ -12,7 +12,7 @@ import pytest
 from privrec.algorithms.privrec_plus import added, kernels
 from privrec.algorithms.privrec_plus.added import guessed_popularity, with_items
 from privrec.algorithms.privrec_plus.kernels import kernels_of
-from privrec.algorithms.privrec_plus.public import Public, Trust, basis_of
+from privrec.algorithms.privrec_plus.public import Public, Trust, basis_of, public_of
 from privrec.algorithms.privrec_plus.scoring import BIAS, DISLIKES, LIKES, OUT, POPULARITY
 from privrec.algorithms.privrec_plus.solve import bias_of
 from privrec.algorithms.recipes import configure
@@ -221,6 +221,22 @@ def test_new_items_get_vectors_through_the_kernel_and_nothing_else_changes() -> 
             wanted = math.sqrt(own) * 0.7 * 0.8 * along / strength[j]
             assert found[OUT][item, j] == pytest.approx(wanted, rel=1e-3, abs=1e-5)
         assert found[OUT][item, -1] == pytest.approx(own**0.7 / length, rel=1e-5)
+
+
+def test_in_a_large_catalogue_new_items_are_turned_as_the_known_ones_were() -> None:
+    settings, params = configure("dp-privrec-plus", "toy", {}), params_of(0.8)
+    wanted = with_items(settings, params, ALL, 10)
+    turn = np.random.default_rng(1).normal(size=(5, 3))
+    public = public_of(params)
+    basis = np.column_stack([public.basis.vectors, public.basis.items.common])
+    turned = np.zeros((10, 3))
+    turned[public.basis.items.kept] = basis @ turn
+    short = {name: np.zeros((10, 3)) for name in (LIKES, DISLIKES)}
+    found = with_items(
+        settings, {**params, **public.params(10, large=True), **short, OUT: turned}, ALL, 10
+    )
+    np.testing.assert_allclose(found[OUT][10:], wanted[OUT][10:] @ turn, rtol=1e-4, atol=1e-5)
+    assert found[OUT].shape == found[LIKES].shape == (12, 3)
 
 
 def test_a_model_that_features_did_not_make_takes_no_new_items() -> None:

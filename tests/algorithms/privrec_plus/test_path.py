@@ -66,12 +66,21 @@ def test_why_features_choose_nothing() -> None:
     assert line == (
         "features of items choose nothing: items have no public features that tell them apart"
     )
-    [line] = said(planned(FEW, history_items=30))
-    assert line.endswith("in a subspace, for more than 30 items, they are not used")
+    [line] = said(planned(FEW, features=False, history_items=30))
+    assert line.endswith("tell them apart; more than 30 items: the tower is found in a subspace")
     [line] = said(planned(FEW, history="subspace"))
     assert line.endswith("in a subspace they are not used")
     [line] = said(planned(FEW, rounds=2, cohort=8))
     assert line.endswith("with rounds on top they are not used")
+
+
+def test_in_a_large_catalogue_features_choose_and_the_limits_are_said() -> None:
+    features, _, large = said(planned(FEW, history_items=30))
+    assert features.startswith("public features of items choose the basis (")
+    assert large == (
+        "40 items are more than 30 (`history_items`): the basis is over the 40 most popular ones,"
+        " the others get vectors from their features, and no vector is longer than 256"
+    )
 
 
 def test_without_noise_nothing_is_said() -> None:

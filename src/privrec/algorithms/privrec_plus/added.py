@@ -7,7 +7,7 @@ How popular it would be is guessed from how popular these are.
 import numpy as np
 
 from privrec.algorithms.privrec_plus.kernels import Kernels, kernels_of
-from privrec.algorithms.privrec_plus.public import public_of, through_kernel
+from privrec.algorithms.privrec_plus.public import public_of, through_kernel, turn_of
 from privrec.algorithms.privrec_plus.scoring import BIAS, DISLIKES, LIKES, OUT, POPULARITY
 from privrec.algorithms.privrec_plus.settings import SumsSettings
 from privrec.algorithms.privrec_plus.solve import bias_of
@@ -31,7 +31,7 @@ def with_items(
     if "public/trust" not in params:
         raise RunFolderError(
             "a run takes new items if public features of items chose its basis: under noise,"
-            " without rounds on top, and with `history` = 'closed-form'"
+            " without rounds on top, and without `history` = 'subspace'"
         )
     public, popularity = public_of(params), np.asarray(params[POPULARITY], np.float64)
     if not public.trust.trust:
@@ -47,7 +47,9 @@ def with_items(
     rows: dict[str, Leaf] = {
         POPULARITY: guessed,
         BIAS: bias_of(everything, np.arange(catalogue.n_items))[known:],
-        OUT: through_kernel(public.basis, public.trust, kernels, new, guessed),
+        OUT: through_kernel(
+            public.basis, public.trust, kernels, new, guessed, turn_of(public, params)
+        ),
         **{name: np.zeros((len(new), width)) for name in (LIKES, DISLIKES) if name in params},
     }
     found = {name: np.asarray(array, np.float32) for name, array in params.items()}

@@ -19,7 +19,13 @@ from privrec.algorithms.budgets import (
     sampling_of,
 )
 from privrec.algorithms.privrec_plus.kernels import Kernels, kernels_of
-from privrec.algorithms.privrec_plus.public import AT_ONCE, MOST_ITEMS, spending_of
+from privrec.algorithms.privrec_plus.public import (
+    AT_ONCE,
+    MOST_COMMON,
+    MOST_ITEMS,
+    WIDEST,
+    spending_of,
+)
 from privrec.algorithms.privrec_plus.rows import AT_ONCE_PAIRS, Hop, Regression
 from privrec.algorithms.privrec_plus.scoring import Layout, layout_of
 from privrec.algorithms.privrec_plus.settings import (
@@ -81,7 +87,8 @@ def _check_bound(settings: SumsSettings) -> None:
 class PublicBudget(NamedTuple):
     """The mechanisms of popularity, alignments and moments; no moments where they do not pay.
 
-    With a trust of at least `least_trust`, the last release counts popularity again.
+    With a trust of at least `least_trust`, the last release counts popularity again. `widest` is
+    the length of the items' vectors at most, in a large catalogue.
     """
 
     popularity: Aggregator
@@ -89,6 +96,12 @@ class PublicBudget(NamedTuple):
     moments: Aggregator | None
     directions: int
     least_trust: float
+    widest: int | None
+
+    @property
+    def rank(self) -> int:
+        """The length of the items' vectors."""
+        return min(self.directions + 1, self.widest or self.directions + 1)
 
 
 def public_budget(settings: SumsSettings, split: Split, n_items: int) -> PublicBudget:
@@ -116,7 +129,14 @@ def public_budget(settings: SumsSettings, split: Split, n_items: int) -> PublicB
     popularity = release(spending.popularity, spent, last=not spending.moments)
     spent = spent.record(popularity.release)
     moments = release(spending.moments, spent, last=True) if spending.moments else None
-    return PublicBudget(popularity, alignments, moments, spending.directions, spending.least_trust)
+    return PublicBudget(
+        popularity,
+        alignments,
+        moments,
+        spending.directions,
+        spending.least_trust,
+        WIDEST if n_items > settings.history_items else None,
+    )
 
 
 _NUMBER = 4
@@ -179,24 +199,24 @@ def noisy_work(settings: SumsSettings, layout: Layout, rank: int, told: Told | N
     )
 
 
-def public_work(layout: Layout, kernels: int, directions: int, told: Told | None) -> ServerWork:
+def public_work(layout: Layout, kernels: int, rank: int, told: Told | None) -> ServerWork:
     """Return what a release in a public basis needs: `public.py: commons_of, basis_of, tower_of`.
 
     At the peak there are the kernels over kept items and some copies of their mixture; or the
-    vectors of all items, several times.
+    vectors of all items, of length `rank`, several times.
     """
-    items = min(layout.n_items, MOST_ITEMS)
+    items, common = (min(layout.n_items, most) for most in (MOST_ITEMS, MOST_COMMON))
     return ServerWork(
         bytes=8
         * max(
             (kernels + 5) * items**2,
-            9 * layout.n_items * (directions + 1),
-            6 * AT_ONCE * layout.n_items,
+            9 * layout.n_items * rank,
+            6 * AT_ONCE * common,
         ),
         what=f"the noised closed form over {items:,} items",
         instead=lambda free: "set `history` to 'subspace'",
         # Kernels, and the top eigenvectors of a matrix in 64 bits.
-        multiply_adds=4 * items**3 + kernels * layout.n_items * items,
+        multiply_adds=4 * items**3 + kernels * layout.n_items * common,
     )
 
 
@@ -325,9 +345,9 @@ and 8 (docs/results.md)."""
 def public_kernels(settings: SumsSettings, catalogue: Catalogue) -> Kernels | None:
     """Return the kernels of the items' public features if they choose the basis, or None.
 
-    They do so under noise, for a closed form without rounds on top.
+    They do so under noise, without rounds on top, and unless a subspace is asked for.
     """
-    if without_noise(settings) or settings.rounds or in_subspace(settings, catalogue.n_items):
+    if without_noise(settings) or settings.rounds or settings.history == "subspace":
         return None
     kernels = kernels_of(catalogue)
     return kernels if len(kernels) else None

@@ -4,7 +4,12 @@ import math
 from collections.abc import Sequence
 
 from privrec.algorithms.privrec_plus.kernels import Kernels, kernels_of
-from privrec.algorithms.privrec_plus.public import fewest_per_noise, spending_of
+from privrec.algorithms.privrec_plus.public import (
+    MOST_ITEMS,
+    WIDEST,
+    fewest_per_noise,
+    spending_of,
+)
 from privrec.algorithms.privrec_plus.settings import SumsSettings, without_noise
 from privrec.algorithms.recipe import Task
 from privrec.core.phase import Stage
@@ -22,18 +27,23 @@ def path_of(
         return ()
     if kernels is None:
         return (_without_features(settings, len(kernels_of(catalogue)), subspace=subspace),)
-    return (_features(kernels), _moments(stages, catalogue.n_items))
+    said = (_features(kernels), _moments(stages, catalogue.n_items))
+    if catalogue.n_items <= settings.history_items:
+        return said
+    return (*said, _large(catalogue.n_items, settings.history_items))
 
 
 def _without_features(settings: SumsSettings, kernels: int, *, subspace: bool) -> str:
     if not kernels:
         why = "items have no public features that tell them apart"
-    elif subspace:
-        why = f"in a subspace, for more than {settings.history_items:,} items, they are not used"
-        why = why if settings.history == "auto" else "in a subspace they are not used"
-    else:
+    elif settings.rounds:
         why = "with rounds on top they are not used"
-    return f"features of items choose nothing: {why}"
+    else:
+        why = "in a subspace they are not used"
+    said = f"features of items choose nothing: {why}"
+    if subspace and settings.history == "auto":
+        said += f"; more than {settings.history_items:,} items: the tower is found in a subspace"
+    return said
 
 
 def _features(kernels: Kernels) -> str:
@@ -68,6 +78,14 @@ def _moments(stages: Sequence[Stage], n_items: int) -> str:
         f" for this noise; with fewer than about {with_features:,} they are not, where features"
         " matter; if the alignments say that no feature matters, they are those of the frequent"
         " items instead"
+    )
+
+
+def _large(n_items: int, most: int) -> str:
+    return (
+        f"{n_items:,} items are more than {most:,} (`history_items`): the basis is over the"
+        f" {min(MOST_ITEMS, n_items):,} most popular ones, the others get vectors from their"
+        f" features, and no vector is longer than {WIDEST:,}"
     )
 
 

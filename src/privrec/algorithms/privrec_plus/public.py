@@ -9,6 +9,10 @@
 
 The tower is ridge regression with what was published, and the kernel of the features, as the prior.
 All that the devices are told follows from earlier releases and from the catalogue.
+
+In a large catalogue the most popular items alone are in the basis, and what is told is as short as
+in a small one. All items get vectors, of at most `WIDEST` numbers: those directions of the tower
+that scores differ in most. Nothing has a place for each pair of items.
 """
 
 import math
@@ -51,6 +55,10 @@ AT_ONCE = 256
 """Items whose kernels with others are in memory at a time."""
 _TOP = 1200
 MOST_ITEMS = 1500
+MOST_COMMON = 5000
+"""Popular items that others are compared with at most: the time grows with them times all items."""
+WIDEST = 256
+"""Length of the vectors of a large catalogue at most (docs/results.md)."""
 _ITEM_POWER = 0.3
 _PEOPLE = 4832.0
 """The number of training people of MovieLens-1M, on whose validation people the constants below
@@ -213,6 +221,7 @@ def commons_of(kernels: Kernels, popularity: F64, noise_scale: float) -> Commons
     sure = popularity > _SURE * noise_scale
     if sure.sum() < 2:
         sure[order[: min(50, len(order))]] = True
+    sure[order[MOST_COMMON:]] = False
     chosen = np.flatnonzero(sure)
     share = np.maximum(popularity[chosen], 1e-9)
     share = share / share.sum()
@@ -454,7 +463,7 @@ _MOST = 150
 
 
 class Tower(NamedTuple):
-    """Vectors of items in a history, and of items that are ranked: (n_items, q + 1) each."""
+    """Vectors of items in a history, and of items that are ranked: (n_items, width) each."""
 
     inside: F64
     outside: F64
@@ -467,6 +476,8 @@ def tower_of(
     kernels: Kernels,
     popularity: F64,
     people: float,
+    *,
+    widest: int | None = None,
 ) -> Tower:
     """Return the tower: coefficients h ~ N(0, C) along [U, common], rows x = A h + noise D.
 
@@ -474,6 +485,9 @@ def tower_of(
     what the kernel lets expect: more where rows are long. A person adds a vector of length 1 to
     popularity, and its sum is about the length of her row: so popularity over `people` tells how
     long rows are. Items that were not kept get their vectors through the kernel.
+
+    With `widest` there are at most so many directions: the strongest of (I + C AᵀD⁻¹A)⁻¹ C, which
+    is symmetric. As A is orthonormal, this changes scores the least.
     """
     q = basis.vectors.shape[1]
     prior = np.zeros((q + 1, q + 1))
@@ -489,39 +503,64 @@ def tower_of(
     outside = np.column_stack([basis.vectors, items.common])
     weight = items.popular * items.power**2
     inside = outside / (0.75 + 0.25 * weight / weight.mean())[:, None]
-    inside = inside @ np.linalg.solve(np.eye(q + 1) + prior @ (outside.T @ inside), prior)
-    shape = (len(popularity), q + 1)
+    solved = np.linalg.solve(np.eye(q + 1) + prior @ (outside.T @ inside), prior)
+    turn = None if widest is None else _strongest(solved, widest)
+    if turn is None:
+        inside = inside @ solved
+    else:
+        inside, outside = inside @ turn, outside @ turn
+    shape = (len(popularity), inside.shape[1])
     tower = Tower(np.zeros(shape), np.zeros(shape))
     tower.inside[items.kept] = items.power[:, None] * inside
     tower.outside[items.kept] = outside
     rest = np.setdiff1d(np.arange(len(popularity)), items.kept)
     if trust.trust and len(rest):
-        tower.outside[rest] = through_kernel(basis, trust, kernels, rest, popularity[rest])
+        tower.outside[rest] = through_kernel(basis, trust, kernels, rest, popularity[rest], turn)
     return tower
 
 
+def _strongest(matrix: F64, width: int) -> F64:
+    """Return R (n, at most `width`) such that R·Rᵀ is nearest to a symmetric matrix."""
+    size = len(matrix)
+    first = max(0, size - width)
+    values, vectors = eigh((matrix + matrix.T) / 2, subset_by_index=[first, size - 1])
+    return np.asarray(vectors * np.sqrt(np.maximum(values, 0.0)))
+
+
 def through_kernel(
-    basis: Basis, trust: Trust, kernels: Kernels, items: IntArray, popularity: F64
+    basis: Basis,
+    trust: Trust,
+    kernels: Kernels,
+    items: IntArray,
+    popularity: F64,
+    turn: F64 | None = None,
 ) -> F64:
     """Return the vectors of items that were not kept, from those that are like them (Nyström).
 
-    Shape (items, q + 1). These items can be recommended. In a history they count nothing: tried as
-    inputs, they made lists worse.
+    Shape (items, q + 1), or (items, width) if they are to be multiplied by `turn` (q + 1, width).
+    These items can be recommended. In a history they count nothing: tried as inputs, they made
+    lists worse.
     """
     known = basis.items
     count = np.maximum(popularity, 1.0) / known.mean_count
+    common = count ** (1 - _ITEM_POWER) / known.common_length
     scaled = np.sqrt(known.popular)[:, None] * basis.vectors / basis.strength
-    vectors = np.empty((len(items), basis.vectors.shape[1] + 1))
-    vectors[:, -1] = count ** (1 - _ITEM_POWER) / known.common_length
+    if turn is None:
+        vectors = np.zeros((len(items), basis.vectors.shape[1] + 1))
+        vectors[:, -1] = common
+    else:
+        vectors, scaled = np.outer(common, turn[-1]), scaled @ turn[:-1]
     for some in np.array_split(np.arange(len(items)), -(-len(items) // AT_ONCE)):
         alike = 0.7 * trust.trust * kernels.mixed(trust.weights, items[some], known.kept)
-        vectors[some, :-1] = np.sqrt(count[some])[:, None] * (alike @ scaled)
+        vectors[some, : scaled.shape[1]] += np.sqrt(count[some])[:, None] * (alike @ scaled)
     return vectors
 
 
 # --- what the server keeps between the releases --------------------------------------------------
 
-_WEIGHTS, _TRUST, _STRENGTH = "public/weights", "public/trust", "public/strength"
+_WEIGHTS, TRUST, _STRENGTH = "public/weights", "public/trust", "public/strength"
+_VECTORS = "public/vectors"
+"""The basis in a large catalogue. In a small one it lies in the items' vectors, which are it."""
 
 
 class Public(NamedTuple):
@@ -530,23 +569,28 @@ class Public(NamedTuple):
     trust: Trust
     basis: Basis
 
-    def params(self, n_items: int) -> dict[str, Leaf]:
-        """Return it as parameters: the items' vectors are the basis, also in the tower."""
-        vectors = np.zeros((n_items, len(self.basis.strength) + 1))
-        vectors[self.basis.items.kept, :-1] = self.basis.vectors
+    def params(self, n_items: int, *, large: bool = False) -> dict[str, Leaf]:
+        """Return it as parameters: in a small catalogue the basis is the items' vectors."""
+        basis = {_VECTORS: self.basis.vectors}
+        if not large:
+            vectors = np.zeros((n_items, len(self.basis.strength) + 1))
+            vectors[self.basis.items.kept, :-1] = self.basis.vectors
+            basis = {OUT: vectors}
         return {
-            OUT: vectors,
+            **basis,
             _WEIGHTS: self.trust.weights,
-            _TRUST: np.asarray(self.trust.trust),
+            TRUST: np.asarray(self.trust.trust),
             _STRENGTH: self.basis.strength,
         }
 
 
-def public_start(kernels: Kernels, directions: int) -> dict[str, F32]:
+def public_start(kernels: Kernels, directions: int, n_items: int, *, large: bool) -> dict[str, F32]:
     """Return the parameters before anything is known."""
+    kept = min(n_items, MOST_ITEMS)
     return {
+        **({_VECTORS: np.zeros((kept, directions), np.float32)} if large else {}),
         _WEIGHTS: np.zeros(len(kernels), np.float32),
-        _TRUST: np.zeros((), np.float32),
+        TRUST: np.zeros((), np.float32),
         _STRENGTH: np.ones(directions, np.float32),
     }
 
@@ -555,5 +599,20 @@ def public_of(params: Mapping[str, Leaf]) -> Public:
     """Return it from parameters; the items follow from popularity."""
     weights, strength = (np.asarray(params[name], np.float64) for name in (_WEIGHTS, _STRENGTH))
     items = items_of(np.asarray(params[POPULARITY], np.float64))
-    vectors = np.asarray(params[OUT], np.float64)[items.kept, :-1]
-    return Public(Trust(weights, float(params[_TRUST])), Basis(items, vectors, strength))
+    if _VECTORS in params:
+        vectors = np.asarray(params[_VECTORS], np.float64)
+    else:
+        vectors = np.asarray(params[OUT], np.float64)[items.kept, :-1]
+    return Public(Trust(weights, float(params[TRUST])), Basis(items, vectors, strength))
+
+
+def turn_of(public: Public, params: Mapping[str, Leaf]) -> F64 | None:
+    """Return what multiplied the basis to give the items' vectors, as they are in `params`.
+
+    None in a small catalogue: there it is the identity.
+    """
+    if _VECTORS not in params:
+        return None
+    items = public.basis.items
+    both = np.column_stack([public.basis.vectors, items.common])
+    return np.asarray(both.T @ np.asarray(params[OUT], np.float64)[items.kept])

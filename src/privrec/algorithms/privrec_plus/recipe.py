@@ -9,7 +9,7 @@ release, and so is each round.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -47,6 +47,7 @@ from privrec.algorithms.privrec_plus.path import path_of
 from privrec.algorithms.privrec_plus.public import (
     ALIGNMENTS,
     MOST_ITEMS,
+    TRUST,
     Commons,
     Learned,
     Public,
@@ -125,7 +126,7 @@ class _Task:
     split: Split
     layout: Layout
     rank: int
-    kernels: Kernels | None = None
+    public_start: Mapping[str, npt.ArrayLike] = field(default_factory=dict)
 
     @property
     def in_subspace(self) -> bool:
@@ -163,8 +164,7 @@ class _Task:
         if second := self.second_opinion:
             start[SECOND] = np.zeros((self.layout.n_items, second.second_rank), np.float32)
             start[SECOND_WEIGHT] = np.asarray(second.second_opinion, np.float32)
-        if self.kernels is not None:
-            start |= public_start(self.kernels, self.rank - 1)
+        start |= {name: np.asarray(array, np.float32) for name, array in self.public_start.items()}
         known = before or {}
         return {name: jnp.asarray(known.get(name, array)) for name, array in start.items()}
 
@@ -248,17 +248,18 @@ def plus_stages(of: Task[SumsSettings]) -> tuple[Phase, ...]:
 
 def _public_stages(of: Task[SumsSettings], layout: Layout, kernels: Kernels) -> tuple[Phase, ...]:
     """Return the releases in a basis that public features choose (`public.py`)."""
-    budget = public_budget(of.settings, of.split, layout.n_items)
+    budget, n_items = public_budget(of.settings, of.split, layout.n_items), layout.n_items
+    large = budget.widest is not None
     task = _Task(
         settings=of.settings,
         federation=of.federation,
         split=of.split,
         layout=layout,
-        rank=budget.directions + 1,
-        kernels=kernels,
+        rank=budget.rank,
+        public_start=public_start(kernels, budget.directions, n_items, large=large),
     )
     first = _popularity_phase(task, budget.popularity)
-    work = partial(public_work, layout, len(kernels), budget.directions)
+    work = partial(public_work, layout, len(kernels), budget.rank)
     second = replace(_alignments_phase(task, kernels, budget), work=work)
     if budget.moments is None:
         return first, replace(second, ranks=True)
@@ -282,7 +283,8 @@ def _alignments_phase(task: _Task, kernels: Kernels, budget: PublicBudget) -> Ph
         public = Public(trust, basis_of(_popularity(state), kernels, trust, budget.directions))
         if budget.moments is None:
             return _with_tower(task, kernels, budget, state, public, None)
-        return _state_with_params(state, public.params(task.layout.n_items))
+        kept = public.params(task.layout.n_items, large=budget.widest is not None)
+        return _state_with_params(state, kept)
 
     size, n_items = len(kernels), task.layout.n_items
     device = alignment_device(task.layout, kernels, task.settings.dislike_input)
@@ -365,12 +367,13 @@ def _with_tower(
     """Return the state with the tower in its parameters."""
     popularity = _popularity(state)
     people = budget.popularity.release.sampling.cohort
-    tower = tower_of(public.basis, learned, public.trust, kernels, popularity, people)
+    basis, trust, widest = public.basis, public.trust, budget.widest
+    tower = tower_of(basis, learned, trust, kernels, popularity, people, widest=widest)
     ranked = public.basis.items.kept
     if public.trust.trust:
         ranked = np.arange(task.layout.n_items)
     new: dict[str, npt.ArrayLike] = {
-        **public.params(task.layout.n_items),
+        **public.params(task.layout.n_items, large=budget.widest is not None),
         LIKES: tower.inside,
         OUT: tower.outside,
         BIAS: bias_of(popularity, ranked),
@@ -540,7 +543,7 @@ def _noisy_phase(task: _Task, aggregator: Aggregator) -> Phase:
 def _frequent(task: _Task, state: ServerState, noise_scale: float) -> Frequent:
     """Return the items whose moments are asked for where features choose nothing."""
     popularity, most = _popularity(state), task.settings.history_items
-    most = min(most, MOST_ITEMS) if task.kernels else most
+    most = min(most, MOST_ITEMS) if task.public_start else most
     return Frequent.of(popularity, frequent(popularity, noise_scale=noise_scale, most=most))
 
 
@@ -557,7 +560,10 @@ def _with_noisy_tower(
         rank=task.rank,
         noise_scale=noise_scale,
     )
-    return _state_with_params(state, {**tower, BIAS: bias_of(_popularity(state), items.kept)})
+    # Its directions are not those of the features: new items get no vectors through the kernel.
+    trust = {TRUST: np.zeros(())} if task.public_start else {}
+    ranked = bias_of(_popularity(state), items.kept)
+    return _state_with_params(state, {**tower, **trust, BIAS: ranked})
 
 
 def _popularity(state: ServerState) -> npt.NDArray[np.float64]:
