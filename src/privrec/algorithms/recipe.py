@@ -135,7 +135,7 @@ class Recipe:
     `settings` has its keys; `values` are its defaults where they differ from those of the keys, and
     `presets` better ones for data sets we know. They were chosen on validation people
     (docs/results.md), never on test people. `plan(task)` returns its stages and how it ranks.
-    `items_with_vector(settings, n_items)` is how many items it can tell apart by more than their
+    `items_with_vector(settings, catalogue)` is how many items it can tell apart by more than their
     popularity, where that depends on the settings. `choice` is how it chooses settings for itself,
     None if it does not. `public_features(settings, catalogue)` names the features of items that a
     run under noise uses as public. `with_items(settings, params, catalogue, known)` returns the
@@ -147,7 +147,7 @@ class Recipe:
     settings: type[RunSettings]
     server_sees: ServerSees
     plan: Callable[[Task[Any]], Plan]
-    items_with_vector: Callable[[Any, int], int] | None = None
+    items_with_vector: Callable[[Any, Catalogue], int] | None = None
     public_features: Callable[[Any, Catalogue], Sequence[str]] | None = None
     with_items: Callable[[Any, Params, Catalogue, int], dict[str, F32]] | None = None
     path: Callable[[Task[Any], Sequence[Stage]], Sequence[str]] | None = None

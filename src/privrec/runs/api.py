@@ -141,7 +141,7 @@ def plan(recipe: str, data: object, **settings: Any) -> Plan:
         machine=machine,
         choice=chosen,
         catalogue=federation.n_items,
-        items=None if counted is None else counted(config, federation.n_items),
+        items=None if counted is None else counted(config, federation.catalogue),
         path=() if path is None else tuple(path(prepared.task, prepared.stages())),
         warnings=tuple(filter(None, (too_few_to_learn(prepared), nobody_to_test(prepared)))),
     )

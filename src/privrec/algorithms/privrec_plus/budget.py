@@ -372,9 +372,11 @@ def public_features(settings: SumsSettings, catalogue: Catalogue) -> tuple[str, 
     return () if kernels is None else tuple(kernel.name for kernel in kernels.features)
 
 
-def items_with_vector(settings: SumsSettings, n_items: int) -> int:
+def items_with_vector(settings: SumsSettings, catalogue: Catalogue) -> int:
     """Return how many items get a vector; under noise it is at most so many."""
-    if without_noise(settings) and in_subspace(settings, n_items):
+    n_items = catalogue.n_items
+    exact_subspace = without_noise(settings) and in_subspace(settings, n_items)
+    if exact_subspace or public_kernels(settings, catalogue):
         return n_items
     return min(n_items, settings.history_items)
 
