@@ -110,7 +110,7 @@ def draw_frontier(frontier: Frontier, *, title: str = "") -> Markup:
 def frontier_table(frontier: Frontier, seeds: Sequence[int] = ()) -> Table:
     """Return a row for each ε; with `seeds`, links to the reports of their runs."""
     points, ks = frontier.points, list(frontier.points[0].hits)
-    head = ["ε asked for", "ε of the mechanism", *(f"@{k}" for k in ks), f"± @{_K}"]
+    head = ["epsilon", "spent", *(f"@{k}" for k in ks), f"± @{_K}"]
     rows: list[list[Cell]] = [
         [
             "∞" if point.epsilon is None else f"{point.epsilon:g}",
