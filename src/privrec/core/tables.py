@@ -43,7 +43,7 @@ def standardised(scores: Scores) -> Scores:
     # The mean of equal numbers is rounded, so their spread need not be exactly 0.
     equal = spread <= _EQUAL * np.abs(mean)
     centred *= np.where(equal, 0.0, 1 / np.where(equal, 1.0, spread)).astype(scores.dtype)
-    return centred
+    return np.asarray(centred)
 
 
 def _squares(table: Scores) -> F64:

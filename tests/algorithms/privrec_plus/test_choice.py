@@ -175,6 +175,7 @@ def test_candidates_that_share_sums_are_those_that_have_their_own(many: Federati
     task = prepare(config, many).task
     trial = trial_of(task.protocol, many, task.split.train, task.split.validation)
     assert trial is not None
+    assert isinstance(task.settings, PlusSettings)
     search = choice._Search(plus_plan, task, task.settings, trial, frozenset(), tell_nobody)
     best = search.looked_at(search.candidate(config))
     other = config.model_copy(update={"history_l2": 5.0, "popularity_discount": 0.2})

@@ -426,7 +426,7 @@ def test_with_few_people_the_trust_decides_what_the_last_release_counts(
     )
     params = {
         **last.start(None).params,
-        **Public(given, basis).params(n, basis.vectors.shape[1] + 1),
+        **Public(given, basis).params(n),
         POPULARITY: popularity,
     }
     state = last.start(params)
@@ -464,10 +464,13 @@ def test_without_trust_the_last_release_is_that_of_items_without_features(
     scale = last.aggregator.noise_scale(1.0)
     kernels = kernels_of(federation.catalogue)
     nothing = Trust(np.zeros(len(kernels)), 0.0)
-    params = Public(nothing, basis_of(popularity, kernels, nothing, 5)).params(n)
+    params: dict[str, Any] = {
+        **Public(nothing, basis_of(popularity, kernels, nothing, 5)).params(n),
+        POPULARITY: popularity,
+    }
     wanted = Frequent.of(popularity, solve.frequent(popularity, noise_scale=scale, most=1500))
     assert len(wanted.kept) == 12
-    state = last.start({**last.start(None).params, **params, POPULARITY: popularity})
+    state = last.start({**last.start(None).params, **params})
     told = last.tell(state)
     check_told(told, last.accepts or {})
     for person in range(20):
@@ -816,7 +819,7 @@ def test_what_the_server_keeps_between_releases_is_what_it_had() -> None:
     basis = basis_of(popularity.astype(np.float64), TOY, given, 5)
     params = {
         name: np.asarray(leaf, np.float32)
-        for name, leaf in public.Public(given, basis).params(N, basis.vectors.shape[1] + 1).items()
+        for name, leaf in public.Public(given, basis).params(N).items()
     }
     found = public.public_of({**params, POPULARITY: popularity})
     assert isinstance(found.basis.items, Items)
