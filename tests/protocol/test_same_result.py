@@ -46,7 +46,8 @@ def _example_in_the_table() -> Any:
         values = {**plus.values, "second_opinion": 2.0}
         patch.setitem(RECIPES, SECOND, replace(plus, values=values))
         noised = RECIPES["dp-privrec-plus"]
-        patch.setitem(RECIPES, LARGE, replace(noised, values={**noised.values, "history_items": 9}))
+        values = {**noised.values, "history": "closed-form", "history_items": 9}
+        patch.setitem(RECIPES, LARGE, replace(noised, values=values))
         for name in PLUS_WAYS:
             patch.setitem(RECIPES, name, RECIPES["dp-privrec-plus"])
         yield

@@ -29,6 +29,7 @@ from privrec.algorithms.privrec_plus.public import (
 from privrec.algorithms.privrec_plus.rows import triangle
 from privrec.algorithms.privrec_plus.scoring import LIKES, OUT, Layout
 from privrec.algorithms.privrec_plus.sums import TRIANGLE, popularity_device
+from privrec.algorithms.recipes import configure, prepare
 from privrec.core.contribution import add_to, length
 from privrec.core.phase import Cohort, DeviceHalf, Told, check_told
 from privrec.data.clients import Clients, nobody
@@ -254,6 +255,7 @@ def test_items_beside_the_basis_are_turned_as_those_in_it(monkeypatch: pytest.Mo
 # --- whole runs ----------------------------------------------------------------------------------
 
 SETTINGS: dict[str, Any] = {
+    "history": "closed-form",
     "history_items": 30,
     "noise_multiplier": 0.05,
     "delta": 1e-3,
@@ -278,10 +280,9 @@ def test_a_run_of_a_large_catalogue_has_short_vectors(
     assert np.abs(params[OUT]).max() > 0
 
 
-@pytest.mark.slow
-def test_without_features_a_large_catalogue_goes_the_way_of_the_subspace() -> None:
-    data = without_features(privrec.load(DATA))
-    stages = privrec.plan("dp-privrec-plus", data, **SETTINGS).stages
+@pytest.mark.parametrize("named", [True, False])
+def test_by_itself_a_large_catalogue_goes_the_way_of_the_subspace(named: bool) -> None:
+    data = privrec.load(DATA) if named else without_features(privrec.load(DATA))
+    settings = {**SETTINGS, "history": "auto"}
+    stages = prepare(configure("dp-privrec-plus", data.name, settings), data).stages()
     assert [stage.name for stage in stages] == ["popularity", "subspace"]
-    asked = privrec.plan("dp-privrec-plus", DATA, history="subspace", **SETTINGS).stages
-    assert [stage.name for stage in asked] == ["popularity", "subspace"]

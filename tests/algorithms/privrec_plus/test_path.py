@@ -66,16 +66,17 @@ def test_why_features_choose_nothing() -> None:
     assert line == (
         "features of items choose nothing: items have no public features that tell them apart"
     )
-    [line] = said(planned(FEW, features=False, history_items=30))
-    assert line.endswith("tell them apart; more than 30 items: the tower is found in a subspace")
+    instead = "(they are with `history` = 'closed-form')"
+    [line] = said(planned(FEW, history_items=30))
+    assert line.endswith(f"in a subspace, for more than 30 items, they are not used {instead}")
     [line] = said(planned(FEW, history="subspace"))
-    assert line.endswith("in a subspace they are not used")
+    assert line.endswith(f"in a subspace they are not used {instead}")
     [line] = said(planned(FEW, rounds=2, cohort=8))
     assert line.endswith("with rounds on top they are not used")
 
 
-def test_in_a_large_catalogue_features_choose_and_the_limits_are_said() -> None:
-    features, _, large = said(planned(FEW, history_items=30))
+def test_in_a_large_catalogue_features_choose_if_asked_and_the_limits_are_said() -> None:
+    features, _, large = said(planned(FEW, history_items=30, history="closed-form"))
     assert features.startswith("public features of items choose the basis (")
     assert large == (
         "40 items are more than 30 (`history_items`): the basis is over the 40 most popular ones,"

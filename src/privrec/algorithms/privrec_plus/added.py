@@ -31,7 +31,7 @@ def with_items(
     if "public/trust" not in params:
         raise RunFolderError(
             "a run takes new items if public features of items chose its basis: under noise,"
-            " without rounds on top, and without `history` = 'subspace'"
+            " without rounds on top, and with `history` = 'closed-form'"
         )
     public, popularity = public_of(params), np.asarray(params[POPULARITY], np.float64)
     if not public.trust.trust:

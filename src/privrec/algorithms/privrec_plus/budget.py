@@ -345,9 +345,9 @@ and 8 (docs/results.md)."""
 def public_kernels(settings: SumsSettings, catalogue: Catalogue) -> Kernels | None:
     """Return the kernels of the items' public features if they choose the basis, or None.
 
-    They do so under noise, without rounds on top, and unless a subspace is asked for.
+    They do so under noise, for a closed form without rounds on top.
     """
-    if without_noise(settings) or settings.rounds or settings.history == "subspace":
+    if without_noise(settings) or settings.rounds or in_subspace(settings, catalogue.n_items):
         return None
     kernels = kernels_of(catalogue)
     return kernels if len(kernels) else None

@@ -36,14 +36,14 @@ def path_of(
 def _without_features(settings: SumsSettings, kernels: int, *, subspace: bool) -> str:
     if not kernels:
         why = "items have no public features that tell them apart"
-    elif settings.rounds:
-        why = "with rounds on top they are not used"
+    elif subspace:
+        why = f"in a subspace, for more than {settings.history_items:,} items, they are not used"
+        why = why if settings.history == "auto" else "in a subspace they are not used"
+        if not settings.rounds:
+            why += " (they are with `history` = 'closed-form')"
     else:
-        why = "in a subspace they are not used"
-    said = f"features of items choose nothing: {why}"
-    if subspace and settings.history == "auto":
-        said += f"; more than {settings.history_items:,} items: the tower is found in a subspace"
-    return said
+        why = "with rounds on top they are not used"
+    return f"features of items choose nothing: {why}"
 
 
 def _features(kernels: Kernels) -> str:
