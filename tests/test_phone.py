@@ -85,16 +85,8 @@ def test_a_history_is_sent_as_positions_and_weights() -> None:
 def test_a_dry_run_writes_nothing_and_says_it_in_json_too(scratch: Path) -> None:
     words = ("train", "dp-privrec-plus", "--data", DATA, "--dry-run", "--set", "delta=1e-3")
     found = document(*words, "--json")
-    keys = {
-        "choice",
-        "stages",
-        "privacy",
-        "phone",
-        "time_seconds",
-        "peak_bytes",
-        "items",
-        "warnings",
-    }
+    keys = {"choice", "stages", "privacy", "phone", "path", "items", "warnings"}
+    keys |= {"time_seconds", "peak_bytes"}
     assert set(found) == keys
     assert [stage["stage"] for stage in found["stages"]] == ["popularity", "moments"]
     assert {stage["cohort"] for stage in found["stages"]} == {48}
