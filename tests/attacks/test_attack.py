@@ -1,6 +1,11 @@
-"""`privrec attack` as a whole: models of known people, kills, the command line."""
+"""`privrec attack` as a whole: models of known people, kills, processes, the command line."""
 
 import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,21 +13,22 @@ from typing import Any
 import numpy as np
 import pytest
 
+from calls import end, fail, say_devices
 from commands import document, done
 from privrec.algorithms.recipes import RECIPES
 from privrec.attacks import membership
-from privrec.attacks.membership import attack, coins_of, parts_of
+from privrec.attacks.membership import attack, coins_of, parts_of, side_by_side
 from privrec.data.federation import Federation
 from privrec.data.sources import load
-from privrec.errors import RunFolderError
+from privrec.errors import RunFolderError, SettingsError
 from privrec.privacy.paper import PRINTED_ATTACKS
 from privrec.runs import folder as records
 from privrec.testing import toy
 from stops import Stopped
 from tiny import DATA, MODEL
 
-FEW: Any = {"repetitions": 2, "shadows": 4}
-ASKED = ("--repetitions", "2", "--shadows", "4", "--out", "all")
+FEW: Any = {"repetitions": 2, "shadows": 4, "workers": 1}
+ASKED = ("--repetitions", "2", "--shadows", "4", "--workers", "1", "--out", "all")
 
 
 def collectors(people: int = 120, seed: int = 0) -> Federation:
@@ -122,12 +128,70 @@ def test_a_folder_of_other_models_is_refused(tmp_path: Path) -> None:
         attack("ease", collectors(seed=1), ease_l2=7.0, **asked)
 
 
-def test_each_model_counts_once_it_is_trained(tmp_path: Path) -> None:
-    told: list[tuple[str, int, int]] = []
-    asked: Any = {"kinds": ["ratio"], "repetitions": 2, "shadows": 4, "out": tmp_path}
-    for _ in range(2):
-        attack("ease", DATA, on_progress=lambda *what: told.append(what), **asked)
-    assert [done for what, done, _ in told if what == "models"] == [0, 1, 2, 3, 4, 4]
+@pytest.mark.slow
+def test_processes_side_by_side_say_the_same(tmp_path: Path) -> None:
+    kinds: Any = {"kinds": ["ratio"], "repetitions": 2, "shadows": 4}
+    advanced: list[tuple[int, int]] = []
+    alone = attack("ease", DATA, out=tmp_path / "alone", workers=1, **kinds)
+    many = attack(
+        "ease",
+        DATA,
+        out=tmp_path / "many",
+        workers=2,
+        on_progress=lambda what, count, total: advanced.append((count, total)),
+        **kinds,
+    )
+    assert many == alone
+    assert advanced == [(k, 4) for k in range(5)]
+
+
+@pytest.mark.slow
+def test_a_worker_has_one_core_and_its_errors_arrive(tmp_path: Path) -> None:
+    before, place = dict(os.environ), tmp_path / "said"
+    side_by_side(say_devices, [(str(place),)], workers=1, advance=lambda: None)
+    devices, threads, process = map(int, place.read_text().split())
+    assert (devices, threads) == (1, 1)
+    assert process != os.getpid()
+    assert dict(os.environ) == before
+    with pytest.raises(SettingsError, match="as it was said"):
+        side_by_side(fail, [("as it was said",)], workers=1, advance=lambda: None)
+    with pytest.raises(RunFolderError, match="run the command again"):
+        side_by_side(end, [(7,)], workers=1, advance=lambda: None)
+
+
+@pytest.mark.slow
+def test_workers_end_with_the_process_that_started_them(tmp_path: Path) -> None:
+    place = tmp_path / "worker"
+    code = (
+        "from calls import sleep; from privrec.attacks.membership import side_by_side;"
+        f"side_by_side(sleep, [({str(place)!r},)], workers=1, advance=lambda: None)"
+    )
+    here = [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+    path = {**os.environ, "PYTHONPATH": os.pathsep.join(here)}
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stderr=subprocess.DEVNULL, env=path
+    ) as parent:
+        try:
+            wait_until(lambda: place.is_file() and bool(place.read_text()))
+        finally:
+            parent.kill()
+    worker = int(place.read_text())
+    wait_until(lambda: not is_alive(worker))
+
+
+def wait_until(what: Callable[[], bool]) -> None:
+    end_at = time.monotonic() + 300
+    while not what():
+        assert time.monotonic() < end_at
+        time.sleep(0.05)
+
+
+def is_alive(process: int) -> bool:
+    try:
+        state = Path(f"/proc/{process}/stat").read_text(encoding="utf-8")
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state.rpartition(")")[2].split()[0] != "Z"
 
 
 def test_the_papers_figure_stands_beside_ours(tmp_path: Path) -> None:

@@ -374,7 +374,7 @@ def test_the_forest_learns_what_lists_tell_and_nothing_from_lists_that_tell_noth
 def test_figures_take_each_answer_for_its_own_game_and_curves_stay_short(tmp_path: Path) -> None:
     options = Options(kinds=["loss", "ratio"], repetitions=2, shadows=8)
     data = load("synthetic:users=2000,items=60,longest=20")
-    prepared = prepare_attack("ease", data, out=tmp_path, options=options, settings={})
+    prepared = prepare_attack("ease", data, data=None, out=tmp_path, options=options, settings={})
     parts = who_trains(2000, options)
     answers = {f"target-{k}": losing(parts[f"target-{k}"], 20.0) for k in range(2)}
     halves = [parts[f"half-{k}"] for k in range(8)]

@@ -145,6 +145,7 @@ ERRORS: dict[str, dict[str, str | list[str]]] = {
         f"{ATTACK} --repetitions 0": "`repetitions` must be >= 1; got 0",
         f"{ATTACK} --shadows 3": "`shadows` must be >= 4; got 3",
         f"{ATTACK} --repetitions 17": "`repetitions` must be <= `shadows`",
+        f"{ATTACK} --workers 0": "`workers` must be >= 1; got 0",
         f"{ATTACK} --seed -1": "`seed` must be >= 0; got -1",
         f"{ATTACK} --set protocol=files": "`protocol` cannot be set",
         f"{ATTACK} --set ease_l3=1": "unknown key 'ease_l3'",

@@ -79,7 +79,7 @@ def stop(*_: Any, **__: Any) -> NoReturn:
             None,
         ),
         ("privrec.runs.frontier.find_frontier", ["frontier", "--data", DATA], None),
-        ("privrec.attacks.membership.play_attack", ["attack", "RUN"], None),
+        ("privrec.attacks.membership.play_attack", ["attack", "RUN", "--workers", "1"], None),
         ("privrec.attacks.audit.audit", ["audit", "popularity", "--data", DATA], "begins anew"),
         ("privrec.runs.api.open_released", ["recommend", "RUN"], "begins anew"),
         ("privrec.runs.run.export_run", ["export", "RUN", "--out", "f"], "begins anew"),

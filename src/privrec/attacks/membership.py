@@ -6,10 +6,18 @@ that is there is not trained again, and one that was interrupted goes on. Some k
 published or sent instead: they need no models.
 """
 
+import os
+import signal
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
+from multiprocessing import active_children, get_context, parent_process
 from pathlib import Path
+from threading import Thread, current_thread, main_thread
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -59,6 +67,12 @@ MOST_PEOPLE = 1000
 """About so many members of a model, and as many others, the attacker guesses. Chosen by hand."""
 FEWEST_PEOPLE = 5 * SHADOW_PARTS
 """With fewer, no shadow user would be left out of the shadow model."""
+_ONE_CORE = {
+    "JAX_NUM_CPU_DEVICES": "1",
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,10 +143,14 @@ class Model:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Prepared:
-    """An attack that can be played: its models can be trained, and their folders are theirs."""
+    """An attack that can be played: its models can be trained, and their folders are theirs.
+
+    `data` is the name of the federation, if it has one.
+    """
 
     recipe: str
     federation: Federation
+    data: str | None
     settings: Mapping[str, Any]
     budget: Budget
     options: Options
@@ -149,30 +167,36 @@ def attack(
     shadows: int = 16,
     people: int = MOST_PEOPLE,
     seed: int = 0,
+    workers: int | None = None,
     on_progress: OnProgress | None = None,
     **settings: Any,
 ) -> Attack:
     """Return how well each kind of attack tells who trained; the same as `privrec attack`.
 
-    `Options` says what is asked. Models lie in `out`; what is there is not trained again. Noise is
-    seeded: it protects nobody.
+    `Options` says what is asked. Models lie in `out`; what is there is not trained again.
+    `workers` models are trained at a time, by default one for each core. Each is a process of its
+    own, so a script that calls this needs `if __name__ == "__main__":`. A `Federation` is not
+    handed to other processes: its models are trained one after another. Noise is seeded: it
+    protects nobody.
     """
     prepared = prepare_attack(
         recipe,
         load(data) if isinstance(data, str) else data,
+        data=data if isinstance(data, str) else None,
         out=Path(out),
         options=Options(
             kinds=kinds, repetitions=repetitions, shadows=shadows, people=people, seed=seed
         ),
         settings=settings,
     )
-    return play_attack(prepared, on_progress=on_progress)
+    return play_attack(prepared, workers=workers, on_progress=on_progress)
 
 
 def prepare_attack(
     recipe: str,
     federation: Federation,
     *,
+    data: str | None,
     out: Path,
     options: Options,
     settings: Mapping[str, Any],
@@ -204,6 +228,7 @@ def prepare_attack(
     return Prepared(
         recipe=recipe,
         federation=federation,
+        data=data,
         settings=settings,
         budget=budget,
         options=options,
@@ -211,10 +236,14 @@ def prepare_attack(
     )
 
 
-def play_attack(prepared: Prepared, *, on_progress: OnProgress | None = None) -> Attack:
+def play_attack(
+    prepared: Prepared, *, workers: int | None = None, on_progress: OnProgress | None = None
+) -> Attack:
     """Return what the attacks reached; trains the models that are not there yet."""
+    if workers is not None and workers < 1:
+        raise SettingsError(f"`workers` must be >= 1; got {workers}")
     budget, options = prepared.budget, prepared.options
-    answers = answers_of(prepared.models, prepared.federation, on_progress)
+    answers = answers_of(prepared, workers or _cores(), on_progress)
     return Attack(
         recipe=prepared.recipe,
         data=prepared.federation.name,
@@ -332,15 +361,31 @@ def coins_of(people: int, *, seed: int, models: int) -> BoolArray:
 
 
 def answers_of(
-    models: Mapping[str, Model], federation: Federation, on_progress: OnProgress | None = None
+    prepared: Prepared, workers: int, on_progress: OnProgress | None = None
 ) -> dict[str, Answers]:
-    """Return what each model says, by its name; trains what is missing."""
-    tell = on_progress or (lambda what, done, total: None)
+    """Return what each model says, by its name; trains what is missing.
+
+    Of data with a name, `workers` models are trained at a time, each by a process of its own on
+    one core; else one after another in this process.
+    """
+    models, data = prepared.models, prepared.data
     missing = [model for model in models.values() if not model.was_asked]
-    for left in range(len(missing), 0, -1):
-        tell("models", len(models) - left, len(models))
-        finish(missing[-left], federation)
-    tell("models", len(models), len(models))
+    done, workers = len(models) - len(missing), min(workers, len(missing))
+
+    def advance() -> None:
+        nonlocal done
+        if on_progress is not None:
+            on_progress("models", done, len(models))
+        done += 1
+
+    advance()
+    if data is not None and workers > 1:
+        named = [(model, data) for model in missing]
+        side_by_side(_finish_named, named, workers=workers, advance=advance)
+    else:
+        for model in missing:
+            finish(model, prepared.federation)
+            advance()
     return {
         name: (read_views(model.views_path, model.asked), np.isin(model.asked, model.members))
         for name, model in models.items()
@@ -378,5 +423,95 @@ def finish(model: Model, federation: Federation) -> None:
     write_views(model.views_path, views_of(federation, model.asked, scorer))
 
 
+def _finish_named(model: Model, data: str) -> None:
+    finish(model, _loaded(data))
+
+
+@lru_cache(maxsize=1)
+def _loaded(data: str) -> Federation:
+    """Return the data of a name; a worker reads it once for all its models."""
+    return load(data)
+
+
 def _seed(seed: int, purpose: str) -> int:
     return int(rng(seed, 0, f"attack seed {purpose}").integers(2**31))
+
+
+# --- processes side by side ---------------------------------------------------------------------
+
+
+def _cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def side_by_side(
+    function: Callable[..., None],
+    arguments: Sequence[tuple[Any, ...]],
+    *,
+    workers: int,
+    advance: Callable[[], None],
+) -> None:
+    """Call a function with each of the arguments, in new processes; `advance` after each call.
+
+    Each process has one JAX device and one thread for an operation. If a call raises, calls that
+    have not begun are left out, and the error is raised here.
+    """
+    # A fork would copy JAX's threads in an unknown state.
+    with ProcessPoolExecutor(
+        workers, mp_context=get_context("spawn"), initializer=_end_with_parent
+    ) as pool:
+        with _for_new_processes():
+            started = [pool.submit(function, *given) for given in arguments]
+        try:
+            for future in as_completed(started):
+                future.result()
+                advance()
+        except BrokenProcessPool as error:
+            raise RunFolderError(
+                "a process that trained a model has ended, perhaps for lack of memory:"
+                " run the command again to go on, with fewer --workers"
+            ) from error
+        except KeyboardInterrupt:
+            for process in active_children():
+                process.terminate()
+            raise
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _end_with_parent() -> None:
+    """End this process when the one that started it is gone, even if it was killed.
+
+    A worker would otherwise train on, and keep the folder that a new attempt needs.
+    """
+    Thread(target=_wait_for_parent, daemon=True).start()
+
+
+def _wait_for_parent() -> None:
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+@contextmanager
+def _for_new_processes() -> Iterator[None]:
+    """Let processes that begin here use one core each, and ignore Ctrl-C.
+
+    JAX reads the number of devices when it starts, so a process must find it in its environment.
+    A terminal sends Ctrl-C to all processes; this one ends them, and each would otherwise print a
+    traceback. Only the main thread is told of signals.
+    """
+    before = {name: os.environ[name] for name in _ONE_CORE if name in os.environ}
+    is_main = current_thread() is main_thread()
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN) if is_main else None
+    os.environ.update(_ONE_CORE)
+    try:
+        yield
+    finally:
+        for name in _ONE_CORE:
+            del os.environ[name]
+        os.environ.update(before)
+        if is_main:
+            signal.signal(signal.SIGINT, handler)

@@ -74,6 +74,10 @@ def attack(
         int, typer.Option(help="Members of each model to guess about, and as many others.")
     ] = 1000,
     seed: Annotated[int, typer.Option(help="Decides who trains which model.")] = 0,
+    workers: Annotated[
+        int | None,
+        typer.Option(help="Models trained at a time, each on one core.", show_default="all cores"),
+    ] = None,
     set_: SetOption = None,
     out: Annotated[
         Path | None, typer.Option(help="The folder.", show_default="runs/attack-DATA")
@@ -100,7 +104,7 @@ def attack(
         results = {}
         for place, prepared in _prepare(jobs, options).items():
             with progress() as on_progress:
-                result = play_attack(prepared, on_progress=on_progress)
+                result = play_attack(prepared, workers=workers, on_progress=on_progress)
             results[place] = _with_earlier(Attack.read(place), result)
             _write(place, results[place], run=place.parent.parent if runs else None)
         _print_attacks(results, as_json=json_)
@@ -164,7 +168,7 @@ def _prepare(jobs: Iterator[Job], options: "Options") -> dict[Path, "Prepared"]:
     for result, recipe, data, models, settings in jobs:
         Attack.read(result)
         prepared[result] = prepare_attack(
-            recipe, loaded(data), out=models, options=options, settings=settings
+            recipe, loaded(data), data=data, out=models, options=options, settings=settings
         )
     return prepared
 
