@@ -13,6 +13,7 @@ LAYERS: list[set[str]] = [
     {"cli"},
     {"testing"},
     {"show"},
+    {"reproduce"},
     {"transport", "attacks"},
     {"protocol", "runs"},
     {"device"},
@@ -47,7 +48,7 @@ HOMES = {
     "uvicorn": {"show", "transport"},
     "rich": {"cli"},
     "safetensors": {"runs", "core"},
-    "pydantic": {"settings", "algorithms", "protocol", "runs", "show"},
+    "pydantic": {"settings", "algorithms", "protocol", "reproduce", "runs", "show"},
 }
 
 

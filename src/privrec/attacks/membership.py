@@ -470,7 +470,7 @@ def side_by_side(
         except BrokenProcessPool as error:
             raise RunFolderError(
                 "a process that trained a model has ended, perhaps for lack of memory:"
-                " run the command again to go on, with fewer --workers"
+                " run the command again to go on, with fewer at a time (--workers, --jobs)"
             ) from error
         except KeyboardInterrupt:
             for process in active_children():
