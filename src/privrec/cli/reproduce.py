@@ -14,7 +14,7 @@ from privrec.cli.console import (
     progress,
     time_text,
 )
-from privrec.cli.options import JsonOption, names_between_commas, offer_data, whole_numbers
+from privrec.cli.options import JsonOption, offer_data, whole_numbers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,10 +43,10 @@ NamesArgument = Annotated[
 def reproduce(
     names: NamesArgument,
     data: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(
-            help="Only these of the paper's data sets, with commas; or other data in their place.",
-            show_default="movielens-1m,frappe",
+            help="One of the paper's data sets, or other data in their place; repeat.",
+            show_default="movielens-1m and frappe",
             autocompletion=offer_data,
         ),
     ] = None,
@@ -78,19 +78,20 @@ def reproduce(
     runs are experiments: their noise is seeded and protects nobody.
     """
     with plain_errors(_KEPT):
+        from privrec.attacks.membership import attack
         from privrec.reproduce.plan import play_plan, results_of, usual_jobs, write_results
         from privrec.show.reproduction import put_into, write_page
 
         place = out or Path("runs") / ("reproduce-quick" if quick else "reproduce")
-        plan = _plan(names, data, seeds, place, quick=quick)
+        plan = _plan(names, data or [], seeds, place, quick=quick)
         many = jobs or usual_jobs(os.cpu_count() or 1)
         if not json_ or dry_run:
             _print_plan(plan, many, as_json=json_)
         if dry_run:
             return
         with progress() as on_progress:
-            play_plan(plan, jobs=many, on_progress=on_progress)
-        results = results_of(plan, _command(data, seeds, quick=quick))
+            play_plan(plan, jobs=many, attack=attack, on_progress=on_progress)
+        results = results_of(plan, _command(data or [], seeds, quick=quick))
         written = [*write_results(plan, results), *write_page(place)]
         if into is not None:
             written += put_into(into, results, commit=_commit(), date=_today())
@@ -102,7 +103,7 @@ def reproduce(
 
 
 def _plan(
-    names: "Sequence[str]", data: str | None, seeds: str | None, out: Path, *, quick: bool
+    names: "Sequence[str]", data: "Sequence[str]", seeds: str | None, out: Path, *, quick: bool
 ) -> "Plan":
     from privrec.errors import SettingsError
     from privrec.reproduce.experiments import EXPERIMENTS
@@ -111,11 +112,11 @@ def _plan(
     from privrec.reproduce.scale import quick as little
     from privrec.runs.frontier import check_seeds
 
-    if quick and data is not None:
+    if quick and data:
         raise SettingsError("--quick has its own data: leave out --data")
     splits = whole_numbers(seeds or ("0" if quick else "0,1,2"), "seeds")
     check_seeds(splits)
-    chosen = data_of(names_of(names), names_between_commas(data) if data else [])
+    chosen = data_of(names_of(names), data)
     wanted = list(dict.fromkeys(one for sets in chosen.values() for one in sets))
     read = [
         one
@@ -126,10 +127,9 @@ def _plan(
     return make_plan(chosen, scale, out)
 
 
-def _command(data: str | None, seeds: str | None, *, quick: bool) -> str:
+def _command(data: "Sequence[str]", seeds: str | None, *, quick: bool) -> str:
     """Return the command that makes a result again; NAME stands for its name."""
-    options = {"--data": data, "--seeds": seeds}
-    given = [f" {key} {value}" for key, value in options.items() if value is not None]
+    given = [f" --data {one}" for one in data] + ([f" --seeds {seeds}"] if seeds else [])
     return f"privrec reproduce NAME{''.join(given)}{' --quick' if quick else ''}"
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from privrec.privacy.paper import PRINTED_ATTACKS, PRINTED_EPSILONS, PRINTED_HITS
 from privrec.reproduce import agreement
-from privrec.reproduce.cells import Cell
+from privrec.reproduce.cell import Cell
 from privrec.reproduce.printed import PRINTED_NDCG
 from privrec.reproduce.results import Number
 from privrec.reproduce.scale import FRAPPE, MOVIELENS, Scale
@@ -195,7 +195,7 @@ def _epsilon_tables(scale: Scale, data: str) -> Lines:
 _WAYS = {
     "per_client": "composed per client",
     "per_round": "composed per round",
-    "rdp": "ours by RDP, for the same noise and cohorts",
+    "rdp": "ours, by RDP",
     "tight": "ours, tight",
     "poisson_half": "ours, Poisson cohorts, noise S",
 }

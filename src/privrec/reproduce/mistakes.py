@@ -7,7 +7,6 @@ from privrec.privacy.paper import PRINTED_HITS
 from privrec.reproduce.agreement import of, order_of, same_as_printed
 from privrec.reproduce.printed import impossible_ndcg
 from privrec.reproduce.results import Number, Result
-from privrec.reproduce.scale import FRAPPE
 from privrec.runs.figures import figure
 
 Results = Mapping[str, Result]
@@ -69,7 +68,7 @@ def _own_items(results: Results) -> str:
     if "table-frappe" not in results:
         return ""
     found = results["table-frappe"]
-    printed, said = PRINTED_HITS[FRAPPE]["PrivRec"], []
+    printed, said = PRINTED_HITS["frappe"]["PrivRec"], []
     for k in ("5", "10"):
         own = of(found.of(found.panels[0]), "own-items", k)
         if own is not None:

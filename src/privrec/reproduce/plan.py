@@ -9,17 +9,26 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from privrec.attacks.membership import side_by_side
 from privrec.errors import RunFolderError, SettingsError, check_extra, nearest
 from privrec.evaluation.intervals import Difference, People, mean_of
-from privrec.reproduce.cells import Cell, Kept, key_of, place_of, play, read_run, work_of
+from privrec.reproduce.cell import Cell
 from privrec.reproduce.experiments import EXPERIMENTS, Line
+from privrec.reproduce.keeping import (
+    Attacking,
+    Kept,
+    key_of,
+    place_of,
+    play,
+    read_run,
+    work_of,
+)
 from privrec.reproduce.results import Number, Result
 from privrec.reproduce.scale import FRAPPE, MOVIELENS, Scale
 from privrec.runs.compare import mean_with_ends
 from privrec.runs.documents import Area, Attack, Evaluation
 from privrec.runs.folder import write_whole
 from privrec.simulate.cost import available_memory
+from privrec.simulate.side_by_side import side_by_side
 from privrec.types import OnProgress
 
 _ALONE = "rounds"
@@ -153,7 +162,7 @@ def usual_jobs(cores: int) -> int:
     return 2 if cores > 1 and (free is None or free > 2 * _MEMORY) else 1
 
 
-def play_plan(plan: Plan, *, jobs: int, on_progress: OnProgress) -> None:
+def play_plan(plan: Plan, *, jobs: int, attack: Attacking, on_progress: OnProgress) -> None:
     """Play the missing parts, `jobs` at a time, each in a process of its own on one core.
 
     With one at a time they are played here, on all cores.
@@ -169,10 +178,10 @@ def play_plan(plan: Plan, *, jobs: int, on_progress: OnProgress) -> None:
     alone = [key for key in missing if plan.cells[key].kind == _ALONE or jobs == 1]
     beside = [key for key in missing if key not in alone]
     if beside:
-        work = [(plan.cells[key], str(plan.folder), key) for key in beside]
+        work = [(plan.cells[key], str(plan.folder), key, attack) for key in beside]
         side_by_side(play, work, workers=min(jobs, len(work)), advance=advance)
     for key in alone:
-        play(plan.cells[key], str(plan.folder), key)
+        play(plan.cells[key], str(plan.folder), key, attack)
         advance()
 
 

@@ -12,6 +12,11 @@ from pydantic import Field
 from privrec.runs.documents import Document
 from privrec.runs.figures import figure, figure_and_arm
 
+NAMES = (
+    *("table-movielens", "table-frappe", "fl-parameters", "dp-hits", "epsilon-tables", "budget"),
+    *("personalisation", "meta-cost", "attack-table", "activity"),
+)
+"""The paper's tables and figures, in the order of a page."""
 PAPER = "(paper)"
 """The end of the name of a row that the paper prints."""
 

@@ -7,7 +7,7 @@ from typing import Any
 from privrec.algorithms.recipes import configure, recipe_named
 from privrec.data.sources import is_here
 from privrec.errors import DataError
-from privrec.reproduce.cells import Cell, Source
+from privrec.reproduce.cell import Cell, Source
 
 MOVIELENS, FRAPPE = "movielens-1m", "frappe"
 _QUICK_MOST = {

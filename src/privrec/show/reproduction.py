@@ -7,9 +7,8 @@ from pathlib import Path
 from markupsafe import Markup
 
 from privrec.errors import RunFolderError
-from privrec.reproduce.experiments import EXPERIMENTS
 from privrec.reproduce.mistakes import MISTAKES
-from privrec.reproduce.results import PAPER, Number, Result, table_of
+from privrec.reproduce.results import NAMES, PAPER, Number, Result, table_of
 from privrec.runs.folder import write_whole
 from privrec.show.charts import line_chart
 from privrec.show.page import Table, render
@@ -39,7 +38,7 @@ def write_page(out: Path) -> list[Path]:
 
 def read_results(folder: Path) -> list[Result]:
     """Return the results in a folder, in the order of the paper's tables and figures."""
-    known = [Result.read(folder / f"{name}.json") for name in EXPERIMENTS]
+    known = [Result.read(folder / f"{name}.json") for name in NAMES]
     return [one for one in known if one is not None]
 
 
@@ -85,7 +84,7 @@ def _panel(result: Result, panel: str) -> Mapping[str, object]:
 
 
 def draw(result: Result, panel: str, *, title: str = "") -> Markup:
-    """Return the chart of a panel, "" if it has no curve; with a title as an SVG file of its own."""
+    """Return the chart of a panel, "" without a curve; with a title as an SVG file of its own."""
     numbers = result.of(panel)
     rows = list(dict.fromkeys(one.row for one in numbers))
     if len(rows) > _CURVES:

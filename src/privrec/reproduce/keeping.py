@@ -13,29 +13,26 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 import privrec
 from privrec.algorithms.recipes import configure, recipe_named
-from privrec.attacks.membership import attack
-from privrec.data.federation import Federation, chunks, part_of
-from privrec.data.sources import load
+from privrec.data.federation import chunks
 from privrec.errors import PrivacyWarning, RunFolderError
 from privrec.evaluation.intervals import People
 from privrec.privacy.paper import paper_row
+from privrec.reproduce.cell import Cell, Kind
 from privrec.reproduce.meta_cost import seconds_of_rounds
-from privrec.runs.documents import Document, Evaluation
+from privrec.runs.documents import Attack, Document, Evaluation
 from privrec.runs.evaluate import read_people, write_evaluation
 from privrec.runs.folder import write_whole
 from privrec.runs.loop import train
-from privrec.seeds import rng
 
-Kind = Literal["run", "attack", "rounds", "epsilons", "activity"]
 ACTIVE = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000)
 """So many items or more: the places of the curve of activity."""
 _ROOT = Path(privrec.__file__).parent
@@ -53,58 +50,8 @@ _STARTS: Mapping[Kind, tuple[str, ...]] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
-    """Data to train on: what `load` takes, and how many of its people, drawn at random; 0 is all.
-
-    `of` is the paper's data set that it is, or stands for; "" if it is neither.
-    """
-
-    data: str
-    of: str = ""
-    people: int = 0
-
-    @property
-    def title(self) -> str:
-        """The data in a few words."""
-        few = f", {self.people:,} people" if self.people else ""
-        stands = f" (in place of {self.of})" if self.of not in ("", self.data) else ""
-        return f"{self.data}{few}{stands}"
-
-    def load(self) -> Federation:
-        """Return the data, which is read once."""
-        return _load(self.data, self.people)
-
-
-@cache
-def _load(data: str, people: int) -> Federation:
-    whole = load(data)
-    if not 0 < people < whole.n_clients:
-        return whole
-    return part_of(whole, np.sort(rng(0, 0, "thinned").permutation(whole.n_clients)[:people]))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cell:
-    """One part. `settings` are those of the recipe, `asked` what else is asked of it."""
-
-    kind: Kind
-    source: Source
-    recipe: str = ""
-    seed: int = 0
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    asked: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def name(self) -> str:
-        """What it is, in a few words."""
-        given = {**self.settings, **self.asked}
-        values = "".join(f" {key}={value}" for key, value in given.items() if key != "noise")
-        return f"{self.recipe or self.kind} on {self.source.title}, seed {self.seed}{values}"
-
-    def config(self) -> Any:
-        """Return all settings of the recipe."""
-        return configure(self.recipe, self.source.load().name, {**self.settings, "seed": self.seed})
+Attacking = Callable[..., Attack]
+"""`attacks.membership.attack`, which a command gives: it would make chains of imports too long."""
 
 
 class Kept(Document):
@@ -148,12 +95,15 @@ def read_run(cells: Path, key: str) -> tuple[Evaluation, People | None]:
     return evaluation, read_people(path, evaluation.hits)
 
 
-def play(cell: Cell, cells: str, key: str) -> None:
-    """Find what a part gives, and keep it."""
+def play(cell: Cell, cells: str, key: str, attack: Attacking) -> None:
+    """Find what a part gives, and keep it; `attack` is how an attack is done."""
     begun = time.perf_counter()
     # These runs are experiments that protect nobody: there is nothing to warn of.
     with warnings.catch_warnings(action="ignore", category=PrivacyWarning):
-        figures = _PLAYS[cell.kind](cell, Path(cells), key)
+        if cell.kind == "attack":
+            figures = _play_attack(cell, Path(cells), key, attack)
+        else:
+            figures = _PLAYS[cell.kind](cell, Path(cells), key)
     seconds = round(time.perf_counter() - begun, 2)
     kept = Kept(
         kind=cell.kind, name=cell.name, work=work_of(cell), seconds=seconds, figures=figures
@@ -169,7 +119,7 @@ def _play_run(cell: Cell, cells: Path, key: str) -> None:
     write_evaluation(cells / f"evaluation-{key}.json", evaluation)
 
 
-def _play_attack(cell: Cell, cells: Path, key: str) -> Any:
+def _play_attack(cell: Cell, cells: Path, key: str, attack: Attacking) -> Any:
     models = cells / f"models-{key}"
     given = {**cell.asked, **cell.settings}
     found = attack(cell.recipe, cell.source.load(), out=models, seed=cell.seed, **given)
@@ -192,7 +142,6 @@ def _play_activity(cell: Cell, cells: Path, key: str) -> Any:
 
 _PLAYS: Mapping[Kind, Callable[[Cell, Path, str], Any]] = {
     "run": _play_run,
-    "attack": _play_attack,
     "rounds": lambda cell, cells, key: seconds_of_rounds(cell.source.load(), **dict(cell.asked)),
     "epsilons": lambda cell, cells, key: [
         asdict(one) for one in paper_row(cell.source.of, cell.asked["cohort"])
