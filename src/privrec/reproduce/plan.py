@@ -31,6 +31,8 @@ from privrec.simulate.cost import available_memory
 from privrec.simulate.side_by_side import side_by_side
 from privrec.types import OnProgress
 
+_SEEDED = ("run", "attack")
+"""Parts that have another result with another seed."""
 _ALONE = "rounds"
 """Parts that measure time are played when nothing else is."""
 _MEMORY = 3e9
@@ -205,7 +207,9 @@ def _result(plan: Plan, name: str, command: str) -> Result:
         says=experiment.says,
         command=command.replace("NAME", name),
         data=[plan.scale.sources[data].title for data in plan.lines[name]],
-        seeds=list(plan.scale.seeds),
+        seeds=sorted(
+            {plan.cells[key].seed for key in plan.keys[name] if plan.cells[key].kind in _SEEDED}
+        ),
         quick=plan.scale.is_quick,
         x_label=experiment.x_label,
         y_label=experiment.y_label,

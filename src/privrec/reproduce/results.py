@@ -83,6 +83,12 @@ class Result(Document):
         """Return the numbers of a panel."""
         return [one for one in self.numbers if one.panel == panel]
 
+    @property
+    def splits(self) -> str:
+        """The seeds in words; "" where there is nothing random."""
+        many = "s" * (len(self.seeds) > 1)
+        return f"seed{many} {', '.join(map(str, self.seeds))}" if self.seeds else ""
+
     def csv(self) -> str:
         """Return a line for each number."""
         out = io.StringIO()
@@ -108,8 +114,12 @@ class Result(Document):
             head, rows = table_of(self.of(panel), self.decimals)
             lines = [_row([f"{panel}", *head[1:]]), _row(["---"] * len(head)), *map(_row, rows)]
             parts.append("\n".join(lines))
-        seeds = f"seeds {', '.join(map(str, self.seeds))}"
-        known = [f"`{self.command}`", seeds, self.date, self.commit and f"commit {self.commit}"]
+        known = [
+            f"`{self.command}`",
+            self.splits,
+            self.date,
+            self.commit and f"commit {self.commit}",
+        ]
         return "\n\n".join([*parts, f"{'; '.join(filter(None, known))}."])
 
 

@@ -63,12 +63,11 @@ def render_reproduction(results: Sequence[Result]) -> str:
 
 
 def _section(result: Result) -> Mapping[str, object]:
-    seeds = ", ".join(map(str, result.seeds))
     return {
         "name": result.name,
         "title": result.title,
         "command": result.command,
-        "about": f"{'; '.join(result.data)} · seed{'s' * (len(result.seeds) > 1)} {seeds}",
+        "about": " · ".join(filter(None, ["; ".join(result.data), result.splits])),
         "says": result.says,
         "sentences": result.sentences,
         "panels": [_panel(result, panel) for panel in result.panels],
