@@ -115,6 +115,12 @@ def test_a_part_is_known_by_everything_that_shapes_it() -> None:
     assert key_of(Cell(**usual, settings=two)) == key_of(
         Cell(**usual, settings=dict(reversed(two.items())))
     )
+    # Usual settings are the same whether they are given or not, unless the recipe chooses.
+    rounds = cells[0].config().rounds
+    assert key_of(Cell(**usual, settings={"rounds": rounds})) == key_of(cells[0])
+    plus = {**usual, "recipe": "privrec-plus"}
+    given = {"history_l2": Cell(**plus).config().history_l2}
+    assert key_of(Cell(**plus, settings=given)) != key_of(Cell(**plus))
     # What the data stands for shapes nothing.
     assert key_of(Cell(**{**usual, "source": Source(data=DATA, of=FRAPPE)})) == key_of(cells[0])
 

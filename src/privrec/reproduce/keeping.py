@@ -62,7 +62,6 @@ class Kept(Document):
 
     kind: str
     name: str
-    work: float
     seconds: float
     figures: Any = None
 
@@ -70,8 +69,11 @@ class Kept(Document):
 def key_of(cell: Cell) -> str:
     """Return the hash of everything that shapes a part."""
     needs_data = cell.kind != "epsilons"
+    # A recipe that chooses settings leaves those alone that are given, though they be the usual.
+    chooses = bool(cell.recipe) and recipe_named(cell.recipe).choice is not None
     shaped = {
         **asdict(cell),
+        "settings": cell.settings if chooses else {},
         "source": [cell.source.data, cell.source.people],
         "fingerprint": cell.source.load().fingerprint if needs_data else "",
         "config": cell.config().model_dump(mode="json") if cell.recipe else {},
@@ -105,9 +107,7 @@ def play(cell: Cell, cells: str, key: str, attack: Attacking) -> None:
         else:
             figures = _PLAYS[cell.kind](cell, Path(cells), key)
     seconds = round(time.perf_counter() - begun, 2)
-    kept = Kept(
-        kind=cell.kind, name=cell.name, work=work_of(cell), seconds=seconds, figures=figures
-    )
+    kept = Kept(kind=cell.kind, name=cell.name, seconds=seconds, figures=figures)
     write_whole(place_of(Path(cells), key), kept.text())
 
 

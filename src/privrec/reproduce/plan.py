@@ -13,6 +13,7 @@ from privrec.errors import RunFolderError, SettingsError, check_extra, nearest
 from privrec.evaluation.intervals import Difference, People, mean_of
 from privrec.reproduce.cell import Cell
 from privrec.reproduce.experiments import EXPERIMENTS, Line
+from privrec.reproduce.forecast import estimates
 from privrec.reproduce.keeping import (
     Attacking,
     Kept,
@@ -20,7 +21,6 @@ from privrec.reproduce.keeping import (
     place_of,
     play,
     read_run,
-    work_of,
 )
 from privrec.reproduce.results import Number, Result
 from privrec.reproduce.scale import FRAPPE, MOVIELENS, Scale
@@ -37,14 +37,6 @@ _ALONE = "rounds"
 """Parts that measure time are played when nothing else is."""
 _MEMORY = 3e9
 """Bytes that a part may need, so that two side by side fit."""
-MEASURED: Mapping[tuple[str, str], float] = {
-    ("run", ""): 20,
-    ("attack", ""): 300,
-    ("rounds", ""): 30,
-    ("epsilons", ""): 3,
-    ("activity", ""): 2,
-}
-"""Seconds of a part on one core, by its kind or recipe and its data."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,36 +118,8 @@ def make_plan(data: Mapping[str, Sequence[str]], scale: Scale, out: Path) -> Pla
     if "epsilons" in kinds:
         check_extra("autodp", "recomputing the paper's tables (epsilon-tables)")
     unique = {name: list(dict.fromkeys(all_)) for name, all_ in keys.items()}
-    seconds = _estimates(cells, out / "cells")
+    seconds = estimates(cells, out / "cells")
     return Plan(scale=scale, out=out, lines=lines, keys=unique, cells=cells, seconds=seconds)
-
-
-def _estimates(cells: Mapping[str, Cell], folder: Path) -> dict[str, float]:
-    """Return about how long each part takes: as it took, as others of its kind took, or a table."""
-    kept = {key: Kept.read(place_of(folder, key)) for key in cells}
-    rates: dict[tuple[str, str], list[float]] = {}
-    for key, one in kept.items():
-        if one is not None:
-            rates.setdefault(_like(cells[key]), []).append(one.seconds / max(one.work, 0.05))
-    seconds = {}
-    for key, cell in cells.items():
-        done, usual = kept[key], rates.get(_like(cell))
-        if done is not None:
-            seconds[key] = done.seconds
-        elif usual:
-            seconds[key] = max(work_of(cell), 0.05) * statistics.median(usual)
-        else:
-            seconds[key] = _measured(cell)
-    return seconds
-
-
-def _like(cell: Cell) -> tuple[str, str]:
-    return f"{cell.kind} {cell.recipe}", cell.source.title
-
-
-def _measured(cell: Cell) -> float:
-    known = MEASURED.get((f"{cell.kind} {cell.recipe}", cell.source.title))
-    return MEASURED[cell.kind, ""] if known is None else max(work_of(cell), 0.05) * known
 
 
 def usual_jobs(cores: int) -> int:
