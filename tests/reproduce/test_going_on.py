@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +126,14 @@ def test_a_part_is_known_by_everything_that_shapes_it() -> None:
     assert key_of(Cell(**{**usual, "source": Source(data=DATA, of=FRAPPE)})) == key_of(cells[0])
 
 
+def test_a_part_is_another_one_if_the_data_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    cell = Cell(kind="run", source=Source(data=DATA), recipe="fcf")
+    before, whole = key_of(cell), cell.source.load()
+    other = replace(whole, fingerprint=whole.fingerprint[::-1])
+    monkeypatch.setattr("privrec.reproduce.cell._load", lambda data, people: other)
+    assert key_of(cell) != before
+
+
 def test_the_version_of_the_code_is_that_of_the_modules_a_recipe_uses(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -136,21 +145,25 @@ def test_the_version_of_the_code_is_that_of_the_modules_a_recipe_uses(
     assert "privrec.algorithms.factors.fcf" not in reached("privrec")
     assert {"privrec.algorithms.reptile.local", "privrec.core.round"} <= reached("dp-privrec")
     assert "privrec.privacy.aggregate" in reached("dp-privrec-plus")
-    before = keeping.code_version("run", "fcf"), keeping.code_version("run", "privrec")
+    before = {recipe: keeping.code_version("run", recipe) for recipe in ("fcf", "privrec")}
     read = Path.read_text
+    for more, differ in (
+        ({"fcf.py": "X = 1\n", "local.py": "# a remark\n"}, {"fcf"}),
+        ({"local.py": "X = 1\n"}, {"privrec"}),
+        ({"aggregate.py": "X = 1\n"}, {"fcf", "privrec"}),
+    ):
 
-    def changed(path: Path, **how: Any) -> str:
-        more = {"fcf.py": "X = 1\n", "local.py": "# a remark\n"}.get(path.name, "")
-        return read(path, **how) + more
+        def changed(path: Path, *, more: dict[str, str] = more, **how: Any) -> str:
+            return read(path, **how) + more.get(path.name, "")
 
+        for known in (keeping.code_version, keeping._code_of):
+            known.cache_clear()
+        monkeypatch.setattr(Path, "read_text", changed)
+        after = {recipe: keeping.code_version("run", recipe) for recipe in before}
+        monkeypatch.setattr(Path, "read_text", read)
+        assert {recipe for recipe in before if before[recipe] != after[recipe]} == differ
     for known in (keeping.code_version, keeping._code_of):
         known.cache_clear()
-    monkeypatch.setattr(Path, "read_text", changed)
-    after = keeping.code_version("run", "fcf"), keeping.code_version("run", "privrec")
-    for known in (keeping.code_version, keeping._code_of):
-        known.cache_clear()
-    assert before[0] != after[0]
-    assert before[1] == after[1]
 
 
 def test_every_name_of_the_paper_is_there() -> None:
