@@ -1,7 +1,7 @@
 """What a part of a reproduction is: a kind, data, a recipe with its settings, and a seed."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, Literal
 
@@ -19,12 +19,15 @@ Kind = Literal["run", "attack", "rounds", "epsilons", "activity"]
 class Source:
     """Data to train on: what `load` takes, and how many of its people, drawn at random; 0 is all.
 
+    Of few people, only those with at most so many `lines` are taken, where that is not 0.
+
     `of` is the paper's data set that it is, or stands for; "" if it is neither.
     """
 
     data: str
     of: str = ""
     people: int = 0
+    lines: int = 0
 
     @property
     def title(self) -> str:
@@ -35,15 +38,18 @@ class Source:
 
     def load(self) -> Federation:
         """Return the data, which is read once."""
-        return _load(self.data, self.people)
+        return _load(self.data, self.people, self.lines)
 
 
 @cache
-def _load(data: str, people: int) -> Federation:
+def _load(data: str, people: int, lines: int) -> Federation:
     whole = load(data)
     if not 0 < people < whole.n_clients:
         return whole
-    return part_of(whole, np.sort(rng(0, 0, "thinned").permutation(whole.n_clients)[:people]))
+    order = rng(0, 0, "thinned").permutation(whole.n_clients)
+    few = order[whole.take(order).sizes <= lines] if lines else order
+    part = part_of(whole, np.sort(few[:people]))
+    return replace(part, largest=min(part.largest, lines or part.largest))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -293,6 +293,7 @@ def _attack_table(scale: Scale, data: str) -> Lines:
     asked: dict[str, Any] = {"kinds": ("paper", "loss"), "repetitions": 5}
     if scale.is_quick:
         asked |= {"repetitions": 2, "people": 50}
+        budgets = budgets[:1]
     for recipe in ("privrec", "dp-privrec", "lm-privrec", "privrec-plus", "dp-privrec-plus"):
         has_noise = recipe not in ("privrec", "privrec-plus")
         for epsilon in budgets if has_noise else (None,):

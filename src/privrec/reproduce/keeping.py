@@ -74,7 +74,7 @@ def key_of(cell: Cell) -> str:
     shaped = {
         **asdict(cell),
         "settings": cell.settings if chooses else {},
-        "source": [cell.source.data, cell.source.people],
+        "source": cell.source.data,
         "fingerprint": cell.source.load().fingerprint if needs_data else "",
         "config": cell.config().model_dump(mode="json") if cell.recipe else {},
         "code": code_version(cell.kind, cell.recipe),

@@ -14,7 +14,11 @@ _QUICK_MOST = {
     **{"rounds": 4, "cohort": 10, "local_epochs": 1, "stage1_rounds": 2, "stage1_cohort": 10},
     **{"adapt_epochs": 1, "adapt_negatives": 2, "negatives": 2, "group": 5, "validate_every": 0},
 }
-_QUICK_PEOPLE = 300
+_QUICK_SET: Mapping[str, Any] = {
+    **{"batch_size": 256, "embedding_size": 8, "tower_size": 8, "hidden": (8,), "choose": False},
+}
+"""Compiling takes most of the time: a person's data is one batch, and the network is small."""
+_QUICK_PEOPLE, _QUICK_LINES = 300, 60
 _QUICK_AXES: Mapping[str, Sequence[Any]] = {
     "rounds": (1, 3),
     "local_epochs": (1, 2),
@@ -27,13 +31,14 @@ _QUICK_AXES: Mapping[str, Sequence[Any]] = {
 class Scale:
     """The data by the paper's data set, the seeds, and what is left out.
 
-    `most` are settings that are made no larger than this; `axes` the values of an axis in place of
-    the paper's.
+    `most` are settings that are made no larger than this, `others` those that are set, where a
+    recipe has them; `axes` are the values of an axis in place of the paper's.
     """
 
     sources: Mapping[str, Source]
     seeds: tuple[int, ...]
     most: Mapping[str, int] = field(default_factory=dict)
+    others: Mapping[str, Any] = field(default_factory=dict)
     axes: Mapping[str, Sequence[Any]] = field(default_factory=dict)
 
     @property
@@ -58,7 +63,9 @@ class Scale:
             for key, most in self.most.items()
             if key != axis and getattr(usual, key, most) > most
         }
-        given = {**settings, **fewer, **noise}
+        has = recipe_named(recipe).settings.model_fields
+        others = {key: value for key, value in self.others.items() if key in has}
+        given = {**settings, **fewer, **others, **noise}
         return tuple(
             Cell(kind="run", source=source, recipe=recipe, seed=seed, settings=given)
             for seed in self.seeds
@@ -83,11 +90,17 @@ def full(data: Sequence[str], seeds: Sequence[int], *, read: Sequence[str] = ())
 
 def quick(seeds: Sequence[int]) -> Scale:
     """Return little of everything: made-up people, and a few of MovieLens where it is here."""
-    size = f"synthetic:users={_QUICK_PEOPLE},items=200,longest=60"
-    thinned = Source(data=MOVIELENS, of=MOVIELENS, people=_QUICK_PEOPLE)
+    size = f"synthetic:users={_QUICK_PEOPLE},items=200,longest={_QUICK_LINES}"
+    thinned = Source(data=MOVIELENS, of=MOVIELENS, people=_QUICK_PEOPLE, lines=_QUICK_LINES)
     made_up = Source(data=f"{size},seed=1", of=MOVIELENS)
     sources = {
         MOVIELENS: thinned if is_here(MOVIELENS) else made_up,
         FRAPPE: Source(data=size, of=FRAPPE),
     }
-    return Scale(sources=sources, seeds=tuple(seeds), most=_QUICK_MOST, axes=_QUICK_AXES)
+    return Scale(
+        sources=sources,
+        seeds=tuple(seeds),
+        most=_QUICK_MOST,
+        others=_QUICK_SET,
+        axes=_QUICK_AXES,
+    )
