@@ -6,6 +6,7 @@ finished. Other tables that need the same part read it.
 """
 
 import ast
+import gc
 import hashlib
 import json
 import shutil
@@ -18,6 +19,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 
 import privrec
@@ -32,9 +34,12 @@ from privrec.runs.documents import Attack, Document, Evaluation
 from privrec.runs.evaluate import read_people, write_evaluation
 from privrec.runs.folder import write_whole
 from privrec.runs.loop import train
+from privrec.simulate.cost import process_memory
 
 ACTIVE = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000)
 """So many items or more: the places of the curve of activity."""
+_MUCH = 2.0e9
+"""Bytes of a process that plays one part after another. Chosen by hand."""
 _ROOT = Path(privrec.__file__).parent
 _SHAPING = (
     *("algorithms", "attacks", "core", "data", "evaluation", "privacy"),
@@ -109,6 +114,9 @@ def play(cell: Cell, cells: str, key: str, attack: Attacking) -> None:
     seconds = round(time.perf_counter() - begun, 2)
     kept = Kept(kind=cell.kind, name=cell.name, seconds=seconds, figures=figures)
     write_whole(place_of(Path(cells), key), kept.text())
+    if process_memory() > _MUCH:  # Programs of earlier parts, for other sizes.
+        jax.clear_caches()  # type: ignore[no-untyped-call]
+        gc.collect()
 
 
 def _play_run(cell: Cell, cells: Path, key: str) -> None:
