@@ -76,7 +76,7 @@ def compared(ours: Number | None, other: Number | None) -> str:
         return ""
     difference = apart(_with_ends(ours), _with_ends(other))
     by = digits(abs(difference.by)) + around(difference)
-    pair = f"{ours.row} {figure(ours.value)}, {other.row} {figure(other.value)}"
+    pair = f"{ours.row} ({figure(ours.value)}) against {other.row} ({figure(other.value)})"
     if difference.low <= 0 <= difference.high:
         return f"{pair}: level (difference {by})"
     return f"{pair}: {'above' if difference.by > 0 else 'below'} it by {by}"

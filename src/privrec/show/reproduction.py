@@ -9,6 +9,7 @@ from markupsafe import Markup
 from privrec.errors import RunFolderError
 from privrec.reproduce.mistakes import MISTAKES
 from privrec.reproduce.results import NAMES, PAPER, Number, Result, table_of
+from privrec.runs.compare import PAPER_NAMES
 from privrec.runs.folder import write_whole
 from privrec.show.charts import line_chart
 from privrec.show.page import Table, render
@@ -19,8 +20,11 @@ _QUICK = (
 )
 _CURVES = 9
 """More curves than this cannot be told apart: then a chart has the rows that the paper has too."""
-_KINDS = {"PrivRec": "privrec", "PrivRec-SGD": "privrec-sgd", "DP-PrivRec": "dp-privrec"}
-"""Which recipe a row is of, for its colour."""
+_KINDS = {
+    **{name: recipe for recipe, name in reversed(PAPER_NAMES.items())},
+    **{"PrivRec-SGD": "privrec-sgd", "DP-PrivRec": "dp-privrec"},
+}
+"""Which recipe a row is of, for its colour; what is printed has the same one, dashed."""
 
 
 def write_page(out: Path) -> list[Path]:
@@ -107,7 +111,7 @@ def draw(result: Result, panel: str, *, title: str = "") -> Markup:
         y_label=result.y_label,
         levels=levels,
         bars=bars,
-        kinds={name: recipe for name, recipe in _KINDS.items() if name in rows},
+        kinds={f"{name}{end}": one for name, one in _KINDS.items() for end in ("", f" {PAPER}")},
         logs=result.logs,
         title=title,
     )
