@@ -13,6 +13,7 @@ LAYERS: list[set[str]] = [
     {"cli"},
     {"testing"},
     {"show"},
+    {"reproduce"},
     {"transport", "attacks"},
     {"protocol", "runs"},
     {"device"},
@@ -47,7 +48,16 @@ HOMES = {
     "uvicorn": {"show", "transport"},
     "rich": {"cli"},
     "safetensors": {"runs", "core"},
-    "pydantic": {"errors", "settings", "data", "algorithms", "protocol", "runs", "show"},
+    "pydantic": {
+        "errors",
+        "settings",
+        "data",
+        "algorithms",
+        "protocol",
+        "reproduce",
+        "runs",
+        "show",
+    },
 }
 
 

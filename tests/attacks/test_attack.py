@@ -17,12 +17,13 @@ from calls import end, fail, say_devices
 from commands import document, done
 from privrec.algorithms.recipes import RECIPES
 from privrec.attacks import membership
-from privrec.attacks.membership import attack, coins_of, parts_of, side_by_side
+from privrec.attacks.membership import attack, coins_of, parts_of
 from privrec.data.federation import Federation
 from privrec.data.sources import load
 from privrec.errors import RunFolderError, SettingsError
 from privrec.privacy.paper import PRINTED_ATTACKS
 from privrec.runs import folder as records
+from privrec.simulate.side_by_side import side_by_side
 from privrec.testing import toy
 from stops import Stopped
 from tiny import DATA, MODEL
@@ -163,7 +164,7 @@ def test_a_worker_has_one_core_and_its_errors_arrive(tmp_path: Path) -> None:
 def test_workers_end_with_the_process_that_started_them(tmp_path: Path) -> None:
     place = tmp_path / "worker"
     code = (
-        "from calls import sleep; from privrec.attacks.membership import side_by_side;"
+        "from calls import sleep; from privrec.simulate.side_by_side import side_by_side;"
         f"side_by_side(sleep, [({str(place)!r},)], workers=1, advance=lambda: None)"
     )
     here = [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]

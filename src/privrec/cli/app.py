@@ -15,6 +15,7 @@ from privrec.cli.options import PlainUsage, examples
 from privrec.cli.privacy import privacy_app
 from privrec.cli.rank import evaluate, export, recommend
 from privrec.cli.recipes import recipes
+from privrec.cli.reproduce import reproduce
 from privrec.cli.train import train
 from privrec.cli.watch import report, watch
 
@@ -59,6 +60,11 @@ _COMMANDS: dict[Callable[..., None], tuple[str, ...]] = {
     export: ("privrec export runs/first --out model.privrec",),
     recipes: ("privrec recipes", "privrec recipes dp-privrec-plus"),
     frontier: ("privrec frontier --data synthetic --epsilons 1,4,inf",),
+    reproduce: (
+        "privrec reproduce epsilon-tables",
+        "privrec reproduce all --quick",
+        "privrec reproduce table-movielens --seeds 0,1,2 --dry-run",
+    ),
     attack: (
         "privrec attack runs/first",
         "privrec attack --data synthetic --recipes privrec --kinds loss",

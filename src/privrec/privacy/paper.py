@@ -101,29 +101,34 @@ class Cell:
 
 def paper_tables() -> Iterator[Cell]:
     """Yield the 36 finite cells of the paper's tables in print order."""
-    check_extra("autodp", "recomputing the paper's tables")
     for data, rows in PRINTED_EPSILONS.items():
-        users = PRINTED_USERS[data]
-        for cohort, row in rows.items():
-            fixed = _ledger("fixed", users, cohort, 1.0)
-            poisson = _ledger("poisson", users, cohort, 2.0)
-            half = _ledger("poisson", users, cohort, 1.0)
-            once_a_client = autodp_epsilon(users, cohort, ROUNDS * cohort)
-            once_a_round = autodp_epsilon(users, cohort, ROUNDS)
-            for delta, paper in row.items():
-                yield Cell(
-                    data=data,
-                    users=users,
-                    cohort=cohort,
-                    delta=delta,
-                    paper=paper,
-                    per_client=once_a_client(delta),
-                    per_round=once_a_round(delta),
-                    rdp=fixed.epsilon_rdp(delta),
-                    tight=fixed.epsilon(delta),
-                    poisson=poisson.epsilon(delta),
-                    poisson_half=half.epsilon(delta),
-                )
+        for cohort in rows:
+            yield from paper_row(data, cohort)
+
+
+def paper_row(data: str, cohort: int) -> Iterator[Cell]:
+    """Yield the finite cells of one row of the paper's tables."""
+    check_extra("autodp", "recomputing the paper's tables")
+    users = PRINTED_USERS[data]
+    fixed = _ledger("fixed", users, cohort, 1.0)
+    poisson = _ledger("poisson", users, cohort, 2.0)
+    half = _ledger("poisson", users, cohort, 1.0)
+    once_a_client = autodp_epsilon(users, cohort, ROUNDS * cohort)
+    once_a_round = autodp_epsilon(users, cohort, ROUNDS)
+    for delta, paper in PRINTED_EPSILONS[data][cohort].items():
+        yield Cell(
+            data=data,
+            users=users,
+            cohort=cohort,
+            delta=delta,
+            paper=paper,
+            per_client=once_a_client(delta),
+            per_round=once_a_round(delta),
+            rdp=fixed.epsilon_rdp(delta),
+            tight=fixed.epsilon(delta),
+            poisson=poisson.epsilon(delta),
+            poisson_half=half.epsilon(delta),
+        )
 
 
 def _ledger(law: Law, users: int, cohort: int, noise_multiplier: float) -> PrivacyLedger:

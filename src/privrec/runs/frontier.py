@@ -87,7 +87,7 @@ def find_frontier(
     """
     if not epsilons or not all(epsilon > 0 for epsilon in epsilons):
         raise SettingsError(f"`epsilons` must be > 0, or inf; got {list(epsilons)}")
-    _check_seeds(seeds)
+    check_seeds(seeds)
     wanted = sorted(set(epsilons))
     jobs = {
         place_of(out, epsilon, seed): Job(recipe=WITHOUT, seed=seed)
@@ -203,7 +203,7 @@ class Job:
         return f"{self.recipe}{budget}-seed-{self.seed}"
 
 
-def _check_seeds(seeds: Sequence[int]) -> None:
+def check_seeds(seeds: Sequence[int]) -> None:
     """Raise for no seed, a wrong one, or one that is there twice: that is no second figure."""
     if not seeds:
         raise SettingsError("`seeds` must have at least one seed")
@@ -219,7 +219,7 @@ def jobs_of(
     recipes: Sequence[str], *, seeds: Sequence[int], epsilons: Sequence[float]
 ) -> list[Job]:
     """Return a run of each recipe for each seed; one with noise also for each ε."""
-    _check_seeds(seeds)
+    check_seeds(seeds)
     if not epsilons or any(not 0 < epsilon < float("inf") for epsilon in epsilons):
         raise SettingsError(f"`epsilons` must be > 0 and finite; got {list(epsilons)}")
     named = [name.strip() for name in recipes]

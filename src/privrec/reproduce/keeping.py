@@ -1,0 +1,257 @@
+"""One part of a reproduction, such as a recipe that is trained and tested, or an attack.
+
+What it gave is kept in a file named by a hash of all that shapes it: the settings, the data, the
+seed, and the code that it runs. A file is written whole and then renamed, so what is there is
+finished. Other tables that need the same part read it.
+"""
+
+import ast
+import gc
+import hashlib
+import json
+import shutil
+import sys
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+import privrec
+from privrec.algorithms.recipes import configure, recipe_named
+from privrec.data.federation import chunks
+from privrec.errors import PrivacyWarning, RunFolderError
+from privrec.evaluation.intervals import People
+from privrec.privacy.paper import paper_row
+from privrec.reproduce.cell import Cell, Kind
+from privrec.reproduce.meta_cost import seconds_of_rounds
+from privrec.runs.documents import Attack, Document, Evaluation
+from privrec.runs.evaluate import read_people, write_evaluation
+from privrec.runs.folder import write_whole
+from privrec.runs.loop import train
+from privrec.simulate.cost import process_memory
+
+ACTIVE = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000)
+"""So many items or more: the places of the curve of activity."""
+_MUCH = 2.0e9
+"""Bytes of a process that plays one part after another. Chosen by hand."""
+_ROOT = Path(privrec.__file__).parent
+_SHAPING = (
+    *("algorithms", "attacks", "core", "data", "evaluation", "privacy"),
+    *("seeds", "settings", "simulate"),
+)
+"""The rooms whose code shapes figures. Their comments and docstrings do not."""
+_STARTS: Mapping[Kind, tuple[str, ...]] = {
+    "run": ("core.round", "evaluation.ranking", "runs.evaluate"),
+    "attack": ("core.round", "attacks.membership"),
+    "rounds": ("core.round", "reproduce.meta_cost"),
+    "epsilons": ("privacy.paper",),
+    "activity": ("data.sources",),
+}
+
+
+Attacking = Callable[..., Attack]
+"""`attacks.membership.attack`, which a command gives: it would make chains of imports too long."""
+
+
+class Kept(Document):
+    """`cells/HASH.json`: what a part was, its seconds, and what it gave.
+
+    The figures of a run are in `evaluation-HASH.json` beside it.
+    """
+
+    kind: str
+    name: str
+    seconds: float
+    figures: Any = None
+
+
+def key_of(cell: Cell) -> str:
+    """Return the hash of everything that shapes a part."""
+    needs_data = cell.kind != "epsilons"
+    # A recipe that chooses settings leaves those alone that are given, though they be the usual.
+    chooses = bool(cell.recipe) and recipe_named(cell.recipe).choice is not None
+    shaped = {
+        **asdict(cell),
+        "settings": cell.settings if chooses else {},
+        "source": cell.source.data,
+        "fingerprint": cell.source.load().fingerprint if needs_data else "",
+        "config": cell.config().model_dump(mode="json") if cell.recipe else {},
+        "code": code_version(cell.kind, cell.recipe),
+    }
+    text = json.dumps(shaped, sort_keys=True, default=list)
+    return hashlib.sha256(text.encode()).hexdigest()[:24]
+
+
+def place_of(cells: Path, key: str) -> Path:
+    """Return the file of a part that is finished."""
+    return cells / f"{key}.json"
+
+
+def read_run(cells: Path, key: str) -> tuple[Evaluation, People | None]:
+    """Return the figures of a finished run, and those of each person."""
+    path = cells / f"evaluation-{key}.json"
+    evaluation = Evaluation.read(path)
+    if evaluation is None:
+        raise RunFolderError(f"{path} is not there: remove {place_of(cells, key)} and go on")
+    return evaluation, read_people(path, evaluation.hits)
+
+
+def play(cell: Cell, cells: str, key: str, attack: Attacking) -> None:
+    """Find what a part gives, and keep it; `attack` is how an attack is done."""
+    begun = time.perf_counter()
+    # These runs are experiments that protect nobody: there is nothing to warn of.
+    with warnings.catch_warnings(action="ignore", category=PrivacyWarning):
+        if cell.kind == "attack":
+            figures = _play_attack(cell, Path(cells), key, attack)
+        else:
+            figures = _PLAYS[cell.kind](cell, Path(cells), key)
+    seconds = round(time.perf_counter() - begun, 2)
+    kept = Kept(kind=cell.kind, name=cell.name, seconds=seconds, figures=figures)
+    write_whole(place_of(Path(cells), key), kept.text())
+    if process_memory() > _MUCH:  # Programs of earlier parts, for other sizes.
+        jax.clear_caches()  # type: ignore[no-untyped-call]
+        gc.collect()
+
+
+def _play_run(cell: Cell, cells: Path, key: str) -> None:
+    run = train(
+        cell.recipe, cell.source.load(), progress=False, seed=cell.seed, **dict(cell.settings)
+    )
+    evaluation = run.evaluate(references=[], progress=False)
+    write_evaluation(cells / f"evaluation-{key}.json", evaluation)
+
+
+def _play_attack(cell: Cell, cells: Path, key: str, attack: Attacking) -> Any:
+    models = cells / f"models-{key}"
+    given = {**cell.asked, **cell.settings}
+    found = attack(cell.recipe, cell.source.load(), out=models, seed=cell.seed, **given)
+    shutil.rmtree(models, ignore_errors=True)
+    return found.as_json()
+
+
+def _play_activity(cell: Cell, cells: Path, key: str) -> Any:
+    """Return the share of people with so many different items or more, and what is usual."""
+    federation, counts = cell.source.load(), []
+    for positions in chunks(np.arange(federation.n_clients)):
+        people = federation.take(positions)
+        pairs = np.unique(np.stack([people.owner, people.item]), axis=1)
+        counts.append(np.bincount(pairs[0], minlength=len(people)))
+    items = np.concatenate(counts)
+    shares = {str(least): float((items >= least).mean()) for least in ACTIVE}
+    below = float((items < items.mean()).mean())
+    return {"shares": shares, "median": float(np.median(items)), "below_mean": below}
+
+
+_PLAYS: Mapping[Kind, Callable[[Cell, Path, str], Any]] = {
+    "run": _play_run,
+    "rounds": lambda cell, cells, key: seconds_of_rounds(cell.source.load(), **dict(cell.asked)),
+    "epsilons": lambda cell, cells, key: [
+        asdict(one) for one in paper_row(cell.source.of, cell.asked["cohort"])
+    ],
+    "activity": _play_activity,
+}
+
+
+def work_of(cell: Cell) -> float:
+    """Return how much a part has to do beside the same of the recipe's own settings, which is 1."""
+    if cell.kind != "run":
+        return 1.0
+    usual = configure(cell.recipe, cell.source.load().name, {})
+    return _visits(cell.config()) / max(_visits(usual), 1)
+
+
+def _visits(config: Any) -> int:
+    """Return how many epochs devices train together."""
+    keys = ("rounds", "cohort", "local_epochs")
+    return int(np.prod([getattr(config, key, 1) for key in keys]))
+
+
+# --- the version of the code --------------------------------------------------------------------
+
+
+@cache
+def code_version(kind: Kind, recipe: str) -> str:
+    """Return a hash of the code that a part runs: the modules that it imports, wherever they are.
+
+    A module counts if it is in one of the rooms that shape figures.
+    """
+    starts = [f"privrec.{name}" for name in _STARTS[kind]]
+    if recipe:
+        starts += _homes(recipe)
+    digest = hashlib.sha256()
+    for name in sorted(_reached(starts)):
+        if name in starts or name.split(".")[1] in _SHAPING:
+            digest.update(f"{name}\n{_code_of(name)[0]}\n".encode())
+    return digest.hexdigest()[:16]
+
+
+def _homes(recipe: str) -> list[str]:
+    """Return the modules that have the recipe, but for the table of all of them."""
+    known = recipe_named(recipe)
+    return [
+        name
+        for name, module in sorted(sys.modules.items())
+        if name.startswith("privrec.algorithms.")
+        and name not in _TABLE
+        and any(value is known for value in vars(module).values())
+    ]
+
+
+def _reached(starts: list[str]) -> set[str]:
+    """Return the modules of privrec that these import, and what those import.
+
+    Other rooms are not entered, and the table of recipes neither: a change of one recipe does not
+    spoil the figures of another.
+    """
+    reached: set[str] = set()
+    waiting = list(starts)
+    while waiting:
+        name = waiting.pop()
+        if name in reached or name in _TABLE:
+            continue
+        reached.add(name)
+        if name in starts or name.split(".")[1] in _SHAPING:
+            waiting += _code_of(name)[1]
+    return reached
+
+
+_TABLE = frozenset({"privrec.algorithms.recipes"})
+"""It imports all recipes. That of a part is a start."""
+
+
+@cache
+def _code_of(name: str) -> tuple[str, list[str]]:
+    """Return the code of a module without comments and docstrings, and what it imports of privrec.
+
+    A package has no code of its own.
+    """
+    if not _is_module(name):
+        return "", []
+    tree = ast.parse(_file_of(name).read_text(encoding="utf-8"))
+    imported: list[str] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("privrec."):
+            both = [f"{node.module}.{alias.name}" for alias in node.names]
+            imported += [str(node.module), *filter(_is_module, both)]
+        body = getattr(node, "body", None)
+        if isinstance(body, list):
+            node.body = [line for line in body if not _is_text(line)]  # type: ignore[attr-defined]
+    return ast.dump(tree), imported
+
+
+def _is_module(name: str) -> bool:
+    return _file_of(name).is_file()
+
+
+def _file_of(name: str) -> Path:
+    return _ROOT.joinpath(*name.split(".")[1:]).with_suffix(".py")
+
+
+def _is_text(line: ast.stmt) -> bool:
+    return isinstance(line, ast.Expr) and isinstance(line.value, ast.Constant)

@@ -1,0 +1,166 @@
+"""What a reproduction found: numbers by panel, row and column, as JSON, CSV, LaTeX and Markdown.
+
+A panel is one table and one picture. All forms are made from the same numbers.
+"""
+
+import csv
+import io
+from collections.abc import Iterable, Sequence
+
+from pydantic import Field
+
+from privrec.runs.documents import Document
+from privrec.runs.figures import figure, figure_and_arm
+
+NAMES = (
+    *("table-movielens", "table-frappe", "fl-parameters", "dp-hits", "epsilon-tables", "budget"),
+    *("personalisation", "meta-cost", "attack-table", "activity"),
+)
+"""The paper's tables and figures, in the order of a page."""
+PAPER = "(paper)"
+"""The end of the name of a row that the paper prints."""
+
+
+class Number(Document):
+    """One number of ours, the ends of its 95 % interval, and the one that the paper prints.
+
+    `by_seed` has the figure of each seed, where it is a mean over seeds.
+    """
+
+    panel: str
+    row: str
+    column: str
+    value: float | None
+    low: float | None = None
+    high: float | None = None
+    printed: float | None = None
+    by_seed: list[float] = Field(default_factory=list)
+
+    @property
+    def ends(self) -> tuple[float, float] | None:
+        """The interval; None if it is not known."""
+        return None if self.low is None or self.high is None else (self.low, self.high)
+
+    @property
+    def x(self) -> float | None:
+        """Where the number stands on the axis of a chart; None if its column is no number."""
+        try:
+            return float(self.column)
+        except ValueError:
+            return None
+
+
+class Result(Document):
+    """`NAME.json`: one of the paper's tables or figures.
+
+    `says` is what the paper says of it, `sentences` how far ours agree, made by rule. `notes` say
+    how it was measured. `commit` and `date` are known where it was written for docs/results.
+    """
+
+    name: str
+    title: str
+    says: str
+    command: str
+    data: list[str]
+    seeds: list[int]
+    quick: bool
+    x_label: str
+    y_label: str
+    logs: str = ""
+    decimals: int = 3
+    numbers: list[Number]
+    sentences: list[str]
+    notes: list[str] = Field(default_factory=list)
+    commit: str = ""
+    date: str = ""
+
+    @property
+    def panels(self) -> list[str]:
+        """The names of the panels, in order."""
+        return list(dict.fromkeys(one.panel for one in self.numbers))
+
+    def of(self, panel: str) -> list[Number]:
+        """Return the numbers of a panel."""
+        return [one for one in self.numbers if one.panel == panel]
+
+    @property
+    def splits(self) -> str:
+        """The seeds in words; "" where there is nothing random."""
+        many = "s" * (len(self.seeds) > 1)
+        return f"seed{many} {', '.join(map(str, self.seeds))}" if self.seeds else ""
+
+    def csv(self) -> str:
+        """Return a line for each number."""
+        out = io.StringIO()
+        names = ("panel", "row", "column", "value", "low", "high", "printed")
+        writer = csv.writer(out, lineterminator="\n")
+        writer.writerow(names)
+        writer.writerows([_plain(getattr(one, name)) for name in names] for one in self.numbers)
+        return out.getvalue()
+
+    def latex(self) -> str:
+        """Return the rows of each panel as LaTeX."""
+        parts = []
+        for panel in self.panels:
+            head, rows = table_of(self.of(panel), self.decimals)
+            lines = [" & ".join(map(_tex, row)) + r" \\" for row in (head, *rows)]
+            parts.append("\n".join([f"% {_tex(panel)}", *lines]))
+        return "\n\n".join(parts) + "\n"
+
+    def markdown(self, panels: Sequence[str] = ()) -> str:
+        """Return the tables of these panels, or of all, and where they come from."""
+        parts = []
+        for panel in panels or self.panels:
+            head, rows = table_of(self.of(panel), self.decimals)
+            lines = [_row([f"{panel}", *head[1:]]), _row(["---"] * len(head)), *map(_row, rows)]
+            parts.append("\n".join(lines))
+        known = [
+            f"`{self.command}`",
+            self.splits,
+            self.date,
+            self.commit and f"commit {self.commit}",
+        ]
+        return "\n\n".join([*parts, f"{'; '.join(filter(None, known))}."])
+
+
+def _plain(value: object) -> str:
+    return "" if value is None else repr(value) if isinstance(value, float) else str(value)
+
+
+def _row(cells: Iterable[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |"
+
+
+def _tex(text: str) -> str:
+    for sign, word in {"_": r"\_", "%": r"\%", "&": r"\&", "#": r"\#", "±": r"$\pm$"}.items():
+        text = text.replace(sign, word)
+    return text.replace("ε", r"$\varepsilon$").replace("δ", r"$\delta$")
+
+
+def table_of(numbers: Sequence[Number], decimals: int = 3) -> tuple[list[str], list[list[str]]]:
+    """Return the head and the rows of a panel as text.
+
+    Below a row stands what the paper prints for it.
+    """
+    columns = list(dict.fromkeys(one.column for one in numbers))
+    known = {(one.row, one.column): one for one in numbers}
+    rows = []
+    for name in dict.fromkeys(one.row for one in numbers):
+        mine = [known.get((name, column)) for column in columns]
+        rows.append([name, *(_cell(one, decimals) for one in mine)])
+        if any(one and one.printed is not None for one in mine):
+            printed = [None if one is None else one.printed for one in mine]
+            rows.append([f"{name} {PAPER}", *(_printed(one, decimals) for one in printed)])
+    return ["", *columns], rows
+
+
+def _cell(number: Number | None, decimals: int) -> str:
+    if number is None or number.value is None:
+        return "" if number is None else "-"
+    if decimals != 3:
+        return figure(number.value, decimals)
+    return figure_and_arm(number.value, number.ends)
+
+
+def _printed(value: float | None, decimals: int) -> str:
+    return "" if value is None else figure(value, decimals)
