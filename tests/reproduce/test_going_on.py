@@ -81,7 +81,7 @@ def test_killed_at_any_write_it_ends_with_the_same_page(
 ) -> None:
     whole = page_of(tmp_path / "whole")
     finished: Counter[str] = Counter()
-    real_play, real_write = plan.play, getattr(keeping, dying)
+    real_play, real_write = keeping.play, getattr(keeping, dying)
 
     def play(cell: Cell, folder: str, key: str, attack: Any) -> None:
         real_play(cell, folder, key, attack)

@@ -12,7 +12,6 @@ from privrec.cli.console import (
     print_line,
     print_table,
     progress,
-    time_text,
 )
 from privrec.cli.options import JsonOption, offer_data, whole_numbers
 
@@ -146,16 +145,18 @@ def _print_plan(plan: "Plan", jobs: int, *, as_json: bool) -> None:
         }
         print_json({"names": parts, "seconds": round(left), "jobs": jobs})
         return
+    from privrec.runs.figures import duration
+
     rows = []
     for name, keys in plan.keys.items():
         missing = plan.missing(keys)
-        about = time_text(plan.seconds_left(keys, jobs=jobs)) if missing else "kept"
+        about = duration(max(1.0, plan.seconds_left(keys, jobs=jobs))) if missing else "kept"
         rows.append((name, f"{len(keys)}", f"{len(missing)}", about))
     print_table("Plan", ("", "parts", "to do", "about"), rows)
     if plan.missing():
         print_line(
-            f"together about {time_text(left)}, {jobs} at a time; names share parts, and what is"
-            " finished is kept"
+            f"together about {duration(max(1.0, left))}, {jobs} at a time; names share parts, and"
+            " what is finished is kept"
         )
 
 

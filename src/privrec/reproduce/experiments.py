@@ -18,7 +18,7 @@ from privrec.reproduce.scale import FRAPPE, MOVIELENS, Scale
 
 K = "20"
 BUDGETS = (1.0, 2.0, 4.0, 8.0, 16.0, 40.0)
-_SYSTEMS = {
+SYSTEMS = {
     "NCF, centralised": "ncf",
     "FCF": "fcf",
     "NN-SELF": "nn-self",
@@ -29,7 +29,11 @@ _SYSTEMS = {
 }
 """The systems of the paper's tables, and our recipes of them."""
 _REFERENCES = ("popularity", "own-items", "item-knn", "ease")
-_PAPER_STAGE_ONE = {"stage1": "paper", "stage1_rounds": 200, "stage1_cohort": 100}
+_PAPER_STAGE_ONE: Mapping[str, Any] = {
+    "stage1": "paper",
+    "stage1_rounds": 200,
+    "stage1_cohort": 100,
+}
 _AXES: Mapping[str, tuple[str, Sequence[int]]] = {
     "rounds": ("E1, rounds", (5, 20, 40, 60, 80, 100)),
     "local_epochs": ("E2, local epochs", (5, 20, 40, 60, 80, 100, 120)),
@@ -85,7 +89,7 @@ class Experiment:
 
 def _table(scale: Scale, data: str) -> Lines:
     of = scale.sources[data].of
-    runs = {name: scale.runs(recipe, data) for name, recipe in _SYSTEMS.items()}
+    runs = {name: scale.runs(recipe, data) for name, recipe in SYSTEMS.items()}
     more = {"PrivRec, the paper's settings": scale.runs("privrec-paper", data)}
     more |= {name: scale.runs(name, data) for name in ("privrec-plus", *_REFERENCES)}
     for recipe in ("dp-privrec-plus", "dpals"):
@@ -144,7 +148,7 @@ _STABLE = (
 def _dp_hits(scale: Scale, data: str) -> Lines:
     of = scale.sources[data].of
     printed = PRINTED_HITS.get(of, {}).get("PrivRec", {})
-    small = {**_PAPER_NOISE, "clip_norm": _PAPER_BOUND.get(of, 40.0)}
+    small: dict[str, Any] = {**_PAPER_NOISE, "clip_norm": _PAPER_BOUND.get(of, 40.0)}
     one, two = "dp-privrec-one", "dp-privrec"
     rows = {
         "PrivRec": scale.runs("privrec", data),
@@ -297,7 +301,8 @@ def _attack_table(scale: Scale, data: str) -> Lines:
     for recipe in ("privrec", "dp-privrec", "lm-privrec", "privrec-plus", "dp-privrec-plus"):
         has_noise = recipe not in ("privrec", "privrec-plus")
         for epsilon in budgets if has_noise else (None,):
-            (run, *_) = scale.runs(recipe, data, **({"epsilon": float(epsilon)} if epsilon else {}))
+            given: dict[str, Any] = {"epsilon": float(epsilon)} if epsilon else {}
+            (run, *_) = scale.runs(recipe, data, **given)
             settings = {key: value for key, value in run.settings.items() if key != "noise"}
             kinds = asked["kinds"] + (("sums",) if recipe == "dp-privrec-plus" else ())
             cell = Cell(

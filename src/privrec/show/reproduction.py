@@ -7,9 +7,9 @@ from pathlib import Path
 from markupsafe import Markup
 
 from privrec.errors import RunFolderError
+from privrec.reproduce.experiments import SYSTEMS
 from privrec.reproduce.mistakes import MISTAKES
 from privrec.reproduce.results import NAMES, PAPER, Number, Result, table_of
-from privrec.runs.compare import PAPER_NAMES
 from privrec.runs.folder import write_whole
 from privrec.show.charts import line_chart
 from privrec.show.page import Table, render
@@ -21,7 +21,7 @@ _QUICK = (
 _CURVES = 9
 """More curves than this cannot be told apart: then a chart has the rows that the paper has too."""
 _KINDS = {
-    **{name: recipe for recipe, name in reversed(PAPER_NAMES.items())},
+    **SYSTEMS,
     **{"PrivRec-SGD": "privrec-sgd", "DP-PrivRec": "dp-privrec"},
 }
 """Which recipe a row is of, for its colour; what is printed has the same one, dashed."""
