@@ -88,7 +88,8 @@ def test_a_dry_run_writes_nothing_and_says_it_in_json_too(scratch: Path) -> None
     keys = {"choice", "stages", "privacy", "phone", "path", "items", "warnings"}
     keys |= {"time_seconds", "peak_bytes"}
     assert set(found) == keys
-    assert [stage["stage"] for stage in found["stages"]] == ["popularity", "moments"]
+    stages = [stage["stage"] for stage in found["stages"]]
+    assert stages == ["popularity", "alignments", "moments"]
     assert {stage["cohort"] for stage in found["stages"]} == {48}
     text = done(*words)
     assert "1 round of 48 of 48 people" in text
