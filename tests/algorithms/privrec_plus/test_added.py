@@ -231,9 +231,9 @@ def test_in_a_large_catalogue_new_items_are_turned_as_the_known_ones_were() -> N
     basis = np.column_stack([public.basis.vectors, public.basis.items.common])
     turned = np.zeros((10, 3))
     turned[public.basis.items.kept] = basis @ turn
-    short = {name: np.zeros((10, 3)) for name in (LIKES, DISLIKES)}
-    large: dict[str, Any] = {**params, **public.params(10, large=True), **short, OUT: turned}
-    found = with_items(settings, large, ALL, 10)
+    short: dict[str, Any] = {**params, **public.params(10, large=True), OUT: turned}
+    short |= {name: np.zeros((10, 3)) for name in (LIKES, DISLIKES)}
+    found = with_items(settings, short, ALL, 10)
     np.testing.assert_allclose(found[OUT][10:], wanted[OUT][10:] @ turn, rtol=1e-4, atol=1e-5)
     assert found[OUT].shape == found[LIKES].shape == (12, 3)
 
