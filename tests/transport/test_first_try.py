@@ -78,5 +78,5 @@ def test_every_figure_has_its_interval(
     # The table of hits comes first, then what is beyond hits.
     for line in table[: len(names)]:
         assert len(re.findall(r"\d\.\d{3}[0-9]* ± \d\.\d{3}", line)) == len(KS), line
-    assert re.search(r"popularity at 20: (better|worse|no clear difference)", shown)
+    assert re.search(r"│ popularity +│ [+-]\d\.\d{3} ± \d", shown)
     assert f"{found['users']['test']} test people" in shown
