@@ -460,10 +460,11 @@ def test_without_trust_the_last_release_is_that_of_items_without_features(
     scale = last.aggregator.noise_scale(1.0)
     kernels = kernels_of(federation.catalogue)
     nothing = Trust(np.zeros(len(kernels)), 0.0)
-    params = Public(nothing, basis_of(popularity, kernels, nothing, 5)).params(n)
+    known = Public(nothing, basis_of(popularity, kernels, nothing, 5)).params(n)
+    params = {**last.start(None).params, **known, POPULARITY: popularity}
     wanted = Frequent.of(popularity, solve.frequent(popularity, noise_scale=scale, most=1500))
     assert len(wanted.kept) == 12
-    state = last.start({**last.start(None).params, **params, POPULARITY: popularity})
+    state = last.start(params)
     told = last.tell(state)
     check_told(told, last.accepts or {})
     for person in range(20):
