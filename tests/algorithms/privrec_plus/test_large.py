@@ -1,12 +1,12 @@
 """PrivRec+ under noise where a large catalogue has features: length, memory, and short vectors."""
 
 import tracemalloc
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 
 import privrec
 from privrec.algorithms.privrec_plus import budget, public
@@ -44,7 +44,7 @@ def kernels_for(n_items: int, seed: int = 0) -> Kernels:
     """Return a category and a number of each item, and their product."""
     draw = np.random.default_rng(seed)
     group = np.eye(7)[draw.integers(7, size=n_items)]
-    one = Kernel(name="group", vectors=public.sp.csr_array(group))
+    one = Kernel(name="group", vectors=sp.csr_array(group))
     return Kernels(features=(one, Kernel(name="size", numbers=draw.normal(size=n_items))))
 
 
@@ -54,9 +54,9 @@ POPULAR = 50 * np.random.default_rng(1).pareto(1.2, LARGE) + np.random.default_r
 )
 
 
-def people_of(*people: Sequence[int]) -> Clients:
+def people_of(*people: IntArray) -> Clients:
     """Return people who like every other of their items and dislike the rest."""
-    items = np.array([item for person in people for item in person], np.int32)
+    items = np.concatenate(people).astype(np.int32)
     liked = np.arange(len(items)) % 2 == 0
     return replace(
         nobody(Schema(features=()), len(people)),
