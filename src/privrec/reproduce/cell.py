@@ -33,8 +33,9 @@ class Source:
     def title(self) -> str:
         """The data in a few words."""
         few = f", {self.people:,} people" if self.people else ""
-        stands = f" (in place of {self.of})" if self.of not in ("", self.data) else ""
-        return f"{self.data}{few}{stands}"
+        if self.of in ("", self.data):
+            return f"{self.data}{few}"
+        return f"{self.data.partition(':')[0]}{few} in place of {self.of}"
 
     def load(self) -> Federation:
         """Return the data, which is read once."""

@@ -246,11 +246,11 @@ def _personalisation(scale: Scale, data: str) -> Lines:
     rows = {"PrivRec": "privrec", "PrivRec-SGD": "privrec-sgd", "popularity": "popularity"}
     for row, recipe in rows.items():
         cells = scale.runs(recipe, data)
-        yield Line(panel=panel, row=row, cells=cells, read="few@20", column=K)
+        yield Line(panel=panel, row=row, cells=cells, read="few")
 
 
 def _about_people(panel: str, numbers: Sequence[Number]) -> Said:
-    ours, other = agreement.of(numbers, "PrivRec"), agreement.of(numbers, "PrivRec-SGD")
+    ours, other = (agreement.of(numbers, row, K) for row in ("PrivRec", "PrivRec-SGD"))
     yield agreement.compared(ours, other)
     times = agreement.share(ours, other)
     if times is not None:
@@ -427,6 +427,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         data=(MOVIELENS,),
         lines=_personalisation,
         sentences=_about_people,
+        y_label="Hits@k",
     ),
     "meta-cost": Experiment(
         title="Time of a round: first and second order",

@@ -25,7 +25,7 @@ from privrec.reproduce.keeping import (
 from privrec.reproduce.results import Number, Result
 from privrec.reproduce.scale import FRAPPE, MOVIELENS, Scale
 from privrec.runs.compare import mean_with_ends
-from privrec.runs.documents import Area, Attack, Evaluation
+from privrec.runs.documents import Area, Attack, Evaluation, FewItems
 from privrec.runs.folder import write_whole
 from privrec.simulate.cost import available_memory
 from privrec.simulate.side_by_side import side_by_side
@@ -237,17 +237,8 @@ def _of_runs(
     evaluations, people = [one for one, _ in runs], [who for _, who in runs]
     what, _, k = line.read.partition("@")
     if what == "few":
-        groups = [one.few_items for one in evaluations]
-        known = [g for g in groups if g is not None and int(k) in g.interval]
-        parts = [
-            Difference(by=g.hits[int(k)] or 0.0, low=ends[0], high=ends[1])
-            for g in known
-            for ends in [g.interval[int(k)]]
-        ]
-        if not parts:
-            return {line.column: None}
-        mean = mean_of(parts)
-        return {line.column: (mean.by, (mean.low, mean.high), [part.by for part in parts])}
+        groups = [one.few_items for one in evaluations if one.few_items is not None]
+        return {str(at): _mean_of_few(groups, at) for at in evaluations[0].hits}
     if what == "ndcg":
         by_k = {at: [one.ndcg[at] or 0.0 for one in evaluations] for at in evaluations[0].ndcg}
         return {str(at): (statistics.fmean(all_), None, all_) for at, all_ in by_k.items()}
@@ -260,6 +251,19 @@ def _of_runs(
     return {line.column: found[k]} if k else found
 
 
+def _mean_of_few(groups: Sequence[FewItems], k: int) -> Found | None:
+    """Return the mean Hits@k over seeds of people with few items; None where there are none."""
+    parts = [
+        Difference(by=one.hits[k] or 0.0, low=one.interval[k][0], high=one.interval[k][1])
+        for one in groups
+        if k in one.interval
+    ]
+    if not parts:
+        return None
+    mean = mean_of(parts)
+    return mean.by, (mean.low, mean.high), [part.by for part in parts]
+
+
 def _of_attack(figures: object, line: Line) -> dict[str, Found | None]:
     attacks = Attack.model_validate_json(json.dumps(figures)).attacks
     kind = line.read.partition(" ")[0]
@@ -269,7 +273,9 @@ def _of_attack(figures: object, line: Line) -> dict[str, Found | None]:
         one = attacks.loss if kind == "loss" else attacks.sums
         found = one.auc if one else None
     if isinstance(found, Area):
-        ends = None if found.low is None or found.high is None else (found.low, found.high)
+        # Where all repetitions gave the same, how far they differ is not known.
+        known = found.low is not None and found.high is not None and found.low < found.high
+        ends = (found.low or 0.0, found.high or 0.0) if known else None
         return {line.column: (found.value, ends, [])}
     return {line.column: None if found is None else (found, None, [])}
 
