@@ -494,6 +494,25 @@ def test_without_trust_the_last_release_is_that_of_items_without_features(
     assert (np.asarray(after[BIAS])[wanted.kept] > -1).all()
 
 
+def test_new_items_get_nothing_from_a_basis_that_the_model_does_not_have(
+    federation: Federation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With people in between and little trust, the tower is that of the frequent items."""
+    monkeypatch.setattr(public, "fewest_per_noise", lambda n_items: (np.inf, 0.0))
+    monkeypatch.setattr(solve, "_FEWEST", 12)
+    n, kernels = federation.n_items, kernels_of(federation.catalogue)
+    popularity = np.where(np.arange(n) < 12, 30.0, 0.1)
+    little = Trust(np.full(len(kernels), 1 / len(kernels)), 0.3)
+    last = phases_of(federation, noise_multiplier=0.15, delta=1e-3)[-1]
+    before = last.start(None).params
+    size = before[OUT].shape[1] - 1
+    known = Public(little, basis_of(popularity, kernels, little, size)).params(n)
+    state = last.start({**before, **known, POPULARITY: popularity})
+    published = {TRIANGLE: 8 * triangle(np.eye(12))}
+    after = last.absorb(state, Published(published, 1.0)).params
+    assert public.public_of(after).trust.trust == 0
+
+
 # --- what the alignments say ---------------------------------------------------------------------
 
 
