@@ -507,7 +507,8 @@ def test_new_items_get_nothing_from_a_basis_that_the_model_does_not_have(
     before = last.start(None).params
     size = before[OUT].shape[1] - 1
     known = Public(little, basis_of(popularity, kernels, little, size)).params(n)
-    state = last.start({**before, **known, POPULARITY: popularity})
+    params: dict[str, Any] = {**before, **known, POPULARITY: popularity}
+    state = last.start(params)
     published = {TRIANGLE: 8 * triangle(np.eye(12))}
     after = last.absorb(state, Published(published, 1.0)).params
     assert public.public_of(after).trust.trust == 0
