@@ -26,21 +26,12 @@ LEARNING: dict[str, dict[str, Any]] = {"fofl-self": {"batch_size": 8, "adapt_epo
 """A network that knows nobody's side learns it on the device alone, in more and smaller steps."""
 
 
-LATE = {
-    "test_it_learns_the_checkerboard",
-    "test_what_runs_a_cohort_gives_what_one_by_one_gives",
-    "test_garbage_in_the_test_peoples_data_changes_nothing",
-    "test_a_hostile_person_moves_a_noised_sum_by_no_more_than_the_bound",
-    "test_under_laplace_noise_nobody_adds_more_than_the_l1_bound",
-}
-"""Tests that compile what a recipe trains with: for variants in `make test-all` alone."""
-
-
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Test every row of the table."""
+    """Test every row of the table; variants in `make test-all`, because each compiles a network."""
     if metafunc.cls is TestOurs:
-        late = VARIANTS if metafunc.function.__name__ in LATE else ()
-        params = [pytest.param(name, marks=[pytest.mark.slow] * (name in late)) for name in RECIPES]
+        params = [
+            pytest.param(name, marks=[pytest.mark.slow] * (name in VARIANTS)) for name in RECIPES
+        ]
         metafunc.parametrize("_each", params, indirect=True)
 
 
