@@ -12,7 +12,7 @@ from privrec.data.sources import load
 from privrec.runs.api import plan
 from privrec.simulate.cost import usual_person
 from privrec.types import IntArray
-from tiny import DATA, MODEL
+from tiny import DATA, MODEL, PLUS_WAYS, go_plus_way
 
 
 def test_the_usual_person_has_the_median_number_of_interactions() -> None:
@@ -62,7 +62,8 @@ def test_training_sends_the_dense_weights_and_the_rows_that_were_touched() -> No
 
 
 @pytest.mark.slow
-def test_a_history_is_sent_as_positions_and_weights() -> None:
+def test_a_history_is_sent_as_positions_and_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    go_plus_way(monkeypatch, PLUS_WAYS[0])
     data = load(DATA)
     made = plan("dp-privrec-plus", DATA, delta=1e-3)
     train = made.stages[0].release.sampling.users
