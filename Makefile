@@ -13,7 +13,7 @@ UV_HTTP_TIMEOUT=180 $(BIN)/uv pip install --quiet --python $(BIN)/python -c cons
 	|| $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e $(1)
 endef
 
-.PHONY: demo test test-all check bench docs setup clean
+.PHONY: demo test test-all check lint types quick bench docs setup clean
 
 setup: $(READY)
 
@@ -39,14 +39,22 @@ docs: $(READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "open site/index.html"
 
-check: $(READY)
+check: lint types
+
+lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/codespell src docs bench README.md CONTRIBUTING.md CHANGELOG.md
+
+types: $(READY)
 	$(BIN)/mypy
 
-test: check
+quick: $(READY)
 	$(BIN)/pytest -m 'not slow' -n 3 --dist loadfile
+
+# mypy has one thread: the tests run beside it.
+test: lint
+	$(MAKE) -j2 types quick
 
 # Real federations, kills, browsers, the notebook, whole pages, the wheel in empty environments; and
 # more random examples for every test that has them.
