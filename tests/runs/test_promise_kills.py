@@ -209,9 +209,9 @@ def test_a_hundred_kills(tmp_path: Path) -> None:
                 kills += 1
         run = privrec.open_run(out)
         used = [line.split() for line in witness.read_text().splitlines()]
-        assert len({tuple(line) for line in used}) == 2
+        assert len({tuple(line) for line in used}) == 3
         lines = [json.loads(line) for line in run.folder.ledger_path.read_text().splitlines()]
-        assert [line["round"] for line in lines] == [0, 1]
+        assert [line["round"] for line in lines] == [0, 1, 2]
         epsilon = run.privacy().epsilon
         assert epsilon is not None
         assert 7.9 < epsilon <= 8

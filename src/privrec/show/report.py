@@ -265,7 +265,9 @@ def beyond_table(evaluation: Evaluation) -> Table | None:
         # Popularity has all of its own hits, by definition.
         known = [what for what in one.beyond_interval if (name, what) != _BY_DEFINITION]
         ends = {what: one.beyond_interval[what].get(_K) for what in known}
-        cells = [figure_and_arm(one.beyond[what][_K], ends.get(what)) for what in _BEYOND]
+        cells = [
+            figure_and_arm(one.beyond.get(what, {}).get(_K), ends.get(what)) for what in _BEYOND
+        ]
         rows.append([name, signed_with_arm(by), *cells])
     head = ("", "run against it", *_BEYOND.values())
     kinds = ["ours"] if evaluation.beyond else []
