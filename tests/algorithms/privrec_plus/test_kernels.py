@@ -49,8 +49,8 @@ def whole(kernels: Kernels) -> dict[str, F64]:
 
 def _size(kernels: Kernels) -> int:
     first = kernels.features[0]
-    sizes = [len(part) for part in (first.numbers,) if part is not None]
-    return sizes[0] if sizes else int(first.vectors.shape[0])  # type: ignore[union-attr]
+    parts = (first.numbers, first.embedding, first.vectors)
+    return next(part.shape[0] for part in parts if part is not None)
 
 
 def by_values(values: Sequence[set[str]]) -> F64:
@@ -228,3 +228,80 @@ def test_numbers_of_any_size_are_kernels() -> None:
     column: Column = ("numeric", [3e38, -3e38, 1e38, 1.0, None])
     [found] = whole(kernels_of(catalogue_of(5, {"size": column}))).values()
     np.testing.assert_allclose(found, by_numbers(column[1]), atol=1e-6)
+
+
+def columns_of(embedding: F64, stem: str = "text_", first: int = 0) -> dict[str, Column]:
+    """Return the columns of an embedding (items, width); NaN is missing."""
+    return {
+        f"{stem}{first + k}": ("numeric", [None if np.isnan(v) else float(v) for v in column])
+        for k, column in enumerate(embedding.T)
+    }
+
+
+def cosines(embedding: F64) -> F64:
+    """Return the cosine of standardised numbers, pair by pair; a missing number is the mean."""
+    standard = [[(v - c.mean()) / c.std() for v in c] for c in embedding.T]
+    rows = list(zip(*standard, strict=True))
+    size = len(rows)
+    found = np.eye(size)
+    for i in range(size):
+        for k in range(size):
+            product = sum(a * b for a, b in zip(rows[i], rows[k], strict=True))
+            lengths = math.hypot(*rows[i]) * math.hypot(*rows[k])
+            if i != k:
+                found[i, k] = product / lengths
+    return found
+
+
+@pytest.mark.parametrize(("stem", "first"), [("text_", 0), ("e", 1), ("e.", 0)])
+def test_numbered_columns_are_one_embedding(stem: str, first: int) -> None:
+    embedding = np.random.default_rng(3).normal(2, 3, (12, 9))
+    columns = columns_of(embedding, stem, first)
+    columns = {name: columns[name] for name in reversed(columns)}  # In any order of the columns.
+    columns |= {"colour": ("categorical", list("aabbcc" * 2)), "size": ("numeric", range(12))}
+    kernels = kernels_of(catalogue_of(12, columns))
+    name = stem.rstrip("_.")
+    # The product is that of the others alone.
+    assert kernels.names == ("colour", "size", name, f"{name}, close", "all together")
+    found, wanted = whole(kernels), cosines(embedding)
+    np.testing.assert_allclose(found[name], wanted, atol=1e-6)
+    np.testing.assert_allclose(found[f"{name}, close"], np.maximum(wanted, 0) ** 2, atol=1e-6)
+    rest = kernels_of(
+        catalogue_of(12, {k: v for k, v in columns.items() if k in ("colour", "size")})
+    )
+    np.testing.assert_allclose(found["all together"], whole(rest)["all together"])
+
+
+def test_few_numbers_or_numbers_with_a_gap_are_features_of_their_own() -> None:
+    embedding = np.random.default_rng(3).normal(size=(6, 8))
+    seven = kernels_of(catalogue_of(6, columns_of(embedding[:, :7])))
+    assert seven.names == (*(f"text_{k}" for k in range(7)), "all together")
+    columns = columns_of(embedding)
+    columns["text_9"] = columns.pop("text_3")
+    assert len(kernels_of(catalogue_of(6, columns)).features) == 8
+    from_two = kernels_of(catalogue_of(6, columns_of(embedding, first=2)))
+    assert len(from_two.features) == 8
+
+
+def test_an_embedding_that_items_lack() -> None:
+    embedding = np.random.default_rng(3).normal(size=(6, 8))
+    embedding[2] = np.nan
+    found = whole(kernels_of(catalogue_of(6, columns_of(embedding))))
+    # An item without any number is like no other; of the others it changes nothing.
+    np.testing.assert_array_equal(found["text"][2], np.eye(6)[2])
+    others = np.delete(np.arange(6), 2)
+    np.testing.assert_allclose(
+        found["text"][np.ix_(others, others)], cosines(embedding[others]), atol=1e-6
+    )
+    nothing = np.full((6, 8), np.nan)
+    nothing[0] = 1.0
+    assert len(kernels_of(catalogue_of(6, columns_of(nothing)))) == 0
+
+
+def test_items_that_come_later_do_not_change_an_embedding() -> None:
+    embedding = np.random.default_rng(3).normal(size=(9, 8))
+    embedding[6:] *= 100
+    kernels = kernels_of(catalogue_of(9, columns_of(embedding)), 6)
+    known = np.arange(6)
+    block = next(kernels.blocks(known, known))
+    np.testing.assert_allclose(block, cosines(embedding[:6]), atol=1e-6)

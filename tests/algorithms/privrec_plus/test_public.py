@@ -86,6 +86,11 @@ def kernels_for(**columns: Sequence[Any]) -> Kernels:
 
 TOY = kernels_for(colour=list("aabbccaabbcc"), size=[1.0, 2, 4, 7, 3, 1, 9, 5, 2, 8, 4, 6])
 SIZE = len(TOY)
+_DRAWN = np.random.default_rng(5).normal(size=(12, 8))
+EMBEDDED = kernels_for(
+    colour=list("aabbccaabbcc"), **{f"text_{k}": _DRAWN[:, k].tolist() for k in range(8)}
+)
+"""A kernel that is negative between some items."""
 
 
 def dense(kernels: Kernels, n: int) -> F64:
@@ -143,14 +148,16 @@ def slow_commons(kernels: Kernels, popularity: F64, noise: float) -> Commons:
 POPULAR = np.array([9.0, 1, 5, 7, -2, 3, 8, 2.5, 4, 6, 0, 2.1])
 
 
-def test_what_is_common_is_that_of_loops() -> None:
-    found, wanted = commons_of(TOY, POPULAR, 1.0), slow_commons(TOY, POPULAR, 1.0)
+@pytest.mark.parametrize("kernels", [TOY, EMBEDDED])
+def test_what_is_common_is_that_of_loops(kernels: Kernels) -> None:
+    found, wanted = commons_of(kernels, POPULAR, 1.0), slow_commons(kernels, POPULAR, 1.0)
     for name, one, other in zip(found._fields, found, wanted, strict=True):
         np.testing.assert_allclose(one, other, atol=1e-9, err_msg=name)
     # Two distinct popular items have on average the opposite of what an item has with itself.
     whiten = found.told()["whiten"]
-    np.testing.assert_allclose(whiten @ found.gram @ whiten, np.eye(SIZE), atol=1e-6)
-    check_told(found.told(), alignment_accepts(SIZE, N))
+    size = len(kernels)
+    np.testing.assert_allclose(whiten @ found.gram @ whiten, np.eye(size), atol=1e-6)
+    check_told(found.told(), alignment_accepts(size, N))
 
 
 def slow_alignment(kernels: Kernels, told: Told, row: F64) -> F64:
@@ -184,18 +191,22 @@ PEOPLE: list[Lines] = [
 ]
 
 
+@pytest.mark.parametrize("kernels", [TOY, EMBEDDED])
 @pytest.mark.parametrize("dislike", [0.5, 0.0, 1.0])
-def test_what_one_person_adds_is_that_of_a_loop_over_pairs(dislike: float) -> None:
-    told = slow_commons(TOY, POPULAR, 1.0).told()
-    device = alignment_device(Layout(n_items=N), TOY, dislike)
+def test_what_one_person_adds_is_that_of_a_loop_over_pairs(
+    dislike: float, kernels: Kernels
+) -> None:
+    told = slow_commons(kernels, POPULAR, 1.0).told()
+    device = alignment_device(Layout(n_items=N), kernels, dislike)
     for person in PEOPLE:
-        wanted = slow_alignment(TOY, told, row_of(person, N, dislike))
+        wanted = slow_alignment(kernels, told, row_of(person, N, dislike))
         found = device.contribute(told, people_of(person), 0).dense[ALIGNMENTS]
         np.testing.assert_allclose(found, wanted, atol=1e-9)
+        assert np.linalg.norm(found) <= 1 + 1e-12
     row = row_of(PEOPLE[0], N, dislike)
     items = np.flatnonzero(row)
-    direct = alignment_of(TOY, told, items, row[items])
-    np.testing.assert_allclose(direct, slow_alignment(TOY, told, row), atol=1e-9)
+    direct = alignment_of(kernels, told, items, row[items])
+    np.testing.assert_allclose(direct, slow_alignment(kernels, told, row), atol=1e-9)
 
 
 def slow_moments(told: Told, row: F64) -> F64:

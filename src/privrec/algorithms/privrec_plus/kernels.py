@@ -5,12 +5,13 @@ a block of it is computed from the features of some items, on a phone as on the 
 
 Categories and lists: the cosine of their indicators, in which a value that a share s of the items
 has weighs (s + 0.02)^-½. Text: the same, with words for values. Numbers: exp(-Δ²/2w²), where w is
-half a standard deviation. An item without the feature is like no other item.
+half a standard deviation. An embedding, which is numbers `name_0`, `name_1`, …: the cosine of
+standardised numbers, and max(cosine, 0)². An item without the feature is like no other item.
 """
 
 import re
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,21 +33,27 @@ _MOST_WORDS = 4096
 """Words of one text feature that are used at most: they bound the time and memory of a kernel."""
 _MOST_YEARS = 0.8
 """Years are a feature if at least this share of the titles ends with one."""
+_SHORTEST_EMBEDDING = 8
+"""So many numbered columns of numbers or more are one embedding."""
+_NUMBERED = re.compile(r"(.*?)(\d+)$")
 _YEAR = re.compile(r"\((\d{4})\)\s*$")
 _WORD = re.compile(r"\w+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Kernel:
-    """The kernel of one feature, from `vectors` (n_items, values) or `numbers` (n_items,).
+    """The kernel of one feature: `vectors` or `embedding` (n_items, values), `numbers` (n_items,).
 
-    Vectors have length 1, or 0 where an item lacks the feature. Numbers are in standard deviations,
-    and NaN where they are missing. `is_text` says that the values are words, of which `left_out`
-    are not used, because there are too many.
+    Vectors and embeddings have length 1, or 0 where an item lacks the feature; `close` takes
+    max(cosine, 0)² of embeddings. Numbers are in standard deviations, and NaN where they are
+    missing. `is_text` says that the values are words, of which `left_out` are not used, because
+    there are too many.
     """
 
     name: str
     vectors: sp.csr_array | None = None
+    embedding: F64 | None = None
+    close: bool = False
     numbers: F64 | None = None
     is_text: bool = False
     left_out: int = 0
@@ -55,6 +62,9 @@ class Kernel:
         """Return the kernel between some items and others, shape (len(left), len(right))."""
         if self.vectors is not None:
             block = (self.vectors[left] @ self.vectors[right].T).toarray()
+        elif self.embedding is not None:
+            block = self.embedding[left] @ self.embedding[right].T
+            block = np.maximum(block, 0.0) ** 2 if self.close else block
         else:
             numbers = np.zeros(0) if self.numbers is None else self.numbers
             distance = numbers[left][:, None] - numbers[right][None, :]
@@ -67,8 +77,8 @@ class Kernel:
 class Kernels:
     """The kernels of a catalogue's public features; the last one is their product.
 
-    The product is that of all features but text, where there are several, with categories and lists
-    squared: in it only items that have everything in common are alike.
+    The product is that of categories, lists and numbers, where there are several, with categories
+    and lists squared: in it only items that have everything in common are alike.
     """
 
     features: tuple[Kernel, ...]
@@ -84,7 +94,11 @@ class Kernels:
 
     @property
     def _factors(self) -> list[int]:
-        factors = [k for k, kernel in enumerate(self.features) if not kernel.is_text]
+        factors = [
+            k
+            for k, kernel in enumerate(self.features)
+            if not kernel.is_text and kernel.embedding is None
+        ]
         return factors if len(factors) > 1 else []
 
     def blocks(self, left: IntArray, right: IntArray) -> Iterator[F64]:
@@ -114,16 +128,67 @@ def kernels_of(catalogue: Catalogue, known: int | None = None) -> Kernels:
     between these, whatever items come after them.
     """
     count = catalogue.n_items if known is None else known
-    features = catalogue.schema.of("item")
-    kernels = [_of_feature(feature, catalogue.items[feature.table], count) for feature in features]
+    features = {feature.name: feature for feature in catalogue.schema.of("item")}
+    embeddings = _embeddings_in(features)
+    inside = {column for columns in embeddings.values() for column in columns}
+    kernels = [
+        _of_feature(feature, catalogue.items[feature.table], count)
+        for name, feature in features.items()
+        if name not in inside
+    ]
+    for name, columns in embeddings.items():
+        bags = [catalogue.items[features[column].table] for column in columns]
+        kernels += _of_embedding(name, bags, count)
     kernels += _of_titles(catalogue, count)
     return Kernels(features=tuple(kernel for kernel in kernels if _says_something(kernel, count)))
+
+
+def _embeddings_in(features: Mapping[str, Feature]) -> dict[str, list[str]]:
+    """Return the columns of each embedding: numbers that are called `name_0`, `name_1`, and so on.
+
+    They count from 0 or 1, without a gap, in any order of the columns.
+    """
+    numbered: dict[str, dict[int, str]] = defaultdict(dict)
+    for name, feature in features.items():
+        parts = _NUMBERED.fullmatch(name)
+        if parts and feature.kind == "numeric":
+            numbered[parts[1]][int(parts[2])] = name
+    return {
+        stem.rstrip("_-. ") or stem or "embedding": [columns[k] for k in sorted(columns)]
+        for stem, columns in numbered.items()
+        if len(columns) >= _SHORTEST_EMBEDDING
+        and min(columns) in (0, 1)
+        and max(columns) - min(columns) == len(columns) - 1
+    }
+
+
+def _of_embedding(name: str, bags: Sequence[Bag], known: int) -> list[Kernel]:
+    """Return both kernels of an embedding. A number that is missing counts as the mean."""
+    numbers = np.column_stack([_numbers_of(bag) for bag in bags])
+    given = np.isfinite(numbers)
+    count = np.maximum(given[:known].sum(0), 1)
+    numbers = np.where(given, numbers, 0.0)
+    numbers -= np.where(given, numbers[:known].sum(0) / count, 0.0)
+    scale = np.sqrt((numbers[:known] ** 2).sum(0) / count)
+    numbers /= np.where(scale > 0, scale, 1.0)
+    lengths = np.linalg.norm(numbers, axis=1, keepdims=True)
+    unit = numbers / np.where(lengths > 0, lengths, 1.0)
+    return [
+        Kernel(name=name, embedding=unit),
+        Kernel(name=f"{name}, close", embedding=unit, close=True),
+    ]
+
+
+def _numbers_of(bag: Bag) -> F64:
+    """Return the number of each item, NaN where it is missing."""
+    weights = np.asarray(bag.weights[:, 0], np.float64)
+    return np.where(weights != 0, weights, np.nan)
 
 
 def _of_feature(feature: Feature, bag: Bag, known: int) -> Kernel:
     has = np.asarray(bag.weights) != 0
     if feature.kind == "numeric":
-        return _of_numbers(feature.name, np.where(has[:, 0], bag.weights[:, 0], np.nan), known)
+        return _of_numbers(feature.name, _numbers_of(bag), known)
     rows, places = np.nonzero(has)
     codes = np.asarray(bag.codes)[rows, places]
     used = np.unique(codes[rows < known])
@@ -201,6 +266,8 @@ def _unit(rows: IntArray, codes: IntArray, shape: tuple[int, int], known: int) -
 
 def _says_something(kernel: Kernel, known: int) -> bool:
     """Return whether two of the known items are alike by the kernel, and two are not."""
+    if kernel.embedding is not None:
+        return int(kernel.embedding[:known].any(axis=1).sum()) > 1
     if kernel.vectors is None:
         numbers = np.zeros(0) if kernel.numbers is None else kernel.numbers[:known]
         return bool(np.isfinite(numbers).sum() > 1)
