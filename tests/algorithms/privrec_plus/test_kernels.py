@@ -50,7 +50,7 @@ def whole(kernels: Kernels) -> dict[str, F64]:
 def _size(kernels: Kernels) -> int:
     first = kernels.features[0]
     parts = (first.numbers, first.embedding, first.vectors)
-    return next(part.shape[0] for part in parts if part is not None)
+    return next(int(part.shape[0]) for part in parts if part is not None)
 
 
 def by_values(values: Sequence[set[str]]) -> F64:
