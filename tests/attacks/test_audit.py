@@ -144,6 +144,22 @@ def test_noise_off(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", [POPULARITY, public.ALIGNMENTS, public.TRIANGLE])
+def test_one_release_of_three_without_noise(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    whole, released = Aggregator.publish, []
+
+    def publish(self: Aggregator, total: Any, clip_norm: float, noise: NoiseSource) -> Any:
+        released.append(set(total))
+        made = whole(self, total, clip_norm, noise)
+        return dict(total) if name in total else made
+
+    monkeypatch.setattr(Aggregator, "publish", publish)
+    found = audited(data=THREE.data(monkeypatch))
+    assert {POPULARITY, public.ALIGNMENTS, public.TRIANGLE} == set().union(*released)
+    assert not found.holds, found
+
+
+@pytest.mark.slow
 def test_half_of_the_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     def halved(rng: np.random.Generator) -> NoiseSource:
         source = seeded(rng)
@@ -341,7 +357,10 @@ def test_a_released_model_that_was_computed_from_data(
     assert any("the released model: 'bias'" in finding for finding in found.findings)
 
 
-@EACH_WAY
+POPULAR = THREE._replace(phase="_popularity_phase", device="popularity_device")
+
+
+@pytest.mark.parametrize("way", [*WAYS.values(), POPULAR], ids=[*WAYS, "popularity"])
 def test_a_kernel_that_adds_more_than_the_bound(monkeypatch: pytest.MonkeyPatch, way: Way) -> None:
     """The device bounds rightly, the code that adds up a cohort does not.
 
@@ -350,8 +369,8 @@ def test_a_kernel_that_adds_more_than_the_bound(monkeypatch: pytest.MonkeyPatch,
     factor = 10 if way is KERNEL else 2
     whole = getattr(plan, way.device)
 
-    def doubled(*args: Any) -> Any:
-        device = whole(*args)
+    def doubled(*args: Any, **named: Any) -> Any:
+        device = whole(*args, **named)
 
         def kernel(*given: Any) -> Any:
             total = device.kernel(*given)
