@@ -233,8 +233,9 @@ class Phase(_Stage):
     `ranks` is true if the model can rank after the phase.
     `accepts` has the rules for what a device is told; None accepts arrays of the names, shapes and
     kinds of the first round.
-    `alone` is not empty if the phase works only in the simulator; it says what to do instead. Its
-    sum has too many cells to mask all, and sending only those that are not 0 tells people's items.
+    `alone` is not empty if only the simulator can play the phase; it says what to do instead. In a
+    federation all cells of its sum would have to be masked, and they are too many. A node cannot
+    send only the cells that are not 0, because their positions reveal people's items.
     """
 
     population: IntArray
