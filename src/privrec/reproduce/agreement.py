@@ -97,11 +97,11 @@ def _with_ends(number: Number) -> Difference:
     return Difference(by=value, low=low, high=high)
 
 
-def claim(words: str, holds: bool | None) -> str:
+def claim(text: str, holds: bool | None) -> str:
     """Return a claim of the paper and whether it holds here; "" if that is not known."""
     if holds is None:
         return ""
-    return f"“{words}”: {'agrees' if holds else 'does not agree'}"
+    return f"“{text}”: {'agrees' if holds else 'does not agree'}"
 
 
 def share(ours: Number | None, other: Number | None) -> float | None:

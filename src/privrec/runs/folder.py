@@ -266,14 +266,14 @@ def read_rounds(path: Path, kind: type[AnyRound]) -> list[AnyRound]:
         if not text:
             continue
         try:
-            found = json.loads(text)
+            values = json.loads(text)
         except (ValueError, RecursionError) as error:
             if number == len(texts) and isinstance(error, ValueError):
                 break
             raise RunFolderError(f"{path} is damaged at line {number}: {error}") from error
-        if fault := fault_in(found, kind):
+        if fault := fault_in(values, kind):
             raise RunFolderError(f"{path} is damaged at line {number}: it {fault}")
-        lines.append(kind.model_validate(found))
+        lines.append(kind.model_validate(values))
     return lines
 
 
@@ -297,17 +297,18 @@ def played_rounds(folder: RunFolder) -> int:
     """Return the least number of rounds played, by the checkpoint and the final parameters."""
     counts = [0]
     if folder.checkpoint_path.is_file():
-        found: Any = read_arrays(folder.checkpoint_path).get("round_index", 0)
-        counts.append(_rounds_in(folder.checkpoint_path, found))
+        rounds: Any = read_arrays(folder.checkpoint_path).get("round_index", 0)
+        counts.append(_rounds_in(folder.checkpoint_path, rounds))
     if folder.params_path.is_file():
-        found = read_about(folder.params_path).get("rounds", 0)
-        counts.append(_rounds_in(folder.params_path, found))
+        rounds = read_about(folder.params_path).get("rounds", 0)
+        counts.append(_rounds_in(folder.params_path, rounds))
     return max(counts)
 
 
-def _rounds_in(path: Path, found: Any) -> int:
+def _rounds_in(path: Path, rounds: Any) -> int:
+    """Return a number of rounds that a file has; raise if it is none."""
     try:
-        return int(found)
+        return int(rounds)
     except (TypeError, ValueError, OverflowError) as error:
         raise RunFolderError(f"{path} is damaged: it has no number of rounds") from error
 
@@ -324,14 +325,14 @@ def read_evaluation(path: Path, name: str = "evaluation.json") -> Evaluation:
     """Return the `evaluation.json` of a run folder, or that of another protocol."""
     folder, settings = read_run(path)
     place = folder.evaluation_path.with_name(name)
-    found = Evaluation.read(place)
-    if found is None:
+    evaluation = Evaluation.read(place)
+    if evaluation is None:
         raise RunFolderError(f"{path} has no evaluation yet: run 'privrec evaluate {path}'")
     for key in ("recipe", "data", "seed"):
-        if (mine := settings.get(key)) != (its := getattr(found, key)):
+        if (mine := settings.get(key)) != (its := getattr(evaluation, key)):
             why = f"is of another run, with {key} {its!r} and not {mine!r}"
             raise RunFolderError(f"{place} {why}: evaluate again")
-    return found
+    return evaluation
 
 
 def write_arrays(path: Path, arrays: Arrays, metadata: Mapping[str, str]) -> None:
