@@ -258,19 +258,19 @@ def test_stopping_between_any_two_steps_changes_nothing(
 
         monkeypatch.setattr(records, name, stepped)
 
-    real_words = records.words
+    real_file_errors = records.file_errors
 
     @contextmanager
-    def stepping_words(at: Path, verb: str) -> Iterator[None]:
+    def stepping_file_errors(at: Path, verb: str) -> Iterator[None]:
         """Also between the two lines of a round, which are in two files."""
-        with real_words(at, verb):
+        with real_file_errors(at, verb):
             yield
         if verb == "write":
             step()
 
     for name in ("append_round", "write_arrays"):
         stepping(name)
-    monkeypatch.setattr(records, "words", stepping_words)
+    monkeypatch.setattr(records, "file_errors", stepping_file_errors)
     folder = new_folder(tmp_path / "run", here)
     for attempt in range(1, 1000):
         left = attempt

@@ -4,10 +4,10 @@ The training is the one of `privrec train`, with its noise, its sampling and its
 guarantee holds, nobody can guess the coins better than the ledger's ε allows. So the guesses give a
 lower bound on ε, which must not be above the ledger's.
 
-There are three bounds. `clopper_pearson` and `one_run` (Steinke, Nasr and Jagielski 2023) are
-jax_privacy's. `curve` is by hand, because no library has it: the area under the ROC curve is
-compared with the largest area that the ledger's own releases allow. The other two ask for one
-(ε, δ) alone, at a δ of 1e-6 far out in the tail, where a thousand canaries show little.
+There are three bounds. `clopper_pearson` and `one_run` (Steinke, Nasr and Jagielski 2023) come from
+jax_privacy. `curve` is implemented here, because no library has it: it compares the area under the
+ROC curve with the largest area that the releases in the ledger allow. The other two bounds test a
+single (ε, δ). At a δ of 1e-6, far out in the tail, a thousand canaries give little evidence.
 """
 
 import math
@@ -29,8 +29,8 @@ from privrec.privacy.ledger import PrivacyLedger, best_area, best_curve, gaussia
 from privrec.runs.documents import Audit
 from privrec.types import F64, BoolArray, OnProgress
 
-# How the allowed chance of a wrong bound is divided among the three. Chosen by hand, before any
-# audit was run.
+# How the allowed probability of a wrong bound is divided among the three bounds. Chosen by hand,
+# before any audit was run.
 _SHARES = {"clopper_pearson": 0.1, "one_run": 0.1, "curve": 0.8}
 _MOST = 64.0
 _STEPS = 12
@@ -95,9 +95,10 @@ def audit(
 def lower_bounds(
     scores: F64, coins: BoolArray, ledger: PrivacyLedger, delta: float, chances: Mapping[str, float]
 ) -> dict[str, float | None]:
-    """Return what the scores prove about ε at this δ, by name; `coins` tell who took part.
+    """Return lower bounds on ε at this δ, by name; `coins` are true for canaries that took part.
 
-    Each bound is wrong with its own chance. `curve` is None where the ledger promises nothing.
+    `chances` are the probabilities that a bound is wrong. `curve` is None if the ledger gives no
+    guarantee.
     """
     from jax_privacy.auditing import CanaryScoreAuditor
 
@@ -114,7 +115,7 @@ def lower_bounds(
 def curve_bound(
     scores: F64, coins: BoolArray, ledger: PrivacyLedger, delta: float, chance: float
 ) -> float | None:
-    """Return the bound by area; None where nothing is promised."""
+    """Return the lower bound on ε by the area; None if the ledger gives no guarantee."""
     if not (ledger.entries and ledger.is_private):
         return None
     area = least_area(scores[coins], scores[~coins], chance)
@@ -125,10 +126,10 @@ def least_area(members: F64, others: F64, chance: float) -> float:
     """Return a lower bound on the area under the ROC curve, wrong with this probability.
 
     The variance is that of DeLong, DeLong and Clarke-Pearson (1988), on the scale of log odds.
-    Where all scores are told apart it is 0, whatever their number; but if the area is a, n
-    independent pairs are all in order with probability a^n.
+    If all members score above all others, this variance is 0, whatever their number. So there is a
+    second bound: if the area is a, n independent pairs are all in order with probability a^n.
     """
-    # For each score, the share of the other group that it is in the right order with.
+    # For each score, the share of the other group that is on the correct side of it.
     right = [_share_below(members, others), 1 - _share_below(others, members)]
     area = float(right[0].mean())
     most = float(chance ** (1 / min(len(members), len(others))))
@@ -148,11 +149,11 @@ def _share_below(scores: F64, others: F64) -> F64:
 
 
 def epsilon_of_area(ledger: PrivacyLedger, area: float, delta: float) -> float:
-    """Return the ε of the ledger's releases with so much noise that their best area is this one.
+    """Return the ε of the ledger's releases if their noise were such that the best area is `area`.
 
     With Gaussian noise on everybody's sums, the area alone gives ε. Otherwise the noise of all
-    releases is multiplied by the same factor. The largest ε that it finds is that of 1/64 of the
-    noise, or of as much as the accountant can count.
+    releases is multiplied by the same factor, of at least 1/64 and no smaller than the accountant
+    can count. This limits the ε that can be returned.
     """
     if area <= 0.5:
         return 0.0

@@ -1,19 +1,20 @@
-"""Scores of people by an attacker who sees every published sum and knows all but their coins.
+"""Scores of people by an attacker who sees all published sums and knows everything but some coins.
 
-In a round, the sum is u = Σ b_i c_i + others + noise, with b_i = 1 for those who took part. The
-attacker knows each contribution c_i, because what devices are told is public, and what the others
-add, as far as the guarantee covers that. A score is a log likelihood ratio for b_i = 1 against
-b_i = 0. `canary_scores`, for an audit, has the other canaries as one more source of noise.
-`exact_scores` knows their coins too: with everybody in every round, what is left is one person's
-contribution or nothing, plus the noise. That is the best test that there is, so with Gaussian noise
-it lies on the curve that the ledger allows. Several releases of the same people are several looks
-at one coin.
+A coin decides for each canary or target i whether she takes part: b_i is 1 or 0. The sum of a round
+is u = Σ b_i c_i + others + noise. The attacker knows each contribution c_i, because everything that
+devices are told is public. He also knows what the others add, as far as the guarantee allows for
+such an attacker. A score is the log likelihood ratio of b_i = 1 against b_i = 0.
 
-Any score is allowed in an audit, as long as it is computed from what was published. So
-`canary_scores` also looks for mistakes: entries without noise, and rounds that share theirs.
+`canary_scores`, for an audit, treats the other canaries as one more source of noise. `exact_scores`
+knows their coins too: if everybody is in every round, one person's contribution, or 0, plus the
+noise remains. This is the best possible test, so with Gaussian noise it lies on the curve that the
+ledger allows. Each further release with the same people is one more observation of the same coin.
 
-The contribution to a matrix over items is a single vector, and so are products with it: the inner
-product of r rᵀ and s sᵀ is (r·s)², and that of their upper triangles ((r·s)² + Σ r²s²) / 2.
+An audit may use any score that is computed from what was published. So `canary_scores` also looks
+for errors: entries without noise, and rounds with the same noise.
+
+The contribution to a matrix over items is given by a vector, so inner products need no matrix: that
+of r rᵀ and s sᵀ is (r·s)², and that of their upper triangles is ((r·s)² + Σ r²s²) / 2.
 """
 
 import math
@@ -37,21 +38,22 @@ from privrec.seeds import rng
 from privrec.types import F64, Leaf, OnProgress
 
 _LEAST_NOISE = 1e-3
-"""The least noise that the attacker reckons with, relative to what is promised."""
+"""The least noise that the attacker assumes, relative to the noise that the recipe declares."""
 _FEWEST = 50
-"""Fewer entries say little about their noise."""
+"""The fewest entries from which the noise is estimated."""
 _MANY_ZEROS = 0.01
-"""Noise on a grid is exactly 0 about once in 10,000 entries. Above this share, some have none."""
+"""With noise on a grid, about one entry in 10,000 is exactly 0. If the share is larger than this,
+some entries have no noise."""
 _SILENT = 1e3
-"""What an entry that a person touches takes off her score where it is 0 and has no noise."""
+"""Subtracted from a person's score for each entry that she would change and that is exactly 0."""
 _COMPARED = 20_000
-"""Of so many entries of each round the attacker compares the noise with that of other rounds."""
+"""The number of entries of each round in which its noise is compared with that of other rounds."""
 _ALIKE, _MOST_PAIRS = 0.7, 3
 _SHARED = 0.1
-"""The noise in the difference of two rounds that share theirs, relative to the noise of one."""
+"""The noise in the difference of two rounds with shared noise, relative to that of one round."""
 _MUCH_ALIKE = 0.05
-"""The largest mean correlation of two people's scores; it raises the area from Φ(μ/√2) to about
-Φ(μ/√1.9). Chosen by hand."""
+"""The largest mean correlation of two people's scores in `exact_scores`. It raises the area under
+the ROC curve from Φ(μ/√2) to about Φ(μ/√1.9). Chosen by hand."""
 
 
 def sums_attack(
@@ -64,10 +66,10 @@ def sums_attack(
     settings: Mapping[str, Any],
     on_progress: OnProgress | None = None,
 ) -> Roc:
-    """Return what the attacker reaches who has the sums of some trainings of the same people.
+    """Return the figures of an attacker who sees the sums of some trainings of the same people.
 
-    People toss a coin whether they take part. The figures have the curve and the area that the
-    ledgers allow together.
+    A fair coin decides who takes part. The figures include the curve and the area that the ledgers
+    of all trainings together allow.
     """
     chosen = rng(seed, 0, "attack sums").permutation(federation.n_clients)[:people]
     chosen = np.sort(chosen[: federation.n_clients // 2])
@@ -97,7 +99,7 @@ def canary_scores(
     others: Federation,
     on_progress: OnProgress | None = None,
 ) -> F64:
-    """Return the score of each canary, higher for those who seem to have taken part.
+    """Return the score of each canary: the higher, the more likely she took part.
 
     `others` are all other people who train.
     """
@@ -125,10 +127,9 @@ def canary_scores(
 def exact_scores(rounds: Sequence[ObservedRound], targets: Canaries, others: Federation) -> F64:
     """Return each person's log likelihood ratio, given everybody else's coins.
 
-    Of a sum over drawn people nobody knows who of the others was drawn, as far as they are looked
-    for too; there the scores are those of an audit. So they are where people are much alike: the
-    noise would move all scores together, and their order would tell members from others though
-    no single score does.
+    In two cases the scores are those of an audit instead. If a cohort is drawn, the attacker does
+    not know which of the other targets were drawn. If people are very similar, the noise moves all
+    scores together: their order would separate members from others, although no single score does.
     """
     coins = targets.coins.astype(np.float64)
     total, shared = np.zeros(len(coins)), np.zeros((len(coins), len(coins)))
@@ -156,17 +157,17 @@ def _correlation(gram: F64) -> float:
 
 
 def contributions(played: ObservedRound, people: Clients) -> list[Contribution]:
-    """Return what each person's device sends in a round if she is asked, bounded."""
+    """Return the bounded contribution that each person would send in a round if she were drawn."""
     send = sender(played.phase, played.told, played.round_index, played.clip_norm, people)
     return [send(people.take(np.array([k]))) for k in range(len(people))]
 
 
 def rest(played: ObservedRound, others: Federation) -> dict[str, Leaf]:
-    """Return the published sum without what the other people added, as far as it may be known.
+    """Return the published sum minus the contributions of others, if the attacker may know them.
 
-    Under Poisson sampling everybody is drawn independently. So the guarantee also holds against an
-    attacker who knows which other people were drawn. In a cohort of a fixed size, knowing all
-    others is knowing the last one.
+    Under Poisson sampling each person is drawn independently. So the guarantee also holds against
+    an attacker who knows which other people were drawn. In a cohort of fixed size it does not: who
+    knows all the others also knows whether the last person was drawn.
     """
     update = {name: np.asarray(leaf, np.float64) for name, leaf in played.published.update.items()}
     sampling = played.phase.release.sampling
@@ -180,9 +181,9 @@ def rest(played: ObservedRound, others: Federation) -> dict[str, Leaf]:
 def noises_of(
     left: Mapping[str, Leaf], update: Mapping[str, Leaf], promised: float
 ) -> dict[str, float]:
-    """Return the scale of each sum's noise as the attacker measures it; outliers do not count.
+    """Return the scale of the noise of each sum, estimated from the sum and robust to outliers.
 
-    What was published as exactly 0 has no noise; it tells nothing about the noise of the others.
+    Entries that were published as exactly 0 are left out: they have no noise.
     """
     noises = {}
     for name, values in left.items():
@@ -204,9 +205,9 @@ def ratios(
 
     The sums are Wᵀb + noise, with the contributions as rows of W, and b has independent entries of
     this mean and variance v. With G = W Wᵀ and p = W sums, in units of noise, the vector
-    y = (I + vG)⁻¹ (p - G mean) and g, the diagonal of (I + vG)⁻¹ G, have for each i the product of
-    its row with the rest of the sums, and with itself, weighted by the inverse covariance of the
-    sums. Dividing by 1 - v g takes its own variance out of that covariance.
+    y = (I + vG)⁻¹ (p - G mean) has for each i the inner product of row i with the sums minus their
+    mean, weighted by the inverse covariance of the sums; g, the diagonal of (I + vG)⁻¹ G, has that
+    of row i with itself. Dividing by 1 - v g removes the variance of b_i from that covariance.
     """
     gram, product = stack.gram(noises), stack.against(sums, noises)
     inverse = np.linalg.inv(np.eye(stack.size) + gram * variance)
@@ -218,10 +219,10 @@ def ratios(
 
 
 def rounds_alike(noises: Sequence[F64]) -> list[tuple[int, int]]:
-    """Return the pairs of rounds that share their noise, the most alike first.
+    """Return the pairs of rounds with the same noise, those with the smallest difference first.
 
-    The difference of two independent noises of scale 1 has scale √2, whatever else is in the sums,
-    and that of two smaller ones is still larger than each.
+    The difference of two independent noises of scale 1 has scale √2, whatever else is in the sums.
+    If both are smaller, their difference is still larger than each of them.
     """
     pairs = []
     for first, second in combinations(range(len(noises)), 2):
@@ -251,7 +252,7 @@ def _ratios_of_difference(
 
 
 def _scale(values: F64) -> float:
-    """Return the standard deviation of normal values; outliers do not count."""
+    """Return the standard deviation of normal values, estimated from the median deviation."""
     return float(np.median(np.abs(values - np.median(values)))) / 0.6745
 
 
@@ -297,7 +298,7 @@ class Stack:
         return total
 
     def silent(self, sums: Mapping[str, Leaf]) -> F64:
-        """Return how many entries each person touches that are exactly 0 in the sums, (m,)."""
+        """Return for each person how many of the entries she changes are 0 in the sums, (m,)."""
         total = np.zeros(self.size)
         for name, rows in self.flat.items():
             touched = rows.copy()
@@ -334,7 +335,7 @@ def stacked(contributions: Sequence[Contribution]) -> Stack:
 
 
 def beginning(contribution: Contribution, size: int) -> F64:
-    """Return the first `size` entries of all that is added, in the order in which noise is."""
+    """Return the first `size` entries of a contribution, in the order in which noise is drawn."""
     total: dict[str, Leaf] = {}
     add_to(total, contribution)
     return flattened(total)[:size]

@@ -64,7 +64,7 @@ def evaluate(
         opened = open_run(run)
         asked = {"all": None, "none": []}.get(references, names_between_commas(references))
         with progress() as on_progress:
-            found = opened.evaluate(
+            evaluation = opened.evaluate(
                 protocol=protocol,
                 candidates=candidates,
                 references=asked,
@@ -73,9 +73,9 @@ def evaluate(
             )
         page = write_report(opened, protocol=protocol, candidates=candidates)
         if json_:
-            print_json(found.as_json())
+            print_json(evaluation.as_json())
             return
-        show_evaluation(found)
+        show_evaluation(evaluation)
         print_line(f"report: {page}")
 
 
@@ -107,10 +107,10 @@ def recommend(
 ) -> None:
     """Adapt the model to one person and rank, or to many; nothing about them is stored or sent."""
     with plain_errors():
-        one = {"--like": like, "--dislike": dislike, "--feature": feature}
-        many = {"--everybody": everybody, "--newcomers": newcomers}
-        if any(many.values()) or out is not None:
-            options = [name for name, value in {**one, **many}.items() if value]
+        about_one = {"--like": like, "--dislike": dislike, "--feature": feature}
+        about_many = {"--everybody": everybody, "--newcomers": newcomers}
+        if any(about_many.values()) or out is not None:
+            options = [name for name, value in {**about_one, **about_many}.items() if value]
             _recommend_many(run, options, newcomers, top, out, json_)
             return
         from privrec.data.text import short
@@ -119,14 +119,14 @@ def recommend(
         device = open_released(run).device(
             likes=like or [], dislikes=dislike or [], features=_features(feature or [])
         )
-        found = device.recommend(top)
+        items = device.recommend(top)
         if json_:
-            print_json([asdict(one) for one in found])
+            print_json([asdict(item) for item in items])
             return
-        shares = shares_text([one.better_than for one in found], device.catalogue.n_items)
+        shares = shares_text([item.better_than for item in items], device.catalogue.n_items)
         rows = [
-            (str(place), short(one.title, _LONGEST), short(one.item, _LONGEST), share)
-            for place, (one, share) in enumerate(zip(found, shares, strict=True), start=1)
+            (str(place), short(item.title, _LONGEST), short(item.item, _LONGEST), share)
+            for place, (item, share) in enumerate(zip(items, shares, strict=True), start=1)
         ]
         name = short(device.catalogue.name, _LONGEST)
         print_table(f"For you, from {name}", ("", "title", "item", "better than"), rows)

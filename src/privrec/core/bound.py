@@ -3,12 +3,14 @@
 Noise hides one person only if what she adds is no longer than the bound. Three functions do it,
 because three kinds of code add people up; tests compare them (tests/algorithms/test_contract.py):
 
-- `bounded` takes one contribution, in numpy and 64 bits. A phone runs it, and it is the truth.
+- `bounded` takes one contribution, in numpy and 64 bits. A phone runs it, and the other two must
+  agree with it.
 - `clip` takes one update inside a compiled loop over clients, in 32 bits.
-- `shrink` takes the lengths of many contributions, where they are known without the contributions.
+- `shrink` takes the lengths of many contributions, for code that knows their lengths without
+  building them.
 
-What is not finite adds nothing, in all three. Some devices make what they send exactly as long as
-the bound (`to_length_one`); there is nothing left to shorten then.
+In all three, a contribution that is not finite is replaced by zeros. Some devices scale their
+contribution to exactly the bound (`to_length_one`), so that there is nothing to shorten.
 """
 
 import math
@@ -22,8 +24,8 @@ from privrec.core.contribution import Contribution, Shapes, length, nothing, sca
 from privrec.types import Array, Leaf, Norm, Params
 
 MARGIN = 1e-3
-"""The part of the bound that is kept free for rounding: the error of a sum of squares in 32 bits
-is smaller, so the bound also holds in exact arithmetic. Chosen by hand."""
+"""The relative margin below the bound, in 32 bits. The rounding error of a sum of squares is
+smaller than this, so the bound also holds in exact arithmetic. Chosen by hand."""
 ROUNDING = 1e-9
 """The same for 64 bits."""
 
@@ -51,8 +53,8 @@ def bounded(
 ) -> Bounded[Contribution]:
     """Return one device's contribution times min(1, clip_norm / its length).
 
-    One that is not finite, is unsound, or does not have the names and shapes that are `expected`
-    adds nothing: otherwise it could be spread over more of a sum than its length says.
+    A contribution that is not finite, is unsound, or does not have the `expected` names and shapes
+    is replaced by zeros: its length would not bound what it adds to the sum.
     """
     unusable = Bounded(nothing(expected), was_long=False, is_finite=False)
     if shapes_of(contribution) != expected:
@@ -66,7 +68,8 @@ def bounded(
     most = clip_norm * (1 - (MARGIN if coarse else ROUNDING))
     if long <= most:
         return Bounded(contribution, was_long=False, is_finite=True)
-    # What was made exactly as long as the bound is shortened by a rounding error, and not counted.
+    # A contribution that was scaled to exactly the bound is shortened by the margin, but it does
+    # not count as too long.
     was_long = long > (most if coarse else clip_norm * (1 + ROUNDING))
     return Bounded(scaled(contribution, most / long), was_long=was_long, is_finite=True)
 
@@ -93,7 +96,7 @@ def clip(update: Params, clip_norm: Leaf, norm: Norm = "l2") -> Bounded[dict[str
 
 
 def shrink(lengths: Leaf, clip_norm: Leaf, xp: Any = np) -> Shrink:
-    """Return by what to multiply contributions of these lengths; `xp` is numpy or JAX's numpy."""
+    """Return the factors that bound contributions of these lengths; `xp` is numpy or jax.numpy."""
     is_finite = xp.isfinite(lengths)
     most = clip_norm * (1 - MARGIN)
     was_long = is_finite & (lengths > most)

@@ -1,13 +1,15 @@
 """The phases of a training; a phase is a number of rounds of the same kind.
 
-All that is learned from people is sums over a cohort of one bounded contribution per person. So a
-phase is a device's half (`contribute`), a server's half (`start`, `tell`, `absorb`) and an
-aggregator, which draws cohorts, adds noise to sums and is counted.
+The server learns from people only by sums over a cohort, to which each person adds one bounded
+contribution. So a phase has a device's half (`contribute`), a server's half (`start`, `tell`,
+`absorb`) and an aggregator, which draws cohorts, adds noise and has the release that the ledger
+counts.
 
-A device checks what it is told before it reads any person's data (`Accepted`). A server could
-choose numbers whose effect shows what a person has: an infinite weight of an item makes a sum
-infinite for those alone who have it. So every array that is told has a declared shape, kind and
-range. Within these ranges, a person whose part is not finite adds nothing to the sum.
+A device checks what the server tells it before it reads any person's data (`Accepted`). Otherwise
+a hostile server could choose numbers that reveal what a person has: if it gives one item an
+infinite weight, the contributions of exactly those people are infinite who have the item. So every
+array that the server tells has a declared shape, kind and range. A contribution that is not finite
+although the numbers are in range is replaced by zeros.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,18 +28,18 @@ from privrec.seeds import rng
 from privrec.types import Array, IntArray, Leaf, Params
 
 MOST = 1e9
-"""The largest number that is accepted where nothing else is declared. Chosen by hand."""
+"""The largest number that a device accepts if no other range is declared. Chosen by hand."""
 _KINDS = {"numbers": (np.float32, np.float64), "whole": (np.int32, np.int64)}
-"""Coarser numbers would make rounding errors larger than the margin of the bound."""
+"""The accepted types. With fewer bits, rounding errors would be larger than the bound's margin."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accepted:
-    """One array that is told.
+    """What a device accepts as one of the arrays that the server tells.
 
-    A None in `shape` is any length from 1 to `longest`, the same wherever it stands among the
-    arrays of a phase. Each number is in `least` … `most`, or is 0 where `or_zero` is true.
-    `distinct` numbers occur once each.
+    A None in `shape` is any length from 1 to `longest`; it is the same length for all arrays of a
+    phase. Each number is in `least` … `most`, or is 0 if `or_zero` is true. If `distinct` is true,
+    no number occurs twice.
     """
 
     shape: tuple[int | None, ...]
@@ -50,19 +52,19 @@ class Accepted:
 
 
 def positions(n_items: int, longest: int) -> Accepted:
-    """Return what is accepted as a list of some items, at most `longest`."""
+    """Return the rule for a list of at most `longest` items, by their positions."""
     return Accepted(
         shape=(None,), kind="whole", least=0, most=n_items - 1, distinct=True, longest=longest
     )
 
 
 def weights(shape: tuple[int | None, ...], *, or_zero: bool = False) -> Accepted:
-    """Return what is accepted as weights: their fourth powers are neither 0 nor infinite."""
+    """Return the rule for weights: in a range whose fourth powers are neither 0 nor infinite."""
     return Accepted(shape=shape, least=1 / MOST, most=MOST, or_zero=or_zero)
 
 
 def alike(leaf: Leaf) -> Accepted:
-    """Return what is accepted where a phase declares nothing: an array of the same shape."""
+    """Return the rule for an array of the shape of `leaf`, if a phase declares no other."""
     return Accepted(shape=leaf.shape, kind="numbers" if leaf.dtype.kind == "f" else "whole")
 
 
@@ -116,7 +118,7 @@ class ServerState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundReport:
-    """What one round did. All but `round_index` comes from raw client data: simulation only.
+    """Figures of one round. All but `round_index` are computed from raw data: simulation only.
 
     `clients` is None if the round was published before a kill and is read from the disk.
     `dropped` clients had an update that is not finite. `skipped` clients had too little data to
@@ -133,11 +135,11 @@ class RoundReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerWork:
-    """What a stage takes in one place, beyond its devices: known from shapes before it begins.
+    """The memory and the work of the server in a stage, known from shapes before the stage begins.
 
-    `bytes` is its memory at the peak. `what` says what needs it, and `instead(free)` which settings
-    would need no more than `free` bytes. `multiply_adds` are those of what the server computes
-    after the last round; a dry run counts them and does not compute it.
+    `bytes` is the peak memory. `what` names what needs it, and `instead(free)` names settings that
+    need no more than `free` bytes. `multiply_adds` counts the operations of the server after the
+    last round: a dry run estimates their time and does not run them.
     """
 
     bytes: int
@@ -147,24 +149,24 @@ class ServerWork:
 
 
 Advance = Callable[[int], None]
-"""Is told how many more people a round is done with. It changes no result."""
+"""A callback for the progress of a round: its argument is the number of people just finished."""
 
 
 def silent(count: int) -> None:
-    """Tell nobody."""
+    """Do nothing: the progress is not shown."""
 
 
 class Cohort(NamedTuple):
-    """The people of one round: their positions, and what reads the data on their devices."""
+    """The people of one round: their positions, and the function that reads their data."""
 
     people: IntArray
     take: Callable[[IntArray], Clients]
     advance: Advance = silent
 
     def parts(self, size: int = 1024) -> Iterator[Clients]:
-        """Yield what is on people's devices, `size` people at a time.
+        """Yield the data of the people, `size` people at a time.
 
-        A part counts as done when the next one is asked for.
+        `advance` gets the size of a part when the next part is requested.
         """
         for start in range(0, len(self.people), size):
             part = self.people[start : start + size]
@@ -174,7 +176,7 @@ class Cohort(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DeviceHalf:
-    """What runs on a device: a function of what was told and of one person's own data.
+    """What runs on a device: a function of what the server told and of one person's own data.
 
     `contribute(told, person, round_index)` returns what the device of one person sends, before it
     is bounded; `person` has one client. What is random in it comes from the person's id, the round
@@ -182,7 +184,7 @@ class DeviceHalf:
 
     `kernel(told, cohort, round_index, clip_norm)`, where an algorithm offers one, returns the sum
     of the bounded contributions of a whole cohort, only faster. `prepare(params)` compiles it.
-    `cost(params)` measures one person's part of a round.
+    `cost(params)` returns the time and bytes of one person's device in one round (`DeviceCost`).
     """
 
     contribute: Callable[[Told, Clients, int], Contribution]
@@ -198,8 +200,8 @@ class _Stage:
     """Rounds `first` to `first + rounds - 1` of a run.
 
     `start(params)` returns the state before the first round, given the parameters of the stage
-    before. `note` is what its ledger lines say besides. `work(told)` is what the server needs,
-    where that is known beforehand; with None for what is told, at most.
+    before. `note` is added to its ledger lines. `work(told)` returns the memory and work of the
+    server, if they are known before the stage; with None for `told`, an upper limit.
     """
 
     name: str
@@ -212,12 +214,12 @@ class _Stage:
 
     @property
     def last(self) -> int:
-        """The number of rounds of the run at the end of this stage."""
+        """The number of rounds that the run has played at the end of this stage."""
         return self.first + self.rounds
 
     @property
     def release(self) -> Release:
-        """What the ledger counts of one round."""
+        """The release of one round, as the ledger counts it."""
         return self.aggregator.release
 
 
@@ -225,14 +227,15 @@ class _Stage:
 class Phase(_Stage):
     """Rounds of one kind, each of which publishes a sum over its cohort.
 
-    The server's half: `start`; `tell(state)` is what every device is told; `absorb(state,
-    published)` the state with the new parameters.
+    The server's half: `start`; `tell(state)` returns what every device is told; `absorb(state,
+    published)` returns the state with the new parameters.
 
     `ranks` is true if the model can rank after the phase.
-    `accepts` declares what a device accepts of what is told; None is arrays of the names, shapes
-    and kinds of the first round.
-    `alone` is not empty if a federation cannot play it, because the cells of its sum that are not 0
-    tell people's items and are too many to be masked; it says what to do instead.
+    `accepts` has the rules for what a device is told; None accepts arrays of the names, shapes and
+    kinds of the first round.
+    `alone` is not empty if only the simulator can play the phase; it says what to do instead. In a
+    federation all cells of its sum would have to be masked, and they are too many. A node cannot
+    send only the cells that are not 0, because their positions reveal people's items.
     """
 
     population: IntArray
@@ -247,7 +250,7 @@ class Phase(_Stage):
 
 
 def accepted_by(phases: Sequence[Phase]) -> list[Mapping[str, Accepted]]:
-    """Return for each phase of a run what its devices accept of what is told."""
+    """Return for each phase of a run the rules for what its devices are told."""
     accepted: list[Mapping[str, Accepted]] = []
     params: Params | None = None
     for phase in phases:
@@ -260,12 +263,12 @@ def accepted_by(phases: Sequence[Phase]) -> list[Mapping[str, Accepted]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CentralFit(_Stage):
-    """Training with all data in one place, outside of the round: no cohort, no sum, no privacy.
+    """Training with all data in one place, without `play_round`: no cohort, no sum, no privacy.
 
-    `play(state, advance)` returns the state after one more round; `advance` is told how many people
-    are done. Its ledger line says that the release had no noise. `read(count)` does for the first
-    `count` people what a round does for each person, where a round does more than that: a dry run
-    measures it.
+    `play(state, advance)` returns the state after one more round; `advance` gets the number of
+    people just finished. Its ledger line says that the release had no noise. `read(count)` is for a
+    dry run, which measures its time: it does the part of a round that is done for each person, for
+    the first `count` people. None if a round has no other part.
     """
 
     play: Callable[[ServerState, Advance], tuple[ServerState, RoundReport]]
@@ -278,9 +281,9 @@ class CentralFit(_Stage):
 
 
 class Exchange(CentralFit):
-    """One round in which devices send something that is not a sum; `note` says in words what.
+    """One round in which devices send something that is not a sum; `note` describes it.
 
-    No bound and no noise on sums covers it.
+    It is neither bounded nor noised, so no guarantee covers it.
     """
 
     __slots__ = ()
@@ -296,7 +299,7 @@ It reads only the cohort's data. One person's contribution does not depend on ot
 
 
 class Journal(Protocol):
-    """Where rounds are written down. It gets noised sums alone."""
+    """The storage of published rounds. It never gets a sum before its noise is added."""
 
     def kept(self, state: ServerState) -> Published | None:
         """Return what the round published before a kill, with its ledger line on disk, or None."""
@@ -307,13 +310,13 @@ class Journal(Protocol):
         ...
 
     def write(self, state: ServerState, published: Published) -> None:
-        """Return when the release is on the disk: first the sum, if it is kept, then its line."""
+        """Write a release: first the sum, if sums are kept, then its ledger line. Then return."""
         ...
 
 
 @dataclass(slots=True)
 class Unwritten:
-    """A journal for rounds that are played and thrown away: seeded noise, and nothing is kept."""
+    """A journal for rounds whose results are not kept: seeded noise, and nothing is written."""
 
     seed: int = 0
 
@@ -322,7 +325,7 @@ class Unwritten:
         return None
 
     def noise(self, state: ServerState) -> NoiseSource:
-        """Return noise that follows from the seed and the round."""
+        """Return noise that is determined by the seed and the round."""
         return seeded(rng(self.seed, state.round_index, "noise"))
 
     def write(self, state: ServerState, published: Published) -> None:

@@ -47,7 +47,8 @@ _DONE = (
 )
 _UNITS = "ms|millis|milliseconds|s|sec|seconds|us|micros|utc|unix"
 _SURE_TIMES = ("time", "timestamp", "ts", "unixtime", "datetime", "date")
-"""A column of such a name must hold times. One of another name is a time only if it looks so."""
+"""Column names that always mean a time. A column of another name is a time only if its values look
+like times."""
 USUAL_NAMES: dict[str, tuple[str, ...]] = {
     "user": ("user", "userid", "uid", f"({_PEOPLE})id", f"user(key|name|hash)|{_PEOPLE}"),
     "item": (
@@ -69,21 +70,21 @@ USUAL_NAMES: dict[str, tuple[str, ...]] = {
 _PLACES = {"user": "1", "item": "2", "value": "3", "time": "4", "id": "1", "title": "2"}
 """The meaning of the columns of a file without a header."""
 _LOOKED_AT = 1000
-"""Rows that decide what an unknown column may be. Chosen by hand."""
+"""The number of first rows from which the kind of a column is guessed. Chosen by hand."""
 SKIP_BAD = " (--skip-bad leaves such rows out)"
 """The end of an error about a row."""
 _MOST_NAMES = 12
-"""Columns that an error lists. Chosen by hand."""
+"""The most columns that an error lists. Chosen by hand."""
 
 Role = Literal["user", "item", "value", "time"]
 ROLES: tuple[Role, ...] = get_args(Role)
-"""The columns of an interactions file that are read; others are only its context."""
+"""The meanings of columns of an interactions file. Other columns are read only as context."""
 Became = Literal["user", "item", "value", "time", "context", "id", "title", "feature", "ignored"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Use:
-    """What became of one column; `note` says how that was decided, or what is in it."""
+    """How one column was used; `note` says why, or describes its values."""
 
     file: str
     column: str
@@ -93,7 +94,7 @@ class Use:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reader:
-    """The settings that all files of an import share, and what was done so far.
+    """The settings that all files of an import share, and a record of how their columns were used.
 
     `mapping` says which column is the user, item, value, time, id or title. Common names need no
     mapping. The columns of a file without a header are "1", "2", … and mean user, item, value,
@@ -107,8 +108,8 @@ class Reader:
     form "lists" has one line for each person, her number and then her items'. `skip_bad` leaves
     rows out that cannot be used.
 
-    `skipped` has the rows left out, `uses` what became of each column, and `warnings` what may be
-    wrong with the files.
+    `skipped` has the rows left out, `uses` the use of each column, and `warnings` possible errors
+    in the files.
     """
 
     mapping: Mapping[str, str]
@@ -158,7 +159,7 @@ class Reader:
             for name, span in (self.flags if what == "item" else {}).items()
         }
         flagged = [name for span in spans.values() for name in span]
-        # The order of columns that were made from people's records may tell what the first one has.
+        # Columns that were made from people's records may be in the order of the first person's.
         for name in sorted(known) if what == "user" else known:
             if name not in flagged:
                 feature, check = self._feature(table, name, may_split=True)
@@ -178,8 +179,8 @@ class Reader:
     ) -> tuple[pl.DataFrame, Form]:
         """Return the interactions file as a table of user, item, value, time and context.
 
-        And the form that the file has. Where it has a list for each person, the item is null for
-        somebody whose list is empty.
+        The second value is the form of the file. In a file with a list for each person, the item of
+        a person with an empty list is null.
         """
         table = self._read(path, form)
         meanings = self._meanings(table)
@@ -241,7 +242,7 @@ class Reader:
     def _note_interactions(
         self, table: RawTable, meanings: Mapping[Role, str], kept: pl.DataFrame
     ) -> None:
-        """Record what became of the columns of an interactions file."""
+        """Record how the columns of an interactions file were used."""
         roles = {theirs: ours for ours, theirs in meanings.items()}
         for name in table.frame.columns:
             if ours := roles.get(name):
@@ -402,7 +403,7 @@ def _looks_like_times(table: RawTable, name: str) -> bool:
 
 
 def _looks_like_titles(column: pl.Series) -> bool:
-    """Return whether a column has words, and nearly each row its own: titles, not a feature."""
+    """Return whether a column is text that differs in nearly all rows: titles, not a feature."""
     first = column.head(_LOOKED_AT)
     if first.dtype != pl.String or 10 * first.n_unique() < 9 * first.len():
         return False

@@ -1,7 +1,7 @@
-"""The files of an import as columns: separated text, RecBole's files, Parquet, lists.
+"""Reading the files of an import into columns: separated text, RecBole's files, Parquet, lists.
 
-Polars reads Parquet, and text of which all lines have the same number of fields. In other text it
-fills short lines in silence, and no error of it has a line; such text is split here.
+Polars reads Parquet, and text in which all lines have the same number of fields. Other text is
+split here, because polars fills short lines without an error, and its errors have no line number.
 """
 
 import contextlib
@@ -32,8 +32,8 @@ def read_raw(
     """Return the columns of a file; a table that is in memory already is returned as it is.
 
     The separator and the header of a text file are detected from its first lines. A first line
-    that contains a number or a date is not a header. "auto" finds out whether a text file has a
-    list for each person instead of columns.
+    that contains a number or a date is not a header. "auto" detects whether a text file has a list
+    of items for each person instead of columns.
     """
     if isinstance(source, RawTable):
         table = source
@@ -48,7 +48,7 @@ def read_raw(
             table = _read_parquet(raw, str(source))
         else:
             text = _decode(raw, encoding, str(source))
-            del raw  # It takes as much memory as the text.
+            del raw  # It takes as much memory as `text`.
             table = _read_text(text, name, form, decimal, str(source))
     if table.frame.height == 0 and not table.bad:
         rows = "a header but no rows" if table.is_text else "no rows"
@@ -151,11 +151,11 @@ def _atomic_types(header: list[str], file: str) -> dict[str, str]:
 
 
 def _sniff(text: str, decimal: Decimal) -> str:
-    """Return what separates the fields of the first lines, or `,`.
+    """Return the separator of the fields, detected from the first lines; "," if there is none.
 
-    Of those in the first line it is one that is there as often in most other lines. `::` and tabs
-    go first, a comma last where it is the decimal comma. Spaces are in words too: without other
-    separators they must stand between numbers.
+    A separator should occur equally often in the first line and in most other lines. Among several,
+    `::` and tabs are preferred. A comma comes last if it is the decimal comma. Words contain spaces
+    too, so a space is a separator only if it is the only candidate and lines contain numbers.
     """
     sample = re.sub(r'"[^"\n]*"', "quoted", text[:65536]).split("\n")[:50]
     sample = [re.sub(" {2,}", " ", line.strip(" ")) for line in sample if line.strip()]
@@ -191,7 +191,7 @@ class _Fields(NamedTuple):
 
 
 def _split(text: str, separator: str, file: str, *, quoted: bool) -> _Fields:
-    """Return the fields of a text; where `quoted`, quotes around a field are no part of it."""
+    """Return the fields of a text; if `quoted`, quotes around a field are removed."""
     quoted = quoted and '"' in text
     fields = _split_even(text, separator, quoted=quoted)
     if fields is None and quoted:
@@ -205,18 +205,19 @@ def _split(text: str, separator: str, file: str, *, quoted: bool) -> _Fields:
 
 
 _RARE = "\x1f"
-"""Stands for `::` where a single character must separate fields: ASCII's unit separator."""
+"""Replaces `::` where a separator must be one character; it is the unit separator of ASCII."""
 
 
 def _split_even(text: str, separator: str, *, quoted: bool) -> _Fields | None:
     """Return the fields, or None if lines differ in number of fields, or quotes need a parser.
 
-    Most files are even, and the reader of CSV files takes a fraction of the time and memory.
+    This is the fast way for most files: polars' CSV reader takes a fraction of the time and memory
+    of `_split_lines` and `_split_quoted`.
     """
     if not text.endswith("\n") or text.endswith("\n\n"):
         text = text.rstrip("\n") + "\n"
     lines, width = text.count("\n"), _first_line(text).count(separator) + 1
-    # The reader of CSV files takes a \r before the end of a line for a part of that end.
+    # Polars' CSV reader would remove a \r before the end of a line, as a part of that line end.
     if width == 1 or "\r" in text or text.count(separator) != lines * (width - 1):
         return None
     if len(separator) > 1:
@@ -235,7 +236,8 @@ def _split_even(text: str, separator: str, *, quoted: bool) -> _Fields | None:
         return None
     if frame.height != lines:
         return None
-    # A line with too many fields has raised. So no line has too few, and what is null is empty.
+    # A line with too many fields raises above, and the number of separators is right for all lines
+    # together. So no line has too few fields, and a null is an empty field.
     frame = frame.fill_null("") if any(frame.null_count().row(0)) else frame
     if quoted:
         plain = pl.all().str.contains(r'^("[^"]*"|[^"]*)$').all()
@@ -265,7 +267,7 @@ def _split_lines(text: str, separator: str, file: str) -> _Fields:
 
 
 class _Row(NamedTuple):
-    """The first line of a row, and its fields; None if a quote is not closed where they end."""
+    """A row: the number of its first line, and its fields; None if a quote is not closed."""
 
     line: int
     fields: list[str] | None
@@ -289,7 +291,8 @@ def _quoted_rows(text: str, separator: str, file: str) -> Iterator[_Row]:
 
 _OPEN = "must close a quote where the field ends"
 _ROWS_AT_A_TIME = 2**16
-"""Rows that are Python objects at once, to bound memory. Chosen by hand."""
+"""Rows are put into a frame after this many: a row takes much more memory as a Python list. Chosen
+by hand."""
 
 
 def _split_quoted(text: str, separator: str, file: str) -> _Fields:

@@ -1,4 +1,4 @@
-"""The folder format: three tables and a manifest, checked once and turned into a federation."""
+"""Data folders: three tables and a manifest. They are checked once and become a federation."""
 
 import hashlib
 import math
@@ -32,7 +32,7 @@ from privrec.errors import DataError, nearest
 from privrec.types import F32, CodeArray, IntArray
 
 _SORTED_AT_ONCE = 2**18
-"""Lines that are sorted at once. Chosen by hand: they fit into the cache of a processor."""
+"""The number of lines in one sort. Chosen by hand: they fit into the cache of a processor."""
 
 
 def _clients(
@@ -45,9 +45,9 @@ def _clients(
     context: Mapping[str, Bag],
     where: str = "interactions",
 ) -> Clients:
-    """Return everybody's lines, all of them checked, by the columns that the manifest names.
+    """Return the checked lines of all people, from the columns that the manifest names.
 
-    In the order of time; at one time in the order of the file.
+    A person's lines are sorted by time; lines with equal times stay in the order of the file.
     """
     if frame.height == 0:
         raise DataError(f"{where} has no rows")
@@ -89,7 +89,7 @@ def require(frame: pl.DataFrame, column: str, where: str) -> None:
 
 
 def ids_of(column: pl.Series, where: str) -> pl.Series:
-    """Return a column of ids as text; everybody and everything has one."""
+    """Return a column of ids as text; raise if an id is missing or is not text or an integer."""
     kind = column.dtype
     if not (kind.is_integer() or kind in (pl.String, pl.Categorical, pl.Enum, pl.Null)):
         raise DataError(f"{where} ids must be text or whole numbers; got {kind}")
@@ -148,9 +148,9 @@ RESERVED = ("id", "title")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tables:
-    """A data set as it lies in a folder. `users` and `items` have a column `id` and features.
+    """The tables of a data folder. `users` and `items` have a column `id` and features.
 
-    `test` has lines that are tested and that nobody trains on, with the columns of `interactions`.
+    `test` has lines for testing alone, with the columns of `interactions`.
     """
 
     manifest: Manifest
@@ -177,7 +177,7 @@ def read_folder(folder: Path) -> Tables:
 
 
 def write_folder(tables: Tables, folder: Path) -> None:
-    """Write the tables; `dataset.toml` comes last, so a reader sees all of them or nothing."""
+    """Write the tables; `dataset.toml` comes last, so an incomplete folder cannot be read."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, frame in zip(_FRAMES, (tables.interactions, tables.users, tables.items), strict=True):
         frame.write_parquet(folder / f"{name}.parquet")
@@ -189,9 +189,9 @@ def write_folder(tables: Tables, folder: Path) -> None:
 def to_federation(tables: Tables, *, item_order: Sequence[str] | None = None) -> Federation:
     """Return the federation of the tables, after checking every id and value in them.
 
-    Items stand in the order of their ids, whatever their order in the table: it may be that of
-    people's lines, and a model's catalogue would tell who has what. `item_order` has all ids in
-    another order, that of a run which was begun with it.
+    Items are sorted by their ids. The order of the table may be that in which people's lines name
+    the items, and the catalogue of a released model would then reveal something about these people.
+    `item_order` is another order of all ids: a resumed run keeps the order that it began with.
     """
     manifest = tables.manifest
     users = _checked_ids(tables.users, "users")
@@ -239,7 +239,7 @@ def to_federation(tables: Tables, *, item_order: Sequence[str] | None = None) ->
 
 
 def in_order(items: pl.DataFrame, item_order: Sequence[str] | None = None) -> pl.DataFrame:
-    """Return a table of items by their ids: numbers by size, then others by letter."""
+    """Return a table of items, sorted by id (numbers before text) or in the given order."""
     ids = items["id"].cast(pl.String).to_list()
     wanted = sorted(ids, key=natural_order) if item_order is None else item_order
     if ids == wanted:
@@ -249,7 +249,7 @@ def in_order(items: pl.DataFrame, item_order: Sequence[str] | None = None) -> pl
 
 
 _AT_A_TIME = 2**20
-"""Lines that are sorted at once, to bound memory. Chosen by hand."""
+"""The number of lines in one sort, which bounds the memory. Chosen by hand."""
 
 
 def _has_repeats(columns: Clients, n_items: int) -> bool:
@@ -270,7 +270,7 @@ def person_ids(names: list[str]) -> IntArray:
 
 
 def _undeclared(tables: Tables) -> tuple[str, ...]:
-    """Return what was computed from people's data, in words for the privacy statement."""
+    """Return the public parts that were computed from people's data, for the privacy statement."""
     manifest, public = tables.manifest, tables.manifest.public
     if not public.items:
         parts = [ITEM_LIST]
@@ -306,8 +306,9 @@ def _fingerprint(
     columns: Clients, test: Clients | None, catalogue: Catalogue, manifest: Manifest
 ) -> str:
     """Return a hash of all that a run can depend on: people's data and the public side."""
-    # Fingerprints are older than `has_dislikes`, which follows from the lines, than the declaration
-    # of items' features, which changes no run, and than `AT_MEAN`.
+    # Some fields are newer than fingerprints: `has_dislikes`, which follows from the lines; the
+    # declaration of item features, which changes no run; and `AT_MEAN`. They are left out here, so
+    # that the same data keeps its fingerprint.
     older = tuple(part for part in catalogue.undeclared if not part.startswith(ITEM_FEATURES))
     items = {
         table: bag._replace(weights=np.where(bag.weights == AT_MEAN, np.float32(0), bag.weights))

@@ -1,9 +1,10 @@
-"""What a choice of settings learns from and looks at: training people and training lines alone.
+"""The data for a choice of settings: which part candidates train on, and which part tests them.
 
-Nothing that the final report tests is in it. Where people are split, some who do not train are
-looked at, on their halves. Where lines are split, a part of everybody's training lines is held out:
-a random fifth, or the last like. A random tenth chose worse settings on three benchmarks, and left
-out people with short lists.
+It has training and validation data only, and nothing that the final report tests. If people are
+split, candidates are tested on some people who do not train, on their second halves. If lines are
+split, a part of each person's training lines is held out: a random fifth, or the last like. With a
+random tenth, worse settings were chosen on three benchmarks, and people with short lists had
+nothing held out.
 """
 
 from dataclasses import dataclass, replace
@@ -19,20 +20,20 @@ from privrec.seeds import client_words, rng
 from privrec.types import F64, BoolArray, IntArray
 
 FEWEST = 50
-"""People who must be looked at, or nothing is chosen. Chosen by hand: with fewer, one standard
+"""The fewest tested people with which a choice is made. Chosen by hand: with fewer, one standard
 error of a difference is larger than most differences between settings."""
 _ENOUGH = 1000
-"""If fewer people validate, some of those who train are looked at too: a fifth of them at most."""
+"""If there are fewer validation people, some training people are tested too: at most a fifth."""
 _SCORES = 10**8
-"""Scores of one candidate, people times items: it bounds the time. Chosen by hand."""
+"""The most scores of one candidate, people times items, which bounds the time. Chosen by hand."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Trial:
-    """Candidates learn from the people in `train` as `federation` has them.
+    """The data on which candidates are trained and tested.
 
-    They are looked at with the people in `tested` as `view` has them. `what` says in words what
-    they hold out.
+    They train on the people in `train`, with the lines in `federation`. They are tested on the
+    people in `tested`, whose lines `view` splits. `what` names the held-out part.
     """
 
     federation: Federation
@@ -53,9 +54,9 @@ class Trial:
 def trial_of(
     protocol: Protocol, whole: Federation, train: IntArray, validation: IntArray
 ) -> Trial | None:
-    """Return what a choice for a run with this protocol looks at; None for too few people.
+    """Return the trial for a run with this protocol; None if it has too few people.
 
-    Somebody who has nothing to test does not count.
+    People without anything to test do not count.
     """
     held_out = _people if protocol.name == "halves" else _lines
     trial = held_out(protocol, whole, train, validation)
@@ -96,7 +97,7 @@ def _people(protocol: Protocol, whole: Federation, train: IntArray, validation: 
 def _lines(protocol: Protocol, whole: Federation, train: IntArray, validation: IntArray) -> Trial:
     """Return the trial of lines that are split: a fifth of them, or the last like of each person.
 
-    Nobody holds lines back for validation: that is what the trial is for.
+    No other lines are held out for validation, because the trial takes its place.
     """
     del validation
     trained = replace(protocol, validation_share=0.0).training(whole)
@@ -134,7 +135,7 @@ def is_in_fifth(clients: Clients, seed: int) -> BoolArray:
 
 
 def _some(people: IntArray, n_items: int, seed: int) -> IntArray:
-    """Return so many of the people that their scores are few enough to compute again and again."""
+    """Return the people, or a sample: few enough to compute their scores for each candidate."""
     most = max(_SCORES // n_items, _ENOUGH)
     if len(people) <= most:
         return people

@@ -1,6 +1,6 @@
-"""The sums of a round as whole numbers modulo 2^64, so that masks of the same numbers hide them.
+"""The sums of a round as integers modulo 2^64, which uniform masks of the same kind hide.
 
-`SumLayout` is where each sum lies in one vector, and `Coding` how the vector is made of integers.
+`SumLayout` is the position of each sum in one vector. `Coding` turns the vector into integers.
 """
 
 import math
@@ -18,9 +18,10 @@ from privrec.protocol.masks import Words
 from privrec.types import F64, BoolArray, Leaf, Norm
 
 MOST_PEOPLE = 2**29
-"""With 2^33 units for each person and 2^62 units for all, there is room for so many."""
+"""The most people: a person takes up to 2^33 units, and there are 2^62 units for everybody."""
 LEAST_SHRINK = 0.99
-"""Chosen by hand: a coding that takes more than 1 % off every sum has too coarse a unit."""
+"""The smallest allowed `Coding.shrink`: a unit that costs more than 1 % of each sum is too coarse.
+Chosen by hand."""
 # Chosen by hand: wide enough for any clipping bound, and far from the ends of float64.
 _BOUNDS = (2.0**-200, 2.0**200)
 
@@ -102,11 +103,13 @@ class Coding:
         if not 0 <= people <= self.people:
             raise ValueError(f"`people` must be in 0 … {self.people}; got {people}")
         most = people * (2**62 // self.people)
-        # A huge number divided by the unit would leave float64, and one above 2^63 a word. A fifth
-        # more than the most is still more than that when it is shrunk.
+        # A huge number divided by the unit would overflow float64, and one above 2^63 a word. So
+        # numbers are cut off first, at 1.2 times the most: this is still too large after shrinking,
+        # and the last line cuts it off at the most itself.
         far = 1.2 * most * self.unit
         units = np.clip(numbers, -far, far) / self.unit
-        # Both factors are powers of two: `units` and `loss` are exact, and so are their parts.
+        # The unit and 1 - shrink are powers of two. So `units` and `loss` have no rounding error,
+        # and neither have their whole and fractional parts.
         loss = units * (1.0 - self.shrink)
         whole, whole_loss = np.rint(units), np.rint(loss)
         rest = np.rint((units - whole) - (loss - whole_loss))
@@ -114,7 +117,7 @@ class Coding:
         return np.clip(coded, -most, most).view(np.uint64)
 
     def decode(self, coded: Words) -> F64:
-        """Return the numbers of a sum of words, (size,): two's complement, times the unit."""
+        """Return the sum, (size,), as numbers: the words in two's complement times the unit."""
         if coded.dtype != np.uint64 or coded.shape != (self.size,):
             raise ValueError(
                 f"`coded` must be uint64 of the shape ({self.size},); got {coded.dtype} of"
@@ -128,10 +131,11 @@ _COUNT = "count of updates within the bound"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SumLayout:
-    """How the sums of a phase lie in one vector, names in order.
+    """The positions of a phase's sums in one vector, sorted by name.
 
-    A matrix r rᵀ is symmetric, so only its upper triangle is sent. Where adaptive clipping needs a
-    count, it is the last number, times `count_weight`: so one noise fits all numbers.
+    A matrix r rᵀ is symmetric, so only its upper triangle is sent. If adaptive clipping needs a
+    count, it is the last number. It is multiplied by `count_weight`, so that it needs noise of the
+    same scale as the other numbers.
     """
 
     shapes: Shapes
@@ -139,17 +143,17 @@ class SumLayout:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """The number of numbers of each sum, in order."""
+        """The length of each sum in the vector, in order."""
         sizes = {name: _numbers(self.shapes[name]) for name in sorted(self.shapes)}
         return {**sizes, _COUNT: 1} if self.count_weight else sizes
 
     @property
     def size(self) -> int:
-        """How many numbers there are."""
+        """The length of the vector."""
         return sum(self.sizes.values())
 
     def bound(self, clip_norm: float) -> float:
-        """Return the length of what one person adds, with her half in the count."""
+        """Return the L2 norm of one person's part, including her 1/2 in the count."""
         return math.hypot(clip_norm, self.count_weight / 2)
 
     def vector(self, total: CohortTotal, people: int) -> F64:
@@ -166,14 +170,17 @@ class SumLayout:
         return vector
 
     def total(self, vector: Leaf, *, noised: bool = False) -> CohortTotal:
-        """Return the sums that lie in a vector."""
+        """Return the sums in a vector, by name; the inverse of `vector`."""
         rows = self._rows(vector)
         update = {name: _unflat(rows[name], shape) for name, shape in self.shapes.items()}
         within = float(rows[_COUNT][0]) / self.count_weight if self.count_weight else None
         return CohortTotal(update, within=within, noised=noised)
 
     def clipped(self, vector: Leaf, clip_norm: float, people: int, norm: str) -> tuple[Leaf, bool]:
-        """Return a node's plain sums, no longer than `people` contributions; and if they were."""
+        """Return a node's sums, no longer than `people` contributions: longer ones are shortened.
+
+        The second value says whether they were longer.
+        """
         vector = vector.copy()
         rows = self._rows(vector)
         most, length = clip_norm * people, self._length(rows, norm)
@@ -188,7 +195,7 @@ class SumLayout:
         return vector, was_long
 
     def _rows(self, vector: Leaf) -> dict[str, Leaf]:
-        """Return the part of a vector that belongs to each name; a write to it is to the vector."""
+        """Return a view of the part of a vector that belongs to each name."""
         ends = np.cumsum([0, *self.sizes.values()])
         return {
             name: vector[begin:end]
@@ -207,9 +214,9 @@ class SumLayout:
 def layout_of(
     phase: Phase, told: Told, nobody: Clients, round_index: int, clip_norm: float
 ) -> SumLayout:
-    """Return how the sums of a round lie in a vector.
+    """Return the positions of a round's sums in one vector.
 
-    What a device without data would send has their names and shapes.
+    Their names and shapes are those that a device without data would send.
     """
     shapes = shapes_of(phase.device.contribute(told, nobody, round_index))
     if shapes is None:
@@ -228,7 +235,7 @@ def coding_of(people: int, phase: Phase, layout: SumLayout, clip_norm: float) ->
 
 
 def _count_weight(aggregator: Aggregator, clip_norm: float) -> float:
-    """Return by how much the count is multiplied, so that it needs the same noise as the rest."""
+    """Return the factor on the count that gives it the same scale of noise as other numbers."""
     if aggregator.clip_quantile is None:
         return 0.0
     scale = aggregator.count_scale
@@ -259,5 +266,5 @@ def _unflat(numbers: Leaf, shape: tuple[str, tuple[int, ...]]) -> Leaf:
 
 
 def _upper(size: int) -> BoolArray:
-    """Return where the upper triangle of a matrix is; its rows lie one after another."""
+    """Return a mask of the upper triangle of a matrix, (size, size), including the diagonal."""
     return np.tri(size, dtype=np.bool_).T

@@ -6,38 +6,40 @@ The protocol is that of Bonawitz et al. (2017), figure 4, on the graph of neighb
 A node adds two kinds of masks: one from its own seed, and one with each neighbour, which the
 neighbour subtracts. Its neighbours hold shares of its seed and of its one-time mask key, t of n
 needed. At the end, they give shares of the seed if the node's vector is in the sum, else of the
-mask key. Who has both secrets of a node can take all masks off its vector.
+mask key. Anybody who has both secrets of a node can remove all masks from its vector.
 
-Why nobody gets both: an honest neighbour gives one kind only, a colluding one gives both. Among n
-holders of which c collude there are at most n + c shares to get, and both secrets need 2t of them.
-So 2t > n + c is enough. Without it, a server could tell one half of the neighbours that a node
-remained, and the other half that it dropped out.
+Nobody can collect both secrets. An honest neighbour gives shares of one kind only; a neighbour that
+colludes with the server gives both kinds. From n neighbours of which c collude, at most n + c
+shares can be collected, and the two secrets need 2t shares. So 2t > n + c is sufficient. Without
+this condition, a server could tell one half of the neighbours that a node remained, and the other
+half that it dropped out.
 
-Why the sum is that of enough nodes: with signatures of `threshold` nodes under one list of
-survivors, no second list can have as many, by the same count over all nodes. Without these
-confirmations the server must be trusted to tell all nodes the same list.
+The sum has enough nodes. `threshold` nodes sign the list of survivors, and by the same count over
+all nodes no second list can have as many signatures. Without these confirmations, the server must
+be trusted to tell all nodes the same list.
 
-On a ring of neighbours, an honest survivor next to a stretch of degree / 2 nodes that are not
-honest survivors has shares of its seed at 1 + degree / 2 + c nodes at most. If t is more than
-that, nobody can unmask it, so honest survivors that are unmasked are never cut into two groups,
-however the server chooses who drops out.
+Honest survivors cannot be divided into two groups that are unmasked separately, whichever nodes
+the server declares as dropped out. To separate two groups on the ring of neighbours, it needs
+degree / 2 adjacent nodes that are not honest survivors. An honest survivor next to them has shares
+of its seed at no more than 1 + degree / 2 + c nodes that would give them. If t is larger than that,
+nobody can unmask this survivor.
 
-What a hostile node can do: it can make an attempt fail, and it can add any vector to the sum, as in
-every secure sum without proofs about the vectors: nothing here enforces the range of a coding. It
-cannot change the sum by wrong shares: the server has a digest of each share, of each seed and the
-public part of each mask key.
+A hostile node can make an attempt fail, and it can add any vector to the sum. That is so in every
+secure sum without proofs about the vectors: nothing here enforces the range of a coding. A hostile
+node cannot change the sum by wrong shares: the server has a digest of each share and each seed, and
+the public part of each mask key.
 
-Which sums were unmasked is on a node's disk before it helps (`node.py: Reveals`), and on the
-server's before it asks (`server.py: Unmasking`).
+A node writes to its disk which sum it helps to unmask before it helps (`node.py: Reveals`). The
+server writes it before it asks (`server.py: Unmasking`).
 
 Two sums of one round without noise, over different nodes, would show what single nodes added: a
-node whose answer is late could be left out of the second sum, and be in the first one after all.
-So if nodes add no noise, a node helps with one sum of a round alone, and the server ends a round
-with the nodes and people with whom it first asked for its masks.
+node whose answer is late could be left out of the second sum although it is in the first one. So if
+nodes add no noise, a node helps to unmask only one sum of a round. The server finishes a round with
+the nodes and people for which it first asked for the masks.
 
-Why no combination of a round's sums is the vector of one node, if the server asks all nodes for the
-same people and arrays of the round in every attempt: let sum k be over the nodes S_k, and
-R_k, a part of S_k, be those who helped. Each node helps once, so the R_k are disjoint, and
+No combination of a round's sums is the vector of one node, if the server asks all nodes for the
+same people and arrays of the round in every attempt. Proof: let sum k be over the nodes S_k, and
+let R_k, a part of S_k, be the nodes that helped. Each node helps once, so the R_k are disjoint, and
 2|R_k| > |S_k| (`Terms.threshold`). If Σ c_k 1(S_k) = 1(x) for a node x, then
 1 >= Σ_k sign(c_k) Σ_{i in R_k} 1(i = x) >= Σ_k |c_k| (2|R_k| - |S_k|) >= Σ_k |c_k|. So Σ c_k over
 the sets with x is 1 only if all c_k are positive and all sets have x, and then every other node of

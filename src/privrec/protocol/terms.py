@@ -1,8 +1,7 @@
 """The terms of a federation: what its server and all its nodes agreed on.
 
-Both sides build the same stages from the terms (`bind`). So a node knows the recipe, the bound
-and the noise from its own copy, and a server cannot ask it for anything else.
-
+Both sides build the same stages from the terms (`plan_of`). So a node knows the recipe, the bound
+and the noise from its own copy, and it refuses requests that differ from them.
 """
 
 import hashlib
@@ -42,7 +41,7 @@ from privrec.settings import Count, RunSettings, Share, Size
 from privrec.types import IntArray
 
 VERSION: Literal[4] = 4
-"""The version of the terms, and of the messages of a federation by them."""
+"""The version of the format of terms, and of the messages of a federation."""
 
 
 class Document(BaseModel):
@@ -81,15 +80,15 @@ def _to_settings(settings: object) -> RunSettings:
 
 
 class Terms(Document):
-    """What a federation does, and with whom.
+    """The terms: the settings of the training, the enrolled nodes, and the rules of a round.
 
-    People have positions: those of the first node come first. `catalogue` is a hash of the public
-    catalogue. `missing` is the share of a round's nodes that may drop out, `colluding` the share
-    that may help a hostile server; both shape the noise from nodes. A round with fewer than
-    `min_people` people is abandoned; 0 means half of those who were drawn. `deadline` is in seconds
-    and holds for one exchange. An abandoned round is tried `attempts` times. A node answers at most
-    `reveals` times for one round, so that a server can be killed and go on, but cannot average
-    the noise away.
+    The people of a federation are numbered, those of the first node first. `catalogue` is a hash of
+    the public catalogue. `missing` is the share of a round's nodes that may drop out, `colluding`
+    the share that may help a hostile server; noise from nodes depends on both. A round with fewer
+    than `min_people` people is abandoned; 0 means half of those who were drawn. `deadline` is in
+    seconds and holds for one exchange. An abandoned round is tried `attempts` times. A node answers
+    at most `reveals` times for one round: more than once, so that a killed server can repeat the
+    round, and not without limit, so that a server cannot average the noise out.
     """
 
     version: Literal[4] = VERSION
@@ -159,12 +158,14 @@ class Terms(Document):
         return range(first, first + self.members[node].people)
 
     def threshold(self, members: int) -> int:
-        """Return how many of a round's nodes must remain, so that its masks can be taken off.
+        """Return t, the number of a round's nodes that must remain, so that it can be unmasked.
 
-        Fewer than half could be two groups of which each gives the server one of a node's two
-        secrets. With 2t > n + colluding nodes, nobody gets both (`secure_sum.py`).
+        If half of the nodes were enough, one half could give the server one of a node's two secrets
+        and the other half the other one. With 2t > n + colluding nodes, nobody gets both
+        (`secure_sum.py`).
         """
-        # A server chooses who is asked. So if it is not trusted, shares are of all enrolled nodes.
+        # The server chooses which nodes it asks. So if it is not trusted, `missing` is a share of
+        # all enrolled nodes.
         enrolled = len(self.members)
         of = enrolled if self.noise_from == "nodes" else members
         least = max(2, least_survivors(of, self.missing)) if members else 2
@@ -194,8 +195,9 @@ class Terms(Document):
     def sums(self) -> int:
         """How many sums of one round a hostile server can get, if nodes add the noise.
 
-        A sum needs the help of t nodes, of which c may help for nothing. Each of the other n - c
-        helps `reveals` times, so it is `reveals` (n - c) / (t - c), rounded down.
+        A sum needs the help of t nodes. The c colluding nodes help with every sum. Each of the
+        other n - c helps `reveals` times, so the number is `reveals` (n - c) / (t - c), rounded
+        down.
         """
         enrolled, few = len(self.members), self.colluders
         return self.reveals * (enrolled - few) // (self.threshold(enrolled) - few)
@@ -208,7 +210,7 @@ class Terms(Document):
 
     @cached_property
     def fingerprint(self) -> str:
-        """A hash of all terms; the two sides compare it, and so can people."""
+        """A hash of all terms, which the server, the nodes and their owners can compare."""
         return hashlib.sha256(self.json_text.encode()).hexdigest()
 
 
@@ -249,9 +251,9 @@ def shown_hash(digest: str) -> str:
 
 
 def catalogue_hash(text: str) -> str:
-    """Return the hash of a catalogue by which both sides know that theirs are the same.
+    """Return a hash of a catalogue, by which server and nodes check that they have the same one.
 
-    What its data set declared is left out: a node's own slice may declare more or less.
+    The declarations of the data set are left out: a node's own data may declare more or less.
     """
     fields = json.loads(text)
     return hashlib.sha256(
@@ -260,11 +262,11 @@ def catalogue_hash(text: str) -> str:
 
 
 _MOST_NOISE = 2.0**12
-"""What discrete noise in units of the coding can be drawn for."""
+"""The noise multiplier must be smaller than this, so that discrete noise can be drawn for it."""
 
 
 def check_terms(terms: Terms, catalogue: Catalogue) -> None:
-    """Raise for terms that could not be kept, before any file is written."""
+    """Raise if no federation can work by these terms; called before any file is written."""
     phases = phases_of(plan_of(terms, catalogue))
     for phase in phases if terms.noise_from == "nodes" else ():
         if not phase.release.is_private:
@@ -295,9 +297,9 @@ def promised(terms: Terms, phases: Sequence[Phase]) -> tuple[float, float]:
 
 
 def plan_of(terms: Terms, catalogue: Catalogue, mine: Clients | None = None, node: int = 0) -> Plan:
-    """Return the plan of the terms' recipe on all enrolled people, as one party sees them.
+    """Return the plan of the terms' recipe on all enrolled people, for one party.
 
-    A node has the data of its own people, `mine`. Everybody else is there and has none.
+    `mine` is the data of the people of node `node`. All other people have positions but no data.
     """
     settings = terms.settings
     everybody = np.arange(terms.people)
@@ -356,7 +358,11 @@ def phases_of(plan: Plan) -> tuple[Phase, ...]:
 
 
 def _taken(catalogue: Catalogue, mine: Clients | None, first: int, positions: IntArray) -> Clients:
-    """Return the data of people by their positions in the federation; `mine` begin at `first`."""
+    """Return the data of people by their positions in the federation.
+
+    `mine` is the data of the own people, whose positions begin at `first`. If others are asked for,
+    all are returned without data.
+    """
     local = np.asarray(positions) - first
     if mine is not None and ((local >= 0) & (local < len(mine))).all():
         return mine.take(local)

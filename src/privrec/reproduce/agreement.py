@@ -1,4 +1,4 @@
-"""Sentences on how far ours agree with the paper, each made by a rule from the numbers alone."""
+"""Sentences that compare our numbers with the paper's; fixed rules make them from the numbers."""
 
 from collections.abc import Sequence
 from itertools import combinations
@@ -7,19 +7,22 @@ from privrec.evaluation.intervals import Difference, apart
 from privrec.reproduce.results import Number
 from privrec.runs.figures import around, digits, figure
 
-Found = Sequence[Number]
+Numbers = Sequence[Number]
 
 
-def of(numbers: Found, row: str, column: str = "") -> Number | None:
-    """Return the number of a row, in a column or in its only one; None if it is not there."""
-    mine = [one for one in numbers if one.row == row and column in ("", one.column)]
-    return mine[0] if mine and mine[0].value is not None else None
+def of(numbers: Numbers, row: str, column: str = "") -> Number | None:
+    """Return the number in a row and column; `column` may be left out if there is only one.
+
+    None if there is no such number.
+    """
+    in_row = [number for number in numbers if number.row == row and column in ("", number.column)]
+    return in_row[0] if in_row and in_row[0].value is not None else None
 
 
 def beside_printed(number: Number) -> str:
-    """Return where a number stands beside the printed one: above, below, or agreeing with it.
+    """Return a sentence on whether a number is above or below the printed one, or agrees with it.
 
-    It agrees where the printed one lies in the interval of ours.
+    It agrees if the printed number is inside the interval of ours.
     """
     if number.value is None or number.printed is None:
         return ""
@@ -35,23 +38,28 @@ def beside_printed(number: Number) -> str:
     return f"{number.row}: {figure(ours)}, {where} the printed {figure(number.printed)} by {far}"
 
 
-def same_as_printed(numbers: Found) -> tuple[int, int]:
-    """Return how many numbers are the printed ones, and how many have one, to the fourth decimal.
+def same_as_printed(numbers: Numbers) -> tuple[int, int]:
+    """Return how many numbers equal the printed ones, and how many printed ones there are.
 
-    The paper cuts off what follows it.
+    Four decimals are compared: the paper cuts off the following digits.
     """
     known = [
-        (one.value, one.printed)
-        for one in numbers
-        if one.value is not None and one.printed is not None
+        (number.value, number.printed)
+        for number in numbers
+        if number.value is not None and number.printed is not None
     ]
     same = sum(int(10_000 * ours + 1e-6) == round(10_000 * printed) for ours, printed in known)
     return same, len(known)
 
 
-def order_of(numbers: Found) -> str:
-    """Return in how many pairs of rows the order is the printed one; ties count for neither."""
-    known = [one for one in numbers if one.value is not None and one.printed is not None]
+def order_of(numbers: Numbers) -> str:
+    """Return a sentence on how many pairs of rows have the same order as in print.
+
+    Pairs that are equal here or in print are left out.
+    """
+    known = [
+        number for number in numbers if number.value is not None and number.printed is not None
+    ]
     pairs = [
         (a, b) for a, b in combinations(known, 2) if a.printed != b.printed and a.value != b.value
     ]
@@ -68,9 +76,10 @@ def _rises(a: float | None, b: float | None) -> bool:
 
 
 def compared(ours: Number | None, other: Number | None) -> str:
-    """Return whether a number is above another one, level with it or below it, and by how much.
+    """Return a sentence on whether a number is above another one, level with it or below it.
 
-    They are level where the interval of the difference, as of different people, has 0 in it.
+    They are level if the interval of the difference contains 0. It is the interval for two
+    independent groups of people.
     """
     if ours is None or other is None:
         return ""
@@ -88,38 +97,42 @@ def _with_ends(number: Number) -> Difference:
     return Difference(by=value, low=low, high=high)
 
 
-def claim(words: str, holds: bool | None) -> str:
-    """Return what the paper claims, and whether it holds here; "" if that is not known."""
+def claim(text: str, holds: bool | None) -> str:
+    """Return a claim of the paper and whether it holds here; "" if that is not known."""
     if holds is None:
         return ""
-    return f"“{words}”: {'agrees' if holds else 'does not agree'}"
+    return f"“{text}”: {'agrees' if holds else 'does not agree'}"
 
 
 def share(ours: Number | None, other: Number | None) -> float | None:
-    """Return one number as a multiple of another one."""
+    """Return `ours` divided by `other`; None if one is missing or 0."""
     if ours is None or other is None or not ours.value or not other.value:
         return None
     return ours.value / other.value
 
 
-def rise(numbers: Found, row: str) -> str:
-    """Return how a row changes from its first place to its best one and its last one."""
-    mine = [one for one in numbers if one.row == row and one.x is not None and one.value]
-    if len(mine) < 2:
+def rise(numbers: Numbers, row: str) -> str:
+    """Return a sentence with the first, the last and the best value of a row of a figure."""
+    points = [number for number in numbers if number.row == row and number.x is not None]
+    points = [number for number in points if number.value]
+    if len(points) < 2:
         return ""
-    best = max(mine, key=lambda one: one.value or 0.0)
-    first, last = mine[0], mine[-1]
+    best = max(points, key=lambda number: number.value or 0.0)
+    first, last = points[0], points[-1]
     change = (
         f"{row}: {figure(first.value)} at {first.column}, {figure(last.value)} at {last.column}"
     )
     return f"{change}, best {figure(best.value)} at {best.column}"
 
 
-def is_flat(numbers: Found, row: str, start: float) -> bool | None:
-    """Return whether a row changes less than its intervals from a place on; None if unknown."""
-    mine = [one for one in numbers if one.row == row and one.x is not None and one.x >= start]
-    values = [one.value for one in mine if one.value is not None]
+def is_flat(numbers: Numbers, row: str, start: float) -> bool | None:
+    """Return whether a row of a figure is level from x = `start` on; None if that is not known.
+
+    It is level if it changes by no more than half the length of its longest interval.
+    """
+    points = [n for n in numbers if n.row == row and n.x is not None and n.x >= start]
+    values = [number.value for number in points if number.value is not None]
     if len(values) < 2:
         return None
-    arms = [(one.ends[1] - one.ends[0]) / 2 for one in mine if one.ends]
+    arms = [(number.ends[1] - number.ends[0]) / 2 for number in points if number.ends]
     return max(values) - min(values) <= max(arms, default=0.0)

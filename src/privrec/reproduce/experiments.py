@@ -1,7 +1,7 @@
-"""The paper's tables and figures by name: which parts each has, and what is said of them.
+"""The paper's tables and figures by name: the parts that each needs, and sentences on its numbers.
 
-A `Line` is a row of a panel, or one place in it, with the part that gives it for each seed. The
-parts of an experiment are those of its lines, and its numbers are read from what they gave.
+A `Line` is a row of a panel, or one point of a row, with the part that computes it for each seed.
+The parts of an experiment are those of its lines. Its numbers are read from finished parts.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,7 +27,7 @@ SYSTEMS = {
     "PrivRec-CEN": "privrec-cen",
     "PrivRec": "privrec",
 }
-"""The systems of the paper's tables, and our recipes of them."""
+"""The names of systems in the paper's tables, and our recipes for them."""
 _REFERENCES = ("popularity", "own-items", "item-knn", "ease")
 _PAPER_STAGE_ONE: Mapping[str, Any] = {
     "stage1": "paper",
@@ -40,22 +40,23 @@ _AXES: Mapping[str, tuple[str, Sequence[int]]] = {
     "cohort": ("M, people in a round", (2, 5, 10, 15, 20, 25, 30, 35, 40)),
 }
 _OURS_ROUNDS = {"rounds": {}, "local_epochs": {"rounds": 20}, "cohort": {"rounds": 100}}
-"""With our settings 1,000 rounds of one epoch are usual: fewer where the axis makes them longer."""
+"""Settings for the rows of our settings, by axis: fewer than the usual 1,000 rounds of one epoch,
+because on these axes a round takes longer."""
 _PAPER_NOISE: Mapping[str, Any] = {
     **{"rounds": 80, "cohort": 30, "sampling": "fixed", "local_epochs": 100, "local_lr": 0.05},
     **{"server_optimizer": "plain", "server_lr": 1.0, "negatives": 2, "dislike_target": 0.0},
     **{"adapt_epochs": 100, "adapt_lr": 0.05, "adapt_negatives": 2, "noise_multiplier": 1.0},
     **{"embedding_size": 64, "tower_size": 64, "hidden": (64, 64, 64, 64)},
 }
-"""DP-PrivRec-One as the paper has it; its bound S is that of each data set."""
+"""The paper's settings of DP-PrivRec-One; its bound S depends on the data set."""
 _PAPER_BOUND = {MOVIELENS: 40.0, FRAPPE: 35.0}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """A row of a panel, or its place in a `column`: a part for each seed, and what to read of it.
+    """A row of a panel, or one point of it in a `column`, with a part (`cells`) for each seed.
 
-    `printed` is by column.
+    `read` says which figure of the parts it shows. `printed` has the paper's numbers by column.
     """
 
     panel: str
@@ -67,18 +68,18 @@ class Line:
 
 
 Lines = Iterator[Line]
-Said = Iterator[str]
+Sentences = Iterator[str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experiment:
-    """One of the paper's tables or figures; `sentences` are made from its numbers by rule."""
+    """A table or figure of the paper; `sentences(panel, numbers)` compares its numbers by rules."""
 
     title: str
     says: str
     data: tuple[str, ...]
     lines: Callable[[Scale, str], Lines]
-    sentences: Callable[[str, Sequence[Number]], Said]
+    sentences: Callable[[str, Sequence[Number]], Sentences]
     x_label: str = "k"
     y_label: str = "Hits@20"
     logs: str = ""
@@ -102,17 +103,17 @@ def _table(scale: Scale, data: str) -> Lines:
             yield Line(panel=panel, row=name, cells=cells, read=read, printed=known)
 
 
-def _about_table(panel: str, numbers: Sequence[Number]) -> Said:
+def _about_table(panel: str, numbers: Sequence[Number]) -> Sentences:
     if not panel.endswith("Hits@k"):
         return
-    at = [one for one in numbers if one.column == K]
-    yield from (agreement.beside_printed(one) for one in at)
-    if order := agreement.order_of(at):
+    at_20 = [number for number in numbers if number.column == K]
+    yield from (agreement.beside_printed(number) for number in at_20)
+    if order := agreement.order_of(at_20):
         yield f"Of the systems that the paper has, {order} at 20"
-    plus, best = agreement.of(at, "privrec-plus"), agreement.of(at, "NCF, centralised")
+    plus, best = agreement.of(at_20, "privrec-plus"), agreement.of(at_20, "NCF, centralised")
     yield agreement.compared(plus, best)
     for epsilon in ("8", "2", "1"):
-        private, before = (agreement.of(at, f"{n}, ε = {epsilon}") for n in _NOISED)
+        private, before = (agreement.of(at_20, f"{n}, ε = {epsilon}") for n in _NOISED)
         yield agreement.compared(private, before)
 
 
@@ -132,10 +133,10 @@ def _fl_parameters(scale: Scale, data: str) -> Lines:
                 yield Line(panel=panel, row=row, cells=(cell,), read="hits@20", column=str(value))
 
 
-def _about_parameters(panel: str, numbers: Sequence[Number]) -> Said:
+def _about_parameters(panel: str, numbers: Sequence[Number]) -> Sentences:
     yield from (agreement.rise(numbers, row) for row in ("the paper's settings", "our settings"))
-    start, words = next((s, w) for name, s, w in _STABLE if name in panel)
-    yield agreement.claim(words, agreement.is_flat(numbers, "the paper's settings", start))
+    start, claim = next((start, claim) for name, start, claim in _STABLE if name in panel)
+    yield agreement.claim(claim, agreement.is_flat(numbers, "the paper's settings", start))
 
 
 _STABLE = (
@@ -164,20 +165,21 @@ def _dp_hits(scale: Scale, data: str) -> Lines:
         yield Line(panel=panel, row=row, cells=cells, printed=known)
 
 
-def _about_dp(panel: str, numbers: Sequence[Number]) -> Said:
-    at = [one for one in numbers if one.column == K]
-    full, one, two, whole, small, usual = (
-        agreement.of(at, row) for row in dict.fromkeys(n.row for n in at)
+def _about_dp(panel: str, numbers: Sequence[Number]) -> Sentences:
+    at_20 = [number for number in numbers if number.column == K]
+    # In the order of the rows in `_dp_hits`.
+    plain, one_stage, two_stages, end_to_end, paper_noise, popularity = (
+        agreement.of(at_20, row) for row in dict.fromkeys(number.row for number in at_20)
     )
-    gap = agreement.share(two, full)
+    gap = agreement.share(two_stages, plain)
     within = None if gap is None else gap >= 0.9
     yield agreement.claim("the gap between DP-PrivRec and PrivRec is within 10 %", within)
-    first = agreement.share(two, one)
-    better = None if first is None else first > 1
+    ratio = agreement.share(two_stages, one_stage)
+    better = None if ratio is None else ratio > 1
     yield agreement.claim("DP-PrivRec consistently outperforms DP-PrivRec-One", better)
-    yield agreement.compared(two, one)
-    yield agreement.compared(whole, one)
-    yield agreement.compared(small, usual)
+    yield agreement.compared(two_stages, one_stage)
+    yield agreement.compared(end_to_end, one_stage)
+    yield agreement.compared(paper_noise, popularity)
 
 
 def _epsilon_tables(scale: Scale, data: str) -> Lines:
@@ -205,11 +207,11 @@ _WAYS = {
 }
 
 
-def _about_epsilons(panel: str, numbers: Sequence[Number]) -> Said:
+def _about_epsilons(panel: str, numbers: Sequence[Number]) -> Sentences:
     same, cells = agreement.same_as_printed(numbers)
     yield f"Composed once per client, {same} of {cells} cells are the printed ones"
-    printed = [one.printed for one in numbers if one.printed]
-    tight = [one.value for one in numbers if one.row == _WAYS["tight"] and one.value]
+    printed = [number.printed for number in numbers if number.printed]
+    tight = [n.value for n in numbers if n.row == _WAYS["tight"] and n.value]
     if printed and len(printed) == len(tight):
         times = [theirs / ours for theirs, ours in zip(printed, tight, strict=True)]
         yield f"The printed ε is {min(times):.1f} to {max(times):.1f} times the tight one"
@@ -226,18 +228,19 @@ def _budget(scale: Scale, data: str) -> Lines:
         yield Line(panel=panel, row=row, cells=cells, read="hits@20", column="no noise")
 
 
-def _about_budget(panel: str, numbers: Sequence[Number]) -> Said:
+def _about_budget(panel: str, numbers: Sequence[Number]) -> Sentences:
     level = agreement.of(numbers, "PrivRec")
     for row in ("DP-PrivRec", "dp-privrec-plus"):
         yield agreement.rise(numbers, row)
-        mine = [one for one in numbers if one.row == row]
-        below = [agreement.share(one, level) for one in mine]
-        known = [part for part in below if part is not None]
+        in_row = [number for number in numbers if number.row == row]
+        ratios = [agreement.share(number, level) for number in in_row]
+        known = [ratio for ratio in ratios if ratio is not None]
         if row == "DP-PrivRec" and known:
             yield agreement.claim("PrivRec can serve as an upper bound", max(known) <= 1)
             yield agreement.claim("more ε, more accuracy", known[-1] > known[0])
         elif known and level is not None:
-            above = [one.column for one, part in zip(mine, below, strict=True) if (part or 0) > 1]
+            pairs = zip(in_row, ratios, strict=True)
+            above = [number.column for number, ratio in pairs if (ratio or 0) > 1]
             yield f"{row} is above PrivRec at ε = {', '.join(above) if above else 'none of these'}"
 
 
@@ -249,7 +252,7 @@ def _personalisation(scale: Scale, data: str) -> Lines:
         yield Line(panel=panel, row=row, cells=cells, read="few")
 
 
-def _about_people(panel: str, numbers: Sequence[Number]) -> Said:
+def _about_people(panel: str, numbers: Sequence[Number]) -> Sentences:
     ours, other = (agreement.of(numbers, row, K) for row in ("PrivRec", "PrivRec-SGD"))
     yield agreement.compared(ours, other)
     times = agreement.share(ours, other)
@@ -273,20 +276,20 @@ def _meta_cost(scale: Scale, data: str) -> Lines:
             yield Line(panel=panel, row=row, cells=(cell,), read=f"ms {row}", column=str(cohort))
 
 
-def _about_cost(panel: str, numbers: Sequence[Number]) -> Said:
+def _about_cost(panel: str, numbers: Sequence[Number]) -> Sentences:
     for other in ("Reptile", "Reptile, one step", "MAML, first order"):
         times = [
-            agreement.share(mine, agreement.of(numbers, other, mine.column))
-            for mine in numbers
-            if mine.row == "MAML, second order"
+            agreement.share(number, agreement.of(numbers, other, number.column))
+            for number in numbers
+            if number.row == "MAML, second order"
         ]
-        more = [100 * (one - 1) for one in times if one is not None]
+        more = [100 * (factor - 1) for factor in times if factor is not None]
         if not more:
             continue
-        said = f"Second-order MAML takes {min(more):.0f} to {max(more):.0f} % more time than"
-        yield f"{said} {other}"
+        shown = f"{min(more):.0f} to {max(more):.0f} %"
+        yield f"Second-order MAML takes {shown} more time than {other}"
         if other == "Reptile":
-            within = all(10 <= one <= 30 for one in more)
+            within = all(10 <= percent <= 30 for percent in more)
             yield agreement.claim("about 10 % - 30 % more time consuming", within)
 
 
@@ -334,15 +337,15 @@ _ATTACKS = {
 }
 
 
-def _about_attacks(panel: str, numbers: Sequence[Number]) -> Said:
+def _about_attacks(panel: str, numbers: Sequence[Number]) -> Sentences:
     if not panel.endswith(_ATTACKS["accuracy"]):
         return
     yield from (
-        f"{said} (ε {one.column})" if (said := agreement.beside_printed(one)) else ""
-        for one in numbers
+        f"{sentence} (ε {number.column})" if (sentence := agreement.beside_printed(number)) else ""
+        for number in numbers
     )
-    known = [one for one in numbers if one.ends]
-    guess = [one for one in known if one.ends and one.ends[0] <= 0.5 <= one.ends[1]]
+    known = [number.ends for number in numbers if number.ends]
+    guess = [low for low, high in known if low <= 0.5 <= high]
     yield f"In {len(guess)} of {len(known)} rows with an interval it holds 0.5: the attack guesses"
 
 
@@ -357,12 +360,12 @@ def _activity(scale: Scale, data: str) -> Lines:
 _PANELS = {"median": "median number of items", "below_mean": "share of people below the mean"}
 
 
-def _about_activity(panel: str, numbers: Sequence[Number]) -> Said:
+def _about_activity(panel: str, numbers: Sequence[Number]) -> Sentences:
     if panel == _PANELS["below_mean"]:
-        for one in numbers:
-            many = None if one.value is None else one.value > 0.5
-            words = f"most users only visited a small number of items ({one.row})"
-            yield agreement.claim(words, many)
+        for number in numbers:
+            many = None if number.value is None else number.value > 0.5
+            claim = f"most users only visited a small number of items ({number.row})"
+            yield agreement.claim(claim, many)
 
 
 _ORDER_NOTE = "The order of two systems is compared by their means, without a test."

@@ -1,8 +1,8 @@
-"""One part of a reproduction, such as a recipe that is trained and tested, or an attack.
+"""One part of a reproduction: a recipe that is trained and tested, an attack, or a measurement.
 
-What it gave is kept in a file named by a hash of all that shapes it: the settings, the data, the
-seed, and the code that it runs. A file is written whole and then renamed, so what is there is
-finished. Other tables that need the same part read it.
+Its result is kept in a file whose name is a hash of everything that the result depends on: the
+settings, the data, the seed, and the code that it runs. The file is written completely and then
+renamed, so an existing file is a finished part. Other tables that need the same part read it.
 """
 
 import ast
@@ -37,15 +37,15 @@ from privrec.runs.loop import train
 from privrec.simulate.cost import process_memory
 
 ACTIVE = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000)
-"""So many items or more: the places of the curve of activity."""
+"""The points of the curve of activity: the share of people with at least this many items."""
 _MUCH = 2.0e9
-"""Bytes of a process that plays one part after another. Chosen by hand."""
+"""If a process has more bytes after a part, its compiled programs are dropped. Chosen by hand."""
 _ROOT = Path(privrec.__file__).parent
 _SHAPING = (
     *("algorithms", "attacks", "core", "data", "evaluation", "privacy"),
     *("seeds", "settings", "simulate"),
 )
-"""The rooms whose code shapes figures. Their comments and docstrings do not."""
+"""The packages and modules whose code changes figures; comments and docstrings do not count."""
 _STARTS: Mapping[Kind, tuple[str, ...]] = {
     "run": ("core.round", "evaluation.ranking", "runs.evaluate"),
     "attack": ("core.round", "attacks.membership"),
@@ -56,11 +56,12 @@ _STARTS: Mapping[Kind, tuple[str, ...]] = {
 
 
 Attacking = Callable[..., Attack]
-"""`attacks.membership.attack`, which a command gives: it would make chains of imports too long."""
+"""`attacks.membership.attack`. A command passes it, because importing it here would make the chains
+of imports too long (`tests/test_architecture.py`)."""
 
 
 class Kept(Document):
-    """`cells/HASH.json`: what a part was, its seconds, and what it gave.
+    """`cells/HASH.json`: the kind and name of a part, its duration in seconds, and its figures.
 
     The figures of a run are in `evaluation-HASH.json` beside it.
     """
@@ -72,9 +73,10 @@ class Kept(Document):
 
 
 def key_of(cell: Cell) -> str:
-    """Return the hash of everything that shapes a part."""
+    """Return the hash of everything that the result of a part depends on."""
     needs_data = cell.kind != "epsilons"
-    # A recipe that chooses settings leaves those alone that are given, though they be the usual.
+    # A recipe that chooses settings does not change those that are given, even if they have their
+    # default values. So a part with given settings differs from one without.
     chooses = bool(cell.recipe) and recipe_named(cell.recipe).choice is not None
     shaped = {
         **asdict(cell),
@@ -89,7 +91,7 @@ def key_of(cell: Cell) -> str:
 
 
 def place_of(cells: Path, key: str) -> Path:
-    """Return the file of a part that is finished."""
+    """Return the file of a part; it exists if the part is finished."""
     return cells / f"{key}.json"
 
 
@@ -103,9 +105,9 @@ def read_run(cells: Path, key: str) -> tuple[Evaluation, People | None]:
 
 
 def play(cell: Cell, cells: str, key: str, attack: Attacking) -> None:
-    """Find what a part gives, and keep it; `attack` is how an attack is done."""
+    """Run a part and write its result; `attack` is the function that runs an attack."""
     begun = time.perf_counter()
-    # These runs are experiments that protect nobody: there is nothing to warn of.
+    # Privacy warnings are ignored: these runs are experiments and protect nobody.
     with warnings.catch_warnings(action="ignore", category=PrivacyWarning):
         if cell.kind == "attack":
             figures = _play_attack(cell, Path(cells), key, attack)
@@ -130,13 +132,13 @@ def _play_run(cell: Cell, cells: Path, key: str) -> None:
 def _play_attack(cell: Cell, cells: Path, key: str, attack: Attacking) -> Any:
     models = cells / f"models-{key}"
     given = {**cell.asked, **cell.settings}
-    found = attack(cell.recipe, cell.source.load(), out=models, seed=cell.seed, **given)
+    document = attack(cell.recipe, cell.source.load(), out=models, seed=cell.seed, **given)
     shutil.rmtree(models, ignore_errors=True)
-    return found.as_json()
+    return document.as_json()
 
 
 def _play_activity(cell: Cell, cells: Path, key: str) -> Any:
-    """Return the share of people with so many different items or more, and what is usual."""
+    """Return how active people are: shares for `ACTIVE`, the median, the share below the mean."""
     federation, counts = cell.source.load(), []
     for positions in chunks(np.arange(federation.n_clients)):
         people = federation.take(positions)
@@ -159,7 +161,7 @@ _PLAYS: Mapping[Kind, Callable[[Cell, Path, str], Any]] = {
 
 
 def work_of(cell: Cell) -> float:
-    """Return how much a part has to do beside the same of the recipe's own settings, which is 1."""
+    """Return the work of a part relative to the recipe with its default settings, which is 1."""
     if cell.kind != "run":
         return 1.0
     usual = configure(cell.recipe, cell.source.load().name, {})
@@ -167,7 +169,7 @@ def work_of(cell: Cell) -> float:
 
 
 def _visits(config: Any) -> int:
-    """Return how many epochs devices train together."""
+    """Return how many local epochs all devices train in total."""
     keys = ("rounds", "cohort", "local_epochs")
     return int(np.prod([getattr(config, key, 1) for key in keys]))
 
@@ -177,9 +179,9 @@ def _visits(config: Any) -> int:
 
 @cache
 def code_version(kind: Kind, recipe: str) -> str:
-    """Return a hash of the code that a part runs: the modules that it imports, wherever they are.
+    """Return a hash of the code that a part runs: of the modules that it imports, also indirectly.
 
-    A module counts if it is in one of the rooms that shape figures.
+    A module counts if it is in `_SHAPING` or is a start itself.
     """
     starts = [f"privrec.{name}" for name in _STARTS[kind]]
     if recipe:
@@ -192,7 +194,7 @@ def code_version(kind: Kind, recipe: str) -> str:
 
 
 def _homes(recipe: str) -> list[str]:
-    """Return the modules that have the recipe, but for the table of all of them."""
+    """Return the modules that define the recipe, without the table of all recipes."""
     known = recipe_named(recipe)
     return [
         name
@@ -206,8 +208,8 @@ def _homes(recipe: str) -> list[str]:
 def _reached(starts: list[str]) -> set[str]:
     """Return the modules of privrec that these import, and what those import.
 
-    Other rooms are not entered, and the table of recipes neither: a change of one recipe does not
-    spoil the figures of another.
+    Imports of modules outside of `_SHAPING` are not followed. Those of the table of recipes are not
+    followed either, so that a change of one recipe does not invalidate the figures of another.
     """
     reached: set[str] = set()
     waiting = list(starts)
@@ -222,7 +224,7 @@ def _reached(starts: list[str]) -> set[str]:
 
 
 _TABLE = frozenset({"privrec.algorithms.recipes"})
-"""It imports all recipes. That of a part is a start."""
+"""It imports all recipes. The module of a part's own recipe is among the starts."""
 
 
 @cache

@@ -14,7 +14,10 @@ Results = Mapping[str, Result]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mistake:
-    """What is wrong and why, the command that shows it, and what our results say of it."""
+    """A mistake of the paper: why it is wrong, the command that shows it, and our evidence.
+
+    `evidence` returns a sentence from our results, or "" without them.
+    """
 
     title: str
     why: str
@@ -23,13 +26,13 @@ class Mistake:
 
 
 def _sentences(name: str, words: str) -> Callable[[Results], str]:
-    """Return what takes the sentences of a result that have these words."""
+    """Return an `evidence` that has the sentences of a result that contain `words`."""
 
-    def found(results: Results) -> str:
+    def evidence(results: Results) -> str:
         known = results[name].sentences if name in results else []
         return " ".join(line for line in known if words in line)
 
-    return found
+    return evidence
 
 
 def _composed(results: Results) -> str:
@@ -45,16 +48,16 @@ def _ndcg(results: Results) -> str:
 
 
 def _rivals(results: Results) -> str:
-    said = []
+    sentences = []
     for name in ("table-movielens", "table-frappe"):
         if name in results:
             panel = results[name].panels[0]
-            at = [one for one in results[name].of(panel) if one.column == "20"]
-            rivals = [one for one in at if one.row in _RIVALS]
-            best = max((one for one in rivals if one.value), key=_value, default=None)
+            at_20 = [number for number in results[name].of(panel) if number.column == "20"]
+            rivals = [number for number in at_20 if number.row in _RIVALS]
+            best = max((number for number in rivals if number.value), key=_value, default=None)
             if best is not None:
-                said.append(f"{panel}: {order_of(rivals)}; the best rival is {best.row}.")
-    return " ".join(said)
+                sentences.append(f"{panel}: {order_of(rivals)}; the best rival is {best.row}.")
+    return " ".join(sentences)
 
 
 _RIVALS = ("FCF", "NN-SELF", "FOFL-SELF", "FedGNN")
@@ -67,13 +70,13 @@ def _value(number: Number) -> float:
 def _own_items(results: Results) -> str:
     if "table-frappe" not in results:
         return ""
-    found = results["table-frappe"]
-    printed, said = PRINTED_HITS["frappe"]["PrivRec"], []
+    result = results["table-frappe"]
+    printed, parts = PRINTED_HITS["frappe"]["PrivRec"], []
     for k in ("5", "10"):
-        own = of(found.of(found.panels[0]), "own-items", k)
+        own = of(result.of(result.panels[0]), "own-items", k)
         if own is not None:
-            said.append(f"Hits@{k} {figure(own.value)}, PrivRec as printed {figure(printed[k])}")
-    return f"{'; '.join(said)}." if said else ""
+            parts.append(f"Hits@{k} {figure(own.value)}, PrivRec as printed {figure(printed[k])}")
+    return f"{'; '.join(parts)}." if parts else ""
 
 
 MISTAKES = (

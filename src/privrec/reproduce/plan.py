@@ -1,6 +1,6 @@
-"""From names to results: the parts that are needed, their time, playing them, their numbers.
+"""Reproducing tables and figures by name: which parts they need, running these, the results.
 
-A part that is finished is never played again: after any kill the same command goes on.
+A finished part is never run again: after a kill, the same command continues with the others.
 """
 
 import json
@@ -8,6 +8,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from privrec.errors import RunFolderError, SettingsError, check_extra, nearest
 from privrec.evaluation.intervals import Difference, People, mean_of
@@ -32,16 +33,20 @@ from privrec.simulate.side_by_side import side_by_side
 from privrec.types import OnProgress
 
 _SEEDED = ("run", "attack")
-"""Parts that have another result with another seed."""
+"""The kinds of parts whose result depends on the seed."""
 _ALONE = "rounds"
-"""Parts that measure time are played when nothing else is."""
+"""The kind of parts that measure time: they run when no other part does."""
 _MEMORY = 3e9
-"""Bytes that a part may need, so that two side by side fit."""
+"""The bytes that a part needs at most, assumed when deciding whether two run at the same time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What is to be done: for each name its lines by data set, and each part once, by its hash."""
+    """The work for some tables and figures: their lines by data set, and their parts by hash.
+
+    A line is a row of the table or figure, and a part (`Cell`) is one run or measurement. Lines and
+    names share parts; `cells` has each part once.
+    """
 
     scale: Scale
     out: Path
@@ -52,7 +57,7 @@ class Plan:
 
     @property
     def folder(self) -> Path:
-        """Where the parts are kept."""
+        """The folder of the finished parts."""
         return self.out / "cells"
 
     def is_kept(self, key: str) -> bool:
@@ -60,18 +65,18 @@ class Plan:
         return place_of(self.folder, key).is_file()
 
     def missing(self, keys: Sequence[str] | None = None) -> list[str]:
-        """Return the parts that are still to be played, of these or of all."""
+        """Return the hashes of the unfinished parts, of `keys` or of the whole plan."""
         return [key for key in (self.cells if keys is None else keys) if not self.is_kept(key)]
 
     def seconds_left(self, keys: Sequence[str] | None = None, *, jobs: int = 1) -> float:
-        """Return about how many seconds the missing parts take, `jobs` at a time."""
+        """Return the estimated seconds of the unfinished parts, `jobs` at a time."""
         missing = self.missing(keys)
         alone = sum(self.seconds[key] for key in missing if self.cells[key].kind == _ALONE)
         return alone + (sum(self.seconds[key] for key in missing) - alone) / jobs
 
 
 def names_of(given: Sequence[str]) -> list[str]:
-    """Return the names of tables and figures, in their order; `all` is every one."""
+    """Return the given names of tables and figures in the order of `EXPERIMENTS`."""
     for name in given:
         if name != "all" and name not in EXPERIMENTS:
             raise SettingsError(
@@ -82,13 +87,13 @@ def names_of(given: Sequence[str]) -> list[str]:
 
 
 def data_of(names: Sequence[str], given: Sequence[str]) -> dict[str, list[str]]:
-    """Return for each name its data sets, of the paper's those that are `given`; all without any.
+    """Return the data sets for each name: those of the paper's that are `given`, or all of them.
 
-    If other data is given, it stands in the place of the paper's.
+    If data sets that the paper does not use are given, they replace the paper's.
     """
     paper = set(given) <= {MOVIELENS, FRAPPE}
     chosen = {
-        name: [d for d in EXPERIMENTS[name].data if not given or d in given]
+        name: [source for source in EXPERIMENTS[name].data if not given or source in given]
         if paper
         else list(given)
         for name in names
@@ -99,10 +104,10 @@ def data_of(names: Sequence[str], given: Sequence[str]) -> dict[str, list[str]]:
 
 
 def make_plan(data: Mapping[str, Sequence[str]], scale: Scale, out: Path) -> Plan:
-    """Return the plan of these names on these data sets."""
+    """Return the plan for these names, each with its data sets."""
     lines = {
-        name: {one: list(EXPERIMENTS[name].lines(scale, one)) for one in sets}
-        for name, sets in data.items()
+        name: {source: list(EXPERIMENTS[name].lines(scale, source)) for source in sources}
+        for name, sources in data.items()
     }
     cells: dict[str, Cell] = {}
     keys: dict[str, list[str]] = {}
@@ -117,21 +122,21 @@ def make_plan(data: Mapping[str, Sequence[str]], scale: Scale, out: Path) -> Pla
         check_extra("sklearn", "the paper's attack (attack-table)")
     if "epsilons" in kinds:
         check_extra("autodp", "recomputing the paper's tables (epsilon-tables)")
-    unique = {name: list(dict.fromkeys(all_)) for name, all_ in keys.items()}
+    unique = {name: list(dict.fromkeys(repeated)) for name, repeated in keys.items()}
     seconds = estimates(cells, out / "cells")
     return Plan(scale=scale, out=out, lines=lines, keys=unique, cells=cells, seconds=seconds)
 
 
 def usual_jobs(cores: int) -> int:
-    """Return how many parts fit side by side: two, unless there is one core or little memory."""
+    """Return how many parts to run at a time: two, or one with a single core or little memory."""
     free = available_memory()
     return 2 if cores > 1 and (free is None or free > 2 * _MEMORY) else 1
 
 
 def play_plan(plan: Plan, *, jobs: int, attack: Attacking, on_progress: OnProgress) -> None:
-    """Play the missing parts, `jobs` at a time, each in a process of its own on one core.
+    """Run the unfinished parts, `jobs` at a time, each in its own process on one core.
 
-    With one at a time they are played here, on all cores.
+    If `jobs` is 1, they run in this process, on all cores.
     """
     whole = sum(plan.seconds[key] for key in plan.cells)
 
@@ -152,19 +157,19 @@ def play_plan(plan: Plan, *, jobs: int, attack: Attacking, on_progress: OnProgre
 
 
 def results_of(plan: Plan, command: str) -> list[Result]:
-    """Return what was found, a result for each name; all parts are finished."""
+    """Return the result of each table or figure; all parts must be finished."""
     return [_result(plan, name, command) for name in plan.lines]
 
 
 def _result(plan: Plan, name: str, command: str) -> Result:
     experiment, numbers, sentences = EXPERIMENTS[name], [], []
     for lines in plan.lines[name].values():
-        found = [one for line in lines for one in _numbers(plan, line)]
-        numbers += found
-        panels = dict.fromkeys(one.panel for one in found)
-        for panel in panels:
-            said = experiment.sentences(panel, [one for one in found if one.panel == panel])
-            sentences += [f"{panel}. {line}." for line in said if line]
+        of_data = [number for line in lines for number in _numbers(plan, line)]
+        numbers += of_data
+        for panel in dict.fromkeys(number.panel for number in of_data):
+            in_panel = [number for number in of_data if number.panel == panel]
+            texts = experiment.sentences(panel, in_panel)
+            sentences += [f"{panel}. {text}." for text in texts if text]
     return Result(
         name=name,
         title=experiment.title,
@@ -188,115 +193,132 @@ def _result(plan: Plan, name: str, command: str) -> Result:
 def write_results(plan: Plan, results: Sequence[Result]) -> list[Path]:
     """Write each result as JSON, CSV and LaTeX; return the files."""
     written = []
-    for one in results:
-        forms = {"json": one.text(), "csv": one.csv().encode(), "tex": one.latex().encode()}
+    for result in results:
+        forms = {"json": result.text(), "csv": result.csv().encode()}
+        forms["tex"] = result.latex().encode()
         for form, content in forms.items():
-            written.append(plan.out / f"{one.name}.{form}")
+            written.append(plan.out / f"{result.name}.{form}")
             write_whole(written[-1], content)
     return written
 
 
-# --- what a line reads of its parts -------------------------------------------------------------
+# --- the numbers of a line, read from its finished parts ----------------------------------------
 
-Found = tuple[float, tuple[float, float] | None, list[float]]
-"""A value, the ends of its interval, and that of each seed."""
+
+class _Measured(NamedTuple):
+    """A value, the ends of its interval, and the values of the single seeds."""
+
+    value: float
+    ends: tuple[float, float] | None
+    by_seed: list[float]
+
+
+_Columns = dict[str, _Measured | None]
+"""The values of a line by column; None if there is none."""
 
 
 def _numbers(plan: Plan, line: Line) -> list[Number]:
     keys = [key_of(cell) for cell in line.cells]
     if line.cells[0].kind == "run":
         runs = [read_run(plan.folder, key) for key in keys]
-        found = _of_runs(runs, line)
+        columns = _of_runs(runs, line)
     else:
         (kept,) = (Kept.read(place_of(plan.folder, key)) for key in keys)
         if kept is None:
             raise RunFolderError(f"{place_of(plan.folder, keys[0])} is not there: go on")
-        found = _OTHERS[line.cells[0].kind](kept.figures, line)
+        columns = _OTHERS[line.cells[0].kind](kept.figures, line)
     return [
         Number(
             panel=line.panel,
             row=line.row,
             column=column,
-            value=_rounded(one[0]) if one else None,
-            low=_rounded(one[1][0]) if one and one[1] else None,
-            high=_rounded(one[1][1]) if one and one[1] else None,
+            value=_rounded(measured.value) if measured else None,
+            low=_rounded(measured.ends[0]) if measured and measured.ends else None,
+            high=_rounded(measured.ends[1]) if measured and measured.ends else None,
             printed=line.printed.get(column),
-            by_seed=[_rounded(value) for value in one[2]] if one and len(one[2]) > 1 else [],
+            by_seed=_several(measured),
         )
-        for column, one in found.items()
+        for column, measured in columns.items()
     ]
+
+
+def _several(measured: _Measured | None) -> list[float]:
+    """Return the values of the seeds; empty if there is only one."""
+    values = [] if measured is None else measured.by_seed
+    return [_rounded(value) for value in values] if len(values) > 1 else []
 
 
 def _rounded(value: float) -> float:
     return round(value, 6)
 
 
-def _of_runs(
-    runs: Sequence[tuple[Evaluation, People | None]], line: Line
-) -> dict[str, Found | None]:
-    evaluations, people = [one for one, _ in runs], [who for _, who in runs]
-    what, _, k = line.read.partition("@")
-    if what == "few":
-        groups = [one.few_items for one in evaluations if one.few_items is not None]
-        return {str(at): _mean_of_few(groups, at) for at in evaluations[0].hits}
-    if what == "ndcg":
-        by_k = {at: [one.ndcg[at] or 0.0 for one in evaluations] for at in evaluations[0].ndcg}
-        return {str(at): (statistics.fmean(all_), None, all_) for at, all_ in by_k.items()}
+def _of_runs(runs: Sequence[tuple[Evaluation, People | None]], line: Line) -> _Columns:
+    evaluations, people = [evaluation for evaluation, _ in runs], [tested for _, tested in runs]
+    metric, _, only_k = line.read.partition("@")
+    first = evaluations[0]
+    if metric == "few":
+        groups = [each.few_items for each in evaluations if each.few_items is not None]
+        return {str(k): _mean_of_few(groups, k) for k in first.hits}
+    if metric == "ndcg":
+        ndcg = {k: [each.ndcg[k] or 0.0 for each in evaluations] for k in first.ndcg}
+        return {str(k): _Measured(statistics.fmean(ndcg[k]), None, ndcg[k]) for k in ndcg}
     means = mean_with_ends(evaluations, people)
-    by_seed = {at: [one.hits[at] for one in evaluations] for at in means}
-    found: dict[str, Found | None] = {
-        str(at): (statistics.fmean(by_seed[at]), (mean.low, mean.high), by_seed[at])
-        for at, mean in means.items()
+    hits = {k: [each.hits[k] for each in evaluations] for k in means}
+    columns: _Columns = {
+        str(k): _Measured(statistics.fmean(hits[k]), (mean.low, mean.high), hits[k])
+        for k, mean in means.items()
     }
-    return {line.column: found[k]} if k else found
+    return {line.column: columns[only_k]} if only_k else columns
 
 
-def _mean_of_few(groups: Sequence[FewItems], k: int) -> Found | None:
-    """Return the mean Hits@k over seeds of people with few items; None where there are none."""
-    parts = [
-        Difference(by=one.hits[k] or 0.0, low=one.interval[k][0], high=one.interval[k][1])
-        for one in groups
-        if k in one.interval
+def _mean_of_few(groups: Sequence[FewItems], k: int) -> _Measured | None:
+    """Return the mean over seeds of Hits@k for people with few items; None if there are none."""
+    of_seeds = [
+        Difference(by=group.hits[k] or 0.0, low=group.interval[k][0], high=group.interval[k][1])
+        for group in groups
+        if k in group.interval
     ]
-    if not parts:
+    if not of_seeds:
         return None
-    mean = mean_of(parts)
-    return mean.by, (mean.low, mean.high), [part.by for part in parts]
+    mean = mean_of(of_seeds)
+    return _Measured(mean.by, (mean.low, mean.high), [of_seed.by for of_seed in of_seeds])
 
 
-def _of_attack(figures: object, line: Line) -> dict[str, Found | None]:
+def _of_attack(figures: object, line: Line) -> _Columns:
     attacks = Attack.model_validate_json(json.dumps(figures)).attacks
     kind = line.read.partition(" ")[0]
     if kind == "accuracy":
-        found = attacks.paper.accuracy if attacks.paper else None
+        figure = attacks.paper.accuracy if attacks.paper else None
     else:
-        one = attacks.loss if kind == "loss" else attacks.sums
-        found = one.auc if one else None
-    if isinstance(found, Area):
-        # Where all repetitions gave the same, how far they differ is not known.
-        known = found.low is not None and found.high is not None and found.low < found.high
-        ends = (found.low or 0.0, found.high or 0.0) if known else None
-        return {line.column: (found.value, ends, [])}
-    return {line.column: None if found is None else (found, None, [])}
+        attack = attacks.loss if kind == "loss" else attacks.sums
+        figure = attack.auc if attack else None
+    if isinstance(figure, Area):
+        # If all repetitions have the same figure, its interval is not known.
+        known = figure.low is not None and figure.high is not None and figure.low < figure.high
+        ends = (figure.low or 0.0, figure.high or 0.0) if known else None
+        return {line.column: _Measured(figure.value, ends, [])}
+    return {line.column: None if figure is None else _Measured(figure, None, [])}
 
 
-def _of_rounds(figures: Mapping[str, float], line: Line) -> dict[str, Found | None]:
-    return {line.column: (1000 * figures[line.read.removeprefix("ms ")], None, [])}
+def _of_rounds(figures: Mapping[str, float], line: Line) -> _Columns:
+    milliseconds = 1000 * figures[line.read.removeprefix("ms ")]
+    return {line.column: _Measured(milliseconds, None, [])}
 
 
-def _of_epsilons(figures: Sequence[Mapping[str, float]], line: Line) -> dict[str, Found | None]:
-    way, delta = line.read.split()
-    (value,) = (one[way] for one in figures if one["delta"] == float(delta))
-    return {line.column: (value, None, [])}
+def _of_epsilons(figures: Sequence[Mapping[str, float]], line: Line) -> _Columns:
+    accountant, delta = line.read.split()
+    (value,) = (at[accountant] for at in figures if at["delta"] == float(delta))
+    return {line.column: _Measured(value, None, [])}
 
 
-def _of_activity(figures: Mapping[str, Mapping[str, float]], line: Line) -> dict[str, Found | None]:
+def _of_activity(figures: Mapping[str, Mapping[str, float]], line: Line) -> _Columns:
     if line.read != "shares":
-        return {line.column: (float(figures[line.read]), None, [])}  # type: ignore[arg-type]
-    return {least: (value, None, []) for least, value in figures["shares"].items()}
+        value = float(figures[line.read])  # type: ignore[arg-type]
+        return {line.column: _Measured(value, None, [])}
+    return {least: _Measured(share, None, []) for least, share in figures["shares"].items()}
 
 
-_OTHERS: Mapping[str, Callable[..., dict[str, Found | None]]] = {
+_OTHERS: Mapping[str, Callable[..., _Columns]] = {
     "attack": _of_attack,
     "rounds": _of_rounds,
     "epsilons": _of_epsilons,

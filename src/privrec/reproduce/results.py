@@ -1,4 +1,4 @@
-"""What a reproduction found: numbers by panel, row and column, as JSON, CSV, LaTeX and Markdown.
+"""Results of a reproduction: numbers by panel, row and column, as JSON, CSV, LaTeX and Markdown.
 
 A panel is one table and one picture. All forms are made from the same numbers.
 """
@@ -77,25 +77,26 @@ class Result(Document):
     @property
     def panels(self) -> list[str]:
         """The names of the panels, in order."""
-        return list(dict.fromkeys(one.panel for one in self.numbers))
+        return list(dict.fromkeys(number.panel for number in self.numbers))
 
     def of(self, panel: str) -> list[Number]:
         """Return the numbers of a panel."""
-        return [one for one in self.numbers if one.panel == panel]
+        return [number for number in self.numbers if number.panel == panel]
 
     @property
     def splits(self) -> str:
-        """The seeds in words; "" where there is nothing random."""
+        """The seeds as text; "" if nothing is random."""
         many = "s" * (len(self.seeds) > 1)
         return f"seed{many} {', '.join(map(str, self.seeds))}" if self.seeds else ""
 
     def csv(self) -> str:
-        """Return a line for each number."""
+        """Return a CSV file with a line for each number."""
         out = io.StringIO()
         names = ("panel", "row", "column", "value", "low", "high", "printed")
         writer = csv.writer(out, lineterminator="\n")
         writer.writerow(names)
-        writer.writerows([_plain(getattr(one, name)) for name in names] for one in self.numbers)
+        for number in self.numbers:
+            writer.writerow([_plain(getattr(number, name)) for name in names])
         return out.getvalue()
 
     def latex(self) -> str:
@@ -108,7 +109,7 @@ class Result(Document):
         return "\n\n".join(parts) + "\n"
 
     def markdown(self, panels: Sequence[str] = ()) -> str:
-        """Return the tables of these panels, or of all, and where they come from."""
+        """Return the tables of these panels, or of all, with the command that computed them."""
         parts = []
         for panel in panels or self.panels:
             head, rows = table_of(self.of(panel), self.decimals)
@@ -140,17 +141,17 @@ def _tex(text: str) -> str:
 def table_of(numbers: Sequence[Number], decimals: int = 3) -> tuple[list[str], list[list[str]]]:
     """Return the head and the rows of a panel as text.
 
-    Below a row stands what the paper prints for it.
+    The row after a row has the paper's printed numbers for it, if there are any.
     """
-    columns = list(dict.fromkeys(one.column for one in numbers))
-    known = {(one.row, one.column): one for one in numbers}
+    columns = list(dict.fromkeys(number.column for number in numbers))
+    known = {(number.row, number.column): number for number in numbers}
     rows = []
-    for name in dict.fromkeys(one.row for one in numbers):
-        mine = [known.get((name, column)) for column in columns]
-        rows.append([name, *(_cell(one, decimals) for one in mine)])
-        if any(one and one.printed is not None for one in mine):
-            printed = [None if one is None else one.printed for one in mine]
-            rows.append([f"{name} {PAPER}", *(_printed(one, decimals) for one in printed)])
+    for name in dict.fromkeys(number.row for number in numbers):
+        in_row = [known.get((name, column)) for column in columns]
+        rows.append([name, *(_cell(number, decimals) for number in in_row)])
+        if any(number and number.printed is not None for number in in_row):
+            printed = [None if number is None else number.printed for number in in_row]
+            rows.append([f"{name} {PAPER}", *(_printed(value, decimals) for value in printed)])
     return ["", *columns], rows
 
 

@@ -1,16 +1,17 @@
-"""The run folder: the files of a run. A kill at any moment costs time and nothing else.
+"""The run folder: the files of a run. A killed run loses only time: it can be resumed.
 
-The folder itself has what may be released: `config.toml`, which is written first and never
-changed; `catalogue.json`; `ledger.jsonl`, a line per release, on the disk before the release is
-used (`ledger.py`); `rounds.jsonl`, a line per round; `params.safetensors`, which marks a finished
-run; and `privacy.html`, the page of what is promised. During a run, `checkpoint.safetensors` has
-the whole server state (and, where the best one by validation is kept, that one), and
-`published-N.safetensors` has what round N published until the checkpoint has it.
+The folder itself has the files that may be released: `config.toml`, which is written first and
+never changed; `catalogue.json`; `ledger.jsonl`, with a line per release that is on the disk before
+the release is used (`ledger.py`); `rounds.jsonl`, with a line per round; `params.safetensors`,
+which marks a finished run; and `privacy.html`, the page that states the guarantee. During a run,
+`checkpoint.safetensors` has the whole server state, and the best state by validation if the recipe
+keeps one. `published-N.safetensors` has the published sum of round N until a checkpoint includes
+it.
 
-`simulation/` has what is computed from raw data: the fingerprint of the data, losses, counts
-and timings, validation, evaluation, attacks, audits, report. No guarantee covers it. In it
-`progress.json` says how far a training is. It is written a few times a second at most, and not
-flushed to the disk, because nothing depends on it.
+`simulation/` has the files that are computed from raw data: the fingerprint of the data, losses,
+counts and timings, validation, evaluation, attacks, audits, report. No guarantee covers them. Its
+`progress.json` has the progress of a training. That file is written at most a few times a second,
+and not flushed to the disk, because nothing depends on it.
 
 A run in Python without a folder has a temporary one, which is removed with its object.
 """
@@ -86,33 +87,33 @@ class RunFolder:
     params_path = _File("params.safetensors")
     """The parameters of a finished run."""
     privacy_path = _File("privacy.html")
-    """The page of what is promised, which may be released."""
+    """The page that states the privacy guarantee; it may be released."""
     data_path = _File("simulation/data.json")
     """The fingerprint of the data that the run began with."""
     choice_path = _File("simulation/choice.txt")
-    """What the recipe chose for itself, in one line."""
+    """One line with the settings that the recipe chose by itself."""
     figures_path = _File("simulation/rounds.jsonl")
-    """One JSON line per round with what it did, computed from raw data."""
+    """One JSON line per round with its loss, counts and timings, computed from raw data."""
     evaluation_path = _File("simulation/evaluation.json")
     """The figures of the final report."""
     attack_path = _File("simulation/attack.json")
-    """What attacks on the run found."""
+    """The results of attacks on the run."""
     audit_path = _File("simulation/audit.json")
-    """What an audit of the run found."""
+    """The results of an audit of the run."""
     report_path = _File("simulation/report.html")
-    """The report for people."""
+    """The report as a web page."""
     progress_path = _File("simulation/progress.json")
-    """How far a training is."""
+    """The progress of a training."""
 
     def published_path(self, round_index: int) -> Path:
-        """What a round published, until the checkpoint includes it."""
+        """The published sum of a round, until a checkpoint includes it."""
         return self.path / f"published-{round_index}.safetensors"
 
 
 def create_run(
     path: Path, config: RunSettings, catalogue: str, fingerprint: str | None
 ) -> RunFolder:
-    """Return a new run folder; raise if the folder has more than the leftovers of a kill.
+    """Return a new run folder; raise if it has more than what a killed process left behind.
 
     `catalogue` is JSON. `fingerprint` is that of the data: the run can only resume on the same
     data. A server in a network has no data and no fingerprint of it.
@@ -120,10 +121,10 @@ def create_run(
     check_free(path)
     is_new = not path.exists()
     folder = RunFolder(path=path)
-    with words(path, "write"):
+    with file_errors(path, "write"):
         folder.data_path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     clear_leftovers(folder)
-    # The format comes last, so a truncated file has none.
+    # The format is the last line: a truncated file is recognised by its absence.
     text = to_toml(config, header={}) + f"format = {FORMAT}\n"
     try:
         if fingerprint is not None:
@@ -137,7 +138,7 @@ def create_run(
 
 
 def check_free(path: Path | None) -> None:
-    """Raise if a new run cannot begin in this folder; one without a path begins elsewhere."""
+    """Raise if a new run cannot begin in this folder; None stands for a temporary folder."""
     if path is not None and path.exists() and not is_untouched(path):
         raise RunFolderError(
             f"{path} is in the way: choose another --out, or go on with it by --resume"
@@ -157,7 +158,7 @@ def clear_leftovers(folder: RunFolder) -> None:
 
 
 def mark_data(folder: RunFolder, fingerprint: str) -> None:
-    """Write the fingerprint of the data whose people train, so that others of it can be tested."""
+    """Write the fingerprint of the training data, by which a later evaluation can check it."""
     write_whole(folder.data_path, json.dumps({"fingerprint": fingerprint}).encode() + b"\n")
 
 
@@ -213,10 +214,10 @@ def settings_in(folder: RunFolder, content: bytes) -> dict[str, Any]:
 
 
 def no_run(path: Path) -> str:
-    """Return why a path is no run folder, and what was perhaps meant."""
-    with words(path, "read"):
+    """Return why a path is not a run folder, and a similar path that was perhaps meant."""
+    with file_errors(path, "read"):
         if not path.exists():
-            there = [one.name for one in path.parent.iterdir()] if path.parent.is_dir() else []
+            there = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
             return f"does not exist{nearest(path.name, there, str(path).removesuffix(path.name))}"
         if path.is_file():
             return "is a file, not a run folder"
@@ -239,40 +240,40 @@ def read_settings(
 def read_catalogue(folder: RunFolder) -> Catalogue:
     """Return the catalogue that a run was begun with."""
     path = folder.catalogue_path
-    with words(path, "read"):
+    with file_errors(path, "read"):
         return from_json(path.read_bytes(), str(path))
 
 
 def append_round(folder: RunFolder, line: RoundFigures, *, figures: bool) -> None:
-    """Add one line to `rounds.jsonl`, and with `figures` what it did to `simulation/`."""
+    """Add a line to `rounds.jsonl`, and with `figures` one to `simulation/rounds.jsonl`."""
     lines: dict[Path, RoundLine] = {
         folder.rounds_path: RoundLine(round=line.round, stage=line.stage),
         **({folder.figures_path: line} if figures else {}),
     }
     for path, content in lines.items():
-        with words(path, "write"), path.open("a", encoding="utf-8") as out:
+        with file_errors(path, "write"), path.open("a", encoding="utf-8") as out:
             out.write(json.dumps(content.as_json()) + "\n")
 
 
 def read_rounds(path: Path, kind: type[AnyRound]) -> list[AnyRound]:
-    """Return the lines of a `rounds.jsonl`; a last line without its end is left out: a kill."""
+    """Return the lines of a `rounds.jsonl`, without a last line that a kill cut short."""
     if not path.is_file():
         return []
     lines: list[AnyRound] = []
-    with words(path, "read"):
+    with file_errors(path, "read"):
         texts = path.read_text(encoding="utf-8", errors="replace").split("\n")
     for number, text in enumerate(texts, start=1):
         if not text:
             continue
         try:
-            found = json.loads(text)
+            values = json.loads(text)
         except (ValueError, RecursionError) as error:
             if number == len(texts) and isinstance(error, ValueError):
                 break
             raise RunFolderError(f"{path} is damaged at line {number}: {error}") from error
-        if fault := fault_in(found, kind):
+        if fault := fault_in(values, kind):
             raise RunFolderError(f"{path} is damaged at line {number}: it {fault}")
-        lines.append(kind.model_validate(found))
+        lines.append(kind.model_validate(values))
     return lines
 
 
@@ -293,26 +294,27 @@ def published_rounds(folder: RunFolder) -> set[int]:
 
 
 def played_rounds(folder: RunFolder) -> int:
-    """Return how many rounds a run has played at least, by its checkpoint and its parameters."""
+    """Return the least number of rounds played, by the checkpoint and the final parameters."""
     counts = [0]
     if folder.checkpoint_path.is_file():
-        found: Any = read_arrays(folder.checkpoint_path).get("round_index", 0)
-        counts.append(_rounds_in(folder.checkpoint_path, found))
+        rounds: Any = read_arrays(folder.checkpoint_path).get("round_index", 0)
+        counts.append(_rounds_in(folder.checkpoint_path, rounds))
     if folder.params_path.is_file():
-        found = read_about(folder.params_path).get("rounds", 0)
-        counts.append(_rounds_in(folder.params_path, found))
+        rounds = read_about(folder.params_path).get("rounds", 0)
+        counts.append(_rounds_in(folder.params_path, rounds))
     return max(counts)
 
 
-def _rounds_in(path: Path, found: Any) -> int:
+def _rounds_in(path: Path, rounds: Any) -> int:
+    """Return a number of rounds that a file has; raise if it is none."""
     try:
-        return int(found)
+        return int(rounds)
     except (TypeError, ValueError, OverflowError) as error:
         raise RunFolderError(f"{path} is damaged: it has no number of rounds") from error
 
 
 def drop_published(folder: RunFolder, before: int) -> None:
-    """Remove what rounds before the given one published; the checkpoint includes it."""
+    """Remove the published sums of rounds before the given one: the checkpoint includes them."""
     for path in folder.path.glob("published-*.safetensors"):
         number = path.stem.removeprefix("published-")
         if number.isdecimal() and int(number) < before:
@@ -323,14 +325,14 @@ def read_evaluation(path: Path, name: str = "evaluation.json") -> Evaluation:
     """Return the `evaluation.json` of a run folder, or that of another protocol."""
     folder, settings = read_run(path)
     place = folder.evaluation_path.with_name(name)
-    found = Evaluation.read(place)
-    if found is None:
+    evaluation = Evaluation.read(place)
+    if evaluation is None:
         raise RunFolderError(f"{path} has no evaluation yet: run 'privrec evaluate {path}'")
     for key in ("recipe", "data", "seed"):
-        if (mine := settings.get(key)) != (its := getattr(found, key)):
+        if (mine := settings.get(key)) != (its := getattr(evaluation, key)):
             why = f"is of another run, with {key} {its!r} and not {mine!r}"
             raise RunFolderError(f"{place} {why}: evaluate again")
-    return found
+    return evaluation
 
 
 def write_arrays(path: Path, arrays: Arrays, metadata: Mapping[str, str]) -> None:
@@ -347,7 +349,7 @@ def write_arrays(path: Path, arrays: Arrays, metadata: Mapping[str, str]) -> Non
         header[name] = {"dtype": kind, "shape": shape, "data_offsets": [start, end]}
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
-    # One array at a time: `safetensors.numpy.save` would have all of them in memory twice more.
+    # Write one array at a time: `safetensors.numpy.save` needs twice their memory in addition.
     parts = (np.asarray(arrays[name], order="C").tobytes() for name in names)
     write_whole(path, chain([len(text).to_bytes(8, "little"), text], parts))
 
@@ -382,7 +384,7 @@ def read_about(path: Path) -> dict[str, str]:
 def write_whole(path: Path, content: bytes | Iterable[bytes]) -> None:
     """Write a file under a temporary name, flush it to disk, then rename it into place."""
     temporary, parts = temporary_name(path), [content] if isinstance(content, bytes) else content
-    with words(path, "write"):
+    with file_errors(path, "write"):
         mode = 0o700 if path.parent.name == SIMULATION else 0o777
         path.parent.mkdir(mode=mode, parents=True, exist_ok=True)
         try:
@@ -414,7 +416,7 @@ def sync_folder(path: Path) -> None:
 @contextlib.contextmanager
 def locked(folder: RunFolder) -> Iterator[None]:
     """Lock a run folder: two processes that train in it would corrupt its ledger."""
-    with words(folder.path, "read"):
+    with file_errors(folder.path, "read"):
         place = os.open(folder.path, os.O_RDONLY)
     try:
         try:
@@ -441,7 +443,7 @@ def _is_leftover(path: Path) -> bool:
 
 
 @contextlib.contextmanager
-def words(path: Path, verb: str) -> Iterator[None]:
+def file_errors(path: Path, verb: str) -> Iterator[None]:
     """Turn an error of the file system into a `RunFolderError` that names the file."""
     try:
         yield
@@ -548,7 +550,7 @@ def copied(folder: RunFolder, path: Path) -> RunFolder:
         raise RunFolderError(f"{path} is in the way: it exists and is not an empty folder")
     path = path.absolute()
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    with words(path, "write"):
+    with file_errors(path, "write"):
         try:
             shutil.copytree(folder.path, part)
             part.replace(path)

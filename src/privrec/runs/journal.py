@@ -23,10 +23,10 @@ from privrec.privacy.release import NoiseSource, secure, seeded
 from privrec.runs import folder as records
 from privrec.runs.folder import (
     RunFolder,
+    file_errors,
     read_about,
     read_arrays,
     read_run,
-    words,
     write_arrays,
 )
 from privrec.runs.ledger import (
@@ -252,7 +252,7 @@ def _mark(folder: RunFolder, rounds: object) -> str:
     what was published, so two such runs never have the same mark.
     """
     lines = read_ledger(folder)
-    with words(folder.config_path, "read"):
+    with file_errors(folder.config_path, "read"):
         content = folder.config_path.read_bytes().splitlines(keepends=True)
     # Data may be moved: its fingerprint is compared elsewhere, and its path is not part of a run.
     kept = b"".join(line for line in content if not line.startswith(b"data = "))

@@ -25,12 +25,12 @@ from privrec.privacy.statement import SEES_NODES, SEES_SUMS, NodeNoise
 from privrec.runs.documents import NOT_JSON, Document, RoundLine, fault_in
 from privrec.runs.folder import (
     RunFolder,
+    file_errors,
     played_rounds,
     published_rounds,
     read_rounds,
     read_run,
     sync_folder,
-    words,
 )
 from privrec.types import MechanismName, NoiseKind
 
@@ -111,7 +111,7 @@ def append_release(folder: RunFolder, before: Sequence[LedgerLine], line: Ledger
     """Add one line to `ledger.jsonl`, whose lines are `before`; return it once it is on disk."""
     chain = _chain(before[-1].chain if before else "", line.as_json())
     whole = line.model_copy(update={"chain": chain})
-    with words(folder.ledger_path, "write"), folder.ledger_path.open("ab") as out:
+    with file_errors(folder.ledger_path, "write"), folder.ledger_path.open("ab") as out:
         out.write(json.dumps(whole.as_json()).encode() + b"\n")
         out.flush()
         os.fsync(out.fileno())
@@ -125,7 +125,7 @@ def start_ledger(folder: RunFolder) -> list[LedgerLine]:
     first, so nothing is removed from a ledger that is damaged.
     """
     lines, path = read_ledger(folder), folder.ledger_path
-    with words(path, "write"):
+    with file_errors(path, "write"):
         text = whole_lines(path.read_bytes() if path.is_file() else b"")
         with path.open("ab") as out:
             out.truncate(len(text))
@@ -154,7 +154,7 @@ def read_ledger(folder: RunFolder) -> list[LedgerLine]:
     """Return all lines of `ledger.jsonl`; raise if a line is not consistent."""
     # A training writes the release first: a round that is read here has its line below.
     rounds = read_rounds(folder.rounds_path, RoundLine)
-    with words(folder.ledger_path, "read"):
+    with file_errors(folder.ledger_path, "read"):
         text = folder.ledger_path.read_bytes() if folder.ledger_path.is_file() else b""
     lines = checked_lines(folder.ledger_path, whole_lines(text))
     check_has(folder, lines, (line.round for line in rounds))
@@ -169,7 +169,7 @@ def read_ledger_file(path: Path) -> list[LedgerLine]:
     """
     if path.is_dir():
         raise RunFolderError(f"{path} is a folder: `privrec privacy spent` adds up runs")
-    with words(path, "read"):
+    with file_errors(path, "read"):
         text = path.read_bytes()
     lines = checked_lines(path, text)
     if not lines:

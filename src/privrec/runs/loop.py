@@ -1,8 +1,8 @@
 """Training: prepare a run, play its rounds, and leave its parameters in a run folder.
 
-Without noise, the best state by the validation people can be kept. Under noise nothing is kept by
-validation: a look at raw data would have to be paid for. Whether there are enough people to learn
-anything from under noise is told before a training.
+Without noise, a run can keep the state that ranks best for the validation people. Under noise it
+does not choose by them, because their raw data would need privacy budget too. Before a training
+with noise, a warning says if there are too few people to learn anything.
 """
 
 import math
@@ -48,15 +48,16 @@ from privrec.simulate.cost import check_memory
 from privrec.types import OnProgress, Params
 
 K = "20"
-"""States are compared by Hits@20."""
+"""The k of Hits@k, by which states are compared on the validation people."""
 _HITS, _ROUND, _WORSE, _PARAM = "best hits", "best round", "best worse", "best param "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Best:
-    """The parameters after `round_index` rounds: `hits` was best there; `worse` looks came since.
+    """The best state so far: the parameters after `round_index` rounds, and their Hits@20 (`hits`).
 
-    A later state that is as good replaces an earlier one.
+    `worse` counts the validations since then, which were all worse. A later state with the same
+    Hits@20 replaces an earlier one.
     """
 
     round_index: int
@@ -66,14 +67,14 @@ class Best:
 
 
 def after_look(best: Best | None, state: ServerState, hits: float) -> Best:
-    """Return the best state after a look at `state`, which has so many `hits`."""
+    """Return the best state after a validation of `state`, whose Hits@20 is `hits`."""
     if best is not None and hits < best.hits:
         return replace(best, worse=best.worse + 1)
     return Best(round_index=state.round_index, hits=hits, params=state.params)
 
 
 def to_arrays(best: Best | None) -> Arrays:
-    """Return what a checkpoint has of the best state; nothing if there is none."""
+    """Return the best state as arrays of a checkpoint; empty if there is no best state."""
     if best is None:
         return {}
     return {
@@ -85,7 +86,7 @@ def to_arrays(best: Best | None) -> Arrays:
 
 
 def from_arrays(arrays: Arrays) -> Best | None:
-    """Return the best state that a checkpoint has; None if it has none."""
+    """Return the best state in the arrays of a checkpoint; None if there is none."""
     if _HITS not in arrays:
         return None
     return Best(
@@ -101,15 +102,15 @@ def from_arrays(arrays: Arrays) -> Best | None:
 
 
 def too_few_to_learn(prepared: Plan) -> str:
-    """Return that nothing can be learned from so few people under the run's noise; "" if it can."""
+    """Return a warning if there are too few people for the noise of the run, else ""."""
     if prepared.task.settings.budget.mechanism == "none":
         return ""
     return too_few_words(prepared.task.split.public_train, people_needed(_planned(prepared)))
 
 
 def _planned(prepared: Plan) -> list[Sums]:
-    """Return what the stages would publish: how many numbers, a sum over nobody tells."""
-    found, params = [], None
+    """Return the sums that the stages would publish; an empty cohort's sum tells their size."""
+    sums, params = [], None
     for stage in prepared.stages():
         state = stage.start(params)
         params = state.params
@@ -118,13 +119,13 @@ def _planned(prepared: Plan) -> list[Sums]:
             nobody = Cohort(stage.population[:0], prepared.task.federation.take)
             total = fastest(stage, stage.tell(state), nobody, stage.first, state.clip_norm)
             numbers = sum(int(np.size(leaf)) for leaf in total.update.values())
-        found.append(Sums(release=stage.release, count=stage.rounds, numbers=numbers))
-    return found
+        sums.append(Sums(release=stage.release, count=stage.rounds, numbers=numbers))
+    return sums
 
 
 CHECKPOINT_SECONDS = 5.0
-"""The time between two checkpoints, for runs whose cohorts can be drawn again: about what a kill
-can lose. Chosen by hand; not tuned."""
+"""The seconds between two checkpoints of a run whose cohorts can be drawn again. A killed run loses
+about this much work. Chosen by hand; not tuned."""
 
 
 def train(
@@ -143,13 +144,13 @@ def train(
 
     `data` is what `load` takes, or has returned. Without `out` the run folder is temporary: it is
     removed when nothing uses the run any more, and `Run.save` keeps it. In a notebook and in a
-    terminal a bar shows how far it is, unless `progress` is false; `on_progress` replaces it.
+    terminal a bar shows the progress, unless `progress` is false; `on_progress` replaces the bar.
 
     With `resume` the interrupted run in `out` continues from its last checkpoint, on the same data
     and with the settings it was started with. Settings need not be given again; different ones are
     refused. With `strict` a run under noise is refused if the model's shape or scale would be
-    computed from people's data. `observe` returns the same run with stages that also tell an audit
-    what they publish.
+    computed from people's data. `observe` is for an audit: it returns the same plan, with stages
+    that also report to the audit what they publish.
     """
     name, read = named(data)
     path = folder_path("out", out)
@@ -159,13 +160,13 @@ def train(
     prepared = prepared if observe is None else observe(prepared)
     chosen = ""
     if started is None and observe is None:
-        records.check_free(path)  # Before it takes time.
+        records.check_free(path)  # First, because choosing settings takes time.
         prepared, chosen = with_choice(prepared, settings, on_progress, progress)
     config, federation = prepared.task.settings, prepared.task.federation
     _refuse_undeclared(federation, strict=strict and config.budget.mechanism != "none")
     # Wrong settings, and too little memory, are found before any file is written.
     check_memory(prepared.stages())
-    # An audit asks what a release tells, not what can be learned.
+    # An audit (`observe`) needs no warning: it measures privacy and not quality.
     if started is None and observe is None and (few := too_few_to_learn(prepared)):
         warnings.warn(few, PrivacyWarning, stacklevel=2)
     if started is None:
@@ -190,7 +191,7 @@ def train(
 
 
 def _new_folder(prepared: Plan, path: Path | None, chosen: str) -> records.RunFolder:
-    """Return the folder of a run that begins; `chosen` is the line of what was chosen for it."""
+    """Return the folder of a new run; `chosen` is the line that says which settings were chosen."""
     config, federation = prepared.task.settings, prepared.task.federation
     about = (config, to_json(federation.catalogue), federation.fingerprint)
     folder = temporary_run(*about) if path is None else records.create_run(path, *about)
@@ -202,9 +203,9 @@ def _new_folder(prepared: Plan, path: Path | None, chosen: str) -> records.RunFo
 def with_choice(
     prepared: Plan, given: Collection[str], on_progress: OnProgress | None, progress: bool
 ) -> tuple[Plan, str]:
-    """Return the plan with the settings that its recipe chooses, and a line of what it chose.
+    """Return the plan with the settings that its recipe chooses, and a line that names them.
 
-    What is `given` stays as it is. Under noise nothing is chosen.
+    Settings that the user has `given` are not changed. Under noise no setting is chosen.
     """
     choice = recipe_named(prepared.task.settings.recipe).choice
     if choice is None:
@@ -212,10 +213,10 @@ def with_choice(
     prepared = with_settings(prepared, choice.usual(prepared.task, given))
     check_memory(prepared.stages())
     with progress_bar(on_progress, progress) as tell:
-        found = choice.find(prepared.task, given, tell or tell_nobody)
-    if found is None:
+        chosen = choice.find(prepared.task, given, tell or tell_nobody)
+    if chosen is None:
         return prepared, ""
-    return with_settings(prepared, found.values), found.line
+    return with_settings(prepared, chosen.values), chosen.line
 
 
 def with_settings(prepared: Plan, values: Mapping[str, Any]) -> Plan:
@@ -234,10 +235,10 @@ def train_and_evaluate(
     on_progress: OnProgress | None = None,
     **settings: Any,
 ) -> Evaluation:
-    """Return the evaluation of the run in `place`; trains and tests it where that is not done."""
+    """Return the evaluation of the run in `place`; trains and tests first, if that was not done."""
     begun = place.exists() and not records.is_untouched(place)
     if begun:
-        # Resuming takes the old run's own settings, which may be others than these.
+        # A resumed run keeps the settings it began with, so they must be the ones asked for.
         choice = recipe_named(recipe).choice
         free = set[str]() if choice is None else choice.keys - settings.keys()
         left_out = {"protocol", "candidates"} | free
@@ -272,12 +273,12 @@ def play_stages(
 ) -> None:
     """Play the remaining rounds that the budget allows; write `params.safetensors` at the end.
 
-    Without noise, a recipe may keep its best state by the validation people, and stop when they get
-    no better (`patience`).
+    Without noise, a recipe may keep the state that is best on the validation people, and stop when
+    no better one follows (`patience`).
 
-    A kill at any moment loses the rounds since the last checkpoint. Resume plays them again, and
-    they publish the same again: from the same seed, or from the disk. Without a `network` the
-    cohorts are simulated on this machine.
+    If the process is killed, the rounds since the last checkpoint are lost. A resumed run plays
+    them again, and they publish the same sums: by the same seed, or read from the disk. Without a
+    `network` the cohorts are simulated on this machine.
     """
     config, stages = prepared.task.settings, prepared.stages()
     figures = config.budget.shows_raw_figures
@@ -306,7 +307,7 @@ def play_stages(
 
 
 Reached = tuple[ServerState, Best | None]
-"""The state after the last round, and the best one so far where that is kept."""
+"""The state after the last round, and the best state so far if the recipe keeps one."""
 
 
 def _play_stage(
@@ -397,7 +398,7 @@ def _compile(stage: Stage, state: ServerState, progress: Progress) -> None:
 def _validation_figures(
     prepared: Plan, state: ServerState, best: Best | None, last: int
 ) -> tuple[dict[str, Any], Best | None]:
-    """Return what a round's line has of a look at the validation people, and the best state now."""
+    """Return the validation figures for the line of a round, and the best state so far."""
     config, figures = prepared.task.settings, validate(prepared, state.params)
     hits = figures["validation"][K]
     if not config.worse_looks or hits is None:
@@ -408,12 +409,12 @@ def _validation_figures(
 
 
 def _is_over(config: RunSettings, best: Best | None) -> bool:
-    """Return whether so many looks were worse than the best one that training stops."""
+    """Return whether training stops: `worse_looks` validations were worse than the best one."""
     return best is not None and 0 < config.worse_looks <= best.worse
 
 
 def checkpoint(folder: records.RunFolder, state: ServerState, best: Best | None = None) -> None:
-    """Write the whole server state and the best one; atomically replaces the checkpoint before."""
+    """Write the server's state and the best one; atomically replaces the previous checkpoint."""
     leaves = jax.tree.leaves((state.params, state.opt_state))
     arrays = {f"{i:05d}": np.asarray(leaf) for i, leaf in enumerate(leaves)}
     arrays["clip_norm"] = np.asarray(state.clip_norm)

@@ -118,7 +118,7 @@ def write_lists(path: Path, frames: Iterable[pl.DataFrame]) -> tuple[int, int]:
     parts = path.with_name(f".{path.name}.{os.getpid()}.parts")
     people, rows, whole = 0, 0, parts / "whole"
     written: list[Path] = []
-    with records.words(path, "write"):
+    with records.file_errors(path, "write"):
         path.parent.mkdir(parents=True, exist_ok=True)
         parts.mkdir()
         try:

@@ -198,7 +198,7 @@ class Run:
         path = self.folder.choice_path
         if not path.is_file():
             return ""
-        with records.words(path, "read"):
+        with records.file_errors(path, "read"):
             return path.read_text(encoding="utf-8").strip()
 
     @property
@@ -352,7 +352,7 @@ def export_run(run: Run, path: Path, *, items: pl.DataFrame | None = None, where
     # The path of the data is private: leave it out.
     settings = {**model.settings, "data": model.catalogue.name}
     about = {"format": FORMAT, "settings": settings, "privacy": dict(model.privacy)}
-    with records.words(run.folder.ledger_path, "read"):
+    with records.file_errors(run.folder.ledger_path, "read"):
         ledger = run.folder.ledger_path.read_bytes()
     texts = {
         "model.json": json.dumps(about, indent=2).encode() + b"\n",

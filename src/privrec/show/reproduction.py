@@ -24,7 +24,7 @@ _KINDS = {
     **SYSTEMS,
     **{"PrivRec-SGD": "privrec-sgd", "DP-PrivRec": "dp-privrec"},
 }
-"""Which recipe a row is of, for its colour; what is printed has the same one, dashed."""
+"""The recipe of a row, which decides its colour; the printed curve has the same, dashed."""
 
 
 def write_page(out: Path) -> list[Path]:
@@ -32,10 +32,10 @@ def write_page(out: Path) -> list[Path]:
     results = read_results(out)
     written = [out / "reproduction.html"]
     write_whole(written[0], render_reproduction(results).encode())
-    for one in results:
-        for number, panel in enumerate(one.panels, start=1):
-            if drawn := draw(one, panel, title=panel):
-                written.append(out / f"{one.name}-{number}.svg")
+    for result in results:
+        for number, panel in enumerate(result.panels, start=1):
+            if drawn := draw(result, panel, title=panel):
+                written.append(out / f"{result.name}-{number}.svg")
                 write_whole(written[-1], drawn.encode())
     return written
 
@@ -43,25 +43,25 @@ def write_page(out: Path) -> list[Path]:
 def read_results(folder: Path) -> list[Result]:
     """Return the results in a folder, in the order of the paper's tables and figures."""
     known = [Result.read(folder / f"{name}.json") for name in NAMES]
-    return [one for one in known if one is not None]
+    return [result for result in known if result is not None]
 
 
 def render_reproduction(results: Sequence[Result]) -> str:
     """Return the page: a section for each result, and what the paper gets wrong."""
-    by_name = {one.name: one for one in results}
+    by_name = {result.name: result for result in results}
     return render(
         "reproduction.html",
         title="The paper reproduced",
-        warnings=[_QUICK] if any(one.quick for one in results) else [],
-        sections=[_section(one) for one in results],
+        warnings=[_QUICK] if any(result.quick for result in results) else [],
+        sections=[_section(result) for result in results],
         mistakes=[
             {
-                "title": one.title,
-                "why": one.why,
-                "command": one.command,
-                "evidence": one.evidence(by_name),
+                "title": mistake.title,
+                "why": mistake.why,
+                "command": mistake.command,
+                "evidence": mistake.evidence(by_name),
             }
-            for one in MISTAKES
+            for mistake in MISTAKES
         ],
     )
 
@@ -89,29 +89,27 @@ def _panel(result: Result, panel: str) -> Mapping[str, object]:
 def draw(result: Result, panel: str, *, title: str = "") -> Markup:
     """Return the chart of a panel, "" without a curve; with a title as an SVG file of its own."""
     numbers = result.of(panel)
-    rows = list(dict.fromkeys(one.row for one in numbers))
+    rows = list(dict.fromkeys(number.row for number in numbers))
     if len(rows) > _CURVES:
-        rows = [row for row in rows if any(one.row == row and _is_beside(one) for one in numbers)]
-    shown = [one for one in numbers if one.row in rows and one.value is not None]
+        beside = {number.row for number in numbers if _is_beside(number)}
+        rows = [row for row in rows if row in beside]
+    shown = [number for number in numbers if number.row in rows and number.value is not None]
     printed = {
-        f"{one.row} {PAPER}": one for one in shown if one.printed is not None and one.row in rows
+        f"{number.row} {PAPER}": number.row for number in shown if number.printed is not None
     }
-    series = {row: _points(shown, row, lambda one: one.value) for row in rows}
+    series = {row: _points(shown, row, lambda number: number.value) for row in rows}
     if len(rows) + len(printed) <= 2 * _CURVES:
-        for name, one in printed.items():
-            series[name] = _points(shown, one.row, lambda one: one.printed)
-    levels = {one.row: one.value for one in shown if one.x is None and one.value is not None}
-    bars = {
-        row: {one.x or 1.0: one.ends for one in shown if one.row == row and one.ends}
-        for row in rows
-    }
+        for name, row in printed.items():
+            series[name] = _points(shown, row, lambda number: number.printed)
+    levels = {n.row: n.value for n in shown if n.x is None and n.value is not None}
+    bars = {row: {n.x or 1.0: n.ends for n in shown if n.row == row and n.ends} for row in rows}
     return line_chart(
         {name: points for name, points in series.items() if points},
         x_label=result.x_label,
         y_label=result.y_label,
         levels=levels,
         bars=bars,
-        kinds={f"{name}{end}": one for name, one in _KINDS.items() for end in ("", f" {PAPER}")},
+        kinds={f"{name}{end}": kind for name, kind in _KINDS.items() for end in ("", f" {PAPER}")},
         logs=result.logs,
         title=title,
     )
@@ -124,8 +122,10 @@ def _is_beside(number: Number) -> bool:
 def _points(
     numbers: Sequence[Number], row: str, of: Callable[[Number], float | None]
 ) -> list[tuple[float, float]]:
-    mine = [one for one in numbers if one.row == row]
-    return [(one.x, value) for one in mine if one.x is not None and (value := of(one)) is not None]
+    """Return the points (x, `of` the number) of a row, without those that have no such value."""
+    in_row = [number for number in numbers if number.row == row and number.x is not None]
+    points = [(number.x, of(number)) for number in in_row]
+    return [(x, y) for x, y in points if x is not None and y is not None]
 
 
 # --- tables in pages of documentation -----------------------------------------------------------
@@ -149,8 +149,9 @@ def filled(text: str, folder: Path) -> str:
         result = Result.read(path)
         if result is None:
             raise RunFolderError(f"there is no {path}, which a block of the page names")
-        panels = [one.strip() for one in (block["panels"] or "").split(";") if one.strip()]
-        if unknown := [one for one in panels if one not in result.panels]:
+        names = (block["panels"] or "").split(";")
+        panels = [name.strip() for name in names if name.strip()]
+        if unknown := [name for name in panels if name not in result.panels]:
             raise RunFolderError(f"{path} has no panel {unknown[0]!r}")
         return f"{block[1]}\n{result.markdown(panels)}\n\n{block[5]}"
 
@@ -160,9 +161,9 @@ def filled(text: str, folder: Path) -> str:
 def put_into(page: Path, results: Sequence[Result], *, commit: str, date: str) -> list[Path]:
     """Write results as JSON beside a page, in `results/`, and fill its blocks; return the files."""
     written = []
-    for one in results:
-        kept = one.model_copy(update={"commit": commit, "date": date})
-        written.append(page.parent / "results" / f"{one.name}.json")
+    for result in results:
+        kept = result.model_copy(update={"commit": commit, "date": date})
+        written.append(page.parent / "results" / f"{result.name}.json")
         write_whole(written[-1], kept.text())
     text = filled(page.read_text(encoding="utf-8"), page.parent)
     write_whole(page, text.encode())

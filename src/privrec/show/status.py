@@ -1,7 +1,7 @@
-"""What is known of a run while it goes on, from its folder alone; nothing in it is changed.
+"""The state of a run during its training, read from its run folder. Nothing there is changed.
 
-Files that grow are read whole when they have changed. After that they are left alone for twenty
-times as long as it took, so that a page takes 5 % of a core at most from the training.
+A growing file is read completely when it has changed. It is then not read again for twenty times
+as long as the reading took, so a page takes at most 5 % of a core from the training.
 """
 
 import contextlib
@@ -39,30 +39,32 @@ from privrec.runs.documents import (
 from privrec.runs.figures import at_least, duration, figure_and_arm
 from privrec.runs.folder import (
     RunFolder,
+    file_errors,
     is_alive,
     is_untouched,
     no_run,
     settings_in,
-    words,
 )
 from privrec.runs.ledger import check_has, checked_lines, ledger_in, whole_lines
 from privrec.show.report import looks_in, loss_chart, validation_curves
 
 _K = 20
 _PATIENCE = 20.0
-"""Files rest for so many times as long as reading them took. Chosen by hand, as what follows."""
+"""Growing files are not read again for this many times the duration of the last reading. Chosen by
+hand, like the constants below."""
 _SETTINGS = 16 * 2**10
-"""Bytes of the settings: TOML of this size takes a second at worst, of a megabyte hours."""
+"""The most bytes of the settings: TOML of this size is parsed within a second, at worst; a megabyte
+can take hours."""
 _SMALL = 2**20
-"""Bytes of what says how far a run is."""
+"""The most bytes of `progress.json`."""
 _LARGEST = 128 * 2**20
-"""A growing file of more bytes is refused: privrec writes less in 100,000 rounds."""
+"""The most bytes of a growing file; in 100,000 rounds privrec writes less than that."""
 _KINDS = 32
-"""Of more kinds of releases no epsilon is computed: a recipe has a few, and each takes time."""
+"""With more kinds of releases, epsilon is not computed: each kind takes time. A recipe has few."""
 _FRESH_SECONDS = 60.0
-"""On another machine a training counts as running if it wrote something so long ago at most."""
+"""A training on another machine counts as running if its last write is at most this long ago."""
 _SHORT_SECONDS = 1.0
-"""Steps of shorter rounds are not shown: they are over before they are read."""
+"""Steps are not shown if rounds are shorter than this: nobody could read them in time."""
 _BUSY = ("starting", "compiling", "training")
 
 
@@ -82,10 +84,11 @@ class Validation(_Part):
 
 
 class Spending(_Part):
-    """What the ledger has so far. `epsilon` is a guarantee; None where there is none, or not yet.
+    """The cost of the releases in the ledger so far.
 
-    `epsilon_of_mechanism` is that of the releases with noise. If `is_behind`, there are more
-    releases, which are not counted yet.
+    `epsilon` is a guarantee, or None if there is none or it is not known yet.
+    `epsilon_of_mechanism` is that of the releases with noise. If `is_behind`, the ledger has newer
+    releases that are not counted yet.
     """
 
     releases: int
@@ -100,7 +103,7 @@ class Spending(_Part):
 
 
 class Status(_Part):
-    """A run as it was last seen."""
+    """The state of a run when its folder was last read."""
 
     run: str
     state: str = "waiting"
@@ -121,7 +124,7 @@ class Status(_Part):
     resume: str | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """Return the document that the page asks for: figures, and the sentences that it shows."""
+        """Return the JSON document for the page: the figures, and the sentences that it shows."""
         return {**self.model_dump(), "says": sentences(self)}
 
 
@@ -148,7 +151,7 @@ def _read_settings(folder: RunFolder) -> WatchedSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Files:
-    """What the files that grow have so far: the last round, its figures, and what was spent."""
+    """The content of the growing files: the last round, validation, charts and privacy cost."""
 
     last: RoundLine | None = None
     validation: Validation | None = None
@@ -157,7 +160,7 @@ class Files:
 
 
 class Watched:
-    """A run folder that is looked at again and again."""
+    """A run folder that is read repeatedly, to show the progress of its training."""
 
     def __init__(self, path: Path) -> None:
         """Nothing is read yet."""
@@ -170,7 +173,7 @@ class Watched:
         self._rounds: deque[tuple[float, int]] = deque(maxlen=20)
 
     def text(self) -> str:
-        """Return the status and the charts as JSON; whatever goes wrong, it says so."""
+        """Return the status and the charts as JSON; any error becomes part of the status."""
         with self._lock:
             try:
                 document = {**self.look().as_json(), "charts": self.files.charts}
@@ -180,7 +183,7 @@ class Watched:
                 return json.dumps({**self._damaged(why).as_json(), "charts": ""})
 
     def look(self) -> Status:
-        """Return how far the run is, what it has spent, and what its validation people showed."""
+        """Return the progress of the run, its privacy cost and its validation figures."""
         mark = _mark_of(self.folder.config_path)
         if mark is None:
             return Status(run=str(self.folder.path))
@@ -190,16 +193,16 @@ class Watched:
             return self._damaged(str(error))
 
     def _settings_at(self, mark: "_Mark") -> WatchedSettings:
-        """Return the settings, or raise what is wrong with them; read if their file changed."""
+        """Return the settings, or raise their error; the file is read again if it changed."""
         if self._settings is None or self._settings[0] != mark:
             try:
                 self._settings = mark, _read_settings(self.folder)
             except PrivrecError as error:
                 self._settings = mark, error
-        found = self._settings[1]
-        if isinstance(found, PrivrecError):
-            raise found
-        return found
+        settings = self._settings[1]
+        if isinstance(settings, PrivrecError):
+            raise settings
+        return settings
 
     def _damaged(self, why: str) -> Status:
         return Status(run=str(self.folder.path), state="damaged", problem=" ".join(why.split()))
@@ -238,7 +241,7 @@ class Watched:
         return status.model_copy(update=known)
 
     def _read(self, settings: WatchedSettings, *, at_once: bool) -> bool:
-        """Read the files that grow, unless they rest; return whether they have more by now."""
+        """Read the growing files, unless they were read just now; return whether they are newer."""
         folder = self.folder
         growing = (folder.rounds_path, folder.figures_path, folder.ledger_path)
         marks = [_mark_of(path) for path in growing]
@@ -248,7 +251,7 @@ class Watched:
             started = time.thread_time()
             try:
                 self.files, self._problem = _files_of(folder, settings), None
-            except Exception as error:  # Whatever it is, it is said until the files change.
+            except Exception as error:  # Shown until the files change, whatever it is.
                 self._problem = error
             finally:
                 self._marks = marks
@@ -259,7 +262,7 @@ class Watched:
         return False
 
     def _training(self, progress: Progress, played: int) -> dict[str, object]:
-        """Return how far a training is that is running."""
+        """Return the progress of a running training, as fields of `Status`."""
         at = max(played, progress.round or 0)
         pace = self._pace(progress, at)
         is_short = pace is not None and pace < _SHORT_SECONDS
@@ -272,13 +275,13 @@ class Watched:
         }
 
     def _pace(self, progress: Progress, at: int) -> float | None:
-        """Return the seconds of a round; None if that is not known yet."""
+        """Return the seconds that a round takes; None if that is not known yet."""
         rounds = self._rounds
         if not rounds or rounds[-1][1] != at:
             rounds.append((time.monotonic(), at))
         if progress.stage_round and progress.seconds_per_round is not None:
             return progress.seconds_per_round
-        # Under secure noise no timings are written: take those that were seen from here.
+        # Under secure noise the run writes no timings, so they are measured here.
         (began, first), (now, last) = rounds[0], rounds[-1]
         return (now - began) / (last - first) if len(rounds) > 2 and last > first else None
 
@@ -287,7 +290,7 @@ _Mark = tuple[int, int, int, int]
 
 
 def _mark_of(path: Path) -> _Mark | None:
-    """Return what changes when a file does: the file, its size and its time; None for no file."""
+    """Return a value that changes whenever the file does; None if there is no file."""
     try:
         known = path.stat()
     except OSError:
@@ -296,8 +299,9 @@ def _mark_of(path: Path) -> _Mark | None:
 
 
 def _files_of(folder: RunFolder, settings: WatchedSettings) -> Files:
-    """Return what the files that grow have; raise if they are too large, or damaged."""
-    # A training writes the release first: a round that is read here has its line in the ledger.
+    """Return the content of the growing files; raise if they are too large or damaged."""
+    # Rounds are read before the ledger. A training writes the ledger line of a round first, so
+    # each round that is read here has one.
     last = _last_round(folder.rounds_path)
     privacy = _spending(folder, settings, played=0 if last is None else last.round + 1)
     rounds = list(_figures_in(folder.figures_path))
@@ -305,12 +309,13 @@ def _files_of(folder: RunFolder, settings: WatchedSettings) -> Files:
 
 
 def _content(path: Path, most: int) -> bytes:
-    """Return the content of a file; nothing where there is none. Raise if it has too many bytes.
+    """Return the content of a file; empty if there is no file. Raise if it has too many bytes.
 
-    Pipes and devices are refused: reading them may never end. The file is opened once, so that
-    nothing else can take its place after it was looked at; opening a pipe must not wait.
+    Pipes and devices are refused, because reading them may never end. The file is opened before
+    its kind is checked, so it cannot be replaced in between; O_NONBLOCK, because opening a pipe
+    would wait for a writer.
     """
-    with words(path, "read"):
+    with file_errors(path, "read"):
         try:
             place = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
         except (FileNotFoundError, NotADirectoryError):
@@ -344,16 +349,17 @@ def _figures_in(path: Path) -> Iterator[RoundFigures]:
     text = _content(path, _LARGEST)
     for line in text[: text.rfind(b"\n") + 1].splitlines():
         with contextlib.suppress(*NOT_JSON):
-            found = RoundFigures.model_validate_json(line)
-            intervals = found.validation_interval.values()
-            figures = [found.round, found.loss, *found.validation.values(), *chain(*intervals)]
+            line_figures = RoundFigures.model_validate_json(line)
+            intervals = line_figures.validation_interval.values()
+            shown = line_figures.validation.values()
+            numbers = [line_figures.round, line_figures.loss, *shown, *chain(*intervals)]
             is_whole = all(len(ends) == 2 for ends in intervals)
-            if is_whole and all(one is None or _is_figure(one) for one in figures):
-                yield found
+            if is_whole and all(number is None or _is_figure(number) for number in numbers):
+                yield line_figures
 
 
 def run_charts(rounds: Sequence[RoundFigures]) -> Markup:
-    """Return the curves of a run so far."""
+    """Return the validation and loss curves of a run so far, as HTML."""
     charts = {"Validation": validation_curves(rounds), "Loss on the devices": loss_chart(rounds)}
     shown = [Markup("<h2>{}</h2>{}").format(name, chart) for name, chart in charts.items() if chart]
     return Markup().join(shown)
@@ -376,11 +382,12 @@ def _newest(rounds: Sequence[RoundFigures]) -> Validation | None:
 
 
 def _spending(folder: RunFolder, settings: WatchedSettings, played: int) -> Spending:
-    """Return what a ledger has so far, where it is sound and has the rounds that were played."""
+    """Return the cost of the releases in the ledger; raise unless it has all played rounds."""
     path = folder.ledger_path
     lines = checked_lines(path, whole_lines(_content(path, _LARGEST)))
     check_has(folder, lines, range(played))
-    kinds, noised = {line.noise for line in lines}, [one for one in lines if one.release.is_private]
+    kinds = {line.noise for line in lines}
+    noised = [line for line in lines if line.release.is_private]
     delta = settings.delta if settings.delta and 0 < settings.delta < 1 else 1e-6
     epsilon, problem = None, None
     try:
@@ -388,7 +395,7 @@ def _spending(folder: RunFolder, settings: WatchedSettings, played: int) -> Spen
             problem = "too many kinds of releases"
         elif noised:
             epsilon = ledger_in(noised).epsilon(delta)
-    except Exception as error:  # A ledger may be of any kind; the page must say something.
+    except Exception as error:  # A file can hold any ledger; the page must show its error.
         problem = " ".join(str(error).split()) or repr(error)
     if epsilon is not None and math.isinf(epsilon):
         epsilon, problem = None, "there is too little noise"
@@ -405,7 +412,7 @@ def _spending(folder: RunFolder, settings: WatchedSettings, played: int) -> Spen
 
 
 def _progress_in(path: Path) -> Progress:
-    """Return what a progress file says; nothing where there is none, or no JSON object."""
+    """Return the content of a progress file; an empty `Progress` if it is no JSON object."""
     content, values = _content(path, _SMALL), None
     with contextlib.suppress(*NOT_JSON):
         values = json.loads(content)
@@ -428,7 +435,7 @@ def _is_running(progress: Progress, folder: RunFolder) -> bool:
 
 
 def _seconds_left(progress: Progress, pace: float | None) -> float | None:
-    """Return the time that the stage still takes, by its last rounds or by the one it is in."""
+    """Return the seconds left of the stage, estimated from its last rounds or the present one."""
     left = (progress.stage_of or 0) - (progress.stage_round or 0)
     if pace is not None:
         return pace * left
@@ -444,10 +451,10 @@ def _is_figure(value: object) -> bool:
 
 
 def sentences(status: Status) -> dict[str, str]:
-    """Return what the page says, by the place where it stands."""
-    named = status.recipe is not None
+    """Return the sentences of the page, by the element that shows them."""
+    has_recipe = status.recipe is not None
     return {
-        "title": f"{status.recipe} on {status.data}" if named else status.run,
+        "title": f"{status.recipe} on {status.data}" if has_recipe else status.run,
         "state": _state_text(status),
         "rounds": _rounds_text(status),
         "step": _step_text(status.step),
@@ -540,7 +547,10 @@ def _validation_text(status: Status) -> str:
 
 
 def _memory_text(status: Status) -> str:
-    """Return the memory of the process. The system may count its peak later than what is used."""
+    """Return the memory of the process, now and at its peak.
+
+    The system may update the peak after the present value, so the larger of the two is shown.
+    """
     if (memory := status.memory) is None:
         return "–"
     now = f"{in_gb(memory.now)} now, " if status.state in _BUSY else ""

@@ -1,4 +1,4 @@
-"""Writes the pages of a run folder: the report, what is promised, attacks and audits."""
+"""Writes the pages of a run folder: the report, the privacy guarantee, attacks and audits."""
 
 import shlex
 from collections.abc import Iterable
@@ -22,12 +22,12 @@ def write_report(
     protocol: str | None = None,
     candidates: str | None = None,
 ) -> Path:
-    """Write the report of a run from what is in its folder, and return its path.
+    """Write the report of a run from the files in its folder, and return the path of the report.
 
-    `run` is a run, its folder, or a folder that `privrec.evaluate(…, out=…)` wrote. The other
-    arguments are those of `run.evaluate`, where it was asked for another protocol. A run that was
-    not evaluated gets a page of what is known: its promise, its rounds and its settings. The pages
-    of what is promised, and of attacks and audits, are written too.
+    `run` is a run, its folder, or a folder that `privrec.evaluate(…, out=…)` wrote. `protocol` and
+    `candidates` select an evaluation by another protocol; they are those of `run.evaluate`. The
+    report of a run without an evaluation has its privacy guarantee, its rounds and its settings.
+    The pages of the guarantee, of attacks and of audits are written too.
     """
     if not isinstance(run, Run):
         folder = RunFolder(path=Path(run))
@@ -48,14 +48,14 @@ def write_missing_reports(places: Iterable[Path]) -> None:
 
 
 def refresh_report(run: Run) -> None:
-    """Write the pages again after an attack or audit; a report where there is an evaluation."""
+    """Write the pages again after an attack or audit; the report only if there is an evaluation."""
     write_attacks(run.folder)
     if run.folder.evaluation_path.is_file():
         write_report(run)
 
 
 def write_attacks(folder: RunFolder) -> None:
-    """Write the pages of attacks and audits, which lead to the other pages of the run."""
+    """Write the pages of attacks and audits, with links to the other pages of the run."""
     attack, audit = Attack.read(folder.attack_path), Audit.read(folder.audit_path)
     for name, document in (("attack", attack), ("audit", audit)):
         place = folder.report_path.with_name(f"{name}.html")
@@ -66,7 +66,7 @@ def write_attacks(folder: RunFolder) -> None:
 
 
 def _write_pages(run: Run, place: Path) -> None:
-    """Write the report to `place`, and the page of what is promised."""
+    """Write the report to `place`, and the page of the privacy guarantee."""
     folder, settings = run.folder, run.config.model_dump()
     data = data_title(run.catalogue.name, run.config.data)
     title = f"{run.config.recipe} on {data}, seed {run.config.seed}"
@@ -95,7 +95,7 @@ def _write_pages(run: Run, place: Path) -> None:
 
 
 def _write_own(folder: RunFolder) -> Path:
-    """Write the report of a recommender of one's own, which has no settings and no rounds."""
+    """Write the report of a user's own recommender, which has no settings and no rounds."""
     evaluation = Evaluation.read(folder.evaluation_path)
     if evaluation is not None:
         names = ("recipe", "data", "seed", "protocol", "candidates")

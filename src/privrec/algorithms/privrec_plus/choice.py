@@ -1,14 +1,14 @@
-"""What PrivRec+ chooses for itself before a training without noise: settings that nobody gave.
+"""The automatic choice of settings by PrivRec+, before a training without noise.
 
-Candidates learn from what `evaluation.choosing` leaves of the training data, and are compared on
-what it holds out. One setting after another: the weight of people, the ridge, the length of
-vectors, the discount of popular items, the pairs beside the vectors, and how much a last like
-weighs where the last like is tested. Candidates that differ in what is solved alone share their
-sums. Another value takes the place of the one before if it is better by more than the standard
-error of the difference.
+It chooses among settings that the user did not give. `evaluation.choosing` holds out a part of the
+training data: candidates are trained on the rest and compared on the part. Settings are tried one
+after another: the weight of people, the ridge, the length of vectors, the discount of popular
+items, the pairs beside the vectors, and the weight of a last like if the last like is tested.
+Candidates that differ only in how the tower is solved share their sums. A new value replaces the
+previous one if it is better by more than the standard error of the difference.
 
-Nothing here is for a run under noise: a look at raw data would have to be paid for. A federation
-does not choose either: what its terms say counts.
+Runs under noise do not choose: comparing candidates on raw data would cost privacy budget.
+Federations do not choose either: their terms have all settings.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -50,26 +50,26 @@ KEYS = frozenset(
 _ACTIVITIES = (0.5, 1.0)
 _RIDGES = ((5.0, 0.5), (20.0, 0.66), (50.0, 0.7), (200.0, 0.75), (500.0, 0.8))
 _RIDGES_WITHIN = ((1.0, 0.2), (5.0, 0.5), (50.0, 0.7), (200.0, 0.75))
-"""Pairs of ridge and dropout, from weak to strong; the latter within a subspace."""
+"""Pairs of ridge and dropout, from weak to strong; `_RIDGES_WITHIN` are for a subspace."""
 _RANKS = (512, 0)
 _WHOLE = 5000
-"""Up to so many items the whole matrix is tried, which is the rank 0. Chosen by hand: for more, the
+"""The most items for which the whole matrix, rank 0, is tried. Chosen by hand: with more items, the
 model would have more than 200 MB."""
 _DISCOUNTS = (0.0, 0.1, 0.2)
 _HOPS = (0.15, 0.3, 1.0)
 _RECENCIES = (1.0, 3.0, 10.0, 30.0)
 _MORE_DIRECTIONS, _MOST_NUMBERS = 1024, 6 * 10**7
-"""More directions than usual are tried last, if the vectors of all columns have at most so many
-numbers: it bounds the memory. Chosen by hand."""
+"""A larger number of directions is tried last, if the vectors of all columns have no more than
+`_MOST_NUMBERS` numbers, which bounds the memory. Chosen by hand."""
 _TRIAL_ROUNDS = 4
 """Rounds of the subspace iteration for a candidate: fewer than in a run, to save time."""
 _MOST_PAIRS = 2 * 10**9
-"""With more pairs of lines of one person, the pairs of items would take minutes: they are not
-tried. Chosen by hand."""
+"""The most pairs of lines, added up over people, for which the pairs of items are tried: with more
+they would take minutes. Chosen by hand."""
 _USUAL_RIDGES = 2
-"""About how many other ridges are tried: for a forecast alone."""
+"""The expected number of other ridges that are tried, for the forecast of the time."""
 _EXPECTED = 12
-"""About how many candidates there are: for the bar alone."""
+"""The expected number of candidates, for the progress bar."""
 
 
 class _Sums(NamedTuple):
@@ -80,7 +80,7 @@ class _Sums(NamedTuple):
 
 
 class _Candidate(NamedTuple):
-    """Settings, the sums that they are solved from, and the parameters that come of it."""
+    """Settings, the sums from which the tower is solved, and the resulting parameters."""
 
     settings: PlusSettings
     sums: _Sums | None
@@ -94,7 +94,10 @@ class _Best(NamedTuple):
     figures: F64
 
     def lean(self) -> "_Best":
-        """Return it without sums and vectors, to save memory: with what other vectors keep."""
+        """Return it without sums and vectors, to save memory.
+
+        The kept parameters are those that a candidate with other vectors uses again.
+        """
         settings, _, params = self.candidate
         kept = {
             name: array
@@ -105,10 +108,11 @@ class _Best(NamedTuple):
 
 
 def usual(task: Task[Any], given: Collection[str]) -> dict[str, Any]:
-    """Return what follows from the data's size and the protocol: where rounds on top are left out.
+    """Return {"rounds": 0} if the rounds after the closed form should be left out, else {}.
 
-    They made every large catalogue worse that was tried, and take most of the time. Where lines are
-    split and not people, nobody could say after which of them to stop.
+    They are left out for large catalogues: they made the result worse on each one that was tried,
+    and take most of the time. They are also left out if lines are split instead of people:
+    nothing tells then after which round to stop.
     """
     settings = without_noise(task.settings)
     if settings is None or not settings.choose or "rounds" in given:
@@ -123,7 +127,7 @@ def find(
     given: Collection[str],
     on_progress: OnProgress,
 ) -> Chosen | None:
-    """Return the settings that are best on what is held out; None if nothing is to be chosen."""
+    """Return the settings that are best on the held-out part; None if there is no choice."""
     if (search := _search(plan_of, task, given, on_progress)) is None:
         return None
     settings, trial = search.settings, search.trial
@@ -134,7 +138,8 @@ def find(
     values = {key: found[key] for key in keys if found[key] != before[key]}
     line = _line(trial, values, usual_figures, best.figures)
     if not settings.rounds and "validation_share" not in given:
-        values["validation_share"] = 0.0  # Nothing is left to validate: these people train too.
+        # Without rounds, nothing is validated during the training: validation people train too.
+        values["validation_share"] = 0.0
     on_progress("settings compared", 1, 1)
     return Chosen(values, line)
 
@@ -142,7 +147,7 @@ def find(
 def ahead(
     plan_of: Callable[[Task[Any]], Plan], task: Task[Any], given: Collection[str]
 ) -> Ahead | None:
-    """Return about what `find` will play, and the largest run that it may lead to."""
+    """Return about which candidates `find` will train, and the largest run it may lead to."""
     search = _search(plan_of, task, given, lambda *_: None)
     return None if search is None else search.ahead()
 
@@ -163,9 +168,9 @@ def _search(
 
 
 def figures_on(trial: Trial, scorers: Mapping[str, Scorer]) -> F64:
-    """Return the figure of each scorer for each person who has something to test.
+    """Return the figure of each scorer for each person with something to test.
 
-    Its shape is (scorers, people); all scorers are asked about the same people.
+    Its shape is (scorers, people); all scorers rank for the same people.
     """
     found = measure(
         trial.view,
@@ -180,7 +185,7 @@ def figures_on(trial: Trial, scorers: Mapping[str, Scorer]) -> F64:
 
 
 def _line(trial: Trial, values: Mapping[str, Any], before: F64, after: F64) -> str:
-    """Return in words what was chosen, and by how much it is better."""
+    """Return a line that says which settings were chosen, and the figures before and after."""
     on = f"on {trial.what} ({len(after):,} people)"
     if not values:
         return f"chosen {on}: the usual settings, {trial.figure} {after.mean():.4f}"
@@ -191,7 +196,7 @@ def _line(trial: Trial, values: Mapping[str, Any], before: F64, after: F64) -> s
 
 @dataclass(slots=True)
 class _Search:
-    """Makes candidates, and looks at them."""
+    """Trains candidates and compares them on the held-out part."""
 
     plan_of: Callable[[Task[Any]], Plan]
     task: Task[Any]
@@ -202,7 +207,7 @@ class _Search:
     done: int = 0
 
     def best(self) -> tuple[F64, _Best]:
-        """Return the figures of the settings, with which it begins, and the best candidate."""
+        """Return the figures of the initial settings, and the best candidate."""
         best = self.looked_at(self.candidate(self.settings))
         usual_figures = best.figures
         best = self._better(best, self._others(best, "activity_power", _ACTIVITIES))
@@ -220,7 +225,7 @@ class _Search:
         return usual_figures, best
 
     def ahead(self) -> Ahead:
-        """Return about what `best` will play, and the largest run that it may lead to."""
+        """Return about which candidates `best` will train, and the largest run it may lead to."""
         settings, free = self.settings, {key: key not in self.given for key in KEYS}
         within = self._within(settings)
         sums = 1 + (len(_ACTIVITIES) - 1) * free["activity_power"]
@@ -263,7 +268,7 @@ class _Search:
         return in_subspace(settings, self.task.federation.n_items)
 
     def plan(self, settings: PlusSettings) -> Plan:
-        """Return the plan of a candidate on what is left of the training data."""
+        """Return the plan of a candidate on the training data without the held-out part."""
         few = min(settings.subspace_rounds, _TRIAL_ROUNDS)
         settings = settings.model_copy(update={"rounds": 0, "subspace_rounds": few})
         split = replace(self.task.split, train=self.trial.train)
@@ -272,12 +277,12 @@ class _Search:
         )
 
     def candidate(self, settings: PlusSettings, sums: _Sums | None = None) -> _Candidate:
-        """Return the candidate of these settings, from sums that they share, or from their own."""
+        """Return the candidate of these settings, from the given sums or from its own."""
         stages = self._phases(settings)[:2]
         sums = sums or self._sums(stages)
         last, state = stages[-1], sums.state
         if not self._within(settings):
-            state = last.start(state.params)  # Another rank has other shapes.
+            state = last.start(state.params)  # The shapes depend on the rank.
         return _Candidate(settings, sums, last.absorb(state, sums.published).params)
 
     def looked_at(self, candidate: _Candidate) -> _Best:
@@ -288,7 +293,7 @@ class _Search:
         return [stage for stage in self.plan(settings).stages() if isinstance(stage, Phase)]
 
     def _sums(self, stages: Sequence[Phase]) -> _Sums:
-        """Return what all rounds of some phases add up, over everybody."""
+        """Return the sum of the last round of some phases, over all training people."""
         params: Params | None = None
         for stage in stages:
             state = stage.start(params)
@@ -317,7 +322,7 @@ class _Search:
         return figures
 
     def _better(self, best: _Best, others: Iterator[_Candidate]) -> _Best:
-        """Return the best of a candidate and some others; one is in memory at a time."""
+        """Return the best of a candidate and some others, which are trained one after another."""
         for other in others:
             (figures,) = self._figures([other])
             if is_better(figures, best.figures):
@@ -327,7 +332,7 @@ class _Search:
     def _others(self, best: _Best, key: str, values: Sequence[float]) -> Iterator[_Candidate]:
         """Yield candidates with other values of a setting, unless it was given.
 
-        The weight of people is in the sums: another one needs its own.
+        The weight of people changes the sums, so its candidates do not share them.
         """
         settings, shared = best.candidate.settings, key != "activity_power"
         for value in values:
@@ -336,7 +341,7 @@ class _Search:
                 yield self.candidate(changed, best.candidate.sums if shared else None)
 
     def _ridge(self, best: _Best) -> _Best:
-        """Return the best along `_RIDGES`: on while it helps, to the weaker ones or else back."""
+        """Return the best ridge of the list: tries weaker ones while they help, else stronger."""
         if {"history_l2", "history_dropout"} <= self.given:
             return best
         first = best
@@ -351,7 +356,7 @@ class _Search:
         return best
 
     def _next_ridge(self, settings: PlusSettings, stronger: bool) -> PlusSettings | None:
-        """Return the settings with the next ridge of the list, without changing what was given."""
+        """Return the settings with the next ridge of the list; given settings are not changed."""
         ways = [
             (l2, dropout)
             for l2, dropout in (_RIDGES_WITHIN if self._within(settings) else _RIDGES)
@@ -365,7 +370,7 @@ class _Search:
         return settings.model_copy(update={"history_l2": l2, "history_dropout": dropout})
 
     def _discounts(self, best: _Best) -> Iterator[_Candidate]:
-        """Yield candidates with other discounts: each only scales the vectors of items."""
+        """Yield candidates with other discounts, which only scale the vectors of items."""
         settings, sums, params = best.candidate
         out = np.asarray(params[OUT])
         often = np.asarray(params[FREQUENCY], np.float64)[: len(out)]
@@ -378,7 +383,7 @@ class _Search:
                 yield _Candidate(changed, sums, {**params, OUT: scaled})
 
     def _hops(self, best: _Best) -> Iterator[_Candidate]:
-        """Yield candidates with pairs beside the vectors; one sum is enough for all weights."""
+        """Yield candidates with pairs beside the vectors; all weights share one sum."""
         settings, sums, params = best.candidate
         if "hop_weight" in self.given or settings.hop_weight or self._pairs() > _MOST_PAIRS:
             return
@@ -391,15 +396,15 @@ class _Search:
             yield _Candidate(changed, sums, {**params, HOP_WEIGHT: jnp.float32(weight)})
 
     def _directions(self, best: _Best) -> Iterator[_Candidate]:
-        """Yield the candidate with more directions, if they fit; the pairs stay as they are."""
+        """Yield the candidate with more directions, if they fit; it keeps the pairs."""
         settings, _, kept = best.candidate
         if self._has_more(settings, len(kept[FREQUENCY])):
             more = settings.model_copy(update={"subspace_rank": _MORE_DIRECTIONS})
             params = {**self.candidate(more).params, **kept}
-            yield _Candidate(more, None, params)  # Its sums are as large, and needed no more.
+            yield _Candidate(more, None, params)  # Its sums are large and no longer needed.
 
     def _has_more(self, settings: PlusSettings, columns: int) -> bool:
-        """Return whether more directions than usual may be tried, and fit."""
+        """Return whether more directions may be tried and fit into the memory limit."""
         return (
             "subspace_rank" not in self.given
             and settings.subspace_rank < min(_MORE_DIRECTIONS, columns)
@@ -407,7 +412,7 @@ class _Search:
         )
 
     def _pairs(self) -> float:
-        """Return how many pairs of lines people have, counted for each person."""
+        """Return the number of pairs of lines of the same person, added up over people."""
         take, pairs = self.trial.federation.take, 0.0
         for people in chunks(self.trial.train, 8192):
             sizes = take(people).sizes
@@ -415,7 +420,7 @@ class _Search:
         return pairs
 
     def _recencies(self, best: _Best) -> Iterator[_Candidate]:
-        """Yield candidates with other weights of a last like."""
+        """Yield candidates with other weights of the last like."""
         settings, sums, params = best.candidate
         for recency in _RECENCIES if "recency" not in self.given else ():
             changed = settings.model_copy(update={"recency": recency})

@@ -1,18 +1,18 @@
-"""PrivRec+ under noise in a basis that items' public features choose: three releases.
+"""PrivRec+ under noise in a basis that follows from public item features: three releases.
 
-1. Popularity, as always (`sums.py`).
-2. Alignments: how much the items of a person are alike by each feature (`kernels.py`), beyond what
-   popular items have in common. A few numbers say which features matter, and whether any does.
-3. Moments of rows in a basis. The features that matter say in which directions rows can differ, so
-   few directions are asked for, and little noise is added up. If no feature matters, the moments
-   are those of the frequent items, as where items have no features (`solve.py`).
+1. Popularity, as without features (`sums.py`).
+2. Alignments: for each feature, how similar the items of a person are by it (`kernels.py`), beyond
+   the similarity of popular items. These few numbers tell which features matter, if any.
+3. Moments of rows in a basis. The features that matter determine the directions in which rows can
+   differ. So a sum has few directions, and the total noise is small. If no feature matters, the
+   moments are those of the frequent items, as for items without features (`solve.py`).
 
-The tower is ridge regression with what was published, and the kernel of the features, as the prior.
-All that the devices are told follows from earlier releases and from the catalogue.
+The tower is a ridge regression whose prior is made of the published sums and of the kernel of the
+features. All that the devices are told is computed from earlier releases and from the catalogue.
 
-In a large catalogue the most popular items alone are in the basis, and what is told is as short as
-in a small one. All items get vectors, of at most `WIDEST` numbers: those directions of the tower
-that scores differ in most. Nothing has a place for each pair of items.
+In a large catalogue, only the most popular items are in the basis, so devices are told no more than
+in a small one. All items get vectors, of at most `WIDEST` numbers: the directions of the tower in
+which scores differ most. No array has an entry for each pair of items.
 """
 
 import math
@@ -48,23 +48,25 @@ TRIANGLE = "triangle"
 _SHORTEST = 0.5
 """Whitened alignments that are shorter than this are not made longer."""
 _NEGLIGIBLE = 1e-6
-"""A row that lies in the basis by a smaller share than this adds nothing: only rounding is left."""
+"""A row counts as 0 if a smaller share of its length is inside the basis: it is rounding error."""
 _SURE = 2.0
-"""An item counts as popular if its noised popularity is above so many deviations of the noise."""
+"""An item counts as popular if its noised popularity is above this many standard deviations of the
+noise."""
 AT_ONCE = 256
-"""Items whose kernels with others are in memory at a time."""
+"""The number of items whose kernel rows are in memory at a time."""
 _TOP = 1200
 MOST_ITEMS = 1500
 MOST_COMMON = 5000
-"""Popular items that others are compared with at most: the time grows with them times all items."""
+"""The most popular items that all items are compared with: the time grows with the product of both
+numbers."""
 WIDEST = 256
-"""Length of the vectors of a large catalogue at most (docs/results.md)."""
+"""The largest length of an item's vector in a large catalogue (docs/results.md)."""
 _ITEM_POWER = 0.3
 _PEOPLE = 4832.0
 """The number of training people of MovieLens-1M, on whose validation people the constants below
 were chosen; they are formulas of noise per person, the same at each epsilon (docs/results.md)."""
 _ALIGNED = 0.01
-"""The share of the precision that the alignments get."""
+"""The share of the total precision that is spent on the alignments."""
 
 
 # --- how the budget is used ----------------------------------------------------------------------
@@ -73,8 +75,8 @@ _ALIGNED = 0.01
 class Spending(NamedTuple):
     """Shares of the precision 1/z² of the three releases, and the number of directions.
 
-    `least_trust` is the trust in features from which on the last release counts popularity again
-    instead of moments: 2 means that it never does.
+    If the trust in features is `least_trust` or more, the last release is popularity again instead
+    of moments; 2 means never, because the trust is at most 1.
     """
 
     popularity: float
@@ -87,9 +89,9 @@ class Spending(NamedTuple):
 def spending_of(people: int, noise_multiplier: float, n_items: int) -> Spending:
     """Return how the precision of one release with `noise_multiplier` is spent.
 
-    With less noise per person, fewer people are needed to see what is popular, and more directions
-    can be told from the noise. Where people are too few for moments, popularity gets their share.
-    In between, moments pay only if the features turn out to say little.
+    With less noise per person, popularity needs a smaller share, and more directions can be
+    distinguished from the noise. If there are too few people for moments, popularity gets their
+    share. In between, moments are useful only if the alignments show that features say little.
     """
     noise = max(_PEOPLE * noise_multiplier / math.sqrt(1 - _ALIGNED) / people, 1e-3)
     popular = min(0.5, 0.09 * noise**0.65) * (1 - _ALIGNED)
@@ -107,7 +109,7 @@ def spending_of(people: int, noise_multiplier: float, n_items: int) -> Spending:
 
 
 def fewest_per_noise(n_items: int) -> tuple[float, float]:
-    """Return from how many people per unit of noise on moments pay: with and without features.
+    """Return the people per unit of noise from which moments are useful: with, without features.
 
     Measured with 300, 600 and 3,883 items, from 150 to 2,450 people per unit (docs/results.md).
     """
@@ -116,7 +118,7 @@ def fewest_per_noise(n_items: int) -> tuple[float, float]:
 
 
 PRIOR_DIRECTIONS = 300
-"""Directions of the kernel where it is the whole model."""
+"""The number of directions of the kernel if the model has no moments."""
 
 
 # --- alignments: the device's half ---------------------------------------------------------------
@@ -135,7 +137,7 @@ def alignment_of(kernels: Kernels, told: Told, items: IntArray, values: F64) -> 
     centre, level = np.asarray(told["centre"], np.float64), np.asarray(told["level"], np.float64)
     aligned = np.asarray(told["distinct"], np.float64).copy()
     products = np.zeros(len(kernels))
-    # Some items at a time: a phone must not run out of memory, however many its person has.
+    # A part of the items at a time, so that a phone does not run out of memory with many items.
     for part in np.array_split(np.arange(len(items)), -(-len(items) // AT_ONCE)):
         blocks = kernels.blocks(items[part], items)
         products += [values[part] @ block @ values for block in blocks]
@@ -170,7 +172,7 @@ def alignment_device(layout: Layout, kernels: Kernels, dislike: float) -> Device
 
 
 def alignment_accepts(kernels: int, n_items: int) -> dict[str, Accepted]:
-    """Return what a device accepts of what is told for the alignments."""
+    """Return the rules for what devices are told for the alignments."""
     return {
         "centre": Accepted(shape=(kernels, n_items), least=-4, most=4),
         "level": Accepted(shape=(kernels,), least=-4, most=4),
@@ -183,11 +185,12 @@ def alignment_accepts(kernels: int, n_items: int) -> dict[str, Accepted]:
 
 
 class Commons(NamedTuple):
-    """What popular items have in common by each kernel, from the first release alone.
+    """The mean similarity of popular items by each kernel, from the first release alone.
 
-    `centre` (kernels, n_items): each item with a popular one. `level` (kernels,): two popular ones.
-    `distinct` (kernels,): what a pair of different items lacks against any pair. `gram` (kernels,
-    kernels): Σ p_i p_k K̃_j,ik K̃_l,ik over pairs of popular items.
+    `centre` (kernels, n_items): the mean kernel of each item with a popular item. `level`
+    (kernels,): the mean kernel of two popular items. `distinct` (kernels,): the mean of K̃ over all
+    pairs of popular items minus that over pairs of different ones. `gram` (kernels, kernels):
+    Σ p_i p_k K̃_j,ik K̃_l,ik over pairs of popular items.
     """
 
     centre: F64
@@ -196,9 +199,9 @@ class Commons(NamedTuple):
     gram: F64
 
     def root(self, power: float) -> F64:
-        """Return the matrix `gram` to a power; directions that it lacks stay 0.
+        """Return the matrix `gram` to a power; in directions where it is 0, so is the result.
 
-        Where popular items have all in common, only rounding is left in it.
+        If all popular items are equal by a kernel, its entries are only rounding errors.
         """
         values, vectors = np.linalg.eigh(self.gram)
         usable = values > max(1e-9 * float(values[-1]), 1e-12)
@@ -216,7 +219,7 @@ class Commons(NamedTuple):
 
 
 def commons_of(kernels: Kernels, popularity: F64, noise_scale: float) -> Commons:
-    """Return what popular items have in common; an item is popular beyond the noise."""
+    """Return the similarity of popular items: of those whose popularity is beyond the noise."""
     order = np.argsort(-popularity, kind="stable")
     sure = popularity > _SURE * noise_scale
     if sure.sum() < 2:
@@ -249,16 +252,17 @@ def commons_of(kernels: Kernels, popularity: F64, noise_scale: float) -> Commons
 
 
 class Trust(NamedTuple):
-    """What the alignments say: the weight of each kernel (kernels,), and how far to trust them."""
+    """The result of the alignments: the weight of each kernel (kernels,), and the trust, 0 to 1."""
 
     weights: F64
     trust: float
 
 
 def trust_of(published: F64, commons: Commons, people: float, noise_scale: float) -> Trust:
-    """Return the kernels' weights by least squares without negative ones, summing to 1.
+    """Return the kernels' weights by non-negative least squares, scaled to sum to 1.
 
-    The trust is 0 where the fit is no longer than the noise, and near 1 where it is much longer.
+    The trust is 0 if the fitted vector is no longer than the noise, and near 1 if it is much
+    longer.
     """
     mean = _SHORTEST * published / people
     half = commons.root(0.5)
@@ -278,8 +282,8 @@ def trust_of(published: F64, commons: Commons, people: float, noise_scale: float
 class Items(NamedTuple):
     """The most popular items, from the first release alone.
 
-    `kept` (m,): their positions. `popular` (m,): their popularity, at least 1, over its mean.
-    `common` (m,): the direction of popularity, of length 1; before that it had `common_length`.
+    `kept` (m,): their positions. `popular` (m,): their popularity, at least 1, divided by its mean.
+    `common` (m,): the unit vector of popularity; `common_length` is its length before scaling.
     """
 
     kept: IntArray
@@ -306,10 +310,12 @@ def items_of(popularity: F64) -> Items:
 
 
 class Basis(NamedTuple):
-    """The directions in which rows are asked for, from earlier releases and public features.
+    """The directions in which the moments of rows are summed up.
 
-    `vectors` (m, q): orthonormal, without the direction of popularity. `strength` (q,): how far
-    rows are expected to differ in each of them.
+    They follow from earlier releases and from public features.
+
+    `vectors` (m, q): orthonormal, without the direction of popularity. `strength` (q,): the
+    expected variance of rows along each of them.
     """
 
     items: Items
@@ -317,16 +323,16 @@ class Basis(NamedTuple):
     strength: F64
 
     def told(self, *, popularity: bool = False) -> dict[str, Leaf]:
-        """Return what devices are told: the items, and what to multiply their rows by, (m, q).
+        """Return what devices are told: the items, and the matrix to multiply rows by, (m, q).
 
-        Zeros ask for `popularity` again.
+        With `popularity` the matrix is 0: devices then send their part of the popularity again.
         """
         weight = 0.0 if popularity else self.items.power[:, None]
         return {"kept": self.items.kept, "project": np.asarray(weight * self.vectors, np.float32)}
 
 
 def basis_of(popularity: F64, kernels: Kernels, trust: Trust, directions: int) -> Basis:
-    """Return the top eigenvectors of the covariance that the features let expect.
+    """Return the top eigenvectors of the covariance of rows that is expected from the features.
 
     diag(c^½) ((1 - a) Σ w_j K_j + a I) diag(c^½) without the direction of popularity, a = 1 - 0.7 ·
     trust, c the popularity over its mean.
@@ -355,7 +361,8 @@ def in_basis(rows: SparseRows, kept: IntArray, project: F64) -> F64:
     A row without anything in the basis becomes 0.
     """
     chosen = sp.csr_array(rows[:, kept])
-    # The scale of the basis does not matter. With 1, no square of what is left is rounded to 0.
+    # The scale of the basis does not matter. Its largest entry is made 1, so that no square of a
+    # projected row underflows to 0.
     largest = float(np.abs(project).max(initial=0.0))
     inside = np.asarray(chosen @ (project / (largest or 1.0)), np.float64)
     lengths = np.linalg.norm(inside, axis=1)
@@ -396,7 +403,7 @@ def moments_device(layout: Layout, dislike: float, popularity: DeviceHalf) -> De
 
 
 def moments_accepts(n_items: int) -> dict[str, Accepted]:
-    """Return what a device accepts of what is told for the moments: as many directions as items."""
+    """Return the rules for what devices are told for the moments: at most a direction per item."""
     kept = min(n_items, MOST_ITEMS)
     return {
         "kept": Accepted(shape=(kept,), kind="whole", least=0, most=n_items - 1, distinct=True),
@@ -405,10 +412,10 @@ def moments_accepts(n_items: int) -> dict[str, Accepted]:
 
 
 def frequent_told(items: Items, frequent: Frequent) -> dict[str, Leaf]:
-    """Return what asks for the moments of tastes over the frequent items (`sums.py`).
+    """Return what devices are told to send the moments of tastes over frequent items (`sums.py`).
 
     These are the first m of `items`, and there are m directions: the items themselves, without
-    popularity. `project` = diag(power)(I - common commonᵀ), (kept, m); other items count nothing.
+    popularity. `project` = diag(power)(I - common commonᵀ), (kept, m); rows of other items are 0.
     """
     m = len(frequent.kept)
     project = np.zeros((len(items.kept), m), np.float32)

@@ -1,6 +1,6 @@
-"""The server's half of the two sums: which items it asks for, and the tower that it solves.
+"""The server's half of the two sums: the choice of items, and the tower in closed form.
 
-The tower comes in closed form, from exact sums or from noised ones.
+The tower is computed from exact sums or from noised ones.
 """
 
 import math
@@ -21,16 +21,17 @@ Matrix = npt.NDArray[np.floating]
 
 
 _RIDGE = 6.0
-"""The smallest ridge under noise, over the mean of the diagonal. With little noise it is all that
-keeps the smoother from returning each item as its own neighbour. Chosen among 0.5, 4, 6 and 8 on
-validation people of MovieLens-1M and Frappe, seeds 0 and 1, epsilon 2, 8 and 40."""
+"""The smallest ridge under noise, relative to the mean of the diagonal. Without it, each item would
+be predicted from itself alone if there is little noise. Chosen among 0.5, 4, 6 and 8 on validation
+people of MovieLens-1M and Frappe, seeds 0 and 1, epsilon 2, 8 and 40."""
 
 
 _LEAST_SHARE = 1e-6
 """The smallest ridge within a subspace, as a share of the largest eigenvalue: it keeps the matrix
 invertible."""
 _AT_ONCE, _ROWS = 1024, 8192
-"""Items that are solved at a time, and rows that are added up; they bound the memory."""
+"""The number of items that are solved at a time, and of rows that are multiplied at a time: they
+bound the memory."""
 
 
 class Factors(NamedTuple):
@@ -91,9 +92,9 @@ def truncated(weights: F32, columns: Matrix, rank: int) -> Factors:
 
 
 def gram(left: Matrix, right: Matrix | None = None, weights: F64 | None = None) -> F64:
-    """Return leftᵀ·right in 64 bits, or leftᵀ·diag(weights)·left, weights at least 0.
+    """Return leftᵀ·right in 64 bits, or leftᵀ·diag(weights)·left with weights of at least 0.
 
-    Some rows at a time, to save memory.
+    It is added up over blocks of rows, to save memory.
     """
     total = np.zeros((left.shape[1], left.shape[1] if right is None else right.shape[1]))
     for start in range(0, len(left), _ROWS):
@@ -101,7 +102,7 @@ def gram(left: Matrix, right: Matrix | None = None, weights: F64 | None = None) 
         here = np.asarray(left[some], np.float64)
         if weights is not None:
             here = here * np.sqrt(weights[some, None])
-        # Of a matrix and itself, half the products are enough, and numpy knows it.
+        # If both factors are the same array, the result is symmetric and numpy computes half of it.
         total += here.T @ (here if right is None else np.asarray(right[some], np.float64))
     return total
 
@@ -151,7 +152,7 @@ def regression_within(
             middle[:, 2 * k, 2 * k + 1] = middle[:, 2 * k + 1, 2 * k] = -1
             middle[:, 2 * k + 1, 2 * k + 1] = -often[own]
         side = np.stack(sides, 1)
-        # One product for all items: one for each would read the inverse again and again.
+        # One product for all items, because a product per item would read the inverse each time.
         solved = (side.reshape(-1, len(strength)) @ inverse).reshape(side.shape)
         between = solved @ side.transpose(0, 2, 1)
         weights = np.linalg.solve(middle + between, between @ wanted[:, :, None])[:, :, 0]
@@ -238,7 +239,7 @@ def noisy_tower(
     rank: int,
     noise_scale: float,
 ) -> dict[str, F32]:
-    """Return the tower of a published triangle; adds the component along popularity back."""
+    """Return the tower of a published triangle, with the component along popularity added again."""
     kept, power, common = items.kept, items.power, items.common
     squares = mirrored(triangle, len(kept))
     taste, outside = denoised(squares, noise_scale=noise_scale, rank=rank - 1)
@@ -254,7 +255,7 @@ def noisy_tower(
 
 
 def blank(layout: Layout, *, rank: int, dislikes: bool) -> dict[str, F32]:
-    """Return a tower that scores all items alike; with `rank` 0, vectors of catalogue size."""
+    """Return a tower of zeros; with `rank` 0 its vectors have an entry for each item."""
     width = rank or layout.n_items
     tower = {
         name: np.zeros((size, width), np.float32)
