@@ -37,6 +37,13 @@ def test_the_noise_of_all_releases_is_that_of_one() -> None:
     assert whole_noise(planned(FEW, noise_multiplier=3.0).stages()) == pytest.approx(3.0)
 
 
+def test_a_run_that_asks_for_no_noise_has_a_way_too() -> None:
+    plan = planned(FEW, noise_multiplier=0.0, epsilon=None)
+    assert whole_noise(plan.stages()) == 0
+    _, moments = said(plan)
+    assert moments.startswith("moments are asked for in 39 directions: 240 people are enough")
+
+
 @pytest.mark.parametrize(
     ("noise", "asked", "begins"),
     [

@@ -90,8 +90,10 @@ def _large(n_items: int, most: int) -> str:
 
 
 def whole_noise(stages: Sequence[Stage]) -> float:
-    """Return the noise of the one release that costs as much as all of these."""
+    """Return the noise of the one release that costs as much as all of these; 0 if one has none."""
     multipliers = [stage.release.noise_multiplier for stage in stages]
+    if 0 in multipliers:
+        return 0.0
     return 1 / math.sqrt(sum(1 / multiplier**2 for multiplier in multipliers))
 
 
