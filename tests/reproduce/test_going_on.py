@@ -12,7 +12,7 @@ from commands import document, invoke
 from privrec.attacks.membership import attack
 from privrec.cli.reproduce import NAMES
 from privrec.core.round import tell_nobody
-from privrec.errors import SettingsError
+from privrec.errors import RunFolderError, SettingsError
 from privrec.reproduce import experiments, keeping, plan
 from privrec.reproduce.cell import Cell, Source
 from privrec.reproduce.experiments import EXPERIMENTS, Experiment, Line
@@ -164,6 +164,60 @@ def test_the_version_of_the_code_is_that_of_the_modules_a_recipe_uses(
         assert {recipe for recipe in before if before[recipe] != after[recipe]} == differ
     for known in (keeping.code_version, keeping._code_of):
         known.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (b'{"kind": "activity", "na', "Invalid JSON"),
+        (b'{"kind": "run", "name": "x", "seconds": 1, "figures": null}', "has other figures"),
+        (b'{"kind": "activity", "name": "x", "seconds": 1, "figures": [1]}', "has other figures"),
+        (
+            b'{"kind": "activity", "name": "x", "seconds": 1, "figures": {"shares": {"1": "a"}}}',
+            "has other figures",
+        ),
+        (b'{"kind": "activity", "name": "x", "seconds": 1e999}', "must be a finite number"),
+        (b'{"kind": "activity", "name": "x", "seconds": -1}', "must be 0 or more"),
+    ],
+)
+def test_a_part_of_another_hand_is_one_line_that_says_what_to_do(
+    content: bytes, told: str, tmp_path: Path
+) -> None:
+    words = ("reproduce", "activity", "--data", DATA, "--jobs", "1", "--out", tmp_path)
+    assert invoke(*words).exit_code == 0
+    [path] = (tmp_path / "cells").iterdir()
+    path.write_bytes(content)
+    result = invoke(*words)
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+    assert told in result.stderr
+    assert "remove it and go on" in result.stderr
+    path.unlink()
+    assert invoke(*words).exit_code == 0
+
+
+def test_a_figure_of_a_run_that_cannot_be_read_says_which_part_to_remove(tmp_path: Path) -> None:
+    page_of(tmp_path)
+    path = next((tmp_path / "cells").glob("evaluation-*.json"))
+    path.write_bytes(b"{")
+    with pytest.raises(RunFolderError, match=r"remove .*cells/[0-9a-f]{24}\.json and go on"):
+        results_of(planned(tmp_path), "-")
+
+
+@pytest.mark.parametrize("place", ["file", "file/below"])
+def test_a_place_that_is_no_folder_is_found_before_anything_is_played(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("mine")
+
+    def play(*given: Any) -> None:
+        raise AssertionError("it was played")
+
+    monkeypatch.setattr(plan, "play", play)
+    words = ("reproduce", "activity", "--data", DATA, "--jobs", "1", "--out", tmp_path / place)
+    result = invoke(*words)
+    assert result.exit_code == 2
+    assert result.stderr.startswith("privrec: cannot make ")
+    assert (tmp_path / "file").read_text() == "mine"
 
 
 def test_every_name_of_the_paper_is_there() -> None:

@@ -4,10 +4,12 @@ import csv
 import io
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
 
+from commands import invoke, tree
 from privrec.errors import RunFolderError
 from privrec.reproduce.results import Number, Result
 from privrec.show.reproduction import filled, put_into, render_reproduction
@@ -90,3 +92,35 @@ def test_a_page_gets_the_tables_of_its_blocks(tmp_path: Path) -> None:
         filled(text.replace("MovieLens, Hits@k -->", "Frappe -->"), tmp_path)
     with pytest.raises(RunFolderError, match="there is no"):
         filled(text.replace("table-movielens.json:", "other.json:"), tmp_path)
+
+
+BEGIN, END = "<!-- table of results/activity.json -->\n", "<!-- end of table -->\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (None, "cannot read"),
+        (b"\xff\xfe", "it is not UTF-8"),
+        (b"no block\n", "has no block that could be filled"),
+        (f"{BEGIN}mine\n".encode(), "that does not end"),
+        (f"{BEGIN}mine\n{BEGIN}{END}".encode(), "that does not end"),
+        (f"{BEGIN}{END}<!-- table of x.txt -->\n{END}".encode(), "names no JSON file"),
+        (f"{BEGIN}{END}".replace("activity", "other").encode(), "there is no"),
+        (f"{BEGIN}{END}".replace(" -->\n", ": none -->\n", 1).encode(), "has no panel 'none'"),
+    ],
+)
+def test_a_page_that_cannot_be_filled_is_one_line_and_nothing_is_written_beside_it(
+    content: bytes | None, told: str, tmp_path: Path
+) -> None:
+    page = tmp_path / "docs" / "page.md"
+    if content is not None:
+        page.parent.mkdir()
+        page.write_bytes(content)
+    before = tree(tmp_path)
+    words = ("activity", "--data", "synthetic:users=60,items=40", "--jobs", "1", "--into", page)
+    result = invoke("reproduce", *words, "--out", tmp_path / "out")
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+    assert told in result.stderr
+    shutil.rmtree(tmp_path / "out", ignore_errors=True)
+    assert tree(tmp_path) == before

@@ -82,7 +82,7 @@ def reproduce(
         from privrec.show.reproduction import put_into, write_page
 
         place = out or Path("runs") / ("reproduce-quick" if quick else "reproduce")
-        plan = _plan(names, data or [], seeds, place, quick=quick)
+        plan = _plan(names, data or [], seeds, place, quick=quick, into=into)
         many = jobs or usual_jobs(os.cpu_count() or 1)
         if not json_ or dry_run:
             _print_plan(plan, many, as_json=json_)
@@ -102,15 +102,25 @@ def reproduce(
 
 
 def _plan(
-    names: "Sequence[str]", data: "Sequence[str]", seeds: str | None, out: Path, *, quick: bool
+    names: "Sequence[str]",
+    data: "Sequence[str]",
+    seeds: str | None,
+    out: Path,
+    *,
+    quick: bool,
+    into: Path | None,
 ) -> "Plan":
+    """Return the plan; a page that cannot be filled is refused here, before hours of work."""
     from privrec.errors import SettingsError
     from privrec.reproduce.experiments import EXPERIMENTS
     from privrec.reproduce.plan import data_of, make_plan, names_of
     from privrec.reproduce.scale import full
     from privrec.reproduce.scale import quick as little
     from privrec.runs.frontier import check_seeds
+    from privrec.show.reproduction import check_page
 
+    if into is not None:
+        check_page(into)
     if quick and data:
         raise SettingsError("--quick has its own data: leave out --data")
     splits = whole_numbers(seeds or ("0" if quick else "0,1,2"), "seeds")

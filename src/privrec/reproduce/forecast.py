@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from privrec.reproduce.cell import Cell
-from privrec.reproduce.keeping import Kept, place_of, work_of
+from privrec.reproduce.keeping import read_part, work_of
 from privrec.reproduce.scale import FRAPPE, MOVIELENS
 
 
@@ -69,7 +69,7 @@ def estimates(cells: Mapping[str, Cell], folder: Path) -> dict[str, float]:
     The table is corrected by the parts that are kept: those of the same recipe and data, or else
     all that are of the same data.
     """
-    kept = {key: Kept.read(place_of(folder, key)) for key in cells}
+    kept = {key: read_part(folder, key) for key in cells}
     factors: dict[tuple[str, str], list[float]] = {}
     for key, one in kept.items():
         if one is not None:

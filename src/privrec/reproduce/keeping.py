@@ -17,10 +17,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import numpy as np
+from pydantic import Field
 
 import privrec
 from privrec.algorithms.recipes import configure, recipe_named
@@ -68,7 +69,7 @@ class Kept(Document):
 
     kind: str
     name: str
-    seconds: float
+    seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)]
     figures: Any = None
 
 
@@ -95,12 +96,18 @@ def place_of(cells: Path, key: str) -> Path:
     return cells / f"{key}.json"
 
 
+def read_part(cells: Path, key: str) -> Kept | None:
+    """Return what a part gave; None if it is not finished."""
+    return Kept.read(place_of(cells, key), remedy="remove it and go on")
+
+
 def read_run(cells: Path, key: str) -> tuple[Evaluation, People | None]:
     """Return the figures of a finished run, and those of each person."""
     path = cells / f"evaluation-{key}.json"
-    evaluation = Evaluation.read(path)
+    remedy = f"remove {place_of(cells, key)} and go on"
+    evaluation = Evaluation.read(path, remedy=remedy)
     if evaluation is None:
-        raise RunFolderError(f"{path} is not there: remove {place_of(cells, key)} and go on")
+        raise RunFolderError(f"{path} is not there: {remedy}")
     return evaluation, read_people(path, evaluation.hits)
 
 

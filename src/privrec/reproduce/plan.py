@@ -17,17 +17,17 @@ from privrec.reproduce.experiments import EXPERIMENTS, Line
 from privrec.reproduce.forecast import estimates
 from privrec.reproduce.keeping import (
     Attacking,
-    Kept,
     key_of,
     place_of,
     play,
+    read_part,
     read_run,
 )
 from privrec.reproduce.results import Number, Result
 from privrec.reproduce.scale import FRAPPE, MOVIELENS, Scale
 from privrec.runs.compare import mean_with_ends
 from privrec.runs.documents import Area, Attack, Evaluation, FewItems
-from privrec.runs.folder import write_whole
+from privrec.runs.folder import file_errors, write_whole
 from privrec.simulate.cost import available_memory
 from privrec.simulate.side_by_side import side_by_side
 from privrec.types import OnProgress
@@ -145,6 +145,9 @@ def play_plan(plan: Plan, *, jobs: int, attack: Attacking, on_progress: OnProgre
         on_progress("estimated seconds", round(whole - left), max(round(whole), 1))
 
     advance()
+    # A place that cannot be written to is found before hours of work, and not after.
+    with file_errors(plan.folder, "make"):
+        plan.folder.mkdir(parents=True, exist_ok=True)
     missing = plan.missing()
     alone = [key for key in missing if plan.cells[key].kind == _ALONE or jobs == 1]
     beside = [key for key in missing if key not in alone]
@@ -220,13 +223,19 @@ _Columns = dict[str, _Measured | None]
 def _numbers(plan: Plan, line: Line) -> list[Number]:
     keys = [key_of(cell) for cell in line.cells]
     if line.cells[0].kind == "run":
-        runs = [read_run(plan.folder, key) for key in keys]
-        columns = _of_runs(runs, line)
-    else:
-        (kept,) = (Kept.read(place_of(plan.folder, key)) for key in keys)
-        if kept is None:
-            raise RunFolderError(f"{place_of(plan.folder, keys[0])} is not there: go on")
-        columns = _OTHERS[line.cells[0].kind](kept.figures, line)
+        return _with_printed(_of_runs([read_run(plan.folder, key) for key in keys], line), line)
+    (path,) = (place_of(plan.folder, key) for key in keys)
+    kept = read_part(plan.folder, keys[0])
+    if kept is None:
+        raise RunFolderError(f"{path} is not there: go on")
+    try:
+        return _with_printed(_OTHERS[line.cells[0].kind](kept.figures, line), line)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise RunFolderError(f"{path} has other figures: remove it and go on") from error
+
+
+def _with_printed(columns: _Columns, line: Line) -> list[Number]:
+    """Return the numbers of a line by column, with those that the paper prints."""
     return [
         Number(
             panel=line.panel,

@@ -32,20 +32,24 @@ class Document(BaseModel):
     )
 
     @classmethod
-    def read(cls, path: Path) -> Self | None:
-        """Return the document in a file; None if there is no file."""
+    def read(cls, path: Path, *, remedy: str = "") -> Self | None:
+        """Return the document in a file; None if there is no file.
+
+        `remedy` says what to do about a file that cannot be read, if not to make it again.
+        """
         if not path.is_file():
             return None
         verb = {"attack": "attack", "audit": "audit"}.get(path.stem, "evaluate")
+        remedy = remedy or f"{verb} again"
         try:
             return cls.model_validate_json(path.read_bytes())
         except OSError as error:
-            raise RunFolderError(f"cannot read {path}: {error}; {verb} again") from error
+            raise RunFolderError(f"cannot read {path}: {error}; {remedy}") from error
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             if first["type"] == "json_invalid":
-                raise RunFolderError(f"cannot read {path}: {first['msg']}; {verb} again") from error
-            raise RunFolderError(f"{path} {_fault(first)}: {verb} again") from error
+                raise RunFolderError(f"cannot read {path}: {first['msg']}; {remedy}") from error
+            raise RunFolderError(f"{path} {_fault(first)}: {remedy}") from error
 
     def as_json(self) -> dict[str, Any]:
         """Return the keys and values of the file."""
@@ -85,6 +89,8 @@ _KINDS = {
     "string_": "text",
     "int_": "a number",
     "float_": "a number",
+    "finite_": "a finite number",
+    "greater_": "0 or more",
     "bool_": "true or false",
     "dict_": "a mapping",
     "model_": "a mapping",

@@ -10,7 +10,7 @@ from privrec.errors import RunFolderError
 from privrec.reproduce.experiments import SYSTEMS
 from privrec.reproduce.mistakes import MISTAKES
 from privrec.reproduce.results import NAMES, PAPER, Number, Result, table_of
-from privrec.runs.folder import write_whole
+from privrec.runs.folder import file_errors, write_whole
 from privrec.show.charts import line_chart
 from privrec.show.page import Table, render
 
@@ -18,6 +18,7 @@ _QUICK = (
     "A quick run: made-up people and a few of MovieLens, small cohorts, few rounds. It shows that"
     " every part runs. Its figures say nothing about the paper."
 )
+_REMEDY = "remove it, or make it again"
 _CURVES = 9
 """More curves than this cannot be told apart: then a chart has the rows that the paper has too."""
 _KINDS = {
@@ -42,7 +43,7 @@ def write_page(out: Path) -> list[Path]:
 
 def read_results(folder: Path) -> list[Result]:
     """Return the results in a folder, in the order of the paper's tables and figures."""
-    known = [Result.read(folder / f"{name}.json") for name in NAMES]
+    known = [Result.read(folder / f"{name}.json", remedy=_REMEDY) for name in NAMES]
     return [result for result in known if result is not None]
 
 
@@ -135,18 +136,35 @@ _BLOCK = re.compile(
     r"(?P<table>.*?)(<!-- end of table -->)",
     re.DOTALL,
 )
+_BEGINS = "<!-- table of "
 
 
-def filled(text: str, folder: Path) -> str:
+def check_page(page: Path) -> str:
+    """Return the text of a page; raise unless it has blocks, each with its end."""
+    try:
+        with file_errors(page, "read"):
+            text = page.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise RunFolderError(f"cannot read {page}: it is not UTF-8") from error
+    whole = [block[0].count(_BEGINS) == 1 for block in _BLOCK.finditer(text)]
+    if not all(whole) or len(whole) != text.count(_BEGINS):
+        raise RunFolderError(f"{page} has a block that names no JSON file, or that does not end")
+    if not whole:
+        raise RunFolderError(f"{page} has no block that could be filled (docs/reproduce.md)")
+    return text
+
+
+def filled(text: str, folder: Path, made: Mapping[Path, Result] | None = None) -> str:
     """Return a page whose marked blocks have the tables of the JSON files that they name.
 
     `<!-- table of results/NAME.json: PANEL; PANEL -->` begins a block, `<!-- end of table -->` ends
-    it. Files are named from `folder`. Without panels it has all of them.
+    it. Files are named from `folder`. Without panels it has all of them. What is just `made` is not
+    read.
     """
 
     def table(block: re.Match[str]) -> str:
         path = folder / block["file"]
-        result = Result.read(path)
+        result = (made or {}).get(path) or Result.read(path, remedy=_REMEDY)
         if result is None:
             raise RunFolderError(f"there is no {path}, which a block of the page names")
         names = (block["panels"] or "").split(";")
@@ -160,11 +178,14 @@ def filled(text: str, folder: Path) -> str:
 
 def put_into(page: Path, results: Sequence[Result], *, commit: str, date: str) -> list[Path]:
     """Write results as JSON beside a page, in `results/`, and fill its blocks; return the files."""
-    written = []
-    for result in results:
-        kept = result.model_copy(update={"commit": commit, "date": date})
-        written.append(page.parent / "results" / f"{result.name}.json")
-        write_whole(written[-1], kept.text())
-    text = filled(page.read_text(encoding="utf-8"), page.parent)
+    made = {
+        page.parent / "results" / f"{result.name}.json": result.model_copy(
+            update={"commit": commit, "date": date}
+        )
+        for result in results
+    }
+    text = filled(check_page(page), page.parent, made)
+    for path, result in made.items():
+        write_whole(path, result.text())
     write_whole(page, text.encode())
-    return [*written, page]
+    return [*made, page]
