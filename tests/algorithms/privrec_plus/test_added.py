@@ -11,8 +11,14 @@ import pytest
 
 from privrec.algorithms.privrec_plus import added, kernels
 from privrec.algorithms.privrec_plus.added import guessed_popularity, with_items
-from privrec.algorithms.privrec_plus.kernels import kernels_of
-from privrec.algorithms.privrec_plus.public import Public, Trust, basis_of, public_of
+from privrec.algorithms.privrec_plus.kernels import Kernel, Kernels, kernels_of
+from privrec.algorithms.privrec_plus.public import (
+    Public,
+    Trust,
+    basis_of,
+    public_of,
+    through_kernel,
+)
 from privrec.algorithms.privrec_plus.scoring import BIAS, DISLIKES, LIKES, OUT, POPULARITY
 from privrec.algorithms.privrec_plus.solve import bias_of
 from privrec.algorithms.recipes import configure
@@ -275,3 +281,25 @@ def test_a_number_that_is_the_mean_is_not_missing() -> None:
     np.testing.assert_allclose(alike[3], [0, 0, 0, 1])
     catalogue = catalogue_of(table)
     assert replace(catalogue).items["embed/item.size"].weights[1, 0] > 0
+
+
+def test_a_model_of_other_features_than_its_catalogue_takes_no_items() -> None:
+    params = {**params_of(0.8), "public/weights": np.ones(len(WEIGHTS) + 1)}
+    with pytest.raises(RunFolderError, match="from other features than its catalogue gives"):
+        with_items(configure("dp-privrec-plus", "toy", {}), params, ALL, 10)
+
+
+def test_where_the_kernel_is_negative_a_new_item_gets_nothing_instead_of_any_length() -> None:
+    """Items on a circle: max(cosine, 0)² has negative eigenvalues there."""
+    angles = np.concatenate([np.arange(200) * 2 * np.pi / 200, [0.3, 2.0]])
+    circle = np.column_stack([np.cos(angles), np.sin(angles)])
+    kernels = Kernels(features=(Kernel(name="text", embedding=circle, close=True),))
+    trust, popularity = Trust(np.ones(1), 1.0), np.linspace(30.0, 10.0, 200)
+    basis = basis_of(popularity, kernels, trust, 199)
+    assert basis.strength.min() < 1e-6
+    found = through_kernel(basis, trust, kernels, np.array([200, 201]), np.full(2, 20.0))
+    assert np.linalg.norm(found, axis=1).max() < 1
+    # Each is among its neighbours.
+    nearest = np.abs(found[:, :-1] @ basis.vectors.T).argmax(1)
+    between = angles[basis.items.kept[nearest]] - angles[200:]
+    assert np.abs(np.angle(np.exp(1j * between))).max() < 0.1

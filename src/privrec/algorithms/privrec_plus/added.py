@@ -40,6 +40,11 @@ def with_items(
             " where a new item belongs"
         )
     kernels = kernels_of(catalogue, known)
+    if len(kernels) != len(public.trust.weights):
+        raise RunFolderError(
+            "the model was made from other features than its catalogue gives: use the version of"
+            " privrec that trained it"
+        )
     new = np.arange(known, catalogue.n_items)
     guessed = guessed_popularity(kernels, public.trust.weights, popularity, new)
     everything = np.concatenate([popularity, guessed])

@@ -546,12 +546,16 @@ def through_kernel(
 
     Shape (items, q + 1), or (items, width) if they are to be multiplied by `turn` (q + 1, width).
     These items can be recommended. In a history they count nothing: tried as inputs, they made
-    lists worse.
+    lists worse. max(cosine, 0)² can have negative eigenvalues: directions in which the kernels add
+    nothing to what each item has alone say nothing of other items, and dividing by their strength,
+    which may be near 0, would make vectors of any length.
     """
     known = basis.items
+    alone = (1 - 0.7 * trust.trust) * (known.popular @ basis.vectors**2)
     count = np.maximum(popularity, 1.0) / known.mean_count
     common = count ** (1 - _ITEM_POWER) / known.common_length
     scaled = np.sqrt(known.popular)[:, None] * basis.vectors / basis.strength
+    scaled[:, basis.strength <= alone] = 0.0
     if turn is None:
         vectors = np.zeros((len(items), basis.vectors.shape[1] + 1))
         vectors[:, -1] = common
