@@ -10,7 +10,7 @@ import pytest
 import scipy.sparse as sp
 
 import privrec
-from privrec.algorithms.privrec_plus import budget, public
+from privrec.algorithms.privrec_plus import budget, public, recipe
 from privrec.algorithms.privrec_plus.kernels import Kernel, Kernels
 from privrec.algorithms.privrec_plus.public import (
     ALIGNMENTS,
@@ -268,8 +268,8 @@ def test_a_run_of_a_large_catalogue_has_short_vectors(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """40 items are many here; 25 are in the basis, and vectors have 6 numbers."""
-    monkeypatch.setattr(public, "MOST_ITEMS", 25)
-    monkeypatch.setattr(budget, "MOST_ITEMS", 25)
+    for module in (public, budget, recipe):
+        monkeypatch.setattr(module, "MOST_ITEMS", 25)
     monkeypatch.setattr(budget, "WIDEST", 6)
     data = privrec.load(DATA)
     folder = tmp_path_factory.mktemp("large")
