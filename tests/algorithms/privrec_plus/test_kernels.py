@@ -283,6 +283,20 @@ def test_few_numbers_or_numbers_with_a_gap_are_features_of_their_own() -> None:
     assert len(from_two.features) == 8
 
 
+def test_embeddings_of_nearly_the_same_name_are_both_embeddings() -> None:
+    draw = np.random.default_rng(3)
+    one, other = draw.normal(size=(6, 8)), draw.normal(size=(6, 8))
+    kernels = kernels_of(catalogue_of(6, {**columns_of(one), **columns_of(other, "text")}))
+    assert kernels.names == ("text", "text, close") * 2
+    # To people an embedding is one feature.
+    assert kernels.sources == ("text", "text")
+
+
+def test_a_name_may_end_with_more_digits_than_python_reads() -> None:
+    columns: dict[str, Column] = {"n" + "1" * 5000: ("numeric", range(6))}
+    assert len(kernels_of(catalogue_of(6, columns))) == 1
+
+
 def test_an_embedding_that_items_lack() -> None:
     embedding = np.random.default_rng(3).normal(size=(6, 8))
     embedding[2] = np.nan

@@ -71,7 +71,8 @@ def test_the_number_that_is_said_changes_the_way(noise: float, asked: bool, begi
 def test_why_features_choose_nothing() -> None:
     [line] = said(planned(FEW, features=False))
     assert line == (
-        "features of items choose nothing: items have no public features that tell them apart"
+        "features of items choose nothing: items have no public features that say which of them"
+        " are alike"
     )
     instead = "(they are with `history` = 'closed-form')"
     [line] = said(planned(FEW, history_items=30))

@@ -369,7 +369,7 @@ def hop_of(settings: SumsSettings, n_items: int) -> Hop | None:
 def public_features(settings: SumsSettings, catalogue: Catalogue) -> tuple[str, ...]:
     """Return the names of the features of items that choose the basis."""
     kernels = public_kernels(settings, catalogue)
-    return () if kernels is None else tuple(kernel.name for kernel in kernels.features)
+    return () if kernels is None else kernels.sources
 
 
 def items_with_vector(settings: SumsSettings, catalogue: Catalogue) -> int:

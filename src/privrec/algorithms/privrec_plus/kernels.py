@@ -35,7 +35,7 @@ _MOST_YEARS = 0.8
 """Years are a feature if at least this share of the titles ends with one."""
 _SHORTEST_EMBEDDING = 8
 """So many numbered columns of numbers or more are one embedding."""
-_NUMBERED = re.compile(r"(.*?)(\d+)$")
+_NUMBERED = re.compile(r"(.*?)(\d{1,9})")
 _YEAR = re.compile(r"\((\d{4})\)\s*$")
 _WORD = re.compile(r"\w+")
 
@@ -87,6 +87,11 @@ class Kernels:
         return len(self.features) + bool(self._factors)
 
     @property
+    def sources(self) -> tuple[str, ...]:
+        """The name of each feature; an embedding is one, though it has two kernels."""
+        return tuple(kernel.name for kernel in self.features if not kernel.close)
+
+    @property
     def names(self) -> tuple[str, ...]:
         """The name of each kernel, in their order."""
         names = tuple(kernel.name for kernel in self.features)
@@ -136,7 +141,8 @@ def kernels_of(catalogue: Catalogue, known: int | None = None) -> Kernels:
         for name, feature in features.items()
         if name not in inside
     ]
-    for name, columns in embeddings.items():
+    for stem, columns in embeddings.items():
+        name = stem.rstrip("_-. ") or stem or "embedding"
         bags = [catalogue.items[features[column].table] for column in columns]
         kernels += _of_embedding(name, bags, count)
     kernels += _of_titles(catalogue, count)
@@ -144,9 +150,10 @@ def kernels_of(catalogue: Catalogue, known: int | None = None) -> Kernels:
 
 
 def _embeddings_in(features: Mapping[str, Feature]) -> dict[str, list[str]]:
-    """Return the columns of each embedding: numbers that are called `name_0`, `name_1`, and so on.
+    """Return the columns of each embedding by the beginning of their names.
 
-    They count from 0 or 1, without a gap, in any order of the columns.
+    They are numbers that are called `name_0`, `name_1`, and so on. They count from 0 or 1, without
+    a gap, in any order of the columns.
     """
     numbered: dict[str, dict[int, str]] = defaultdict(dict)
     for name, feature in features.items():
@@ -154,7 +161,7 @@ def _embeddings_in(features: Mapping[str, Feature]) -> dict[str, list[str]]:
         if parts and feature.kind == "numeric":
             numbered[parts[1]][int(parts[2])] = name
     return {
-        stem.rstrip("_-. ") or stem or "embedding": [columns[k] for k in sorted(columns)]
+        stem: [columns[k] for k in sorted(columns)]
         for stem, columns in numbered.items()
         if len(columns) >= _SHORTEST_EMBEDDING
         and min(columns) in (0, 1)

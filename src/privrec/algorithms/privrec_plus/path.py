@@ -35,7 +35,7 @@ def path_of(
 
 def _without_features(settings: SumsSettings, kernels: int, *, subspace: bool) -> str:
     if not kernels:
-        why = "items have no public features that tell them apart"
+        why = "items have no public features that say which of them are alike"
     elif subspace:
         why = f"in a subspace, for more than {settings.history_items:,} items, they are not used"
         why = why if settings.history == "auto" else "in a subspace they are not used"
@@ -47,7 +47,7 @@ def _without_features(settings: SumsSettings, kernels: int, *, subspace: bool) -
 
 
 def _features(kernels: Kernels) -> str:
-    named = ", ".join(repr(kernel.name) for kernel in kernels.features)
+    named = ", ".join(map(repr, kernels.sources))
     counted = "1 kernel" if len(kernels) == 1 else f"{len(kernels)} kernels"
     said = f"public features of items choose the basis ({counted}): {named}"
     for kernel in kernels.features:
