@@ -283,9 +283,23 @@ def test_a_number_that_is_the_mean_is_not_missing() -> None:
     assert replace(catalogue).items["embed/item.size"].weights[1, 0] > 0
 
 
-def test_a_model_of_other_features_than_its_catalogue_takes_no_items() -> None:
-    params = {**params_of(0.8), "public/weights": np.ones(len(WEIGHTS) + 1)}
-    with pytest.raises(RunFolderError, match="from other features than its catalogue gives"):
+@pytest.mark.parametrize(
+    ("name", "other"),
+    [
+        ("public/weights", np.ones(len(WEIGHTS) + 1)),
+        ("public/weights", None),
+        ("public/strength", np.ones((4, 4))),
+        ("public/strength", np.ones(3)),
+        ("public/trust", np.ones(2)),
+        (POPULARITY, np.ones(9)),
+        (OUT, None),
+    ],
+)
+def test_parameters_of_another_hand_take_no_items(name: str, other: Any) -> None:
+    params = {**params_of(0.8), name: other}
+    if other is None:
+        del params[name]
+    with pytest.raises(RunFolderError, match="the parameters do not fit the catalogue"):
         with_items(configure("dp-privrec-plus", "toy", {}), params, ALL, 10)
 
 

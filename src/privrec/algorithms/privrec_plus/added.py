@@ -7,7 +7,12 @@ How popular it would be is guessed from how popular these are.
 import numpy as np
 
 from privrec.algorithms.privrec_plus.kernels import Kernels, kernels_of
-from privrec.algorithms.privrec_plus.public import public_of, through_kernel, turn_of
+from privrec.algorithms.privrec_plus.public import (
+    check_public,
+    public_of,
+    through_kernel,
+    turn_of,
+)
 from privrec.algorithms.privrec_plus.scoring import BIAS, DISLIKES, LIKES, OUT, POPULARITY
 from privrec.algorithms.privrec_plus.settings import SumsSettings
 from privrec.algorithms.privrec_plus.solve import bias_of
@@ -33,17 +38,13 @@ def with_items(
             "a run takes new items if public features of items chose its basis: under noise,"
             " without rounds on top, and with `history` = 'closed-form'"
         )
+    kernels = kernels_of(catalogue, known)
+    check_public(params, known, len(kernels))
     public, popularity = public_of(params), np.asarray(params[POPULARITY], np.float64)
     if not public.trust.trust:
         raise RunFolderError(
             "the run found that people's items are not alike by the features of items: nothing says"
             " where a new item belongs"
-        )
-    kernels = kernels_of(catalogue, known)
-    if len(kernels) != len(public.trust.weights):
-        raise RunFolderError(
-            "the model was made from other features than its catalogue gives: use the version of"
-            " privrec that trained it"
         )
     new = np.arange(known, catalogue.n_items)
     guessed = guessed_popularity(kernels, public.trust.weights, popularity, new)

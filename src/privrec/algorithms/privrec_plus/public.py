@@ -37,6 +37,7 @@ from privrec.algorithms.privrec_plus.rows import (
 from privrec.algorithms.privrec_plus.scoring import OUT, POPULARITY, Layout
 from privrec.core.contribution import Contribution
 from privrec.core.phase import Accepted, Cohort, DeviceHalf, Told
+from privrec.core.tables import check_shapes
 from privrec.data.clients import Clients
 from privrec.privacy.aggregate import CohortTotal
 from privrec.types import F32, F64, IntArray, Leaf
@@ -615,6 +616,23 @@ def public_of(params: Mapping[str, Leaf]) -> Public:
     else:
         vectors = np.asarray(params[OUT], np.float64)[items.kept, :-1]
     return Public(Trust(weights, float(params[TRUST])), Basis(items, vectors, strength))
+
+
+def check_public(params: Mapping[str, Leaf], n_items: int, kernels: int) -> None:
+    """Raise unless all arrays are there, and fit a catalogue with so many items and kernels."""
+    directions = np.shape(params.get(_STRENGTH, np.zeros(1)))[:1]
+    width = np.shape(params.get(OUT, np.zeros((1, 1))))[-1:]
+    shapes: dict[str, tuple[int, ...]] = {
+        POPULARITY: (n_items,),
+        TRUST: (),
+        _WEIGHTS: (kernels,),
+        _STRENGTH: directions,
+    }
+    if _VECTORS in params:
+        shapes |= {_VECTORS: (min(n_items, MOST_ITEMS), *directions), OUT: (n_items, *width)}
+    else:
+        shapes |= {OUT: (n_items, *(d + 1 for d in directions))}
+    check_shapes(params, shapes)
 
 
 def turn_of(public: Public, params: Mapping[str, Leaf]) -> F64 | None:
