@@ -112,10 +112,10 @@ def _plan(
 ) -> "Plan":
     """Return the plan; a page that cannot be filled is refused here, before hours of work."""
     from privrec.errors import SettingsError
+    from privrec.reproduce.cell import full
+    from privrec.reproduce.cell import quick as little
     from privrec.reproduce.experiments import EXPERIMENTS
     from privrec.reproduce.plan import data_of, make_plan, names_of
-    from privrec.reproduce.scale import full
-    from privrec.reproduce.scale import quick as little
     from privrec.runs.frontier import check_seeds
     from privrec.show.reproduction import check_page
 
