@@ -298,18 +298,12 @@ def _asked(
 def _write(where: Path, document: "Attack | Audit", *, run: Path | None) -> None:
     """Write the JSON and the page, and the report of the run that was attacked or audited."""
     from privrec.runs.api import open_run
-    from privrec.runs.documents import Attack
     from privrec.runs.folder import write_whole
     from privrec.show.attacks import render_attacks
     from privrec.show.write import refresh_report
 
-    page = (
-        render_attacks([document], [])
-        if isinstance(document, Attack)
-        else render_attacks([], [document])
-    )
     write_whole(where, document.text())
-    write_whole(where.with_suffix(".html"), page.encode())
+    write_whole(where.with_suffix(".html"), render_attacks(document).encode())
     if run is not None:
         refresh_report(open_run(run))
 

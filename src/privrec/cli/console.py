@@ -38,7 +38,6 @@ class _Console(Console):
         raise BrokenPipeError
 
 
-err = Console(stderr=True)
 _WIDE = 200
 """The width where the output is no terminal: wide enough to have a row of a table on one line."""
 _NO_EDGE = {"show_edge": False, "pad_edge": False}

@@ -24,12 +24,7 @@ from privrec.cli.data import (
     MapOption,
     pairs,
 )
-from privrec.cli.options import (
-    JsonOption,
-    ProtocolOption,
-    RunArgument,
-    names_between_commas,
-)
+from privrec.cli.options import JsonOption, ProtocolOption, RunArgument, names_between_commas
 
 if TYPE_CHECKING:
     from privrec.runs.documents import Evaluation

@@ -6,13 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from privrec.cli.console import (
-    plain_errors,
-    print_json,
-    print_line,
-    print_table,
-    progress,
-)
+from privrec.cli.console import plain_errors, print_json, print_line, print_table, progress
 from privrec.cli.options import JsonOption, offer_data, whole_numbers
 
 if TYPE_CHECKING:

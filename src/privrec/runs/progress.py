@@ -16,12 +16,7 @@ from typing import Any
 
 from privrec.core.phase import TRAIN, Stage
 from privrec.core.round import tell_nobody
-from privrec.runs.folder import (
-    WRITE_SECONDS,
-    Clock,
-    ProgressFile,
-    RunFolder,
-)
+from privrec.runs.folder import WRITE_SECONDS, Clock, ProgressFile, RunFolder
 from privrec.simulate.cost import process_memory
 from privrec.types import OnProgress
 

@@ -18,24 +18,18 @@ import polars as pl
 
 from privrec.algorithms.recipe import Plan, Recipe
 from privrec.algorithms.recipes import plan_on_device
+from privrec.data.added import with_new_items
 from privrec.data.catalogue import Catalogue, to_json
 from privrec.data.frames import as_polars
 from privrec.data.sources import BUILT_IN, load
 from privrec.data.text import ITEM_LIST, natural_order, short
 from privrec.device import FORMAT, Device, Model, read_model
-from privrec.errors import (
-    PrivacyWarning,
-    PrivrecError,
-    RunFolderError,
-    SettingsError,
-    check_kind,
-)
+from privrec.errors import PrivacyWarning, PrivrecError, RunFolderError, SettingsError, check_kind
 from privrec.evaluation.references import MEMORY_GB
 from privrec.privacy.calibrate import refuse_large_delta
 from privrec.privacy.ledger import PrivacyLedger
 from privrec.privacy.statement import PrivacyReport, privacy_report
 from privrec.runs import folder as records
-from privrec.runs.added import with_more_items
 from privrec.runs.bar import progress_bar
 from privrec.runs.documents import (
     Attack,
@@ -348,7 +342,7 @@ def export_run(run: Run, path: Path, *, items: pl.DataFrame | None = None, where
     _warn_of_order(model.catalogue)
     known = model.catalogue.n_items
     if items is not None:
-        model = with_more_items(model, run.recipe, run.config, items, where)
+        model = _with_more_items(run, model, items, where)
     # The path of the data is private: leave it out.
     settings = {**model.settings, "data": model.catalogue.name}
     about = {"format": FORMAT, "settings": settings, "privacy": dict(model.privacy)}
@@ -372,6 +366,29 @@ def export_run(run: Run, path: Path, *, items: pl.DataFrame | None = None, where
     read_model(content, str(path)).device()
     records.write_whole(path, content.getvalue())
     return model.catalogue.n_items - known
+
+
+def _with_more_items(run: Run, model: Model, items: pl.DataFrame, where: str) -> Model:
+    """Return the model with the items of a table that it does not have yet; `where` names it.
+
+    It promises the same, and says that items were added.
+    """
+    if run.recipe.with_items is None:
+        raise RunFolderError(
+            f"a run of {run.config.recipe} cannot take new items: dp-privrec-plus can,"
+            " where items have public features"
+        )
+    known = model.catalogue.n_items
+    catalogue = with_new_items(model.catalogue, items, where)
+    params = run.recipe.with_items(run.config, model.params, catalogue, known)
+    count = catalogue.n_items - known
+    items_were = "1 item was" if count == 1 else f"{count:,} items were"
+    added = (
+        f" After the training, {items_were} added from public features alone: no person's data was"
+        " used for it, and it costs no epsilon."
+    )
+    told = {key: model.privacy[key] + added for key in ("statement", "short")}
+    return replace(model, params=params, catalogue=catalogue, privacy={**model.privacy, **told})
 
 
 def _warn_of_order(catalogue: Catalogue) -> None:

@@ -56,13 +56,11 @@ def refresh_report(run: Run) -> None:
 
 def write_attacks(folder: RunFolder) -> None:
     """Write the pages of attacks and audits, with links to the other pages of the run."""
-    attack, audit = Attack.read(folder.attack_path), Audit.read(folder.audit_path)
-    for name, document in (("attack", attack), ("audit", audit)):
-        place = folder.report_path.with_name(f"{name}.html")
-        if isinstance(document, Attack):
-            write_whole(place, render_attacks([document], [], links=beside(place)).encode())
-        elif document is not None:
-            write_whole(place, render_attacks([], [document], links=beside(place)).encode())
+    for document in (Attack.read(folder.attack_path), Audit.read(folder.audit_path)):
+        if document is not None:
+            name = "attack.html" if isinstance(document, Attack) else "audit.html"
+            place = folder.report_path.with_name(name)
+            write_whole(place, render_attacks(document, links=beside(place)).encode())
 
 
 def _write_pages(run: Run, place: Path) -> None:
