@@ -49,7 +49,7 @@ from privrec.types import F64, IntArray, Leaf
 
 DATA = "synthetic:users=60,items=40,longest=20"
 PEOPLE = 8
-SMALL: dict[str, Any] = {
+SMALL: dict[str, object] = {
     "rounds": 2,
     "cohort": PEOPLE,
     "stage1_rounds": 1,
@@ -80,7 +80,7 @@ SMALL: dict[str, Any] = {
     "pseudo_items": 4,
     "neighbours": 2,
 }
-NOISED: dict[str, Any] = {
+NOISED: dict[str, object] = {
     "noise": "seeded",
     "noise_multiplier": 1e-3,
     "stage1": "private",
@@ -89,7 +89,7 @@ NOISED: dict[str, Any] = {
 }
 
 
-LEARNING: dict[str, Any] = {
+LEARNING: dict[str, object] = {
     "rounds": 20,
     "cohort": 30,
     "stage1_rounds": 30,
@@ -121,7 +121,7 @@ LEARNING: dict[str, Any] = {
 # --- settings --------------------------------------------------------------------------------
 
 
-def own(recipe: str, values: Mapping[str, Any]) -> dict[str, Any]:
+def own(recipe: str, values: Mapping[str, object]) -> dict[str, Any]:
     """Return those of the values for which the recipe has a key."""
     keys = recipe_named(recipe).settings.model_fields
     return {key: value for key, value in values.items() if key in keys}
@@ -334,8 +334,8 @@ class RecipeContract:
     """
 
     recipe: str | Recipe
-    settings: Mapping[str, Any] = {}
-    learning: Mapping[str, Any] = {}
+    settings: Mapping[str, object] = {}
+    learning: Mapping[str, object] = {}
     same_for_all: bool = False
 
     def teardown_method(self) -> None:

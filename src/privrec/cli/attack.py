@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from privrec.runs.documents import Attack, Audit
 
 EXIT_DOES_NOT_HOLD = EXIT_WRONG_INPUT + 1
-Job = tuple[Path, str, str, Path, dict[str, Any]]
+Job = tuple[Path, str, str, Path, dict[str, object]]
 """The file of an attack's result, its recipe, its data, the folder of its models, its settings."""
 RunsArgument = Annotated[
     list[Path] | None,

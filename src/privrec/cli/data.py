@@ -2,7 +2,7 @@
 
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -231,7 +231,7 @@ def _say_imported(result: "ImportResult", out: Path, json_: bool) -> None:
     print_line(f"next: privrec data describe {shlex.quote(found['data'])}")
 
 
-def _like_line(found: dict[str, Any]) -> str:
+def _like_line(found: dict[str, object]) -> str:
     if found["positive_above"] is None:
         return "there is no value: every line is a like"
     how = "as given" if found["positive_above_is"] == "given" else "found from most people's values"

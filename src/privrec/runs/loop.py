@@ -219,7 +219,7 @@ def with_choice(
     return with_settings(prepared, chosen.values), chosen.line
 
 
-def with_settings(prepared: Plan, values: Mapping[str, Any]) -> Plan:
+def with_settings(prepared: Plan, values: Mapping[str, object]) -> Plan:
     """Return the same run with some other settings."""
     if not values:
         return prepared
@@ -397,7 +397,7 @@ def _compile(stage: Stage, state: ServerState, progress: Progress) -> None:
 
 def _validation_figures(
     prepared: Plan, state: ServerState, best: Best | None, last: int
-) -> tuple[dict[str, Any], Best | None]:
+) -> tuple[dict[str, object], Best | None]:
     """Return the validation figures for the line of a round, and the best state so far."""
     config, figures = prepared.task.settings, validate(prepared, state.params)
     hits = figures["validation"][K]
@@ -486,7 +486,7 @@ def _settings_of(
     started: tuple[records.RunFolder, RunSettings] | None,
     recipe: str,
     name: str,
-    settings: Mapping[str, Any],
+    settings: Mapping[str, object],
 ) -> Any:
     """Return the settings of a new run, or those of the run to resume if these do not differ."""
     if started is None:
@@ -498,7 +498,9 @@ def _settings_of(
     return config
 
 
-def check_same(folder: records.RunFolder, started: RunSettings, asked: Mapping[str, Any]) -> None:
+def check_same(
+    folder: records.RunFolder, started: RunSettings, asked: Mapping[str, object]
+) -> None:
     """Refuse to resume with other settings: the result would be a mixture of two runs."""
     old = started.model_dump()
     for key, value in asked.items():

@@ -138,7 +138,7 @@ def progress_of(
     progress.end(finished=True)
 
 
-def _memory() -> dict[str, Any]:
+def _memory() -> dict[str, object]:
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     peak = peak if sys.platform == "darwin" else 1024 * peak
     return {"memory": {"now": process_memory(), "peak": peak}}
