@@ -31,18 +31,14 @@ ItemsOption = Annotated[
 ]
 PublicFeaturesOption = Annotated[
     bool,
-    typer.Option(
-        "--public-item-features",
-        help="No column of --items comes from people's data.",
-    ),
+    typer.Option("--public-item-features", help="No column of --items comes from people's data."),
 ]
 FlagsOption = Annotated[
     list[str] | None,
     typer.Option(metavar="NAME=A..B", help="Columns A to B of 0 and 1 as one feature."),
 ]
 MapOption = Annotated[
-    list[str] | None,
-    typer.Option("--map", metavar="OURS=THEIRS", help="Name a column; repeat."),
+    list[str] | None, typer.Option("--map", metavar="OURS=THEIRS", help="Name a column; repeat.")
 ]
 IgnoreOption = Annotated[
     list[str] | None, typer.Option(metavar="COLUMN", help="A column to leave out; repeat.")

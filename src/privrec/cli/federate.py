@@ -82,7 +82,7 @@ def up(
     path = out or Path("runs") / f"federation-{recipe}-{file_name(data)}"
     anew = f"to begin anew, remove {path} or choose another --out"
     with plain_errors(lambda: _stopped(path / "server", anew)):
-        _needs_flower()
+        check_extra("flwr", "a federation")
         from privrec.transport.local import make_local, run_local
         from privrec.transport.run_server import serve
 
@@ -113,7 +113,7 @@ def enrol(
 ) -> None:
     """Make a node's keys and keep its people; writes enrolment.json for the server."""
     with plain_errors():
-        _needs_flower()
+        check_extra("flwr", "a federation")
         from privrec.data.sources import load
         from privrec.protocol.enrolment import NodeFolder, drawn_apart
         from privrec.protocol.enrolment import enrol as make_node
@@ -167,7 +167,7 @@ def server(
     --set also takes the terms of a federation, such as missing=0.2 (docs/federation.md).
     """
     with plain_errors(lambda: _stopped(folder, _go_on(folder))):
-        _needs_flower()
+        check_extra("flwr", "a federation")
         from privrec.protocol.certificates import renew as renew_certificate
         from privrec.protocol.enrolment import ServerFolder, found_federation, read_server
         from privrec.transport.run_server import serve
@@ -210,7 +210,7 @@ def node(
 ) -> None:
     """Take part with the people of this node until it is stopped (Ctrl-C)."""
     with plain_errors():
-        _needs_flower()
+        check_extra("flwr", "a federation")
         from privrec.transport.run_node import check_node, serve_node
 
         check_node(folder, terms=terms, ca=ca)
@@ -241,7 +241,7 @@ def on_held_out(
 ) -> None:
     """Test a model on the people whom this node held out; nothing is sent."""
     with plain_errors():
-        _needs_flower()
+        check_extra("flwr", "a federation")
         from privrec.privacy.ledger import check_epsilon
         from privrec.protocol.node import noised_sums, tested_on_held_out
 
@@ -258,7 +258,7 @@ def on_held_out(
 def status(folder: ServerArgument, json_: JsonOption = False) -> None:
     """Show what a server's federation is doing, who is missing, and whether it runs."""
     with plain_errors():
-        _needs_flower()
+        check_extra("flwr", "a federation")
         from privrec.protocol.certificates import key_hash
         from privrec.protocol.enrolment import is_running, read_server
         from privrec.protocol.server import ServerStatus
@@ -297,10 +297,6 @@ def status(folder: ServerArgument, json_: JsonOption = False) -> None:
             print_line(f"missing: {terms.members[k].name}, {_since(since)}")
         for why, count in seen.refused.items():
             print_line(f"refused {count}: {why}")
-
-
-def _needs_flower() -> None:
-    check_extra("flwr", "a federation")
 
 
 def _log_to_terminal() -> None:

@@ -33,8 +33,7 @@ SamplingOption = Annotated[
     ),
 ]
 MechanismOption = Annotated[
-    str,
-    typer.Option(help="gaussian (L2 bound) or laplace (L1 bound).", metavar="gaussian|laplace"),
+    str, typer.Option(help="gaussian (L2 bound) or laplace (L1 bound).", metavar="gaussian|laplace")
 ]
 NoiseOption = Annotated[
     float | None,

@@ -1,6 +1,8 @@
 """`privrec reproduce`: the paper's tables and figures, ours beside theirs."""
 
 import os
+import subprocess
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -87,7 +89,7 @@ def reproduce(
         results = results_of(plan, _command(data or [], seeds, quick=quick))
         written = [*write_results(plan, results), *write_page(place)]
         if into is not None:
-            written += put_into(into, results, commit=_commit(), date=_today())
+            written += put_into(into, results, commit=_commit(), date=str(datetime.now(UTC).date()))
         if json_:
             print_json([one.as_json() for one in results])
             return
@@ -121,11 +123,8 @@ def _plan(
     check_seeds(splits)
     chosen = data_of(names_of(names), data)
     wanted = list(dict.fromkeys(one for sets in chosen.values() for one in sets))
-    read = [
-        one
-        for one in wanted
-        if any(one in sets and EXPERIMENTS[name].needs_data for name, sets in chosen.items())
-    ]
+    needed = {one for name in chosen if EXPERIMENTS[name].needs_data for one in chosen[name]}
+    read = [one for one in wanted if one in needed]
     scale = little(splits) if quick else full(wanted, splits, read=read)
     return make_plan(chosen, scale, out)
 
@@ -173,18 +172,9 @@ def _print_results(results: "Sequence[Result]") -> None:
 
 def _commit() -> str:
     """Return the commit of the code, where it lies in a repository; else nothing."""
-    import subprocess
-
-    here = Path(__file__).parent
-    asked = ["git", "-C", str(here), "rev-parse", "--short=12", "HEAD"]
+    asked = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short=12", "HEAD"]
     try:
-        found = subprocess.run(asked, capture_output=True, text=True, check=False)  # noqa: S603
+        done = subprocess.run(asked, capture_output=True, text=True, check=False)  # noqa: S603
     except OSError:
         return ""
-    return found.stdout.strip()
-
-
-def _today() -> str:
-    from datetime import UTC, datetime
-
-    return datetime.now(tz=UTC).date().isoformat()
+    return done.stdout.strip()

@@ -49,8 +49,7 @@ StrictOption = Annotated[
     bool, typer.Option("--strict", help="Refuse noise unless the data declares all it must.")
 ]
 DryRunOption = Annotated[
-    bool,
-    typer.Option("--dry-run", help="Only print what it would cost: privacy, time, memory."),
+    bool, typer.Option("--dry-run", help="Only print what it would cost: privacy, time, memory.")
 ]
 
 

@@ -26,7 +26,7 @@ _QUICK_MOST = {
     **{"adapt_epochs": 1, "adapt_negatives": 2, "negatives": 2, "group": 5, "validate_every": 0},
 }
 _QUICK_SET: Settings = {
-    **{"batch_size": 256, "embedding_size": 8, "tower_size": 8, "hidden": (8,), "choose": False},
+    **{"batch_size": 256, "embedding_size": 8, "tower_size": 8, "hidden": (8,), "choose": False}
 }
 """Compiling takes most of the time: a person's data is one batch, and the network is small."""
 _QUICK_PEOPLE, _QUICK_LINES = 300, 60
@@ -170,9 +170,5 @@ def quick(seeds: Sequence[int]) -> Scale:
         FRAPPE: Source(data=size, of=FRAPPE),
     }
     return Scale(
-        sources=sources,
-        seeds=tuple(seeds),
-        most=_QUICK_MOST,
-        others=_QUICK_SET,
-        axes=_QUICK_AXES,
+        sources=sources, seeds=tuple(seeds), most=_QUICK_MOST, others=_QUICK_SET, axes=_QUICK_AXES
     )

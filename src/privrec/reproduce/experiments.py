@@ -27,11 +27,7 @@ SYSTEMS = {
 }
 """The names of systems in the paper's tables, and our recipes for them."""
 _REFERENCES = ("popularity", "own-items", "item-knn", "ease")
-_PAPER_STAGE_ONE: Settings = {
-    "stage1": "paper",
-    "stage1_rounds": 200,
-    "stage1_cohort": 100,
-}
+_PAPER_STAGE_ONE: Settings = {"stage1": "paper", "stage1_rounds": 200, "stage1_cohort": 100}
 _AXES: Mapping[str, tuple[str, Sequence[int]]] = {
     "rounds": ("E1, rounds", (5, 20, 40, 60, 80, 100)),
     "local_epochs": ("E2, local epochs", (5, 20, 40, 60, 80, 100, 120)),

@@ -183,10 +183,7 @@ def train(
         discard(folder)
         raise
     return Run(
-        folder=folder,
-        config=config,
-        recipe=recipe_named(recipe),
-        load_prepared=lambda: prepared,
+        folder=folder, config=config, recipe=recipe_named(recipe), load_prepared=lambda: prepared
     )
 
 
@@ -228,12 +225,7 @@ def with_settings(prepared: Plan, values: Mapping[str, object]) -> Plan:
 
 
 def train_and_evaluate(
-    recipe: str,
-    data: str,
-    place: Path,
-    *,
-    on_progress: OnProgress | None = None,
-    **settings: Any,
+    recipe: str, data: str, place: Path, *, on_progress: OnProgress | None = None, **settings: Any
 ) -> Evaluation:
     """Return the evaluation of the run in `place`; trains and tests first, if that was not done."""
     begun = place.exists() and not records.is_untouched(place)

@@ -31,15 +31,7 @@ from privrec.privacy.ledger import PrivacyLedger
 from privrec.privacy.statement import PrivacyReport, privacy_report
 from privrec.runs import folder as records
 from privrec.runs.bar import progress_bar
-from privrec.runs.documents import (
-    Attack,
-    Attacked,
-    Audit,
-    Evaluation,
-    RoundFigures,
-    RoundLine,
-    summary,
-)
+from privrec.runs.documents import Evaluation, RoundFigures, RoundLine
 from privrec.runs.evaluate import (
     checked_asked,
     counting,
@@ -140,7 +132,9 @@ class Run:
         report = self.folder.report_path.with_stem(f"report{ending}")
         report.unlink(missing_ok=True)  # It is of another evaluation.
         if _is_public(tested):
-            records.write_whole(examples_path(report), examples_of(tested, params).text())
+            records.write_whole(
+                beside_report(report, "examples"), examples_of(tested, params).text()
+            )
         return evaluation
 
     @property
@@ -211,6 +205,7 @@ class Run:
         if ledger.is_private and ledger.entries and not self.config.budget.force_delta:
             users = max(release.sampling.users for release, _ in ledger.entries)
             refuse_large_delta(self.config.budget.delta, users, forced=False)
+        named = self.recipe.public_features
         report = privacy_report(
             ledger,
             delta=self.config.budget.delta,
@@ -219,18 +214,12 @@ class Run:
             server=server_of(lines) or self.recipe.server,
             second=ledger_in(lines, only_noised=True),
             undeclared=self.catalogue.undeclared,
-            item_features=self._public_features,
+            item_features=named(self.config, self.catalogue) if named else (),
         )
         if few := too_few_have_learned(lines):
             whole, short_ = (f"{words} {few}" for words in (report.statement, report.short))
             report = replace(report, statement=whole, short=short_)
         return replace(report, local_noise=any(line.local_noise for line in lines))
-
-    @property
-    def _public_features(self) -> Sequence[str]:
-        """The names of the features of items that the run uses as public."""
-        named = self.recipe.public_features
-        return () if named is None else named(self.config, self.catalogue)
 
     def model(self) -> Model:
         """Return everything that may be released, in the form that a phone gets."""
@@ -274,11 +263,7 @@ class Run:
             return pl.concat([pl.DataFrame(schema=SCHEMA), *frames])
 
     def lists(
-        self,
-        *,
-        new: Source | None = None,
-        top: int,
-        on_progress: OnProgress | None = None,
+        self, *, new: Source | None = None, top: int, on_progress: OnProgress | None = None
     ) -> Iterator[pl.DataFrame]:
         """Return the lists of `recommend_many` as they come, some people at a time."""
         catalogue = self.catalogue
@@ -295,9 +280,9 @@ class Run:
         return lists_for(scorer, catalogue, groups, top=top, on_progress=advance)
 
 
-def examples_path(report: Path) -> Path:
-    """Return where the example people of a report are, if its data is public."""
-    return report.with_name(f"examples{report.stem.removeprefix('report')}.json")
+def beside_report(report: Path, name: str) -> Path:
+    """Return the JSON file of the same evaluation as a report: `evaluation` or `examples`."""
+    return report.with_name(f"{name}{report.stem.removeprefix('report')}.json")
 
 
 def _is_public(prepared: Plan) -> bool:
@@ -313,11 +298,6 @@ def _is_public(prepared: Plan) -> bool:
         return load(data).fingerprint == prepared.task.whole.fingerprint
     except PrivrecError:
         return False  # The built-in data is not on this machine, so this is not it.
-
-
-def attacked_in(folder: records.RunFolder) -> Attacked | None:
-    """Return the strongest attack and the audit of a run; None if there were none."""
-    return summary(Attack.read(folder.attack_path), Audit.read(folder.audit_path))
 
 
 # A constant time stamp, the earliest that zip allows: the same run gives the same bytes.

@@ -22,10 +22,7 @@ _QUICK = (
 _REMEDY = "remove it, or make it again"
 _CURVES = 9
 """More curves than this cannot be told apart: then a chart has the rows that the paper has too."""
-_KINDS = {
-    **SYSTEMS,
-    **{"PrivRec-SGD": "privrec-sgd", "DP-PrivRec": "dp-privrec"},
-}
+_KINDS = {**SYSTEMS, **{"PrivRec-SGD": "privrec-sgd", "DP-PrivRec": "dp-privrec"}}
 """The recipe of a row, which decides its colour; the printed curve has the same, dashed."""
 
 

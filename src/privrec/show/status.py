@@ -365,12 +365,7 @@ def _newest(rounds: Sequence[RoundFigures]) -> Validation | None:
         return None
     (at, hits), (best_at, best) = points[-1], max(points, key=lambda point: point[1])
     return Validation(
-        k=_K,
-        round=int(at),
-        hits=hits,
-        interval=ends.get(at),
-        best_round=int(best_at),
-        best=best,
+        k=_K, round=int(at), hits=hits, interval=ends.get(at), best_round=int(best_at), best=best
     )
 
 
