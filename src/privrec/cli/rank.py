@@ -236,7 +236,7 @@ def show_evaluation(evaluation: "Evaluation") -> None:
     for line in evaluation.warnings:
         print_line(f"warning: {line}")
     where = "the report, and `statement` in evaluation.json"
-    print_privacy(evaluation.privacy.as_json(), where)
+    print_privacy(evaluation.privacy, where)
 
 
 def _print_beyond(evaluation: "Evaluation") -> None:
