@@ -256,6 +256,12 @@ def test_a_plan_tells_the_time_that_is_left(tmp_path: Path) -> None:
     assert planned(tmp_path).seconds_left() == 0
 
 
+def test_a_table_of_which_nothing_is_printed_is_empty(tmp_path: Path) -> None:
+    options = ("--data", DATA, "--out", tmp_path)
+    (result,) = document("reproduce", "epsilon-tables", *options, "--json")
+    assert result["numbers"] == []
+
+
 def test_the_command_plans_and_refuses_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
