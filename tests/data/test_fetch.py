@@ -21,7 +21,8 @@ def archive(files: dict[str, bytes]) -> bytes:
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w") as opened:
         for name, contents in files.items():
-            opened.writestr(f"folder/{name}", contents)
+            # Without a time of its own, so that two archives of the same files are the same bytes.
+            opened.writestr(zipfile.ZipInfo(f"folder/{name}"), contents)
     return out.getvalue()
 
 
