@@ -13,7 +13,7 @@ UV_HTTP_TIMEOUT=180 $(BIN)/uv pip install --quiet --python $(BIN)/python -c cons
 	|| $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e $(1)
 endef
 
-.PHONY: demo test test-all check lint types quick bench docs setup clean
+.PHONY: demo test test-all slow check lint types quick bench docs setup clean
 
 setup: $(READY)
 
@@ -58,7 +58,9 @@ test: lint
 
 # Real federations, kills, browsers, the notebook, whole pages, the wheel in empty environments; and
 # more random examples for every test that has them.
-test-all: test
+test-all: test slow
+
+slow: $(READY)
 	PRIVREC_EXAMPLES=many $(BIN)/pytest -m 'slow or hypothesis' -n 3 --dist loadfile
 
 bench: $(READY) $(PEERS)
