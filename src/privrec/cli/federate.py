@@ -1,4 +1,4 @@
-"""`privrec federate`: the same training over a real network, on Flower."""
+"""`privrec federate`: the same training over a real network, over HTTPS."""
 
 import logging
 import math
@@ -32,7 +32,7 @@ from privrec.cli.options import (
     settings_from,
 )
 from privrec.cli.rank import show_evaluation
-from privrec.errors import FederationError, PrivrecError, check_extra
+from privrec.errors import FederationError, PrivrecError
 
 if TYPE_CHECKING:
     from privrec.evaluation.ranking import EvalReport
@@ -53,7 +53,7 @@ ServerArgument = Annotated[Path, typer.Argument(help="The server's folder.")]
 NodeArgument = Annotated[Path, typer.Argument(help="The node's folder, from 'federate enrol'.")]
 
 federate_app = typer.Typer(
-    help="The same training over a real network, on Flower.",
+    help="The same training over a real network.",
     no_args_is_help=True,
     epilog=examples("privrec federate up --nodes 4 --epsilon 8"),
 )
@@ -82,7 +82,6 @@ def up(
     path = out or Path("runs") / f"federation-{recipe}-{file_name(data)}"
     anew = f"to begin anew, remove {path} or choose another --out"
     with plain_errors(lambda: _stopped(path / "server", anew)):
-        _needs_flower()
         from privrec.transport.local import make_local, run_local
         from privrec.transport.run_server import serve
 
@@ -113,7 +112,6 @@ def enrol(
 ) -> None:
     """Make a node's keys and keep its people; writes enrolment.json for the server."""
     with plain_errors():
-        _needs_flower()
         from privrec.data.sources import load
         from privrec.protocol.enrolment import NodeFolder, drawn_apart
         from privrec.protocol.enrolment import enrol as make_node
@@ -167,7 +165,6 @@ def server(
     --set also takes the terms of a federation, such as missing=0.2 (docs/federation.md).
     """
     with plain_errors(lambda: _stopped(folder, _go_on(folder))):
-        _needs_flower()
         from privrec.protocol.certificates import renew as renew_certificate
         from privrec.protocol.enrolment import ServerFolder, found_federation, read_server
         from privrec.transport.run_server import serve
@@ -203,14 +200,12 @@ def node(
     server: Annotated[str, typer.Option(help="The server's address, host:port.")],
     terms: Annotated[Path, typer.Option(help="The server's terms.json.")],
     ca: Annotated[Path, typer.Option(help="The server's ca.crt.")],
-    port: Annotated[int, typer.Option(help="A free local port of this machine.")] = 9094,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only print what you would agree to, and with whom.")
     ] = False,
 ) -> None:
     """Take part with the people of this node until it is stopped (Ctrl-C)."""
     with plain_errors():
-        _needs_flower()
         from privrec.transport.run_node import check_node, serve_node
 
         check_node(folder, terms=terms, ca=ca)
@@ -223,7 +218,6 @@ def node(
             terms=terms,
             ca=ca,
             server=server,
-            port=port,
             on_state=lambda state: print_line(f"node: {state}"),
         )
 
@@ -241,7 +235,6 @@ def on_held_out(
 ) -> None:
     """Test a model on the people whom this node held out; nothing is sent."""
     with plain_errors():
-        _needs_flower()
         from privrec.privacy.ledger import check_epsilon
         from privrec.protocol.node import noised_sums, tested_on_held_out
 
@@ -258,7 +251,6 @@ def on_held_out(
 def status(folder: ServerArgument, json_: JsonOption = False) -> None:
     """Show what a server's federation is doing, who is missing, and whether it runs."""
     with plain_errors():
-        _needs_flower()
         from privrec.protocol.certificates import key_hash
         from privrec.protocol.enrolment import is_running, read_server
         from privrec.protocol.server import ServerStatus
@@ -297,10 +289,6 @@ def status(folder: ServerArgument, json_: JsonOption = False) -> None:
             print_line(f"missing: {terms.members[k].name}, {_since(since)}")
         for why, count in seen.refused.items():
             print_line(f"refused {count}: {why}")
-
-
-def _needs_flower() -> None:
-    check_extra("flwr", "a federation")
 
 
 def _log_to_terminal() -> None:
