@@ -70,11 +70,10 @@ _DEAD_SECONDS = 30
 
 @dataclass(frozen=True)
 class Link:
-    """What a server does with its nodes: ask them, see which are online, and count."""
+    """What a server does with its nodes: ask them, and see which are online."""
 
     ask: Ask
     online: Callable[[], set[int]]
-    counts: "Counter[str]"
 
 
 @contextlib.contextmanager
@@ -85,10 +84,12 @@ def open_link(
     host: str,
     port: int,
     metrics: Callable[[], str] = str,
+    counts: "Counter[str] | None" = None,
 ) -> Iterator[Link]:
     """Yield the link to the nodes with these keys; node index k has `public_keys[k]`.
 
-    `folder` holds ca.crt, server.pem and server.key. `metrics` returns the text of /metrics.
+    `folder` holds ca.crt, server.pem and server.key. `metrics` returns the text of /metrics, and
+    `counts` has what is counted here for it.
     Nothing of a message is ever written to a disk, and a restarted server knows nothing of an
     older one.
     """
@@ -97,6 +98,7 @@ def open_link(
     if len({key_hash(text) for text in public_keys}) < len(public_keys):
         raise FederationError("two nodes have the same public key")
     office = _Office(public_keys, (folder / "ca.crt").read_bytes(), metrics)
+    office.counts = Counter() if counts is None else counts
     _allow_connections()
     with _listening(host, port) as line:
         config = uvicorn.Config(
@@ -129,7 +131,7 @@ def open_link(
                 if not thread.is_alive():
                     raise FederationError(f"the server on {host}:{port} did not start")
                 time.sleep(0.01)
-            yield Link(ask=office.ask, online=office.online, counts=office.counts)
+            yield Link(ask=office.ask, online=office.online)
         finally:
             office.close()
             server.should_exit = True
